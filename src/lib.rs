@@ -1,0 +1,16 @@
+//! ELF keeps a Qdrant index provably in step with notes that an application
+//! writes to Postgres. Postgres is the truth; Qdrant is derived from it.
+//!
+//! The way of a note is the way down this list.
+
+pub mod chunk;
+pub mod cli;
+pub mod config;
+pub mod embed;
+pub mod http;
+pub mod index;
+pub mod note;
+pub mod search;
+pub mod store;
+pub mod telemetry;
+pub mod worker;

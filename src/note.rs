@@ -1,0 +1,69 @@
+//! What a note is, when it is live, and what it is called once it is cut up.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+/// A row of `memory_notes` as ELF reads it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Note {
+    /// Primary key, chosen by the application.
+    pub note_id: Uuid,
+    /// The text to be found. May be empty.
+    pub text: String,
+    /// `active` makes a note searchable; anything else takes it out of the index.
+    pub status: String,
+    /// When the note stops being live; `None` is never.
+    pub expires_at: Option<DateTime<Utc>>,
+    /// The rest of what a search may filter on.
+    pub labels: Labels,
+}
+
+/// What a search filters on, copied into the payload of every point of a note.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Labels {
+    /// Whose note it is; the outermost partition.
+    pub tenant_id: String,
+    /// A partition within the tenant.
+    pub project_id: String,
+    /// Who wrote it.
+    pub agent_id: String,
+    /// Who may see it, in the application's words.
+    pub scope: String,
+    /// What kind of note it is, in the application's words.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The application's own name for the note.
+    pub key: Option<String>,
+    /// 0 to 1, the application's judgement.
+    pub importance: f32,
+    /// 0 to 1, the application's judgement.
+    pub confidence: f32,
+    /// Last change, by the application's clock.
+    pub updated_at: DateTime<Utc>,
+}
+
+impl Note {
+    /// Whether the note is to be found at `now`.
+    pub fn is_live(&self, now: DateTime<Utc>) -> bool {
+        self.status == "active" && self.expires_at.is_none_or(|at| at > now)
+    }
+}
+
+/// SHA-256 of a text: the key under which its vector is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TextHash(pub [u8; 32]);
+
+impl TextHash {
+    /// The hash of the exact bytes of `text`.
+    pub fn of(text: &str) -> Self {
+        Self(Sha256::digest(text.as_bytes()).into())
+    }
+}
+
+/// The id of a chunk, and of its point: the same note and index give the same
+/// id for ever, so that writing a chunk again replaces it (UUIDv5, RFC 9562).
+pub fn chunk_id(note_id: Uuid, chunk_index: u32) -> Uuid {
+    Uuid::new_v5(&note_id, &chunk_index.to_be_bytes())
+}
