@@ -1,0 +1,6 @@
+-- $1 rows at most
+select o.outbox_id, o.note_id, o.op, o.attempts, o.last_error, o.created_at, o.updated_at
+  from indexing_outbox o
+ where o.status = 'DEAD'
+ order by o.updated_at desc, o.outbox_id
+ limit $1

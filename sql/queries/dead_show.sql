@@ -1,0 +1,7 @@
+-- $1 outbox id or note id
+select o.outbox_id, o.note_id, o.op, o.attempts, o.last_error, o.created_at, o.updated_at,
+       left(n.text, 500) as "text_preview?", octet_length(n.text) as "text_bytes?"
+  from indexing_outbox o
+  left join memory_notes n on n.note_id = o.note_id
+ where o.status = 'DEAD' and (o.outbox_id = $1 or o.note_id = $1)
+ order by o.updated_at desc

@@ -1,0 +1,5 @@
+-- Chunks behind the last one of a note that became shorter.
+-- $1 version, $2 note ids, $3 chunk counts
+delete from memory_note_chunks c
+ using unnest($2::uuid[], $3::int[]) as n (note_id, chunk_count)
+ where c.note_id = n.note_id and c.embedding_version = $1 and c.chunk_index >= n.chunk_count

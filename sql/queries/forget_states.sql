@@ -1,0 +1,6 @@
+-- Notes that are gone, once their points are. The token lives on in its sequence.
+-- $1 version, $2 token, $3 note ids
+delete from note_index_state s
+ where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
+   and s.lease_until is null
+   and not exists (select from memory_notes n where n.note_id = s.note_id)

@@ -1,0 +1,8 @@
+-- Gives leases back unused: the outbox rows stay as they are, and due.
+-- $1 version, $2 token, $3 note ids
+update note_index_state s
+   set lease_until = null, holder = null
+  from (select note_id from note_index_state
+         where note_id = any ($3) and embedding_version = $1 and lease_token = $2
+         order by note_id for update) held
+ where s.note_id = held.note_id and s.embedding_version = $1

@@ -1,0 +1,203 @@
+//! Leases: who indexes a note, under which token, and how that ends.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::{Store, StoreError};
+
+/// A batch of notes leased to one worker under one token.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// The lease token: higher than that of any claim of these notes before. It
+    /// is the revision of the points written under it.
+    pub token: i64,
+    /// The notes, each once.
+    pub notes: Vec<Claimed>,
+}
+
+/// A leased note and the outbox rows that its convergence settles.
+#[derive(Debug, Clone)]
+pub struct Claimed {
+    /// The note.
+    pub note_id: Uuid,
+    /// The rows that were committed when the claim was made, the newest last.
+    pub outbox_ids: Vec<Uuid>,
+    /// Failures of the newest row so far.
+    pub attempts: i32,
+    /// When the oldest row was written.
+    pub oldest: DateTime<Utc>,
+}
+
+/// What happens to a note that failed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Retry {
+    /// Try again after this long.
+    After(Duration),
+    /// Never on its own: a dead letter.
+    Never,
+}
+
+impl Claim {
+    /// The ids of the claimed notes.
+    pub fn note_ids(&self) -> Vec<Uuid> {
+        self.notes.iter().map(|n| n.note_id).collect()
+    }
+}
+
+impl Store {
+    /// Leases up to `max_notes` due notes of about `max_bytes` of text together,
+    /// oldest first. `None` when nothing is due that nobody else holds.
+    pub async fn claim(
+        &self,
+        version: &str,
+        holder: &str,
+        lease: Duration,
+        max_notes: usize,
+        max_bytes: usize,
+    ) -> Result<Option<Claim>, StoreError> {
+        let rows = sqlx::query_file!(
+            "sql/queries/claim.sql",
+            version,
+            holder,
+            lease.as_secs_f64(),
+            max_notes as i32,
+            max_bytes as i64
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let Some(token) = rows.first().map(|row| row.lease_token) else {
+            return Ok(None);
+        };
+        let notes = rows
+            .into_iter()
+            .map(|row| Claimed {
+                note_id: row.note_id,
+                outbox_ids: row.outbox_ids,
+                attempts: row.attempts,
+                oldest: row.oldest,
+            })
+            .collect();
+        Ok(Some(Claim { token, notes }))
+    }
+
+    /// Keeps the leases on `notes` for another `lease`.
+    pub async fn heartbeat(
+        &self,
+        version: &str,
+        token: i64,
+        notes: &[Uuid],
+        lease: Duration,
+    ) -> Result<(), StoreError> {
+        let secs = lease.as_secs_f64();
+        sqlx::query_file!("sql/queries/heartbeat.sql", version, token, notes, secs)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Gives leases back: the notes are due as before, no attempt is spent.
+    pub async fn release(
+        &self,
+        version: &str,
+        token: i64,
+        notes: &[Uuid],
+    ) -> Result<(), StoreError> {
+        sqlx::query_file!("sql/queries/release.sql", version, token, notes)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Settles the claimed rows of `notes` and ends their leases. Returns the
+    /// notes whose lease was still held; of the others nothing is settled.
+    pub async fn ack(
+        &self,
+        version: &str,
+        token: i64,
+        notes: &[&Claimed],
+        keep_done: bool,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let note_ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
+        let (mut outbox_ids, mut owners) = (Vec::new(), Vec::new());
+        for note in notes {
+            outbox_ids.extend_from_slice(&note.outbox_ids);
+            owners.resize(outbox_ids.len(), note.note_id);
+        }
+        let held = sqlx::query_file_scalar!(
+            "sql/queries/ack.sql",
+            version,
+            token,
+            &note_ids,
+            &outbox_ids,
+            &owners,
+            keep_done
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(held)
+    }
+
+    /// Drops the state of acked notes that are gone from `memory_notes`.
+    pub async fn forget(
+        &self,
+        version: &str,
+        token: i64,
+        notes: &[Uuid],
+    ) -> Result<(), StoreError> {
+        sqlx::query_file!("sql/queries/forget_states.sql", version, token, notes)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Counts a failure of a note, if its lease is still held, and ends the lease.
+    pub async fn fail(
+        &self,
+        version: &str,
+        token: i64,
+        note: &Claimed,
+        reason: &str,
+        retry: Retry,
+    ) -> Result<(), StoreError> {
+        let delay_secs = match retry {
+            Retry::After(delay) => Some(delay.as_secs_f64()),
+            Retry::Never => None,
+        };
+        sqlx::query_file!(
+            "sql/queries/fail_note.sql",
+            version,
+            token,
+            note.note_id,
+            &note.outbox_ids,
+            reason,
+            delay_secs
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Puts notes into the outbox whose `expires_at` has passed while their
+    /// points are still there. `look_back` of `None` looks at all of them.
+    pub async fn expire(
+        &self,
+        version: &str,
+        look_back: Option<Duration>,
+    ) -> Result<u64, StoreError> {
+        let secs = look_back.map(|d| d.as_secs_f64());
+        let done = sqlx::query_file!("sql/queries/expire.sql", version, secs)
+            .execute(&self.pool)
+            .await?;
+        Ok(done.rows_affected())
+    }
+
+    /// Deletes done rows that have been kept for `retention`.
+    pub async fn drop_done(&self, retention: Duration) -> Result<u64, StoreError> {
+        let done = sqlx::query_file!("sql/queries/drop_done.sql", retention.as_secs_f64())
+            .execute(&self.pool)
+            .await?;
+        Ok(done.rows_affected())
+    }
+}

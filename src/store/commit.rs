@@ -1,0 +1,247 @@
+//! The one transaction in which a batch of notes becomes true in Postgres.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use pgvector::Vector;
+use sqlx::{Postgres, Transaction};
+use uuid::Uuid;
+
+use super::{Store, StoreError};
+use crate::note::TextHash;
+
+/// What a note is to become.
+#[derive(Debug)]
+pub struct NoteWrite<'a> {
+    /// The note.
+    pub note_id: Uuid,
+    /// The hash of the whole text.
+    pub text_hash: TextHash,
+    /// Its chunks in order. Empty takes the note out of the index.
+    pub chunks: Vec<ChunkWrite<'a>>,
+    /// The mean of the chunks' vectors; `None` when there are no chunks.
+    pub pooled: Option<Vec<f32>>,
+    /// Whether the note is to be found. The chunks of a note that is not live
+    /// stay as they are: if it comes back, nothing is embedded again.
+    pub live: bool,
+}
+
+/// A chunk and its vector.
+#[derive(Debug, Clone)]
+pub struct ChunkWrite<'a> {
+    /// See [`crate::note::chunk_id`].
+    pub chunk_id: Uuid,
+    /// 0 for the first chunk of the note.
+    pub chunk_index: u32,
+    /// Byte offset of the first byte in the note's text.
+    pub start: usize,
+    /// Byte offset behind the last byte.
+    pub end: usize,
+    /// `note.text[start..end]`
+    pub text: &'a str,
+    /// The hash of `text`.
+    pub hash: TextHash,
+    /// The vector of `text`.
+    pub vector: Arc<[f32]>,
+}
+
+/// What a commit did.
+#[derive(Debug)]
+pub struct Committed {
+    /// The notes that were written. The lease on the others was lost, or the
+    /// note is being deleted: another round will see to them.
+    pub notes: HashSet<Uuid>,
+    /// The collections that must have the points now.
+    pub collections: Vec<String>,
+}
+
+impl Store {
+    /// Writes chunks, vectors and pooled vectors of all notes whose lease is
+    /// still held under `token`, in one transaction.
+    pub async fn commit(
+        &self,
+        version: &str,
+        dim: usize,
+        token: i64,
+        notes: &[NoteWrite<'_>],
+    ) -> Result<Committed, StoreError> {
+        let mut tx = self.begin().await?;
+        let note_ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
+        let leased =
+            sqlx::query_file!("sql/queries/lock_leases.sql", version, &note_ids, token)
+                .fetch_all(&mut *tx)
+                .await?;
+        let indexed_before: Vec<Uuid> =
+            leased.iter().filter(|row| row.was_indexed).map(|row| row.note_id).collect();
+        let leased: HashSet<Uuid> = leased.into_iter().map(|row| row.note_id).collect();
+
+        let with_rows: Vec<Uuid> = notes.iter().filter(|n| n.live).map(|n| n.note_id).collect();
+        let present: HashSet<Uuid> =
+            sqlx::query_file_scalar!("sql/queries/lock_notes.sql", &with_rows)
+                .fetch_all(&mut *tx)
+                .await?
+                .into_iter()
+                .collect();
+        let written: Vec<&NoteWrite> = notes
+            .iter()
+            .filter(|n| leased.contains(&n.note_id) && (!n.live || present.contains(&n.note_id)))
+            .collect();
+        let live: Vec<&NoteWrite> = written.iter().copied().filter(|n| n.live).collect();
+
+        let before = chunk_hashes(&mut tx, version, &indexed_before).await?;
+        if !indexed_before.is_empty() {
+            delete_surplus(&mut tx, version, &live).await?;
+        }
+        write_chunks(&mut tx, version, token, &live).await?;
+        write_vectors(&mut tx, version, dim, &live, &before).await?;
+        write_pooled(&mut tx, version, dim, &live).await?;
+        record_revision(&mut tx, version, token, &written).await?;
+        let collections = sqlx::query_file_scalar!("sql/queries/target_collections.sql", version)
+            .fetch_all(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(Committed { notes: written.iter().map(|n| n.note_id).collect(), collections })
+    }
+}
+
+type Tx = Transaction<'static, Postgres>;
+
+async fn chunk_hashes(
+    tx: &mut Tx,
+    version: &str,
+    notes: &[Uuid],
+) -> Result<HashMap<Uuid, Vec<u8>>, StoreError> {
+    if notes.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let rows = sqlx::query_file!("sql/queries/chunk_hashes.sql", version, notes)
+        .fetch_all(&mut **tx)
+        .await?;
+    Ok(rows.into_iter().map(|row| (row.chunk_id, row.text_sha256)).collect())
+}
+
+async fn delete_surplus(
+    tx: &mut Tx,
+    version: &str,
+    notes: &[&NoteWrite<'_>],
+) -> Result<(), StoreError> {
+    let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
+    let counts: Vec<i32> = notes.iter().map(|n| n.chunks.len() as i32).collect();
+    sqlx::query_file!("sql/queries/delete_surplus_chunks.sql", version, &ids, &counts)
+        .execute(&mut **tx)
+        .await?;
+    Ok(())
+}
+
+async fn write_chunks(
+    tx: &mut Tx,
+    version: &str,
+    token: i64,
+    notes: &[&NoteWrite<'_>],
+) -> Result<(), StoreError> {
+    let chunks: Vec<(Uuid, &ChunkWrite)> =
+        notes.iter().flat_map(|n| n.chunks.iter().map(|c| (n.note_id, c))).collect();
+    if chunks.is_empty() {
+        return Ok(());
+    }
+    let chunk_ids: Vec<Uuid> = chunks.iter().map(|(_, c)| c.chunk_id).collect();
+    let note_ids: Vec<Uuid> = chunks.iter().map(|(note, _)| *note).collect();
+    let indexes: Vec<i32> = chunks.iter().map(|(_, c)| c.chunk_index as i32).collect();
+    let starts: Vec<i32> = chunks.iter().map(|(_, c)| c.start as i32).collect();
+    let ends: Vec<i32> = chunks.iter().map(|(_, c)| c.end as i32).collect();
+    let texts: Vec<&str> = chunks.iter().map(|(_, c)| c.text).collect();
+    let hashes: Vec<&[u8]> = chunks.iter().map(|(_, c)| &c.hash.0[..]).collect();
+    sqlx::query_file!(
+        "sql/queries/upsert_chunks.sql",
+        version,
+        token,
+        &chunk_ids,
+        &note_ids,
+        &indexes,
+        &starts,
+        &ends,
+        &texts as _,
+        &hashes as _
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// Writes the vectors of chunks whose text is not what it was.
+async fn write_vectors(
+    tx: &mut Tx,
+    version: &str,
+    dim: usize,
+    notes: &[&NoteWrite<'_>],
+    before: &HashMap<Uuid, Vec<u8>>,
+) -> Result<(), StoreError> {
+    let changed = |c: &&ChunkWrite| before.get(&c.chunk_id).is_none_or(|old| old[..] != c.hash.0);
+    let chunks: Vec<&ChunkWrite> = notes.iter().flat_map(|n| &n.chunks).filter(changed).collect();
+    if chunks.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<Uuid> = chunks.iter().map(|c| c.chunk_id).collect();
+    let vectors: Vec<Vector> = chunks.iter().map(|c| Vector::from(c.vector.to_vec())).collect();
+    sqlx::query_file!(
+        "sql/queries/upsert_vectors.sql",
+        version,
+        dim as i32,
+        &ids,
+        &vectors as _
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+async fn write_pooled(
+    tx: &mut Tx,
+    version: &str,
+    dim: usize,
+    notes: &[&NoteWrite<'_>],
+) -> Result<(), StoreError> {
+    let pooled = |n: &&NoteWrite| Some((n.note_id, Vector::from(n.pooled.clone()?)));
+    let (ids, vectors): (Vec<Uuid>, Vec<Vector>) = notes.iter().filter_map(pooled).unzip();
+    if !ids.is_empty() {
+        sqlx::query_file!(
+            "sql/queries/upsert_pooled.sql",
+            version,
+            dim as i32,
+            &ids,
+            &vectors as _
+        )
+        .execute(&mut **tx)
+        .await?;
+    }
+    let without: Vec<Uuid> =
+        notes.iter().filter(|n| n.pooled.is_none()).map(|n| n.note_id).collect();
+    if !without.is_empty() {
+        sqlx::query_file!("sql/queries/delete_pooled.sql", version, &without)
+            .execute(&mut **tx)
+            .await?;
+    }
+    Ok(())
+}
+
+async fn record_revision(
+    tx: &mut Tx,
+    version: &str,
+    token: i64,
+    notes: &[&NoteWrite<'_>],
+) -> Result<(), StoreError> {
+    let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
+    let hashes: Vec<&[u8]> = notes.iter().map(|n| &n.text_hash.0[..]).collect();
+    let counts: Vec<i32> = notes.iter().map(|n| n.chunks.len() as i32).collect();
+    sqlx::query_file!(
+        "sql/queries/record_revision.sql",
+        version,
+        token,
+        &ids,
+        &hashes as _,
+        &counts
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}

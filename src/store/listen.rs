@@ -1,0 +1,31 @@
+//! Being woken by a commit instead of looking again and again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::PgPool;
+use sqlx::postgres::PgListener;
+use tokio::sync::Notify;
+
+/// Wakes `wake` whenever the outbox has new rows, and whenever the connection
+/// was lost: what was committed meanwhile told nobody. Runs until dropped.
+pub async fn listen(pool: PgPool, wake: Arc<Notify>) {
+    loop {
+        if let Err(error) = listen_once(&pool, &wake).await {
+            tracing::debug!(%error, "not listening for new work; polling goes on");
+        }
+        wake.notify_one();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn listen_once(pool: &PgPool, wake: &Notify) -> Result<(), sqlx::Error> {
+    let mut listener = PgListener::connect_with(pool).await?;
+    listener.listen("elf_outbox").await?;
+    // Rows that were committed before we listened.
+    wake.notify_one();
+    while listener.try_recv().await?.is_some() {
+        wake.notify_one();
+    }
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! Reading notes, known vectors and chunks; writing notes for `elf import`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::{Store, StoreError};
+use crate::note::{Labels, Note, TextHash};
+
+/// A note for [`Store::import`].
+#[derive(Debug, Clone)]
+pub struct ImportedNote {
+    /// Its id, derived from the key so that a second import finds it.
+    pub note_id: Uuid,
+    /// The text.
+    pub text: String,
+    /// Tenant, project, agent, scope, type, key and weights. `updated_at` is
+    /// Postgres's to set.
+    pub labels: Labels,
+    /// When it stops being live.
+    pub expires_at: Option<DateTime<Utc>>,
+    /// Where it came from.
+    pub source_ref: serde_json::Value,
+}
+
+/// Which notes; every field that is set must match.
+#[derive(Debug, Clone, Default)]
+#[expect(missing_docs, reason = "the columns of the same names say what they are")]
+pub struct Selection {
+    pub note_ids: Option<Vec<Uuid>>,
+    pub tenant_id: Option<String>,
+    pub project_id: Option<String>,
+    pub agent_id: Option<String>,
+    pub scope: Option<String>,
+    pub kind: Option<String>,
+}
+
+/// A chunk of a live note, as a search shows it.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "the columns of the same names say what they are")]
+pub struct ChunkText {
+    pub chunk_id: Uuid,
+    pub note_id: Uuid,
+    pub key: Option<String>,
+    pub chunk_index: u32,
+    pub start_offset: usize,
+    pub end_offset: usize,
+    pub text: String,
+}
+
+impl Store {
+    /// The rows of these notes, and Postgres's idea of now. A note that is
+    /// missing from the map has no row.
+    pub async fn load_notes(
+        &self,
+        ids: &[Uuid],
+    ) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
+        let mut tx = self.begin().await?;
+        let now: DateTime<Utc> = sqlx::query_scalar("select now()").fetch_one(&mut *tx).await?;
+        let rows =
+            sqlx::query_file!("sql/queries/load_notes.sql", ids).fetch_all(&mut *tx).await?;
+        tx.commit().await?;
+        let notes = rows.into_iter().map(|row| Note {
+            note_id: row.note_id,
+            text: row.text,
+            status: row.status,
+            expires_at: row.expires_at,
+            labels: Labels {
+                tenant_id: row.tenant_id,
+                project_id: row.project_id,
+                agent_id: row.agent_id,
+                scope: row.scope,
+                kind: row.kind,
+                key: row.key,
+                importance: row.importance,
+                confidence: row.confidence,
+                updated_at: row.updated_at,
+            },
+        });
+        Ok((notes.map(|n| (n.note_id, n)).collect(), now))
+    }
+
+    /// The vectors of those texts that have been embedded under this version.
+    pub async fn known_vectors(
+        &self,
+        version: &str,
+        hashes: &[TextHash],
+    ) -> Result<HashMap<TextHash, Arc<[f32]>>, StoreError> {
+        let hashes: Vec<&[u8]> = hashes.iter().map(|h| &h.0[..]).collect();
+        let rows = sqlx::query_file!("sql/queries/known_vectors.sql", version, &hashes as _)
+            .fetch_all(&self.pool)
+            .await?;
+        let known = rows.into_iter().filter_map(|row| {
+            let hash: [u8; 32] = row.text_sha256.try_into().ok()?;
+            Some((TextHash(hash), Arc::from(row.vec.to_vec())))
+        });
+        Ok(known.collect())
+    }
+
+    /// Those of the chunks that belong to a live note, with their text.
+    pub async fn revalidate(
+        &self,
+        version: &str,
+        chunk_ids: &[Uuid],
+    ) -> Result<HashMap<Uuid, ChunkText>, StoreError> {
+        let rows = sqlx::query_file!("sql/queries/revalidate.sql", version, chunk_ids)
+            .fetch_all(&self.pool)
+            .await?;
+        let chunks = rows.into_iter().map(|row| ChunkText {
+            chunk_id: row.chunk_id,
+            note_id: row.note_id,
+            key: row.key,
+            chunk_index: row.chunk_index as u32,
+            start_offset: row.start_offset as usize,
+            end_offset: row.end_offset as usize,
+            text: row.text,
+        });
+        Ok(chunks.map(|c| (c.chunk_id, c)).collect())
+    }
+
+    /// Writes notes that are new or differ from their row, and returns how many
+    /// those were. The trigger puts them into the outbox.
+    pub async fn import(&self, notes: &[ImportedNote]) -> Result<u64, StoreError> {
+        let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
+        let column = |get: fn(&Labels) -> &str| -> Vec<&str> {
+            notes.iter().map(|n| get(&n.labels)).collect()
+        };
+        let keys: Vec<Option<&str>> = notes.iter().map(|n| n.labels.key.as_deref()).collect();
+        let texts: Vec<&str> = notes.iter().map(|n| n.text.as_str()).collect();
+        let importance: Vec<f32> = notes.iter().map(|n| n.labels.importance).collect();
+        let confidence: Vec<f32> = notes.iter().map(|n| n.labels.confidence).collect();
+        let expires: Vec<Option<DateTime<Utc>>> = notes.iter().map(|n| n.expires_at).collect();
+        let sources: Vec<serde_json::Value> =
+            notes.iter().map(|n| n.source_ref.clone()).collect();
+        let done = sqlx::query_file!(
+            "sql/queries/import_notes.sql",
+            &ids,
+            &column(|l| &l.tenant_id) as _,
+            &column(|l| &l.project_id) as _,
+            &column(|l| &l.agent_id) as _,
+            &column(|l| &l.scope) as _,
+            &column(|l| &l.kind) as _,
+            &keys as _,
+            &texts as _,
+            &importance,
+            &confidence,
+            &expires as _,
+            &sources
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected())
+    }
+
+    /// Puts the selected notes into the outbox, and returns how many.
+    pub async fn enqueue(&self, which: &Selection) -> Result<u64, StoreError> {
+        let done = sqlx::query_file!(
+            "sql/queries/enqueue.sql",
+            which.note_ids.as_deref(),
+            which.tenant_id.as_deref(),
+            which.project_id.as_deref(),
+            which.agent_id.as_deref(),
+            which.scope.as_deref(),
+            which.kind.as_deref()
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected())
+    }
+}

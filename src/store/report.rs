@@ -1,0 +1,127 @@
+//! What `elf status` and `elf dead` show.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::{Store, StoreError};
+
+/// Outbox rows by what they wait for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OutboxCounts {
+    /// New and not yet claimed.
+    pub pending: i64,
+    /// Of a note that a worker is busy with.
+    pub leased: i64,
+    /// Waiting for a retry.
+    pub failed: i64,
+    /// Given up: see `elf dead`.
+    pub dead: i64,
+    /// Age of the oldest row that is not dead; null when there is none.
+    pub oldest_pending_secs: Option<f64>,
+}
+
+/// Notes and chunks under one version.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NoteCounts {
+    /// Notes that are to be found now.
+    pub live: i64,
+    /// Those of them that have been indexed.
+    pub indexed: i64,
+    /// Chunks of live notes.
+    pub chunks: i64,
+}
+
+/// An outbox row that was given up.
+#[derive(Debug, Clone, Serialize)]
+#[expect(missing_docs, reason = "the columns of the same names say what they are")]
+pub struct DeadLetter {
+    pub outbox_id: Uuid,
+    pub note_id: Uuid,
+    pub op: String,
+    pub attempts: i32,
+    pub last_error: Option<String>,
+    pub created_at: DateTime<Utc>,
+    /// When it was given up.
+    pub died_at: DateTime<Utc>,
+    /// The first 500 characters of the note; only where one letter is shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text_preview: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text_bytes: Option<i32>,
+}
+
+impl Store {
+    /// Counts the outbox rows of a version, or of all.
+    pub async fn outbox_counts(&self, version: Option<&str>) -> Result<OutboxCounts, StoreError> {
+        let row = sqlx::query_file!("sql/queries/outbox_status.sql", version)
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(OutboxCounts {
+            pending: row.pending,
+            leased: row.leased,
+            failed: row.failed,
+            dead: row.dead,
+            oldest_pending_secs: row.oldest_pending_secs,
+        })
+    }
+
+    /// Counts live notes and their chunks.
+    pub async fn note_counts(&self, version: &str) -> Result<NoteCounts, StoreError> {
+        let row = sqlx::query_file!("sql/queries/note_status.sql", version)
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(NoteCounts { live: row.live, indexed: row.indexed, chunks: row.chunks })
+    }
+
+    /// The latest dead letters, `limit` at most.
+    pub async fn dead_letters(&self, limit: i64) -> Result<Vec<DeadLetter>, StoreError> {
+        let rows =
+            sqlx::query_file!("sql/queries/dead_list.sql", limit).fetch_all(&self.pool).await?;
+        let letters = rows.into_iter().map(|row| DeadLetter {
+            outbox_id: row.outbox_id,
+            note_id: row.note_id,
+            op: row.op,
+            attempts: row.attempts,
+            last_error: row.last_error,
+            created_at: row.created_at,
+            died_at: row.updated_at,
+            text_preview: None,
+            text_bytes: None,
+        });
+        Ok(letters.collect())
+    }
+
+    /// The dead letters with this outbox id or note id.
+    pub async fn dead_letter(&self, id: Uuid) -> Result<Vec<DeadLetter>, StoreError> {
+        let rows =
+            sqlx::query_file!("sql/queries/dead_show.sql", id).fetch_all(&self.pool).await?;
+        let letters = rows.into_iter().map(|row| DeadLetter {
+            outbox_id: row.outbox_id,
+            note_id: row.note_id,
+            op: row.op,
+            attempts: row.attempts,
+            last_error: row.last_error,
+            created_at: row.created_at,
+            died_at: row.updated_at,
+            text_preview: row.text_preview,
+            text_bytes: row.text_bytes,
+        });
+        Ok(letters.collect())
+    }
+
+    /// Makes dead letters due again, all or those with these outbox or note ids.
+    pub async fn retry_dead(&self, ids: Option<&[Uuid]>) -> Result<u64, StoreError> {
+        let done =
+            sqlx::query_file!("sql/queries/dead_retry.sql", ids).execute(&self.pool).await?;
+        sqlx::query("notify elf_outbox").execute(&self.pool).await?;
+        Ok(done.rows_affected())
+    }
+
+    /// Deletes dead letters, all or those with these outbox or note ids.
+    pub async fn purge_dead(&self, ids: Option<&[Uuid]>) -> Result<u64, StoreError> {
+        let done =
+            sqlx::query_file!("sql/queries/dead_purge.sql", ids).execute(&self.pool).await?;
+        Ok(done.rows_affected())
+    }
+}
