@@ -2,6 +2,14 @@
 //!
 //! Reading a file, with every error in it at once, is `config/read.rs`.
 
+mod error;
+mod read;
+mod section;
+#[cfg(test)]
+mod tests;
+
+pub use error::{ConfigError, Problem};
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,6 +25,25 @@ pub struct Config {
     pub chunking: Chunking,
     pub worker: Worker,
     pub outbox: Outbox,
+}
+
+impl Config {
+    /// The settings in effect, defaults included, as a file; secrets as `***`.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("every setting has a form in TOML")
+    }
+
+    /// Where the tokenizer comes from that chunks are counted with: a Hugging
+    /// Face repository, folder or `tokenizer.json`.
+    pub fn tokenizer_source(&self) -> &str {
+        let model = &self.providers.embedding.model;
+        match self.chunking.tokenizer_repo.as_str() {
+            // OpenAI's models are on no hub. They all count in cl100k_base, which is there.
+            "" if model.starts_with("text-embedding-") => "Xenova/text-embedding-ada-002",
+            "" => model,
+            repo => repo,
+        }
+    }
 }
 
 /// `[service]`: the process itself.
@@ -73,10 +100,10 @@ pub struct Qdrant {
     pub on_disk: bool,
     /// How a new collection compresses dense vectors in memory.
     pub quantization: Quantization,
-    /// How texts become BM25 vectors. Changing it takes a rebuild.
-    pub bm25: Bm25Options,
     /// Longest wait for one request.
     pub timeout_ms: u64,
+    /// How texts become BM25 vectors. Changing it takes a rebuild.
+    pub bm25: Bm25Options,
 }
 
 /// How the engine compresses dense vectors.
@@ -116,9 +143,6 @@ pub struct Embedding {
     /// Sent as a bearer token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key: Option<Secret>,
-    /// Sent with every request.
-    #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
-    pub headers: std::collections::BTreeMap<String, Secret>,
     /// Texts in one request.
     pub max_batch_inputs: usize,
     /// Tokens in one request, all texts together.
@@ -137,6 +161,9 @@ pub struct Embedding {
     pub document_prefix: String,
     /// Put before every query: `query: ` for E5 models.
     pub query_prefix: String,
+    /// Sent with every request.
+    #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub headers: std::collections::BTreeMap<String, Secret>,
 }
 
 /// Who embeds.
@@ -159,7 +186,7 @@ pub struct Chunking {
     /// Tokens at the end of a chunk that begin the next one again, at most.
     pub overlap_tokens: usize,
     /// A Hugging Face repository, folder or `tokenizer.json`; empty for the
-    /// embedding model's own.
+    /// embedding model's own. See [`Config::tokenizer_source`].
     pub tokenizer_repo: String,
 }
 

@@ -1,0 +1,345 @@
+//! Every key of `elf.toml` with its default and its range, in the order of
+//! `elf.toml.example`.
+
+use std::path::Path;
+
+use reqwest::Url;
+use reqwest::header::{HeaderName, HeaderValue};
+
+use super::section::{self, Known, Refusal, Section};
+use super::{
+    Chunking, Config, ConfigError, Embedding, Outbox, Postgres, Problem, Provider, Providers,
+    Qdrant, Quantization, Service, Storage, Worker,
+};
+use crate::index::Bm25Options;
+
+const MINUTE_MS: u64 = 60_000;
+const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
+const TEN_YEARS_SECS: u64 = 10 * 365 * 24 * 60 * 60;
+
+impl Config {
+    /// Reads a file, and the secrets that it points at.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => ConfigError::Missing {
+                path: path.to_owned(),
+            },
+            _ => ConfigError::Unreadable {
+                path: path.to_owned(),
+                source,
+            },
+        })?;
+        Self::parse(&text, &path.display().to_string(), &|name| {
+            std::env::var(name).ok()
+        })
+    }
+
+    /// Reads TOML. `origin` is what errors call it; `env` looks up the variables
+    /// that secrets name.
+    pub fn parse(
+        text: &str,
+        origin: &str,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let invalid = |problems| ConfigError::Invalid {
+            origin: origin.to_owned(),
+            problems,
+        };
+        read(text, env).0.map_err(invalid)
+    }
+}
+
+/// Reads TOML; also gives every key that there is.
+pub(super) fn read(
+    text: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> (Result<Config, Vec<Problem>>, Vec<Known>) {
+    section::read(text, env, |root| {
+        let config = Config {
+            service: root.section("service", service),
+            storage: root.section("storage", |storage| Storage {
+                postgres: storage.section("postgres", postgres),
+                qdrant: storage.section("qdrant", qdrant),
+            }),
+            providers: root.section("providers", |providers| Providers {
+                embedding: providers.section("embedding", embedding),
+            }),
+            chunking: root.section("chunking", chunking),
+            worker: root.section("worker", worker),
+            outbox: root.section("outbox", outbox),
+        };
+        let chunk = config.chunking.max_tokens;
+        let request = config.providers.embedding.max_batch_tokens;
+        root.check(
+            &[
+                "providers.embedding.max_batch_tokens",
+                "chunking.max_tokens",
+            ],
+            chunk <= request,
+            || format!("{request} is less than one chunk: chunking.max_tokens is {chunk}"),
+        );
+        config
+    })
+}
+
+fn service(section: &mut Section<'_, '_>) -> Service {
+    Service {
+        admin_bind: section.text("admin_bind", "127.0.0.1:9464", host_and_port),
+        log_level: section.text("log_level", "info", log_filter),
+        log_json: section.flag("log_json", false),
+    }
+}
+
+fn postgres(section: &mut Section<'_, '_>) -> Postgres {
+    Postgres {
+        dsn: section.required_secret(
+            "dsn",
+            "dsn = \"postgres://user:password@host:5432/database\"",
+            postgres_url,
+        ),
+        // One connection listens for new work, so one would leave none to do it.
+        pool_max_conns: section.int("pool_max_conns", 10, 2..=1000),
+    }
+}
+
+fn qdrant(section: &mut Section<'_, '_>) -> Qdrant {
+    let qdrant = Qdrant {
+        url: section.required_text(
+            "url",
+            "url = \"http://host:6334\" or url = \"embedded:DIR\"",
+            qdrant_url,
+        ),
+        api_key: section.secret("api_key", header_value),
+        collection: section.text("collection", "notes", alias),
+        shard_number: section.int_or_unset("shard_number", 1..=1000),
+        replication_factor: section.int_or_unset("replication_factor", 1..=100),
+        write_consistency_factor: section.int_or_unset("write_consistency_factor", 1..=100),
+        on_disk: section.flag("on_disk", false),
+        quantization: section.choice(
+            "quantization",
+            Quantization::None,
+            &[
+                ("none", Quantization::None),
+                ("scalar", Quantization::Scalar),
+                ("binary", Quantization::Binary),
+            ],
+        ),
+        timeout_ms: section.int("timeout_ms", 10_000, 100..=10 * MINUTE_MS),
+        bm25: section.section("bm25", bm25),
+    };
+    if let (Some(writes), Some(copies)) =
+        (qdrant.write_consistency_factor, qdrant.replication_factor)
+    {
+        section.check(&["write_consistency_factor", "replication_factor"], writes <= copies, || {
+            format!("{writes} copies cannot have a write when there are {copies}: see replication_factor")
+        });
+    }
+    qdrant
+}
+
+fn bm25(section: &mut Section<'_, '_>) -> Bm25Options {
+    let default = Bm25Options::default();
+    Bm25Options {
+        language: section.text("language", &default.language, language),
+        k: section.float("k", default.k, 0.0..=100.0),
+        b: section.float("b", default.b, 0.0..=1.0),
+        avg_len: section.float("avg_len", default.avg_len, 1.0..=1_000_000.0),
+    }
+}
+
+fn embedding(section: &mut Section<'_, '_>) -> Embedding {
+    let provider = section.choice(
+        "provider",
+        Provider::Openai,
+        &[("openai", Provider::Openai), ("local", Provider::Local)],
+    );
+    // OpenAI takes 2048 texts and 300,000 tokens. A good deal less leaves room for
+    // a tokenizer that counts otherwise and is answered well within the timeout.
+    // In this process a batch costs memory: 8192 tokens take about 200 MB.
+    let (batch_inputs, batch_tokens) = match provider {
+        Provider::Openai => (256, 100_000),
+        Provider::Local => (32, 8192),
+    };
+    Embedding {
+        provider,
+        api_base: section.text("api_base", "https://api.openai.com", http_url),
+        path: section.text("path", "/v1/embeddings", absolute_path),
+        model: match provider {
+            Provider::Openai => section.text("model", "text-embedding-3-small", not_empty),
+            Provider::Local => section.required_text(
+                "model",
+                "model = \"sentence-transformers/all-MiniLM-L6-v2\" or a folder",
+                not_empty,
+            ),
+        },
+        dimensions: section.int_or_unset("dimensions", 1..=65_536),
+        api_key: section.secret("api_key", header_value),
+        max_batch_inputs: section.int("max_batch_inputs", batch_inputs, 1..=2048),
+        max_batch_tokens: section.int("max_batch_tokens", batch_tokens, 1..=10_000_000),
+        concurrency: section.int("concurrency", 4, 1..=256),
+        timeout_ms: section.int("timeout_ms", 30_000, 100..=10 * MINUTE_MS),
+        requests_per_minute: section.int_or_unset("requests_per_minute", 1..=u32::MAX),
+        tokens_per_minute: section.int_or_unset("tokens_per_minute", 1..=u32::MAX),
+        document_prefix: section.text("document_prefix", "", anything),
+        query_prefix: section.text("query_prefix", "", anything),
+        headers: section.secrets("headers", header),
+    }
+}
+
+fn chunking(section: &mut Section<'_, '_>) -> Chunking {
+    let chunking = Chunking {
+        enabled: section.flag("enabled", true),
+        max_tokens: section.int("max_tokens", 512, 1..=131_072),
+        overlap_tokens: section.int("overlap_tokens", 128, 0..=131_071),
+        tokenizer_repo: section.text("tokenizer_repo", "", anything),
+    };
+    let Chunking {
+        max_tokens,
+        overlap_tokens,
+        ..
+    } = chunking;
+    section.check(
+        &["overlap_tokens", "max_tokens"],
+        overlap_tokens < max_tokens,
+        || format!("{overlap_tokens} must be less than max_tokens, which is {max_tokens}"),
+    );
+    chunking
+}
+
+fn worker(section: &mut Section<'_, '_>) -> Worker {
+    let worker = Worker {
+        lease_secs: section.int("lease_secs", 30, 5..=3600),
+        max_attempts: section.int("max_attempts", 8, 1..=1000),
+        poll_interval_ms: section.int("poll_interval_ms", 1000, 10..=10 * MINUTE_MS),
+        listen: section.flag("listen", true),
+        batch_notes: section.int("batch_notes", 256, 1..=10_000),
+        concurrency: section.int("concurrency", 4, 1..=64),
+        grace_secs: section.int("grace_secs", 20, 0..=3600),
+        backoff_base_ms: section.int("backoff_base_ms", 1000, 1..=DAY_MS),
+        backoff_max_ms: section.int("backoff_max_ms", 300_000, 1..=DAY_MS),
+    };
+    let Worker {
+        backoff_base_ms: base,
+        backoff_max_ms: max,
+        ..
+    } = worker;
+    section.check(&["backoff_base_ms", "backoff_max_ms"], base <= max, || {
+        format!("{base} must be at most backoff_max_ms, which is {max}")
+    });
+    worker
+}
+
+fn outbox(section: &mut Section<'_, '_>) -> Outbox {
+    Outbox {
+        retention_secs: section.int("retention_secs", 0, 0..=TEN_YEARS_SECS),
+    }
+}
+
+fn anything(_: &str) -> Result<(), Refusal> {
+    Ok(())
+}
+
+fn not_empty(text: &str) -> Result<(), Refusal> {
+    holds(!text.trim().is_empty(), || "must not be empty".to_owned())
+}
+
+fn host_and_port(text: &str) -> Result<(), Refusal> {
+    let port = text
+        .rsplit_once(':')
+        .filter(|(host, _)| !host.is_empty())
+        .map(|(_, port)| port.parse::<u16>());
+    holds(matches!(port, Some(Ok(_))), || {
+        format!("must be HOST:PORT with a port up to 65535, not {text:?}")
+    })
+}
+
+fn log_filter(text: &str) -> Result<(), Refusal> {
+    // A filter takes any single word for the name of a module.
+    let word = text.chars().all(|letter| letter.is_ascii_alphabetic());
+    let known = ["off", "error", "warn", "info", "debug", "trace"].contains(&text);
+    holds(!word || known, || {
+        format!("must be error, warn, info, debug, trace or off, not {text:?}")
+    })?;
+    tracing_subscriber::EnvFilter::try_new(text)
+        .map(drop)
+        .map_err(|error| format!("is not a filter like \"info,elf::worker=debug\": {error}"))
+}
+
+/// Says nothing of the URL itself: it holds a password.
+fn postgres_url(text: &str) -> Result<(), Refusal> {
+    holds(
+        text.starts_with("postgres://") || text.starts_with("postgresql://"),
+        || "must begin with postgres:// or postgresql://".to_owned(),
+    )?;
+    Url::parse(text)
+        .map(drop)
+        .map_err(|error| format!("is not a URL: {error}"))
+}
+
+fn qdrant_url(text: &str) -> Result<(), Refusal> {
+    match text.strip_prefix("embedded:") {
+        Some(folder) => holds(!folder.is_empty(), || {
+            "must name a folder: embedded:DIR".to_owned()
+        }),
+        None => http_url(text)
+            .map_err(|_| "must be http://HOST:PORT, https://HOST:PORT or embedded:DIR".to_owned()),
+    }
+}
+
+/// Says nothing of the URL itself: it may hold a password.
+fn http_url(text: &str) -> Result<(), Refusal> {
+    let http = Url::parse(text)
+        .is_ok_and(|url| ["http", "https"].contains(&url.scheme()) && url.has_host());
+    holds(http, || "must be http://HOST or https://HOST".to_owned())
+}
+
+fn absolute_path(text: &str) -> Result<(), Refusal> {
+    holds(text.starts_with('/'), || {
+        format!("must begin with /, not {text:?}")
+    })
+}
+
+/// The alias and `<alias>__<n>` are names of collections and of folders.
+fn alias(text: &str) -> Result<(), Refusal> {
+    let allowed = |letter: char| letter.is_ascii_alphanumeric() || "_-".contains(letter);
+    holds(
+        !text.is_empty() && text.len() <= 200 && text.chars().all(allowed),
+        || format!("must be 1 to 200 of the characters A-Z a-z 0-9 _ -, not {text:?}"),
+    )
+}
+
+fn header(name: &str, value: &str) -> Result<(), Refusal> {
+    holds(name.parse::<HeaderName>().is_ok(), || {
+        "is not the name of an HTTP header".to_owned()
+    })?;
+    header_value(value)
+}
+
+fn header_value(text: &str) -> Result<(), Refusal> {
+    holds(HeaderValue::from_str(text).is_ok(), || {
+        "holds characters that an HTTP header cannot".to_owned()
+    })
+}
+
+/// The languages for which the engine has stopwords.
+const LANGUAGES: &str = "none arabic azerbaijani basque bengali catalan chinese danish dutch english finnish french \
+    german greek hebrew hinglish hungarian indonesian italian japanese kazakh nepali norwegian portuguese romanian \
+    russian slovene spanish swedish tajik turkish";
+
+fn language(text: &str) -> Result<(), Refusal> {
+    holds(
+        LANGUAGES
+            .split_whitespace()
+            .any(|language| language == text),
+        || {
+            format!(
+                "must be one of {}, not {text:?}",
+                LANGUAGES.replace(' ', ", ")
+            )
+        },
+    )
+}
+
+fn holds(condition: bool, refusal: impl FnOnce() -> Refusal) -> Result<(), Refusal> {
+    if condition { Ok(()) } else { Err(refusal()) }
+}

@@ -1,0 +1,506 @@
+//! Takes a TOML document key by key. Every key is asked for once, with its
+//! default and its range; what nobody asked for is unknown. Problems are
+//! collected, so that a reader of the file learns of all of them at once.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{Problem, Secret};
+
+/// The keys of one table, and the document that they are in.
+pub(super) struct Section<'s, 'd> {
+    document: &'s mut Document<'d>,
+    /// Dotted; empty for the document itself.
+    path: String,
+    /// The line of its header; `None` when the file has none.
+    line: Option<usize>,
+    /// What the file says and nobody has asked for yet.
+    entries: BTreeMap<String, Entry<'d>>,
+}
+
+/// A document, and what has been learned of it so far.
+pub(super) struct Document<'d> {
+    text: &'d str,
+    env: &'d dyn Fn(&str) -> Option<String>,
+    problems: Vec<Problem>,
+    unknown: Vec<Unknown>,
+    known: Vec<Known>,
+}
+
+/// A key that exists, whether the file has it or not.
+pub(super) struct Known {
+    /// Dotted.
+    pub path: String,
+    /// As it would be written; `None` when there is none.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "elf.toml.example is tested against it")
+    )]
+    pub default: Option<String>,
+    /// Where the file sets it.
+    line: Option<usize>,
+}
+
+struct Unknown {
+    section: String,
+    name: String,
+    line: usize,
+}
+
+struct Entry<'d> {
+    line: usize,
+    value: DeValue<'d>,
+}
+
+/// Why a value is not taken: what it must be.
+pub(super) type Refusal = String;
+
+/// Reads a whole document. `Err` holds every problem, in the order of lines.
+pub(super) fn read<'d, T>(
+    text: &'d str,
+    env: &'d dyn Fn(&str) -> Option<String>,
+    sections: impl FnOnce(&mut Section<'_, 'd>) -> T,
+) -> (Result<T, Vec<Problem>>, Vec<Known>) {
+    let mut document = Document {
+        text,
+        env,
+        problems: Vec::new(),
+        unknown: Vec::new(),
+        known: Vec::new(),
+    };
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        // What is missing or unknown in half a document says little.
+        let problem = |error: &toml::de::Error| Problem {
+            line: error.span().map(|span| document.line_at(span.start)),
+            key: String::new(),
+            message: format!("not TOML: {}", error.message()),
+        };
+        return (Err(errors.iter().map(problem).collect()), Vec::new());
+    }
+    let entries = document.entries(table.into_inner());
+    let mut root = Section {
+        document: &mut document,
+        path: String::new(),
+        line: None,
+        entries,
+    };
+    let value = sections(&mut root);
+    root.finish();
+    document.explain_unknown();
+    let Document {
+        mut problems,
+        known,
+        ..
+    } = document;
+    if problems.is_empty() {
+        return (Ok(value), known);
+    }
+    problems.sort_by_key(|problem| problem.line.unwrap_or(usize::MAX));
+    (Err(problems), known)
+}
+
+impl<'d> Section<'_, 'd> {
+    /// A table below this one.
+    pub fn section<T>(&mut self, name: &str, keys: impl FnOnce(&mut Section<'_, 'd>) -> T) -> T {
+        let path = self.path_of(name);
+        let (line, entries) = match self.entries.remove(name) {
+            None => (None, BTreeMap::new()),
+            Some(Entry {
+                line,
+                value: DeValue::Table(table),
+            }) => (Some(line), self.document.entries(table)),
+            Some(Entry { line, value }) => {
+                self.refuse(name, line, format!("must be a table, not {}", kind(&value)));
+                (Some(line), BTreeMap::new())
+            }
+        };
+        let mut section = Section {
+            document: &mut *self.document,
+            path,
+            line,
+            entries,
+        };
+        let value = keys(&mut section);
+        section.finish();
+        value
+    }
+
+    /// A whole number.
+    pub fn int<T: Int>(&mut self, name: &str, default: T, range: RangeInclusive<T>) -> T {
+        self.take(name, Some(default.to_string()), |value| {
+            in_range(integer(value)?, &range)
+        })
+        .unwrap_or(default)
+    }
+
+    /// A whole number without a default.
+    pub fn int_or_unset<T: Int>(&mut self, name: &str, range: RangeInclusive<T>) -> Option<T> {
+        self.take(name, None, |value| in_range(integer(value)?, &range))
+    }
+
+    /// A number.
+    pub fn float(&mut self, name: &str, default: f64, range: RangeInclusive<f64>) -> f64 {
+        let number = |value: &DeValue<'_>| match value {
+            DeValue::Float(float) => float
+                .as_str()
+                .parse::<f64>()
+                .map_err(|error| error.to_string()),
+            // A whole number is a number too.
+            DeValue::Integer(_) => integer::<i64>(value).map(|whole| whole as f64),
+            other => Err(format!("must be a number, not {}", kind(other))),
+        };
+        self.take(name, Some(format!("{default:?}")), |value| {
+            in_range(number(value)?, &range)
+        })
+        .unwrap_or(default)
+    }
+
+    /// `true` or `false`.
+    pub fn flag(&mut self, name: &str, default: bool) -> bool {
+        let flag = |value: &DeValue<'_>| {
+            value
+                .as_bool()
+                .ok_or_else(|| format!("must be true or false, not {}", kind(value)))
+        };
+        self.take(name, Some(default.to_string()), flag)
+            .unwrap_or(default)
+    }
+
+    /// One of a few words.
+    pub fn choice<T: Copy + PartialEq>(
+        &mut self,
+        name: &str,
+        default: T,
+        words: &[(&str, T)],
+    ) -> T {
+        let default_word = words
+            .iter()
+            .find(|(_, value)| *value == default)
+            .map(|(word, _)| format!("{word:?}"));
+        let choice = |value: &DeValue<'_>| {
+            let given = string(value)?;
+            words
+                .iter()
+                .find(|(word, _)| *word == given)
+                .map(|(_, value)| *value)
+                .ok_or_else(|| {
+                    let words: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+                    format!("must be {}, not {given:?}", words.join(" or "))
+                })
+        };
+        self.take(name, default_word, choice).unwrap_or(default)
+    }
+
+    /// A string that passes `check`.
+    pub fn text(
+        &mut self,
+        name: &str,
+        default: &str,
+        check: impl Fn(&str) -> Result<(), Refusal>,
+    ) -> String {
+        self.take(name, Some(format!("{default:?}")), |value| {
+            checked(string(value)?, &check)
+        })
+        .unwrap_or_else(|| default.to_owned())
+    }
+
+    /// A string that has to be there. `write` is what to write when it is not.
+    pub fn required_text(
+        &mut self,
+        name: &str,
+        write: &str,
+        check: impl Fn(&str) -> Result<(), Refusal>,
+    ) -> String {
+        self.require(name, write);
+        self.take(name, None, |value| checked(string(value)?, &check))
+            .unwrap_or_default()
+    }
+
+    /// A secret: `env:NAME`, `file:PATH` or the value itself. No problem with
+    /// it repeats the value.
+    pub fn secret(
+        &mut self,
+        name: &str,
+        check: impl Fn(&str) -> Result<(), Refusal>,
+    ) -> Option<Secret> {
+        let env = self.document.env;
+        self.take(name, None, |value| resolve(string(value)?, env, &check))
+    }
+
+    /// A secret that has to be there. `write` is what to write when it is not.
+    pub fn required_secret(
+        &mut self,
+        name: &str,
+        write: &str,
+        check: impl Fn(&str) -> Result<(), Refusal>,
+    ) -> Secret {
+        self.require(name, write);
+        self.secret(name, check).unwrap_or_else(|| Secret::new(""))
+    }
+
+    /// A table of secrets under names of the user's choice.
+    pub fn secrets(
+        &mut self,
+        name: &str,
+        check: impl Fn(&str, &str) -> Result<(), Refusal>,
+    ) -> BTreeMap<String, Secret> {
+        let env = self.document.env;
+        self.document.known.push(Known {
+            path: self.path_of(name),
+            default: None,
+            line: None,
+        });
+        self.section(name, |section| {
+            let entries = std::mem::take(&mut section.entries);
+            let mut secrets = BTreeMap::new();
+            for (name, Entry { line, value }) in entries {
+                match string(&value)
+                    .and_then(|text| resolve(text, env, &|secret: &str| check(&name, secret)))
+                {
+                    Ok(secret) => drop(secrets.insert(name, secret)),
+                    Err(refusal) => section.refuse(&name, line, refusal),
+                }
+            }
+            secrets
+        })
+    }
+
+    /// Says what is wrong with the values of several keys together, unless one
+    /// of them is wrong by itself. `names[0]` is the key that is named.
+    pub fn check(&mut self, names: &[&str], holds: bool, message: impl FnOnce() -> String) {
+        let paths: Vec<_> = names.iter().map(|name| self.path_of(name)).collect();
+        if holds
+            || self
+                .document
+                .problems
+                .iter()
+                .any(|problem| paths.contains(&problem.key))
+        {
+            return;
+        }
+        let line_of = |path: &String| {
+            self.document
+                .known
+                .iter()
+                .find(|known| known.path == *path)?
+                .line
+        };
+        let line = paths.iter().find_map(line_of).or(self.line);
+        self.document.problems.push(Problem {
+            line,
+            key: paths[0].clone(),
+            message: message(),
+        });
+    }
+
+    fn take<T>(
+        &mut self,
+        name: &str,
+        default: Option<String>,
+        read: impl FnOnce(&DeValue<'d>) -> Result<T, Refusal>,
+    ) -> Option<T> {
+        let entry = self.entries.remove(name);
+        let line = entry.as_ref().map(|entry| entry.line);
+        self.document.known.push(Known {
+            path: self.path_of(name),
+            default,
+            line,
+        });
+        let Entry { line, value } = entry?;
+        match read(&value) {
+            Ok(value) => Some(value),
+            Err(refusal) => {
+                self.refuse(name, line, refusal);
+                None
+            }
+        }
+    }
+
+    fn require(&mut self, name: &str, write: &str) {
+        if !self.entries.contains_key(name) {
+            let message = format!("missing; write {write} in [{}]", self.path);
+            self.document.problems.push(Problem {
+                line: self.line,
+                key: self.path_of(name),
+                message,
+            });
+        }
+    }
+
+    fn refuse(&mut self, name: &str, line: usize, message: Refusal) {
+        self.document.problems.push(Problem {
+            line: Some(line),
+            key: self.path_of(name),
+            message,
+        });
+    }
+
+    fn path_of(&self, name: &str) -> String {
+        if self.path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{}.{name}", self.path)
+        }
+    }
+
+    fn finish(self) {
+        let unknown = |(name, Entry { line, .. })| Unknown {
+            section: self.path.clone(),
+            name,
+            line,
+        };
+        self.document
+            .unknown
+            .extend(self.entries.into_iter().map(unknown));
+    }
+}
+
+impl<'d> Document<'d> {
+    fn entries(&self, table: DeTable<'d>) -> BTreeMap<String, Entry<'d>> {
+        let entry = |(key, value): (Spanned<std::borrow::Cow<'d, str>>, Spanned<DeValue<'d>>)| {
+            let line = self.line_at(key.span().start);
+            (
+                key.into_inner().into_owned(),
+                Entry {
+                    line,
+                    value: value.into_inner(),
+                },
+            )
+        };
+        table.into_iter().map(entry).collect()
+    }
+
+    fn line_at(&self, offset: usize) -> usize {
+        self.text.as_bytes()[..offset]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count()
+            + 1
+    }
+
+    /// Only now are all keys known that an unknown one may have been meant for.
+    fn explain_unknown(&mut self) {
+        let paths: Vec<_> = self.known.iter().map(|known| known.path.as_str()).collect();
+        for Unknown {
+            section,
+            name,
+            line,
+        } in &self.unknown
+        {
+            let key = if section.is_empty() {
+                name.clone()
+            } else {
+                format!("{section}.{name}")
+            };
+            let message = format!("unknown key; {}", suggestion(section, name, &paths));
+            self.problems.push(Problem {
+                line: Some(*line),
+                key,
+                message,
+            });
+        }
+    }
+}
+
+/// What was probably meant by `name` in `section`.
+fn suggestion(section: &str, name: &str, known: &[&str]) -> String {
+    let prefix = if section.is_empty() {
+        String::new()
+    } else {
+        format!("{section}.")
+    };
+    // What may stand in this section: its keys and the sections below it.
+    let mut here: Vec<&str> = known
+        .iter()
+        .filter_map(|path| path.strip_prefix(&prefix)?.split('.').next())
+        .collect();
+    here.dedup();
+    let nearest = here
+        .iter()
+        .min_by_key(|candidate| strsim::damerau_levenshtein(name, candidate));
+    let elsewhere = known
+        .iter()
+        .find(|path| path.split('.').any(|part| part == name));
+    match (nearest, elsewhere) {
+        (Some(near), _) if strsim::damerau_levenshtein(name, near) <= 2.max(name.len() / 3) => {
+            format!("did you mean {near}?")
+        }
+        (_, Some(path)) => format!("did you mean {path}?"),
+        _ => format!("known here: {}", here.join(", ")),
+    }
+}
+
+/// A whole number of ELF's settings.
+pub(super) trait Int: TryFrom<i64> + Copy + PartialOrd + Display {}
+
+impl<T: TryFrom<i64> + Copy + PartialOrd + Display> Int for T {}
+
+fn integer<T: TryFrom<i64>>(value: &DeValue<'_>) -> Result<T, Refusal> {
+    let DeValue::Integer(integer) = value else {
+        return Err(format!("must be a whole number, not {}", kind(value)));
+    };
+    i64::from_str_radix(integer.as_str(), integer.radix())
+        .ok()
+        .and_then(|number| T::try_from(number).ok())
+        .ok_or_else(|| format!("{integer} is out of range"))
+}
+
+fn in_range<T: PartialOrd + Display>(value: T, range: &RangeInclusive<T>) -> Result<T, Refusal> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    Err(format!(
+        "must be from {} to {}, not {value}",
+        range.start(),
+        range.end()
+    ))
+}
+
+fn string<'v>(value: &'v DeValue<'_>) -> Result<&'v str, Refusal> {
+    value
+        .as_str()
+        .ok_or_else(|| format!("must be a string, not {}", kind(value)))
+}
+
+fn checked(text: &str, check: impl Fn(&str) -> Result<(), Refusal>) -> Result<String, Refusal> {
+    check(text).map(|()| text.to_owned())
+}
+
+/// The value that a secret stands for.
+fn resolve(
+    written: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+    check: &dyn Fn(&str) -> Result<(), Refusal>,
+) -> Result<Secret, Refusal> {
+    let value = if let Some(name) = written.strip_prefix("env:") {
+        env(name).ok_or_else(|| format!("the environment variable {name} is not set"))?
+    } else if let Some(path) = written.strip_prefix("file:") {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read the file {path}: {error}"))?;
+        text.trim_end_matches(['\r', '\n']).to_owned()
+    } else {
+        written.to_owned()
+    };
+    if value.is_empty() {
+        return Err("is empty".to_owned());
+    }
+    check(&value)?;
+    Ok(Secret::new(value))
+}
+
+fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
