@@ -3,6 +3,7 @@
 //!
 //! The way of a note is the way down this list.
 
+pub mod backoff;
 pub mod chunk;
 pub mod cli;
 pub mod config;
@@ -14,4 +15,5 @@ pub mod note;
 pub mod search;
 pub mod store;
 pub mod telemetry;
+pub mod version;
 pub mod worker;

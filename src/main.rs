@@ -1,3 +1,9 @@
 //! Arguments in, exit code out.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    elf::cli::run(elf::cli::Args::parse())
+}

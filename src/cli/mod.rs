@@ -1,1 +1,116 @@
-//! TBD
+//! The command line: one file per command.
+
+mod chunk;
+mod config;
+mod dead;
+mod demo;
+mod enqueue;
+mod import;
+mod migrate;
+mod output;
+pub mod parts;
+mod progress;
+mod search;
+mod status;
+mod worker;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::chunk::ChunkError;
+use crate::config::{Config, ConfigError, path_or_default};
+use crate::embed::EmbedError;
+use crate::index::IndexError;
+use crate::store::StoreError;
+use crate::worker::SetupError;
+use output::Output;
+
+/// Keeps a Qdrant index in step with notes that an application writes to Postgres.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true, after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 78 configuration.")]
+pub struct Args {
+    /// The configuration file [default: $ELF_CONFIG, else ./elf.toml]
+    #[arg(short, long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Report as one JSON object on stdout
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Bring the database schema up to date
+    Migrate,
+    /// Index what changes, until stopped
+    Worker(worker::Args),
+    /// Show backlog, notes, chunks and collection
+    Status,
+    /// Look at notes that were given up, and try them again
+    #[command(subcommand)]
+    Dead(dead::Command),
+    /// Have notes indexed again
+    Enqueue(enqueue::Args),
+    /// Write a folder of .md and .txt files, or JSONL, to memory_notes
+    Import(import::Args),
+    /// Show how a text is cut into chunks
+    Chunk(chunk::Args),
+    /// Check or show the configuration
+    #[command(subcommand)]
+    Config(config::Command),
+    /// Search by meaning and by keyword
+    Search(search::Args),
+    /// Import example notes, index, search, edit and delete them
+    Demo(demo::Args),
+}
+
+/// Runs a command to its end.
+pub fn run(args: Args) -> ExitCode {
+    let runtime = tokio::runtime::Runtime::new().expect("the system has threads");
+    match runtime.block_on(dispatch(args)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("elf: {error:#}");
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+async fn dispatch(args: Args) -> anyhow::Result<()> {
+    let out = Output { json: args.json };
+    let path = path_or_default(args.config);
+    let load = || {
+        let config = Config::load(&path)?;
+        crate::telemetry::init_logging(&config.service);
+        Ok::<Config, ConfigError>(config)
+    };
+    match args.command {
+        Command::Migrate => migrate::run(&load()?, out).await,
+        Command::Worker(args) => worker::run(&load()?, args, out).await,
+        Command::Status => status::run(&load()?, out).await,
+        Command::Dead(command) => dead::run(&load()?, command, out).await,
+        Command::Enqueue(args) => enqueue::run(&load()?, args, out).await,
+        Command::Import(args) => import::run(&load()?, args, out).await,
+        Command::Chunk(args) => chunk::run(&load()?, args, out).await,
+        Command::Config(command) => config::run(&path, command, out),
+        Command::Search(args) => search::run(&load()?, args, out).await,
+        Command::Demo(args) => demo::run(args).await,
+    }
+}
+
+/// 78 (`EX_CONFIG` of sysexits.h) when an operator has to change something
+/// before another try makes sense, else 1.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let configuration = error.chain().any(|cause| {
+        cause.is::<ConfigError>()
+            || matches!(cause.downcast_ref(), Some(EmbedError::Config { .. }))
+            || matches!(cause.downcast_ref(), Some(SetupError::Mismatch(_)))
+            || matches!(cause.downcast_ref(), Some(StoreError::Schema(_)))
+            || matches!(cause.downcast_ref(), Some(IndexError::Refused { .. }))
+            || matches!(cause.downcast_ref(), Some(ChunkError::Config(_) | ChunkError::Tokenizer(_)))
+    });
+    if configuration { 78 } else { 1 }
+}

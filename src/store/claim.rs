@@ -179,6 +179,12 @@ impl Store {
         Ok(())
     }
 
+    /// Puts notes into the outbox again, whether they have a row or not.
+    pub async fn requeue(&self, version: &str, notes: &[Uuid]) -> Result<(), StoreError> {
+        sqlx::query_file!("sql/queries/requeue.sql", version, notes).execute(&self.pool).await?;
+        Ok(())
+    }
+
     /// Puts notes into the outbox whose `expires_at` has passed while their
     /// points are still there. `look_back` of `None` looks at all of them.
     pub async fn expire(

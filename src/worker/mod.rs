@@ -1,1 +1,290 @@
-//! TBD
+//! The daemon: claims notes that changed and makes chunks, vectors and points
+//! equal to what their rows say now.
+
+mod batch;
+mod gate;
+mod lease;
+mod pooled;
+mod retry;
+mod setup;
+mod sweep;
+mod totals;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use gate::{Gate, Outage};
+pub use setup::{SetupError, check, prepare};
+pub use totals::{Report, Totals};
+
+use crate::chunk::Chunker;
+use crate::config;
+use crate::embed::Provider;
+use crate::index::VectorIndex;
+use crate::store::{self, Store, Version};
+
+/// Text claimed at once, so that a batch of long notes does not fill the memory.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// What a worker works with.
+#[derive(Clone)]
+pub struct Tools {
+    /// The truth.
+    pub store: Store,
+    /// What is derived from it.
+    pub index: Arc<dyn VectorIndex>,
+    /// Texts → vectors.
+    pub provider: Arc<Provider>,
+    /// Text → chunks.
+    pub chunker: Arc<Chunker>,
+    /// The embedding version that this worker keeps.
+    pub version: Version,
+    /// The alias that the version is served under.
+    pub alias: String,
+    /// How new collections embed texts for BM25.
+    pub bm25: crate::index::Bm25Options,
+    /// Put before every chunk that is embedded.
+    pub document_prefix: String,
+}
+
+/// One process's share of the work.
+pub struct Worker {
+    shared: Arc<Shared>,
+}
+
+/// What the batches of a worker have in common.
+struct Shared {
+    tools: Tools,
+    settings: config::Worker,
+    keep_done: Duration,
+    /// Names this worker in the leases it holds.
+    holder: String,
+    /// Work may be due: a commit, a finished batch, a lost connection.
+    wake: Arc<Notify>,
+    gate: Gate,
+    totals: Totals,
+    in_flight: lease::InFlight,
+    breakpoint: Option<Breakpoint>,
+}
+
+/// A place on a batch's way, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The leases are taken.
+    Claimed,
+    /// The rows are read and cut into chunks.
+    Chunked,
+    /// Every chunk has its vector.
+    Embedded,
+    /// Postgres has it all.
+    Committed,
+    /// The index has the new points.
+    Upserted,
+    /// The index has lost the old ones.
+    Pruned,
+    /// The outbox rows are settled.
+    Acked,
+}
+
+/// Called when a batch reaches a stage; the batch goes on when it returns. With
+/// it a test stops a worker between any two effects.
+pub type Breakpoint = Arc<dyn Fn(Stage) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// Why a worker stopped before it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// `--once` does not wait for an outage to end.
+    #[error("{0}; what is left stays in the outbox, run again when it is back")]
+    Outage(String),
+}
+
+impl Worker {
+    /// A worker that has not begun. Call [`prepare`] before, once.
+    pub fn new(tools: Tools, settings: &config::Worker, outbox: &config::Outbox) -> Self {
+        let shared = Shared {
+            tools,
+            settings: settings.clone(),
+            keep_done: Duration::from_secs(outbox.retention_secs),
+            holder: holder(),
+            wake: Arc::new(Notify::new()),
+            gate: Gate::default(),
+            totals: Totals::default(),
+            in_flight: lease::InFlight::default(),
+            breakpoint: None,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Has `breakpoint` called at every stage of every batch.
+    pub fn with_breakpoint(mut self, breakpoint: Breakpoint) -> Self {
+        let shared = Arc::get_mut(&mut self.shared).expect("a worker that has not begun is shared with nobody");
+        shared.breakpoint = Some(breakpoint);
+        self
+    }
+
+    /// What it has done so far.
+    pub fn totals(&self) -> Report {
+        self.shared.totals.report()
+    }
+
+    /// Whether Postgres and the index can be worked with, for `/readyz`.
+    pub fn outage(&self) -> Option<Outage> {
+        self.shared.gate.outage()
+    }
+
+    /// Works until `stop`, then lets what is in flight end within the grace period.
+    pub async fn run(&self, stop: CancellationToken) {
+        let listener = self.shared.settings.listen.then(|| {
+            tokio::spawn(store::listen(self.shared.tools.store.pool().clone(), self.shared.wake.clone()))
+        });
+        let sweeper = tokio::spawn(sweep::run(self.shared.clone()));
+        let batches = TaskTracker::new();
+        self.claim_until(&batches, &stop, None).await.ok();
+        sweeper.abort();
+        if let Some(listener) = listener {
+            listener.abort();
+        }
+        self.finish(batches).await;
+    }
+
+    /// Works until nothing is due that nobody else holds, then returns.
+    pub async fn drain(&self, stop: CancellationToken) -> Result<(), WorkerError> {
+        let batches = TaskTracker::new();
+        sweep::once(&self.shared).await;
+        let outcome = self.claim_until(&batches, &stop, Some(Drain)).await;
+        self.finish(batches).await;
+        outcome
+    }
+
+    /// The main loop. With `drain` it ends when there is nothing left to do, and
+    /// with an error when an outage keeps it from that.
+    async fn claim_until(
+        &self,
+        batches: &TaskTracker,
+        stop: &CancellationToken,
+        drain: Option<Drain>,
+    ) -> Result<(), WorkerError> {
+        let shared = &self.shared;
+        let permits = Arc::new(Semaphore::new(shared.settings.concurrency));
+        let poll = Duration::from_millis(shared.settings.poll_interval_ms);
+        loop {
+            let permit = tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                permit = permits.clone().acquire_owned() => permit.expect("nobody closes the semaphore"),
+            };
+            if drain.is_some() && let Some(reason) = shared.outage() {
+                return Err(WorkerError::Outage(reason));
+            }
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = shared.tools.provider.ready() => {}
+            }
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = shared.recovered() => {}
+            }
+            // Not cancelled midway: a lease that nobody knows of would idle its notes.
+            match shared.claim().await {
+                Some(claim) => {
+                    let shared = shared.clone();
+                    batches.spawn(async move {
+                        batch::run(&shared, claim).await;
+                        drop(permit);
+                        // Rows of these notes that came meanwhile woke us in vain.
+                        shared.wake.notify_one();
+                    });
+                    continue;
+                }
+                None => drop(permit),
+            }
+            let idle = permits.available_permits() == shared.settings.concurrency;
+            if drain.is_some() && idle && shared.gate.outage().is_none() {
+                return Ok(());
+            }
+            // `notify_one` keeps one wake-up for us, so nothing that happened
+            // since the claim is missed.
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = shared.wake.notified() => {}
+                () = tokio::time::sleep(poll) => {}
+            }
+        }
+    }
+
+    /// Waits for the batches in flight, and gives back the leases of those that
+    /// do not end in time.
+    async fn finish(&self, batches: TaskTracker) {
+        batches.close();
+        let grace = Duration::from_secs(self.shared.settings.grace_secs.into());
+        if tokio::time::timeout(grace, batches.wait()).await.is_err() {
+            tracing::warn!(?grace, "work in flight did not end in time; its leases are given back");
+        }
+        self.shared.in_flight.release_all(&self.shared).await;
+    }
+}
+
+/// A drain, as against a daemon.
+#[derive(Clone, Copy)]
+struct Drain;
+
+impl Shared {
+    /// A batch, or `None` when nothing is due or Postgres is away.
+    async fn claim(&self) -> Option<store::Claim> {
+        let claimed = self
+            .tools
+            .store
+            .claim(
+                &self.tools.version.name,
+                &self.holder,
+                self.settings.lease(),
+                self.settings.batch_notes,
+                BATCH_BYTES,
+            )
+            .await;
+        match claimed {
+            Ok(claim) => claim,
+            Err(error) => {
+                self.gate.close(error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Returns at once unless a store is away, else when it is back.
+    async fn recovered(&self) {
+        let mut attempt = 0;
+        while self.gate.outage().is_some() {
+            tokio::time::sleep(retry::pause(&self.settings, attempt)).await;
+            attempt += 1;
+            match setup::check(&self.tools).await {
+                Ok(()) => self.gate.open(),
+                Err(error) => self.gate.close(error.to_string()),
+            }
+        }
+    }
+
+    /// Why nothing can be indexed right now, if so.
+    fn outage(&self) -> Option<String> {
+        self.gate
+            .outage()
+            .map(|outage| outage.reason)
+            .or_else(|| Some(self.tools.provider.state().error()?.to_string()))
+    }
+
+    async fn reached(&self, stage: Stage) {
+        if let Some(breakpoint) = &self.breakpoint {
+            breakpoint(stage).await;
+        }
+    }
+}
+
+/// Host and process, for the one who wonders who holds a lease.
+fn holder() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}:{}:{:04x}", host.trim(), std::process::id(), rand::random::<u16>())
+}

@@ -1,0 +1,28 @@
+//! `elf config`
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::output::Output;
+use crate::config::Config;
+
+/// Subcommands of `elf config`.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Read the file and say all that is wrong with it
+    Check,
+    /// Print every setting as it applies, without secrets
+    Show,
+}
+
+/// Checks or shows a configuration.
+pub fn run(path: &Path, command: Command, out: Output) -> anyhow::Result<()> {
+    let config = Config::load(path)?;
+    match command {
+        Command::Check => out.report(&json!({ "ok": true, "path": path }), |_| {
+            format!("{} is fine", path.display())
+        }),
+        Command::Show => out.report(&config, |config| config.to_toml().trim_end().to_owned()),
+    }
+}

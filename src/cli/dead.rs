@@ -1,0 +1,99 @@
+//! `elf dead`
+
+use serde_json::json;
+use uuid::Uuid;
+
+use super::output::{Output, excerpt};
+use super::parts;
+use crate::config::Config;
+use crate::store::DeadLetter;
+
+/// Subcommands of `elf dead`.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// The latest dead letters
+    List {
+        /// How many at most
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+    },
+    /// One of them, with the whole reason and the beginning of its text
+    Show {
+        /// Its outbox id or note id
+        id: Uuid,
+    },
+    /// Try them again, with their attempts forgotten
+    Retry(Which),
+    /// Delete them: the notes stay, but are not indexed until they change
+    Purge(Which),
+}
+
+/// Which dead letters.
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+pub struct Which {
+    /// Outbox ids or note ids
+    ids: Vec<Uuid>,
+    /// All of them
+    #[arg(long)]
+    all: bool,
+}
+
+impl Which {
+    fn ids(&self) -> Option<&[Uuid]> {
+        (!self.all).then_some(&self.ids)
+    }
+}
+
+/// Lists, shows, retries or purges dead letters.
+pub async fn run(config: &Config, command: Command, out: Output) -> anyhow::Result<()> {
+    let store = parts::store(config).await?;
+    store.check_schema().await?;
+    match command {
+        Command::List { limit } => {
+            let letters = store.dead_letters(limit.into()).await?;
+            out.report(&json!({ "items": &letters }), |_| list(&letters))
+        }
+        Command::Show { id } => {
+            let letters = store.dead_letter(id).await?;
+            anyhow::ensure!(!letters.is_empty(), "no dead letter has the outbox id or note id {id}");
+            out.report(&json!({ "items": &letters }), |_| letters.iter().map(show).collect())
+        }
+        Command::Retry(which) => {
+            let retried = store.retry_dead(which.ids()).await?;
+            out.report(&json!({ "retried": retried }), |_| format!("{retried} are due again"))
+        }
+        Command::Purge(which) => {
+            let purged = store.purge_dead(which.ids()).await?;
+            out.report(&json!({ "purged": purged }), |_| format!("{purged} deleted"))
+        }
+    }
+}
+
+fn list(letters: &[DeadLetter]) -> String {
+    if letters.is_empty() {
+        return "no dead letters".into();
+    }
+    let line = |l: &DeadLetter| {
+        let reason = excerpt(l.last_error.as_deref().unwrap_or("no reason recorded"), 100);
+        format!("{}  {}  {} attempts  {reason}", l.died_at.format("%F %T"), l.note_id, l.attempts)
+    };
+    letters.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn show(letter: &DeadLetter) -> String {
+    let text = match (&letter.text_preview, letter.text_bytes) {
+        (Some(preview), Some(bytes)) => format!("{} ({bytes} bytes)", excerpt(preview, 300)),
+        _ => "the note is gone".into(),
+    };
+    format!(
+        "note      {}\noutbox    {} ({})\nwritten   {}\ngiven up  {} after {} attempts\nreason    {}\ntext      {text}",
+        letter.note_id,
+        letter.outbox_id,
+        letter.op,
+        letter.created_at,
+        letter.died_at,
+        letter.attempts,
+        letter.last_error.as_deref().unwrap_or("none recorded"),
+    )
+}

@@ -1,0 +1,232 @@
+//! `elf import`
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use chrono::{DateTime, Utc};
+use serde::Deserialize;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::output::Output;
+use super::parts;
+use crate::config::Config;
+use crate::note::Labels;
+use crate::store::{ImportedNote, Store};
+
+/// Notes in one statement.
+const BATCH_NOTES: usize = 500;
+/// Text in one statement, roughly.
+const BATCH_BYTES: usize = 4 << 20;
+/// The namespace of ids that are made from keys.
+const KEYS: Uuid = Uuid::from_u128(0x656c_6600_6b65_7973_8000_6e6f_7465_7321);
+
+/// Arguments of `elf import`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A folder of .md and .txt files, one such file, or JSONL; - reads JSONL from stdin
+    path: PathBuf,
+    /// Whose notes they are, where a JSONL line does not say
+    #[arg(long, default_value = "default")]
+    tenant: String,
+    /// Their project, likewise
+    #[arg(long, default_value = "default")]
+    project: String,
+    /// Their author, likewise
+    #[arg(long, default_value = "import")]
+    agent: String,
+    /// Who may see them, likewise
+    #[arg(long, default_value = "shared")]
+    scope: String,
+    /// Their type, likewise
+    #[arg(long = "type", default_value = "note")]
+    kind: String,
+}
+
+/// A line of JSONL. `text` is required, and one of `key` and `note_id`.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    note_id: Option<Uuid>,
+    key: Option<String>,
+    text: String,
+    tenant_id: Option<String>,
+    project_id: Option<String>,
+    agent_id: Option<String>,
+    scope: Option<String>,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    importance: Option<f32>,
+    confidence: Option<f32>,
+    expires_at: Option<DateTime<Utc>>,
+    source_ref: Option<serde_json::Value>,
+}
+
+/// Writes notes to `memory_notes`. A note that is there already, by its key, is
+/// replaced if it differs and left alone if not.
+pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
+    let store = parts::store(config).await?;
+    store.check_schema().await?;
+    let done = import(&store, &args).await?;
+    out.report(&json!({ "read": done.read, "changed": done.changed, "skipped": done.skipped }), |_| {
+        format!("{} notes read, {} new or changed", done.read, done.changed)
+    })?;
+    anyhow::ensure!(done.skipped == 0, "{} could not be read and were skipped, see above", done.skipped);
+    Ok(())
+}
+
+/// Imports a folder with the defaults of the command line, and returns how many
+/// notes are new or changed.
+pub async fn import_folder(store: &Store, folder: &Path) -> anyhow::Result<u64> {
+    let text = |s: &str| s.to_owned();
+    let args = Args {
+        path: folder.to_owned(),
+        tenant: text("default"),
+        project: text("default"),
+        agent: text("import"),
+        scope: text("shared"),
+        kind: text("note"),
+    };
+    Ok(import(store, &args).await?.changed)
+}
+
+#[derive(Default)]
+struct Done {
+    read: u64,
+    changed: u64,
+    skipped: u64,
+}
+
+async fn import(store: &Store, args: &Args) -> anyhow::Result<Done> {
+    let mut done = Done::default();
+    let mut batch = Vec::new();
+    for note in read(args)? {
+        match note {
+            Ok(note) => batch.push(note),
+            Err(problem) => {
+                eprintln!("elf: skipped {problem:#}");
+                done.skipped += 1;
+            }
+        }
+        let bytes: usize = batch.iter().map(|n: &ImportedNote| n.text.len()).sum();
+        if batch.len() >= BATCH_NOTES || bytes >= BATCH_BYTES {
+            write(store, &mut batch, &mut done).await?;
+        }
+    }
+    write(store, &mut batch, &mut done).await?;
+    Ok(done)
+}
+
+async fn write(store: &Store, batch: &mut Vec<ImportedNote>, done: &mut Done) -> anyhow::Result<()> {
+    // One statement cannot write a row twice; of two notes with one id the last counts.
+    let read = batch.len() as u64;
+    let mut seen = std::collections::HashSet::new();
+    let mut notes: Vec<ImportedNote> = batch.drain(..).rev().filter(|n| seen.insert(n.note_id)).collect();
+    notes.reverse();
+    if !notes.is_empty() {
+        done.changed += store.import(&notes).await.context("failed to write notes")?;
+    }
+    done.read += read;
+    Ok(())
+}
+
+type Notes<'a> = Box<dyn Iterator<Item = anyhow::Result<ImportedNote>> + 'a>;
+
+fn read(args: &Args) -> anyhow::Result<Notes<'_>> {
+    let path = &args.path;
+    if path.as_os_str() == "-" {
+        return Ok(jsonl("stdin", BufReader::new(std::io::stdin()), args));
+    }
+    let metadata = path.metadata().with_context(|| format!("failed to read {}", path.display()))?;
+    if metadata.is_dir() {
+        let mut files = Vec::new();
+        find_texts(path, &mut files)?;
+        files.sort();
+        anyhow::ensure!(!files.is_empty(), "{} holds no .md or .txt file", path.display());
+        return Ok(Box::new(files.into_iter().map(|file| text_file(path, &file, args))));
+    }
+    if is_text(path) {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        return Ok(Box::new(std::iter::once(text_file(folder, path, args))));
+    }
+    let file = File::open(path).with_context(|| format!("failed to open {}", path.display()))?;
+    Ok(jsonl(path.to_string_lossy().into_owned(), BufReader::new(file), args))
+}
+
+fn find_texts(folder: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    let entries = folder.read_dir().with_context(|| format!("failed to list {}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        let hidden = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
+        if hidden {
+            continue;
+        }
+        // A link to a folder above would never end.
+        if path.is_dir() && !path.is_symlink() {
+            find_texts(&path, found)?;
+        } else if is_text(&path) {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn is_text(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "md" || e == "txt")
+}
+
+fn text_file(folder: &Path, file: &Path, args: &Args) -> anyhow::Result<ImportedNote> {
+    let name = || file.display().to_string();
+    let text = std::fs::read(file).with_context(name)?;
+    let text = String::from_utf8(text).with_context(name)?;
+    let key = file.strip_prefix(folder).unwrap_or(file).to_string_lossy().into_owned();
+    let source = json!({ "file": key });
+    note(Line { text, key: Some(key), source_ref: Some(source), ..Line::default() }, args).with_context(name)
+}
+
+fn jsonl<'a>(name: impl Into<String>, reader: impl BufRead + 'a, args: &'a Args) -> Notes<'a> {
+    let name = name.into();
+    let lines = reader.lines().enumerate().filter(|(_, l)| !l.as_ref().is_ok_and(|l| l.trim().is_empty()));
+    Box::new(lines.map(move |(i, line)| {
+        let place = || format!("{name}:{}", i + 1);
+        let line: Line = serde_json::from_str(&line.with_context(place)?).with_context(place)?;
+        note(line, args).with_context(place)
+    }))
+}
+
+fn note(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
+    anyhow::ensure!(!line.text.contains('\0'), "the text holds a NUL character, which Postgres cannot store");
+    let or = |given: Option<String>, default: &str| given.unwrap_or_else(|| default.to_owned());
+    let labels = Labels {
+        tenant_id: or(line.tenant_id, &args.tenant),
+        project_id: or(line.project_id, &args.project),
+        agent_id: or(line.agent_id, &args.agent),
+        scope: or(line.scope, &args.scope),
+        kind: or(line.kind, &args.kind),
+        key: line.key,
+        importance: line.importance.unwrap_or(0.5),
+        confidence: line.confidence.unwrap_or(1.0),
+        updated_at: DateTime::UNIX_EPOCH,
+    };
+    let note_id = match (line.note_id, &labels.key) {
+        (Some(id), _) => id,
+        (None, Some(key)) => id_of(&labels, key),
+        (None, None) => anyhow::bail!("the note has neither a key nor a note_id"),
+    };
+    Ok(ImportedNote {
+        note_id,
+        text: line.text,
+        labels,
+        expires_at: line.expires_at,
+        source_ref: line.source_ref.unwrap_or_else(|| json!({})),
+    })
+}
+
+/// The same key of the same owner is the same note.
+fn id_of(labels: &Labels, key: &str) -> Uuid {
+    let Labels { tenant_id, project_id, agent_id, scope, .. } = labels;
+    let name = serde_json::to_vec(&[tenant_id.as_str(), project_id, agent_id, scope, key]);
+    Uuid::new_v5(&KEYS, &name.expect("strings are JSON"))
+}

@@ -1,0 +1,86 @@
+//! What commands are made of, built from the configuration.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use crate::chunk::{Chunker, Tokenizer};
+use crate::config::Config;
+use crate::embed::{self, Provider};
+use crate::index::{self, VectorIndex};
+use crate::search::Searcher;
+use crate::store::{Store, Version};
+use crate::version::embedding_version;
+use crate::worker::{self, Tools};
+
+/// Connects to Postgres.
+pub async fn store(config: &Config) -> anyhow::Result<Store> {
+    let postgres = &config.storage.postgres;
+    Store::connect(postgres.dsn.expose(), postgres.pool_max_conns)
+        .await
+        .context("failed to connect to storage.postgres.dsn")
+}
+
+/// Connects to the vector engine.
+pub async fn index(config: &Config) -> anyhow::Result<Arc<dyn VectorIndex>> {
+    let index = index::connect(&config.storage.qdrant)
+        .await
+        .context("failed to open storage.qdrant.url")?;
+    tracing::debug!(engine = index.describe(), "vector engine");
+    Ok(index)
+}
+
+/// Loads the tokenizer and makes the chunker.
+pub async fn chunker(config: &Config) -> anyhow::Result<(Arc<Chunker>, String)> {
+    let chunking = &config.chunking;
+    let embedding = &config.providers.embedding;
+    let source = match chunking.tokenizer_repo.as_str() {
+        "" => &embedding.model,
+        repo => repo,
+    };
+    let tokenizer = Tokenizer::open(source)
+        .await
+        .with_context(|| format!("failed to load the tokenizer {source:?}"))?;
+    let fingerprint = tokenizer.fingerprint().to_owned();
+    let chunker = Chunker::new(Arc::new(tokenizer), chunking, &embedding.document_prefix)?;
+    Ok((Arc::new(chunker), fingerprint))
+}
+
+/// Everything a worker or a search works with; checked to belong together.
+pub async fn tools(config: &Config) -> anyhow::Result<Tools> {
+    // What an operator may have wrong comes before what may be slow.
+    let store = store(config).await?;
+    store.check_schema().await?;
+    let (chunker, tokenizer) = chunker(config).await?;
+    let embedding = &config.providers.embedding;
+    let pinned = store.active_version().await?.map(|version| version.dim);
+    let (embedder, facts) = embed::connect_pinned(embedding, pinned)
+        .await
+        .context("failed to start providers.embedding")?;
+    embed::check_window(embedding, &config.chunking, &facts)?;
+    let version = embedding_version(config, &tokenizer, facts.dim);
+    worker::prepare(&store, &version).await?;
+    Ok(Tools {
+        store,
+        index: index(config).await?,
+        provider: Arc::new(Provider::new(embedder, embedding)),
+        chunker,
+        version,
+        alias: config.storage.qdrant.collection.clone(),
+        bm25: config.storage.qdrant.bm25.clone(),
+        document_prefix: embedding.document_prefix.clone(),
+    })
+}
+
+/// A search over what a worker keeps.
+pub fn searcher(tools: &Tools, config: &Config) -> Searcher {
+    let Version { name, .. } = &tools.version;
+    Searcher {
+        store: tools.store.clone(),
+        index: tools.index.clone(),
+        provider: tools.provider.clone(),
+        alias: tools.alias.clone(),
+        version: name.clone(),
+        query_prefix: config.providers.embedding.query_prefix.clone(),
+    }
+}

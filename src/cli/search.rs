@@ -1,0 +1,74 @@
+//! `elf search`
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::output::{Output, excerpt};
+use super::parts;
+use crate::config::Config;
+use crate::index::Filter;
+use crate::search::Item;
+
+/// Arguments of `elf search`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// What to look for
+    query: String,
+    /// How many chunks
+    #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    limit: u16,
+    /// Only notes of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Only notes of this project
+    #[arg(long)]
+    project: Option<String>,
+    /// Only notes of this agent
+    #[arg(long)]
+    agent: Option<String>,
+    /// Only notes of this scope
+    #[arg(long)]
+    scope: Option<String>,
+    /// Only notes of this type
+    #[arg(long = "type")]
+    kind: Option<String>,
+}
+
+/// Searches, and prints the best chunks first.
+pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
+    let tools = parts::tools(config).await?;
+    let fields = [
+        ("tenant_id", args.tenant),
+        ("project_id", args.project),
+        ("agent_id", args.agent),
+        ("scope", args.scope),
+        ("type", args.kind),
+    ];
+    let keywords: BTreeMap<String, String> =
+        fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+    let filter = Filter { keywords, ..Filter::default() };
+    let searcher = parts::searcher(&tools, config);
+    let items = searcher.search(&args.query, filter, args.limit.into()).await?;
+    out.report(&json!({ "items": &items }), |_| lines(&items))
+}
+
+/// One paragraph per hit, for people.
+pub fn lines(items: &[Item]) -> String {
+    if items.is_empty() {
+        return "nothing found".into();
+    }
+    let hit = |(i, item): (usize, &Item)| {
+        let id = item.note_id.to_string();
+        let name = item.key.as_deref().unwrap_or(&id);
+        format!(
+            "{:>2}. {name} [{}..{}] {:.3}\n    {}",
+            i + 1,
+            item.start_offset,
+            item.end_offset,
+            item.score,
+            excerpt(&item.text, 150)
+        )
+    };
+    items.iter().enumerate().map(hit).collect::<Vec<_>>().join("\n")
+}

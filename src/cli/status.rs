@@ -1,0 +1,108 @@
+//! `elf status`
+
+use serde::Serialize;
+
+use super::output::Output;
+use super::parts;
+use crate::config::Config;
+use crate::index::CollectionInfo;
+use crate::store::OutboxCounts;
+
+#[derive(Serialize)]
+struct Status {
+    outbox: OutboxCounts,
+    notes: Notes,
+    chunks: i64,
+    embedding_version: Option<String>,
+    collection: Collection,
+}
+
+#[derive(Serialize)]
+struct Notes {
+    live: i64,
+    indexed: i64,
+}
+
+#[derive(Serialize)]
+struct Collection {
+    alias: String,
+    name: Option<String>,
+    points: Option<u64>,
+    /// What the engine says; `missing` when there is none, `unreachable` when the
+    /// engine does not answer.
+    status: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Shows how far the index has followed. Postgres must answer; the engine need not.
+pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
+    let store = parts::store(config).await?;
+    store.check_schema().await?;
+    let version = store.active_version().await?.map(|version| version.name);
+    let counts = store.note_counts(version.as_deref().unwrap_or_default()).await?;
+    let status = Status {
+        outbox: store.outbox_counts(version.as_deref()).await?,
+        notes: Notes { live: counts.live, indexed: counts.indexed },
+        chunks: counts.chunks,
+        embedding_version: version,
+        collection: collection(config).await,
+    };
+    out.report(&status, lines)
+}
+
+async fn collection(config: &Config) -> Collection {
+    let alias = config.storage.qdrant.collection.clone();
+    match look_up(config).await {
+        Ok(Some((name, info))) => Collection {
+            alias,
+            name: Some(name),
+            points: Some(info.points),
+            status: info.status,
+            error: None,
+        },
+        Ok(None) => Collection { alias, name: None, points: None, status: "missing".into(), error: None },
+        Err(error) => Collection {
+            alias,
+            name: None,
+            points: None,
+            status: "unreachable".into(),
+            error: Some(format!("{error:#}")),
+        },
+    }
+}
+
+async fn look_up(config: &Config) -> anyhow::Result<Option<(String, CollectionInfo)>> {
+    let index = parts::index(config).await?;
+    let Some(name) = index.resolve(&config.storage.qdrant.collection).await? else {
+        return Ok(None);
+    };
+    Ok(index.collection(&name).await?.map(|info| (name, info)))
+}
+
+fn lines(status: &Status) -> String {
+    let Status { outbox, notes, chunks, collection, .. } = status;
+    let oldest = match outbox.oldest_pending_secs {
+        Some(secs) => format!(", the oldest {secs:.1} s old"),
+        None => String::new(),
+    };
+    let points = match (&collection.name, collection.points) {
+        (Some(name), Some(points)) => format!("{name}, {points} points, {}", collection.status),
+        _ => collection.error.clone().unwrap_or_else(|| collection.status.clone()),
+    };
+    format!(
+        "outbox      {} pending, {} leased, {} failed, {} dead{oldest}\n\
+         notes       {} live, {} indexed\n\
+         chunks      {chunks}\n\
+         version     {}\n\
+         collection  {} → {points}",
+        outbox.pending,
+        outbox.leased,
+        outbox.failed,
+        outbox.dead,
+        notes.live,
+        notes.indexed,
+        status.embedding_version.as_deref().unwrap_or("none yet: no worker has run"),
+        collection.alias,
+    )
+}

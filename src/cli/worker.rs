@@ -1,0 +1,89 @@
+//! `elf worker`
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::output::Output;
+use super::parts;
+use super::progress::Progress;
+use crate::config::Config;
+use crate::http;
+use crate::telemetry;
+use crate::worker::{self, Report, Worker};
+
+/// Arguments of `elf worker`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Index what is due, then exit
+    #[arg(long)]
+    once: bool,
+}
+
+/// Works until stopped by SIGTERM or SIGINT, or with `--once` until nothing is due.
+pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
+    let metrics = telemetry::init_metrics();
+    let tools = parts::tools(config).await?;
+    worker::check(&tools).await?;
+    let stop = stop_on_signals()?;
+    let (store, index) = (tools.store.clone(), tools.index.clone());
+    let (provider, alias) = (tools.provider.clone(), tools.alias.clone());
+    let version = tools.version.name.clone();
+    let worker = Arc::new(Worker::new(tools, &config.worker, &config.outbox));
+
+    if args.once {
+        let counts = store.outbox_counts(Some(&version)).await?;
+        let progress = Progress::start("indexing", counts.pending + counts.failed, {
+            let worker = worker.clone();
+            move || worker.totals().notes
+        });
+        let drained = worker.drain(stop).await;
+        progress.finish();
+        drained?;
+        return out.report(&worker.totals(), lines);
+    }
+
+    if let Some(metrics) = metrics {
+        let admin = http::Admin { metrics, store, index: index.clone(), alias, provider, worker: worker.clone() };
+        let bind = &config.service.admin_bind;
+        let address = http::serve(bind, admin)
+            .await
+            .with_context(|| format!("failed to bind service.admin_bind {bind}"))?;
+        tracing::info!(%address, "serving /metrics, /livez and /readyz");
+    }
+    tracing::info!(version, index = index.describe(), "working");
+    worker.run(stop).await;
+    tracing::info!("stopped");
+    out.report(&worker.totals(), lines)
+}
+
+fn lines(report: &Report) -> String {
+    format!(
+        "{} notes, {} chunks ({} embedded, {} reused), {} points, {} dead letters, {:.1} s",
+        report.notes,
+        report.chunks,
+        report.embedded,
+        report.reused,
+        report.points,
+        report.dead,
+        report.seconds
+    )
+}
+
+fn stop_on_signals() -> anyhow::Result<CancellationToken> {
+    let stop = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping: no new claims, work in flight ends");
+        stopping.cancel();
+    });
+    Ok(stop)
+}

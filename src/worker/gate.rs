@@ -1,0 +1,51 @@
+//! Whether Postgres and the index can be worked with.
+
+use std::sync::Mutex;
+
+use chrono::{DateTime, Utc};
+
+/// Open while the stores answer. Said once per change, not once per attempt.
+#[derive(Debug, Default)]
+pub struct Gate {
+    outage: Mutex<Option<Outage>>,
+}
+
+/// A store that is away, or not as it must be.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Outage {
+    /// What failed.
+    pub reason: String,
+    /// Since when.
+    pub since: DateTime<Utc>,
+}
+
+impl Gate {
+    /// The outage, if there is one.
+    pub fn outage(&self) -> Option<Outage> {
+        self.lock().clone()
+    }
+
+    /// Something failed that no note is to blame for: claims pause.
+    pub fn close(&self, reason: String) {
+        let mut outage = self.lock();
+        match &mut *outage {
+            None => {
+                tracing::warn!(reason, "paused: no attempts are spent, nothing is lost");
+                *outage = Some(Outage { reason, since: Utc::now() });
+            }
+            Some(known) => known.reason = reason,
+        }
+    }
+
+    /// It works again.
+    pub fn open(&self) {
+        if let Some(outage) = self.lock().take() {
+            let secs = (Utc::now() - outage.since).num_seconds();
+            tracing::info!(secs, "resumed after: {}", outage.reason);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Outage>> {
+        self.outage.lock().expect("nobody panics while holding the gate")
+    }
+}

@@ -1,0 +1,75 @@
+//! Keeping leases alive while a batch is on its way, and giving them back.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tokio::task::AbortHandle;
+use uuid::Uuid;
+
+use super::Shared;
+use crate::store::Claim;
+
+/// The leases of the batches in flight, by token.
+#[derive(Debug, Default)]
+pub struct InFlight {
+    claims: Mutex<HashMap<i64, Vec<Uuid>>>,
+}
+
+impl InFlight {
+    /// Gives back what is still leased.
+    pub async fn release_all(&self, shared: &Shared) {
+        let claims = std::mem::take(&mut *self.lock());
+        for (token, notes) in claims {
+            release(shared, token, &notes).await;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<i64, Vec<Uuid>>> {
+        self.claims.lock().expect("nobody panics while holding the leases")
+    }
+}
+
+/// Extends the leases of a batch until it is dropped.
+pub struct Heartbeat {
+    shared: Arc<Shared>,
+    token: i64,
+    beating: AbortHandle,
+}
+
+impl Heartbeat {
+    /// Begins to extend the leases of `claim`, three times per lease.
+    pub fn start(shared: &Arc<Shared>, claim: &Claim) -> Self {
+        let (token, notes) = (claim.token, claim.note_ids());
+        shared.in_flight.lock().insert(token, notes.clone());
+        let beating = tokio::spawn({
+            let shared = shared.clone();
+            async move {
+                let lease = shared.settings.lease();
+                loop {
+                    tokio::time::sleep(lease / 3).await;
+                    let version = &shared.tools.version.name;
+                    let beat = shared.tools.store.heartbeat(version, token, &notes, lease).await;
+                    if let Err(error) = beat {
+                        tracing::debug!(%error, token, "could not extend leases");
+                    }
+                }
+            }
+        });
+        Self { shared: shared.clone(), token, beating: beating.abort_handle() }
+    }
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        self.beating.abort();
+        self.shared.in_flight.lock().remove(&self.token);
+    }
+}
+
+/// Gives leases back. When that fails they run out by themselves.
+pub async fn release(shared: &Shared, token: i64, notes: &[Uuid]) {
+    let version = &shared.tools.version.name;
+    if let Err(error) = shared.tools.store.release(version, token, notes).await {
+        tracing::debug!(%error, token, "could not give leases back; they will run out");
+    }
+}

@@ -1,0 +1,25 @@
+//! How long to wait, and when to give up.
+
+use std::time::Duration;
+
+use crate::backoff;
+use crate::config;
+use crate::store::Retry;
+
+/// What becomes of a note that failed for the `failures`-th time (the first is 1).
+/// `jitter` is 0 to 1.
+pub fn after_failure(settings: &config::Worker, failures: u32, permanent: bool, jitter: f64) -> Retry {
+    if permanent || failures >= settings.max_attempts {
+        return Retry::Never;
+    }
+    let base = Duration::from_millis(settings.backoff_base_ms);
+    let max = Duration::from_millis(settings.backoff_max_ms);
+    Retry::After(backoff::delay(failures, base, max, jitter))
+}
+
+/// How long to leave a store alone that is away, before looking for the
+/// `attempt`-th time (the first is 0).
+pub fn pause(settings: &config::Worker, attempt: u32) -> Duration {
+    let base = Duration::from_millis(settings.backoff_base_ms.min(1_000));
+    backoff::delay(attempt + 1, base, Duration::from_secs(15), rand::random())
+}

@@ -1,0 +1,325 @@
+//! A database, a vector engine, an embeddings server and the parts of a worker,
+//! all of a test's own.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use elf::cli::parts;
+use elf::config::Config;
+use elf::index::{Filter, StoredPoint};
+use elf::worker::{self, Breakpoint, Report, Stage, Tools, Worker};
+use sqlx::PgPool;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::database::TestDatabase;
+use super::embedding_server::{EmbeddingServer, vector_of};
+
+/// Everything that a worker needs, and a way to look at what it did.
+pub struct Harness {
+    pub provider: EmbeddingServer,
+    pub tools: Tools,
+    pub config: Config,
+    pub pool: PgPool,
+    // Dropped last: the others still use them.
+    pub folder: tempfile::TempDir,
+    pub database: TestDatabase,
+}
+
+/// The model whose tokenizer the tests cut with; `make setup` brings it.
+pub fn model() -> PathBuf {
+    match std::env::var_os("ELF_TEST_MODEL") {
+        Some(path) => path.into(),
+        None => PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".elf/models/all-MiniLM-L6-v2"),
+    }
+}
+
+/// `elf.toml` for a test: chunks of 32 tokens, so that short texts have several.
+pub fn elf_toml(database: &str, index: &str, provider: &str) -> String {
+    format!(
+        r#"
+[service]
+admin_bind = "127.0.0.1:0"
+log_level = "debug"
+[storage.postgres]
+dsn = "{database}"
+[storage.qdrant]
+url = "{index}"
+[providers.embedding]
+provider = "openai"
+api_base = "{provider}"
+model = "test"
+timeout_ms = 2000
+[chunking]
+max_tokens = 32
+overlap_tokens = 8
+tokenizer_repo = "{}"
+[worker]
+lease_secs = 5
+max_attempts = 3
+poll_interval_ms = 50
+batch_notes = 16
+concurrency = 2
+grace_secs = 5
+backoff_base_ms = 1
+backoff_max_ms = 5
+"#,
+        model().display()
+    )
+}
+
+impl Harness {
+    pub async fn start() -> Self {
+        let database = TestDatabase::create().await;
+        let provider = EmbeddingServer::start().await;
+        let folder = tempfile::tempdir().unwrap();
+        let index = format!("embedded:{}", folder.path().join("index").display());
+        let text = elf_toml(&database.url(), &index, provider.url());
+        let config = Config::parse(&text, "test", &|_| None).unwrap();
+        parts::store(&config).await.unwrap().migrate().await.unwrap();
+        let tools = parts::tools(&config).await.unwrap();
+        worker::check(&tools).await.unwrap();
+        let pool = tools.store.pool().clone();
+        Self { provider, tools, config, pool, folder, database }
+    }
+
+    pub fn worker(&self) -> Worker {
+        Worker::new(self.tools.clone(), &self.config.worker, &self.config.outbox)
+    }
+
+    /// Works until nothing is due.
+    pub async fn drain(&self) -> Report {
+        let worker = self.worker();
+        worker.drain(CancellationToken::new()).await.unwrap();
+        worker.totals()
+    }
+
+    /// Works until the outbox has nothing but dead letters: retries included.
+    pub async fn settle(&self) -> Report {
+        let mut total = Report::default();
+        loop {
+            let report = self.drain().await;
+            total.notes += report.notes;
+            total.embedded += report.embedded;
+            total.dead += report.dead;
+            if self.count("indexing_outbox where status <> 'DEAD'").await == 0 {
+                return total;
+            }
+        }
+    }
+
+    pub async fn insert(&self, text: &str) -> Uuid {
+        sqlx::query_scalar(
+            "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+             values ('t', 'p', 'a', 's', 'n', $1) returning note_id",
+        )
+        .bind(text)
+        .fetch_one(&self.pool)
+        .await
+        .unwrap()
+    }
+
+    pub async fn edit(&self, note: Uuid, text: &str) {
+        self.execute("update memory_notes set text = $2 where note_id = $1", note, text).await;
+    }
+
+    pub async fn delete(&self, note: Uuid) {
+        sqlx::query("delete from memory_notes where note_id = $1")
+            .bind(note)
+            .execute(&self.pool)
+            .await
+            .unwrap();
+    }
+
+    /// Runs a statement whose `$1` is a note and `$2` a text.
+    pub async fn execute(&self, statement: &'static str, note: Uuid, text: &str) {
+        sqlx::query(statement).bind(note).bind(text).execute(&self.pool).await.unwrap();
+    }
+
+    /// Counts the rows of `table where condition`.
+    pub async fn count(&self, from: &str) -> i64 {
+        let statement = format!("select count(*) from {from}");
+        sqlx::query_scalar(sqlx::AssertSqlSafe(statement)).fetch_one(&self.pool).await.unwrap()
+    }
+
+    /// Lets every lease run out, as if its worker had died a while ago.
+    pub async fn expire_leases(&self) {
+        sqlx::query("update note_index_state set lease_until = now() - interval '1 second' where lease_until is not null")
+            .execute(&self.pool)
+            .await
+            .unwrap();
+    }
+
+    /// All points of the alias.
+    pub async fn points(&self) -> Vec<StoredPoint> {
+        let mut points: Vec<StoredPoint> = Vec::new();
+        loop {
+            let after = points.last().map(|p| p.chunk_id);
+            let page = self.tools.index.scroll(&self.tools.alias, after, 500, true).await.unwrap();
+            let end = page.len() < 500;
+            points.extend(page);
+            if end {
+                return points;
+            }
+        }
+    }
+
+    pub async fn points_of(&self, note: Uuid) -> u64 {
+        let filter = Filter { note_ids: Some(vec![note]), ..Filter::default() };
+        self.tools.index.count(&self.tools.alias, &filter).await.unwrap()
+    }
+
+    /// Promise 1: the points equal the chunks of the live notes, and these are cut
+    /// from what the notes say now.
+    pub async fn assert_converged(&self) {
+        assert_eq!(self.count("indexing_outbox").await, 0, "the outbox is not empty");
+        let chunks: Vec<ChunkRow> = sqlx::query_as(
+            "select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.text, c.revision,
+                    e.vec, n.text as note_text, n.tenant_id, n.scope, n.key
+               from memory_note_chunks c
+               join note_chunk_embeddings e using (chunk_id, embedding_version)
+               join memory_notes n using (note_id)
+              where n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+              order by c.chunk_id",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .unwrap();
+        let points = self.points().await;
+        let ids = |of: Vec<Uuid>| of;
+        assert_eq!(
+            ids(points.iter().map(|p| p.chunk_id).collect()),
+            ids(chunks.iter().map(|c| c.chunk_id).collect()),
+            "the points are not the chunks of the live notes"
+        );
+        for (point, chunk) in points.iter().zip(&chunks) {
+            chunk.assert_is(point);
+        }
+        let uncovered: Vec<Uuid> = sqlx::query_scalar(
+            "select note_id from memory_notes n
+              where n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+                and n.text ~ '\\S' and not exists (select from memory_note_chunks c where c.note_id = n.note_id)",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .unwrap();
+        assert_eq!(uncovered, Vec::<Uuid>::new(), "live notes without a chunk");
+        self.assert_cut_as_now().await;
+    }
+
+    /// Every live note's chunks are those that its text of now is cut into.
+    async fn assert_cut_as_now(&self) {
+        let notes: Vec<(Uuid, String)> = sqlx::query_as(
+            "select note_id, text from memory_notes n
+              where n.status = 'active' and (n.expires_at is null or n.expires_at > now())",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .unwrap();
+        for (note, text) in notes {
+            let stored: Vec<(i32, i32)> = sqlx::query_as(
+                "select start_offset, end_offset from memory_note_chunks where note_id = $1 order by chunk_index",
+            )
+            .bind(note)
+            .fetch_all(&self.pool)
+            .await
+            .unwrap();
+            let cut = self.tools.chunker.chunk(&text).unwrap();
+            let cut: Vec<(i32, i32)> = cut.iter().map(|c| (c.start as i32, c.end as i32)).collect();
+            assert_eq!(stored, cut, "the chunks of {note} are not those of its text");
+        }
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct ChunkRow {
+    chunk_id: Uuid,
+    note_id: Uuid,
+    chunk_index: i32,
+    start_offset: i32,
+    end_offset: i32,
+    text: String,
+    revision: i64,
+    vec: pgvector::Vector,
+    note_text: String,
+    tenant_id: String,
+    scope: String,
+    key: Option<String>,
+}
+
+impl ChunkRow {
+    fn assert_is(&self, point: &StoredPoint) {
+        let of = |name: &str| &point.payload[name];
+        assert_eq!(of("note_id"), &self.note_id.to_string());
+        assert_eq!(of("chunk_id"), &self.chunk_id.to_string());
+        assert_eq!(of("chunk_index"), &self.chunk_index);
+        assert_eq!(of("start_offset"), &self.start_offset);
+        assert_eq!(of("end_offset"), &self.end_offset);
+        assert_eq!(of("revision"), &self.revision);
+        assert_eq!(of("tenant_id"), &self.tenant_id);
+        assert_eq!(of("scope"), &self.scope);
+        assert_eq!(point.payload.get("key").and_then(|k| k.as_str()), self.key.as_deref());
+        assert!(!point.payload.contains_key("text"), "the text went into the payload");
+        let (start, end) = (self.start_offset as usize, self.end_offset as usize);
+        assert_eq!(self.note_text[start..end], self.text);
+
+        let stored = self.vec.to_vec();
+        let expected = vector_of(&self.text, stored.len());
+        assert!(distance(&stored, &expected) < 1e-5, "the vector is not that of the text");
+        let indexed = point.vector.as_deref().expect("vectors were asked for");
+        assert!(distance(&unit(&stored), &unit(indexed)) < 1e-5, "the index has another vector");
+    }
+}
+
+pub fn distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
+}
+
+fn unit(v: &[f32]) -> Vec<f32> {
+    let norm = v.iter().map(|x| x * x).sum::<f32>().sqrt();
+    v.iter().map(|x| x / norm).collect()
+}
+
+/// Stops batches at a stage until it is opened. A test waits for one to arrive.
+#[derive(Clone)]
+pub struct Barrier {
+    stage: Stage,
+    arrived: Arc<watch::Sender<usize>>,
+    open: Arc<watch::Sender<bool>>,
+}
+
+impl Barrier {
+    pub fn at(stage: Stage) -> Self {
+        Self { stage, arrived: Arc::new(watch::Sender::new(0)), open: Arc::new(watch::Sender::new(false)) }
+    }
+
+    pub fn breakpoint(&self) -> Breakpoint {
+        let barrier = self.clone();
+        Arc::new(move |stage| {
+            let barrier = barrier.clone();
+            Box::pin(async move {
+                if stage == barrier.stage {
+                    barrier.arrived.send_modify(|n| *n += 1);
+                    barrier.open.subscribe().wait_for(|open| *open).await.unwrap();
+                }
+            })
+        })
+    }
+
+    /// Waits until a batch stands here.
+    pub async fn reached(&self) {
+        self.arrived.subscribe().wait_for(|n| *n > 0).await.unwrap();
+    }
+
+    /// Lets everything through from now on.
+    pub fn open(&self) {
+        self.open.send_replace(true);
+    }
+}
+
+/// Sentences that differ, `count` of them, about 9 tokens each.
+pub fn sentences(count: usize, about: &str) -> String {
+    (0..count).map(|i| format!("Sentence number {i} tells of {about} at length. ")).collect()
+}
