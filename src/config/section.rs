@@ -80,7 +80,10 @@ pub(super) fn read<'d, T>(
             key: String::new(),
             message: format!("not TOML: {}", error.message()),
         };
-        return (Err(errors.iter().map(problem).collect()), Vec::new());
+        return (
+            Err(in_order(errors.iter().map(problem).collect())),
+            Vec::new(),
+        );
     }
     let entries = document.entries(table.into_inner());
     let mut root = Section {
@@ -93,15 +96,20 @@ pub(super) fn read<'d, T>(
     root.finish();
     document.explain_unknown();
     let Document {
-        mut problems,
-        known,
-        ..
+        problems, known, ..
     } = document;
-    if problems.is_empty() {
-        return (Ok(value), known);
-    }
+    let answer = if problems.is_empty() {
+        Ok(value)
+    } else {
+        Err(in_order(problems))
+    };
+    (answer, known)
+}
+
+/// Sorted by lines; what has none comes last.
+fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems.sort_by_key(|problem| problem.line.unwrap_or(usize::MAX));
-    (Err(problems), known)
+    problems
 }
 
 impl<'d> Section<'_, 'd> {
@@ -420,19 +428,30 @@ fn suggestion(section: &str, name: &str, known: &[&str]) -> String {
         .filter_map(|path| path.strip_prefix(&prefix)?.split('.').next())
         .collect();
     here.dedup();
+    if let Some(elsewhere) = known.iter().find_map(|path| path_to(name, path)) {
+        return format!("did you mean {elsewhere}?");
+    }
+    let likeness = |candidate: &str| strsim::jaro_winkler(name, candidate);
     let nearest = here
         .iter()
-        .min_by_key(|candidate| strsim::damerau_levenshtein(name, candidate));
-    let elsewhere = known
-        .iter()
-        .find(|path| path.split('.').any(|part| part == name));
-    match (nearest, elsewhere) {
-        (Some(near), _) if strsim::damerau_levenshtein(name, near) <= 2.max(name.len() / 3) => {
-            format!("did you mean {near}?")
-        }
-        (_, Some(path)) => format!("did you mean {path}?"),
+        .max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
+    match nearest {
+        Some(near) if likeness(near) > 0.8 => format!("did you mean {near}?"),
         _ => format!("known here: {}", here.join(", ")),
     }
+}
+
+/// `storage.qdrant.bm25` for `bm25` in `storage.qdrant.bm25.language`.
+fn path_to<'p>(name: &str, path: &'p str) -> Option<&'p str> {
+    let mut end = 0;
+    for part in path.split('.') {
+        end += part.len();
+        if part == name {
+            return Some(&path[..end]);
+        }
+        end += 1;
+    }
+    None
 }
 
 /// A whole number of ELF's settings.
