@@ -3,12 +3,13 @@
 //! collected, so that a reader of the file learns of all of them at once.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::suggestion::suggestion;
+use super::value::{Int, Refusal, checked, in_range, integer, kind, resolve, string};
 use super::{Problem, Secret};
 
 /// The keys of one table, and the document that they are in.
@@ -55,9 +56,6 @@ struct Entry<'d> {
     line: usize,
     value: DeValue<'d>,
 }
-
-/// Why a value is not taken: what it must be.
-pub(super) type Refusal = String;
 
 /// Reads a whole document. `Err` holds every problem, in the order of lines.
 pub(super) fn read<'d, T>(
@@ -412,114 +410,5 @@ impl<'d> Document<'d> {
                 message,
             });
         }
-    }
-}
-
-/// What was probably meant by `name` in `section`.
-fn suggestion(section: &str, name: &str, known: &[&str]) -> String {
-    let prefix = if section.is_empty() {
-        String::new()
-    } else {
-        format!("{section}.")
-    };
-    // What may stand in this section: its keys and the sections below it.
-    let mut here: Vec<&str> = known
-        .iter()
-        .filter_map(|path| path.strip_prefix(&prefix)?.split('.').next())
-        .collect();
-    here.dedup();
-    if let Some(elsewhere) = known.iter().find_map(|path| path_to(name, path)) {
-        return format!("did you mean {elsewhere}?");
-    }
-    let likeness = |candidate: &str| strsim::jaro_winkler(name, candidate);
-    let nearest = here
-        .iter()
-        .max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
-    match nearest {
-        Some(near) if likeness(near) > 0.8 => format!("did you mean {near}?"),
-        _ => format!("known here: {}", here.join(", ")),
-    }
-}
-
-/// `storage.qdrant.bm25` for `bm25` in `storage.qdrant.bm25.language`.
-fn path_to<'p>(name: &str, path: &'p str) -> Option<&'p str> {
-    let mut end = 0;
-    for part in path.split('.') {
-        end += part.len();
-        if part == name {
-            return Some(&path[..end]);
-        }
-        end += 1;
-    }
-    None
-}
-
-/// A whole number of ELF's settings.
-pub(super) trait Int: TryFrom<i64> + Copy + PartialOrd + Display {}
-
-impl<T: TryFrom<i64> + Copy + PartialOrd + Display> Int for T {}
-
-fn integer<T: TryFrom<i64>>(value: &DeValue<'_>) -> Result<T, Refusal> {
-    let DeValue::Integer(integer) = value else {
-        return Err(format!("must be a whole number, not {}", kind(value)));
-    };
-    i64::from_str_radix(integer.as_str(), integer.radix())
-        .ok()
-        .and_then(|number| T::try_from(number).ok())
-        .ok_or_else(|| format!("{integer} is out of range"))
-}
-
-fn in_range<T: PartialOrd + Display>(value: T, range: &RangeInclusive<T>) -> Result<T, Refusal> {
-    if range.contains(&value) {
-        return Ok(value);
-    }
-    Err(format!(
-        "must be from {} to {}, not {value}",
-        range.start(),
-        range.end()
-    ))
-}
-
-fn string<'v>(value: &'v DeValue<'_>) -> Result<&'v str, Refusal> {
-    value
-        .as_str()
-        .ok_or_else(|| format!("must be a string, not {}", kind(value)))
-}
-
-fn checked(text: &str, check: impl Fn(&str) -> Result<(), Refusal>) -> Result<String, Refusal> {
-    check(text).map(|()| text.to_owned())
-}
-
-/// The value that a secret stands for.
-fn resolve(
-    written: &str,
-    env: &dyn Fn(&str) -> Option<String>,
-    check: &dyn Fn(&str) -> Result<(), Refusal>,
-) -> Result<Secret, Refusal> {
-    let value = if let Some(name) = written.strip_prefix("env:") {
-        env(name).ok_or_else(|| format!("the environment variable {name} is not set"))?
-    } else if let Some(path) = written.strip_prefix("file:") {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read the file {path}: {error}"))?;
-        text.trim_end_matches(['\r', '\n']).to_owned()
-    } else {
-        written.to_owned()
-    };
-    if value.is_empty() {
-        return Err("is empty".to_owned());
-    }
-    check(&value)?;
-    Ok(Secret::new(value))
-}
-
-fn kind(value: &DeValue<'_>) -> &'static str {
-    match value {
-        DeValue::String(_) => "a string",
-        DeValue::Integer(_) => "a whole number",
-        DeValue::Float(_) => "a number",
-        DeValue::Boolean(_) => "true or false",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "a list",
-        DeValue::Table(_) => "a table",
     }
 }
