@@ -12,7 +12,8 @@ import subprocess
 import sys
 import uuid
 
-from setup import ELF, ROOT, URL_FILE, Server, SetupError, fresh
+from packages import ELF, ROOT, SetupError, fresh
+from postgres import URL_FILE, Server
 
 MIGRATIONS = ROOT / "sql" / "migrations"
 

@@ -5,8 +5,10 @@
 mod error;
 mod read;
 mod section;
+mod suggestion;
 #[cfg(test)]
 mod tests;
+mod value;
 
 pub use error::{ConfigError, Problem};
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 
-use super::section::{self, Known, Refusal, Section};
+use super::section::{self, Known, Section};
+use super::value::Refusal;
 use super::{
     Chunking, Config, ConfigError, Embedding, Outbox, Postgres, Problem, Provider, Providers,
     Qdrant, Quantization, Service, Storage, Worker,

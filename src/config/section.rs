@@ -3,12 +3,13 @@
 //! collected, so that a reader of the file learns of all of them at once.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::suggestion::suggestion;
+use super::value::{Int, Refusal, checked, in_range, integer, kind, resolve, string};
 use super::{Problem, Secret};
 
 /// The keys of one table, and the document that they are in.
@@ -56,9 +57,6 @@ struct Entry<'d> {
     value: DeValue<'d>,
 }
 
-/// Why a value is not taken: what it must be.
-pub(super) type Refusal = String;
-
 /// Reads a whole document. `Err` holds every problem, in the order of lines.
 pub(super) fn read<'d, T>(
     text: &'d str,
@@ -80,7 +78,10 @@ pub(super) fn read<'d, T>(
             key: String::new(),
             message: format!("not TOML: {}", error.message()),
         };
-        return (Err(errors.iter().map(problem).collect()), Vec::new());
+        return (
+            Err(in_order(errors.iter().map(problem).collect())),
+            Vec::new(),
+        );
     }
     let entries = document.entries(table.into_inner());
     let mut root = Section {
@@ -93,15 +94,20 @@ pub(super) fn read<'d, T>(
     root.finish();
     document.explain_unknown();
     let Document {
-        mut problems,
-        known,
-        ..
+        problems, known, ..
     } = document;
-    if problems.is_empty() {
-        return (Ok(value), known);
-    }
+    let answer = if problems.is_empty() {
+        Ok(value)
+    } else {
+        Err(in_order(problems))
+    };
+    (answer, known)
+}
+
+/// Sorted by lines; what has none comes last.
+fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems.sort_by_key(|problem| problem.line.unwrap_or(usize::MAX));
-    (Err(problems), known)
+    problems
 }
 
 impl<'d> Section<'_, 'd> {
@@ -404,103 +410,5 @@ impl<'d> Document<'d> {
                 message,
             });
         }
-    }
-}
-
-/// What was probably meant by `name` in `section`.
-fn suggestion(section: &str, name: &str, known: &[&str]) -> String {
-    let prefix = if section.is_empty() {
-        String::new()
-    } else {
-        format!("{section}.")
-    };
-    // What may stand in this section: its keys and the sections below it.
-    let mut here: Vec<&str> = known
-        .iter()
-        .filter_map(|path| path.strip_prefix(&prefix)?.split('.').next())
-        .collect();
-    here.dedup();
-    let nearest = here
-        .iter()
-        .min_by_key(|candidate| strsim::damerau_levenshtein(name, candidate));
-    let elsewhere = known
-        .iter()
-        .find(|path| path.split('.').any(|part| part == name));
-    match (nearest, elsewhere) {
-        (Some(near), _) if strsim::damerau_levenshtein(name, near) <= 2.max(name.len() / 3) => {
-            format!("did you mean {near}?")
-        }
-        (_, Some(path)) => format!("did you mean {path}?"),
-        _ => format!("known here: {}", here.join(", ")),
-    }
-}
-
-/// A whole number of ELF's settings.
-pub(super) trait Int: TryFrom<i64> + Copy + PartialOrd + Display {}
-
-impl<T: TryFrom<i64> + Copy + PartialOrd + Display> Int for T {}
-
-fn integer<T: TryFrom<i64>>(value: &DeValue<'_>) -> Result<T, Refusal> {
-    let DeValue::Integer(integer) = value else {
-        return Err(format!("must be a whole number, not {}", kind(value)));
-    };
-    i64::from_str_radix(integer.as_str(), integer.radix())
-        .ok()
-        .and_then(|number| T::try_from(number).ok())
-        .ok_or_else(|| format!("{integer} is out of range"))
-}
-
-fn in_range<T: PartialOrd + Display>(value: T, range: &RangeInclusive<T>) -> Result<T, Refusal> {
-    if range.contains(&value) {
-        return Ok(value);
-    }
-    Err(format!(
-        "must be from {} to {}, not {value}",
-        range.start(),
-        range.end()
-    ))
-}
-
-fn string<'v>(value: &'v DeValue<'_>) -> Result<&'v str, Refusal> {
-    value
-        .as_str()
-        .ok_or_else(|| format!("must be a string, not {}", kind(value)))
-}
-
-fn checked(text: &str, check: impl Fn(&str) -> Result<(), Refusal>) -> Result<String, Refusal> {
-    check(text).map(|()| text.to_owned())
-}
-
-/// The value that a secret stands for.
-fn resolve(
-    written: &str,
-    env: &dyn Fn(&str) -> Option<String>,
-    check: &dyn Fn(&str) -> Result<(), Refusal>,
-) -> Result<Secret, Refusal> {
-    let value = if let Some(name) = written.strip_prefix("env:") {
-        env(name).ok_or_else(|| format!("the environment variable {name} is not set"))?
-    } else if let Some(path) = written.strip_prefix("file:") {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read the file {path}: {error}"))?;
-        text.trim_end_matches(['\r', '\n']).to_owned()
-    } else {
-        written.to_owned()
-    };
-    if value.is_empty() {
-        return Err("is empty".to_owned());
-    }
-    check(&value)?;
-    Ok(Secret::new(value))
-}
-
-fn kind(value: &DeValue<'_>) -> &'static str {
-    match value {
-        DeValue::String(_) => "a string",
-        DeValue::Integer(_) => "a whole number",
-        DeValue::Float(_) => "a number",
-        DeValue::Boolean(_) => "true or false",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "a list",
-        DeValue::Table(_) => "a table",
     }
 }

@@ -1,0 +1,76 @@
+"""Python packages, for what is inside of them, and what the other scripts share."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ELF = ROOT / ".elf"
+
+
+class SetupError(Exception):
+    """What failed and what to do about it."""
+
+
+def say(line):
+    print(f"setup: {line}", flush=True)
+
+
+def pip():
+    """The command line of a pip that works, made in .elf/venv if need be."""
+    venv_python = ELF / "venv" / "bin" / "python"
+    for python in (sys.executable, str(venv_python)):
+        if works([python, "-m", "pip", "--version"]):
+            return [python, "-m", "pip"]
+    if not works([sys.executable, "-c", "import ensurepip"]):
+        install_venv()
+    shutil.rmtree(ELF / "venv", ignore_errors=True)
+    say("making .elf/venv, for this Python has no pip")
+    run([sys.executable, "-m", "venv", str(ELF / "venv")])
+    return [str(venv_python), "-m", "pip"]
+
+
+def install_venv():
+    """Debian ships Python without pip and without the means to make it."""
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise SetupError("this Python has neither pip nor venv; run: sudo apt-get install python3-venv")
+    say("installing python3-venv, for this Python has neither pip nor venv")
+    run(["apt-get", "update", "-qq"])
+    run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-venv"])
+
+
+def download(package):
+    """The package's wheel in .elf/wheels/; pip checks it against its index."""
+    wheels = ELF / "wheels"
+    name, version = package.split("==")
+    pattern = f"{name.replace('-', '_')}-{version}-*.whl"
+    if not list(wheels.glob(pattern)):
+        say(f"downloading the Python package {name} {version}")
+        part = fresh(ELF / "wheels.part")
+        run([*pip(), "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(part), package])
+        wheels.mkdir(exist_ok=True)
+        for wheel in part.iterdir():
+            wheel.rename(wheels / wheel.name)
+        part.rmdir()
+    return next(wheels.glob(pattern))
+
+
+def fresh(folder):
+    """The folder, empty."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def works(args):
+    try:
+        return subprocess.run(args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def run(args):
+    if subprocess.run(args, stdin=subprocess.DEVNULL).returncode != 0:
+        raise SetupError(f"failed: {' '.join(map(str, args))}")

@@ -1,0 +1,87 @@
+//! What one value of a TOML document is, or why it is not taken.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use toml::de::DeValue;
+
+use super::Secret;
+
+/// Why a value is not taken: what it must be. Never the value of a secret.
+pub(super) type Refusal = String;
+
+/// A whole number of ELF's settings.
+pub(super) trait Int: TryFrom<i64> + Copy + PartialOrd + Display {}
+
+impl<T: TryFrom<i64> + Copy + PartialOrd + Display> Int for T {}
+
+pub(super) fn integer<T: TryFrom<i64>>(value: &DeValue<'_>) -> Result<T, Refusal> {
+    let DeValue::Integer(integer) = value else {
+        return Err(format!("must be a whole number, not {}", kind(value)));
+    };
+    i64::from_str_radix(integer.as_str(), integer.radix())
+        .ok()
+        .and_then(|number| T::try_from(number).ok())
+        .ok_or_else(|| format!("{integer} is out of range"))
+}
+
+pub(super) fn in_range<T: PartialOrd + Display>(
+    value: T,
+    range: &RangeInclusive<T>,
+) -> Result<T, Refusal> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    Err(format!(
+        "must be from {} to {}, not {value}",
+        range.start(),
+        range.end()
+    ))
+}
+
+pub(super) fn string<'v>(value: &'v DeValue<'_>) -> Result<&'v str, Refusal> {
+    value
+        .as_str()
+        .ok_or_else(|| format!("must be a string, not {}", kind(value)))
+}
+
+pub(super) fn checked(
+    text: &str,
+    check: impl Fn(&str) -> Result<(), Refusal>,
+) -> Result<String, Refusal> {
+    check(text).map(|()| text.to_owned())
+}
+
+/// The value that a secret stands for.
+pub(super) fn resolve(
+    written: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+    check: &dyn Fn(&str) -> Result<(), Refusal>,
+) -> Result<Secret, Refusal> {
+    let value = if let Some(name) = written.strip_prefix("env:") {
+        env(name).ok_or_else(|| format!("the environment variable {name} is not set"))?
+    } else if let Some(path) = written.strip_prefix("file:") {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read the file {path}: {error}"))?;
+        text.trim_end_matches(['\r', '\n']).to_owned()
+    } else {
+        written.to_owned()
+    };
+    if value.is_empty() {
+        return Err("is empty".to_owned());
+    }
+    check(&value)?;
+    Ok(Secret::new(value))
+}
+
+pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}

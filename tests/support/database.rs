@@ -1,0 +1,79 @@
+//! A database for one test.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
+use uuid::Uuid;
+
+/// An empty database of its own on the test server, dropped at the end of the test
+/// whoever is still connected to it.
+pub struct TestDatabase {
+    server: PgConnectOptions,
+    name: String,
+}
+
+impl TestDatabase {
+    /// Makes it on the server that `DATABASE_URL` names, else on the one that
+    /// `make setup` starts.
+    pub async fn create() -> Self {
+        let server = server();
+        let name = format!("elf_test_{}", Uuid::new_v4().simple());
+        execute(&server, format!("CREATE DATABASE {name}"))
+            .await
+            .unwrap_or_else(|error| {
+                panic!("the test server gives no database, see `make setup`: {error}")
+            });
+        Self { server, name }
+    }
+
+    /// `postgres://…`, with user and password.
+    pub fn url(&self) -> String {
+        self.server
+            .clone()
+            .database(&self.name)
+            .to_url_lossy()
+            .to_string()
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        let server = self.server.clone();
+        let statement = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
+        // A runtime cannot wait inside another one, so it gets a thread.
+        let dropping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            runtime
+                .block_on(execute(&server, statement))
+                .map_err(std::io::Error::other)
+        });
+        if let Ok(Err(error)) = dropping.join() {
+            eprintln!("{} is left behind: {error}", self.name);
+        }
+    }
+}
+
+async fn execute(server: &PgConnectOptions, statement: String) -> Result<(), sqlx::Error> {
+    let mut connection = PgConnection::connect_with(server).await?;
+    sqlx::raw_sql(AssertSqlSafe(statement))
+        .execute(&mut connection)
+        .await?;
+    connection.close().await
+}
+
+fn server() -> PgConnectOptions {
+    let url = std::env::var("DATABASE_URL")
+        .ok()
+        .filter(|url| !url.is_empty())
+        .unwrap_or_else(|| {
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(".elf/postgres.url");
+            std::fs::read_to_string(file)
+                .expect("the tests need Postgres: run `make setup`, or set DATABASE_URL")
+        });
+    PgConnectOptions::from_str(url.trim())
+        .expect("the URL of the test server is postgres://user:password@host:port/db")
+}
