@@ -1,11 +1,19 @@
 //! The vector index: one trait between ELF and a vector engine, and the types
 //! that cross it. Two engines: a Qdrant server and the same engine in-process.
 
+mod connect;
+#[cfg(feature = "embedded")]
+mod embedded;
+mod payload;
+mod qdrant;
+
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use uuid::Uuid;
+
+pub use connect::connect;
 
 use crate::note::Labels;
 
@@ -13,6 +21,12 @@ use crate::note::Labels;
 pub const DENSE: &str = "dense";
 /// What the engines call the sparse vector of a point.
 pub const BM25: &str = "bm25";
+
+/// Candidate number `i` of a ranking, counted from 0, adds `1 / (RRF_K + i)` to
+/// its fused score. 60 is the constant of the paper (Cormack et al. 2009); the
+/// engines' own default of 2 would let the first of either ranking beat what
+/// both of them find good.
+const RRF_K: u32 = 60;
 
 /// A vector engine that holds collections of points and aliases to them.
 ///
@@ -40,7 +54,12 @@ pub trait VectorIndex: Send + Sync {
 
     /// Writes points. A point that the collection holds already is replaced only
     /// if `mode` allows it.
-    fn upsert<'a>(&'a self, collection: &'a str, points: Vec<Point>, mode: UpsertMode) -> Answer<'a, ()>;
+    fn upsert<'a>(
+        &'a self,
+        collection: &'a str,
+        points: Vec<Point>,
+        mode: UpsertMode,
+    ) -> Answer<'a, ()>;
 
     /// Deletes the points that match every field of `filter`.
     fn delete<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, ()>;
@@ -50,7 +69,13 @@ pub trait VectorIndex: Send + Sync {
 
     /// Reads up to `limit` points in ascending order of their ids, beginning
     /// behind `after`. Fewer than `limit` means the end.
-    fn scroll<'a>(&'a self, collection: &'a str, after: Option<Uuid>, limit: usize, with_vectors: bool) -> Answer<'a, Vec<StoredPoint>>;
+    fn scroll<'a>(
+        &'a self,
+        collection: &'a str,
+        after: Option<Uuid>,
+        limit: usize,
+        with_vectors: bool,
+    ) -> Answer<'a, Vec<StoredPoint>>;
 
     /// The best `query.limit` points of a collection or alias, best first: dense
     /// and BM25 candidates fused by reciprocal rank (RRF, Cormack et al. 2009).
@@ -89,7 +114,12 @@ pub struct Bm25Options {
 
 impl Default for Bm25Options {
     fn default() -> Self {
-        Self { language: "english".into(), k: 1.2, b: 0.75, avg_len: 256.0 }
+        Self {
+            language: "english".into(),
+            k: 1.2,
+            b: 0.75,
+            avg_len: 256.0,
+        }
     }
 }
 
@@ -118,7 +148,10 @@ pub struct Point {
 
 /// The payload of a point. Never the text.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
-#[expect(missing_docs, reason = "the columns of the same names say what they are")]
+#[expect(
+    missing_docs,
+    reason = "the columns of the same names say what they are"
+)]
 pub struct Payload {
     pub note_id: Uuid,
     pub chunk_id: Uuid,

@@ -1,0 +1,67 @@
+//! From `storage.qdrant.url` to an engine.
+
+use std::sync::Arc;
+
+use super::{IndexError, VectorIndex, qdrant};
+use crate::config;
+
+/// Opens the engine that `storage.qdrant.url` names: `http(s)://host:6334` is a
+/// server, `embedded:DIR` the engine in this process.
+///
+/// Refuses what cannot work later either: a URL of another kind, a server that
+/// is too old, a folder that another process has open, an engine that this
+/// build lacks. A server that does not answer is `Unavailable`.
+pub async fn connect(settings: &config::Qdrant) -> Result<Arc<dyn VectorIndex>, IndexError> {
+    settings
+        .bm25
+        .check()
+        .map_err(|reason| refused("the index", reason))?;
+    if let Some(dir) = settings.url.strip_prefix("embedded:") {
+        return open_embedded(dir, settings).await;
+    }
+    if settings.url.starts_with("http://") || settings.url.starts_with("https://") {
+        return Ok(Arc::new(qdrant::Server::connect(settings).await?));
+    }
+    Err(refused(
+        "the index",
+        format!(
+            "storage.qdrant.url {:?} names no engine: write \"http://host:6334\" (gRPC) or \"embedded:DIR\"",
+            settings.url
+        ),
+    ))
+}
+
+#[cfg(feature = "embedded")]
+async fn open_embedded(
+    dir: &str,
+    settings: &config::Qdrant,
+) -> Result<Arc<dyn VectorIndex>, IndexError> {
+    if dir.is_empty() {
+        return Err(refused(
+            "the embedded engine",
+            "storage.qdrant.url names no folder: write \"embedded:DIR\"".into(),
+        ));
+    }
+    let (dir, on_disk) = (std::path::PathBuf::from(dir), settings.on_disk);
+    Ok(Arc::new(
+        super::embedded::Embedded::open(dir, on_disk).await?,
+    ))
+}
+
+#[cfg(not(feature = "embedded"))]
+async fn open_embedded(
+    _dir: &str,
+    _settings: &config::Qdrant,
+) -> Result<Arc<dyn VectorIndex>, IndexError> {
+    Err(refused(
+        "the embedded engine",
+        "this build of elf lacks it: build with `--features embedded`, or set storage.qdrant.url to a server, \"http://host:6334\"".into(),
+    ))
+}
+
+fn refused(engine: &str, reason: String) -> IndexError {
+    IndexError::Refused {
+        engine: engine.into(),
+        reason,
+    }
+}

@@ -1,0 +1,302 @@
+//! ELF's types to the engine's and back.
+
+use qdrant_edge::bm25_embed::{EdgeBm25, EdgeBm25Config};
+use qdrant_edge::external::ordered_float::OrderedFloat;
+use qdrant_edge::{
+    self as edge, AnyVariants, Condition, ConditionalInsertOperation, CountRequest, CreateIndex,
+    DateTimeWrapper, Distance, EdgeConfig, EdgeSparseVectorParams, EdgeVectorParams,
+    FieldCondition, FieldIndexOperations, Fusion, JsonPath, KeywordIndexParams, Match, Modifier,
+    NamedQuery, NamedVectors, PayloadFieldSchema, PayloadSchemaParams, PayloadSchemaType, PointId,
+    PointInsertOperations, PointOperations, PointStruct, Prefetch, QueryEnum, QueryRequest, Range,
+    RangeInterface, Record, ScoredPoint, ScoringQuery, ScrollRequest, SparseVector, UpdateMode,
+    UpdateOperation, ValueVariants, Vector, VectorInternal, VectorStructInternal,
+    WithPayloadInterface, WithVector,
+};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::index::payload::{FIELD_INDEXES, FieldIndex, NO_LANGUAGE};
+use crate::index::{
+    BM25, Bm25Options, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K, StoredPoint,
+    UpsertMode,
+};
+
+pub(super) fn shard_config(spec: &CollectionSpec, on_disk: bool) -> EdgeConfig {
+    // Quantization is left out: the engine compresses vectors when it optimises,
+    // and ELF never has it do that.
+    EdgeConfig::builder()
+        .vector(
+            DENSE,
+            EdgeVectorParams::builder(spec.dim, Distance::Cosine)
+                .on_disk(on_disk)
+                .build(),
+        )
+        .sparse_vector(
+            BM25,
+            EdgeSparseVectorParams::builder()
+                .modifier(Modifier::Idf)
+                .build(),
+        )
+        .build()
+}
+
+/// The operations that make the payload indexes.
+pub(super) fn field_indexes() -> Vec<UpdateOperation> {
+    let operation = |(field, index): (&str, FieldIndex)| {
+        let schema = match index {
+            FieldIndex::Uuid => PayloadFieldSchema::FieldType(PayloadSchemaType::Uuid),
+            FieldIndex::Keyword => PayloadFieldSchema::FieldType(PayloadSchemaType::Keyword),
+            FieldIndex::Integer => PayloadFieldSchema::FieldType(PayloadSchemaType::Integer),
+            FieldIndex::Datetime => PayloadFieldSchema::FieldType(PayloadSchemaType::Datetime),
+            FieldIndex::Tenant => {
+                PayloadFieldSchema::FieldParams(PayloadSchemaParams::Keyword(KeywordIndexParams {
+                    is_tenant: Some(true),
+                    ..KeywordIndexParams::default()
+                }))
+            }
+        };
+        let create = CreateIndex {
+            field_name: path(field),
+            field_schema: Some(schema),
+        };
+        UpdateOperation::FieldIndexOperation(FieldIndexOperations::CreateIndex(create))
+    };
+    FIELD_INDEXES.into_iter().map(operation).collect()
+}
+
+/// How texts become BM25 vectors, as a server would make them.
+pub(super) fn bm25(options: &Bm25Options) -> Result<EdgeBm25, String> {
+    options.check()?;
+    let mut config = json!({ "k": options.k, "b": options.b, "avg_len": options.avg_len });
+    if options.language == NO_LANGUAGE {
+        // A server knows "none". This engine wants a language: Basque has no
+        // stemmer in it, and its stopwords are replaced by none.
+        config["language"] = json!("basque");
+        config["stopwords"] = json!({ "languages": [], "custom": [] });
+    } else {
+        config["language"] = json!(options.language);
+    }
+    let config: EdgeBm25Config =
+        serde_json::from_value(config).map_err(|error| error.to_string())?;
+    EdgeBm25::new(config).map_err(|error| error.to_string())
+}
+
+/// The operations that write points: one condition each, so one revision each.
+pub(super) fn upserts(
+    points: Vec<Point>,
+    mode: UpsertMode,
+    bm25: &EdgeBm25,
+) -> Vec<UpdateOperation> {
+    let mut by_revision = std::collections::BTreeMap::<i64, Vec<_>>::new();
+    for point in points {
+        let revision = match mode {
+            UpsertMode::NotNewer => point.payload.revision,
+            UpsertMode::InsertOnly => 0,
+        };
+        by_revision
+            .entry(revision)
+            .or_default()
+            .push(point_struct(point, bm25).into());
+    }
+    let upsert = |(revision, points)| {
+        let (condition, update_mode) = match mode {
+            UpsertMode::NotNewer => {
+                let not_newer = Range {
+                    lte: Some(OrderedFloat(revision as f64)),
+                    ..no_range()
+                };
+                (
+                    must(vec![Condition::Field(FieldCondition::new_range(
+                        path("revision"),
+                        not_newer,
+                    ))]),
+                    None,
+                )
+            }
+            UpsertMode::InsertOnly => (edge::Filter::new(), Some(UpdateMode::InsertOnly)),
+        };
+        let points_op = PointInsertOperations::PointsList(points);
+        let upsert = ConditionalInsertOperation {
+            points_op,
+            condition,
+            update_mode,
+        };
+        UpdateOperation::PointOperation(PointOperations::UpsertPointsConditional(upsert))
+    };
+    by_revision.into_iter().map(upsert).collect()
+}
+
+fn point_struct(point: Point, bm25: &EdgeBm25) -> PointStruct {
+    let vectors = NamedVectors::default()
+        .add_vector(DENSE, Vector::new_dense(point.vector))
+        .add_vector(BM25, Vector::from(bm25.embed_document(&point.text)));
+    PointStruct::new(
+        PointId::Uuid(point.payload.chunk_id),
+        vectors,
+        Value::Object(point.payload.to_json()),
+    )
+}
+
+pub(super) fn delete(filter: &Filter) -> UpdateOperation {
+    UpdateOperation::PointOperation(PointOperations::DeletePointsByFilter(self::filter(filter)))
+}
+
+pub(super) fn count(filter: &Filter) -> CountRequest {
+    CountRequest {
+        filter: Some(self::filter(filter)),
+        exact: true,
+    }
+}
+
+/// Every field of the filter must match; an empty one matches every point.
+fn filter(filter: &Filter) -> edge::Filter {
+    let mut conditions = Vec::new();
+    if let Some(notes) = &filter.note_ids {
+        let any = AnyVariants::Strings(notes.iter().map(Uuid::to_string).collect());
+        conditions.push(Condition::Field(FieldCondition::new_match(
+            path("note_id"),
+            Match::new_any(any),
+        )));
+    }
+    if let Some(revision) = filter.revision_below {
+        let below = Range {
+            lt: Some(OrderedFloat(revision as f64)),
+            ..no_range()
+        };
+        conditions.push(Condition::Field(FieldCondition::new_range(
+            path("revision"),
+            below,
+        )));
+    }
+    for (field, keyword) in &filter.keywords {
+        let value = Match::new_value(ValueVariants::String(keyword.clone()));
+        conditions.push(Condition::Field(FieldCondition::new_match(
+            path(field),
+            value,
+        )));
+    }
+    if let Some(now) = filter.live_at {
+        let later = Range {
+            gt: Some(DateTimeWrapper(now)),
+            lt: None,
+            gte: None,
+            lte: None,
+        };
+        let mut later_than_now = FieldCondition::new_is_empty(path("expires_at"), false);
+        later_than_now.is_empty = None;
+        later_than_now.range = Some(RangeInterface::DateTime(later));
+        let never = Condition::IsEmpty(path("expires_at").into());
+        let never_or_later = edge::Filter {
+            should: Some(vec![never, Condition::Field(later_than_now)]),
+            ..edge::Filter::new()
+        };
+        conditions.push(Condition::Filter(never_or_later));
+    }
+    must(conditions)
+}
+
+fn must(conditions: Vec<Condition>) -> edge::Filter {
+    edge::Filter {
+        must: Some(conditions),
+        ..edge::Filter::new()
+    }
+}
+
+fn no_range() -> Range<OrderedFloat<f64>> {
+    Range {
+        lt: None,
+        gt: None,
+        gte: None,
+        lte: None,
+    }
+}
+
+/// A payload field by its name. A name that is no path is quoted, and then
+/// matches nothing, as it would on a server.
+fn path(field: &str) -> JsonPath {
+    field
+        .parse()
+        .or_else(|()| format!("\"{}\"", field.replace('"', "")).parse())
+        .expect("a quoted key is a path")
+}
+
+pub(super) fn scroll(after: Option<Uuid>, limit: usize, with_vectors: bool) -> ScrollRequest {
+    ScrollRequest {
+        offset: after.map(PointId::Uuid),
+        // One more, for the page begins with `after` itself.
+        limit: Some(limit.saturating_add(1)),
+        filter: None,
+        with_payload: Some(WithPayloadInterface::Bool(true)),
+        with_vector: if with_vectors {
+            WithVector::Selector(vec![DENSE.into()])
+        } else {
+            WithVector::Bool(false)
+        },
+        order_by: None,
+    }
+}
+
+pub(super) fn stored_point(record: Record) -> Option<StoredPoint> {
+    let PointId::Uuid(chunk_id) = record.id else {
+        return None;
+    };
+    let vector = match record.vector {
+        Some(VectorStructInternal::Named(mut vectors)) => match vectors.remove(DENSE) {
+            Some(VectorInternal::Dense(dense)) => Some(dense),
+            _ => None,
+        },
+        _ => None,
+    };
+    let payload = record
+        .payload
+        .map(|payload| payload.0.into_iter().collect())
+        .unwrap_or_default();
+    Some(StoredPoint {
+        chunk_id,
+        payload,
+        vector,
+    })
+}
+
+pub(super) fn search(query: &Query, bm25: &EdgeBm25) -> QueryRequest {
+    let ranking = |using: &str, vector: VectorInternal| Prefetch {
+        prefetches: Vec::new(),
+        query: Some(ScoringQuery::Vector(QueryEnum::Nearest(NamedQuery::new(
+            vector, using,
+        )))),
+        limit: query.candidates.max(query.limit),
+        params: None,
+        filter: Some(filter(&query.filter)),
+        score_threshold: None,
+    };
+    let mut prefetches = vec![ranking(DENSE, VectorInternal::Dense(query.vector.clone()))];
+    let words: SparseVector = bm25.embed_query(&query.text);
+    // A query of stopwords alone has nothing to say to BM25.
+    if !words.indices.is_empty() {
+        prefetches.push(ranking(BM25, VectorInternal::Sparse(words)));
+    }
+    QueryRequest {
+        prefetches,
+        query: Some(ScoringQuery::Fusion(Fusion::Rrf {
+            k: RRF_K as usize,
+            weights: None,
+        })),
+        filter: None,
+        score_threshold: None,
+        limit: query.limit,
+        offset: 0,
+        params: None,
+        with_vector: WithVector::Bool(false),
+        with_payload: WithPayloadInterface::Bool(false),
+    }
+}
+
+pub(super) fn hit(point: ScoredPoint) -> Option<Hit> {
+    let PointId::Uuid(chunk_id) = point.id else {
+        return None;
+    };
+    Some(Hit {
+        chunk_id,
+        score: point.score,
+    })
+}

@@ -1,0 +1,211 @@
+//! The data folder: who has it open, what lies where, and writes that a crash
+//! leaves either whole or undone.
+//!
+//! ```text
+//! DIR/lock                      held by the one process that has DIR open
+//! DIR/aliases.json              {"notes": "notes__1"}
+//! DIR/collections/<name>/elf.json
+//! DIR/collections/<name>/shard/ the engine's own files
+//! DIR/collections/.<anything>   half made or half dropped; swept at opening
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::index::{Bm25Options, CollectionSpec};
+
+/// A data folder that this process alone has open.
+#[derive(Debug)]
+pub(super) struct Folder {
+    dir: PathBuf,
+    /// Locked as long as it is open; the system unlocks it however the process
+    /// ends.
+    _lock: File,
+}
+
+/// Why a folder cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenError {
+    /// Another process, or another part of this one, has it.
+    #[error(
+        "the folder {dir} is in use by {holder}; one process at a time can have it open: stop that one, \
+         or run a Qdrant server, which many can share (storage.qdrant.url = \"http://host:6334\")"
+    )]
+    Held { dir: String, holder: String },
+    /// The file system said no.
+    #[error("the folder {dir} cannot be used: {error}")]
+    Io { dir: String, error: io::Error },
+}
+
+impl Folder {
+    /// Makes the folder if need be, takes its lock and sweeps what a crash left.
+    pub(super) fn open(dir: PathBuf) -> Result<Self, OpenError> {
+        let io_error = |error| OpenError::Io {
+            dir: dir.display().to_string(),
+            error,
+        };
+        fs::create_dir_all(dir.join("collections")).map_err(io_error)?;
+        let lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(dir.join("lock"))
+            .map_err(io_error)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::Held {
+                    dir: dir.display().to_string(),
+                    holder: holder(lock),
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(io_error(error)),
+        }
+        sign(&lock).map_err(io_error)?;
+        let folder = Self { dir, _lock: lock };
+        folder.sweep().map_err(|error| OpenError::Io {
+            dir: folder.dir.display().to_string(),
+            error,
+        })?;
+        Ok(folder)
+    }
+
+    fn sweep(&self) -> io::Result<()> {
+        for entry in fs::read_dir(self.collections())? {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn collections(&self) -> PathBuf {
+        self.dir.join("collections")
+    }
+
+    /// Where a collection lies.
+    pub(super) fn collection(&self, name: &str) -> PathBuf {
+        self.collections().join(name)
+    }
+
+    /// Where a collection lies while it is made.
+    pub(super) fn unborn(&self, name: &str) -> PathBuf {
+        self.collections().join(format!(".new-{name}"))
+    }
+
+    /// The names of the collections.
+    pub(super) fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.collections())? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                names.extend(entry.file_name().into_string().ok());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Gives a collection that is made its name.
+    pub(super) fn adopt(&self, name: &str) -> io::Result<()> {
+        fs::rename(self.unborn(name), self.collection(name))?;
+        sync(&self.collections())
+    }
+
+    /// Removes a collection: gone at once, its files after that.
+    pub(super) fn remove(&self, name: &str) -> io::Result<()> {
+        let doomed = self.collections().join(format!(".dropped-{name}"));
+        match fs::rename(self.collection(name), &doomed) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        sync(&self.collections())?;
+        fs::remove_dir_all(doomed)
+    }
+
+    /// Reads which collection each alias points at.
+    pub(super) fn aliases(&self) -> io::Result<BTreeMap<String, String>> {
+        match fs::read(self.dir.join("aliases.json")) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::other),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes which collection each alias points at.
+    pub(super) fn save_aliases(&self, aliases: &BTreeMap<String, String>) -> io::Result<()> {
+        let bytes = serde_json::to_vec_pretty(aliases).map_err(io::Error::other)?;
+        write_durably(&self.dir.join("aliases.json"), &bytes)
+    }
+}
+
+/// What the lock file says of the process that holds it.
+fn holder(mut lock: File) -> String {
+    let mut text = String::new();
+    match lock.read_to_string(&mut text) {
+        Ok(_) if !text.trim().is_empty() => text.trim().to_owned(),
+        _ => "another process".into(),
+    }
+}
+
+fn sign(mut lock: &File) -> io::Result<()> {
+    let program = std::env::current_exe().ok();
+    let program = program
+        .as_deref()
+        .and_then(Path::file_name)
+        .map_or("elf".into(), |name| name.to_string_lossy());
+    lock.set_len(0)?;
+    writeln!(lock, "process {} ({program})", std::process::id())
+}
+
+/// Replaces a file: after a crash it is the old one or the new one.
+fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let draft = path.with_extension("draft");
+    let mut file = File::create(&draft)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&draft, path)?;
+    sync(path.parent().expect("a file lies in a folder"))
+}
+
+fn sync(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// `elf.json`: what the engine itself does not keep of a collection.
+#[derive(Debug, Serialize, Deserialize)]
+struct Label {
+    dim: usize,
+    embedding_version: String,
+    bm25: Bm25Options,
+}
+
+/// Writes the spec of the collection that lies in `dir`.
+pub(super) fn save_spec(dir: &Path, spec: &CollectionSpec) -> io::Result<()> {
+    let label = Label {
+        dim: spec.dim,
+        embedding_version: spec.embedding_version.clone(),
+        bm25: spec.bm25.clone(),
+    };
+    write_durably(
+        &dir.join("elf.json"),
+        &serde_json::to_vec_pretty(&label).map_err(io::Error::other)?,
+    )
+}
+
+/// Reads the spec of the collection that lies in `dir`.
+pub(super) fn load_spec(dir: &Path) -> io::Result<CollectionSpec> {
+    let label: Label =
+        serde_json::from_slice(&fs::read(dir.join("elf.json"))?).map_err(io::Error::other)?;
+    Ok(CollectionSpec {
+        dim: label.dim,
+        bm25: label.bm25,
+        embedding_version: label.embedding_version,
+    })
+}

@@ -1,0 +1,404 @@
+//! The engine in this process: the same index as a server's, for the demo, tests
+//! and laptops. One process at a time per folder.
+
+mod collection;
+mod convert;
+mod folder;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, RwLock};
+
+use uuid::Uuid;
+
+use self::collection::{Collection, Failure};
+use self::folder::Folder;
+use super::{
+    Answer, CollectionInfo, CollectionSpec, Filter, Hit, IndexError, Point, Query, StoredPoint,
+    UpsertMode, VectorIndex,
+};
+
+/// The version that Cargo.toml pins.
+const VERSION: &str = "0.7.2";
+
+const POISON: &str = "nobody panics while holding it";
+
+/// The engine on one data folder.
+pub(super) struct Embedded {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// `qdrant-edge 0.7.2 in DIR`
+    engine: String,
+    /// Dense vectors on disk instead of in memory.
+    on_disk: bool,
+    /// Serialises what changes the set of collections and aliases; `state` is
+    /// locked only to look something up or swap it.
+    change: Mutex<()>,
+    state: RwLock<State>,
+    folder: Arc<Folder>,
+}
+
+#[derive(Default)]
+struct State {
+    collections: BTreeMap<String, Arc<Collection>>,
+    aliases: BTreeMap<String, String>,
+}
+
+impl Embedded {
+    /// Opens the folder, or makes it.
+    pub(super) async fn open(dir: PathBuf, on_disk: bool) -> Result<Self, IndexError> {
+        let engine = format!("qdrant-edge {VERSION} in {}", dir.display());
+        let opened = tokio::task::spawn_blocking(move || Shared::open(engine, dir, on_disk)).await;
+        let shared = opened.expect("opening a folder does not panic")?;
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Runs `work` where it may block.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Shared) -> Result<T, IndexError> + Send + 'static,
+    ) -> Result<T, IndexError> {
+        let shared = self.shared.clone();
+        match tokio::task::spawn_blocking(move || work(&shared)).await {
+            Ok(result) => result,
+            Err(error) => Err(self.shared.unavailable(error.to_string())),
+        }
+    }
+
+    async fn write_points(
+        &self,
+        name: &str,
+        points: Vec<Point>,
+        mode: UpsertMode,
+    ) -> Result<(), IndexError> {
+        let collection = self.shared.find(name)?;
+        self.shared.check_dims(
+            &collection,
+            name,
+            points.iter().map(|point| point.vector.len()),
+        )?;
+        let stemming = collection.clone();
+        // BM25 vectors cost more than the rest and need no order: not on the writer.
+        let operations = self
+            .blocking(move |_| Ok(convert::upserts(points, mode, &stemming.bm25)))
+            .await?;
+        collection
+            .write(operations)
+            .await
+            .map_err(|failure| self.shared.failed(name, failure))
+    }
+}
+
+impl Shared {
+    fn open(engine: String, dir: PathBuf, on_disk: bool) -> Result<Self, IndexError> {
+        let refused = |reason: String| IndexError::Refused {
+            engine: engine.clone(),
+            reason,
+        };
+        let folder = Arc::new(Folder::open(dir).map_err(|error| refused(error.to_string()))?);
+        let mut state = State {
+            aliases: folder
+                .aliases()
+                .map_err(|error| refused(format!("aliases.json: {error}")))?,
+            ..State::default()
+        };
+        for name in folder.names().map_err(|error| refused(error.to_string()))? {
+            let collection = Collection::load(&folder, &name).map_err(refused)?;
+            state.collections.insert(name, Arc::new(collection));
+        }
+        Ok(Self {
+            engine,
+            on_disk,
+            change: Mutex::new(()),
+            state: RwLock::new(state),
+            folder,
+        })
+    }
+
+    fn unavailable(&self, reason: String) -> IndexError {
+        IndexError::Unavailable {
+            engine: self.engine.clone(),
+            reason,
+        }
+    }
+
+    fn refused(&self, reason: String) -> IndexError {
+        IndexError::Refused {
+            engine: self.engine.clone(),
+            reason,
+        }
+    }
+
+    fn not_found(&self, name: &str) -> IndexError {
+        IndexError::NotFound {
+            engine: self.engine.clone(),
+            name: name.into(),
+        }
+    }
+
+    fn failed(&self, name: &str, failure: Failure) -> IndexError {
+        match failure {
+            Failure::Dropped => self.not_found(name),
+            Failure::Engine(reason) => self.unavailable(format!("{name:?}: {reason}")),
+        }
+    }
+
+    /// The collection of that name, or the one that the alias points at.
+    fn find(&self, name: &str) -> Result<Arc<Collection>, IndexError> {
+        let state = self.state.read().expect(POISON);
+        let target = state.aliases.get(name).map_or(name, String::as_str);
+        state
+            .collections
+            .get(target)
+            .cloned()
+            .ok_or_else(|| self.not_found(name))
+    }
+
+    /// Reads from a collection or alias. An alias may be swapped and its old
+    /// collection dropped between the look-up and the read: then the new one
+    /// answers.
+    fn read<T>(
+        &self,
+        name: &str,
+        read: impl Fn(&Collection, &qdrant_edge::EdgeShard) -> qdrant_edge::OperationResult<T>,
+    ) -> Result<T, IndexError> {
+        loop {
+            let collection = self.find(name)?;
+            match collection.read(|shard| read(&collection, shard)) {
+                // It left `state` before it was closed, so the next look-up
+                // cannot find it again.
+                Err(Failure::Dropped) => {}
+                other => return other.map_err(|failure| self.failed(name, failure)),
+            }
+        }
+    }
+
+    fn check_dims(
+        &self,
+        collection: &Collection,
+        name: &str,
+        mut dims: impl Iterator<Item = usize>,
+    ) -> Result<(), IndexError> {
+        let expected = collection.spec.dim;
+        match dims.find(|dim| *dim != expected) {
+            None => Ok(()),
+            Some(dim) => Err(self.refused(format!(
+                "{name:?}: vector dimension {dim} instead of {expected}; the collection holds vectors of another model: \
+                 `elf reindex` makes a collection for the new one"
+            ))),
+        }
+    }
+
+    fn create(&self, name: &str, spec: &CollectionSpec) -> Result<(), IndexError> {
+        check_name(name).map_err(|reason| self.refused(reason))?;
+        spec.bm25.check().map_err(|reason| self.refused(reason))?;
+        let _change = self.change.lock().expect(POISON);
+        {
+            let state = self.state.read().expect(POISON);
+            if state.collections.contains_key(name) {
+                return Ok(());
+            }
+            if state.aliases.contains_key(name) {
+                return Err(self.refused(format!(
+                    "the collection {name:?} cannot be made: an alias has that name"
+                )));
+            }
+        }
+        let collection = Collection::create(&self.folder, name, spec, self.on_disk)
+            .map_err(|reason| self.unavailable(reason))?;
+        self.state
+            .write()
+            .expect(POISON)
+            .collections
+            .insert(name.into(), Arc::new(collection));
+        Ok(())
+    }
+
+    fn info(&self, name: &str) -> Result<Option<CollectionInfo>, IndexError> {
+        let read = self.read(name, |collection, shard| {
+            Ok((
+                collection.spec.clone(),
+                shard.count(convert::count(&Filter::default()))?,
+            ))
+        });
+        match read {
+            Ok((spec, points)) => Ok(Some(CollectionInfo {
+                spec: Some(spec),
+                points: points as u64,
+                status: "green".into(),
+            })),
+            Err(IndexError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn drop_collection(&self, name: &str) -> Result<(), IndexError> {
+        let _change = self.change.lock().expect(POISON);
+        let mut aliases = self.state.read().expect(POISON).aliases.clone();
+        let count = aliases.len();
+        aliases.retain(|_, collection| collection != name);
+        if aliases.len() < count {
+            self.save(aliases)?;
+        }
+        let Some(collection) = self.state.write().expect(POISON).collections.remove(name) else {
+            return Ok(());
+        };
+        collection.close();
+        self.folder
+            .remove(name)
+            .map_err(|error| self.unavailable(format!("cannot remove {name:?}: {error}")))
+    }
+
+    fn point_alias(&self, alias: &str, collection: &str) -> Result<(), IndexError> {
+        let _change = self.change.lock().expect(POISON);
+        let mut aliases = {
+            let state = self.state.read().expect(POISON);
+            if !state.collections.contains_key(collection) {
+                return Err(self.not_found(collection));
+            }
+            if state.collections.contains_key(alias) {
+                return Err(self.refused(format!(
+                    "the alias {alias:?} cannot be made: a collection has that name"
+                )));
+            }
+            state.aliases.clone()
+        };
+        aliases.insert(alias.into(), collection.into());
+        self.save(aliases)
+    }
+
+    /// Aliases count once they are on disk. The caller holds `change`.
+    fn save(&self, aliases: BTreeMap<String, String>) -> Result<(), IndexError> {
+        self.folder
+            .save_aliases(&aliases)
+            .map_err(|error| self.unavailable(format!("cannot write aliases.json: {error}")))?;
+        self.state.write().expect(POISON).aliases = aliases;
+        Ok(())
+    }
+}
+
+/// Whether a collection's name can be a folder's, and not a hidden one's.
+fn check_name(name: &str) -> Result<(), String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(allowed) {
+        return Err(format!(
+            "{name:?} cannot name a collection: use letters, digits, `_` and `-` (storage.qdrant.collection)"
+        ));
+    }
+    Ok(())
+}
+
+impl VectorIndex for Embedded {
+    fn describe(&self) -> String {
+        self.shared.engine.clone()
+    }
+
+    fn create_collection<'a>(&'a self, name: &'a str, spec: &'a CollectionSpec) -> Answer<'a, ()> {
+        let (name, spec) = (name.to_owned(), spec.clone());
+        Box::pin(self.blocking(move |shared| shared.create(&name, &spec)))
+    }
+
+    fn collection<'a>(&'a self, name: &'a str) -> Answer<'a, Option<CollectionInfo>> {
+        let name = name.to_owned();
+        Box::pin(self.blocking(move |shared| shared.info(&name)))
+    }
+
+    fn drop_collection<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        let name = name.to_owned();
+        Box::pin(self.blocking(move |shared| shared.drop_collection(&name)))
+    }
+
+    fn resolve<'a>(&'a self, alias: &'a str) -> Answer<'a, Option<String>> {
+        Box::pin(async move {
+            Ok(self
+                .shared
+                .state
+                .read()
+                .expect(POISON)
+                .aliases
+                .get(alias)
+                .cloned())
+        })
+    }
+
+    fn point_alias<'a>(&'a self, alias: &'a str, collection: &'a str) -> Answer<'a, ()> {
+        let (alias, collection) = (alias.to_owned(), collection.to_owned());
+        Box::pin(self.blocking(move |shared| shared.point_alias(&alias, &collection)))
+    }
+
+    fn upsert<'a>(
+        &'a self,
+        collection: &'a str,
+        points: Vec<Point>,
+        mode: UpsertMode,
+    ) -> Answer<'a, ()> {
+        Box::pin(async move {
+            if points.is_empty() {
+                return Ok(());
+            }
+            self.write_points(collection, points, mode).await
+        })
+    }
+
+    fn delete<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let operations = vec![convert::delete(filter)];
+            let found = self.shared.find(collection)?;
+            found
+                .write(operations)
+                .await
+                .map_err(|failure| self.shared.failed(collection, failure))
+        })
+    }
+
+    fn count<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, u64> {
+        let (name, request) = (collection.to_owned(), convert::count(filter));
+        Box::pin(self.blocking(move |shared| {
+            let count = shared.read(&name, |_, shard| shard.count(request.clone()))?;
+            Ok(count as u64)
+        }))
+    }
+
+    fn scroll<'a>(
+        &'a self,
+        collection: &'a str,
+        after: Option<Uuid>,
+        limit: usize,
+        with_vectors: bool,
+    ) -> Answer<'a, Vec<StoredPoint>> {
+        let (name, request) = (
+            collection.to_owned(),
+            convert::scroll(after, limit, with_vectors),
+        );
+        Box::pin(self.blocking(move |shared| {
+            let (records, _) = shared.read(&name, |_, shard| shard.scroll(request.clone()))?;
+            // The engine's offset is inclusive: the page began one early.
+            let mut page: Vec<_> = records
+                .into_iter()
+                .filter_map(convert::stored_point)
+                .collect();
+            page.retain(|point| Some(point.chunk_id) != after);
+            page.truncate(limit);
+            Ok(page)
+        }))
+    }
+
+    fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Hit>> {
+        let (name, query) = (collection.to_owned(), query.clone());
+        Box::pin(self.blocking(move |shared| {
+            shared.check_dims(
+                &*shared.find(&name)?,
+                &name,
+                std::iter::once(query.vector.len()),
+            )?;
+            let points = shared.read(&name, |collection, shard| {
+                shard.query(convert::search(&query, &collection.bm25))
+            })?;
+            Ok(points.into_iter().filter_map(convert::hit).collect())
+        }))
+    }
+}

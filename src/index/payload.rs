@@ -1,0 +1,231 @@
+//! What both engines agree on about a point's payload: its JSON, the fields
+//! that are indexed, and the languages of BM25.
+
+use serde_json::{Map, Value};
+
+use super::{Bm25Options, Payload};
+
+/// How a payload field is indexed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FieldIndex {
+    Uuid,
+    /// A keyword by which the engine lays out its storage: queries nearly
+    /// always name one tenant.
+    Tenant,
+    Keyword,
+    Integer,
+    Datetime,
+}
+
+/// The indexed fields. Indexes are made before the first point: HNSW graphs
+/// built earlier would know nothing of the filters.
+pub(super) const FIELD_INDEXES: [(&str, FieldIndex); 11] = [
+    ("note_id", FieldIndex::Uuid),
+    ("tenant_id", FieldIndex::Tenant),
+    ("project_id", FieldIndex::Keyword),
+    ("agent_id", FieldIndex::Keyword),
+    ("scope", FieldIndex::Keyword),
+    ("type", FieldIndex::Keyword),
+    ("key", FieldIndex::Keyword),
+    ("status", FieldIndex::Keyword),
+    ("revision", FieldIndex::Integer),
+    ("updated_at", FieldIndex::Datetime),
+    ("expires_at", FieldIndex::Datetime),
+];
+
+impl Payload {
+    /// The payload exactly as an engine stores it and gives it back: times as
+    /// RFC 3339 strings, fields without a value left out.
+    pub fn to_json(&self) -> Map<String, Value> {
+        let json = serde_json::to_value(self).expect("a payload has only string keys");
+        let Value::Object(mut map) = json else {
+            unreachable!("a struct is a JSON object")
+        };
+        for (field, score) in [
+            ("importance", self.labels.importance),
+            ("confidence", self.labels.confidence),
+        ] {
+            map.insert(field.into(), shortest_decimal(score));
+        }
+        map.retain(|_, value| !value.is_null());
+        map
+    }
+}
+
+/// 0.7 as 0.7, not as the double 0.699999988079071 that widening gives: a filter
+/// `>= 0.7` means what it says, and short decimals survive any JSON parser.
+fn shortest_decimal(score: f32) -> Value {
+    let widened: f64 = score
+        .to_string()
+        .parse()
+        .expect("Rust parses what it printed");
+    serde_json::Number::from_f64(widened).map_or(Value::Null, Value::Number)
+}
+
+/// The languages whose stemmer and stopwords both engines have. A server takes
+/// any other word for "neither" without a sound.
+const LANGUAGES: [&str; 29] = [
+    "arabic",
+    "azerbaijani",
+    "basque",
+    "bengali",
+    "catalan",
+    "chinese",
+    "danish",
+    "dutch",
+    "english",
+    "finnish",
+    "french",
+    "german",
+    "greek",
+    "hebrew",
+    "hinglish",
+    "hungarian",
+    "indonesian",
+    "italian",
+    "japanese",
+    "kazakh",
+    "nepali",
+    "norwegian",
+    "portuguese",
+    "romanian",
+    "russian",
+    "slovene",
+    "spanish",
+    "swedish",
+    "turkish",
+];
+
+/// The language that is none.
+pub(super) const NO_LANGUAGE: &str = "none";
+
+impl Bm25Options {
+    /// What is wrong with the options and what to write instead.
+    pub fn check(&self) -> Result<(), String> {
+        if self.language != NO_LANGUAGE && !LANGUAGES.contains(&self.language.as_str()) {
+            return Err(format!(
+                "storage.qdrant.bm25.language {:?} is unknown: use \"none\" or one of {}",
+                self.language,
+                LANGUAGES.join(", ")
+            ));
+        }
+        if !(self.k.is_finite() && self.k >= 0.0) {
+            return Err(format!(
+                "storage.qdrant.bm25.k is {}: use a number from 0 up, 1.2 is usual",
+                self.k
+            ));
+        }
+        if !(0.0..=1.0).contains(&self.b) {
+            return Err(format!(
+                "storage.qdrant.bm25.b is {}: use a number from 0 to 1, 0.75 is usual",
+                self.b
+            ));
+        }
+        if !(self.avg_len.is_finite() && self.avg_len > 0.0) {
+            return Err(format!(
+                "storage.qdrant.bm25.avg_len is {}: use the words of a usual chunk, like 256",
+                self.avg_len
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A payload for tests, with two fields unset and one score that is no number.
+#[cfg(test)]
+pub(super) fn test_payload() -> Payload {
+    let at = chrono::DateTime::from_timestamp_millis(1_709_209_800_250).expect("in range");
+    Payload {
+        note_id: uuid::Uuid::from_u128(1),
+        chunk_id: uuid::Uuid::from_u128(2),
+        chunk_index: 3,
+        start_offset: 4,
+        end_offset: 5,
+        status: "active".into(),
+        expires_at: None,
+        labels: crate::note::Labels {
+            tenant_id: "t".into(),
+            project_id: "p".into(),
+            agent_id: "a".into(),
+            scope: "s".into(),
+            kind: "fact".into(),
+            key: None,
+            importance: 0.7,
+            confidence: f32::NAN,
+            updated_at: at,
+        },
+        embedding_version: "v".into(),
+        revision: 9,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+
+    #[test]
+    fn what_has_no_value_is_left_out() {
+        let json = test_payload().to_json();
+        for field in ["key", "expires_at", "confidence"] {
+            assert!(!json.contains_key(field), "{field} is in {json:?}");
+        }
+        assert_eq!(json["type"], "fact");
+        assert_eq!(json["revision"], 9);
+    }
+
+    #[test]
+    fn times_are_rfc_3339_and_scores_short_decimals() {
+        let json = test_payload().to_json();
+        assert_eq!(json["updated_at"], "2024-02-29T12:30:00.250Z");
+        assert_eq!(json["importance"].to_string(), "0.7");
+    }
+
+    #[test]
+    fn options_that_no_engine_can_keep_are_refused_by_name() {
+        assert_eq!(Bm25Options::default().check(), Ok(()));
+        assert_eq!(
+            Bm25Options {
+                language: "none".into(),
+                ..Bm25Options::default()
+            }
+            .check(),
+            Ok(())
+        );
+        let wrong = [
+            (
+                "language",
+                Bm25Options {
+                    language: "klingon".into(),
+                    ..Bm25Options::default()
+                },
+            ),
+            (
+                "bm25.k",
+                Bm25Options {
+                    k: f64::NAN,
+                    ..Bm25Options::default()
+                },
+            ),
+            (
+                "bm25.b",
+                Bm25Options {
+                    b: 1.5,
+                    ..Bm25Options::default()
+                },
+            ),
+            (
+                "avg_len",
+                Bm25Options {
+                    avg_len: 0.0,
+                    ..Bm25Options::default()
+                },
+            ),
+        ];
+        for (key, options) in wrong {
+            let message = options.check().unwrap_err();
+            assert!(message.contains(key), "{message} does not name {key}");
+        }
+    }
+}

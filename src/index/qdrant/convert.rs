@@ -1,0 +1,470 @@
+//! ELF's types to the server's and back.
+
+use std::collections::{BTreeMap, HashMap};
+
+use qdrant_client::Payload;
+use qdrant_client::qdrant::r#match::MatchValue;
+use qdrant_client::qdrant::payload_index_params::IndexParams;
+use qdrant_client::qdrant::point_id::PointIdOptions;
+use qdrant_client::qdrant::vectors_config::Config as VectorsConfigKind;
+use qdrant_client::qdrant::{
+    self, BinaryQuantizationBuilder, CollectionInfo, Condition, CreateCollection,
+    CreateCollectionBuilder, DatetimeRange, Distance, Document, DocumentBuilder, FieldType,
+    KeywordIndexParamsBuilder, Modifier, NamedVectors, PointId, PointStruct, PrefetchQueryBuilder,
+    QueryPoints, QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint, RrfBuilder,
+    ScalarQuantizationBuilder, ScoredPoint, ScrollPoints, ScrollPointsBuilder,
+    SparseVectorParamsBuilder, SparseVectorsConfigBuilder, Timestamp, UpdateMode, UpsertPoints,
+    UpsertPointsBuilder, Value, Vector, VectorInput, VectorParamsBuilder, VectorsConfigBuilder,
+    VectorsSelector, vector_input,
+};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::json::{to_json, to_value};
+use crate::config::{self, Quantization};
+use crate::index::payload::FieldIndex;
+use crate::index::{
+    BM25, Bm25Options, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K, StoredPoint,
+    UpsertMode,
+};
+
+/// The value of `made_by` in a collection's metadata.
+const ELF: &str = "elf";
+
+/// Points in one request, at most: the server holds a shard's lock for one.
+const MAX_POINTS: usize = 512;
+
+/// Bytes in one request, about: some proxies pass no more.
+const MAX_BYTES: usize = 4 << 20;
+
+/// A request to make `name`; the payload indexes are requests of their own.
+pub(super) fn create_collection(
+    name: &str,
+    spec: &CollectionSpec,
+    settings: &config::Qdrant,
+    timeout_secs: u64,
+) -> CreateCollection {
+    let mut vectors = VectorsConfigBuilder::default();
+    let dense =
+        VectorParamsBuilder::new(spec.dim as u64, Distance::Cosine).on_disk(settings.on_disk);
+    vectors.add_named_vector_params(DENSE, dense);
+    let mut sparse = SparseVectorsConfigBuilder::default();
+    sparse.add_named_vector_params(
+        BM25,
+        SparseVectorParamsBuilder::default().modifier(Modifier::Idf),
+    );
+    let metadata: HashMap<String, Value> = [
+        ("made_by", json!(ELF)),
+        ("embedding_version", json!(spec.embedding_version)),
+        ("bm25", json!(spec.bm25)),
+    ]
+    .into_iter()
+    .map(|(key, json)| (key.to_owned(), to_value(json)))
+    .collect();
+
+    let mut request = CreateCollectionBuilder::new(name)
+        .vectors_config(vectors)
+        .sparse_vectors_config(sparse)
+        .timeout(timeout_secs);
+    if let Some(shards) = settings.shard_number {
+        request = request.shard_number(shards);
+    }
+    if let Some(copies) = settings.replication_factor {
+        request = request.replication_factor(copies);
+    }
+    if let Some(copies) = settings.write_consistency_factor {
+        request = request.write_consistency_factor(copies);
+    }
+    request = match settings.quantization {
+        Quantization::None => request,
+        // 0.99 cuts the outliers off, which would cost every other value precision.
+        Quantization::Scalar => request.quantization_config(
+            ScalarQuantizationBuilder::default()
+                .quantile(0.99)
+                .always_ram(true),
+        ),
+        Quantization::Binary => request.quantization_config(BinaryQuantizationBuilder::new(true)),
+    };
+    let mut request = request.build();
+    request.metadata = metadata;
+    request
+}
+
+/// The type and parameters of a payload index.
+pub(super) fn field_index(index: FieldIndex) -> (FieldType, Option<IndexParams>) {
+    match index {
+        FieldIndex::Uuid => (FieldType::Uuid, None),
+        FieldIndex::Keyword => (FieldType::Keyword, None),
+        FieldIndex::Integer => (FieldType::Integer, None),
+        FieldIndex::Datetime => (FieldType::Datetime, None),
+        FieldIndex::Tenant => {
+            let params = KeywordIndexParamsBuilder::default().is_tenant(true).build();
+            (
+                FieldType::Keyword,
+                Some(IndexParams::KeywordIndexParams(params)),
+            )
+        }
+    }
+}
+
+/// The spec of a collection that ELF made; `None` for any other.
+pub(super) fn spec(info: &CollectionInfo) -> Option<CollectionSpec> {
+    let config = info.config.as_ref()?;
+    let text = |key: &str| config.metadata.get(key)?.as_str().cloned();
+    if text("made_by")? != ELF {
+        return None;
+    }
+    let params = config.params.as_ref()?;
+    params.sparse_vectors_config.as_ref()?.map.get(BM25)?;
+    let VectorsConfigKind::ParamsMap(vectors) = params.vectors_config.as_ref()?.config.as_ref()?
+    else {
+        return None;
+    };
+    let dense = vectors.map.get(DENSE)?;
+    if dense.distance() != Distance::Cosine {
+        return None;
+    }
+    Some(CollectionSpec {
+        dim: usize::try_from(dense.size).ok()?,
+        bm25: serde_json::from_value(to_json(config.metadata.get("bm25")?.clone())).ok()?,
+        embedding_version: text("embedding_version")?,
+    })
+}
+
+/// How the server turns texts of one collection into BM25 vectors.
+pub(super) struct Bm25Document {
+    options: HashMap<String, Value>,
+}
+
+impl Bm25Document {
+    pub(super) fn new(bm25: &Bm25Options) -> Self {
+        // The server knows `none` as no stemmer and no stopwords.
+        let options = [
+            ("language", json!(bm25.language)),
+            ("k", json!(bm25.k)),
+            ("b", json!(bm25.b)),
+            ("avg_len", json!(bm25.avg_len)),
+        ];
+        Self {
+            options: options
+                .into_iter()
+                .map(|(key, json)| (key.to_owned(), to_value(json)))
+                .collect(),
+        }
+    }
+
+    fn of(&self, text: &str) -> Document {
+        DocumentBuilder::new(text, "qdrant/bm25")
+            .options(self.options.clone())
+            .build()
+    }
+}
+
+/// Points that go in one request.
+pub(super) struct Batch {
+    /// Stored points of a revision above this are left alone; `None` leaves
+    /// every stored point alone.
+    revision: Option<i64>,
+    points: Vec<Point>,
+}
+
+/// Splits points into requests: one condition per request, so one revision, and
+/// no request too large.
+pub(super) fn batches(points: Vec<Point>, mode: UpsertMode) -> Vec<Batch> {
+    let mut by_revision: BTreeMap<Option<i64>, Vec<Point>> = BTreeMap::new();
+    for point in points {
+        let revision = match mode {
+            UpsertMode::NotNewer => Some(point.payload.revision),
+            UpsertMode::InsertOnly => None,
+        };
+        by_revision.entry(revision).or_default().push(point);
+    }
+    let mut batches = Vec::new();
+    for (revision, points) in by_revision {
+        let mut batch = Batch {
+            revision,
+            points: Vec::new(),
+        };
+        let mut bytes = 0;
+        for point in points {
+            let more = bytes_of(&point);
+            let full = batch.points.len() == MAX_POINTS
+                || (bytes + more > MAX_BYTES && !batch.points.is_empty());
+            if full {
+                batches.push(std::mem::replace(
+                    &mut batch,
+                    Batch {
+                        revision,
+                        points: Vec::new(),
+                    },
+                ));
+                bytes = 0;
+            }
+            bytes += more;
+            batch.points.push(point);
+        }
+        batches.push(batch);
+    }
+    batches
+}
+
+/// About what a point takes on the wire.
+fn bytes_of(point: &Point) -> usize {
+    const PAYLOAD_AND_OPTIONS: usize = 1024;
+    point.vector.len() * size_of::<f32>() + point.text.len() + PAYLOAD_AND_OPTIONS
+}
+
+pub(super) fn upsert(
+    collection: &str,
+    batch: Batch,
+    bm25: &Bm25Document,
+    timeout_secs: u64,
+) -> UpsertPoints {
+    let points = batch
+        .points
+        .into_iter()
+        .map(|point| point_struct(point, bm25))
+        .collect::<Vec<_>>();
+    let request = UpsertPointsBuilder::new(collection, points)
+        .wait(true)
+        .timeout(timeout_secs);
+    match batch.revision {
+        None => request.update_mode(UpdateMode::InsertOnly).build(),
+        Some(revision) => {
+            let not_newer = Range {
+                lte: Some(revision as f64),
+                ..Range::default()
+            };
+            request
+                .update_filter(qdrant::Filter::must([Condition::range(
+                    "revision", not_newer,
+                )]))
+                .build()
+        }
+    }
+}
+
+fn point_struct(point: Point, bm25: &Bm25Document) -> PointStruct {
+    let vectors = NamedVectors::default()
+        .add_vector(DENSE, Vector::new_dense(point.vector))
+        .add_vector(BM25, bm25.of(&point.text));
+    let payload: HashMap<String, Value> = point
+        .payload
+        .to_json()
+        .into_iter()
+        .map(|(key, json)| (key, to_value(json)))
+        .collect();
+    PointStruct::new(
+        point_id(point.payload.chunk_id),
+        vectors,
+        Payload::from(payload),
+    )
+}
+
+fn point_id(id: Uuid) -> PointId {
+    PointId {
+        point_id_options: Some(PointIdOptions::Uuid(id.to_string())),
+    }
+}
+
+fn chunk_id(id: Option<PointId>) -> Option<Uuid> {
+    match id?.point_id_options? {
+        PointIdOptions::Uuid(id) => id.parse().ok(),
+        // ELF writes none; a foreign point in the collection is nobody's chunk.
+        PointIdOptions::Num(_) => None,
+    }
+}
+
+/// Every field of the filter must match; an empty one matches every point.
+pub(super) fn filter(filter: &Filter) -> qdrant::Filter {
+    let mut must = Vec::new();
+    if let Some(notes) = &filter.note_ids {
+        let strings = notes.iter().map(Uuid::to_string).collect();
+        must.push(Condition::matches(
+            "note_id",
+            MatchValue::Keywords(RepeatedStrings { strings }),
+        ));
+    }
+    if let Some(revision) = filter.revision_below {
+        must.push(Condition::range(
+            "revision",
+            Range {
+                lt: Some(revision as f64),
+                ..Range::default()
+            },
+        ));
+    }
+    for (field, keyword) in &filter.keywords {
+        // Said in full: from a bare string with a space in it the client makes a
+        // full-text match.
+        must.push(Condition::matches(
+            field,
+            MatchValue::Keyword(keyword.clone()),
+        ));
+    }
+    if let Some(now) = filter.live_at {
+        let now = Timestamp {
+            seconds: now.timestamp(),
+            nanos: now.timestamp_subsec_nanos() as i32,
+        };
+        let later = DatetimeRange {
+            gt: Some(now),
+            ..DatetimeRange::default()
+        };
+        let never_or_later = [
+            Condition::is_empty("expires_at"),
+            Condition::datetime_range("expires_at", later),
+        ];
+        must.push(qdrant::Filter::should(never_or_later).into());
+    }
+    qdrant::Filter::must(must)
+}
+
+pub(super) fn scroll(
+    collection: &str,
+    after: Option<Uuid>,
+    limit: usize,
+    with_vectors: bool,
+    timeout_secs: u64,
+) -> ScrollPoints {
+    // One more, for the page begins with `after` itself.
+    let limit = u32::try_from(limit.saturating_add(1)).unwrap_or(u32::MAX);
+    let mut request = ScrollPointsBuilder::new(collection)
+        .limit(limit)
+        .with_payload(true)
+        .timeout(timeout_secs);
+    if let Some(after) = after {
+        request = request.offset(point_id(after));
+    }
+    if with_vectors {
+        request = request.with_vectors(VectorsSelector {
+            names: vec![DENSE.into()],
+        });
+    }
+    request.build()
+}
+
+pub(super) fn stored_point(point: RetrievedPoint) -> Option<StoredPoint> {
+    let chunk_id = chunk_id(point.id)?;
+    let payload = point
+        .payload
+        .into_iter()
+        .map(|(key, value)| (key, to_json(value)))
+        .collect();
+    let dense = point
+        .vectors
+        .and_then(|vectors| vectors.get_vector_by_name(DENSE));
+    let vector = dense.and_then(|vector| match vector {
+        qdrant::vector_output::Vector::Dense(dense) => Some(dense.data),
+        _ => None,
+    });
+    Some(StoredPoint {
+        chunk_id,
+        payload,
+        vector,
+    })
+}
+
+pub(super) fn search(
+    collection: &str,
+    query: &Query,
+    bm25: &Bm25Document,
+    timeout_secs: u64,
+) -> QueryPoints {
+    let candidates = query.candidates.max(query.limit) as u64;
+    let ranking = |using: &str, input: VectorInput| {
+        PrefetchQueryBuilder::default()
+            .query(qdrant::Query::new_nearest(input))
+            .using(using)
+            .filter(filter(&query.filter))
+            .limit(candidates)
+            .build()
+    };
+    let words = VectorInput {
+        variant: Some(vector_input::Variant::Document(bm25.of(&query.text))),
+    };
+    QueryPointsBuilder::new(collection)
+        .prefetch(vec![
+            ranking(DENSE, VectorInput::new_dense(query.vector.clone())),
+            ranking(BM25, words),
+        ])
+        .query(qdrant::Query::new_rrf(RrfBuilder::with_k(RRF_K)))
+        .limit(query.limit as u64)
+        .with_payload(false)
+        .timeout(timeout_secs)
+        .build()
+}
+
+pub(super) fn hit(point: ScoredPoint) -> Option<Hit> {
+    Some(Hit {
+        chunk_id: chunk_id(point.id)?,
+        score: point.score,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::payload::test_payload;
+
+    fn point(revision: i64, dim: usize) -> Point {
+        let mut payload = test_payload();
+        payload.revision = revision;
+        Point {
+            payload,
+            vector: vec![0.0; dim],
+            text: String::new(),
+        }
+    }
+
+    fn shape(batches: &[Batch]) -> Vec<(Option<i64>, usize)> {
+        batches
+            .iter()
+            .map(|batch| (batch.revision, batch.points.len()))
+            .collect()
+    }
+
+    #[test]
+    fn a_request_holds_one_revision() {
+        let points = vec![point(2, 4), point(1, 4), point(2, 4)];
+        assert_eq!(
+            shape(&batches(points.clone(), UpsertMode::NotNewer)),
+            [(Some(1), 1), (Some(2), 2)]
+        );
+        assert_eq!(shape(&batches(points, UpsertMode::InsertOnly)), [(None, 3)]);
+    }
+
+    #[test]
+    fn a_large_upsert_is_split_and_loses_no_point() {
+        assert_eq!(
+            shape(&batches(vec![point(1, 4); 1100], UpsertMode::NotNewer)),
+            [(Some(1), 512), (Some(1), 512), (Some(1), 76)]
+        );
+        // 1 MB each
+        let sizes = shape(&batches(
+            vec![point(1, 256 * 1024); 10],
+            UpsertMode::InsertOnly,
+        ));
+        assert_eq!(sizes.iter().map(|(_, points)| points).sum::<usize>(), 10);
+        assert!(sizes.iter().all(|(_, points)| *points <= 4), "{sizes:?}");
+        // one that is too large for any request still goes
+        assert_eq!(
+            shape(&batches(
+                vec![point(1, 2 * 1024 * 1024)],
+                UpsertMode::InsertOnly
+            )),
+            [(None, 1)]
+        );
+    }
+
+    #[test]
+    fn a_keyword_with_a_space_is_still_a_keyword() {
+        let keywords = BTreeMap::from([("scope".to_owned(), "my team".to_owned())]);
+        let filter = filter(&Filter {
+            keywords,
+            ..Filter::default()
+        });
+        let printed = format!("{filter:?}");
+        assert!(printed.contains("Keyword(\"my team\")"), "{printed}");
+    }
+}

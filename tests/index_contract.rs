@@ -1,0 +1,64 @@
+//! What every vector engine must do, run against each that there is: always the
+//! one in-process, and a Qdrant server when there is one.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "support/qdrant_server.rs"]
+mod qdrant_server;
+
+#[cfg(feature = "embedded")]
+#[path = "index_contract/embedded_only.rs"]
+mod embedded_only;
+#[path = "index_contract/promises.rs"]
+mod promises;
+#[path = "index_contract/server_only.rs"]
+mod server_only;
+#[path = "index_contract/setup.rs"]
+mod setup;
+
+/// One test per engine and promise. A test of an engine that is not there ends
+/// at once; which engines were there is said once, by `engines`.
+macro_rules! contract {
+    ($($promise:ident)*) => {
+        #[cfg(feature = "embedded")]
+        mod embedded {
+            $(#[test] fn $promise() { crate::setup::on_embedded(crate::promises::$promise); })*
+        }
+        mod server {
+            $(#[test] fn $promise() { crate::setup::on_server(crate::promises::$promise); })*
+        }
+    };
+}
+
+contract! {
+    making_a_collection_twice_keeps_the_first
+    a_spec_comes_back_as_it_was_given
+    an_unknown_collection_is_none_or_not_found
+    an_unknown_language_is_refused
+    points_come_back_as_they_were_written
+    an_older_revision_never_replaces_a_newer_one
+    points_of_one_upsert_are_judged_each_by_its_revision
+    the_same_upsert_twice_changes_nothing
+    insert_only_never_replaces
+    delete_takes_only_what_is_older
+    an_empty_list_of_notes_matches_nothing
+    filters_match_keywords_and_expiry
+    an_alias_is_as_good_as_a_name
+    an_alias_to_nowhere_leaves_the_old_one
+    dropping_a_collection_twice_is_no_error
+    no_search_fails_while_its_alias_is_swapped
+    scroll_gives_every_point_once_in_order
+    a_large_upsert_is_written_whole
+    search_finds_by_meaning_and_by_exact_word
+    what_both_rankings_find_comes_first
+    a_text_without_words_is_still_found_by_meaning
+    search_never_leaves_its_filter
+    language_none_stems_nothing
+    a_wrong_dimension_is_refused
+    concurrent_writers_lose_nothing
+}
+
+#[test]
+fn engines() {
+    setup::say_engines();
+}

@@ -1,0 +1,280 @@
+//! What only the engine in this process can meet: its folder, and the end of its
+//! process.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use elf::index::{IndexError, UpsertMode, connect};
+
+use crate::qdrant_server;
+use crate::setup::{assert_same_direction, block_on, direction, id, point, query, settings, spec};
+
+fn at(dir: &Path) -> elf::config::Qdrant {
+    settings(&format!("embedded:{}", dir.display()))
+}
+
+#[test]
+fn a_folder_keeps_everything_when_it_is_opened_again() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        let points: Vec<_> = (0..50)
+            .map(|n| point(n, direction(n), "some words"))
+            .collect();
+        let before = {
+            let index = connect(&at(dir.path())).await.unwrap();
+            index.create_collection("notes__1", &spec()).await.unwrap();
+            index.create_collection("notes__2", &spec()).await.unwrap();
+            index.point_alias("notes", "notes__1").await.unwrap();
+            index
+                .upsert("notes", points.clone(), UpsertMode::NotNewer)
+                .await
+                .unwrap();
+            index.drop_collection("notes__2").await.unwrap();
+            index.scroll("notes", None, 100, true).await.unwrap()
+        };
+        let index = connect(&at(dir.path())).await.unwrap();
+        assert_eq!(
+            index.resolve("notes").await.unwrap().as_deref(),
+            Some("notes__1")
+        );
+        assert_eq!(index.collection("notes__2").await.unwrap(), None);
+        assert_eq!(
+            index.collection("notes").await.unwrap().unwrap().spec,
+            Some(spec())
+        );
+        assert_eq!(
+            index.scroll("notes", None, 100, true).await.unwrap(),
+            before
+        );
+        let hits = index
+            .search("notes", &query(direction(7), "words"))
+            .await
+            .unwrap();
+        assert_eq!(hits.len(), 10);
+        // Versions go on where they were: an update is not taken for an old one.
+        index
+            .upsert(
+                "notes",
+                vec![point(7, direction(8), "new")],
+                UpsertMode::NotNewer,
+            )
+            .await
+            .unwrap();
+        let after = index.scroll("notes", None, 100, true).await.unwrap();
+        let seven = after.iter().find(|point| point.chunk_id == id(7)).unwrap();
+        assert_same_direction(seven.vector.as_ref().unwrap(), &direction(8));
+    });
+}
+
+#[test]
+fn a_second_opener_is_told_who_has_the_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        let index = connect(&at(dir.path())).await.unwrap();
+        let error = connect(&at(dir.path())).await.err().unwrap();
+        assert!(matches!(error, IndexError::Refused { .. }), "{error:?}");
+        let pid = std::process::id().to_string();
+        assert!(
+            error.to_string().contains(&pid),
+            "{error} does not name process {pid}"
+        );
+        drop(index);
+        connect(&at(dir.path())).await.unwrap();
+    });
+}
+
+#[test]
+fn what_a_crash_left_half_made_is_swept() {
+    let dir = tempfile::tempdir().unwrap();
+    let collections = dir.path().join("collections");
+    for half in [".new-notes__1/shard/wal", ".dropped-notes__0/shard"] {
+        std::fs::create_dir_all(collections.join(half)).unwrap();
+    }
+    std::fs::write(dir.path().join("aliases.draft"), "{").unwrap();
+    block_on(async {
+        let index = connect(&at(dir.path())).await.unwrap();
+        index.create_collection("notes__1", &spec()).await.unwrap();
+        let names: Vec<_> = std::fs::read_dir(&collections)
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        assert_eq!(names, ["notes__1"]);
+    });
+}
+
+#[test]
+fn a_broken_collection_is_named_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let broken = dir.path().join("collections/notes__1");
+    std::fs::create_dir_all(&broken).unwrap();
+    let error = block_on(connect(&at(dir.path())))
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains("notes__1") && error.contains("elf rebuild"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_name_that_is_no_folder_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        let index = connect(&at(dir.path())).await.unwrap();
+        for name in ["", "../up", ".hidden", "a/b", "ü"] {
+            let error = index.create_collection(name, &spec()).await.unwrap_err();
+            assert!(
+                matches!(error, IndexError::Refused { .. }),
+                "{name:?}: {error:?}"
+            );
+        }
+    });
+}
+
+/// Both engines turn the same texts into the same ranking.
+#[test]
+fn bm25_ranks_as_a_server_does() {
+    let Some(url) = qdrant_server::url() else {
+        return;
+    };
+    let texts = [
+        "The pump was repaired; the pump runs, the pump hums.",
+        "A pump, once.",
+        "Pumping water uphill takes a pump, a hose, patience, and a great deal of power all day long.",
+        "Überraschung: naïve café pumps — 東京の水",
+        "no such thing here",
+        "E-mail pump@example.org about part no. 4711/b.",
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let name = format!("elf_contract_{}", uuid::Uuid::new_v4().simple());
+    block_on(async {
+        let mut of_engines = Vec::new();
+        for settings in [at(dir.path()), settings(url)] {
+            let index = connect(&settings).await.unwrap();
+            index.create_collection(&name, &spec()).await.unwrap();
+            let mut points = Vec::new();
+            for (n, text) in texts.iter().enumerate() {
+                // Each further from the query than the one before: the dense
+                // ranking is the same in both, so the fused scores are the same
+                // if and only if the words rank the same.
+                points.push(point(n as u64, [1.0, n as f32, 0.0, 0.0], text));
+            }
+            index
+                .upsert(&name, points, UpsertMode::NotNewer)
+                .await
+                .unwrap();
+            let mut rankings = Vec::new();
+            for words in [
+                "pump",
+                "pump water",
+                "café",
+                "4711",
+                "東京の水",
+                "example.org power",
+            ] {
+                let hits = index
+                    .search(&name, &query([1.0, 0.0, 0.0, 0.0], words))
+                    .await
+                    .unwrap();
+                let mut ranking: Vec<_> = hits
+                    .iter()
+                    .map(|hit| (hit.score.to_bits(), hit.chunk_id))
+                    .collect();
+                ranking.sort();
+                rankings.push((words, ranking));
+            }
+            index.drop_collection(&name).await.unwrap();
+            of_engines.push(rankings);
+        }
+        assert_eq!(of_engines[0], of_engines[1]);
+    });
+}
+
+/// Writes point after point in a child process and kills it in the middle.
+#[test]
+fn what_was_answered_survives_kill_9() {
+    const ANSWERS: usize = 40;
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "embedded_only::child_that_writes",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env("ELF_TEST_CHILD_DIR", dir.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut answered = Vec::new();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        answered.extend(
+            line.unwrap()
+                .strip_prefix("answered ")
+                .map(|n| n.parse::<u64>().unwrap()),
+        );
+        if answered.len() == ANSWERS {
+            child.kill().unwrap();
+        }
+    }
+    child.wait().unwrap();
+    assert!(answered.len() >= ANSWERS);
+
+    block_on(async {
+        let index = connect(&at(dir.path())).await.unwrap();
+        let stored = index.scroll("notes", None, 100_000, true).await.unwrap();
+        for n in answered {
+            let found = stored.iter().find(|point| point.chunk_id == id(n));
+            let found = found.unwrap_or_else(|| panic!("point {n} was answered and is gone"));
+            assert_same_direction(found.vector.as_ref().unwrap(), &direction(n));
+            assert_eq!(
+                found.payload,
+                point(n, direction(n), &text(n)).payload.to_json()
+            );
+            let hits = index
+                .search("notes", &query(direction(n), &text(n)))
+                .await
+                .unwrap();
+            assert_eq!(hits[0].chunk_id, id(n));
+        }
+        // And it can be written to.
+        index
+            .upsert(
+                "notes",
+                vec![point(0, direction(0), "x")],
+                UpsertMode::NotNewer,
+            )
+            .await
+            .unwrap();
+    });
+}
+
+fn text(n: u64) -> String {
+    format!("word{n}")
+}
+
+#[test]
+#[ignore = "the child of what_was_answered_survives_kill_9"]
+fn child_that_writes() {
+    let Some(dir) = std::env::var_os("ELF_TEST_CHILD_DIR") else {
+        return;
+    };
+    block_on(async {
+        let index = connect(&at(Path::new(&dir))).await.unwrap();
+        index.create_collection("notes", &spec()).await.unwrap();
+        let write = async |start: u64| {
+            for n in (start..).step_by(3) {
+                let one = vec![point(n, direction(n), &text(n))];
+                index
+                    .upsert("notes", one, UpsertMode::NotNewer)
+                    .await
+                    .unwrap();
+                println!("answered {n}");
+            }
+        };
+        // Three at once, so that some share a flush.
+        futures::join!(write(0), write(1), write(2));
+    });
+}

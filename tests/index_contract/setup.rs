@@ -1,0 +1,228 @@
+//! Engines to test, points to put in them.
+
+use std::future::Future;
+use std::io::Write;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use elf::config::{Qdrant, Quantization};
+use elf::index::{
+    Bm25Options, CollectionSpec, Filter, Hit, Payload, Point, Query, StoredPoint, VectorIndex,
+};
+use elf::note::{Labels, chunk_id};
+use uuid::Uuid;
+
+use crate::qdrant_server;
+
+/// Floats in a test vector.
+pub const DIM: usize = 4;
+
+/// An engine with a name for a collection that nobody else has.
+pub struct Bench {
+    pub index: Arc<dyn VectorIndex>,
+    pub name: String,
+}
+
+impl Bench {
+    /// Makes the collection.
+    pub async fn create(&self) {
+        self.index
+            .create_collection(&self.name, &spec())
+            .await
+            .unwrap();
+    }
+
+    /// A second name beside the bench's own.
+    pub fn other(&self, suffix: &str) -> String {
+        format!("{}_{suffix}", self.name)
+    }
+
+    pub async fn count(&self, filter: &Filter) -> u64 {
+        self.index.count(&self.name, filter).await.unwrap()
+    }
+
+    pub async fn all(&self) -> Vec<StoredPoint> {
+        self.index
+            .scroll(&self.name, None, 1000, true)
+            .await
+            .unwrap()
+    }
+
+    pub async fn search(&self, query: &Query) -> Vec<Hit> {
+        self.index.search(&self.name, query).await.unwrap()
+    }
+}
+
+type Run = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Keeps a promise to a bench.
+pub trait Promise {
+    fn run(self, bench: Bench) -> Run;
+}
+
+impl<F: FnOnce(Bench) -> R, R: Future<Output = ()> + 'static> Promise for F {
+    fn run(self, bench: Bench) -> Run {
+        Box::pin(self(bench))
+    }
+}
+
+#[cfg(feature = "embedded")]
+pub fn on_embedded(promise: impl Promise) {
+    let dir = tempfile::tempdir().unwrap();
+    run(&format!("embedded:{}", dir.path().display()), promise);
+}
+
+pub fn on_server(promise: impl Promise) {
+    if let Some(url) = qdrant_server::url() {
+        run(url, promise);
+    }
+}
+
+fn run(url: &str, promise: impl Promise) {
+    let url = url.to_owned();
+    block_on(async move {
+        let index = elf::index::connect(&settings(&url)).await.unwrap();
+        let name = format!("elf_contract_{}", Uuid::new_v4().simple());
+        promise
+            .run(Bench {
+                index: index.clone(),
+                name: name.clone(),
+            })
+            .await;
+        for made in [name.clone(), format!("{name}_a"), format!("{name}_b")] {
+            index.drop_collection(&made).await.unwrap();
+        }
+    });
+}
+
+pub fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(work)
+}
+
+/// Says on stderr, past the test harness's capture, and in `.elf/engines.txt`
+/// which engines the suite runs against.
+pub fn say_engines() {
+    let mut engines = Vec::new();
+    if cfg!(feature = "embedded") {
+        engines.push("embedded (qdrant-edge 0.7.2)".to_owned());
+    }
+    if let Some(url) = qdrant_server::url() {
+        let index = block_on(async { elf::index::connect(&settings(url)).await.unwrap() });
+        engines.push(index.describe());
+    }
+    let line = format!("index contract: ran against {}\n", engines.join(", "));
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(".elf");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("engines.txt"), line).unwrap();
+}
+
+pub fn settings(url: &str) -> Qdrant {
+    Qdrant {
+        url: url.into(),
+        api_key: None,
+        collection: "notes".into(),
+        shard_number: None,
+        replication_factor: None,
+        write_consistency_factor: None,
+        on_disk: true,
+        quantization: Quantization::None,
+        bm25: Bm25Options::default(),
+        timeout_ms: 30_000,
+    }
+}
+
+pub fn spec() -> CollectionSpec {
+    CollectionSpec {
+        dim: DIM,
+        bm25: Bm25Options::default(),
+        embedding_version: "test".into(),
+    }
+}
+
+pub fn noon() -> DateTime<Utc> {
+    DateTime::from_timestamp(1_709_208_000, 123_456_000).unwrap()
+}
+
+/// The note whose number is `n`.
+pub fn note(n: u64) -> Uuid {
+    Uuid::from_u64_pair(n, 0)
+}
+
+/// The first chunk of note `n` at revision 1.
+pub fn point(n: u64, vector: [f32; DIM], text: &str) -> Point {
+    let note_id = note(n);
+    Point {
+        payload: Payload {
+            note_id,
+            chunk_id: chunk_id(note_id, 0),
+            chunk_index: 0,
+            start_offset: 0,
+            end_offset: text.len() as u64,
+            status: "active".into(),
+            expires_at: None,
+            labels: Labels {
+                tenant_id: "tenant".into(),
+                project_id: "project".into(),
+                agent_id: "agent".into(),
+                scope: "my team".into(),
+                kind: "fact".into(),
+                key: None,
+                importance: 0.7,
+                confidence: 0.1,
+                updated_at: noon(),
+            },
+            embedding_version: "test".into(),
+            revision: 1,
+        },
+        vector: vector.to_vec(),
+        text: text.into(),
+    }
+}
+
+/// The id of the point that [`point`] makes.
+pub fn id(n: u64) -> Uuid {
+    chunk_id(note(n), 0)
+}
+
+pub fn at_revision(revision: i64, mut point: Point) -> Point {
+    point.payload.revision = revision;
+    point
+}
+
+/// A vector like no other of another `n`, as far as four floats go.
+pub fn direction(n: u64) -> [f32; DIM] {
+    let angle = n as f32 * 0.37;
+    [angle.cos(), angle.sin(), (angle * 1.7).cos(), 0.5]
+}
+
+pub fn query(vector: [f32; DIM], text: &str) -> Query {
+    Query {
+        vector: vector.to_vec(),
+        text: text.into(),
+        filter: Filter::default(),
+        limit: 10,
+        candidates: 20,
+    }
+}
+
+pub fn ids(hits: &[Hit]) -> Vec<Uuid> {
+    hits.iter().map(|hit| hit.chunk_id).collect()
+}
+
+/// Whether `stored` is `given`, scaled to length 1.
+pub fn assert_same_direction(stored: &[f32], given: &[f32]) {
+    assert_eq!(stored.len(), given.len());
+    let length = given.iter().map(|x| x * x).sum::<f32>().sqrt();
+    for (stored, given) in stored.iter().zip(given) {
+        let wanted = given / length;
+        assert!((stored - wanted).abs() < 1e-5, "{stored} is not {wanted}");
+    }
+}
