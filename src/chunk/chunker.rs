@@ -1,0 +1,363 @@
+//! Cuts a note into chunks.
+
+use std::sync::Arc;
+
+use super::cuts::{self, Cut};
+use super::tokenizer::Tokenizer;
+use super::window::Window;
+use super::words::Words;
+use super::{Chunk, ChunkError};
+use crate::config;
+
+/// Less room than this is a mistake, not a setting: chunks would be fragments
+/// of words.
+const LEAST_ROOM: usize = super::words::MOST_TOKENS_OF_A_WORD;
+
+/// Text of less than a token in so many bytes is no language: base64 that the
+/// vocabulary does not know, control characters that are dropped, a column of
+/// blanks. A chunk of it ends here even if it has tokens left.
+const MOST_BYTES_PER_TOKEN: usize = 16;
+
+/// Where counts in the running text are only near to those of a chunk by itself
+/// (the first word of a chunk loses its space), so much is left free: a second
+/// count of a chunk costs more than a chunk that is 0.4% shorter.
+const SLACK_TOKENS: usize = 2;
+
+/// Turns texts into chunks. The same text always gives the same chunks.
+///
+/// What holds for the chunks of a text:
+/// - They are slices at character boundaries, trimmed of whitespace, in the
+///   order of the text: each starts behind the start and ends behind the end of
+///   the one before.
+/// - Text that is in no chunk is whitespace. A text of whitespace has no chunks.
+/// - Each holds `max_tokens` at most, counted exactly as it will be sent.
+/// - What a chunk shares with the one before, if anything, counts
+///   `overlap_tokens` at most by itself, without prefix and special tokens.
+///   It begins with a sentence, or with a word where the last sentence is longer
+///   than the overlap. It is less than three quarters of a chunk, whatever
+///   `overlap_tokens` says, and less where the next sentence would not fit
+///   otherwise.
+/// - A sentence is cut only if it is longer than a chunk, and a grapheme only if
+///   it is.
+///
+/// Time is linear in the text, memory in the size of a chunk (and the chunks).
+#[derive(Debug)]
+pub struct Chunker {
+    tokenizer: Arc<Tokenizer>,
+    prefix: String,
+    /// Tokens of a chunk that are not its text's: prefix and special tokens.
+    fixed_tokens: usize,
+    /// Whether `fixed_tokens` is exact whatever text follows.
+    prefix_is_apart: bool,
+    enabled: bool,
+    max_tokens: usize,
+    /// Tokens of text in a chunk at most.
+    room: usize,
+    /// Bytes of text in a chunk at most.
+    max_bytes: usize,
+    overlap: usize,
+}
+
+impl Chunker {
+    /// A chunker that counts with `tokenizer` what will be sent: every chunk
+    /// behind `document_prefix`. Fails if the settings leave no room for text.
+    pub fn new(
+        tokenizer: Arc<Tokenizer>,
+        settings: &config::Chunking,
+        document_prefix: &str,
+    ) -> Result<Self, ChunkError> {
+        let special_tokens = tokenizer.special_tokens();
+        let prefix_tokens = tokenizer.count_plain(document_prefix)?;
+        let fixed_tokens = special_tokens + prefix_tokens;
+        let room = settings.max_tokens.saturating_sub(fixed_tokens);
+        if room < LEAST_ROOM {
+            return Err(ChunkError::NoRoom {
+                max_tokens: settings.max_tokens,
+                special_tokens,
+                prefix_tokens,
+                least: LEAST_ROOM,
+            });
+        }
+        Ok(Self {
+            prefix_is_apart: document_prefix.is_empty()
+                || (tokenizer.is_word_local() && document_prefix.ends_with(Words::separates)),
+            prefix: document_prefix.to_owned(),
+            fixed_tokens,
+            enabled: settings.enabled,
+            max_tokens: settings.max_tokens,
+            room,
+            max_bytes: room * MOST_BYTES_PER_TOKEN,
+            // Beyond this most of the work would go into text seen before.
+            overlap: settings.overlap_tokens.min(room * 3 / 4),
+            tokenizer,
+        })
+    }
+
+    /// The tokenizer that counts.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The chunks of `text`, in its order. Uses the processor for long texts:
+    /// call it from a thread that may block.
+    pub fn chunk(&self, text: &str) -> Result<Vec<Chunk>, ChunkError> {
+        let text = text.trim_end();
+        let mut start = text.len() - text.trim_start().len();
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut window = Window::new(&self.tokenizer, text, start);
+        if let Some(chunk) = self.whole(&mut window, start)? {
+            return Ok(vec![chunk]);
+        }
+        let mut chunks = Vec::new();
+        // Text before `done` is in a chunk.
+        let mut done = start;
+        loop {
+            // The overlap and the next sentence have to be known as well.
+            window.look_ahead(start, 2 * self.room, 2 * self.max_bytes)?;
+            let (chunk, cut) = match self.cut(&window, start, done)? {
+                Some(found) => found,
+                None => match self.cut(&window, done, done)? {
+                    Some(found) => found,
+                    None => self.cut_inside_unit(&window, done)?,
+                },
+            };
+            chunks.push(chunk);
+            if cut.next >= text.len() {
+                return Ok(chunks);
+            }
+            window.look_ahead(cut.next, self.room, self.max_bytes)?;
+            done = cut.next;
+            start = self.overlap_start(&window, chunk, cut)?;
+            window.forget_before(start);
+        }
+    }
+
+    /// The whole text as one chunk, if it fits.
+    fn whole(&self, window: &mut Window, start: usize) -> Result<Option<Chunk>, ChunkError> {
+        // A chunk of one token a kilobyte would be useless, unless it was asked
+        // for.
+        let max_bytes = if self.enabled {
+            self.max_bytes
+        } else {
+            usize::MAX
+        };
+        let end = window.text().len();
+        window.measure_ahead(start, self.room, max_bytes)?;
+        if !window.is_complete() || end - start > max_bytes {
+            return Ok(None);
+        }
+        if window.tokens(start, end) > self.room + SLACK_TOKENS {
+            return Ok(None);
+        }
+        let tokens = self.count(window, start, end)?;
+        Ok((tokens <= self.max_tokens).then_some(Chunk { start, end, tokens }))
+    }
+
+    /// The chunk that begins at `start` and reaches beyond `done`, and where it
+    /// was cut. `None` if nothing beyond `done` fits.
+    fn cut(
+        &self,
+        window: &Window,
+        start: usize,
+        done: usize,
+    ) -> Result<Option<(Chunk, Cut)>, ChunkError> {
+        let exact = self.prefix_is_apart && self.tokenizer.is_word_local();
+        let mut room = self.room - if exact { 0 } else { SLACK_TOKENS };
+        let mut less = 0;
+        loop {
+            let Some(cut) = self.choose(window, start, done, room) else {
+                return Ok(None);
+            };
+            let tokens = self.count(window, start, cut.end)?;
+            if tokens <= self.max_tokens {
+                return Ok(Some((
+                    Chunk {
+                        start,
+                        end: cut.end,
+                        tokens,
+                    },
+                    cut,
+                )));
+            }
+            // Doubling bounds the counts of a text made to defy the estimate.
+            less = (tokens - self.max_tokens).max(2 * less);
+            if less >= room {
+                return Ok(None);
+            }
+            room -= less;
+        }
+    }
+
+    /// The best cut for a chunk of at most `room` tokens, as they are counted in
+    /// the running text.
+    ///
+    /// The longest possible chunk is full. A paragraph's end is worth a quarter
+    /// of it: the next chunk then begins with a thought, not in one. A
+    /// sentence's end is worth half of it, and all of it if the next sentence
+    /// fits a chunk of its own, because half a sentence is found by neither
+    /// half of its words. Inside an over-long sentence a clause's end is worth a
+    /// quarter.
+    fn choose(&self, window: &Window, start: usize, done: usize, room: usize) -> Option<Cut> {
+        let text = window.text();
+        let Some(limit) = window.limit(start, room, self.max_bytes) else {
+            return Some(Cut::at(text, text.len()));
+        };
+        if limit <= done {
+            return None;
+        }
+        let three_quarters = text
+            .floor_char_boundary(start + (limit - start) / 4 * 3)
+            .max(done);
+        let half = start + (limit - start) / 2;
+
+        let paragraph = window
+            .sentence_ends(three_quarters, limit)
+            .rev()
+            .find(|cut| cut.paragraph);
+        if paragraph.is_some() {
+            return paragraph;
+        }
+        let sentence = window.sentence_ends(done, limit).next_back();
+        if let Some(cut) = sentence
+            && (cut.next >= half || self.sentence_fits(window, cut.next, room).is_some())
+        {
+            return sentence;
+        }
+        cuts::inside_sentence(text, three_quarters, limit, |position| {
+            window.is_between_units(position)
+        })
+        .or_else(|| {
+            let boundary = |&position: &usize| cuts::is_grapheme_boundary(text, start, position);
+            let grapheme = window.unit_starts(done, limit).rev().find(boundary);
+            Some(Cut::at(text, grapheme.unwrap_or(limit)))
+        })
+    }
+
+    /// Tokens of the sentence that begins at `start`, if it fits a chunk of
+    /// `room` tokens.
+    fn sentence_fits(&self, window: &Window, start: usize, room: usize) -> Option<usize> {
+        let end = match window.sentence_ends(start, usize::MAX).next() {
+            Some(cut) => cut.end,
+            None if window.is_complete() => window.text().len(),
+            None => return None,
+        };
+        let tokens = window.tokens(start, end);
+        (tokens <= room && end - start <= self.max_bytes).then_some(tokens)
+    }
+
+    /// A piece of the unit at `start`, which alone is more than a chunk.
+    fn cut_inside_unit(&self, window: &Window, start: usize) -> Result<(Chunk, Cut), ChunkError> {
+        let text = window.text();
+        let mut end = window.unit_end(start);
+        loop {
+            let cut = Cut::at(text, end);
+            let tokens = self.count(window, start, cut.end)?;
+            if tokens <= self.max_tokens {
+                return Ok((
+                    Chunk {
+                        start,
+                        end: cut.end,
+                        tokens,
+                    },
+                    cut,
+                ));
+            }
+            let Some(middle) = cuts::middle(&text[start..cut.end]) else {
+                return Err(ChunkError::Indivisible {
+                    offset: start,
+                    tokens,
+                    max_tokens: self.max_tokens,
+                });
+            };
+            end = start + middle;
+        }
+    }
+
+    /// Tokens of a chunk as it is sent, exactly.
+    fn count(&self, window: &Window, start: usize, end: usize) -> Result<usize, ChunkError> {
+        if self.prefix_is_apart && window.is_exact(start, end) {
+            return Ok(self.fixed_tokens + window.tokens(start, end));
+        }
+        let text = &window.text()[start..end];
+        if self.prefix.is_empty() {
+            return Ok(self.tokenizer.count(text)?);
+        }
+        Ok(self.tokenizer.count(&format!("{}{text}", self.prefix))?)
+    }
+
+    /// Where the chunk behind `chunk` begins: at the first sentence, or else
+    /// word, from which on the end of `chunk` counts `overlap` at most.
+    fn overlap_start(&self, window: &Window, chunk: Chunk, cut: Cut) -> Result<usize, ChunkError> {
+        let mut budget = self.overlap;
+        // A whole sentence to come is worth more than one to repeat. One that is
+        // already cut has no such right.
+        let behind_sentence = window.sentence_ends(chunk.start, cut.next).next_back() == Some(cut);
+        if behind_sentence
+            && let Some(next) = self.sentence_fits(window, cut.next, self.room - SLACK_TOKENS)
+        {
+            budget = budget.min(self.room - SLACK_TOKENS - next);
+        }
+        loop {
+            let Some(start) = self.overlap_within(window, chunk, cut, budget) else {
+                return Ok(cut.next);
+            };
+            if window.is_exact(start, chunk.end) {
+                return Ok(start);
+            }
+            let tokens = self
+                .tokenizer
+                .count_plain(&window.text()[start..chunk.end])?;
+            if tokens <= self.overlap {
+                return Ok(start);
+            }
+            budget = budget.saturating_sub((tokens - self.overlap).max(self.overlap / 8 + 1));
+        }
+    }
+
+    fn overlap_within(
+        &self,
+        window: &Window,
+        chunk: Chunk,
+        cut: Cut,
+        budget: usize,
+    ) -> Option<usize> {
+        if budget == 0 {
+            return None;
+        }
+        let text = window.text();
+        let tokens = |start| window.tokens(start, cut.next);
+        let sentences = || {
+            window
+                .sentence_ends(chunk.start, cut.next - 1)
+                .rev()
+                .map(|cut| cut.next)
+        };
+        let whole = sentences()
+            .take_while(|&start| tokens(start) <= budget)
+            .last();
+        if whole.is_some() {
+            return whole;
+        }
+        let last_sentence = sentences().next().unwrap_or(chunk.start);
+        if tokens(last_sentence) <= self.overlap {
+            // The next sentence leaves no room for it.
+            return None;
+        }
+        let units = window
+            .unit_starts(last_sentence, cut.next - 1)
+            .rev()
+            .take_while(|&start| tokens(start) <= budget);
+        let mut word = None;
+        let mut grapheme = None;
+        for start in units {
+            if text[..start].ends_with(char::is_whitespace) {
+                word = Some(start);
+            } else if cuts::is_grapheme_boundary(text, chunk.start, start) {
+                grapheme = Some(start);
+            }
+        }
+        word.or(grapheme)
+    }
+}

@@ -1,0 +1,147 @@
+//! Where a text may be cut, best first: behind a paragraph, a sentence, a
+//! clause, a word, a grapheme.
+
+use std::ops::Range;
+
+use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation};
+
+/// A place to cut: the chunk before ends at `end`, text goes on at `next`, and
+/// between them is whitespace or nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cut {
+    pub(super) end: usize,
+    pub(super) next: usize,
+    /// A blank line lies between.
+    pub(super) paragraph: bool,
+}
+
+impl Cut {
+    /// The cut at `position`. There must be something other than whitespace
+    /// before it.
+    pub(super) fn at(text: &str, position: usize) -> Self {
+        let (before, after) = text.split_at(position);
+        Self {
+            end: before.trim_end().len(),
+            next: text.len() - after.trim_start().len(),
+            paragraph: false,
+        }
+    }
+}
+
+/// Turns sentences, one after the other, into the cuts between them.
+#[derive(Debug, Default)]
+pub(super) struct SentenceScan {
+    /// Where the last sentence with text in it ends.
+    end: usize,
+    /// Line breaks since.
+    line_breaks: usize,
+    /// The last sentence was broken off and goes on.
+    open: bool,
+}
+
+impl SentenceScan {
+    /// The cut before the sentence `text[range]`, if it is one to cut at.
+    /// `complete`: the sentence ends with `range`.
+    pub(super) fn push(&mut self, text: &str, range: Range<usize>, complete: bool) -> Option<Cut> {
+        let sentence = &text[range.clone()];
+        let next = range.end - sentence.trim_start().len();
+        self.line_breaks += line_breaks(&text[range.start..next]);
+        if next == range.end {
+            // Every blank line is a sentence to UAX #29.
+            return None;
+        }
+        let cut = Cut {
+            end: self.end,
+            next,
+            paragraph: self.line_breaks >= 2,
+        };
+        // UAX #29 also ends a sentence at the question mark of an URL or of
+        // `a?b:c`. Only scripts without spaces end one without a space.
+        let inside_word = cut.end == cut.next && text[..cut.end].ends_with(|c: char| c.is_ascii());
+        let is_cut = cut.end > 0 && !self.open && !inside_word;
+
+        self.end = range.start + sentence.trim_end().len();
+        self.line_breaks = line_breaks(&text[self.end..range.end]);
+        self.open = !complete;
+        is_cut.then_some(cut)
+    }
+}
+
+fn line_breaks(whitespace: &str) -> usize {
+    let mut breaks = 0;
+    let mut previous = None;
+    for c in whitespace.chars() {
+        breaks += match c {
+            '\n' if previous == Some('\r') => 0,
+            '\n' | '\r' | '\u{85}' | '\u{2028}' => 1,
+            '\u{2029}' => 2,
+            _ => 0,
+        };
+        previous = Some(c);
+    }
+    breaks
+}
+
+/// The best place to cut inside a sentence: behind the last clause that ends in
+/// `after..=last`, else behind the last word. `is_open` tells whether a
+/// position lies between two tokens.
+pub(super) fn inside_sentence(
+    text: &str,
+    after: usize,
+    last: usize,
+    is_open: impl Fn(usize) -> bool,
+) -> Option<Cut> {
+    // A little text behind `last` tells whether a word ends there.
+    let seen = text.ceil_char_boundary((last + 64).min(text.len()));
+    let mut clause = None;
+    let mut word = None;
+    for (offset, _) in text[after..seen].split_word_bound_indices().skip(1) {
+        let position = after + offset;
+        if position > last {
+            break;
+        }
+        if !is_open(position) {
+            continue;
+        }
+        word = Some(position);
+        if ends_clause(&text[..position], &text[position..]) {
+            clause = word;
+        }
+    }
+    clause.or(word).map(|position| Cut::at(text, position))
+}
+
+fn ends_clause(before: &str, after: &str) -> bool {
+    let spaced = before.ends_with(char::is_whitespace) || after.starts_with(char::is_whitespace);
+    match before.trim_end().chars().next_back() {
+        Some(',' | ';' | ':' | '—' | '–' | '،' | '؛') => spaced,
+        Some('、' | '，' | '；' | '：' | '…') => true,
+        _ => false,
+    }
+}
+
+/// Whether no grapheme of `text[start..]` is cut by `position`. Looks no further
+/// back than `start`, so that a line of nothing but flags stays linear.
+pub(super) fn is_grapheme_boundary(text: &str, start: usize, position: usize) -> bool {
+    let text = &text[start..];
+    GraphemeCursor::new(position - start, text.len(), true)
+        .is_boundary(text, 0)
+        .unwrap_or(true)
+}
+
+/// A boundary near the middle of `text`, between two graphemes if there are
+/// two, else between two characters. `None` for a single character.
+pub(super) fn middle(text: &str) -> Option<usize> {
+    let half = text.floor_char_boundary(text.len() / 2);
+    let boundaries = || {
+        text.grapheme_indices(true)
+            .map(|(offset, _)| offset)
+            .skip(1)
+    };
+    boundaries()
+        .take_while(|&offset| offset <= half)
+        .last()
+        .or_else(|| boundaries().next())
+        .or(Some(half).filter(|&half| half > 0))
+        .or_else(|| text.char_indices().nth(1).map(|(offset, _)| offset))
+}

@@ -1,0 +1,148 @@
+//! The tokenizer of a model, as ELF uses it: to count.
+
+use std::path::PathBuf;
+
+use sha2::{Digest, Sha256};
+
+use super::words::Words;
+use crate::hub::{HubError, ModelFiles};
+
+/// A tokenizer that never truncates and never pads.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    fingerprint: String,
+    special_tokens: usize,
+    words: Option<Words>,
+}
+
+/// A tokenizer that cannot be had or cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    /// There is no such file.
+    #[error("failed to find the tokenizer: {0}; chunking.tokenizer_repo can name another one")]
+    Files(#[from] HubError),
+    /// The file is there and cannot be read.
+    #[error("failed to read the tokenizer {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is no tokenizer, or one that this release does not know.
+    #[error("failed to understand the tokenizer.json: {0}")]
+    Parse(String),
+    /// The tokenizer gave up on a text.
+    #[error("failed to tokenize {bytes} bytes of text: {reason}")]
+    Encode {
+        /// Length of the text.
+        bytes: usize,
+        /// What the tokenizer said.
+        reason: String,
+    },
+}
+
+impl Tokenizer {
+    /// The tokenizer of `model`: a folder, a `tokenizer.json`, or a repository
+    /// on the Hugging Face hub.
+    pub async fn open(model: &str) -> Result<Self, TokenizerError> {
+        let path = ModelFiles::open(model)
+            .await?
+            .file("tokenizer.json")
+            .await?;
+        let json = tokio::fs::read(&path)
+            .await
+            .map_err(|source| TokenizerError::Read { path, source })?;
+        Self::from_json(&json)
+    }
+
+    /// The tokenizer that a `tokenizer.json` describes. Its own truncation and
+    /// padding are disabled: they would hide text from the count.
+    pub fn from_json(json: &[u8]) -> Result<Self, TokenizerError> {
+        let parse = |error: tokenizers::Error| TokenizerError::Parse(error.to_string());
+        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(parse)?;
+        inner
+            .with_padding(None)
+            .with_truncation(None)
+            .map_err(parse)?;
+
+        // Every post-processor in use adds the same tokens to every text. One
+        // that does not would make counts wrong without anyone noticing.
+        let added = |text: &str| -> Result<usize, TokenizerError> {
+            let with = inner.encode_fast(text, true).map_err(parse)?.len();
+            let without = inner.encode_fast(text, false).map_err(parse)?.len();
+            Ok(with - without)
+        };
+        let special_tokens = added("")?;
+        if added("a text")? != special_tokens {
+            return Err(TokenizerError::Parse(
+                "its post_processor adds a different number of tokens to different texts".into(),
+            ));
+        }
+        Ok(Self {
+            fingerprint: format!("{:x}", Sha256::digest(json)),
+            special_tokens,
+            words: Words::of(&inner),
+            inner,
+        })
+    }
+
+    /// SHA-256 of the `tokenizer.json`, in hexadecimal.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Tokens that the model wants around every text, like `[CLS]` and `[SEP]`.
+    pub fn special_tokens(&self) -> usize {
+        self.special_tokens
+    }
+
+    /// Whether the count of a text is the sum over its words, see
+    /// the `words` module. Chunking is then several times faster.
+    pub fn is_word_local(&self) -> bool {
+        self.words.is_some()
+    }
+
+    /// Tokens of `text` as it is sent: special tokens included.
+    pub fn count(&self, text: &str) -> Result<usize, TokenizerError> {
+        Ok(self.count_plain(text)? + self.special_tokens)
+    }
+
+    /// Tokens of `text` itself.
+    pub(super) fn count_plain(&self, text: &str) -> Result<usize, TokenizerError> {
+        let encoding = self.inner.encode_fast(text, false);
+        Ok(encoding.map_err(|error| encode_error(text, &error))?.len())
+    }
+
+    /// Byte ranges of the tokens of `text` itself, in its order. Tokens of one
+    /// character share its range; characters that the tokenizer drops are in
+    /// none.
+    pub(super) fn spans(&self, text: &str) -> Result<Vec<(usize, usize)>, TokenizerError> {
+        let encoding = self.inner.encode(text, false);
+        Ok(encoding
+            .map_err(|error| encode_error(text, &error))?
+            .get_offsets()
+            .to_vec())
+    }
+
+    pub(super) fn words(&self) -> Option<&Words> {
+        self.words.as_ref()
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("fingerprint", &self.fingerprint)
+            .field("special_tokens", &self.special_tokens)
+            .field("word_local", &self.is_word_local())
+            .finish_non_exhaustive()
+    }
+}
+
+fn encode_error(text: &str, error: &tokenizers::Error) -> TokenizerError {
+    TokenizerError::Encode {
+        bytes: text.len(),
+        reason: error.to_string(),
+    }
+}

@@ -1,0 +1,399 @@
+//! The stretch of a text that chunks are being cut from, measured in tokens.
+//!
+//! Text is measured a segment at a time and forgotten once it is behind, so
+//! that memory depends on the size of a chunk, never on the length of the note.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation};
+
+use super::cuts::{Cut, SentenceScan};
+use super::tokenizer::{Tokenizer, TokenizerError};
+use super::words::{Memo, Words};
+
+/// Text given to the tokenizer at once. Large enough that its cost per call
+/// does not matter, small enough for the processor's caches.
+const SEGMENT_BYTES: usize = 32 * 1024;
+
+/// A token that spans more is cut into pieces: BERT makes one `[UNK]` of any
+/// word over 100 characters, Unigram of any run of unknown ones, and a megabyte
+/// of base64 would be one token.
+pub(super) const LONGEST_UNIT_BYTES: usize = 64;
+
+/// A token, several tokens that share their characters, a short word, or a
+/// piece of a very long token. Begins and ends with something other than
+/// whitespace.
+#[derive(Debug, Clone, Copy)]
+struct Unit {
+    start: usize,
+    end: usize,
+    /// Tokens in all units before this one, since the text's beginning.
+    before: usize,
+}
+
+/// The units and sentence ends from some chunk's start to some way ahead.
+/// Offsets are bytes of the whole text.
+pub(super) struct Window<'a> {
+    tokenizer: &'a Tokenizer,
+    memo: Memo,
+    /// Up to the text's last character that is not whitespace.
+    text: &'a str,
+    from: usize,
+    units: VecDeque<Unit>,
+    /// Tokens in all units so far, forgotten ones included.
+    total: usize,
+    cuts: VecDeque<Cut>,
+    sentences: SentenceScan,
+    /// Units reach up to here.
+    measured: usize,
+    /// Cuts reach up to here. The end of a text that fits one chunk is never
+    /// scanned.
+    scanned: usize,
+    /// Ends of segments where the tokens on both sides may be others in the
+    /// unbroken text.
+    seams: VecDeque<usize>,
+}
+
+impl<'a> Window<'a> {
+    /// `text[from..]` begins and ends with something other than whitespace.
+    pub(super) fn new(tokenizer: &'a Tokenizer, text: &'a str, from: usize) -> Self {
+        Self {
+            tokenizer,
+            memo: tokenizer
+                .words()
+                .map(Words::borrow_memo)
+                .unwrap_or_default(),
+            text,
+            from,
+            units: VecDeque::new(),
+            total: 0,
+            cuts: VecDeque::new(),
+            sentences: SentenceScan::default(),
+            measured: from,
+            scanned: from,
+            seams: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn text(&self) -> &'a str {
+        self.text
+    }
+
+    /// Measures on until more than `tokens`, more than `bytes` or the end of the
+    /// text lie behind `start`, and finds the sentences in it.
+    pub(super) fn look_ahead(
+        &mut self,
+        start: usize,
+        tokens: usize,
+        bytes: usize,
+    ) -> Result<(), TokenizerError> {
+        self.measure_ahead(start, tokens, bytes)?;
+        self.scan();
+        Ok(())
+    }
+
+    /// [`Window::look_ahead`] that leaves out the sentences at the text's end.
+    pub(super) fn measure_ahead(
+        &mut self,
+        start: usize,
+        tokens: usize,
+        bytes: usize,
+    ) -> Result<(), TokenizerError> {
+        while self.measured < self.text.len()
+            && self.tokens(start, self.measured) <= tokens
+            && self.measured - start <= bytes
+        {
+            self.measure_segment()?;
+        }
+        Ok(())
+    }
+
+    /// Whether units reach to the end of the text.
+    pub(super) fn is_complete(&self) -> bool {
+        self.measured == self.text.len()
+    }
+
+    /// Forgets what is before `start`.
+    pub(super) fn forget_before(&mut self, start: usize) {
+        self.units
+            .drain(..self.units.partition_point(|unit| unit.end <= start));
+        self.cuts
+            .drain(..self.cuts.partition_point(|cut| cut.next < start));
+        self.seams
+            .drain(..self.seams.partition_point(|&seam| seam <= start));
+    }
+
+    /// Tokens from one position to another, as they are in the running text.
+    pub(super) fn tokens(&self, from: usize, to: usize) -> usize {
+        self.tokens_before(to) - self.tokens_before(from)
+    }
+
+    fn tokens_before(&self, position: usize) -> usize {
+        let index = self.units.partition_point(|unit| unit.start < position);
+        self.units.get(index).map_or(self.total, |unit| unit.before)
+    }
+
+    /// Whether the count of `text[start..end]` by itself is [`Window::tokens`].
+    pub(super) fn is_exact(&self, start: usize, end: usize) -> bool {
+        let Some(words) = self.tokenizer.words() else {
+            // Exactly this was encoded, in one piece.
+            return start == self.from && end == self.measured && self.seams.is_empty();
+        };
+        let edge = |position: usize| {
+            let (before, after) = self.text.split_at(position);
+            position == self.from
+                || after.is_empty()
+                || ((before.ends_with(|c| words.isolating(c))
+                    || after.starts_with(|c| words.isolating(c)))
+                    && self.is_between_units(position))
+        };
+        edge(start) && edge(end) && !self.seams.iter().any(|&seam| start < seam && seam < end)
+    }
+
+    pub(super) fn is_between_units(&self, position: usize) -> bool {
+        let index = self.units.partition_point(|unit| unit.start < position);
+        index == 0 || self.units[index - 1].end <= position
+    }
+
+    /// Where the first unit begins that makes `text[start..]` exceed `tokens` or
+    /// `bytes`. `None` if the text ends before.
+    pub(super) fn limit(&self, start: usize, tokens: usize, bytes: usize) -> Option<usize> {
+        let most = self.tokens_before(start) + tokens;
+        // A unit fits if the ones up to and with it hold no more than `most`.
+        let by_tokens = self.units.partition_point(|unit| unit.before <= most);
+        let by_tokens = match by_tokens {
+            all if all == self.units.len() && self.total <= most => all,
+            over => over.saturating_sub(1),
+        };
+        let by_bytes = self
+            .units
+            .partition_point(|unit| unit.end <= start.saturating_add(bytes));
+        self.units
+            .get(by_tokens.min(by_bytes))
+            .map(|unit| unit.start)
+    }
+
+    /// Ends of sentences that are followed by text within `after..=last`.
+    pub(super) fn sentence_ends(
+        &self,
+        after: usize,
+        last: usize,
+    ) -> impl DoubleEndedIterator<Item = Cut> + '_ {
+        let from = self.cuts.partition_point(|cut| cut.next <= after);
+        let to = self.cuts.partition_point(|cut| cut.next <= last).max(from);
+        self.cuts.range(from..to).copied()
+    }
+
+    /// Where units begin within `after..=last`.
+    pub(super) fn unit_starts(
+        &self,
+        after: usize,
+        last: usize,
+    ) -> impl DoubleEndedIterator<Item = usize> + '_ {
+        let from = self.units.partition_point(|unit| unit.start <= after);
+        let to = self
+            .units
+            .partition_point(|unit| unit.start <= last)
+            .max(from);
+        self.units.range(from..to).map(|unit| unit.start)
+    }
+
+    /// Where the unit ends that holds or follows `position`.
+    pub(super) fn unit_end(&self, position: usize) -> usize {
+        let index = self.units.partition_point(|unit| unit.end <= position);
+        self.units
+            .get(index)
+            .map_or(self.text.len(), |unit| unit.end)
+    }
+
+    fn measure_segment(&mut self) -> Result<(), TokenizerError> {
+        let start = self.measured;
+        let segment = Segment::after(self.text, start);
+        self.measured = segment.end;
+        let text = &self.text[start..segment.end];
+        if self.tokenizer.words().is_none() {
+            self.push_tokens(start, text)?;
+        } else {
+            let mut word_start = start;
+            for word in text.split_inclusive(Words::separates) {
+                self.push_word(word_start, word.trim_end_matches(Words::separates))?;
+                word_start += word.len();
+            }
+        }
+        if self.is_complete() {
+            return Ok(());
+        }
+        let whole_words = self.tokenizer.words().is_some()
+            && (text.ends_with(Words::separates)
+                || self.text[segment.end..].starts_with(Words::separates));
+        if !whole_words {
+            self.seams.push_back(segment.end);
+        }
+        let mut sentence_start = start;
+        for sentence_end in segment.sentence_ends {
+            self.push_sentence(sentence_start..sentence_end, true);
+            sentence_start = sentence_end;
+        }
+        self.push_sentence(sentence_start..segment.end, false);
+        self.scanned = segment.end;
+        Ok(())
+    }
+
+    fn push_word(&mut self, start: usize, word: &str) -> Result<(), TokenizerError> {
+        let tokenizer = self.tokenizer;
+        let words = tokenizer
+            .words()
+            .expect("only words of a word-local tokenizer are pushed");
+        let trimmed = word.trim_start();
+        let (start, word) = (start + word.len() - trimmed.len(), trimmed.trim_end());
+        if word.is_empty() {
+            return Ok(());
+        }
+        let tokens = words.count(&mut self.memo, word, || tokenizer.count_plain(word))?;
+        let Some(tokens) = tokens else {
+            return self.push_tokens(start, word);
+        };
+        self.push_unit(start, start + word.len());
+        self.total += tokens;
+        Ok(())
+    }
+
+    fn push_tokens(&mut self, base: usize, text: &str) -> Result<(), TokenizerError> {
+        let mut covered = 0;
+        for (start, end) in self.tokenizer.spans(text)? {
+            let start = text.floor_char_boundary(start).max(covered);
+            let end = text.ceil_char_boundary(end);
+            // Characters that the tokenizer drops are text all the same: a chunk
+            // of nothing else must not grow without bound.
+            if start - covered > LONGEST_UNIT_BYTES {
+                self.push_pieces(base, text, covered, start);
+            }
+            // A token of the same characters as the one before, or of whitespace
+            // alone, counts with that one.
+            if start < end {
+                self.push_pieces(base, text, start, end);
+                covered = end;
+            }
+            self.total += 1;
+        }
+        if text.len() - covered > LONGEST_UNIT_BYTES {
+            self.push_pieces(base, text, covered, text.len());
+        }
+        Ok(())
+    }
+
+    /// Units for `text[start..end]`: one, if it is short enough. The tokens that
+    /// are counted next are those of the last.
+    fn push_pieces(&mut self, base: usize, text: &str, start: usize, end: usize) {
+        let piece = text[start..end].trim_end();
+        let end = start + piece.len();
+        let start = end - piece.trim_start().len();
+        if end - start <= LONGEST_UNIT_BYTES {
+            if start < end {
+                self.push_unit(base + start, base + end);
+            }
+            return;
+        }
+        let mut piece_start = start;
+        for (offset, grapheme) in text[start..end].grapheme_indices(true) {
+            let offset = start + offset;
+            let grapheme_end = offset + grapheme.len();
+            if grapheme_end - piece_start > LONGEST_UNIT_BYTES && offset > piece_start {
+                self.push_pieces(base, text, piece_start, offset);
+                piece_start = offset;
+            }
+            // A letter under hundreds of accents.
+            while grapheme_end - piece_start > LONGEST_UNIT_BYTES {
+                let cut = text.floor_char_boundary(piece_start + LONGEST_UNIT_BYTES);
+                self.push_pieces(base, text, piece_start, cut);
+                piece_start = cut;
+            }
+        }
+        self.push_pieces(base, text, piece_start, end);
+    }
+
+    fn push_unit(&mut self, start: usize, end: usize) {
+        self.units.push_back(Unit {
+            start,
+            end,
+            before: self.total,
+        });
+    }
+
+    fn push_sentence(&mut self, sentence: Range<usize>, complete: bool) {
+        let cut = self.sentences.push(self.text, sentence, complete);
+        self.cuts
+            .extend(cut.filter(|cut| self.is_between_units(cut.next)));
+    }
+
+    fn scan(&mut self) {
+        let start = self.scanned;
+        for (offset, sentence) in self.text[start..self.measured].split_sentence_bound_indices() {
+            self.push_sentence(start + offset..start + offset + sentence.len(), true);
+        }
+        self.scanned = self.measured;
+    }
+}
+
+/// What is measured at once.
+struct Segment {
+    end: usize,
+    /// Of the sentences that are complete in it. Not looked for at the end of
+    /// the text, which seldom needs them.
+    sentence_ends: Vec<usize>,
+}
+
+impl Segment {
+    /// The segment of `text` that begins at `start`. It ends behind its last
+    /// complete sentence, else at whitespace, else between two graphemes.
+    fn after(text: &str, start: usize) -> Self {
+        let rest = &text[start..];
+        if rest.len() <= SEGMENT_BYTES {
+            return Self {
+                end: text.len(),
+                sentence_ends: Vec::new(),
+            };
+        }
+        let most = rest.floor_char_boundary(SEGMENT_BYTES);
+        let half = rest.floor_char_boundary(SEGMENT_BYTES / 2);
+        // The first sentence begins at 0 and the last one may go on behind
+        // `most`: where one begins, the one before is complete.
+        let sentence_ends: Vec<usize> = rest[..most]
+            .split_sentence_bound_indices()
+            .skip(1)
+            .map(|(offset, _)| start + offset)
+            .collect();
+        let behind_sentence = sentence_ends
+            .last()
+            .copied()
+            .filter(|&end| end > start + half);
+        let second_half = &rest[half..most];
+        let end = behind_sentence
+            .or_else(|| {
+                let (space, separator) = second_half
+                    .char_indices()
+                    .rfind(|&(_, c)| Words::separates(c))?;
+                Some(start + half + space + separator.len_utf8())
+            })
+            .or_else(|| {
+                let len = second_half.len();
+                let grapheme = GraphemeCursor::new(len, len, true).prev_boundary(second_half, 0);
+                grapheme
+                    .ok()
+                    .flatten()
+                    .filter(|&end| end > 0)
+                    .map(|end| start + half + end)
+            })
+            .unwrap_or(start + most);
+        Self { end, sentence_ends }
+    }
+}
+
+impl Drop for Window<'_> {
+    fn drop(&mut self) {
+        if let Some(words) = self.tokenizer.words() {
+            words.return_memo(std::mem::take(&mut self.memo));
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Tokenizers that look at one word at a time.
+//!
+//! For the tokenizers of the BERT family (BertNormalizer, BertPreTokenizer,
+//! WordPiece) the tokens of a text are the tokens of its words, one after the
+//! other, so that a word has to be encoded only once and a chunk's count is a
+//! sum. Why that is exact, for a text cut at a position `p` between two tokens
+//! where one of the two neighbouring characters is *isolating* (see
+//! [`Words::isolating`]):
+//!
+//! 1. *Added tokens* (`[SEP]`) are matched first, leftmost-longest, in the raw
+//!    text. No match contains `p` (it would be a token around `p`). A match
+//!    that begins before `p` ends before it, so the search starts afresh at `p`
+//!    in both cases. No added token looks at its neighbours (`lstrip`,
+//!    `rstrip`, `single_word` are refused below), and none contains whitespace,
+//!    so a cut at whitespace needs no knowledge of the tokens at all.
+//! 2. *The normalizer* maps or removes single characters, but for NFD, which
+//!    sorts runs of combining marks. The isolating character is not one, is not
+//!    removed, and so ends such a run.
+//! 3. *The pre-tokenizer* splits at whitespace, around punctuation and (through
+//!    the normalizer's spaces) around ideographs. The isolating character stays
+//!    one of these under the normalizer, so there is a split at `p` in any case,
+//!    and all other splits depend on single characters.
+//! 4. *WordPiece* sees one split at a time.
+//! 5. The post-processor adds a constant, which `Tokenizer` checks.
+//!
+//! A property test holds the sums against real counts.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use tokenizers::models::ModelWrapper;
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+
+/// Longer words are rare, seldom come again, and are worth real token offsets.
+const LONGEST_REMEMBERED_BYTES: usize = 32;
+
+/// A word of more tokens is handled token by token, so that a small chunk can
+/// be cut inside it. Not above the least room of a chunk.
+pub(super) const MOST_TOKENS_OF_A_WORD: usize = 8;
+
+/// Words in one memo at most: a few megabytes. Frequent words come early.
+const MOST_REMEMBERED_WORDS: usize = 1 << 15;
+
+/// What is known about a word-local tokenizer.
+pub(super) struct Words {
+    ideographs_apart: bool,
+    /// Lent to one text at a time, so that texts chunked side by side do not
+    /// wait for each other.
+    memos: Mutex<Vec<Memo>>,
+}
+
+/// Token counts of words seen before.
+#[derive(Default)]
+pub(super) struct Memo(HashMap<Box<str>, u8>);
+
+impl Words {
+    /// `None` if the tokenizer may look beyond a word.
+    pub(super) fn of(tokenizer: &tokenizers::Tokenizer) -> Option<Self> {
+        let Some(NormalizerWrapper::BertNormalizer(normalizer)) = tokenizer.get_normalizer() else {
+            return None;
+        };
+        let Some(PreTokenizerWrapper::BertPreTokenizer(_)) = tokenizer.get_pre_tokenizer() else {
+            return None;
+        };
+        let ModelWrapper::WordPiece(_) = tokenizer.get_model() else {
+            return None;
+        };
+
+        let plain = tokenizer.get_added_tokens_decoder().values().all(|token| {
+            !token.lstrip
+                && !token.rstrip
+                && !token.single_word
+                && !token.normalized
+                && token.content.len() <= super::window::LONGEST_UNIT_BYTES
+                && !token.content.contains(char::is_whitespace)
+        });
+        if !plain {
+            return None;
+        }
+        Some(Self {
+            ideographs_apart: normalizer.handle_chinese_chars,
+            memos: Mutex::default(),
+        })
+    }
+
+    /// Whitespace that the tokenizer splits at. The other three count as
+    /// control characters to BERT's normalizer, which removes them, so that the
+    /// words on both sides become one.
+    pub(super) fn separates(c: char) -> bool {
+        c.is_whitespace() && !matches!(c, '\u{b}' | '\u{c}' | '\u{85}')
+    }
+
+    /// Whether `c` is for certain a split of its own: a separator, punctuation
+    /// or an ideograph. The punctuation beyond ASCII is what ends sentences and
+    /// clauses; a character that is missing here costs a count, nothing else.
+    pub(super) fn isolating(&self, c: char) -> bool {
+        Self::separates(c)
+            || c.is_ascii_punctuation()
+            || matches!(
+                c,
+                '«' | '»'
+                    | '،'
+                    | '؛'
+                    | '؟'
+                    | '।'
+                    | '–'
+                    | '—'
+                    | '‘'
+                    | '’'
+                    | '“'
+                    | '”'
+                    | '…'
+                    | '、'
+                    | '。'
+                    | '「'
+                    | '」'
+                    | '『'
+                    | '』'
+                    | '！'
+                    | '，'
+                    | '：'
+                    | '；'
+                    | '？'
+            )
+            || (self.ideographs_apart
+                && matches!(c, '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}'))
+    }
+
+    /// Tokens of a word between separators, if it is one to remember: from the
+    /// memo, else from `count`. `None` for a word that has to be looked at token
+    /// by token.
+    pub(super) fn count<E>(
+        &self,
+        memo: &mut Memo,
+        word: &str,
+        count: impl FnOnce() -> Result<usize, E>,
+    ) -> Result<Option<usize>, E> {
+        if word.len() > LONGEST_REMEMBERED_BYTES {
+            return Ok(None);
+        }
+        if let Some(&tokens) = memo.0.get(word) {
+            return Ok(Some(usize::from(tokens)).filter(|&tokens| tokens <= MOST_TOKENS_OF_A_WORD));
+        }
+        let tokens = count()?;
+        if memo.0.len() < MOST_REMEMBERED_WORDS {
+            // A remembered word has at most as many tokens as bytes, or so many
+            // that the exact number does not matter.
+            memo.0
+                .insert(word.into(), u8::try_from(tokens).unwrap_or(u8::MAX));
+        }
+        Ok(Some(tokens).filter(|&tokens| tokens <= MOST_TOKENS_OF_A_WORD))
+    }
+
+    pub(super) fn borrow_memo(&self) -> Memo {
+        self.memos
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop()
+            .unwrap_or_default()
+    }
+
+    pub(super) fn return_memo(&self, memo: Memo) {
+        self.memos
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(memo);
+    }
+}
