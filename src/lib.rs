@@ -8,6 +8,7 @@ pub mod cli;
 pub mod config;
 pub mod embed;
 pub mod http;
+pub mod hub;
 pub mod index;
 pub mod note;
 pub mod search;

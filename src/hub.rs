@@ -1,0 +1,591 @@
+//! The files of a model: from a folder, or from the Hugging Face hub, kept in
+//! its usual cache so that they are downloaded once.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hf_hub::api::tokio::{ApiBuilder, ApiError, ApiRepo, Progress};
+use hf_hub::{Cache, Repo};
+use tokio::sync::Notify;
+
+/// The hub's client has no timeouts of its own. A live download, however large,
+/// moves bytes more often than this; a dead one should be reported while the
+/// operator still watches.
+const STALL: Duration = Duration::from_secs(30);
+
+const PUBLIC_HUB: &str = "https://huggingface.co";
+
+/// A file of a model that cannot be had: what was tried, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// Neither a path on this machine nor a name that the hub could know.
+    #[error(
+        "there is no file or folder {model:?}, and it is not a Hugging Face repository \
+         (`organisation/name`) either; give the model an existing folder or a repository"
+    )]
+    Name {
+        /// What was asked for.
+        model: String,
+    },
+    /// The folder is there, the file is not.
+    #[error(
+        "there is no {file} in the model folder {}; is the model complete?",
+        folder.display()
+    )]
+    Missing {
+        /// The folder that was looked into.
+        folder: PathBuf,
+        /// The file that was looked for.
+        file: String,
+    },
+    /// The hub did not give the file.
+    #[error("there is no folder {model:?}, and {url} {reason}; {advice}")]
+    Download {
+        /// The repository.
+        model: String,
+        /// What was asked for.
+        url: String,
+        /// Finishes a sentence that begins with the URL.
+        reason: String,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// The disk did not do its part.
+    #[error("failed to read or write {}: {source}; check the folder's permissions and free space", path.display())]
+    Disk {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Where repositories come from and where their files are kept.
+#[derive(Debug, Clone)]
+pub struct Hub {
+    /// Scheme and host of the hub or a mirror, without a slash at the end.
+    pub endpoint: String,
+    /// The cache folder, laid out as all Hugging Face tools do.
+    pub cache: PathBuf,
+    /// Sent as a bearer token; private and gated repositories want one.
+    pub token: Option<String>,
+}
+
+impl Hub {
+    /// `HF_ENDPOINT`, `HF_HOME` and `HF_TOKEN`, else the public hub,
+    /// `~/.cache/huggingface` and the token that `huggingface-cli login` left.
+    pub fn from_env() -> Self {
+        let set = |name| {
+            std::env::var(name)
+                .ok()
+                .filter(|value: &String| !value.trim().is_empty())
+        };
+        // An empty HF_HOME would put the cache into the working directory.
+        let cache = set("HF_HOME").map_or_else(Cache::default, |home| {
+            Cache::new(Path::new(&home).join("hub"))
+        });
+        Self {
+            endpoint: set("HF_ENDPOINT")
+                .unwrap_or_else(|| PUBLIC_HUB.to_owned())
+                .trim_end_matches('/')
+                .to_owned(),
+            token: set("HF_TOKEN")
+                .map(|token| token.trim().to_owned())
+                .or_else(|| cache.token()),
+            cache: cache.path().clone(),
+        }
+    }
+}
+
+/// The files of one model.
+#[derive(Debug)]
+pub struct ModelFiles {
+    model: String,
+    source: Source,
+    stall: Duration,
+}
+
+#[derive(Debug)]
+enum Source {
+    Folder(PathBuf),
+    /// One file was named, and stands for `tokenizer.json`; others are looked
+    /// for beside it.
+    File(PathBuf),
+    Hub {
+        hub: Hub,
+        // The client is large and moves with every `ModelFiles`.
+        api: Box<ApiRepo>,
+    },
+}
+
+impl ModelFiles {
+    /// The files of `model`: a folder or a `tokenizer.json` if such a path
+    /// exists, else a repository on the hub (see [`Hub::from_env`]). Nothing is
+    /// downloaded yet.
+    pub async fn open(model: &str) -> Result<Self, HubError> {
+        Self::open_from(model, Hub::from_env()).await
+    }
+
+    /// [`ModelFiles::open`] with a hub that does not come from the environment.
+    pub async fn open_from(model: &str, hub: Hub) -> Result<Self, HubError> {
+        let source = match tokio::fs::metadata(model).await {
+            Ok(found) if found.is_dir() => Source::Folder(model.into()),
+            Ok(_) => Source::File(model.into()),
+            Err(_) if is_repository_name(model) => {
+                let api = ApiBuilder::from_cache(Cache::new(hub.cache.clone()))
+                    .with_endpoint(hub.endpoint.clone())
+                    .with_token(hub.token.clone())
+                    .with_progress(false)
+                    .build()
+                    .map_err(|error| download_error(model, hub.endpoint.clone(), &error))?
+                    .repo(Repo::model(model.to_owned()));
+                Source::Hub {
+                    hub,
+                    api: Box::new(api),
+                }
+            }
+            Err(_) => {
+                return Err(HubError::Name {
+                    model: model.to_owned(),
+                });
+            }
+        };
+        Ok(Self {
+            model: model.to_owned(),
+            source,
+            stall: STALL,
+        })
+    }
+
+    /// Where the file `name` (`tokenizer.json`, `1_Pooling/config.json`) lies on
+    /// this machine; downloads it when it is not in the cache yet.
+    pub async fn file(&self, name: &str) -> Result<PathBuf, HubError> {
+        let (hub, api) = match &self.source {
+            Source::File(path) if name == "tokenizer.json" => return Ok(path.clone()),
+            Source::File(path) => return in_folder(path.parent().unwrap_or(path), name).await,
+            Source::Folder(folder) => return in_folder(folder, name).await,
+            Source::Hub { hub, api } => (hub, api),
+        };
+        let cached = Cache::new(hub.cache.clone())
+            .model(self.model.clone())
+            .get(name);
+        if let Some(path) = cached {
+            return Ok(path);
+        }
+        self.download(api, name).await.map_err(|error| match error {
+            DownloadError::Stalled => HubError::Download {
+                model: self.model.clone(),
+                url: api.url(name),
+                reason: format!("sent nothing for {} seconds", self.stall.as_secs()),
+                advice: UNREACHABLE,
+            },
+            DownloadError::Api(ApiError::IoError(source)) => HubError::Disk {
+                path: hub.cache.clone(),
+                source,
+            },
+            DownloadError::Api(error) => download_error(&self.model, api.url(name), &error),
+        })
+    }
+
+    /// [`ModelFiles::file`], or `None` where the model has no such file. That it
+    /// has none is remembered, so that a cached model opens without the hub.
+    pub async fn optional(&self, name: &str) -> Result<Option<PathBuf>, HubError> {
+        if self
+            .absence_marker(name)
+            .is_some_and(|marker| marker.exists())
+        {
+            return Ok(None);
+        }
+        match self.file(name).await {
+            Ok(path) => Ok(Some(path)),
+            Err(HubError::Missing { .. }) => Ok(None),
+            Err(HubError::Download { reason, .. }) if reason == ABSENT => {
+                self.remember_absence(name);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `.no_exist/<commit>/<name>` in the cache, as `huggingface_hub` keeps it.
+    /// `None` before the first file of the model has told its commit.
+    fn absence_marker(&self, name: &str) -> Option<PathBuf> {
+        let Source::Hub { hub, .. } = &self.source else {
+            return None;
+        };
+        let repo = hub
+            .cache
+            .join(Repo::model(self.model.clone()).folder_name());
+        let commit = std::fs::read_to_string(repo.join("refs").join("main")).ok()?;
+        Some(repo.join(".no_exist").join(commit.trim()).join(name))
+    }
+
+    fn remember_absence(&self, name: &str) {
+        let Some(marker) = self.absence_marker(name) else {
+            return;
+        };
+        // Only a convenience: without it, the hub is asked again next time.
+        let _ = marker.parent().map(std::fs::create_dir_all);
+        let _ = std::fs::write(marker, b"");
+    }
+
+    async fn download(&self, api: &ApiRepo, name: &str) -> Result<PathBuf, DownloadError> {
+        loop {
+            let pulse = Pulse::default();
+            let download = api.download_with_progress(name, pulse.clone());
+            tokio::pin!(download);
+            let result = loop {
+                tokio::select! {
+                    result = &mut download => break result,
+                    () = pulse.0.notified() => {}
+                    () = tokio::time::sleep(self.stall) => return Err(DownloadError::Stalled),
+                }
+            };
+            match result {
+                // The one who holds the lock moves bytes, or gives up itself.
+                Err(ApiError::LockAcquisition(_)) => {
+                    tracing::info!(
+                        model = self.model,
+                        file = name,
+                        "another process is downloading"
+                    );
+                    let cache = match &self.source {
+                        Source::Hub { hub, .. } => Cache::new(hub.cache.clone()),
+                        Source::Folder(_) | Source::File(_) => continue,
+                    };
+                    if let Some(path) = cache.model(self.model.clone()).get(name) {
+                        return Ok(path);
+                    }
+                }
+                result => return result.map_err(DownloadError::Api),
+            }
+        }
+    }
+}
+
+enum DownloadError {
+    Stalled,
+    Api(ApiError),
+}
+
+/// Tells that bytes arrive.
+#[derive(Clone, Default)]
+struct Pulse(Arc<Notify>);
+
+impl Progress for Pulse {
+    async fn init(&mut self, size: usize, filename: &str) {
+        tracing::info!(file = filename, bytes = size, "downloading from the hub");
+        self.0.notify_one();
+    }
+
+    async fn update(&mut self, _size: usize) {
+        self.0.notify_one();
+    }
+
+    async fn finish(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+/// `name` or `organisation/name` in the characters that the hub allows.
+fn is_repository_name(model: &str) -> bool {
+    let parts: Vec<&str> = model.split('/').collect();
+    parts.len() <= 2
+        && parts.iter().all(|part| {
+            part.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+                && part
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+        })
+}
+
+async fn in_folder(folder: &Path, name: &str) -> Result<PathBuf, HubError> {
+    let path = folder.join(name);
+    match tokio::fs::try_exists(&path).await {
+        Ok(true) => Ok(path),
+        Ok(false) => Err(HubError::Missing {
+            folder: folder.to_owned(),
+            file: name.to_owned(),
+        }),
+        Err(source) => Err(HubError::Disk { path, source }),
+    }
+}
+
+const ABSENT: &str = "answered 404: the repository has no such file";
+const UNREACHABLE: &str = "set providers.embedding.model to a folder that holds the model, \
+                           set HF_ENDPOINT to a mirror that can be reached, or try again";
+
+fn download_error(model: &str, url: String, error: &ApiError) -> HubError {
+    let status = match error {
+        ApiError::RequestError(error) => error.status().map(|status| status.as_u16()),
+        _ => None,
+    };
+    let (reason, advice) = match status {
+        Some(404) => (ABSENT.to_owned(), "check the name of the model"),
+        // The hub answers so for a repository that does not exist, too.
+        Some(status @ (401 | 403)) => (
+            format!("answered {status}: the repository does not exist or needs a token"),
+            "check the name of the model, or set HF_TOKEN to a token that may read it",
+        ),
+        Some(429) => (
+            "answered 429: too many requests from here".to_owned(),
+            "wait and try again, or set HF_TOKEN",
+        ),
+        Some(status) => (format!("answered {status}"), UNREACHABLE),
+        None => (
+            format!("could not be downloaded: {}", causes(error)),
+            UNREACHABLE,
+        ),
+    };
+    HubError::Download {
+        model: model.to_owned(),
+        url,
+        reason,
+        advice,
+    }
+}
+
+/// The client's own message ends at "error sending request"; why it could not
+/// be sent stands in its sources.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let message = cause.to_string();
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::sync::Mutex;
+
+    use axum::extract::{Path as UrlPath, State};
+    use axum::http::{HeaderMap, StatusCode, header};
+    use axum::response::{IntoResponse, Response};
+
+    use super::*;
+
+    const COMMIT: &str = "c5f93f70e82ae7a2b7a5b3ff1b0c0ea4d2d5c1a9";
+    const TOKENIZER: &[u8] = b"{\"version\":\"1.0\"}";
+
+    /// What a hub was asked, oldest first.
+    #[derive(Clone, Default)]
+    struct Requests(Arc<Mutex<Vec<(String, HeaderMap)>>>);
+
+    /// Answers as the hub does for small files: the body in ranges, with the
+    /// commit and the entity tag in the headers.
+    async fn resolve(
+        State(requests): State<Requests>,
+        UrlPath(path): UrlPath<String>,
+        headers: HeaderMap,
+    ) -> Response {
+        requests
+            .0
+            .lock()
+            .unwrap()
+            .push((path.clone(), headers.clone()));
+        let body = match path.as_str() {
+            "org/model/resolve/main/tokenizer.json" => TOKENIZER,
+            "org/model/resolve/main/1_Pooling/config.json" => b"{}",
+            "org/broken/resolve/main/tokenizer.json" => {
+                return StatusCode::BAD_GATEWAY.into_response();
+            }
+            "org/secret/resolve/main/tokenizer.json" => {
+                return StatusCode::UNAUTHORIZED.into_response();
+            }
+            _ => return StatusCode::NOT_FOUND.into_response(),
+        };
+        let range = headers[header::RANGE].to_str().unwrap();
+        let (first, last) = range
+            .strip_prefix("bytes=")
+            .unwrap()
+            .split_once('-')
+            .unwrap();
+        let first: usize = first.parse().unwrap();
+        let last = last.parse::<usize>().unwrap().min(body.len() - 1);
+        let range = format!("bytes {first}-{last}/{}", body.len());
+        (
+            StatusCode::PARTIAL_CONTENT,
+            [
+                (header::CONTENT_RANGE.as_str(), range.as_str()),
+                (
+                    header::ETAG.as_str(),
+                    format!("\"{:x}\"", body.len()).as_str(),
+                ),
+                ("x-repo-commit", COMMIT),
+            ],
+            body[first..=last].to_vec(),
+        )
+            .into_response()
+    }
+
+    /// A hub on a free port and an empty cache.
+    async fn hub() -> (Hub, Requests, tempfile::TempDir) {
+        let requests = Requests::default();
+        let app = axum::Router::new()
+            .route("/{*path}", axum::routing::get(resolve))
+            .with_state(requests.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let cache = tempfile::tempdir().unwrap();
+        let hub = Hub {
+            endpoint,
+            cache: cache.path().join("hub"),
+            token: Some("t0ken".into()),
+        };
+        (hub, requests, cache)
+    }
+
+    #[tokio::test]
+    async fn a_file_is_downloaded_once_and_with_the_token() {
+        let (hub, requests, _cache) = hub().await;
+        let files = ModelFiles::open_from("org/model", hub.clone())
+            .await
+            .unwrap();
+        let path = files.file("tokenizer.json").await.unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), TOKENIZER);
+        let asked = requests.0.lock().unwrap().len();
+        for (_, headers) in requests.0.lock().unwrap().iter() {
+            assert_eq!(headers[header::AUTHORIZATION], "Bearer t0ken");
+        }
+
+        let again = ModelFiles::open_from("org/model", hub).await.unwrap();
+        assert_eq!(again.file("tokenizer.json").await.unwrap(), path);
+        assert_eq!(requests.0.lock().unwrap().len(), asked, "the cache answers");
+    }
+
+    #[tokio::test]
+    async fn a_cached_model_opens_without_the_hub() {
+        let (mut hub, _, _cache) = hub().await;
+        let files = ModelFiles::open_from("org/model", hub.clone())
+            .await
+            .unwrap();
+        files.file("tokenizer.json").await.unwrap();
+        assert!(
+            files
+                .optional("1_Pooling/config.json")
+                .await
+                .unwrap()
+                .is_some()
+        );
+        assert_eq!(
+            files.optional("sentence_bert_config.json").await.unwrap(),
+            None
+        );
+
+        hub.endpoint = "http://127.0.0.1:1".into();
+        let offline = ModelFiles::open_from("org/model", hub).await.unwrap();
+        offline.file("tokenizer.json").await.unwrap();
+        assert!(
+            offline
+                .optional("1_Pooling/config.json")
+                .await
+                .unwrap()
+                .is_some()
+        );
+        assert_eq!(
+            offline.optional("sentence_bert_config.json").await.unwrap(),
+            None
+        );
+        assert!(
+            offline.optional("never_asked.json").await.is_err(),
+            "cannot know"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_error_says_what_was_tried_and_what_to_do() {
+        let (mut hub, _, _cache) = hub().await;
+        let error = async |model: &str, hub: &Hub| {
+            let files = ModelFiles::open_from(model, hub.clone()).await.unwrap();
+            files.file("tokenizer.json").await.unwrap_err().to_string()
+        };
+        let url = |model| format!("{}/{model}/resolve/main/tokenizer.json", hub.endpoint);
+
+        let absent = error("org/absent", &hub).await;
+        assert!(absent.contains("no folder \"org/absent\""), "{absent}");
+        assert!(absent.contains(&url("org/absent")), "{absent}");
+        assert!(absent.contains("404"), "{absent}");
+        let secret = error("org/secret", &hub).await;
+        assert!(
+            secret.contains("401") && secret.contains("HF_TOKEN"),
+            "{secret}"
+        );
+        let broken = error("org/broken", &hub).await;
+        assert!(
+            broken.contains("502") && broken.contains("HF_ENDPOINT"),
+            "{broken}"
+        );
+
+        // Port 1 is privileged and unused: refused at once.
+        hub.endpoint = "http://127.0.0.1:1".into();
+        let refused = error("org/model", &hub).await;
+        assert!(refused.contains("providers.embedding.model"), "{refused}");
+        assert!(refused.to_lowercase().contains("refused"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_hub_that_never_answers_is_given_up() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (mut hub, _, _cache) = hub().await;
+        hub.endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let mut files = ModelFiles::open_from("org/model", hub).await.unwrap();
+        files.stall = Duration::from_millis(10);
+        let error = files.file("tokenizer.json").await.unwrap_err().to_string();
+        assert!(error.contains("sent nothing for"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_folder_and_a_file_need_no_hub() {
+        let folder = tempfile::tempdir().unwrap();
+        let tokenizer = folder.path().join("my-tokenizer.json");
+        std::fs::write(&tokenizer, TOKENIZER).unwrap();
+        std::fs::write(folder.path().join("config.json"), "{}").unwrap();
+
+        let model = folder.path().to_str().unwrap();
+        let files = ModelFiles::open(model).await.unwrap();
+        assert_eq!(
+            files.file("config.json").await.unwrap(),
+            folder.path().join("config.json")
+        );
+        assert_eq!(files.optional("modules.json").await.unwrap(), None);
+        let error = files.file("tokenizer.json").await.unwrap_err().to_string();
+        assert!(
+            error.contains("tokenizer.json") && error.contains(model),
+            "{error}"
+        );
+
+        let files = ModelFiles::open(tokenizer.to_str().unwrap()).await.unwrap();
+        assert_eq!(files.file("tokenizer.json").await.unwrap(), tokenizer);
+        assert_eq!(
+            files.file("config.json").await.unwrap(),
+            folder.path().join("config.json")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_path_that_is_not_there_is_not_looked_up_on_the_hub() {
+        for model in [
+            "./absent",
+            "/absent/model",
+            "a/b/c",
+            "",
+            "../model",
+            "org/",
+            "name with space",
+        ] {
+            let error = ModelFiles::open(model).await.unwrap_err();
+            assert!(matches!(error, HubError::Name { .. }), "{model}: {error}");
+        }
+        assert!(is_repository_name("sentence-transformers/all-MiniLM-L6-v2"));
+        assert!(is_repository_name("gpt2"));
+    }
+}
