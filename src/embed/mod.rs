@@ -1,15 +1,31 @@
 //! Texts → vectors. Knows no database.
+//!
+//! [`connect`] builds the [`Embedder`] that the configuration names;
+//! [`provider::Provider`] stands between it and those who want vectors.
 
+pub mod check;
+#[cfg(feature = "local")]
+pub mod local;
+pub mod openai;
+pub mod provider;
+mod redact;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+
+use crate::config;
 
 /// Turns texts into vectors. One call is one request to the provider.
 pub trait Embedder: Send + Sync {
     /// One vector of the same dimension for each of `texts`, in their order.
     /// The texts carry their prefix already. A success holds exactly
     /// `texts.len()` vectors, each finite and not all zero.
-    fn embed<'a>(&'a self, texts: &'a [&'a str]) -> BoxFuture<'a, Result<Vec<Vec<f32>>, EmbedError>>;
+    fn embed<'a>(
+        &'a self,
+        texts: &'a [&'a str],
+    ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, EmbedError>>;
 
     /// How much one call of [`Embedder::embed`] may hold.
     fn limits(&self) -> Limits;
@@ -25,7 +41,7 @@ pub struct Limits {
 }
 
 /// Why a request gave no vectors, by who has to do something about it.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum EmbedError {
     /// At least one of the texts cannot be embedded. Splitting the batch finds it.
     #[error("the embedding provider rejected an input: {reason}")]
@@ -40,6 +56,11 @@ pub enum EmbedError {
         reason: String,
         /// How long the provider asked to be left alone.
         retry_after: Option<Duration>,
+        /// Whether it may be that this request alone makes the provider fail:
+        /// a 500, a timeout, an answer without sense; not a 429, a 503 or a
+        /// refused connection. Asking for something else tells
+        /// ([`provider::Provider`] does).
+        perhaps_input: bool,
     },
     /// Nothing will work until an operator changes something.
     #[error("the embedding provider refuses the configuration: {reason}")]
@@ -47,4 +68,183 @@ pub enum EmbedError {
         /// What is wrong and which key of `elf.toml` to change.
         reason: String,
     },
+}
+
+impl EmbedError {
+    fn input(reason: impl Into<String>) -> Self {
+        Self::Input {
+            reason: reason.into(),
+        }
+    }
+
+    fn config(reason: impl Into<String>) -> Self {
+        Self::Config {
+            reason: reason.into(),
+        }
+    }
+
+    /// The provider failed on this request, for its own reasons or for one of the texts.
+    fn failed(reason: impl Into<String>) -> Self {
+        Self::Unavailable {
+            reason: reason.into(),
+            retry_after: None,
+            perhaps_input: true,
+        }
+    }
+
+    /// The provider is not there, whatever it is asked.
+    fn away(reason: impl Into<String>) -> Self {
+        Self::Unavailable {
+            reason: reason.into(),
+            retry_after: None,
+            perhaps_input: false,
+        }
+    }
+
+    /// What happened, without the class before it.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Input { reason } | Self::Unavailable { reason, .. } | Self::Config { reason } => {
+                reason
+            }
+        }
+    }
+}
+
+/// What is known of a model once it is connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelFacts {
+    /// Floats in each vector.
+    pub dim: usize,
+    /// Tokens that the model reads, special ones included; a server does not tell.
+    pub window: Option<usize>,
+}
+
+/// The text that is sent to find out whether a provider works. It holds nobody's words.
+pub const PROBE: &str = "probe";
+
+/// The embedder that the configuration names. Where `dimensions` is set, a
+/// server is not asked anything yet; where it is not, one short text is
+/// embedded to learn it, and a server that is away is `Unavailable`.
+pub async fn connect(
+    settings: &config::Embedding,
+) -> Result<(Arc<dyn Embedder>, ModelFacts), EmbedError> {
+    connect_pinned(settings, settings.dimensions).await
+}
+
+/// [`connect`] for a model whose dimension was learned before: an answer of
+/// another dimension is a configuration error. Unlike `dimensions` of the
+/// configuration, `dim` is not sent to the provider.
+pub async fn connect_pinned(
+    settings: &config::Embedding,
+    dim: Option<usize>,
+) -> Result<(Arc<dyn Embedder>, ModelFacts), EmbedError> {
+    if let (Some(wanted), Some(known)) = (settings.dimensions, dim)
+        && wanted != known
+    {
+        return Err(EmbedError::config(format!(
+            "`providers.embedding.dimensions` is {wanted}, but the vectors of this embedding \
+             version have {known}; change it back, or re-index under a new version"
+        )));
+    }
+    match settings.provider {
+        config::Provider::Openai => {
+            let embedder = openai::OpenAi::new(settings, dim)?;
+            let dim = match dim {
+                Some(dim) => dim,
+                None => probe(&embedder).await?,
+            };
+            Ok((Arc::new(embedder), ModelFacts { dim, window: None }))
+        }
+        config::Provider::Local => connect_local(settings, dim).await,
+    }
+}
+
+#[cfg(feature = "local")]
+async fn connect_local(
+    settings: &config::Embedding,
+    dim: Option<usize>,
+) -> Result<(Arc<dyn Embedder>, ModelFacts), EmbedError> {
+    let embedder = local::Local::open(&settings.model, limits_of(settings)).await?;
+    let facts = ModelFacts {
+        dim: embedder.dim(),
+        window: Some(embedder.window()),
+    };
+    if let Some(wanted) = dim
+        && wanted != facts.dim
+    {
+        return Err(EmbedError::config(format!(
+            "the model {} gives vectors of {} dimensions, not {wanted}; change \
+             `providers.embedding.dimensions` or `providers.embedding.model`",
+            settings.model, facts.dim
+        )));
+    }
+    Ok((Arc::new(embedder), facts))
+}
+
+#[cfg(not(feature = "local"))]
+async fn connect_local(
+    _settings: &config::Embedding,
+    _dim: Option<usize>,
+) -> Result<(Arc<dyn Embedder>, ModelFacts), EmbedError> {
+    Err(EmbedError::config(
+        "this build of elf has no local models; build it with the cargo feature `local`, or set \
+         `providers.embedding.provider = \"openai\"` and point `api_base` at a server",
+    ))
+}
+
+/// The dimension of the vectors that `embedder` gives, by embedding [`PROBE`].
+/// The start of a process can tell by it a provider that refuses the
+/// configuration from one that is away.
+pub async fn probe(embedder: &dyn Embedder) -> Result<usize, EmbedError> {
+    let vectors = embedder.embed(&[PROBE]).await.map_err(|error| match error {
+        // Who rejects this text rejects every text, and no note is to blame.
+        EmbedError::Input { reason } => EmbedError::config(format!(
+            "it rejects every text, even {PROBE:?}: {reason}; check `providers.embedding.model` \
+             and `providers.embedding.path`"
+        )),
+        error => error,
+    })?;
+    match vectors.first() {
+        Some(vector) => Ok(vector.len()),
+        None => Err(EmbedError::failed("it gave no vector for one text")),
+    }
+}
+
+/// Refuses chunks that the model would not read to their end.
+pub fn check_window(
+    max_tokens: usize,
+    window: Option<usize>,
+    model: &str,
+) -> Result<(), EmbedError> {
+    match window {
+        Some(window) if max_tokens > window => Err(EmbedError::config(format!(
+            "`chunking.max_tokens` is {max_tokens}, but the model {model} reads {window} tokens at \
+             most; set `chunking.max_tokens` to {window} or less, or choose another model"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn limits_of(settings: &config::Embedding) -> Limits {
+    Limits {
+        max_inputs: settings.max_batch_inputs.max(1),
+        max_tokens: settings.max_batch_tokens.max(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_beyond_the_window_is_refused_by_name() {
+        let refused = check_window(512, Some(256), "all-MiniLM-L6-v2").expect_err("too large");
+        for word in ["512", "256", "all-MiniLM-L6-v2", "chunking.max_tokens"] {
+            assert!(refused.to_string().contains(word), "{refused} lacks {word}");
+        }
+        assert!(matches!(refused, EmbedError::Config { .. }));
+        assert_eq!(check_window(256, Some(256), "m"), Ok(()));
+        assert_eq!(check_window(9999, None, "m"), Ok(()));
+    }
 }

@@ -1,0 +1,328 @@
+//! A BERT-family sentence-transformers model in this process, on its CPU.
+
+mod encoder;
+mod layout;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{D, DType, Device, Tensor};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use serde_json::Value;
+use tokenizers::Tokenizer;
+use tokio::sync::Semaphore;
+
+use super::check::{self, Indexed};
+use super::{EmbedError, Embedder, Limits};
+use crate::hub::{HubError, ModelFiles};
+use encoder::Encoder;
+use layout::{Modules, Pooling};
+
+/// Tokens that one pass through the model holds, padding included. More would
+/// not be faster, and each takes tens of kilobytes while it is in there.
+const MAX_PADDED_TOKENS: usize = 2048;
+
+/// A model with its tokenizer.
+pub struct Local {
+    model: Arc<Model>,
+    limits: Limits,
+    /// One request for each core: more at once would only take more memory.
+    cores: Arc<Semaphore>,
+}
+
+struct Model {
+    tokenizer: Tokenizer,
+    encoder: Encoder,
+    pooling: Pooling,
+    normalize: bool,
+    lowercase: bool,
+    dim: usize,
+    pad: u32,
+    window: usize,
+}
+
+impl Local {
+    /// Loads the model `name`: a folder, or a repository on the Hugging Face hub.
+    /// One request takes what `limits` say; memory does not depend on it.
+    ///
+    /// # Errors
+    ///
+    /// `Config` when a file is missing or is not what this module computes.
+    pub async fn open(name: &str, limits: Limits) -> Result<Self, EmbedError> {
+        let blame = |reason: String| {
+            EmbedError::config(format!(
+                "the model {name} {reason}; choose another one in `providers.embedding.model`"
+            ))
+        };
+        let files = Files(ModelFiles::open(name).await.map_err(unavailable)?);
+        let modules = match files.json("modules.json").await? {
+            Value::Null => Modules::default(),
+            json => layout::modules(&json).map_err(blame)?,
+        };
+        let at = |file: &str| format!("{}{file}", modules.encoder);
+        let pooling = match &modules.pooling {
+            Some(folder) => {
+                let json = files.json(&format!("{folder}config.json")).await?;
+                layout::pooling(&json).map_err(blame)?
+            }
+            None => Pooling::Mean,
+        };
+        let sentence_config = files.sentence_config(&modules.encoder).await?;
+        let tokenizer_config = files.json(&at("tokenizer_config.json")).await?;
+        let config = read_json(
+            &files
+                .0
+                .file(&at("config.json"))
+                .await
+                .map_err(unavailable)?,
+        )
+        .await?;
+        let tokenizer = files
+            .0
+            .file(&at("tokenizer.json"))
+            .await
+            .map_err(unavailable)?;
+        let weights = files
+            .0
+            .file(&at("model.safetensors"))
+            .await
+            .map_err(unavailable)?;
+
+        let load = move || {
+            let tokenizer = load_tokenizer(&tokenizer)?;
+            let weights = std::fs::read(&weights).map_err(|error| {
+                format!("has a {} that cannot be read: {error}", weights.display())
+            })?;
+            let (encoder, shape) = Encoder::load(&config, weights)?;
+            Ok(Model {
+                tokenizer,
+                encoder,
+                pooling,
+                normalize: modules.normalize,
+                lowercase: sentence_config["do_lower_case"] == true,
+                dim: shape.dim,
+                pad: shape.pad,
+                window: layout::window(&sentence_config, &tokenizer_config, shape.positions),
+            })
+        };
+        let model = tokio::task::spawn_blocking(load)
+            .await
+            .unwrap_or_else(|error| Err(format!("made its loader fail: {error}")))
+            .map_err(blame)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Self {
+            model: Arc::new(model),
+            limits,
+            cores: Arc::new(Semaphore::new(cores)),
+        })
+    }
+
+    /// Floats in each vector.
+    pub fn dim(&self) -> usize {
+        self.model.dim
+    }
+
+    /// Tokens that the model reads of a text, special ones included.
+    pub fn window(&self) -> usize {
+        self.model.window
+    }
+
+    async fn request(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        let core = self
+            .cores
+            .clone()
+            .acquire_owned()
+            .await
+            .expect("nobody closes the semaphore");
+        let model = self.model.clone();
+        let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+        let embed = move || {
+            let vectors = model.embed(texts);
+            // With the work, not with the caller, who may be gone before.
+            drop(core);
+            vectors
+        };
+        tokio::task::spawn_blocking(embed)
+            .await
+            .unwrap_or_else(|error| Err(EmbedError::failed(format!("the model failed: {error}"))))
+    }
+}
+
+impl Embedder for Local {
+    fn embed<'a>(
+        &'a self,
+        texts: &'a [&'a str],
+    ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, EmbedError>> {
+        self.request(texts).boxed()
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+}
+
+impl Model {
+    fn embed(&self, mut texts: Vec<String>) -> Result<Vec<Vec<f32>>, EmbedError> {
+        if self.lowercase {
+            texts
+                .iter_mut()
+                .for_each(|text| *text = text.to_lowercase());
+        }
+        let count = texts.len();
+        let tokens = self.tokens(texts)?;
+        let lengths: Vec<usize> = tokens.iter().map(Vec::len).collect();
+        let mut answer = Vec::with_capacity(count);
+        for batch in batches(&lengths, MAX_PADDED_TOKENS) {
+            let batch_tokens: Vec<&[u32]> = batch.iter().map(|&index| &tokens[index][..]).collect();
+            let vectors = self
+                .forward(&batch_tokens)
+                .map_err(|error| EmbedError::failed(format!("the model failed: {error}")))?;
+            answer.extend(batch.iter().zip(vectors).map(|(&index, vector)| Indexed {
+                index: Some(index),
+                vector,
+            }));
+        }
+        check::answer(answer, count, Some(self.dim))
+    }
+
+    fn tokens(&self, texts: Vec<String>) -> Result<Vec<Vec<u32>>, EmbedError> {
+        let encodings = self
+            .tokenizer
+            .encode_batch_fast(texts, true)
+            .map_err(|error| EmbedError::input(format!("the tokenizer failed: {error}")))?;
+        for (index, encoding) in encodings.iter().enumerate() {
+            match encoding.len() {
+                0 => return Err(EmbedError::input(format!("text {index} has no tokens"))),
+                length if length > self.window => {
+                    return Err(EmbedError::input(format!(
+                        "text {index} has {length} tokens, the model reads {}",
+                        self.window
+                    )));
+                }
+                _ => {}
+            }
+        }
+        Ok(encodings
+            .iter()
+            .map(|encoding| encoding.get_ids().to_vec())
+            .collect())
+    }
+
+    fn forward(&self, texts: &[&[u32]]) -> candle_core::Result<Vec<Vec<f32>>> {
+        let longest = texts.iter().map(|ids| ids.len()).max().unwrap_or(0);
+        let shape = (texts.len(), longest);
+        let mut ids = Vec::with_capacity(texts.len() * longest);
+        let mut mask = Vec::with_capacity(texts.len() * longest);
+        for text in texts {
+            let padding = longest - text.len();
+            ids.extend_from_slice(text);
+            ids.extend(std::iter::repeat_n(self.pad, padding));
+            mask.extend(std::iter::repeat_n(1u32, text.len()));
+            mask.extend(std::iter::repeat_n(0u32, padding));
+        }
+        let ids = Tensor::from_vec(ids, shape, &Device::Cpu)?;
+        let mask = Tensor::from_vec(mask, shape, &Device::Cpu)?;
+        let tokens = self.encoder.forward(&ids, &mask)?;
+        let mut vectors = self.pool(&tokens, &mask)?.to_vec2::<f32>()?;
+        if self.normalize {
+            vectors.iter_mut().for_each(|vector| normalize(vector));
+        }
+        Ok(vectors)
+    }
+
+    /// (texts, tokens, dim) → (texts, dim)
+    fn pool(&self, tokens: &Tensor, mask: &Tensor) -> candle_core::Result<Tensor> {
+        let mask = mask.to_dtype(DType::F32)?.unsqueeze(D::Minus1)?;
+        match self.pooling {
+            Pooling::Cls => tokens.narrow(1, 0, 1)?.squeeze(1),
+            Pooling::Mean => tokens
+                .broadcast_mul(&mask)?
+                .sum(1)?
+                .broadcast_div(&mask.sum(1)?),
+            Pooling::Max => {
+                // Far below anything that a token's vector holds.
+                let hidden = ((mask - 1.0)? * 1e9)?;
+                tokens.broadcast_add(&hidden)?.max(1)
+            }
+        }
+    }
+}
+
+/// Groups texts of `lengths` tokens such that a group, each text padded to its
+/// longest, holds at most `max_padded` tokens, or one text. Texts of like length
+/// go together, since every padding token costs as much as a real one.
+fn batches(lengths: &[usize], max_padded: usize) -> Vec<Vec<usize>> {
+    let mut by_length: Vec<usize> = (0..lengths.len()).collect();
+    by_length.sort_by_key(|&index| lengths[index]);
+    let mut batches: Vec<Vec<usize>> = Vec::new();
+    for index in by_length {
+        match batches.last_mut() {
+            // In order of length the newest is the longest.
+            Some(batch) if (batch.len() + 1) * lengths[index] <= max_padded => batch.push(index),
+            _ => batches.push(vec![index]),
+        }
+    }
+    batches
+}
+
+fn normalize(vector: &mut [f32]) {
+    let norm = vector.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-12);
+    vector.iter_mut().for_each(|x| *x /= norm);
+}
+
+fn load_tokenizer(path: &Path) -> Result<Tokenizer, String> {
+    let unreadable = |error| format!("has a {} that cannot be read: {error}", path.display());
+    let mut tokenizer = Tokenizer::from_file(path).map_err(unreadable)?;
+    // Many files ask for a cut at 128 tokens, of which nobody would hear.
+    tokenizer.with_truncation(None).map_err(unreadable)?;
+    tokenizer.with_padding(None);
+    Ok(tokenizer)
+}
+
+struct Files(ModelFiles);
+
+impl Files {
+    /// The file's content, or null where the model has no such file.
+    async fn json(&self, name: &str) -> Result<Value, EmbedError> {
+        match self.0.optional(name).await.map_err(unavailable)? {
+            Some(path) => read_json(&path).await,
+            None => Ok(Value::Null),
+        }
+    }
+
+    async fn sentence_config(&self, folder: &str) -> Result<Value, EmbedError> {
+        // The name was once made from that of the model's class.
+        for kind in ["bert", "roberta", "distilbert", "xlm-roberta", "camembert"] {
+            let json = self
+                .json(&format!("{folder}sentence_{kind}_config.json"))
+                .await?;
+            if !json.is_null() {
+                return Ok(json);
+            }
+        }
+        Ok(Value::Null)
+    }
+}
+
+async fn read_json(path: &Path) -> Result<Value, EmbedError> {
+    let read = async || {
+        let bytes = tokio::fs::read(path)
+            .await
+            .map_err(|error| error.to_string())?;
+        serde_json::from_slice(&bytes).map_err(|error| error.to_string())
+    };
+    read().await.map_err(|error| {
+        EmbedError::config(format!(
+            "cannot read {}: {error}; is the model of `providers.embedding.model` complete?",
+            path.display()
+        ))
+    })
+}
+
+fn unavailable(error: HubError) -> EmbedError {
+    EmbedError::config(error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

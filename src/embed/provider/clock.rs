@@ -1,0 +1,41 @@
+//! Time as the provider sees it, so that its tests need none.
+
+use std::time::Instant;
+
+/// Where the time comes from.
+#[derive(Clone)]
+pub enum Clock {
+    /// The system's.
+    System,
+    /// Stands still, and jumps ahead when somebody sleeps.
+    #[cfg(test)]
+    Jumping(std::sync::Arc<std::sync::Mutex<Instant>>),
+}
+
+impl Clock {
+    /// One that jumps.
+    #[cfg(test)]
+    pub fn jumping() -> Self {
+        Self::Jumping(std::sync::Arc::new(std::sync::Mutex::new(Instant::now())))
+    }
+
+    pub fn now(&self) -> Instant {
+        match self {
+            Self::System => Instant::now(),
+            #[cfg(test)]
+            Self::Jumping(now) => *now.lock().expect("no test panics while it holds it"),
+        }
+    }
+
+    pub async fn sleep_until(&self, deadline: Instant) {
+        match self {
+            Self::System => tokio::time::sleep_until(deadline.into()).await,
+            #[cfg(test)]
+            Self::Jumping(now) => {
+                tokio::task::yield_now().await;
+                let mut now = now.lock().expect("no test panics while it holds it");
+                *now = deadline.max(*now);
+            }
+        }
+    }
+}

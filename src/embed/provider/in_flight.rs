@@ -1,0 +1,109 @@
+//! Texts that are being embedded right now, so that nobody sends one a second
+//! time meanwhile.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::embed::EmbedError;
+use crate::note::TextHash;
+
+/// What became of a text: its vector of `dim` floats, or why it has none.
+pub type Outcome = Result<Arc<[f32]>, EmbedError>;
+
+/// Who embeds which text.
+#[derive(Default)]
+pub struct InFlight(Mutex<HashMap<TextHash, Pending>>);
+
+/// The outcome of a text that somebody else embeds.
+pub type Pending = watch::Receiver<Option<Outcome>>;
+
+/// Who embeds a text.
+pub enum Claim<'a> {
+    /// The caller does.
+    Mine(Ticket<'a>),
+    /// Somebody else does already.
+    Theirs(Pending),
+}
+
+impl InFlight {
+    /// Claims `hash` for the caller, unless somebody embeds it already.
+    pub fn claim(&self, hash: TextHash) -> Claim<'_> {
+        let mut texts = self.lock();
+        if let Some(pending) = texts.get(&hash) {
+            return Claim::Theirs(pending.clone());
+        }
+        let (outcome, pending) = watch::channel(None);
+        texts.insert(hash, pending);
+        Claim::Mine(Ticket {
+            hash,
+            outcome,
+            texts: self,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<TextHash, Pending>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The duty to embed one text. Dropped without an outcome, as when the caller
+/// was cancelled, it leaves the text to those who wait for it.
+pub struct Ticket<'a> {
+    hash: TextHash,
+    outcome: watch::Sender<Option<Outcome>>,
+    texts: &'a InFlight,
+}
+
+impl Ticket<'_> {
+    /// Tells everybody who waits.
+    pub fn settle(self, outcome: Outcome) {
+        self.outcome.send_replace(Some(outcome));
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        self.texts.lock().remove(&self.hash);
+    }
+}
+
+/// The outcome, or `None` if who had the text gave it up.
+pub async fn wait(mut pending: Pending) -> Option<Outcome> {
+    let settled = pending.wait_for(Option::is_some).await.ok()?;
+    settled.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_text_has_one_who_embeds_it_at_a_time() {
+        let texts = InFlight::default();
+        let hash = TextHash::of("x");
+        let Claim::Mine(ticket) = texts.claim(hash) else {
+            panic!("nobody had it");
+        };
+        let Claim::Theirs(pending) = texts.claim(hash) else {
+            panic!("it was taken");
+        };
+        ticket.settle(Ok(Arc::from([1.0])));
+        assert_eq!(wait(pending).await, Some(Ok(Arc::from([1.0]))));
+        assert!(matches!(texts.claim(hash), Claim::Mine(_)));
+    }
+
+    #[tokio::test]
+    async fn a_text_that_was_given_up_can_be_taken_over() {
+        let texts = InFlight::default();
+        let hash = TextHash::of("x");
+        let first = texts.claim(hash);
+        let Claim::Theirs(pending) = texts.claim(hash) else {
+            panic!("it was taken");
+        };
+        drop(first);
+        assert_eq!(wait(pending).await, None);
+        assert!(matches!(texts.claim(hash), Claim::Mine(_)));
+    }
+}

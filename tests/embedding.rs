@@ -1,0 +1,507 @@
+//! The `openai` embedder and the provider around it, over real sockets.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use elf::config::{self, Secret};
+use elf::embed::provider::{CircuitState, Input, Provider, Timing};
+use elf::embed::{EmbedError, Embedder, ModelFacts, connect, connect_pinned};
+use support::embedding_server::{Behaviour, DIM, EmbeddingServer, vector_of};
+
+/// Pauses that a test does not notice.
+const QUICK: Timing = Timing {
+    base: Duration::from_millis(1),
+    max: Duration::from_millis(5),
+    config_recheck: Duration::from_millis(1),
+};
+
+/// Pauses that outlast a test.
+const LONG: Timing = Timing {
+    base: Duration::from_secs(3600),
+    max: Duration::from_secs(3600),
+    config_recheck: Duration::from_secs(3600),
+};
+
+fn settings(server: &EmbeddingServer) -> config::Embedding {
+    config::Embedding {
+        provider: config::Provider::Openai,
+        api_base: server.url().to_owned(),
+        path: "/v1/embeddings".to_owned(),
+        model: "test-model".to_owned(),
+        dimensions: None,
+        api_key: Some(Secret::new("sk-very-secret")),
+        headers: [("x-team".to_owned(), Secret::new("blue"))].into(),
+        max_batch_inputs: 64,
+        max_batch_tokens: 100_000,
+        concurrency: 4,
+        timeout_ms: 10_000,
+        requests_per_minute: None,
+        tokens_per_minute: None,
+        document_prefix: String::new(),
+        query_prefix: String::new(),
+    }
+}
+
+async fn embedder(server: &EmbeddingServer) -> Arc<dyn Embedder> {
+    connect_pinned(&settings(server), Some(DIM))
+        .await
+        .unwrap()
+        .0
+}
+
+async fn provider(server: &EmbeddingServer, timing: Timing) -> Provider {
+    Provider::with_timing(embedder(server).await, &settings(server), timing)
+}
+
+fn inputs<T: AsRef<str>>(texts: &[T]) -> Vec<Input<'_>> {
+    texts
+        .iter()
+        .map(|text| Input::new(text.as_ref(), 10))
+        .collect()
+}
+
+/// What a single request for two texts meets.
+async fn meets(behaviour: Behaviour) -> EmbedError {
+    let server = EmbeddingServer::start().await;
+    server.script([behaviour]);
+    let embedder = embedder(&server).await;
+    embedder
+        .embed(&["one text", "another text"])
+        .await
+        .unwrap_err()
+}
+
+fn is_doubtful(error: &EmbedError) -> bool {
+    matches!(
+        error,
+        EmbedError::Unavailable {
+            perhaps_input: true,
+            ..
+        }
+    )
+}
+
+#[tokio::test]
+async fn a_request_carries_model_key_headers_and_texts() {
+    let server = EmbeddingServer::start().await;
+    let settings = config::Embedding {
+        dimensions: Some(DIM),
+        ..settings(&server)
+    };
+    let (embedder, facts) = connect(&settings).await.unwrap();
+    assert_eq!(
+        facts,
+        ModelFacts {
+            dim: DIM,
+            window: None
+        }
+    );
+    assert_eq!(
+        server.requests(),
+        0,
+        "a configured dimension needs no request"
+    );
+    let vectors = embedder.embed(&["a", "b"]).await.unwrap();
+    assert_eq!(vectors, [vector_of("a", DIM), vector_of("b", DIM)]);
+    let request = &server.request_log()[0];
+    assert_eq!(request.headers["authorization"], "Bearer sk-very-secret");
+    assert_eq!(request.headers["x-team"], "blue");
+    assert_eq!(request.body["model"], "test-model");
+    assert_eq!(request.body["dimensions"], DIM);
+    assert_eq!(request.texts, ["a", "b"]);
+}
+
+#[tokio::test]
+async fn the_dimension_is_asked_of_the_server_where_nobody_says_it() {
+    let server = EmbeddingServer::start_with_dim(12).await;
+    let (embedder, facts) = connect(&settings(&server)).await.unwrap();
+    assert_eq!(facts.dim, 12);
+    assert_eq!(server.requests(), 1);
+    assert!(server.request_log()[0].body.get("dimensions").is_none());
+    server.script([Behaviour::WrongDimension]);
+    let error = embedder.embed(&["a"]).await.unwrap_err();
+    assert!(
+        matches!(error, EmbedError::Config { .. }),
+        "pinned by the probe: {error}"
+    );
+}
+
+#[tokio::test]
+async fn vectors_of_any_form_and_order_are_understood() {
+    let server = EmbeddingServer::start().await;
+    server.script([Behaviour::Embed, Behaviour::Decimal, Behaviour::Reversed]);
+    let embedder = embedder(&server).await;
+    for _ in 0..3 {
+        let vectors = embedder.embed(&["a", "b", "c"]).await.unwrap();
+        let expected: Vec<_> = ["a", "b", "c"].map(|text| vector_of(text, DIM)).into();
+        for (vector, expected) in vectors.iter().zip(&expected) {
+            let same = vector
+                .iter()
+                .zip(expected)
+                .all(|(a, b)| (a - b).abs() < 1e-6);
+            assert!(same, "{vector:?} is not {expected:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_base64_is_asked_for_decimals_from_then_on() {
+    let server = EmbeddingServer::start().await;
+    server.forget_base64();
+    let embedder = embedder(&server).await;
+    embedder.embed(&["a"]).await.unwrap();
+    embedder.embed(&["b"]).await.unwrap();
+    let formats: Vec<_> = server
+        .request_log()
+        .iter()
+        .map(|request| request.body["encoding_format"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(formats, [Some("base64".to_owned()), None, None]);
+}
+
+#[tokio::test]
+async fn answers_without_sense_are_the_providers_state() {
+    for behaviour in [Behaviour::TooFew, Behaviour::Html, Behaviour::CutShort] {
+        let error = meets(behaviour.clone()).await;
+        assert!(is_doubtful(&error), "{behaviour:?}: {error:?}");
+    }
+    assert!(
+        meets(Behaviour::Html)
+            .await
+            .to_string()
+            .contains("text/html")
+    );
+}
+
+#[tokio::test]
+async fn a_wrong_dimension_is_a_matter_of_configuration() {
+    let error = meets(Behaviour::WrongDimension).await;
+    assert!(matches!(&error, EmbedError::Config { reason }
+        if reason.contains("9 dimensions where 8") && reason.contains("providers.embedding.dimensions")));
+}
+
+#[tokio::test]
+async fn vectors_that_are_no_direction_are_the_inputs_fault() {
+    for behaviour in [Behaviour::Nan, Behaviour::Zeros] {
+        let error = meets(behaviour.clone()).await;
+        assert!(
+            matches!(error, EmbedError::Input { .. }),
+            "{behaviour:?}: {error:?}"
+        );
+    }
+    let server = EmbeddingServer::start().await;
+    server.script([Behaviour::NanLiteral]);
+    let settings = settings(&server);
+    let (embedder, _) = connect_pinned(&settings, Some(2)).await.unwrap();
+    let error = embedder.embed(&["a"]).await.unwrap_err();
+    assert!(matches!(error, EmbedError::Input { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_given_up_after_the_timeout() {
+    let server = EmbeddingServer::start().await;
+    server.always(Behaviour::Never);
+    let settings = config::Embedding {
+        timeout_ms: 100,
+        ..settings(&server)
+    };
+    let error = connect(&settings).await.err().unwrap();
+    assert!(is_doubtful(&error), "{error:?}");
+    assert!(error.to_string().contains("timeout_ms"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_away_and_no_text_is_suspected() {
+    let server = EmbeddingServer::start().await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let settings = config::Embedding {
+        api_base: format!("http://{}", free.local_addr().unwrap()),
+        ..settings(&server)
+    };
+    drop(free);
+    let error = connect(&settings).await.err().unwrap();
+    assert!(
+        matches!(&error, EmbedError::Unavailable { perhaps_input: false, reason, .. } if reason.contains("refused")),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn statuses_are_classed_by_who_must_act() {
+    for (status, class) in [
+        (400, "rejected an input"),
+        (413, "rejected an input"),
+        (401, "refuses the configuration"),
+        (404, "refuses the configuration"),
+        (429, "is unavailable"),
+        (500, "is unavailable"),
+        (503, "is unavailable"),
+    ] {
+        let error = meets(Behaviour::Status(status)).await.to_string();
+        assert!(
+            error.contains(class) && error.contains(": scripted"),
+            "{status}: {error}"
+        );
+    }
+    assert!(
+        meets(Behaviour::Status(401))
+            .await
+            .to_string()
+            .contains("providers.embedding.api_key")
+    );
+    assert!(
+        meets(Behaviour::Status(404))
+            .await
+            .to_string()
+            .contains("test-model")
+    );
+}
+
+#[tokio::test]
+async fn retry_after_is_carried_to_the_caller() {
+    let busy = Behaviour::Answer(429, "retry-after", "7".into(), "{}".into());
+    assert!(matches!(
+        meets(busy).await,
+        EmbedError::Unavailable { retry_after: Some(wait), .. } if wait == Duration::from_secs(7)
+    ));
+}
+
+#[tokio::test]
+async fn messages_tell_neither_the_key_nor_the_text() {
+    for status in [200, 400, 401, 500] {
+        let body = "Bearer sk-very-secret may not embed 'another text', sorry".to_owned();
+        let error = meets(Behaviour::Answer(
+            status,
+            "content-type",
+            "text/plain".into(),
+            body,
+        ))
+        .await;
+        let error = format!("{error} {error:?}");
+        assert!(error.contains("sorry"), "{error}");
+        assert!(
+            !error.contains("sk-very-secret") && !error.contains("another text"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let elsewhere = Behaviour::Answer(
+        302,
+        "location",
+        "https://example.com/".into(),
+        String::new(),
+    );
+    let error = meets(elsewhere).await;
+    assert!(
+        matches!(&error, EmbedError::Config { reason } if reason.contains("https://example.com/")),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn many_texts_come_back_in_order_from_requests_within_the_limits() {
+    let server = EmbeddingServer::start().await;
+    let settings = config::Embedding {
+        max_batch_inputs: 3,
+        max_batch_tokens: 25,
+        ..settings(&server)
+    };
+    let (embedder, _) = connect_pinned(&settings, Some(DIM)).await.unwrap();
+    let provider = Provider::new(embedder, &settings);
+    let texts: Vec<String> = (0..20).map(|n| format!("text {n}")).collect();
+    let vectors = provider.embed(&inputs(&texts)).await;
+    for (text, vector) in texts.iter().zip(vectors) {
+        assert_eq!(vector.unwrap().to_vec(), vector_of(text, DIM));
+    }
+    assert_eq!(server.requests(), 10, "two texts of ten tokens fit 25");
+}
+
+#[tokio::test]
+async fn one_bad_text_among_64_is_found_in_a_logarithmic_number_of_requests() {
+    for behaviour in [Behaviour::Status(400), Behaviour::Nan, Behaviour::Zeros] {
+        let server = EmbeddingServer::start().await;
+        server.poison("poison", behaviour.clone());
+        let provider = provider(&server, LONG).await;
+        let mut texts: Vec<String> = (0..64).map(|n| format!("text {n}")).collect();
+        texts[37] = "poison".to_owned();
+        let outcomes = provider.embed(&inputs(&texts)).await;
+        for (text, outcome) in texts.iter().zip(outcomes) {
+            match (text.as_str(), outcome) {
+                ("poison", Err(EmbedError::Input { .. })) => {}
+                (text, Ok(vector)) => assert_eq!(vector.to_vec(), vector_of(text, DIM)),
+                (text, outcome) => panic!("{text}: {outcome:?}"),
+            }
+        }
+        // One for the whole, two for each of the six halvings.
+        assert_eq!(server.requests(), 13, "{behaviour:?}");
+        assert_eq!(provider.state(), CircuitState::Closed);
+    }
+}
+
+#[tokio::test]
+async fn a_text_that_makes_the_server_fail_is_found_though_the_server_blames_itself() {
+    for behaviour in [
+        Behaviour::Status(500),
+        Behaviour::TooFew,
+        Behaviour::Html,
+        Behaviour::CutShort,
+    ] {
+        let server = EmbeddingServer::start().await;
+        server.poison("poison", behaviour.clone());
+        let provider = provider(&server, LONG).await;
+        let outcomes = provider.embed(&inputs(&["a", "b", "poison", "c"])).await;
+        assert!(
+            matches!(outcomes[2], Err(EmbedError::Input { .. })),
+            "{behaviour:?}: {outcomes:?}"
+        );
+        assert_eq!(
+            outcomes.iter().filter(|outcome| outcome.is_ok()).count(),
+            3,
+            "{behaviour:?}"
+        );
+        assert_eq!(provider.state(), CircuitState::Closed);
+    }
+}
+
+#[tokio::test]
+async fn a_hiccup_is_not_noticed() {
+    let server = EmbeddingServer::start().await;
+    server.script([Behaviour::Status(500)]);
+    let provider = provider(&server, LONG).await;
+    let outcomes = provider.embed(&inputs(&["a"])).await;
+    assert!(outcomes[0].is_ok());
+}
+
+#[tokio::test]
+async fn the_same_text_in_flight_twice_is_embedded_once() {
+    let server = EmbeddingServer::start().await;
+    let provider = provider(&server, LONG).await;
+    server.hold();
+    let embed = |texts: &'static [&'static str]| {
+        let provider = provider.clone();
+        tokio::spawn(async move { provider.embed(&inputs(texts)).await })
+    };
+    let first = embed(&["shared", "first", "shared"]);
+    server.holding(1).await;
+    let second = embed(&["second", "shared"]);
+    server.holding(2).await;
+    server.release();
+    let (first, second) = (first.await.unwrap(), second.await.unwrap());
+    assert_eq!(first[0], first[2]);
+    assert_eq!(first[0], second[1]);
+    let mut seen = server.texts_seen();
+    seen.sort();
+    assert_eq!(seen, ["first", "second", "shared"]);
+}
+
+#[tokio::test]
+async fn a_text_whose_embedder_was_cancelled_is_embedded_by_who_waits_for_it() {
+    let server = EmbeddingServer::start().await;
+    let provider = provider(&server, LONG).await;
+    server.hold();
+    let embed = |texts: &'static [&'static str]| {
+        let provider = provider.clone();
+        tokio::spawn(async move { provider.embed(&inputs(texts)).await })
+    };
+    let first = embed(&["shared"]);
+    server.holding(1).await;
+    let second = embed(&["second", "shared"]);
+    server.holding(2).await;
+    first.abort();
+    server.release();
+    assert!(second.await.unwrap().iter().all(Result::is_ok));
+}
+
+#[tokio::test]
+async fn an_outage_pauses_everybody_and_one_probe_resumes() {
+    let server = EmbeddingServer::start().await;
+    server.always(Behaviour::Status(503));
+    let provider = provider(&server, QUICK).await;
+    let outcomes = provider.embed(&inputs(&["a", "b"])).await;
+    assert!(
+        outcomes
+            .iter()
+            .all(|outcome| matches!(outcome, Err(EmbedError::Unavailable { .. })))
+    );
+    assert!(matches!(
+        provider.state().error(),
+        Some(EmbedError::Unavailable { .. })
+    ));
+    // A few probes in vain, each of them alone and with nobody's text.
+    server.arrived(4).await;
+    assert_eq!(server.texts_seen(), ["a", "b"]);
+    server.heal();
+    provider.ready().await;
+    assert_eq!(provider.state(), CircuitState::Closed);
+    assert!(provider.embed(&inputs(&["a"])).await[0].is_ok());
+    assert_eq!(server.texts_seen(), ["a", "b", "a"]);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_while_the_circuit_is_open() {
+    let server = EmbeddingServer::start().await;
+    server.script([Behaviour::Answer(
+        429,
+        "retry-after",
+        "3600".into(),
+        "{}".into(),
+    )]);
+    let provider = provider(&server, QUICK).await;
+    for _ in 0..5 {
+        let outcomes = provider.embed(&inputs(&["a"])).await;
+        assert!(matches!(outcomes[0], Err(EmbedError::Unavailable { .. })));
+    }
+    assert_eq!(server.requests(), 1);
+    let CircuitState::Open { probe_at, .. } = provider.state() else {
+        panic!("{:?}", provider.state());
+    };
+    assert!(probe_at > std::time::Instant::now() + Duration::from_secs(3500));
+}
+
+#[tokio::test]
+async fn an_outage_that_says_500_costs_no_text_its_good_name() {
+    let server = EmbeddingServer::start().await;
+    server.always(Behaviour::Status(500));
+    let provider = provider(&server, LONG).await;
+    let outcomes = provider.embed(&inputs(&["a"])).await;
+    assert!(
+        matches!(outcomes[0], Err(EmbedError::Unavailable { .. })),
+        "{outcomes:?}"
+    );
+    assert_eq!(server.requests(), 2, "the text and the probe");
+}
+
+#[tokio::test]
+async fn a_server_that_rejects_everything_blames_no_text() {
+    let server = EmbeddingServer::start().await;
+    server.always(Behaviour::Status(400));
+    let provider = provider(&server, LONG).await;
+    let outcomes = provider.embed(&inputs(&["a"])).await;
+    assert!(
+        matches!(&outcomes[0], Err(EmbedError::Config { reason }) if reason.contains("even \"probe\"")),
+        "{outcomes:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_refused_configuration_is_checked_again_until_it_is_accepted() {
+    let server = EmbeddingServer::start().await;
+    server.always(Behaviour::Status(401));
+    let provider = provider(&server, QUICK).await;
+    let outcomes = provider.embed(&inputs(&["a"])).await;
+    assert!(matches!(outcomes[0], Err(EmbedError::Config { .. })));
+    assert!(matches!(
+        provider.state().error(),
+        Some(EmbedError::Config { .. })
+    ));
+    server.arrived(3).await;
+    server.heal();
+    provider.ready().await;
+    assert!(provider.embed(&inputs(&["a"])).await[0].is_ok());
+}

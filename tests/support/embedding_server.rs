@@ -1,0 +1,329 @@
+//! A small embeddings server that does on demand what real ones do by accident.
+//! It speaks the wire protocol over real sockets; its vectors are made from the
+//! SHA-256 of the text, so that the same text always has the same one.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::routing::post;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use futures::stream;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
+
+/// Floats in each vector, unless the server was started with another number.
+pub const DIM: usize = 8;
+
+/// What the server does with a request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Behaviour {
+    /// Embeds: what it does when nothing is scripted.
+    Embed,
+    /// Answers with a status and a JSON error.
+    Status(u16),
+    /// Answers with a status, one header and a body.
+    Answer(u16, &'static str, String, String),
+    /// Leaves the last vector out.
+    TooFew,
+    /// Gives the right vectors with their right indexes, last one first.
+    Reversed,
+    /// Gives each vector one float too many.
+    WrongDimension,
+    /// Gives the first vector a NaN, as base64.
+    Nan,
+    /// Gives the first vector a NaN, as Python's JSON encoder writes it.
+    NanLiteral,
+    /// Gives a first vector of zeros.
+    Zeros,
+    /// Answers 200 with a page for people.
+    Html,
+    /// Breaks off before the end that its Content-Length promises.
+    CutShort,
+    /// Never answers.
+    Never,
+    /// Gives decimal numbers, whatever it was asked for.
+    Decimal,
+}
+
+/// A server on a free port of this machine. It ends with the test's runtime.
+#[derive(Clone)]
+pub struct EmbeddingServer {
+    url: String,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    dim: usize,
+    state: Mutex<Inner>,
+    held: watch::Sender<bool>,
+    /// Requests that have arrived, and those that wait for a release.
+    arrived: watch::Sender<usize>,
+    waiting: watch::Sender<usize>,
+}
+
+#[derive(Default)]
+struct Inner {
+    script: VecDeque<Behaviour>,
+    always: Option<Behaviour>,
+    poison: Option<(String, Behaviour)>,
+    knows_base64: bool,
+    requests: Vec<Request>,
+}
+
+/// What a request held.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// All headers.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Value,
+    /// Its `input`.
+    pub texts: Vec<String>,
+}
+
+impl EmbeddingServer {
+    /// A server for vectors of [`DIM`] floats.
+    pub async fn start() -> Self {
+        Self::start_with_dim(DIM).await
+    }
+
+    /// A server for vectors of `dim` floats.
+    pub async fn start_with_dim(dim: usize) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let shared = Arc::new(Shared {
+            dim,
+            state: Mutex::new(Inner {
+                knows_base64: true,
+                ..Inner::default()
+            }),
+            held: watch::Sender::new(false),
+            arrived: watch::Sender::new(0),
+            waiting: watch::Sender::new(0),
+        });
+        let app = Router::new()
+            .route("/v1/embeddings", post(answer))
+            .with_state(shared.clone());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Self { url, shared }
+    }
+
+    /// For `providers.embedding.api_base`; the path is `/v1/embeddings`.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Requests that have arrived so far.
+    pub fn requests(&self) -> usize {
+        self.state().requests.len()
+    }
+
+    /// The requests that have arrived so far, whole.
+    pub fn request_log(&self) -> Vec<Request> {
+        self.state().requests.clone()
+    }
+
+    /// Every text that has arrived so far, once for each time, but for probes.
+    pub fn texts_seen(&self) -> Vec<String> {
+        let texts = self
+            .state()
+            .requests
+            .iter()
+            .flat_map(|request| request.texts.clone())
+            .collect::<Vec<_>>();
+        texts.into_iter().filter(|text| text != "probe").collect()
+    }
+
+    /// What the next requests meet, one each; after that, they are embedded.
+    pub fn script(&self, behaviours: impl IntoIterator<Item = Behaviour>) -> &Self {
+        self.state().script.extend(behaviours);
+        self
+    }
+
+    /// What every request meets from now on, once the script is through.
+    pub fn always(&self, behaviour: Behaviour) -> &Self {
+        self.state().always = Some(behaviour);
+        self
+    }
+
+    /// Ends script, `always` and poison.
+    pub fn heal(&self) {
+        let mut state = self.state();
+        state.script.clear();
+        state.always = None;
+        state.poison = None;
+    }
+
+    /// What every request meets that has a text with `word` in it.
+    pub fn poison(&self, word: &str, behaviour: Behaviour) -> &Self {
+        self.state().poison = Some((word.to_owned(), behaviour));
+        self
+    }
+
+    /// From now on a request for base64 is answered with a 400.
+    pub fn forget_base64(&self) -> &Self {
+        self.state().knows_base64 = false;
+        self
+    }
+
+    /// Requests wait from now on.
+    pub fn hold(&self) {
+        self.shared.held.send_replace(true);
+    }
+
+    /// Requests that wait are answered, and later ones at once.
+    pub fn release(&self) {
+        self.shared.held.send_replace(false);
+    }
+
+    /// Waits until `count` requests are held.
+    pub async fn holding(&self, count: usize) {
+        let mut waiting = self.shared.waiting.subscribe();
+        waiting.wait_for(|waiting| *waiting >= count).await.unwrap();
+    }
+
+    /// Waits until `count` requests have arrived, from the start on.
+    pub async fn arrived(&self, count: usize) {
+        let mut arrived = self.shared.arrived.subscribe();
+        arrived.wait_for(|arrived| *arrived >= count).await.unwrap();
+    }
+
+    fn state(&self) -> MutexGuard<'_, Inner> {
+        self.shared.state.lock().unwrap()
+    }
+}
+
+/// The vector of `text`: `dim` floats, of unit length.
+pub fn vector_of(text: &str, dim: usize) -> Vec<f32> {
+    let mut vector = Vec::with_capacity(dim);
+    let mut block = 0u32;
+    while vector.len() < dim {
+        let mut hash = Sha256::new();
+        hash.update(block.to_le_bytes());
+        hash.update(text.as_bytes());
+        let bytes = hash.finalize();
+        let floats = bytes
+            .chunks_exact(2)
+            .map(|pair| f32::from(i16::from_le_bytes([pair[0], pair[1]])));
+        vector.extend(floats.take(dim - vector.len()));
+        block += 1;
+    }
+    let norm = vector.iter().map(|x| x * x).sum::<f32>().sqrt().max(1.0);
+    vector.iter().map(|x| x / norm).collect()
+}
+
+async fn answer(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: String,
+) -> Response<Body> {
+    let body: Value = serde_json::from_str(&body).unwrap();
+    let texts: Vec<String> = serde_json::from_value(body["input"].clone()).unwrap();
+    let wants_base64 = body["encoding_format"] == "base64";
+    let (behaviour, knows_base64) = {
+        let mut state = shared.state.lock().unwrap();
+        state.requests.push(Request {
+            headers,
+            body,
+            texts: texts.clone(),
+        });
+        let poisoned = state
+            .poison
+            .as_ref()
+            .filter(|(word, _)| texts.iter().any(|text| text.contains(word)))
+            .map(|(_, behaviour)| behaviour.clone());
+        let scripted = state.script.pop_front().or_else(|| state.always.clone());
+        (
+            poisoned.or(scripted).unwrap_or(Behaviour::Embed),
+            state.knows_base64,
+        )
+    };
+    shared.arrived.send_modify(|arrived| *arrived += 1);
+    if *shared.held.borrow() {
+        shared.waiting.send_modify(|waiting| *waiting += 1);
+        let mut held = shared.held.subscribe();
+        held.wait_for(|held| !held).await.unwrap();
+        shared.waiting.send_modify(|waiting| *waiting -= 1);
+    }
+    if wants_base64 && !knows_base64 {
+        return error(400, "encoding_format base64 is not supported");
+    }
+    let mut vectors: Vec<Vec<f32>> = texts
+        .iter()
+        .map(|text| vector_of(text, shared.dim))
+        .collect();
+    let mut base64 = wants_base64;
+    match behaviour {
+        Behaviour::Embed | Behaviour::Reversed | Behaviour::CutShort | Behaviour::NanLiteral => {}
+        Behaviour::Decimal => base64 = false,
+        Behaviour::Status(status) => return error(status, "scripted"),
+        Behaviour::Answer(status, name, value, body) => {
+            return respond(status, name, &value, Body::from(body));
+        }
+        Behaviour::TooFew => drop(vectors.pop()),
+        Behaviour::WrongDimension => vectors.iter_mut().for_each(|vector| vector.push(1.0)),
+        Behaviour::Nan => vectors[0][0] = f32::NAN,
+        Behaviour::Zeros => vectors[0].fill(0.0),
+        Behaviour::Html => {
+            let page = "<!doctype html><html><body><h1>Welcome to nginx!</h1></body></html>";
+            return respond(200, "content-type", "text/html", Body::from(page));
+        }
+        Behaviour::Never => std::future::pending().await,
+    }
+    let mut data: Vec<Value> = vectors
+        .iter()
+        .enumerate()
+        .map(|(index, vector)| json!({"object": "embedding", "index": index, "embedding": encoded(vector, base64)}))
+        .collect();
+    if behaviour == Behaviour::Reversed {
+        data.reverse();
+    }
+    let mut body = json!({"object": "list", "data": data, "model": "test"}).to_string();
+    if behaviour == Behaviour::NanLiteral {
+        body = r#"{"data":[{"index":0,"embedding":[NaN,1.0]}]}"#.to_owned();
+    }
+    if behaviour == Behaviour::CutShort {
+        let promised = body.len().to_string();
+        body.truncate(body.len() / 2);
+        // Without an end to it, hyper closes the connection when the error comes.
+        let parts = stream::iter([Ok(body), Err("cut short")]);
+        return respond(200, "content-length", &promised, Body::from_stream(parts));
+    }
+    respond(200, "content-type", "application/json", Body::from(body))
+}
+
+fn encoded(vector: &[f32], base64: bool) -> Value {
+    if base64 {
+        let bytes: Vec<u8> = vector
+            .iter()
+            .flat_map(|float| float.to_le_bytes())
+            .collect();
+        json!(STANDARD.encode(bytes))
+    } else {
+        json!(vector)
+    }
+}
+
+fn error(status: u16, message: &str) -> Response<Body> {
+    let body = json!({"error": {"message": message}}).to_string();
+    respond(
+        status,
+        header::CONTENT_TYPE.as_str(),
+        "application/json",
+        Body::from(body),
+    )
+}
+
+fn respond(status: u16, name: &str, value: &str, body: Body) -> Response<Body> {
+    Response::builder()
+        .status(StatusCode::from_u16(status).unwrap())
+        .header(name, value)
+        .body(body)
+        .unwrap()
+}
