@@ -15,29 +15,53 @@ pub fn init_logging(service: &Service) {
     let filter = EnvFilter::try_from_default_env()
         .or_else(|_| EnvFilter::try_new(&service.log_level))
         .unwrap_or_else(|_| EnvFilter::new("info"));
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     // Fails only when somebody, a test for one, has set up logging already.
-    let _ = if service.log_json { logs.json().try_init() } else { logs.try_init() };
+    let _ = if service.log_json {
+        logs.json().try_init()
+    } else {
+        logs.try_init()
+    };
 }
 
 /// Collects metrics from now on; the handle renders them for Prometheus. `None`
 /// when somebody collects them already.
 pub fn init_metrics() -> Option<PrometheusHandle> {
-    let seconds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+    let seconds = [
+        0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+    ];
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &seconds)
         .expect("there are buckets")
         .install_recorder()
         .ok()?;
-    describe_counter!("elf_notes_indexed_total", "Notes converged, deleted ones included");
+    describe_counter!(
+        "elf_notes_indexed_total",
+        "Notes converged, deleted ones included"
+    );
     describe_counter!("elf_notes_dead_total", "Notes given up: dead letters");
-    describe_counter!("elf_chunks_total", "Chunks of the notes that were converged");
-    describe_counter!("elf_chunks_embedded_total", "Chunks whose text was sent to the model");
+    describe_counter!(
+        "elf_chunks_total",
+        "Chunks of the notes that were converged"
+    );
+    describe_counter!(
+        "elf_chunks_embedded_total",
+        "Chunks whose text was sent to the model"
+    );
     describe_counter!("elf_chunks_reused_total", "Chunks whose vector was known");
     describe_counter!("elf_points_written_total", "Points written to the index");
-    describe_counter!("elf_leases_lost_total", "Notes whose lease ran out under a worker");
-    describe_histogram!(FRESHNESS, Unit::Seconds, "From the commit of a note to its being searchable");
-    crate::embed::describe_metrics();
+    describe_counter!(
+        "elf_leases_lost_total",
+        "Notes whose lease ran out under a worker"
+    );
+    describe_histogram!(
+        FRESHNESS,
+        Unit::Seconds,
+        "From the commit of a note to its being searchable"
+    );
+    crate::embed::provider::metrics::describe();
     Some(handle)
 }
 

@@ -27,8 +27,14 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
         ("providers.embedding.provider", json!(provider)),
         ("providers.embedding.model", json!(model)),
         ("providers.embedding.dimensions", json!(dim)),
-        ("providers.embedding.document_prefix", json!(embedding.document_prefix)),
-        ("chunking.tokenizer_repo (SHA-256 of the tokenizer)", json!(tokenizer)),
+        (
+            "providers.embedding.document_prefix",
+            json!(embedding.document_prefix),
+        ),
+        (
+            "chunking.tokenizer_repo (SHA-256 of the tokenizer)",
+            json!(tokenizer),
+        ),
         ("chunking.enabled", json!(chunking.enabled)),
         ("chunking.max_tokens", json!(chunking.max_tokens)),
         ("chunking.overlap_tokens", json!(chunking.overlap_tokens)),
@@ -37,11 +43,20 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
     for (key, value) in &settings {
         hash.update(format!("{key}={value}\n"));
     }
-    let digest: String = hash.finalize().iter().take(4).map(|b| format!("{b:02x}")).collect();
+    let digest: String = hash
+        .finalize()
+        .iter()
+        .take(4)
+        .map(|b| format!("{b:02x}"))
+        .collect();
     Version {
         name: format!("{}-{dim}-{digest}", last_part(model)),
         dim,
-        settings: settings.into_iter().map(|(k, v)| (k.to_owned(), v)).collect::<Map<_, _>>().into(),
+        settings: settings
+            .into_iter()
+            .map(|(k, v)| (k.to_owned(), v))
+            .collect::<Map<_, _>>()
+            .into(),
     }
 }
 
@@ -58,11 +73,19 @@ pub fn differences(database: &Version, config: &Version) -> Vec<String> {
     keys.into_iter()
         .filter(|key| theirs.get(*key) != ours.get(*key))
         .map(|key| {
-            format!("{key} is {} in elf.toml, {} in the database", show(ours.get(key)), show(theirs.get(key)))
+            format!(
+                "{key} is {} in elf.toml, {} in the database",
+                show(ours.get(key)),
+                show(theirs.get(key))
+            )
         })
         .collect()
 }
 
 fn last_part(model: &str) -> &str {
-    model.trim_end_matches('/').rsplit('/').next().unwrap_or(model)
+    model
+        .trim_end_matches('/')
+        .rsplit('/')
+        .next()
+        .unwrap_or(model)
 }

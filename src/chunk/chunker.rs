@@ -275,6 +275,11 @@ impl Chunker {
         }
     }
 
+    /// Tokens of a chunk that are not its text's: prefix and special tokens.
+    pub fn fixed_tokens(&self) -> usize {
+        self.fixed_tokens
+    }
+
     /// Tokens of a chunk as it is sent, exactly.
     fn count(&self, window: &Window, start: usize, end: usize) -> Result<usize, ChunkError> {
         if self.prefix_is_apart && window.is_exact(start, end) {

@@ -50,7 +50,12 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     out.report(&rows, |rows| {
         let line = |r: &Row| {
             let span = format!("{}..{}", r.start, r.end);
-            format!("{:>4}  {span:<17}  {:>5} tokens  {}", r.index, r.tokens, excerpt(r.text, 60))
+            format!(
+                "{:>4}  {span:<17}  {:>5} tokens  {}",
+                r.index,
+                r.tokens,
+                excerpt(r.text, 60)
+            )
         };
         rows.iter().map(line).collect::<Vec<_>>().join("\n")
     })

@@ -56,16 +56,25 @@ pub async fn run(config: &Config, command: Command, out: Output) -> anyhow::Resu
         }
         Command::Show { id } => {
             let letters = store.dead_letter(id).await?;
-            anyhow::ensure!(!letters.is_empty(), "no dead letter has the outbox id or note id {id}");
-            out.report(&json!({ "items": &letters }), |_| letters.iter().map(show).collect())
+            anyhow::ensure!(
+                !letters.is_empty(),
+                "no dead letter has the outbox id or note id {id}"
+            );
+            out.report(&json!({ "items": &letters }), |_| {
+                letters.iter().map(show).collect()
+            })
         }
         Command::Retry(which) => {
             let retried = store.retry_dead(which.ids()).await?;
-            out.report(&json!({ "retried": retried }), |_| format!("{retried} are due again"))
+            out.report(&json!({ "retried": retried }), |_| {
+                format!("{retried} are due again")
+            })
         }
         Command::Purge(which) => {
             let purged = store.purge_dead(which.ids()).await?;
-            out.report(&json!({ "purged": purged }), |_| format!("{purged} deleted"))
+            out.report(&json!({ "purged": purged }), |_| {
+                format!("{purged} deleted")
+            })
         }
     }
 }
@@ -76,7 +85,12 @@ fn list(letters: &[DeadLetter]) -> String {
     }
     let line = |l: &DeadLetter| {
         let reason = excerpt(l.last_error.as_deref().unwrap_or("no reason recorded"), 100);
-        format!("{}  {}  {} attempts  {reason}", l.died_at.format("%F %T"), l.note_id, l.attempts)
+        format!(
+            "{}  {}  {} attempts  {reason}",
+            l.died_at.format("%F %T"),
+            l.note_id,
+            l.attempts
+        )
     };
     letters.iter().map(line).collect::<Vec<_>>().join("\n")
 }

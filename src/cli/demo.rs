@@ -37,7 +37,11 @@ pub struct Args {
     #[arg(long, env = "DATABASE_URL")]
     database_url: String,
     /// A sentence-transformers folder or Hugging Face repository
-    #[arg(long, env = "ELF_DEMO_MODEL", default_value = "sentence-transformers/all-MiniLM-L6-v2")]
+    #[arg(
+        long,
+        env = "ELF_DEMO_MODEL",
+        default_value = "sentence-transformers/all-MiniLM-L6-v2"
+    )]
     model: String,
     /// Where the embedded vector engine keeps its files; emptied first
     #[arg(long, env = "ELF_DEMO_DIR", default_value = ".elf/demo")]
@@ -67,7 +71,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     say("Index")?;
     let tools = parts::tools(&config).await?;
     worker::check(&tools).await?;
-    print(&format!("embedding version {}, index {}", tools.version.name, tools.index.describe()))?;
+    print(&format!(
+        "embedding version {}, index {}",
+        tools.version.name,
+        tools.index.describe()
+    ))?;
     let searcher = parts::searcher(&tools, &config);
     let index = tools.index.clone();
     let collection = tools.alias.clone();
@@ -92,8 +100,14 @@ async fn configure(args: &Args) -> anyhow::Result<Config> {
     let mut admin = PgConnection::connect(&args.database_url)
         .await
         .context("failed to connect to --database-url")?;
-    admin.execute(AssertSqlSafe(format!("drop database if exists {DATABASE} with (force)"))).await?;
-    admin.execute(AssertSqlSafe(format!("create database {DATABASE}"))).await?;
+    admin
+        .execute(AssertSqlSafe(format!(
+            "drop database if exists {DATABASE} with (force)"
+        )))
+        .await?;
+    admin
+        .execute(AssertSqlSafe(format!("create database {DATABASE}")))
+        .await?;
     admin.close().await?;
     remove_folder(&args.dir)?;
 
@@ -108,7 +122,9 @@ async fn configure(args: &Args) -> anyhow::Result<Config> {
         format!("embedded:{}", args.dir.display()),
         args.model,
     );
-    Ok(Config::parse(&text, "the demo's configuration", &|name| std::env::var(name).ok())?)
+    Ok(Config::parse(&text, "the demo's configuration", &|name| {
+        std::env::var(name).ok()
+    })?)
 }
 
 /// Only a folder that the vector engine made, or none.
@@ -117,7 +133,11 @@ fn remove_folder(dir: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let ours = dir.join("lock").exists() || dir.read_dir()?.next().is_none();
-    anyhow::ensure!(ours, "{} is not empty and not the demo's: give another --dir", dir.display());
+    anyhow::ensure!(
+        ours,
+        "{} is not empty and not the demo's: give another --dir",
+        dir.display()
+    );
     std::fs::remove_dir_all(dir).with_context(|| format!("failed to empty {}", dir.display()))
 }
 
@@ -144,7 +164,10 @@ async fn show(searcher: &Searcher, query: &str) -> anyhow::Result<()> {
     let began = Instant::now();
     let items = searcher.search(query, Filter::default(), 3).await?;
     print(&search::lines(&items))?;
-    print(&format!("    ({:.0} ms)", began.elapsed().as_secs_f64() * 1000.0))
+    print(&format!(
+        "    ({:.0} ms)",
+        began.elapsed().as_secs_f64() * 1000.0
+    ))
 }
 
 /// Replaces one sentence in the second half of the longest note.
@@ -154,8 +177,9 @@ async fn edit(tools: &Tools, config: &Config, searcher: &Searcher) -> anyhow::Re
     )
     .fetch_one(tools.store.pool())
     .await?;
-    let (old, edited) = replace_sentence(&text, "The spare zymurgometer lives in the blue cabinet. ")
-        .context("the longest note has no sentence to replace")?;
+    let (old, edited) =
+        replace_sentence(&text, "The spare zymurgometer lives in the blue cabinet. ")
+            .context("the longest note has no sentence to replace")?;
     say(&format!("Edit one sentence of {key}"))?;
     print(&format!("was: {}", excerpt(old, 100)))?;
     sqlx::query("update memory_notes set text = $2, updated_at = now() where key = $1")
@@ -183,7 +207,10 @@ async fn delete(tools: &Tools, config: &Config, searcher: &Searcher) -> anyhow::
     let Some(best) = items.first() else {
         return Ok(());
     };
-    say(&format!("Delete {}", best.key.as_deref().unwrap_or("the best hit")))?;
+    say(&format!(
+        "Delete {}",
+        best.key.as_deref().unwrap_or("the best hit")
+    ))?;
     sqlx::query("delete from memory_notes where note_id = $1")
         .bind(best.note_id)
         .execute(tools.store.pool())
@@ -191,9 +218,17 @@ async fn delete(tools: &Tools, config: &Config, searcher: &Searcher) -> anyhow::
     print(&counts(&drain(tools, config, 1).await?))?;
     let left = tools
         .index
-        .count(&tools.alias, &Filter { note_ids: Some(vec![best.note_id]), ..Filter::default() })
+        .count(
+            &tools.alias,
+            &Filter {
+                note_ids: Some(vec![best.note_id]),
+                ..Filter::default()
+            },
+        )
         .await?;
-    print(&format!("{left} of its points are left; the same search now gives:"))?;
+    print(&format!(
+        "{left} of its points are left; the same search now gives:"
+    ))?;
     show(searcher, query).await
 }
 

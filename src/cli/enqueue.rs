@@ -48,5 +48,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         kind: args.kind,
     };
     let enqueued = store.enqueue(&which).await?;
-    out.report(&json!({ "enqueued": enqueued }), |_| format!("{enqueued} notes enqueued"))
+    out.report(&json!({ "enqueued": enqueued }), |_| {
+        format!("{enqueued} notes enqueued")
+    })
 }

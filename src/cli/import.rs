@@ -70,10 +70,15 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     let store = parts::store(config).await?;
     store.check_schema().await?;
     let done = import(&store, &args).await?;
-    out.report(&json!({ "read": done.read, "changed": done.changed, "skipped": done.skipped }), |_| {
-        format!("{} notes read, {} new or changed", done.read, done.changed)
-    })?;
-    anyhow::ensure!(done.skipped == 0, "{} could not be read and were skipped, see above", done.skipped);
+    out.report(
+        &json!({ "read": done.read, "changed": done.changed, "skipped": done.skipped }),
+        |_| format!("{} notes read, {} new or changed", done.read, done.changed),
+    )?;
+    anyhow::ensure!(
+        done.skipped == 0,
+        "{} could not be read and were skipped, see above",
+        done.skipped
+    );
     Ok(())
 }
 
@@ -119,14 +124,25 @@ async fn import(store: &Store, args: &Args) -> anyhow::Result<Done> {
     Ok(done)
 }
 
-async fn write(store: &Store, batch: &mut Vec<ImportedNote>, done: &mut Done) -> anyhow::Result<()> {
+async fn write(
+    store: &Store,
+    batch: &mut Vec<ImportedNote>,
+    done: &mut Done,
+) -> anyhow::Result<()> {
     // One statement cannot write a row twice; of two notes with one id the last counts.
     let read = batch.len() as u64;
     let mut seen = std::collections::HashSet::new();
-    let mut notes: Vec<ImportedNote> = batch.drain(..).rev().filter(|n| seen.insert(n.note_id)).collect();
+    let mut notes: Vec<ImportedNote> = batch
+        .drain(..)
+        .rev()
+        .filter(|n| seen.insert(n.note_id))
+        .collect();
     notes.reverse();
     if !notes.is_empty() {
-        done.changed += store.import(&notes).await.context("failed to write notes")?;
+        done.changed += store
+            .import(&notes)
+            .await
+            .context("failed to write notes")?;
     }
     done.read += read;
     Ok(())
@@ -139,27 +155,43 @@ fn read(args: &Args) -> anyhow::Result<Notes<'_>> {
     if path.as_os_str() == "-" {
         return Ok(jsonl("stdin", BufReader::new(std::io::stdin()), args));
     }
-    let metadata = path.metadata().with_context(|| format!("failed to read {}", path.display()))?;
+    let metadata = path
+        .metadata()
+        .with_context(|| format!("failed to read {}", path.display()))?;
     if metadata.is_dir() {
         let mut files = Vec::new();
         find_texts(path, &mut files)?;
         files.sort();
-        anyhow::ensure!(!files.is_empty(), "{} holds no .md or .txt file", path.display());
-        return Ok(Box::new(files.into_iter().map(|file| text_file(path, &file, args))));
+        anyhow::ensure!(
+            !files.is_empty(),
+            "{} holds no .md or .txt file",
+            path.display()
+        );
+        return Ok(Box::new(
+            files.into_iter().map(|file| text_file(path, &file, args)),
+        ));
     }
     if is_text(path) {
         let folder = path.parent().unwrap_or(Path::new(""));
         return Ok(Box::new(std::iter::once(text_file(folder, path, args))));
     }
     let file = File::open(path).with_context(|| format!("failed to open {}", path.display()))?;
-    Ok(jsonl(path.to_string_lossy().into_owned(), BufReader::new(file), args))
+    Ok(jsonl(
+        path.to_string_lossy().into_owned(),
+        BufReader::new(file),
+        args,
+    ))
 }
 
 fn find_texts(folder: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
-    let entries = folder.read_dir().with_context(|| format!("failed to list {}", folder.display()))?;
+    let entries = folder
+        .read_dir()
+        .with_context(|| format!("failed to list {}", folder.display()))?;
     for entry in entries {
         let path = entry?.path();
-        let hidden = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
+        let hidden = path
+            .file_name()
+            .is_some_and(|n| n.to_string_lossy().starts_with('.'));
         if hidden {
             continue;
         }
@@ -181,14 +213,30 @@ fn text_file(folder: &Path, file: &Path, args: &Args) -> anyhow::Result<Imported
     let name = || file.display().to_string();
     let text = std::fs::read(file).with_context(name)?;
     let text = String::from_utf8(text).with_context(name)?;
-    let key = file.strip_prefix(folder).unwrap_or(file).to_string_lossy().into_owned();
+    let key = file
+        .strip_prefix(folder)
+        .unwrap_or(file)
+        .to_string_lossy()
+        .into_owned();
     let source = json!({ "file": key });
-    note(Line { text, key: Some(key), source_ref: Some(source), ..Line::default() }, args).with_context(name)
+    note(
+        Line {
+            text,
+            key: Some(key),
+            source_ref: Some(source),
+            ..Line::default()
+        },
+        args,
+    )
+    .with_context(name)
 }
 
 fn jsonl<'a>(name: impl Into<String>, reader: impl BufRead + 'a, args: &'a Args) -> Notes<'a> {
     let name = name.into();
-    let lines = reader.lines().enumerate().filter(|(_, l)| !l.as_ref().is_ok_and(|l| l.trim().is_empty()));
+    let lines = reader
+        .lines()
+        .enumerate()
+        .filter(|(_, l)| !l.as_ref().is_ok_and(|l| l.trim().is_empty()));
     Box::new(lines.map(move |(i, line)| {
         let place = || format!("{name}:{}", i + 1);
         let line: Line = serde_json::from_str(&line.with_context(place)?).with_context(place)?;
@@ -197,7 +245,10 @@ fn jsonl<'a>(name: impl Into<String>, reader: impl BufRead + 'a, args: &'a Args)
 }
 
 fn note(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
-    anyhow::ensure!(!line.text.contains('\0'), "the text holds a NUL character, which Postgres cannot store");
+    anyhow::ensure!(
+        !line.text.contains('\0'),
+        "the text holds a NUL character, which Postgres cannot store"
+    );
     let or = |given: Option<String>, default: &str| given.unwrap_or_else(|| default.to_owned());
     let labels = Labels {
         tenant_id: or(line.tenant_id, &args.tenant),
@@ -226,7 +277,13 @@ fn note(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
 
 /// The same key of the same owner is the same note.
 fn id_of(labels: &Labels, key: &str) -> Uuid {
-    let Labels { tenant_id, project_id, agent_id, scope, .. } = labels;
+    let Labels {
+        tenant_id,
+        project_id,
+        agent_id,
+        scope,
+        ..
+    } = labels;
     let name = serde_json::to_vec(&[tenant_id.as_str(), project_id, agent_id, scope, key]);
     Uuid::new_v5(&KEYS, &name.expect("strings are JSON"))
 }

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::chunk::ChunkError;
+use crate::chunk::{ChunkError, TokenizerError};
 use crate::config::{Config, ConfigError, path_or_default};
 use crate::embed::EmbedError;
 use crate::index::IndexError;
@@ -29,7 +29,11 @@ use output::Output;
 
 /// Keeps a Qdrant index in step with notes that an application writes to Postgres.
 #[derive(Parser)]
-#[command(version, arg_required_else_help = true, after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 78 configuration.")]
+#[command(
+    version,
+    arg_required_else_help = true,
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 78 configuration."
+)]
 pub struct Args {
     /// The configuration file [default: $ELF_CONFIG, else ./elf.toml]
     #[arg(short, long, global = true, value_name = "FILE")]
@@ -110,7 +114,8 @@ fn exit_code(error: &anyhow::Error) -> u8 {
             || matches!(cause.downcast_ref(), Some(SetupError::Mismatch(_)))
             || matches!(cause.downcast_ref(), Some(StoreError::Schema(_)))
             || matches!(cause.downcast_ref(), Some(IndexError::Refused { .. }))
-            || matches!(cause.downcast_ref(), Some(ChunkError::Config(_) | ChunkError::Tokenizer(_)))
+            || matches!(cause.downcast_ref(), Some(ChunkError::NoRoom { .. }))
+            || cause.is::<TokenizerError>()
     });
     if configuration { 78 } else { 1 }
 }

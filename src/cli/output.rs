@@ -13,8 +13,16 @@ pub struct Output {
 
 impl Output {
     /// Prints `value` as JSON, or what `lines` makes of it.
-    pub fn report<T: Serialize>(self, value: &T, lines: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
-        let text = if self.json { serde_json::to_string(value)? } else { lines(value) };
+    pub fn report<T: Serialize>(
+        self,
+        value: &T,
+        lines: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<()> {
+        let text = if self.json {
+            serde_json::to_string(value)?
+        } else {
+            lines(value)
+        };
         print(&text)
     }
 }
@@ -39,7 +47,11 @@ pub fn is_watched() -> bool {
 pub fn excerpt(text: &str, max: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     // Control characters of a note are not this terminal's to obey.
-    let mut clean: String = line.chars().filter(|c| !c.is_control()).take(max + 1).collect();
+    let mut clean: String = line
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(max + 1)
+        .collect();
     if clean.chars().count() > max {
         clean.pop();
         clean.push('…');

@@ -6,7 +6,8 @@ use anyhow::Context;
 
 use crate::chunk::{Chunker, Tokenizer};
 use crate::config::Config;
-use crate::embed::{self, Provider};
+use crate::embed;
+use crate::embed::provider::Provider;
 use crate::index::{self, VectorIndex};
 use crate::search::Searcher;
 use crate::store::{Store, Version};
@@ -34,13 +35,7 @@ pub async fn index(config: &Config) -> anyhow::Result<Arc<dyn VectorIndex>> {
 pub async fn chunker(config: &Config) -> anyhow::Result<(Arc<Chunker>, String)> {
     let chunking = &config.chunking;
     let embedding = &config.providers.embedding;
-    let source = match chunking.tokenizer_repo.as_str() {
-        "" => &embedding.model,
-        repo => repo,
-    };
-    let tokenizer = Tokenizer::open(source)
-        .await
-        .with_context(|| format!("failed to load the tokenizer {source:?}"))?;
+    let tokenizer = Tokenizer::open(config.tokenizer_source()).await?;
     let fingerprint = tokenizer.fingerprint().to_owned();
     let chunker = Chunker::new(Arc::new(tokenizer), chunking, &embedding.document_prefix)?;
     Ok((Arc::new(chunker), fingerprint))
@@ -57,7 +52,7 @@ pub async fn tools(config: &Config) -> anyhow::Result<Tools> {
     let (embedder, facts) = embed::connect_pinned(embedding, pinned)
         .await
         .context("failed to start providers.embedding")?;
-    embed::check_window(embedding, &config.chunking, &facts)?;
+    embed::check_window(config.chunking.max_tokens, facts.window, &embedding.model)?;
     let version = embedding_version(config, &tokenizer, facts.dim);
     worker::prepare(&store, &version).await?;
     Ok(Tools {

@@ -15,12 +15,12 @@ pub struct Progress {
 
 impl Progress {
     /// Shows `what` on its way to `total`; `count` says how far it is.
-    pub fn start(
-        what: &'static str,
-        total: i64,
-        count: impl Fn() -> u64 + Send + 'static,
-    ) -> Self {
-        let bar = if is_watched() { ProgressBar::new(total.max(0) as u64) } else { ProgressBar::hidden() };
+    pub fn start(what: &'static str, total: i64, count: impl Fn() -> u64 + Send + 'static) -> Self {
+        let bar = if is_watched() {
+            ProgressBar::new(total.max(0) as u64)
+        } else {
+            ProgressBar::hidden()
+        };
         let style = ProgressStyle::with_template("{msg} {bar:40} {pos}/{len} {per_sec} {eta}")
             .expect("the template is well formed");
         bar.set_style(style);
@@ -34,7 +34,10 @@ impl Progress {
                 }
             }
         });
-        Self { bar, following: following.abort_handle() }
+        Self {
+            bar,
+            following: following.abort_handle(),
+        }
     }
 
     /// Takes the bar away.

@@ -45,11 +45,18 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         ("scope", args.scope),
         ("type", args.kind),
     ];
-    let keywords: BTreeMap<String, String> =
-        fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-    let filter = Filter { keywords, ..Filter::default() };
+    let keywords: BTreeMap<String, String> = fields
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect();
+    let filter = Filter {
+        keywords,
+        ..Filter::default()
+    };
     let searcher = parts::searcher(&tools, config);
-    let items = searcher.search(&args.query, filter, args.limit.into()).await?;
+    let items = searcher
+        .search(&args.query, filter, args.limit.into())
+        .await?;
     out.report(&json!({ "items": &items }), |_| lines(&items))
 }
 
@@ -70,5 +77,10 @@ pub fn lines(items: &[Item]) -> String {
             excerpt(&item.text, 150)
         )
     };
-    items.iter().enumerate().map(hit).collect::<Vec<_>>().join("\n")
+    items
+        .iter()
+        .enumerate()
+        .map(hit)
+        .collect::<Vec<_>>()
+        .join("\n")
 }

@@ -40,10 +40,15 @@ pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
     let store = parts::store(config).await?;
     store.check_schema().await?;
     let version = store.active_version().await?.map(|version| version.name);
-    let counts = store.note_counts(version.as_deref().unwrap_or_default()).await?;
+    let counts = store
+        .note_counts(version.as_deref().unwrap_or_default())
+        .await?;
     let status = Status {
         outbox: store.outbox_counts(version.as_deref()).await?,
-        notes: Notes { live: counts.live, indexed: counts.indexed },
+        notes: Notes {
+            live: counts.live,
+            indexed: counts.indexed,
+        },
         chunks: counts.chunks,
         embedding_version: version,
         collection: collection(config).await,
@@ -61,7 +66,13 @@ async fn collection(config: &Config) -> Collection {
             status: info.status,
             error: None,
         },
-        Ok(None) => Collection { alias, name: None, points: None, status: "missing".into(), error: None },
+        Ok(None) => Collection {
+            alias,
+            name: None,
+            points: None,
+            status: "missing".into(),
+            error: None,
+        },
         Err(error) => Collection {
             alias,
             name: None,
@@ -81,14 +92,23 @@ async fn look_up(config: &Config) -> anyhow::Result<Option<(String, CollectionIn
 }
 
 fn lines(status: &Status) -> String {
-    let Status { outbox, notes, chunks, collection, .. } = status;
+    let Status {
+        outbox,
+        notes,
+        chunks,
+        collection,
+        ..
+    } = status;
     let oldest = match outbox.oldest_pending_secs {
         Some(secs) => format!(", the oldest {secs:.1} s old"),
         None => String::new(),
     };
     let points = match (&collection.name, collection.points) {
         (Some(name), Some(points)) => format!("{name}, {points} points, {}", collection.status),
-        _ => collection.error.clone().unwrap_or_else(|| collection.status.clone()),
+        _ => collection
+            .error
+            .clone()
+            .unwrap_or_else(|| collection.status.clone()),
     };
     format!(
         "outbox      {} pending, {} leased, {} failed, {} dead{oldest}\n\
@@ -102,7 +122,10 @@ fn lines(status: &Status) -> String {
         outbox.dead,
         notes.live,
         notes.indexed,
-        status.embedding_version.as_deref().unwrap_or("none yet: no worker has run"),
+        status
+            .embedding_version
+            .as_deref()
+            .unwrap_or("none yet: no worker has run"),
         collection.alias,
     )
 }

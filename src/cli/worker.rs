@@ -46,7 +46,14 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     }
 
     if let Some(metrics) = metrics {
-        let admin = http::Admin { metrics, store, index: index.clone(), alias, provider, worker: worker.clone() };
+        let admin = http::Admin {
+            metrics,
+            store,
+            index: index.clone(),
+            alias,
+            provider,
+            worker: worker.clone(),
+        };
         let bind = &config.service.admin_bind;
         let address = http::serve(bind, admin)
             .await

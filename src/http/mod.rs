@@ -12,7 +12,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Serialize;
 use tokio::net::TcpListener;
 
-use crate::embed::Provider;
+use crate::embed::provider::Provider;
 use crate::index::VectorIndex;
 use crate::store::Store;
 use crate::worker::Worker;
@@ -75,19 +75,41 @@ async fn render(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
         metrics::gauge!("elf_outbox_oldest_pending_seconds").set(oldest);
     }
     let content_type = "text/plain; version=0.0.4; charset=utf-8";
-    ([(header::CONTENT_TYPE, content_type)], admin.metrics.render())
+    (
+        [(header::CONTENT_TYPE, content_type)],
+        admin.metrics.render(),
+    )
 }
 
 async fn readyz(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
     let checks = [
-        check("postgres", admin.store.ping().await.err().map(|e| e.to_string())),
+        check(
+            "postgres",
+            admin.store.ping().await.err().map(|e| e.to_string()),
+        ),
         check("index", index_problem(&admin).await),
-        check("provider", admin.provider.state().error().map(|e| e.to_string())),
-        check("worker", admin.worker.outage().map(|o| format!("{} (since {})", o.reason, o.since))),
+        check(
+            "provider",
+            admin.provider.state().error().map(|e| e.to_string()),
+        ),
+        check(
+            "worker",
+            admin
+                .worker
+                .outage()
+                .map(|o| format!("{} (since {})", o.reason, o.since)),
+        ),
     ];
     let ready = checks.iter().all(|c| c.ok);
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, axum::Json(serde_json::json!({ "ready": ready, "checks": checks })))
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (
+        status,
+        axum::Json(serde_json::json!({ "ready": ready, "checks": checks })),
+    )
 }
 
 async fn index_problem(admin: &Admin) -> Option<String> {
@@ -99,5 +121,9 @@ async fn index_problem(admin: &Admin) -> Option<String> {
 }
 
 fn check(name: &'static str, reason: Option<String>) -> Check {
-    Check { name, ok: reason.is_none(), reason }
+    Check {
+        name,
+        ok: reason.is_none(),
+        reason,
+    }
 }

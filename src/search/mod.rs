@@ -7,7 +7,8 @@ use chrono::Utc;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::embed::{EmbedError, Input, Provider};
+use crate::embed::EmbedError;
+use crate::embed::provider::{Input, Provider};
 use crate::index::{Filter, IndexError, Query, VectorIndex};
 use crate::store::{Store, StoreError};
 
@@ -29,7 +30,10 @@ pub struct Searcher {
 
 /// A chunk that was found.
 #[derive(Debug, Clone, Serialize)]
-#[expect(missing_docs, reason = "the columns of the same names say what they are")]
+#[expect(
+    missing_docs,
+    reason = "the columns of the same names say what they are"
+)]
 pub struct Item {
     pub note_id: Uuid,
     pub chunk_id: Uuid,
@@ -69,7 +73,10 @@ impl Searcher {
         let query = Query {
             vector: self.embed(text).await?.to_vec(),
             text: text.to_owned(),
-            filter: Filter { live_at: Some(Utc::now()), ..filter },
+            filter: Filter {
+                live_at: Some(Utc::now()),
+                ..filter
+            },
             // Some may fall to the revalidation.
             limit: limit * 2,
             candidates: (limit * 4).max(50),

@@ -181,7 +181,9 @@ impl Store {
 
     /// Puts notes into the outbox again, whether they have a row or not.
     pub async fn requeue(&self, version: &str, notes: &[Uuid]) -> Result<(), StoreError> {
-        sqlx::query_file!("sql/queries/requeue.sql", version, notes).execute(&self.pool).await?;
+        sqlx::query_file!("sql/queries/requeue.sql", version, notes)
+            .execute(&self.pool)
+            .await?;
         Ok(())
     }
 

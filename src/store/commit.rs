@@ -67,12 +67,14 @@ impl Store {
     ) -> Result<Committed, StoreError> {
         let mut tx = self.begin().await?;
         let note_ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
-        let leased =
-            sqlx::query_file!("sql/queries/lock_leases.sql", version, &note_ids, token)
-                .fetch_all(&mut *tx)
-                .await?;
-        let indexed_before: Vec<Uuid> =
-            leased.iter().filter(|row| row.was_indexed).map(|row| row.note_id).collect();
+        let leased = sqlx::query_file!("sql/queries/lock_leases.sql", version, &note_ids, token)
+            .fetch_all(&mut *tx)
+            .await?;
+        let indexed_before: Vec<Uuid> = leased
+            .iter()
+            .filter(|row| row.was_indexed)
+            .map(|row| row.note_id)
+            .collect();
         let leased: HashSet<Uuid> = leased.into_iter().map(|row| row.note_id).collect();
 
         let with_rows: Vec<Uuid> = notes.iter().filter(|n| n.live).map(|n| n.note_id).collect();
@@ -100,7 +102,10 @@ impl Store {
             .fetch_all(&mut *tx)
             .await?;
         tx.commit().await?;
-        Ok(Committed { notes: written.iter().map(|n| n.note_id).collect(), collections })
+        Ok(Committed {
+            notes: written.iter().map(|n| n.note_id).collect(),
+            collections,
+        })
     }
 }
 
@@ -117,7 +122,10 @@ async fn chunk_hashes(
     let rows = sqlx::query_file!("sql/queries/chunk_hashes.sql", version, notes)
         .fetch_all(&mut **tx)
         .await?;
-    Ok(rows.into_iter().map(|row| (row.chunk_id, row.text_sha256)).collect())
+    Ok(rows
+        .into_iter()
+        .map(|row| (row.chunk_id, row.text_sha256))
+        .collect())
 }
 
 async fn delete_surplus(
@@ -127,9 +135,14 @@ async fn delete_surplus(
 ) -> Result<(), StoreError> {
     let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
     let counts: Vec<i32> = notes.iter().map(|n| n.chunks.len() as i32).collect();
-    sqlx::query_file!("sql/queries/delete_surplus_chunks.sql", version, &ids, &counts)
-        .execute(&mut **tx)
-        .await?;
+    sqlx::query_file!(
+        "sql/queries/delete_surplus_chunks.sql",
+        version,
+        &ids,
+        &counts
+    )
+    .execute(&mut **tx)
+    .await?;
     Ok(())
 }
 
@@ -139,8 +152,10 @@ async fn write_chunks(
     token: i64,
     notes: &[&NoteWrite<'_>],
 ) -> Result<(), StoreError> {
-    let chunks: Vec<(Uuid, &ChunkWrite)> =
-        notes.iter().flat_map(|n| n.chunks.iter().map(|c| (n.note_id, c))).collect();
+    let chunks: Vec<(Uuid, &ChunkWrite)> = notes
+        .iter()
+        .flat_map(|n| n.chunks.iter().map(|c| (n.note_id, c)))
+        .collect();
     if chunks.is_empty() {
         return Ok(());
     }
@@ -176,13 +191,24 @@ async fn write_vectors(
     notes: &[&NoteWrite<'_>],
     before: &HashMap<Uuid, Vec<u8>>,
 ) -> Result<(), StoreError> {
-    let changed = |c: &&ChunkWrite| before.get(&c.chunk_id).is_none_or(|old| old[..] != c.hash.0);
-    let chunks: Vec<&ChunkWrite> = notes.iter().flat_map(|n| &n.chunks).filter(changed).collect();
+    let changed = |c: &&ChunkWrite| {
+        before
+            .get(&c.chunk_id)
+            .is_none_or(|old| old[..] != c.hash.0)
+    };
+    let chunks: Vec<&ChunkWrite> = notes
+        .iter()
+        .flat_map(|n| &n.chunks)
+        .filter(changed)
+        .collect();
     if chunks.is_empty() {
         return Ok(());
     }
     let ids: Vec<Uuid> = chunks.iter().map(|c| c.chunk_id).collect();
-    let vectors: Vec<Vector> = chunks.iter().map(|c| Vector::from(c.vector.to_vec())).collect();
+    let vectors: Vec<Vector> = chunks
+        .iter()
+        .map(|c| Vector::from(c.vector.to_vec()))
+        .collect();
     sqlx::query_file!(
         "sql/queries/upsert_vectors.sql",
         version,
@@ -214,8 +240,11 @@ async fn write_pooled(
         .execute(&mut **tx)
         .await?;
     }
-    let without: Vec<Uuid> =
-        notes.iter().filter(|n| n.pooled.is_none()).map(|n| n.note_id).collect();
+    let without: Vec<Uuid> = notes
+        .iter()
+        .filter(|n| n.pooled.is_none())
+        .map(|n| n.note_id)
+        .collect();
     if !without.is_empty() {
         sqlx::query_file!("sql/queries/delete_pooled.sql", version, &without)
             .execute(&mut **tx)

@@ -54,7 +54,11 @@ impl From<sqlx::Error> for StoreError {
             sqlx::Error::Database(e) => e.code().is_some_and(|code| is_passing(&code)),
             _ => false,
         };
-        if passes { Self::Unavailable(error.to_string()) } else { Self::Rejected(error) }
+        if passes {
+            Self::Unavailable(error.to_string())
+        } else {
+            Self::Rejected(error)
+        }
     }
 }
 
@@ -62,7 +66,9 @@ impl From<sqlx::Error> for StoreError {
 /// connection exception, transaction rollback (deadlock), insufficient
 /// resources, operator intervention, system error, read-only while failing over.
 fn is_passing(sqlstate: &str) -> bool {
-    ["08", "40", "53", "57", "58"].iter().any(|class| sqlstate.starts_with(class))
+    ["08", "40", "53", "57", "58"]
+        .iter()
+        .any(|class| sqlstate.starts_with(class))
         || sqlstate == "25006"
 }
 

@@ -27,7 +27,10 @@ pub struct ImportedNote {
 
 /// Which notes; every field that is set must match.
 #[derive(Debug, Clone, Default)]
-#[expect(missing_docs, reason = "the columns of the same names say what they are")]
+#[expect(
+    missing_docs,
+    reason = "the columns of the same names say what they are"
+)]
 pub struct Selection {
     pub note_ids: Option<Vec<Uuid>>,
     pub tenant_id: Option<String>,
@@ -39,7 +42,10 @@ pub struct Selection {
 
 /// A chunk of a live note, as a search shows it.
 #[derive(Debug, Clone)]
-#[expect(missing_docs, reason = "the columns of the same names say what they are")]
+#[expect(
+    missing_docs,
+    reason = "the columns of the same names say what they are"
+)]
 pub struct ChunkText {
     pub chunk_id: Uuid,
     pub note_id: Uuid,
@@ -58,9 +64,12 @@ impl Store {
         ids: &[Uuid],
     ) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
         let mut tx = self.begin().await?;
-        let now: DateTime<Utc> = sqlx::query_scalar("select now()").fetch_one(&mut *tx).await?;
-        let rows =
-            sqlx::query_file!("sql/queries/load_notes.sql", ids).fetch_all(&mut *tx).await?;
+        let now: DateTime<Utc> = sqlx::query_scalar("select now()")
+            .fetch_one(&mut *tx)
+            .await?;
+        let rows = sqlx::query_file!("sql/queries/load_notes.sql", ids)
+            .fetch_all(&mut *tx)
+            .await?;
         tx.commit().await?;
         let notes = rows.into_iter().map(|row| Note {
             note_id: row.note_id,
@@ -132,8 +141,7 @@ impl Store {
         let importance: Vec<f32> = notes.iter().map(|n| n.labels.importance).collect();
         let confidence: Vec<f32> = notes.iter().map(|n| n.labels.confidence).collect();
         let expires: Vec<Option<DateTime<Utc>>> = notes.iter().map(|n| n.expires_at).collect();
-        let sources: Vec<serde_json::Value> =
-            notes.iter().map(|n| n.source_ref.clone()).collect();
+        let sources: Vec<serde_json::Value> = notes.iter().map(|n| n.source_ref.clone()).collect();
         let done = sqlx::query_file!(
             "sql/queries/import_notes.sql",
             &ids,

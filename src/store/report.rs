@@ -34,7 +34,10 @@ pub struct NoteCounts {
 
 /// An outbox row that was given up.
 #[derive(Debug, Clone, Serialize)]
-#[expect(missing_docs, reason = "the columns of the same names say what they are")]
+#[expect(
+    missing_docs,
+    reason = "the columns of the same names say what they are"
+)]
 pub struct DeadLetter {
     pub outbox_id: Uuid,
     pub note_id: Uuid,
@@ -71,13 +74,18 @@ impl Store {
         let row = sqlx::query_file!("sql/queries/note_status.sql", version)
             .fetch_one(&self.pool)
             .await?;
-        Ok(NoteCounts { live: row.live, indexed: row.indexed, chunks: row.chunks })
+        Ok(NoteCounts {
+            live: row.live,
+            indexed: row.indexed,
+            chunks: row.chunks,
+        })
     }
 
     /// The latest dead letters, `limit` at most.
     pub async fn dead_letters(&self, limit: i64) -> Result<Vec<DeadLetter>, StoreError> {
-        let rows =
-            sqlx::query_file!("sql/queries/dead_list.sql", limit).fetch_all(&self.pool).await?;
+        let rows = sqlx::query_file!("sql/queries/dead_list.sql", limit)
+            .fetch_all(&self.pool)
+            .await?;
         let letters = rows.into_iter().map(|row| DeadLetter {
             outbox_id: row.outbox_id,
             note_id: row.note_id,
@@ -94,8 +102,9 @@ impl Store {
 
     /// The dead letters with this outbox id or note id.
     pub async fn dead_letter(&self, id: Uuid) -> Result<Vec<DeadLetter>, StoreError> {
-        let rows =
-            sqlx::query_file!("sql/queries/dead_show.sql", id).fetch_all(&self.pool).await?;
+        let rows = sqlx::query_file!("sql/queries/dead_show.sql", id)
+            .fetch_all(&self.pool)
+            .await?;
         let letters = rows.into_iter().map(|row| DeadLetter {
             outbox_id: row.outbox_id,
             note_id: row.note_id,
@@ -112,16 +121,18 @@ impl Store {
 
     /// Makes dead letters due again, all or those with these outbox or note ids.
     pub async fn retry_dead(&self, ids: Option<&[Uuid]>) -> Result<u64, StoreError> {
-        let done =
-            sqlx::query_file!("sql/queries/dead_retry.sql", ids).execute(&self.pool).await?;
+        let done = sqlx::query_file!("sql/queries/dead_retry.sql", ids)
+            .execute(&self.pool)
+            .await?;
         sqlx::query("notify elf_outbox").execute(&self.pool).await?;
         Ok(done.rows_affected())
     }
 
     /// Deletes dead letters, all or those with these outbox or note ids.
     pub async fn purge_dead(&self, ids: Option<&[Uuid]>) -> Result<u64, StoreError> {
-        let done =
-            sqlx::query_file!("sql/queries/dead_purge.sql", ids).execute(&self.pool).await?;
+        let done = sqlx::query_file!("sql/queries/dead_purge.sql", ids)
+            .execute(&self.pool)
+            .await?;
         Ok(done.rows_affected())
     }
 }

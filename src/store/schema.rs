@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::migrate::{Migrate, Migrator};
 use sqlx::PgConnection;
+use sqlx::migrate::{Migrate, Migrator};
 
 use super::{Store, StoreError};
 
@@ -43,14 +43,21 @@ impl Store {
         let applied = applied(&mut conn).await?;
         check_not_newer(&applied)?;
         let migrator = migrator();
-        let missing = migrator.iter().filter(|m| !applied.contains_key(&m.version)).count();
+        let missing = migrator
+            .iter()
+            .filter(|m| !applied.contains_key(&m.version))
+            .count();
         if missing > 0 {
             return Err(StoreError::Schema(format!(
                 "the database schema is older than this elf ({missing} migrations to go): \
                  run `elf migrate`"
             )));
         }
-        if migrator.iter().any(|m| applied.get(&m.version).is_some_and(|sum| sum[..] != m.checksum[..])) {
+        if migrator.iter().any(|m| {
+            applied
+                .get(&m.version)
+                .is_some_and(|sum| sum[..] != m.checksum[..])
+        }) {
             return Err(StoreError::Schema(
                 "the database schema was made by a different build of elf: its migrations differ \
                  from this program's; run the elf that made it"
@@ -74,7 +81,10 @@ async fn applied(conn: &mut PgConnection) -> Result<BTreeMap<i64, Vec<u8>>, Stor
         .list_applied_migrations(MIGRATIONS_TABLE)
         .await
         .map_err(|e| StoreError::Unavailable(format!("could not read {MIGRATIONS_TABLE}: {e}")))?;
-    Ok(rows.into_iter().map(|m| (m.version, m.checksum.into_owned())).collect())
+    Ok(rows
+        .into_iter()
+        .map(|m| (m.version, m.checksum.into_owned()))
+        .collect())
 }
 
 fn check_not_newer(applied: &BTreeMap<i64, Vec<u8>>) -> Result<(), StoreError> {
@@ -157,7 +167,9 @@ fn note_column_problems(columns: &BTreeMap<String, String>) -> Vec<String> {
 /// lock goes with the connection.
 pub(super) async fn lock_setup(conn: &mut PgConnection) -> Result<(), StoreError> {
     // The key is arbitrary and ELF's own.
-    sqlx::query("select pg_advisory_xact_lock(0x656c66)").execute(conn).await?;
+    sqlx::query("select pg_advisory_xact_lock(0x656c66)")
+        .execute(conn)
+        .await?;
     Ok(())
 }
 
@@ -167,8 +179,10 @@ mod tests {
 
     #[test]
     fn a_table_that_lacks_columns_is_described_by_what_is_missing() {
-        let mut columns: BTreeMap<String, String> =
-            NOTE_COLUMNS.iter().map(|(n, t)| ((*n).into(), t[0].into())).collect();
+        let mut columns: BTreeMap<String, String> = NOTE_COLUMNS
+            .iter()
+            .map(|(n, t)| ((*n).into(), t[0].into()))
+            .collect();
         assert_eq!(note_column_problems(&columns), Vec::<String>::new());
         columns.remove("scope");
         columns.insert("expires_at".into(), "date".into());

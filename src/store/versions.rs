@@ -64,10 +64,14 @@ impl Store {
 
     /// The collections that hold `version`, the oldest first.
     pub async fn collections(&self, version: &str) -> Result<Vec<Collection>, StoreError> {
-        let rows =
-            sqlx::query_file!("sql/queries/collections.sql", version).fetch_all(&self.pool).await?;
+        let rows = sqlx::query_file!("sql/queries/collections.sql", version)
+            .fetch_all(&self.pool)
+            .await?;
         let collection = |name, alias| Collection { name, alias };
-        Ok(rows.into_iter().map(|row| collection(row.collection, row.alias)).collect())
+        Ok(rows
+            .into_iter()
+            .map(|row| collection(row.collection, row.alias))
+            .collect())
     }
 
     /// Registers the first collection of `version` as `<alias>__<n>` with the
@@ -80,10 +84,14 @@ impl Store {
     ) -> Result<Collection, StoreError> {
         let mut tx = self.begin().await?;
         schema::lock_setup(&mut tx).await?;
-        let rows =
-            sqlx::query_file!("sql/queries/collections.sql", version).fetch_all(&mut *tx).await?;
+        let rows = sqlx::query_file!("sql/queries/collections.sql", version)
+            .fetch_all(&mut *tx)
+            .await?;
         if let Some(row) = rows.into_iter().next() {
-            return Ok(Collection { name: row.collection, alias: row.alias });
+            return Ok(Collection {
+                name: row.collection,
+                alias: row.alias,
+            });
         }
         let taken: Vec<String> = sqlx::query_scalar("select collection from index_collections")
             .fetch_all(&mut *tx)
@@ -96,6 +104,9 @@ impl Store {
             .execute(&mut *tx)
             .await?;
         tx.commit().await?;
-        Ok(Collection { name, alias: alias.into() })
+        Ok(Collection {
+            name,
+            alias: alias.into(),
+        })
     }
 }

@@ -9,7 +9,8 @@ use uuid::Uuid;
 use super::lease::{self, Heartbeat};
 use super::{Report, Shared, Stage, pooled, retry};
 use crate::chunk::{Chunk, ChunkError, Chunker};
-use crate::embed::{EmbedError, Input};
+use crate::embed::EmbedError;
+use crate::embed::provider::Input;
 use crate::index::{Filter, IndexError, Payload, Point, UpsertMode};
 use crate::note::{Note, TextHash, chunk_id};
 use crate::store::{ChunkWrite, Claim, Claimed, Committed, NoteWrite, Retry, StoreError, Version};
@@ -19,7 +20,10 @@ use crate::telemetry;
 /// itself is to blame for is counted against that note alone.
 pub(super) async fn run(shared: &Arc<Shared>, claim: Claim) {
     let heartbeat = Heartbeat::start(shared, &claim);
-    let batch = Batch { shared, claim: &claim };
+    let batch = Batch {
+        shared,
+        claim: &claim,
+    };
     shared.reached(Stage::Claimed).await;
     if let Err(interruption) = batch.converge().await {
         // Those that were acked before are not leased any more; this changes nothing for them.
@@ -80,8 +84,10 @@ impl Batch<'_> {
                 }
             }
         }
-        let notes: HashMap<Uuid, &Note> =
-            cuts.iter().filter_map(|c| Some((c.note_id, c.note.as_ref()?))).collect();
+        let notes: HashMap<Uuid, &Note> = cuts
+            .iter()
+            .filter_map(|c| Some((c.note_id, c.note.as_ref()?)))
+            .collect();
         let (chunks, points) = self.write(&writes, &notes).await?;
         self.shared.totals.add(&Report {
             chunks,
@@ -95,15 +101,30 @@ impl Batch<'_> {
 
     /// The rows as they are now: later than every outbox row of the claim.
     async fn load(&self) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
-        self.shared.tools.store.load_notes(&self.claim.note_ids()).await
+        self.shared
+            .tools
+            .store
+            .load_notes(&self.claim.note_ids())
+            .await
     }
 
     async fn cut(&self, (mut rows, now): (HashMap<Uuid, Note>, DateTime<Utc>)) -> Vec<Cut> {
         let chunker = self.shared.tools.chunker.clone();
-        let notes: Vec<(Uuid, Option<Note>)> =
-            self.claim.notes.iter().map(|c| (c.note_id, rows.remove(&c.note_id))).collect();
-        let cut_all = move || notes.into_iter().map(|(id, note)| cut(&chunker, id, note, now)).collect();
-        tokio::task::spawn_blocking(cut_all).await.expect("cutting does not panic")
+        let notes: Vec<(Uuid, Option<Note>)> = self
+            .claim
+            .notes
+            .iter()
+            .map(|c| (c.note_id, rows.remove(&c.note_id)))
+            .collect();
+        let cut_all = move || {
+            notes
+                .into_iter()
+                .map(|(id, note)| cut(&chunker, id, note, now))
+                .collect()
+        };
+        tokio::task::spawn_blocking(cut_all)
+            .await
+            .expect("cutting does not panic")
     }
 
     /// A vector, or why there is none, for every text of the batch; and how many
@@ -112,25 +133,41 @@ impl Batch<'_> {
         let tools = &self.shared.tools;
         let mut texts: HashMap<TextHash, (&str, usize)> = HashMap::new();
         for cut in cuts {
-            let (Some(note), Ok(pieces)) = (&cut.note, &cut.pieces) else { continue };
+            let (Some(note), Ok(pieces)) = (&cut.note, &cut.pieces) else {
+                continue;
+            };
             for Piece { chunk, hash } in pieces {
                 texts.insert(*hash, (&note.text[chunk.start..chunk.end], chunk.tokens));
             }
         }
         let hashes: Vec<TextHash> = texts.keys().copied().collect();
-        let known = tools.store.known_vectors(&tools.version.name, &hashes).await?;
+        let known = tools
+            .store
+            .known_vectors(&tools.version.name, &hashes)
+            .await?;
         let unknown: Vec<(TextHash, (&str, usize))> = texts
             .into_iter()
-            .filter(|(hash, (_, tokens))| !known.contains_key(hash) && *tokens > tools.chunker.fixed_tokens())
+            .filter(|(hash, (_, tokens))| {
+                !known.contains_key(hash) && *tokens > tools.chunker.fixed_tokens()
+            })
             .collect();
         let inputs: Vec<Input> = unknown
             .iter()
-            .map(|(_, (text, tokens))| Input::new(format!("{}{text}", tools.document_prefix), *tokens))
+            .map(|(_, (text, tokens))| {
+                Input::new(format!("{}{text}", tools.document_prefix), *tokens)
+            })
             .collect();
         let outcomes = tools.provider.embed(&inputs).await;
         let embedded = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         let fresh = unknown.iter().map(|(hash, _)| *hash).zip(outcomes);
-        Ok((known.into_iter().map(|(hash, vector)| (hash, Ok(vector))).chain(fresh).collect(), embedded))
+        Ok((
+            known
+                .into_iter()
+                .map(|(hash, vector)| (hash, Ok(vector)))
+                .chain(fresh)
+                .collect(),
+            embedded,
+        ))
     }
 
     /// Postgres, then the index, then the outbox. Returns chunks and points written.
@@ -152,15 +189,22 @@ impl Batch<'_> {
                     let other = Box::pin(self.write(right, notes)).await?;
                     return Ok((one.0 + other.0, one.1 + other.1));
                 };
-                self.fail(only.note_id, &format!("Postgres rejected it: {error}"), false).await?;
+                self.fail(
+                    only.note_id,
+                    &format!("Postgres rejected it: {error}"),
+                    false,
+                )
+                .await?;
                 return Ok((0, 0));
             }
             Err(error) => return Err(error.into()),
         };
         self.shared.reached(Stage::Committed).await;
 
-        let done: Vec<&NoteWrite> =
-            writes.iter().filter(|w| committed.notes.contains(&w.note_id)).collect();
+        let done: Vec<&NoteWrite> = writes
+            .iter()
+            .filter(|w| committed.notes.contains(&w.note_id))
+            .collect();
         let chunks = done.iter().map(|w| w.chunks.len() as u64).sum();
         let points = self.index(&committed, &done, notes).await?;
         self.ack(&done, notes).await?;
@@ -170,8 +214,14 @@ impl Batch<'_> {
     async fn commit(&self, writes: &[NoteWrite<'_>]) -> Result<Committed, StoreError> {
         let tools = &self.shared.tools;
         let Version { name, dim, .. } = &tools.version;
-        let committed = tools.store.commit(name, *dim, self.claim.token, writes).await?;
-        for write in writes.iter().filter(|w| !committed.notes.contains(&w.note_id)) {
+        let committed = tools
+            .store
+            .commit(name, *dim, self.claim.token, writes)
+            .await?;
+        for write in writes
+            .iter()
+            .filter(|w| !committed.notes.contains(&w.note_id))
+        {
             self.give_back(write.note_id).await;
         }
         Ok(committed)
@@ -194,7 +244,9 @@ impl Batch<'_> {
         let written = points.len() as u64;
         if !points.is_empty() {
             for collection in &committed.collections {
-                index.upsert(collection, points.clone(), UpsertMode::NotNewer).await?;
+                index
+                    .upsert(collection, points.clone(), UpsertMode::NotNewer)
+                    .await?;
             }
         }
         self.shared.reached(Stage::Upserted).await;
@@ -238,22 +290,37 @@ impl Batch<'_> {
         let tools = &self.shared.tools;
         let (version, token) = (&tools.version.name, self.claim.token);
         let done: HashSet<Uuid> = done.iter().map(|w| w.note_id).collect();
-        let claimed: Vec<&Claimed> =
-            self.claim.notes.iter().filter(|c| done.contains(&c.note_id)).collect();
+        let claimed: Vec<&Claimed> = self
+            .claim
+            .notes
+            .iter()
+            .filter(|c| done.contains(&c.note_id))
+            .collect();
         let keep_done = !self.shared.keep_done.is_zero();
-        let acked: HashSet<Uuid> =
-            tools.store.ack(version, token, &claimed, keep_done).await?.into_iter().collect();
+        let acked: HashSet<Uuid> = tools
+            .store
+            .ack(version, token, &claimed, keep_done)
+            .await?
+            .into_iter()
+            .collect();
 
         // Somebody else holds these now and may have cleaned up before our points
         // came. One more round, under a higher token, leaves no trace of them.
         let lost: Vec<Uuid> = done.difference(&acked).copied().collect();
         if !lost.is_empty() {
-            tracing::warn!(notes = lost.len(), token, "leases ran out before the work was done");
+            tracing::warn!(
+                notes = lost.len(),
+                token,
+                "leases ran out before the work was done"
+            );
             metrics::counter!("elf_leases_lost_total").increment(lost.len() as u64);
             tools.store.requeue(version, &lost).await?;
         }
-        let gone: Vec<Uuid> =
-            acked.iter().filter(|id| !notes.contains_key(id)).copied().collect();
+        let gone: Vec<Uuid> = acked
+            .iter()
+            .filter(|id| !notes.contains_key(id))
+            .copied()
+            .collect();
         if !gone.is_empty() {
             tools.store.forget(version, token, &gone).await?;
         }
@@ -261,7 +328,10 @@ impl Batch<'_> {
         for claimed in claimed.iter().filter(|c| acked.contains(&c.note_id)) {
             telemetry::freshness(now - claimed.oldest);
         }
-        self.shared.totals.add(&Report { notes: acked.len() as u64, ..Report::default() });
+        self.shared.totals.add(&Report {
+            notes: acked.len() as u64,
+            ..Report::default()
+        });
         self.shared.reached(Stage::Acked).await;
         Ok(())
     }
@@ -279,13 +349,24 @@ impl Batch<'_> {
         let retry =
             retry::after_failure(&self.shared.settings, failures, permanent, rand::random());
         let tools = &self.shared.tools;
-        tools.store.fail(&tools.version.name, self.claim.token, claimed, reason, retry).await?;
+        tools
+            .store
+            .fail(
+                &tools.version.name,
+                self.claim.token,
+                claimed,
+                reason,
+                retry,
+            )
+            .await?;
         match retry {
             Retry::Never => {
                 tracing::warn!(%note_id, failures, reason, "gave a note up; see `elf dead list`");
                 self.shared.totals.died();
             }
-            Retry::After(delay) => tracing::info!(%note_id, failures, ?delay, reason, "a note failed"),
+            Retry::After(delay) => {
+                tracing::info!(%note_id, failures, ?delay, reason, "a note failed")
+            }
         }
         Ok(())
     }
@@ -303,19 +384,32 @@ fn cut(chunker: &Chunker, note_id: Uuid, note: Option<Note>, now: DateTime<Utc>)
     let live = note.as_ref().is_some_and(|n| n.is_live(now));
     let pieces = match &note {
         Some(note) if live => chunker.chunk(&note.text).map(|chunks| {
-            let piece = |chunk: Chunk| Piece { chunk, hash: TextHash::of(&note.text[chunk.start..chunk.end]) };
+            let piece = |chunk: Chunk| Piece {
+                chunk,
+                hash: TextHash::of(&note.text[chunk.start..chunk.end]),
+            };
             chunks.into_iter().map(piece).collect()
         }),
         _ => Ok(Vec::new()),
     };
-    Cut { note_id, note, live, pieces }
+    Cut {
+        note_id,
+        note,
+        live,
+        pieces,
+    }
 }
 
 /// What a note is to become. `fixed_tokens` are those of a text without any.
-fn write_of<'a>(cut: &'a Cut, vectors: &Vectors, fixed_tokens: usize) -> Result<NoteWrite<'a>, Blame> {
+fn write_of<'a>(
+    cut: &'a Cut,
+    vectors: &Vectors,
+    fixed_tokens: usize,
+) -> Result<NoteWrite<'a>, Blame> {
     let pieces = cut.pieces.as_ref().map_err(|error| Blame::Note {
         reason: error.to_string(),
-        permanent: false,
+        // The same text is cut the same way next time.
+        permanent: true,
     })?;
     let text = cut.note.as_ref().map_or("", |note| note.text.as_str());
     let mut chunks = Vec::with_capacity(pieces.len());
@@ -325,7 +419,10 @@ fn write_of<'a>(cut: &'a Cut, vectors: &Vectors, fixed_tokens: usize) -> Result<
             Some(Err(EmbedError::Input { reason })) => {
                 let (start, end) = (chunk.start, chunk.end);
                 let reason = format!("its text at {start}..{end} cannot be embedded: {reason}");
-                return Err(Blame::Note { reason, permanent: false });
+                return Err(Blame::Note {
+                    reason,
+                    permanent: false,
+                });
             }
             None if chunk.tokens <= fixed_tokens => {
                 let (start, end) = (chunk.start, chunk.end);
@@ -333,7 +430,10 @@ fn write_of<'a>(cut: &'a Cut, vectors: &Vectors, fixed_tokens: usize) -> Result<
                     "its text at {start}..{end} has no token left after the tokenizer's \
                      normalisation (control characters only?)"
                 );
-                return Err(Blame::Note { reason, permanent: true });
+                return Err(Blame::Note {
+                    reason,
+                    permanent: true,
+                });
             }
             _ => return Err(Blame::Nobody),
         };

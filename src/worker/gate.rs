@@ -31,7 +31,10 @@ impl Gate {
         match &mut *outage {
             None => {
                 tracing::warn!(reason, "paused: no attempts are spent, nothing is lost");
-                *outage = Some(Outage { reason, since: Utc::now() });
+                *outage = Some(Outage {
+                    reason,
+                    since: Utc::now(),
+                });
             }
             Some(known) => known.reason = reason,
         }
@@ -46,6 +49,8 @@ impl Gate {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Outage>> {
-        self.outage.lock().expect("nobody panics while holding the gate")
+        self.outage
+            .lock()
+            .expect("nobody panics while holding the gate")
     }
 }

@@ -25,7 +25,9 @@ impl InFlight {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<i64, Vec<Uuid>>> {
-        self.claims.lock().expect("nobody panics while holding the leases")
+        self.claims
+            .lock()
+            .expect("nobody panics while holding the leases")
     }
 }
 
@@ -48,14 +50,22 @@ impl Heartbeat {
                 loop {
                     tokio::time::sleep(lease / 3).await;
                     let version = &shared.tools.version.name;
-                    let beat = shared.tools.store.heartbeat(version, token, &notes, lease).await;
+                    let beat = shared
+                        .tools
+                        .store
+                        .heartbeat(version, token, &notes, lease)
+                        .await;
                     if let Err(error) = beat {
                         tracing::debug!(%error, token, "could not extend leases");
                     }
                 }
             }
         });
-        Self { shared: shared.clone(), token, beating: beating.abort_handle() }
+        Self {
+            shared: shared.clone(),
+            token,
+            beating: beating.abort_handle(),
+        }
     }
 }
 

@@ -24,7 +24,7 @@ pub use totals::{Report, Totals};
 
 use crate::chunk::Chunker;
 use crate::config;
-use crate::embed::Provider;
+use crate::embed::provider::Provider;
 use crate::index::VectorIndex;
 use crate::store::{self, Store, Version};
 
@@ -117,12 +117,15 @@ impl Worker {
             in_flight: lease::InFlight::default(),
             breakpoint: None,
         };
-        Self { shared: Arc::new(shared) }
+        Self {
+            shared: Arc::new(shared),
+        }
     }
 
     /// Has `breakpoint` called at every stage of every batch.
     pub fn with_breakpoint(mut self, breakpoint: Breakpoint) -> Self {
-        let shared = Arc::get_mut(&mut self.shared).expect("a worker that has not begun is shared with nobody");
+        let shared = Arc::get_mut(&mut self.shared)
+            .expect("a worker that has not begun is shared with nobody");
         shared.breakpoint = Some(breakpoint);
         self
     }
@@ -140,7 +143,10 @@ impl Worker {
     /// Works until `stop`, then lets what is in flight end within the grace period.
     pub async fn run(&self, stop: CancellationToken) {
         let listener = self.shared.settings.listen.then(|| {
-            tokio::spawn(store::listen(self.shared.tools.store.pool().clone(), self.shared.wake.clone()))
+            tokio::spawn(store::listen(
+                self.shared.tools.store.pool().clone(),
+                self.shared.wake.clone(),
+            ))
         });
         let sweeper = tokio::spawn(sweep::run(self.shared.clone()));
         let batches = TaskTracker::new();
@@ -177,7 +183,9 @@ impl Worker {
                 () = stop.cancelled() => return Ok(()),
                 permit = permits.clone().acquire_owned() => permit.expect("nobody closes the semaphore"),
             };
-            if drain.is_some() && let Some(reason) = shared.outage() {
+            if drain.is_some()
+                && let Some(reason) = shared.outage()
+            {
                 return Err(WorkerError::Outage(reason));
             }
             tokio::select! {
@@ -222,7 +230,10 @@ impl Worker {
         batches.close();
         let grace = Duration::from_secs(self.shared.settings.grace_secs.into());
         if tokio::time::timeout(grace, batches.wait()).await.is_err() {
-            tracing::warn!(?grace, "work in flight did not end in time; its leases are given back");
+            tracing::warn!(
+                ?grace,
+                "work in flight did not end in time; its leases are given back"
+            );
         }
         self.shared.in_flight.release_all(&self.shared).await;
     }
@@ -286,5 +297,10 @@ impl Shared {
 /// Host and process, for the one who wonders who holds a lease.
 fn holder() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("{}:{}:{:04x}", host.trim(), std::process::id(), rand::random::<u16>())
+    format!(
+        "{}:{}:{:04x}",
+        host.trim(),
+        std::process::id(),
+        rand::random::<u16>()
+    )
 }

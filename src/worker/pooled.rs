@@ -13,7 +13,11 @@ pub fn mean(vectors: &[Arc<[f32]>]) -> Option<Vec<f32>> {
             *total += f64::from(*x);
         }
     }
-    Some(sum.into_iter().map(|total| (total / vectors.len() as f64) as f32).collect())
+    Some(
+        sum.into_iter()
+            .map(|total| (total / vectors.len() as f64) as f32)
+            .collect(),
+    )
 }
 
 #[cfg(test)]

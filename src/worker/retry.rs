@@ -8,7 +8,12 @@ use crate::store::Retry;
 
 /// What becomes of a note that failed for the `failures`-th time (the first is 1).
 /// `jitter` is 0 to 1.
-pub fn after_failure(settings: &config::Worker, failures: u32, permanent: bool, jitter: f64) -> Retry {
+pub fn after_failure(
+    settings: &config::Worker,
+    failures: u32,
+    permanent: bool,
+    jitter: f64,
+) -> Retry {
     if permanent || failures >= settings.max_attempts {
         return Retry::Never;
     }

@@ -52,7 +52,10 @@ pub async fn check(tools: &Tools) -> Result<(), SetupError> {
         Some(collection) => collection,
         None => {
             refuse_foreign(tools).await?;
-            tools.store.register_first_collection(&tools.version.name, &tools.alias).await?
+            tools
+                .store
+                .register_first_collection(&tools.version.name, &tools.alias)
+                .await?
         }
     };
     if collection.alias != tools.alias {
@@ -73,7 +76,10 @@ pub async fn check(tools: &Tools) -> Result<(), SetupError> {
              {:?}: choose another storage.qdrant.collection, or point the alias back",
             tools.alias, collection.name
         ))),
-        None => Ok(tools.index.point_alias(&tools.alias, &collection.name).await?),
+        None => Ok(tools
+            .index
+            .point_alias(&tools.alias, &collection.name)
+            .await?),
     }
 }
 
@@ -81,7 +87,11 @@ pub async fn check(tools: &Tools) -> Result<(), SetupError> {
 async fn refuse_foreign(tools: &Tools) -> Result<(), SetupError> {
     let taken = match tools.index.resolve(&tools.alias).await? {
         Some(target) => Some(format!("an alias of {target:?}")),
-        None => tools.index.collection(&tools.alias).await?.map(|_| "a collection".to_owned()),
+        None => tools
+            .index
+            .collection(&tools.alias)
+            .await?
+            .map(|_| "a collection".to_owned()),
     };
     match taken {
         None => Ok(()),
@@ -98,7 +108,11 @@ async fn create(tools: &Tools, name: &str) -> Result<(), SetupError> {
     // finds no collection and does both again.
     let notes = tools.store.enqueue(&Selection::default()).await?;
     tools.index.create_collection(name, &spec(tools)).await?;
-    tracing::info!(collection = name, notes, "made an empty collection; every note is in the outbox");
+    tracing::info!(
+        collection = name,
+        notes,
+        "made an empty collection; every note is in the outbox"
+    );
     Ok(())
 }
 
@@ -110,12 +124,19 @@ fn spec(tools: &Tools) -> CollectionSpec {
     }
 }
 
-fn check_spec(name: &str, info: &CollectionInfo, wanted: &CollectionSpec) -> Result<(), SetupError> {
+fn check_spec(
+    name: &str,
+    info: &CollectionInfo,
+    wanted: &CollectionSpec,
+) -> Result<(), SetupError> {
     let problem = match &info.spec {
         Some(spec) if spec == wanted => return Ok(()),
         None => "was not made by ELF".to_owned(),
         Some(spec) if spec.dim != wanted.dim => {
-            format!("holds vectors of {} dimensions, not {}", spec.dim, wanted.dim)
+            format!(
+                "holds vectors of {} dimensions, not {}",
+                spec.dim, wanted.dim
+            )
         }
         Some(spec) if spec.embedding_version != wanted.embedding_version => {
             format!("holds the embedding version {}", spec.embedding_version)
@@ -126,5 +147,7 @@ fn check_spec(name: &str, info: &CollectionInfo, wanted: &CollectionSpec) -> Res
             serde_json::to_string(&spec.bm25).unwrap_or_default()
         ),
     };
-    Err(SetupError::Mismatch(format!("the collection {name:?} {problem}")))
+    Err(SetupError::Mismatch(format!(
+        "the collection {name:?} {problem}"
+    )))
 }

@@ -33,7 +33,10 @@ pub struct Report {
 
 impl Default for Totals {
     fn default() -> Self {
-        Self { counts: Mutex::default(), began: Instant::now() }
+        Self {
+            counts: Mutex::default(),
+            began: Instant::now(),
+        }
     }
 }
 
@@ -41,7 +44,10 @@ impl Totals {
     /// The counts so far.
     pub fn report(&self) -> Report {
         let seconds = self.began.elapsed().as_secs_f64();
-        Report { seconds, ..self.lock().clone() }
+        Report {
+            seconds,
+            ..self.lock().clone()
+        }
     }
 
     /// Counts a note given up.

@@ -1,15 +1,13 @@
 //! The `openai` embedder and the provider around it, over real sockets.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::embedding_server::{Behaviour, DIM, EmbeddingServer, vector_of};
 use elf::config::{self, Secret};
 use elf::embed::provider::{CircuitState, Input, Provider, Timing};
 use elf::embed::{EmbedError, Embedder, ModelFacts, connect, connect_pinned};
-use support::embedding_server::{Behaviour, DIM, EmbeddingServer, vector_of};
 
 /// Pauses that a test does not notice.
 const QUICK: Timing = Timing {

@@ -23,7 +23,7 @@ pub struct Harness {
     pub config: Config,
     pub pool: PgPool,
     // Dropped last: the others still use them.
-    pub folder: tempfile::TempDir,
+    _folder: tempfile::TempDir,
     pub database: TestDatabase,
 }
 
@@ -77,11 +77,23 @@ impl Harness {
         let index = format!("embedded:{}", folder.path().join("index").display());
         let text = elf_toml(&database.url(), &index, provider.url());
         let config = Config::parse(&text, "test", &|_| None).unwrap();
-        parts::store(&config).await.unwrap().migrate().await.unwrap();
+        parts::store(&config)
+            .await
+            .unwrap()
+            .migrate()
+            .await
+            .unwrap();
         let tools = parts::tools(&config).await.unwrap();
         worker::check(&tools).await.unwrap();
         let pool = tools.store.pool().clone();
-        Self { provider, tools, config, pool, folder, database }
+        Self {
+            provider,
+            tools,
+            config,
+            pool,
+            _folder: folder,
+            database,
+        }
     }
 
     pub fn worker(&self) -> Worker {
@@ -121,7 +133,12 @@ impl Harness {
     }
 
     pub async fn edit(&self, note: Uuid, text: &str) {
-        self.execute("update memory_notes set text = $2 where note_id = $1", note, text).await;
+        self.execute(
+            "update memory_notes set text = $2 where note_id = $1",
+            note,
+            text,
+        )
+        .await;
     }
 
     pub async fn delete(&self, note: Uuid) {
@@ -134,13 +151,21 @@ impl Harness {
 
     /// Runs a statement whose `$1` is a note and `$2` a text.
     pub async fn execute(&self, statement: &'static str, note: Uuid, text: &str) {
-        sqlx::query(statement).bind(note).bind(text).execute(&self.pool).await.unwrap();
+        sqlx::query(statement)
+            .bind(note)
+            .bind(text)
+            .execute(&self.pool)
+            .await
+            .unwrap();
     }
 
     /// Counts the rows of `table where condition`.
     pub async fn count(&self, from: &str) -> i64 {
         let statement = format!("select count(*) from {from}");
-        sqlx::query_scalar(sqlx::AssertSqlSafe(statement)).fetch_one(&self.pool).await.unwrap()
+        sqlx::query_scalar(sqlx::AssertSqlSafe(statement))
+            .fetch_one(&self.pool)
+            .await
+            .unwrap()
     }
 
     /// Lets every lease run out, as if its worker had died a while ago.
@@ -156,7 +181,12 @@ impl Harness {
         let mut points: Vec<StoredPoint> = Vec::new();
         loop {
             let after = points.last().map(|p| p.chunk_id);
-            let page = self.tools.index.scroll(&self.tools.alias, after, 500, true).await.unwrap();
+            let page = self
+                .tools
+                .index
+                .scroll(&self.tools.alias, after, 500, true)
+                .await
+                .unwrap();
             let end = page.len() < 500;
             points.extend(page);
             if end {
@@ -166,14 +196,25 @@ impl Harness {
     }
 
     pub async fn points_of(&self, note: Uuid) -> u64 {
-        let filter = Filter { note_ids: Some(vec![note]), ..Filter::default() };
-        self.tools.index.count(&self.tools.alias, &filter).await.unwrap()
+        let filter = Filter {
+            note_ids: Some(vec![note]),
+            ..Filter::default()
+        };
+        self.tools
+            .index
+            .count(&self.tools.alias, &filter)
+            .await
+            .unwrap()
     }
 
     /// Promise 1: the points equal the chunks of the live notes, and these are cut
     /// from what the notes say now.
     pub async fn assert_converged(&self) {
-        assert_eq!(self.count("indexing_outbox").await, 0, "the outbox is not empty");
+        assert_eq!(
+            self.count("indexing_outbox").await,
+            0,
+            "the outbox is not empty"
+        );
         let chunks: Vec<ChunkRow> = sqlx::query_as(
             "select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.text, c.revision,
                     e.vec, n.text as note_text, n.tenant_id, n.scope, n.key
@@ -227,7 +268,10 @@ impl Harness {
             .unwrap();
             let cut = self.tools.chunker.chunk(&text).unwrap();
             let cut: Vec<(i32, i32)> = cut.iter().map(|c| (c.start as i32, c.end as i32)).collect();
-            assert_eq!(stored, cut, "the chunks of {note} are not those of its text");
+            assert_eq!(
+                stored, cut,
+                "the chunks of {note} are not those of its text"
+            );
         }
     }
 }
@@ -259,22 +303,37 @@ impl ChunkRow {
         assert_eq!(of("revision"), &self.revision);
         assert_eq!(of("tenant_id"), &self.tenant_id);
         assert_eq!(of("scope"), &self.scope);
-        assert_eq!(point.payload.get("key").and_then(|k| k.as_str()), self.key.as_deref());
-        assert!(!point.payload.contains_key("text"), "the text went into the payload");
+        assert_eq!(
+            point.payload.get("key").and_then(|k| k.as_str()),
+            self.key.as_deref()
+        );
+        assert!(
+            !point.payload.contains_key("text"),
+            "the text went into the payload"
+        );
         let (start, end) = (self.start_offset as usize, self.end_offset as usize);
         assert_eq!(self.note_text[start..end], self.text);
 
         let stored = self.vec.to_vec();
         let expected = vector_of(&self.text, stored.len());
-        assert!(distance(&stored, &expected) < 1e-5, "the vector is not that of the text");
+        assert!(
+            distance(&stored, &expected) < 1e-5,
+            "the vector is not that of the text"
+        );
         let indexed = point.vector.as_deref().expect("vectors were asked for");
-        assert!(distance(&unit(&stored), &unit(indexed)) < 1e-5, "the index has another vector");
+        assert!(
+            distance(&unit(&stored), &unit(indexed)) < 1e-5,
+            "the index has another vector"
+        );
     }
 }
 
 pub fn distance(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
+    a.iter()
+        .zip(b)
+        .map(|(x, y)| (x - y).abs())
+        .fold(0.0, f32::max)
 }
 
 fn unit(v: &[f32]) -> Vec<f32> {
@@ -292,7 +351,11 @@ pub struct Barrier {
 
 impl Barrier {
     pub fn at(stage: Stage) -> Self {
-        Self { stage, arrived: Arc::new(watch::Sender::new(0)), open: Arc::new(watch::Sender::new(false)) }
+        Self {
+            stage,
+            arrived: Arc::new(watch::Sender::new(0)),
+            open: Arc::new(watch::Sender::new(false)),
+        }
     }
 
     pub fn breakpoint(&self) -> Breakpoint {
@@ -302,7 +365,12 @@ impl Barrier {
             Box::pin(async move {
                 if stage == barrier.stage {
                     barrier.arrived.send_modify(|n| *n += 1);
-                    barrier.open.subscribe().wait_for(|open| *open).await.unwrap();
+                    barrier
+                        .open
+                        .subscribe()
+                        .wait_for(|open| *open)
+                        .await
+                        .unwrap();
                 }
             })
         })
@@ -321,5 +389,7 @@ impl Barrier {
 
 /// Sentences that differ, `count` of them, about 9 tokens each.
 pub fn sentences(count: usize, about: &str) -> String {
-    (0..count).map(|i| format!("Sentence number {i} tells of {about} at length. ")).collect()
+    (0..count)
+        .map(|i| format!("Sentence number {i} tells of {about} at length. "))
+        .collect()
 }

@@ -1,14 +1,12 @@
 //! The worker against a real Postgres and a real vector engine. Names are promises.
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::embedding_server::Behaviour;
+use crate::support::harness::{Barrier, Harness, distance, sentences};
 use elf::index::Filter;
 use elf::worker::{Stage, Worker};
 use sqlx::{Connection, PgConnection};
-use support::embedding_server::Behaviour;
-use support::harness::{Barrier, Harness, distance, sentences};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -26,7 +24,10 @@ fn spawn(worker: Worker) -> (Arc<Worker>, CancellationToken, tokio::task::JoinHa
 async fn eventually<F: Future<Output = bool>>(condition: impl Fn() -> F) {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
     while !condition().await {
-        assert!(tokio::time::Instant::now() < deadline, "it did not happen within 30 s");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "it did not happen within 30 s"
+        );
         tokio::task::yield_now().await;
     }
 }
@@ -48,7 +49,14 @@ async fn notes_become_points() {
 
 #[tokio::test]
 async fn a_commit_after_the_claim_is_not_lost() {
-    for stage in [Stage::Claimed, Stage::Chunked, Stage::Embedded, Stage::Committed, Stage::Upserted, Stage::Pruned] {
+    for stage in [
+        Stage::Claimed,
+        Stage::Chunked,
+        Stage::Embedded,
+        Stage::Committed,
+        Stage::Upserted,
+        Stage::Pruned,
+    ] {
         let h = Harness::start().await;
         let note = h.insert("first words").await;
         let barrier = Barrier::at(stage);
@@ -60,7 +68,12 @@ async fn a_commit_after_the_claim_is_not_lost() {
         stop.cancel();
         running.await.unwrap();
         h.assert_converged().await;
-        assert_eq!(h.count("memory_note_chunks where text = 'second words'").await, 1, "{stage:?}");
+        assert_eq!(
+            h.count("memory_note_chunks where text = 'second words'")
+                .await,
+            1,
+            "{stage:?}"
+        );
     }
 }
 
@@ -74,45 +87,55 @@ async fn two_workers_share_the_notes_and_agree() {
         }
         notes
     };
-    let (one, stop, first) = spawn(h.worker());
-    let (two, _, second) = { let (w, _, r) = spawn_with(h.worker(), stop.clone()); (w, (), r) };
+    let (one, stop_one, first) = spawn(h.worker());
+    let (two, stop_two, second) = spawn(h.worker());
     for round in 0..5 {
         for note in &notes {
-            h.edit(*note, &sentences(1 + round * 3, "round and round")).await;
+            h.edit(*note, &sentences(1 + round * 3, "round and round"))
+                .await;
         }
     }
     eventually(async || h.count("indexing_outbox").await == 0).await;
-    stop.cancel();
+    stop_one.cancel();
+    stop_two.cancel();
     first.await.unwrap();
     second.await.unwrap();
     h.assert_converged().await;
     assert!(one.totals().notes + two.totals().notes >= 60);
 }
 
-fn spawn_with(worker: Worker, stop: CancellationToken) -> (Arc<Worker>, CancellationToken, tokio::task::JoinHandle<()>) {
-    let worker = Arc::new(worker);
-    let running = tokio::spawn({
-        let (worker, stop) = (worker.clone(), stop.clone());
-        async move { worker.run(stop).await }
-    });
-    (worker, stop, running)
-}
-
 /// A worker sleeps past its lease at every stage; another one indexes a newer,
 /// shorter text meanwhile; then the first one wakes up.
 #[tokio::test]
 async fn a_worker_that_lost_its_lease_changes_nothing() {
-    for stage in [Stage::Claimed, Stage::Chunked, Stage::Embedded, Stage::Committed, Stage::Upserted, Stage::Pruned] {
+    for stage in [
+        Stage::Claimed,
+        Stage::Chunked,
+        Stage::Embedded,
+        Stage::Committed,
+        Stage::Upserted,
+        Stage::Pruned,
+    ] {
         let h = Harness::start().await;
         let note = h.insert(&sentences(30, "old times")).await;
         let barrier = Barrier::at(stage);
-        let slow = h.worker().with_breakpoint(barrier.breakpoint());
-        let (_, stop, running) = spawn(slow);
+        // One batch at a time, so that it does not claim the note a second time itself.
+        let settings = elf::config::Worker {
+            concurrency: 1,
+            ..h.config.worker.clone()
+        };
+        let slow = Worker::new(h.tools.clone(), &settings, &h.config.outbox);
+        let (_, stop, running) = spawn(slow.with_breakpoint(barrier.breakpoint()));
         barrier.reached().await;
         h.edit(note, "New and short.").await;
         h.expire_leases().await;
         h.drain().await;
-        assert_eq!(h.count("memory_note_chunks where text = 'New and short.'").await, 1, "{stage:?}");
+        assert_eq!(
+            h.count("memory_note_chunks where text = 'New and short.'")
+                .await,
+            1,
+            "{stage:?}"
+        );
 
         barrier.open();
         stop.cancel();
@@ -127,7 +150,13 @@ async fn a_worker_that_lost_its_lease_changes_nothing() {
 #[tokio::test]
 async fn a_crash_at_any_stage_loses_nothing_and_embeds_nothing_twice() {
     for stage in [
-        Stage::Claimed, Stage::Chunked, Stage::Embedded, Stage::Committed, Stage::Upserted, Stage::Pruned, Stage::Acked,
+        Stage::Claimed,
+        Stage::Chunked,
+        Stage::Embedded,
+        Stage::Committed,
+        Stage::Upserted,
+        Stage::Pruned,
+        Stage::Acked,
     ] {
         let h = Harness::start().await;
         let kept = h.insert(&sentences(20, "things that stay")).await;
@@ -148,8 +177,14 @@ async fn a_crash_at_any_stage_loses_nothing_and_embeds_nothing_twice() {
         h.assert_converged().await;
         assert_eq!(h.points_of(gone).await, 0, "{stage:?}");
         let paid_again = h.provider.texts_seen().len() - before.len();
-        if matches!(stage, Stage::Committed | Stage::Upserted | Stage::Pruned | Stage::Acked) {
-            assert_eq!(paid_again, 0, "{stage:?}: what Postgres has is not embedded again");
+        if matches!(
+            stage,
+            Stage::Committed | Stage::Upserted | Stage::Pruned | Stage::Acked
+        ) {
+            assert_eq!(
+                paid_again, 0,
+                "{stage:?}: what Postgres has is not embedded again"
+            );
         }
     }
 }
@@ -171,7 +206,10 @@ async fn a_poison_note_harms_nobody_and_dies_alone() {
     assert_eq!(letters[0].attempts, 3);
     let reason = letters[0].last_error.clone().unwrap();
     assert!(reason.contains("cannot be embedded"), "{reason}");
-    assert!(!reason.contains("arsenic"), "the reason holds the note's text: {reason}");
+    assert!(
+        !reason.contains("arsenic"),
+        "the reason holds the note's text: {reason}"
+    );
 
     h.provider.heal();
     assert_eq!(h.tools.store.retry_dead(Some(&[poison])).await.unwrap(), 1);
@@ -211,7 +249,11 @@ async fn an_outage_of_the_provider_spends_no_attempts() {
     let (_, stop, running) = spawn(h.worker());
     let before = h.provider.requests();
     h.provider.arrived(before + 4).await;
-    assert_eq!(h.count("indexing_outbox where attempts > 0 or status <> 'PENDING'").await, 0);
+    assert_eq!(
+        h.count("indexing_outbox where attempts > 0 or status <> 'PENDING'")
+            .await,
+        0
+    );
     assert_eq!(h.count("indexing_outbox").await, 20);
     h.provider.heal();
     eventually(async || h.count("indexing_outbox").await == 0).await;
@@ -233,7 +275,11 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
     let store = &h.tools.store;
     let lease = h.config.worker.lease();
     let version = &h.tools.version.name;
-    let claim = store.claim(version, "me", lease, 8, 1 << 20).await.unwrap().unwrap();
+    let claim = store
+        .claim(version, "me", lease, 8, 1 << 20)
+        .await
+        .unwrap()
+        .unwrap();
     let mut claimed = claim.note_ids();
     claimed.sort();
     let mut both = vec![hot, cold];
@@ -242,7 +288,11 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
 
     // Nor while somebody else is busy with the hot one.
     store.release(version, claim.token, &[cold]).await.unwrap();
-    let other = store.claim(version, "other", lease, 8, 1 << 20).await.unwrap().unwrap();
+    let other = store
+        .claim(version, "other", lease, 8, 1 << 20)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(other.note_ids(), [cold]);
     store.release(version, claim.token, &[hot]).await.unwrap();
     store.release(version, other.token, &[cold]).await.unwrap();
@@ -259,17 +309,22 @@ async fn the_token_of_a_note_rises_for_ever() {
     for _ in 0..3 {
         h.tools.store.enqueue(&Default::default()).await.unwrap();
         h.drain().await;
-        let revision: i64 = sqlx::query_scalar("select revision from note_index_state where note_id = $1")
-            .bind(note)
-            .fetch_one(&h.pool)
-            .await
-            .unwrap();
+        let revision: i64 =
+            sqlx::query_scalar("select revision from note_index_state where note_id = $1")
+                .bind(note)
+                .fetch_one(&h.pool)
+                .await
+                .unwrap();
         assert!(revision > last);
         last = revision;
     }
     h.delete(note).await;
     h.drain().await;
-    assert_eq!(h.count("note_index_state").await, 0, "the state of a note that is gone goes too");
+    assert_eq!(
+        h.count("note_index_state").await,
+        0,
+        "the state of a note that is gone goes too"
+    );
     h.execute(
         "insert into memory_notes (note_id, tenant_id, project_id, agent_id, scope, type, text)
          values ($1, 't', 'p', 'a', 's', 'n', $2)",
@@ -278,11 +333,12 @@ async fn the_token_of_a_note_rises_for_ever() {
     )
     .await;
     h.drain().await;
-    let revision: i64 = sqlx::query_scalar("select revision from note_index_state where note_id = $1")
-        .bind(note)
-        .fetch_one(&h.pool)
-        .await
-        .unwrap();
+    let revision: i64 =
+        sqlx::query_scalar("select revision from note_index_state where note_id = $1")
+            .bind(note)
+            .fetch_one(&h.pool)
+            .await
+            .unwrap();
     assert!(revision > last);
 }
 
@@ -297,7 +353,11 @@ async fn unchanged_text_is_not_embedded_again() {
     h.drain().await;
     h.insert(&sentences(20, "the tides")).await;
     h.drain().await;
-    assert_eq!(h.provider.texts_seen().len(), paid, "neither again nor for another note");
+    assert_eq!(
+        h.provider.texts_seen().len(),
+        paid,
+        "neither again nor for another note"
+    );
 
     h.delete(note).await;
     h.drain().await;
@@ -322,9 +382,20 @@ async fn an_edit_of_one_sentence_embeds_few_chunks() {
     let text = sentences(60, "a long walk");
     let note = h.insert(&text).await;
     let all = h.drain().await.embedded;
-    h.edit(note, &text.replace("number 40 tells of a long walk", "number 40 sings of a short nap")).await;
+    h.edit(
+        note,
+        &text.replace(
+            "number 40 tells of a long walk",
+            "number 40 sings of a short nap",
+        ),
+    )
+    .await;
     let report = h.drain().await;
-    assert!(report.embedded <= 3, "{} of {all} chunks were embedded", report.embedded);
+    assert!(
+        report.embedded <= 3,
+        "{} of {all} chunks were embedded",
+        report.embedded
+    );
     assert!(all > 15);
     h.assert_converged().await;
 }
@@ -335,11 +406,21 @@ async fn a_metadata_edit_embeds_nothing_and_updates_the_payload() {
     let note = h.insert(&sentences(10, "labels")).await;
     h.drain().await;
     let paid = h.provider.texts_seen().len();
-    h.execute("update memory_notes set scope = $2 where note_id = $1", note, "team").await;
+    h.execute(
+        "update memory_notes set scope = $2 where note_id = $1",
+        note,
+        "team",
+    )
+    .await;
     h.drain().await;
     assert_eq!(h.provider.texts_seen().len(), paid);
     h.assert_converged().await;
-    assert!(h.points().await.iter().all(|p| p.payload["scope"] == "team"));
+    assert!(
+        h.points()
+            .await
+            .iter()
+            .all(|p| p.payload["scope"] == "team")
+    );
 }
 
 #[tokio::test]
@@ -348,7 +429,12 @@ async fn an_update_that_changes_nothing_is_no_work() {
     let note = h.insert("as before").await;
     h.drain().await;
     h.edit(note, "as before").await;
-    h.execute("update memory_notes set source_ref = jsonb_build_object('hits', $2) where note_id = $1", note, "7").await;
+    h.execute(
+        "update memory_notes set source_ref = jsonb_build_object('hits', $2) where note_id = $1",
+        note,
+        "7",
+    )
+    .await;
     assert_eq!(h.count("indexing_outbox").await, 0);
 }
 
@@ -376,15 +462,17 @@ async fn the_pooled_vector_is_the_mean_and_costs_no_call() {
     h.drain().await;
     let chunks = h.count("memory_note_chunks").await as usize;
     assert_eq!(h.provider.texts_seen().len(), chunks);
-    let vectors: Vec<pgvector::Vector> = sqlx::query_scalar("select vec from note_chunk_embeddings")
-        .fetch_all(&h.pool)
-        .await
-        .unwrap();
-    let pooled: pgvector::Vector = sqlx::query_scalar("select vec from note_embeddings where note_id = $1")
-        .bind(note)
-        .fetch_one(&h.pool)
-        .await
-        .unwrap();
+    let vectors: Vec<pgvector::Vector> =
+        sqlx::query_scalar("select vec from note_chunk_embeddings")
+            .fetch_all(&h.pool)
+            .await
+            .unwrap();
+    let pooled: pgvector::Vector =
+        sqlx::query_scalar("select vec from note_embeddings where note_id = $1")
+            .bind(note)
+            .fetch_one(&h.pool)
+            .await
+            .unwrap();
     let mean: Vec<f32> = (0..pooled.to_vec().len())
         .map(|d| vectors.iter().map(|v| v.as_slice()[d]).sum::<f32>() / vectors.len() as f32)
         .collect();
@@ -415,10 +503,20 @@ async fn a_note_that_comes_back_to_life_is_not_embedded_again() {
     let note = h.insert(&sentences(10, "winter sleep")).await;
     h.drain().await;
     let paid = h.provider.texts_seen().len();
-    h.execute("update memory_notes set status = $2 where note_id = $1", note, "archived").await;
+    h.execute(
+        "update memory_notes set status = $2 where note_id = $1",
+        note,
+        "archived",
+    )
+    .await;
     h.drain().await;
     assert_eq!(h.points_of(note).await, 0);
-    h.execute("update memory_notes set status = $2 where note_id = $1", note, "active").await;
+    h.execute(
+        "update memory_notes set status = $2 where note_id = $1",
+        note,
+        "active",
+    )
+    .await;
     h.drain().await;
     assert!(h.points_of(note).await > 1);
     assert_eq!(h.provider.texts_seen().len(), paid);
@@ -437,7 +535,10 @@ async fn deleted_and_truncated_notes_lose_their_points() {
     h.drain().await;
     assert_eq!(h.points_of(note).await, 0);
     h.assert_converged().await;
-    sqlx::query("truncate memory_notes cascade").execute(&h.pool).await.unwrap();
+    sqlx::query("truncate memory_notes cascade")
+        .execute(&h.pool)
+        .await
+        .unwrap();
     h.drain().await;
     assert_eq!(h.points().await.len(), 0);
     h.assert_converged().await;
@@ -445,7 +546,13 @@ async fn deleted_and_truncated_notes_lose_their_points() {
 
 #[tokio::test]
 async fn a_row_deleted_while_it_is_indexed_leaves_nothing() {
-    for stage in [Stage::Claimed, Stage::Chunked, Stage::Embedded, Stage::Committed, Stage::Upserted] {
+    for stage in [
+        Stage::Claimed,
+        Stage::Chunked,
+        Stage::Embedded,
+        Stage::Committed,
+        Stage::Upserted,
+    ] {
         let h = Harness::start().await;
         let note = h.insert(&sentences(10, "short lives")).await;
         let barrier = Barrier::at(stage);
@@ -490,7 +597,17 @@ async fn a_plain_insert_into_the_outbox_is_enough() {
     let h = Harness::start().await;
     let note = h.insert("indexed already").await;
     h.drain().await;
-    h.tools.index.delete(&h.tools.alias, &Filter { note_ids: Some(vec![note]), ..Filter::default() }).await.unwrap();
+    h.tools
+        .index
+        .delete(
+            &h.tools.alias,
+            &Filter {
+                note_ids: Some(vec![note]),
+                ..Filter::default()
+            },
+        )
+        .await
+        .unwrap();
     sqlx::query("insert into indexing_outbox (note_id, op) values ($1, 'UPSERT')")
         .bind(note)
         .execute(&h.pool)
@@ -503,7 +620,10 @@ async fn a_plain_insert_into_the_outbox_is_enough() {
         .await
         .unwrap();
     // Nobody has ever heard of this one.
-    sqlx::query("insert into indexing_outbox (note_id) values (gen_random_uuid())").execute(&h.pool).await.unwrap();
+    sqlx::query("insert into indexing_outbox (note_id) values (gen_random_uuid())")
+        .execute(&h.pool)
+        .await
+        .unwrap();
     h.drain().await;
     h.assert_converged().await;
 }
@@ -516,13 +636,20 @@ async fn while_a_note_is_indexed_again_its_points_never_vanish() {
     let (_, stop, running) = spawn(h.worker());
     let editing = async {
         for version in 1..30 {
-            h.edit(note, &sentences(3 + version % 10, &format!("version {version}"))).await;
+            h.edit(
+                note,
+                &sentences(3 + version % 10, &format!("version {version}")),
+            )
+            .await;
         }
         eventually(async || h.count("indexing_outbox").await == 0).await;
     };
     let watching = async {
         loop {
-            assert!(h.points_of(note).await > 0, "there was a moment without any point");
+            assert!(
+                h.points_of(note).await > 0,
+                "there was a moment without any point"
+            );
         }
     };
     tokio::select! {
@@ -542,20 +669,35 @@ async fn a_lost_collection_comes_back_without_one_embedding_call() {
     }
     h.drain().await;
     let paid = h.provider.requests();
-    let name = h.tools.index.resolve(&h.tools.alias).await.unwrap().unwrap();
+    let name = h
+        .tools
+        .index
+        .resolve(&h.tools.alias)
+        .await
+        .unwrap()
+        .unwrap();
     h.tools.index.drop_collection(&name).await.unwrap();
 
     // A daemon that meets it mends it, too.
     let (_, stop, running) = spawn(h.worker());
     h.insert("the one that finds out").await;
     eventually(async || {
-        h.count("indexing_outbox").await == 0 && h.tools.index.resolve(&h.tools.alias).await.unwrap().is_some()
+        h.count("indexing_outbox").await == 0
+            && h.tools
+                .index
+                .resolve(&h.tools.alias)
+                .await
+                .unwrap()
+                .is_some()
     })
     .await;
     stop.cancel();
     running.await.unwrap();
     h.assert_converged().await;
-    assert!(h.provider.requests() <= paid + 1, "only the new note was embedded");
+    assert!(
+        h.provider.requests() <= paid + 1,
+        "only the new note was embedded"
+    );
     assert_eq!(h.count("indexing_outbox where attempts > 0").await, 0);
 }
 
@@ -571,7 +713,11 @@ async fn a_stop_lets_work_in_flight_end() {
     barrier.open();
     running.await.unwrap();
     assert_eq!(h.count("indexing_outbox").await, 1);
-    assert_eq!(h.count("note_index_state where lease_until is not null").await, 0);
+    assert_eq!(
+        h.count("note_index_state where lease_until is not null")
+            .await,
+        0
+    );
     h.drain().await;
     h.assert_converged().await;
 }
@@ -583,7 +729,10 @@ async fn done_rows_are_kept_as_long_as_asked() {
     h.insert("kept").await;
     h.drain().await;
     assert_eq!(h.count("indexing_outbox where status = 'DONE'").await, 1);
-    sqlx::query("update indexing_outbox set updated_at = now() - interval '2 hours'").execute(&h.pool).await.unwrap();
+    sqlx::query("update indexing_outbox set updated_at = now() - interval '2 hours'")
+        .execute(&h.pool)
+        .await
+        .unwrap();
     h.drain().await;
     assert_eq!(h.count("indexing_outbox").await, 0);
     h.assert_converged().await;

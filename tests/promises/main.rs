@@ -1,0 +1,8 @@
+//! What ELF promises, held against a real Postgres and a real vector engine. One
+//! program, because linking it takes longer than running it.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod embedding;
+mod support;
+mod worker;
