@@ -203,22 +203,24 @@ fn begin_life(site: &Site, life: usize) {
 
 /// Kills a worker `kills` times, at random moments, while an application writes.
 ///
-/// For promise 5 this holds exactly: no life sends a text twice, and a text whose
-/// vector was committed when a life ended is never sent again. So a kill costs at
-/// most what was on its way from the provider to Postgres.
+/// For promise 5 this holds exactly: no life sends a text twice, and none sends a text
+/// whose vector Postgres has had since before it began. So a kill costs at most what
+/// was on its way from the provider to Postgres. (A note that is deleted takes its
+/// vectors along, and a worker that has just read the row may ask for them again.)
 async fn killed_again_and_again(site: Site, kills: usize) {
     let mut application = Application::of(&site).await;
-    let mut paid = HashSet::new();
+    let mut known = HashSet::new();
+    let mut texts = 0;
     let mut assert_pays_once = async |application: &mut Application, life: usize| {
         let sent = embedded_in(&site, life);
-        let distinct: HashSet<&String> = sent.iter().collect();
+        texts += sent.len();
+        let distinct: HashSet<String> = sent.iter().cloned().collect();
         assert_eq!(distinct.len(), sent.len(), "life {life} sent a text twice");
-        let again: Vec<_> = distinct
-            .into_iter()
-            .filter(|text| paid.contains(*text))
-            .collect();
+        let known_now = application.paid_for().await;
+        let all_along: HashSet<String> = known.intersection(&known_now).cloned().collect();
+        let again: Vec<&String> = distinct.intersection(&all_along).collect();
         assert_eq!(again, Vec::<&String>::new(), "life {life} paid again");
-        paid.extend(application.paid_for().await);
+        known = known_now;
     };
     for life in 0..kills {
         begin_life(&site, life);
@@ -247,7 +249,7 @@ async fn killed_again_and_again(site: Site, kills: usize) {
     application.wait_until_alone().await;
     assert_pays_once(&mut application, kills).await;
     assert_eq!(application.count("indexing_outbox").await, 0, "{done:?}");
-    assert!(paid.len() > kills, "hardly anything was indexed");
+    assert!(texts > kills, "hardly anything was embedded");
     Harness::over(site).await.assert_converged().await;
 }
 
