@@ -178,8 +178,10 @@ impl Worker {
         let shared = &self.shared;
         let permits = Arc::new(Semaphore::new(shared.settings.concurrency));
         let poll = Duration::from_millis(shared.settings.poll_interval_ms);
+        // Biased, here and below: once stopped, nothing more is claimed, not even by chance.
         loop {
             let permit = tokio::select! {
+                biased;
                 () = stop.cancelled() => return Ok(()),
                 permit = permits.clone().acquire_owned() => permit.expect("nobody closes the semaphore"),
             };
@@ -189,10 +191,12 @@ impl Worker {
                 return Err(WorkerError::Outage(reason));
             }
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return Ok(()),
                 () = shared.tools.provider.ready() => {}
             }
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return Ok(()),
                 () = shared.recovered() => {}
             }
@@ -217,6 +221,7 @@ impl Worker {
             // `notify_one` keeps one wake-up for us, so nothing that happened
             // since the claim is missed.
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return Ok(()),
                 () = shared.wake.notified() => {}
                 () = tokio::time::sleep(poll) => {}

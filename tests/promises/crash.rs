@@ -100,9 +100,13 @@ impl Application {
 
     /// Lets the leases of `holder` (a part of its name) run out, as if a while had passed.
     async fn expire_leases(&mut self, holder: &str) {
+        // In no order of its own, it could be in the way of a claim or the other way round.
         self.execute(&format!(
-            "update note_index_state set lease_until = now() - interval '1 second'
-              where lease_until is not null and holder like '%{holder}%'"
+            "update note_index_state s set lease_until = now() - interval '1 second'
+               from (select note_id from note_index_state
+                      where lease_until is not null and holder like '%{holder}%'
+                        for update skip locked) free
+              where s.note_id = free.note_id"
         ))
         .await;
     }

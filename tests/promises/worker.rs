@@ -695,7 +695,13 @@ async fn a_stop_lets_work_in_flight_end() {
     let h = Harness::start().await;
     h.insert("on its way").await;
     let barrier = Barrier::at(Stage::Committed);
-    let (_, stop, running) = spawn(h.worker().with_breakpoint(barrier.breakpoint()));
+    // One batch at a time, so that the second note is not claimed before the stop.
+    let settings = elf::config::Worker {
+        concurrency: 1,
+        ..h.config.worker.clone()
+    };
+    let worker = Worker::new(h.tools.clone(), &settings, &h.config.outbox);
+    let (_, stop, running) = spawn(worker.with_breakpoint(barrier.breakpoint()));
     barrier.reached().await;
     h.insert("too late for this worker").await;
     stop.cancel();
