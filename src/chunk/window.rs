@@ -102,7 +102,7 @@ impl<'a> Window<'a> {
     ) -> Result<(), TokenizerError> {
         while self.measured < self.text.len()
             && self.tokens(start, self.measured) <= tokens
-            && self.measured - start <= bytes
+            && self.measured.saturating_sub(start) <= bytes
         {
             self.measure_segment()?;
         }
@@ -169,9 +169,12 @@ impl<'a> Window<'a> {
         let by_bytes = self
             .units
             .partition_point(|unit| unit.end <= start.saturating_add(bytes));
-        self.units
-            .get(by_tokens.min(by_bytes))
-            .map(|unit| unit.start)
+        match self.units.get(by_tokens.min(by_bytes)) {
+            Some(unit) => Some(unit.start),
+            // Blanks as far as one can see.
+            None if !self.is_complete() => Some(self.measured),
+            None => None,
+        }
     }
 
     /// Ends of sentences that are followed by text within `after..=last`.
@@ -250,7 +253,7 @@ impl<'a> Window<'a> {
         if word.is_empty() {
             return Ok(());
         }
-        let tokens = words.count(&mut self.memo, word, || tokenizer.count_plain(word))?;
+        let tokens = words.count(&mut self.memo, word, || tokenizer.count_word(words, word))?;
         let Some(tokens) = tokens else {
             return self.push_tokens(start, word);
         };

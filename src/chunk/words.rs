@@ -28,7 +28,9 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use tokenizers::Model;
 use tokenizers::models::ModelWrapper;
+use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
@@ -42,8 +44,13 @@ pub(super) const MOST_TOKENS_OF_A_WORD: usize = 8;
 /// Words in one memo at most: a few megabytes. Frequent words come early.
 const MOST_REMEMBERED_WORDS: usize = 1 << 15;
 
+/// Looking for each of more added tokens in a word costs more than it saves.
+const MOST_ADDED_TOKENS: usize = 16;
+
 /// What is known about a word-local tokenizer.
 pub(super) struct Words {
+    lowercase: bool,
+    added_tokens: Vec<String>,
     ideographs_apart: bool,
     /// Lent to one text at a time, so that texts chunked side by side do not
     /// wait for each other.
@@ -78,7 +85,13 @@ impl Words {
         if !plain {
             return None;
         }
+        let added_tokens = tokenizer.get_added_tokens_decoder();
         Some(Self {
+            lowercase: normalizer.lowercase,
+            added_tokens: added_tokens
+                .values()
+                .map(|token| token.content.clone())
+                .collect(),
             ideographs_apart: normalizer.handle_chinese_chars,
             memos: Mutex::default(),
         })
@@ -125,6 +138,40 @@ impl Words {
             )
             || (self.ideographs_apart
                 && matches!(c, '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}'))
+    }
+
+    /// Tokens of a word of ASCII punctuation and vocabulary entries: one each.
+    /// `None` if it has to be encoded. WordPiece takes the longest entry that
+    /// the word begins with, which is the word itself if it is one.
+    pub(super) fn count_known(&self, model: &WordPiece, word: &str) -> Option<usize> {
+        let fits = word.is_ascii() && self.added_tokens.len() <= MOST_ADDED_TOKENS;
+        if !fits
+            || self
+                .added_tokens
+                .iter()
+                .any(|token| word.contains(token.as_str()))
+        {
+            return None;
+        }
+        let mut tokens = 0;
+        for part in word.split_inclusive(|c: char| c.is_ascii_punctuation()) {
+            let letters = part.trim_end_matches(|c: char| c.is_ascii_punctuation());
+            tokens += part.len() - letters.len();
+            if letters.is_empty() {
+                continue;
+            }
+            let known = letters.bytes().all(|byte| byte.is_ascii_alphanumeric())
+                && match self.lowercase {
+                    true => model.token_to_id(&letters.to_ascii_lowercase()),
+                    false => model.token_to_id(letters),
+                }
+                .is_some();
+            if !known {
+                return None;
+            }
+            tokens += 1;
+        }
+        Some(tokens)
     }
 
     /// Tokens of a word between separators, if it is one to remember: from the
