@@ -13,9 +13,7 @@ use elf::chunk::{Chunker, Tokenizer};
 use elf::config::Config;
 use elf::embed::provider::Provider;
 use elf::embed::{EmbedError, Embedder, Limits};
-use elf::index::{
-    self, CollectionSpec, Filter, Payload, Point, UpsertMode, VectorIndex,
-};
+use elf::index::{self, Filter, Payload, Point, UpsertMode};
 use elf::note::{Labels, chunk_id};
 use elf::store::{Store, Version};
 use elf::version::embedding_version;
@@ -48,7 +46,10 @@ fn main() -> Result<()> {
 
 async fn compare() -> Result<()> {
     let engine = Engine::start()?;
-    println!("worker, {NOTES} one-chunk notes, {DIM} dimensions, free embedder, {}", engine.name);
+    println!(
+        "worker, {NOTES} one-chunk notes, {DIM} dimensions, free embedder, {}",
+        engine.name
+    );
     let (mut bare, mut elf) = (Vec::new(), Vec::new());
     for round in 1..=ROUNDS {
         bare.push(bare_loop(&engine).await?.as_secs_f64());
@@ -62,7 +63,10 @@ async fn compare() -> Result<()> {
     }
     let mut ratios: Vec<f64> = bare.iter().zip(&elf).map(|(b, e)| b / e).collect();
     ratios.sort_by(f64::total_cmp);
-    println!("  worker / bare loop: {:.2} (asked: 0.50 or more)", ratios[ROUNDS / 2]);
+    println!(
+        "  worker / bare loop: {:.2} (asked: 0.50 or more)",
+        ratios[ROUNDS / 2]
+    );
 
     let mut waits = freshness(&engine).await?;
     waits.sort();
@@ -88,9 +92,15 @@ async fn memory() -> Result<()> {
     let engine = Engine::start()?;
     worker_drain(&engine).await?;
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
+    let peak = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmHWM:"))
+        .ok_or("no VmHWM")?;
     let kib: f64 = peak.trim().trim_end_matches(" kB").parse()?;
-    println!("peak resident memory of a draining worker: {:.0} MB (asked: 300 or less)", kib / 1024.0);
+    println!(
+        "peak resident memory of a draining worker: {:.0} MB (asked: 300 or less)",
+        kib / 1024.0
+    );
     Ok(())
 }
 
@@ -109,10 +119,17 @@ impl Engine {
     fn start() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let (url, name) = match qdrant_server::url() {
-            Some(url) => (url.clone(), format!("Qdrant server at {url}")),
-            None => (format!("embedded:{}", folder.path().join("index").display()), "embedded engine".into()),
+            Some(url) => (url.to_owned(), format!("Qdrant server at {url}")),
+            None => (
+                format!("embedded:{}", folder.path().join("index").display()),
+                "embedded engine".into(),
+            ),
         };
-        Ok(Self { url, name, _folder: folder })
+        Ok(Self {
+            url,
+            name,
+            _folder: folder,
+        })
     }
 }
 
@@ -131,10 +148,13 @@ impl Bench {
         let admin = std::env::var("DATABASE_URL")?;
         let database = format!("elf_bench_{}", Uuid::new_v4().simple());
         let mut connection = PgConnection::connect(&admin).await?;
-        sqlx::raw_sql(AssertSqlSafe(format!("create database {database}"))).execute(&mut connection).await?;
+        sqlx::raw_sql(AssertSqlSafe(format!("create database {database}")))
+            .execute(&mut connection)
+            .await?;
         let mut dsn = reqwest::Url::parse(&admin)?;
         dsn.set_path(&database);
-        let model = std::env::var("ELF_TEST_MODEL").unwrap_or(".elf/models/all-MiniLM-L6-v2".into());
+        let model =
+            std::env::var("ELF_TEST_MODEL").unwrap_or(".elf/models/all-MiniLM-L6-v2".into());
         let text = format!(
             "[storage.postgres]\ndsn = {:?}\n[storage.qdrant]\nurl = {:?}\ncollection = {database:?}\n\
              [providers.embedding]\napi_base = \"http://127.0.0.1:1\"\nmodel = \"free\"\n\
@@ -161,7 +181,14 @@ impl Bench {
         };
         worker::check(&tools).await?;
         let pool = tools.store.pool().clone();
-        Ok(Self { tools, config, pool, admin, database, tokenizer })
+        Ok(Self {
+            tools,
+            config,
+            pool,
+            admin,
+            database,
+            tokenizer,
+        })
     }
 
     /// Writes the notes, and returns their ids and texts.
@@ -183,15 +210,23 @@ impl Bench {
 
     async fn end(self) -> Result<()> {
         if let Some(collection) = self.tools.index.resolve(&self.tools.alias).await? {
-            let points = self.tools.index.count(&collection, &Filter::default()).await?;
-            let expected: i64 = sqlx::query_scalar("select count(*) from memory_note_chunks").fetch_one(&self.pool).await?;
+            let points = self
+                .tools
+                .index
+                .count(&collection, &Filter::default())
+                .await?;
+            let expected: i64 = sqlx::query_scalar("select count(*) from memory_note_chunks")
+                .fetch_one(&self.pool)
+                .await?;
             assert_eq!(points, expected as u64, "every chunk is a point");
             self.tools.index.drop_collection(&collection).await?;
         }
         self.pool.close().await;
         let mut connection = PgConnection::connect(&self.admin).await?;
         let drop = format!("drop database {} with (force)", self.database);
-        sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut connection).await?;
+        sqlx::raw_sql(AssertSqlSafe(drop))
+            .execute(&mut connection)
+            .await?;
         Ok(())
     }
 }
@@ -200,12 +235,20 @@ impl Bench {
 async fn worker_drain(engine: &Engine) -> Result<Duration> {
     let bench = Bench::start(engine).await?;
     bench.insert_notes().await?;
-    let worker = Worker::new(bench.tools.clone(), &bench.config.worker, &bench.config.outbox);
+    let worker = Worker::new(
+        bench.tools.clone(),
+        &bench.config.worker,
+        &bench.config.outbox,
+    );
     let began = Instant::now();
     worker.drain(CancellationToken::new()).await?;
     let took = began.elapsed();
     let report = worker.totals();
-    assert_eq!((report.notes, report.chunks), (NOTES as u64, NOTES as u64), "one chunk a note");
+    assert_eq!(
+        (report.notes, report.chunks),
+        (NOTES as u64, NOTES as u64),
+        "one chunk a note"
+    );
     bench.end().await?;
     Ok(took)
 }
@@ -214,9 +257,18 @@ async fn worker_drain(engine: &Engine) -> Result<Duration> {
 async fn bare_loop(engine: &Engine) -> Result<Duration> {
     let bench = Arc::new(Bench::start(engine).await?);
     let notes = bench.insert_notes().await?;
-    let collection = bench.tools.index.resolve(&bench.tools.alias).await?.ok_or("no collection")?;
+    let collection = bench
+        .tools
+        .index
+        .resolve(&bench.tools.alias)
+        .await?
+        .ok_or("no collection")?;
     let batches = Arc::new(std::sync::Mutex::new(
-        notes.chunks(BATCH).map(<[_]>::to_vec).collect::<Vec<_>>().into_iter(),
+        notes
+            .chunks(BATCH)
+            .map(<[_]>::to_vec)
+            .collect::<Vec<_>>()
+            .into_iter(),
     ));
     let began = Instant::now();
     let mut lanes = Vec::new();
@@ -225,7 +277,9 @@ async fn bare_loop(engine: &Engine) -> Result<Duration> {
         lanes.push(tokio::spawn(async move {
             loop {
                 let next = batches.lock().expect("no lane panics").next();
-                let Some(batch) = next else { return Ok::<(), Box<dyn std::error::Error + Send + Sync>>(()) };
+                let Some(batch) = next else {
+                    return Ok::<(), Box<dyn std::error::Error + Send + Sync>>(());
+                };
                 bare_batch(&bench, &collection, batch).await?;
             }
         }));
@@ -244,7 +298,10 @@ async fn bare_loop(engine: &Engine) -> Result<Duration> {
 async fn bare_batch(bench: &Bench, collection: &str, batch: Vec<(Uuid, String)>) -> Result<()> {
     let tokenizer = bench.tokenizer.clone();
     let (batch, tokens) = tokio::task::spawn_blocking(move || {
-        let tokens: usize = batch.iter().map(|(_, text)| tokenizer.count(text).unwrap_or(0)).sum();
+        let tokens: usize = batch
+            .iter()
+            .map(|(_, text)| tokenizer.count(text).unwrap_or(0))
+            .sum();
         (batch, tokens)
     })
     .await?;
@@ -255,7 +312,10 @@ async fn bare_batch(bench: &Bench, collection: &str, batch: Vec<(Uuid, String)>)
     let chunks: Vec<Uuid> = ids.iter().map(|note| chunk_id(*note, 0)).collect();
     let ends: Vec<i32> = batch.iter().map(|(_, text)| text.len() as i32).collect();
     let texts: Vec<&str> = batch.iter().map(|(_, text)| text.as_str()).collect();
-    let hashes: Vec<Vec<u8>> = texts.iter().map(|t| elf::note::TextHash::of(t).0.to_vec()).collect();
+    let hashes: Vec<Vec<u8>> = texts
+        .iter()
+        .map(|t| elf::note::TextHash::of(t).0.to_vec())
+        .collect();
     let rows: Vec<Vector> = vectors.iter().cloned().map(Vector::from).collect();
     let mut tx = bench.pool.begin().await?;
     sqlx::query(
@@ -294,12 +354,19 @@ async fn bare_batch(bench: &Bench, collection: &str, batch: Vec<(Uuid, String)>)
     .await?;
     tx.commit().await?;
 
-    let points = batch.iter().zip(vectors).map(|((note, text), vector)| Point {
-        payload: payload(*note, text, version),
-        vector,
-        text: text.clone(),
-    });
-    bench.tools.index.upsert(collection, points.collect(), UpsertMode::NotNewer).await?;
+    let points = batch
+        .iter()
+        .zip(vectors)
+        .map(|((note, text), vector)| Point {
+            payload: payload(*note, text, version),
+            vector,
+            text: text.clone(),
+        });
+    bench
+        .tools
+        .index
+        .upsert(collection, points.collect(), UpsertMode::NotNewer)
+        .await?;
     Ok(())
 }
 
@@ -333,7 +400,11 @@ fn payload(note_id: Uuid, text: &str, version: &str) -> Payload {
 /// time, with a daemon that has nothing else to do.
 async fn freshness(engine: &Engine) -> Result<Vec<Duration>> {
     let bench = Bench::start(engine).await?;
-    let worker = Arc::new(Worker::new(bench.tools.clone(), &bench.config.worker, &bench.config.outbox));
+    let worker = Arc::new(Worker::new(
+        bench.tools.clone(),
+        &bench.config.worker,
+        &bench.config.outbox,
+    ));
     let stop = CancellationToken::new();
     let running = tokio::spawn({
         let (worker, stop) = (worker.clone(), stop.clone());
@@ -349,7 +420,10 @@ async fn freshness(engine: &Engine) -> Result<Vec<Duration>> {
         .fetch_one(&bench.pool)
         .await?;
         let committed = Instant::now();
-        let filter = Filter { note_ids: Some(vec![note]), ..Filter::default() };
+        let filter = Filter {
+            note_ids: Some(vec![note]),
+            ..Filter::default()
+        };
         while bench.tools.index.count(&bench.tools.alias, &filter).await? == 0 {
             tokio::task::yield_now().await;
         }
@@ -373,13 +447,18 @@ impl Embedder for Free {
     }
 
     fn limits(&self) -> Limits {
-        Limits { max_inputs: 2048, max_tokens: 1_000_000 }
+        Limits {
+            max_inputs: 2048,
+            max_tokens: 1_000_000,
+        }
     }
 }
 
 /// Some vector, always the same for the same text, for a multiplication a float.
 fn free_vector(text: &str) -> Vec<f32> {
-    let seed = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    let seed = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
+        (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
+    });
     let mut state = seed | 1;
     let mut next = || {
         state ^= state << 13;
@@ -393,14 +472,44 @@ fn free_vector(text: &str) -> Vec<f32> {
 /// About 560 bytes of words, different for every `i`.
 fn text(i: usize) -> String {
     const WORDS: &[&str] = &[
-        "station", "the", "wind", "of", "battery", "a", "measured", "in", "morning", "and", "report",
-        "sensor", "was", "humidity", "before", "rain", "gauge", "replaced", "after", "signal", "weak",
-        "north", "ridge", "data", "lost", "for", "hours", "until", "firmware", "restarted", "calibration",
+        "station",
+        "the",
+        "wind",
+        "of",
+        "battery",
+        "a",
+        "measured",
+        "in",
+        "morning",
+        "and",
+        "report",
+        "sensor",
+        "was",
+        "humidity",
+        "before",
+        "rain",
+        "gauge",
+        "replaced",
+        "after",
+        "signal",
+        "weak",
+        "north",
+        "ridge",
+        "data",
+        "lost",
+        "for",
+        "hours",
+        "until",
+        "firmware",
+        "restarted",
+        "calibration",
     ];
     let mut words = format!("Note {i} of the log:");
     let mut state = i as u64 * 2_654_435_761 + 12_345;
     while words.len() < 550 {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         words.push(' ');
         words.push_str(WORDS[(state >> 33) as usize % WORDS.len()]);
     }

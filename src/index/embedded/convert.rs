@@ -17,9 +17,8 @@ use uuid::Uuid;
 
 use crate::index::payload::{FIELD_INDEXES, FieldIndex, NO_LANGUAGE};
 use crate::index::{
-    BM25, Bm25Options, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K,
-    RRF_WEIGHT_BM25, RRF_WEIGHT_DENSE, StoredPoint,
-    UpsertMode,
+    BM25, Bm25Options, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K, RRF_WEIGHT_BM25,
+    RRF_WEIGHT_DENSE, StoredPoint, UpsertMode,
 };
 
 pub(super) fn shard_config(spec: &CollectionSpec, on_disk: bool) -> EdgeConfig {
