@@ -243,11 +243,34 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
+    /// Units for the text between two separators.
     fn push_word(&mut self, start: usize, word: &str) -> Result<(), TokenizerError> {
         let tokenizer = self.tokenizer;
         let words = tokenizer
             .words()
             .expect("only words of a word-local tokenizer are pushed");
+        if Words::is_short(word) || !words.may_be_split(word) {
+            return self.push_part(words, start, word);
+        }
+        let mut rest = word;
+        while let Some(first) = rest.chars().next() {
+            let offset = start + word.len() - rest.len();
+            let len = if words.isolating(first) {
+                self.push_unit(offset, offset + first.len_utf8());
+                self.total += 1;
+                first.len_utf8()
+            } else {
+                let len = rest.find(|c| words.isolating(c)).unwrap_or(rest.len());
+                self.push_part(words, offset, &rest[..len])?;
+                len
+            };
+            rest = &rest[len..];
+        }
+        Ok(())
+    }
+
+    fn push_part(&mut self, words: &Words, start: usize, word: &str) -> Result<(), TokenizerError> {
+        let tokenizer = self.tokenizer;
         let trimmed = word.trim_start();
         let (start, word) = (start + word.len() - trimmed.len(), trimmed.trim_end());
         if word.is_empty() {
