@@ -41,6 +41,8 @@ pub(super) struct Window<'a> {
     text: &'a str,
     from: usize,
     units: VecDeque<Unit>,
+    /// Tokens before the first of `units`.
+    forgotten: usize,
     /// Tokens in all units so far, forgotten ones included.
     total: usize,
     cuts: VecDeque<Cut>,
@@ -67,6 +69,7 @@ impl<'a> Window<'a> {
             text,
             from,
             units: VecDeque::new(),
+            forgotten: 0,
             total: 0,
             cuts: VecDeque::new(),
             sentences: SentenceScan::default(),
@@ -118,6 +121,7 @@ impl<'a> Window<'a> {
     pub(super) fn forget_before(&mut self, start: usize) {
         self.units
             .drain(..self.units.partition_point(|unit| unit.end <= start));
+        self.forgotten = self.units.front().map_or(self.total, |unit| unit.before);
         self.cuts
             .drain(..self.cuts.partition_point(|cut| cut.next < start));
         self.seams
@@ -131,7 +135,12 @@ impl<'a> Window<'a> {
 
     fn tokens_before(&self, position: usize) -> usize {
         let index = self.units.partition_point(|unit| unit.start < position);
-        self.units.get(index).map_or(self.total, |unit| unit.before)
+        match self.units.get(index) {
+            // A token without characters may stand before the first unit.
+            Some(_) if index == 0 => self.forgotten,
+            Some(unit) => unit.before,
+            None => self.total,
+        }
     }
 
     /// Whether the count of `text[start..end]` by itself is [`Window::tokens`].
