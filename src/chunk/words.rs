@@ -70,9 +70,12 @@ impl Words {
         let Some(PreTokenizerWrapper::BertPreTokenizer(_)) = tokenizer.get_pre_tokenizer() else {
             return None;
         };
-        let ModelWrapper::WordPiece(_) = tokenizer.get_model() else {
+        let ModelWrapper::WordPiece(model) = tokenizer.get_model() else {
             return None;
         };
+
+        // Without it, an unknown word is an error of the whole text.
+        model.token_to_id(&model.unk_token)?;
 
         let plain = tokenizer.get_added_tokens_decoder().values().all(|token| {
             !token.lstrip
@@ -140,17 +143,27 @@ impl Words {
                 && matches!(c, '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}'))
     }
 
+    /// Whether `word` is short enough to be looked up whole.
+    pub(super) fn is_short(word: &str) -> bool {
+        word.len() <= LONGEST_REMEMBERED_BYTES
+    }
+
+    /// Whether `word` may be counted in parts, as it may where no added token
+    /// can lie across two of them. An isolating character is then one token: in
+    /// the vocabulary or unknown.
+    pub(super) fn may_be_split(&self, word: &str) -> bool {
+        self.added_tokens.len() <= MOST_ADDED_TOKENS
+            && !self
+                .added_tokens
+                .iter()
+                .any(|token| word.contains(token.as_str()))
+    }
+
     /// Tokens of a word of ASCII punctuation and vocabulary entries: one each.
     /// `None` if it has to be encoded. WordPiece takes the longest entry that
     /// the word begins with, which is the word itself if it is one.
     pub(super) fn count_known(&self, model: &WordPiece, word: &str) -> Option<usize> {
-        let fits = word.is_ascii() && self.added_tokens.len() <= MOST_ADDED_TOKENS;
-        if !fits
-            || self
-                .added_tokens
-                .iter()
-                .any(|token| word.contains(token.as_str()))
-        {
+        if !word.is_ascii() || !self.may_be_split(word) {
             return None;
         }
         let mut tokens = 0;
@@ -183,7 +196,7 @@ impl Words {
         word: &str,
         count: impl FnOnce() -> Result<usize, E>,
     ) -> Result<Option<usize>, E> {
-        if word.len() > LONGEST_REMEMBERED_BYTES {
+        if !Self::is_short(word) {
             return Ok(None);
         }
         if let Some(&tokens) = memo.0.get(word) {
