@@ -13,7 +13,8 @@ const FRESHNESS: &str = "elf_commit_to_searchable_seconds";
 /// Sends log lines to stderr. `RUST_LOG` wins over the configuration.
 pub fn init_logging(service: &Service) {
     let filter = EnvFilter::try_from_default_env()
-        .or_else(|_| EnvFilter::try_new(&service.log_level))
+        // The engine in this process warns of its own missing start-up at every start.
+        .or_else(|_| EnvFilter::try_new(format!("qdrant_edge=error,{}", service.log_level)))
         .unwrap_or_else(|_| EnvFilter::new("info"));
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
