@@ -1,7 +1,7 @@
 //! Tracing, and the names of the metrics, in one place.
 
 use chrono::TimeDelta;
-use metrics::{Unit, describe_counter, describe_histogram, histogram};
+use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
@@ -64,6 +64,11 @@ pub fn init_metrics() -> Option<PrometheusHandle> {
     );
     crate::embed::provider::metrics::describe();
     Some(handle)
+}
+
+/// Leases ran out under this worker.
+pub fn leases_lost(notes: usize) {
+    counter!("elf_leases_lost_total").increment(notes as u64);
 }
 
 /// A note became searchable this long after its commit.

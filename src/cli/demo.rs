@@ -71,6 +71,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
     say("Index")?;
     let tools = parts::tools(&config).await?;
+    worker::prepare(&tools.store, &tools.version).await?;
     worker::check(&tools).await?;
     print(&format!(
         "embedding version {}, index {}",

@@ -26,6 +26,7 @@ pub struct Args {
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let metrics = telemetry::init_metrics();
     let tools = parts::tools(config).await?;
+    worker::prepare(&tools.store, &tools.version).await?;
     worker::check(&tools).await?;
     let stop = stop_on_signals()?;
     let (store, index) = (tools.store.clone(), tools.index.clone());
