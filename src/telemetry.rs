@@ -1,5 +1,7 @@
 //! Tracing, and the names of the metrics, in one place.
 
+use std::io::IsTerminal;
+
 use chrono::TimeDelta;
 use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -18,6 +20,7 @@ pub fn init_logging(service: &Service) {
         .unwrap_or_else(|_| EnvFilter::new("info"));
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     // Fails only when somebody, a test for one, has set up logging already.
     let _ = if service.log_json {

@@ -51,7 +51,7 @@ create table index_collections (
 
 create table memory_note_chunks (
     chunk_id          uuid not null,
-    note_id           uuid not null references memory_notes on delete cascade,
+    note_id           uuid not null references memory_notes (note_id) on delete cascade,
     chunk_index       int not null check (chunk_index >= 0),
     -- UTF-8 byte offsets into the note's text.
     start_offset      int not null check (start_offset >= 0),
@@ -81,7 +81,7 @@ create table note_chunk_embeddings (
 
 -- The mean of a note's chunk vectors.
 create table note_embeddings (
-    note_id           uuid not null references memory_notes on delete cascade,
+    note_id           uuid not null references memory_notes (note_id) on delete cascade,
     embedding_version text not null,
     embedding_dim     int not null,
     vec               vector not null,

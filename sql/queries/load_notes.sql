@@ -1,10 +1,22 @@
+-- The table may be the application's own, so anything but the id may be null or out
+-- of range; that a row is odd must not keep the others from being read. Times are
+-- kept within the years that the payload can say, weights within a real.
 -- $1 note ids
-select n.note_id, n.text, n.status, n.expires_at,
-       n.tenant_id::text as "tenant_id!", n.project_id::text as "project_id!",
-       n.agent_id::text as "agent_id!", n.scope::text as "scope!", n.type::text as "kind!",
+select n.note_id, coalesce(n.text, '') as "text!", coalesce(n.status, '') as "status!",
+       case when n.expires_at is not null
+            then least(greatest(n.expires_at, '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
+        end as expires_at,
+       coalesce(n.tenant_id::text, '') as "tenant_id!",
+       coalesce(n.project_id::text, '') as "project_id!",
+       coalesce(n.agent_id::text, '') as "agent_id!",
+       coalesce(n.scope::text, '') as "scope!",
+       coalesce(n.type::text, '') as "kind!",
        n.key::text as key,
-       coalesce(n.importance, 0)::real as "importance!",
-       coalesce(n.confidence, 0)::real as "confidence!",
-       n.updated_at
+       (case when abs(n.importance) between 1e-37 and 1e37 then n.importance else 0 end)::real
+           as "importance!",
+       (case when abs(n.confidence) between 1e-37 and 1e37 then n.confidence else 0 end)::real
+           as "confidence!",
+       least(greatest(coalesce(n.updated_at, 'epoch'), '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
+           as "updated_at!"
   from memory_notes n
  where n.note_id = any ($1)

@@ -245,10 +245,6 @@ fn jsonl<'a>(name: impl Into<String>, reader: impl BufRead + 'a, args: &'a Args)
 }
 
 fn note(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
-    anyhow::ensure!(
-        !line.text.contains('\0'),
-        "the text holds a NUL character, which Postgres cannot store"
-    );
     let or = |given: Option<String>, default: &str| given.unwrap_or_else(|| default.to_owned());
     let labels = Labels {
         tenant_id: or(line.tenant_id, &args.tenant),
@@ -266,13 +262,38 @@ fn note(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
         (None, Some(key)) => id_of(&labels, key),
         (None, None) => anyhow::bail!("the note has neither a key nor a note_id"),
     };
+    let source_ref = line.source_ref.unwrap_or_else(|| json!({}));
+    let strings = [
+        &line.text,
+        labels.key.as_ref().unwrap_or(&line.text),
+        &labels.tenant_id,
+        &labels.project_id,
+        &labels.agent_id,
+        &labels.scope,
+        &labels.kind,
+    ];
+    anyhow::ensure!(
+        !strings.iter().any(|string| string.contains('\0')) && !holds_nul(&source_ref),
+        "the note holds a NUL character, which Postgres cannot store"
+    );
     Ok(ImportedNote {
         note_id,
         text: line.text,
         labels,
         expires_at: line.expires_at,
-        source_ref: line.source_ref.unwrap_or_else(|| json!({})),
+        source_ref,
     })
+}
+
+fn holds_nul(value: &serde_json::Value) -> bool {
+    match value {
+        serde_json::Value::String(text) => text.contains('\0'),
+        serde_json::Value::Array(values) => values.iter().any(holds_nul),
+        serde_json::Value::Object(fields) => fields
+            .iter()
+            .any(|(name, value)| name.contains('\0') || holds_nul(value)),
+        _ => false,
+    }
 }
 
 /// The same key of the same owner is the same note.

@@ -10,6 +10,7 @@ use super::output::Output;
 use super::parts;
 use super::progress::Progress;
 use crate::config::Config;
+use crate::embed::EmbedError;
 use crate::http;
 use crate::telemetry;
 use crate::worker::{self, Report, Worker};
@@ -28,6 +29,11 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     let tools = parts::tools(config).await?;
     worker::prepare(&tools.store, &tools.version).await?;
     worker::check(&tools).await?;
+    // A dimension that is known already was not asked for, so nobody has knocked yet.
+    // A provider that is away may come back; one that refuses us will not by itself.
+    if let Err(error @ EmbedError::Config { .. }) = tools.provider.check().await {
+        return Err(error).context("failed to start providers.embedding");
+    }
     let stop = stop_on_signals()?;
     let (store, index) = (tools.store.clone(), tools.index.clone());
     let (provider, alias) = (tools.provider.clone(), tools.alias.clone());

@@ -64,12 +64,13 @@ impl From<sqlx::Error> for StoreError {
 
 /// Whether an SQLSTATE is a state of the server and not a fault of the statement:
 /// connection exception, transaction rollback (deadlock), insufficient
-/// resources, operator intervention, system error, read-only while failing over.
+/// resources, operator intervention, system error, read-only while failing over,
+/// a transaction that we left idle for too long.
 fn is_passing(sqlstate: &str) -> bool {
     ["08", "40", "53", "57", "58"]
         .iter()
         .any(|class| sqlstate.starts_with(class))
-        || sqlstate == "25006"
+        || ["25006", "25P03"].contains(&sqlstate)
 }
 
 impl Store {
@@ -97,7 +98,10 @@ impl Store {
         &self.pool
     }
 
+    /// A process that is stopped or cut off in a transaction would keep its locks
+    /// on notes for as long as that lasts, and an application's delete would wait.
     async fn begin(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
-        Ok(self.pool.begin().await?)
+        let begin = "begin; set local idle_in_transaction_session_timeout = '5s'";
+        Ok(self.pool.begin_with(begin).await?)
     }
 }

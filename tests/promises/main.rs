@@ -3,6 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod cli;
+mod crash;
 mod embedding;
+mod readme;
+mod schema;
 mod support;
 mod worker;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::support::embedding_server::Behaviour;
+use crate::support::eventually;
 use crate::support::harness::{Barrier, Harness, distance, sentences};
 use elf::index::Filter;
 use elf::worker::{Stage, Worker};
@@ -18,18 +19,6 @@ fn spawn(worker: Worker) -> (Arc<Worker>, CancellationToken, tokio::task::JoinHa
         async move { worker.run(stop).await }
     });
     (worker, stop, running)
-}
-
-/// Waits until `condition` holds, looking again whenever the database may have changed.
-async fn eventually<F: Future<Output = bool>>(condition: impl Fn() -> F) {
-    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
-    while !condition().await {
-        assert!(
-            tokio::time::Instant::now() < deadline,
-            "it did not happen within 30 s"
-        );
-        tokio::task::yield_now().await;
-    }
 }
 
 #[tokio::test]

@@ -143,6 +143,12 @@ impl Provider {
             .collect()
     }
 
+    /// Asks the provider whether it embeds at all. Where it does not, the circuit
+    /// opens, and the error says whether waiting can help.
+    pub async fn check(&self) -> Result<(), EmbedError> {
+        self.still_works(self.0.successes()).await
+    }
+
     /// Waits until texts are sent again: claims pause on it.
     pub async fn ready(&self) {
         self.0.circuit.closed().await;

@@ -36,6 +36,22 @@ impl TestDatabase {
             .to_url_lossy()
             .to_string()
     }
+
+    /// The same, through a port of this machine that leads to [`Self::server`].
+    pub fn url_through(&self, port: u16) -> String {
+        self.server
+            .clone()
+            .host("127.0.0.1")
+            .port(port)
+            .database(&self.name)
+            .to_url_lossy()
+            .to_string()
+    }
+
+    /// Host and port of the server.
+    pub fn server(&self) -> (&str, u16) {
+        (self.server.get_host(), self.server.get_port())
+    }
 }
 
 impl Drop for TestDatabase {

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::database::TestDatabase;
 use super::embedding_server::{EmbeddingServer, vector_of};
+use super::site::Site;
 
 /// Everything that a worker needs, and a way to look at what it did.
 pub struct Harness {
@@ -69,31 +70,33 @@ backoff_max_ms = 5
     )
 }
 
+fn config(site: &Site) -> Config {
+    Config::parse(&site.toml(), "elf.toml", &|_| None).unwrap()
+}
+
 impl Harness {
     pub async fn start() -> Self {
-        let database = TestDatabase::create().await;
-        let provider = EmbeddingServer::start().await;
-        let folder = tempfile::tempdir().unwrap();
-        let index = format!("embedded:{}", folder.path().join("index").display());
-        let text = elf_toml(&database.url(), &index, provider.url());
-        let config = Config::parse(&text, "test", &|_| None).unwrap();
-        parts::store(&config)
-            .await
-            .unwrap()
-            .migrate()
-            .await
-            .unwrap();
+        let site = Site::empty().await;
+        let config = config(&site);
+        let store = parts::store(&config).await.unwrap();
+        store.migrate().await.unwrap();
+        Self::over(site).await
+    }
+
+    /// Looks into a site, whose index no other process may have open.
+    pub async fn over(site: Site) -> Self {
+        let config = config(&site);
         let tools = parts::tools(&config).await.unwrap();
         worker::prepare(&tools.store, &tools.version).await.unwrap();
         worker::check(&tools).await.unwrap();
         let pool = tools.store.pool().clone();
         Self {
-            provider,
+            provider: site.provider,
             tools,
             config,
             pool,
-            _folder: folder,
-            database,
+            _folder: site.folder,
+            database: site.database,
         }
     }
 

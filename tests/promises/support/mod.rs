@@ -3,3 +3,24 @@
 pub mod database;
 pub mod embedding_server;
 pub mod harness;
+pub mod proxy;
+pub mod qdrant;
+pub mod site;
+
+use std::time::Duration;
+
+/// Far longer than anything here takes, so that a test which waits for what never
+/// comes fails instead of hanging.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Waits until `condition` holds, looking again whenever the database may have changed.
+pub async fn eventually<F: Future<Output = bool>>(condition: impl Fn() -> F) {
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    while !condition().await {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "it did not happen within {DEADLINE:?}"
+        );
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,449 @@
+//! Processes that die or stop, and servers that go away, while notes are written.
+
+use std::collections::HashSet;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use uuid::Uuid;
+
+use crate::support::harness::{Harness, sentences};
+use crate::support::proxy::Proxy;
+use crate::support::qdrant::Qdrant;
+use crate::support::site::{Running, Site};
+use crate::support::{DEADLINE, eventually};
+
+/// An application that writes notes. No two texts of it have a chunk in common.
+struct Application {
+    db: PgConnection,
+    random: StdRng,
+    notes: Vec<Uuid>,
+    texts: usize,
+}
+
+impl Application {
+    /// Makes the same changes for the same seed, which `ELF_TEST_SEED` may set.
+    async fn of(site: &Site) -> Self {
+        let given = std::env::var("ELF_TEST_SEED").ok();
+        let seed = given.map_or_else(rand::random, |seed| seed.parse().unwrap());
+        println!("ELF_TEST_SEED={seed}");
+        Self {
+            db: site.connect().await,
+            random: StdRng::seed_from_u64(seed),
+            notes: Vec::new(),
+            texts: 0,
+        }
+    }
+
+    fn text(&mut self) -> String {
+        self.texts += 1;
+        let length = self.random.random_range(1..20);
+        sentences(length, &format!("subject {}", self.texts))
+    }
+
+    async fn insert(&mut self) {
+        let text = self.text();
+        let note = sqlx::query_scalar(
+            "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+             values ('t', 'p', 'a', 's', 'n', $1) returning note_id",
+        )
+        .bind(text)
+        .fetch_one(&mut self.db)
+        .await
+        .unwrap();
+        self.notes.push(note);
+    }
+
+    /// Inserts, edits, relabels, expires, revives or deletes a note.
+    async fn change(&mut self) {
+        let Some(note) = self.notes.choose(&mut self.random).copied() else {
+            return self.insert().await;
+        };
+        let text = self.text();
+        let statement = match self.random.random_range(0..10) {
+            0..3 => return self.insert().await,
+            3..6 => "update memory_notes set text = $2 where note_id = $1",
+            6 => "update memory_notes set scope = md5($2) where note_id = $1",
+            7 => "update memory_notes set expires_at = now() where note_id = $1 and $2 is not null",
+            8 => "update memory_notes set expires_at = null where note_id = $1 and $2 is not null",
+            _ => "delete from memory_notes where note_id = $1 and $2 is not null",
+        };
+        sqlx::query(statement)
+            .bind(note)
+            .bind(text)
+            .execute(&mut self.db)
+            .await
+            .unwrap();
+    }
+
+    /// Lets a random while pass, measured in round trips to Postgres.
+    async fn linger(&mut self) {
+        for _ in 0..self.random.random_range(0..60) {
+            self.db.ping().await.unwrap();
+        }
+    }
+
+    async fn count(&mut self, from: &str) -> i64 {
+        sqlx::query_scalar(AssertSqlSafe(format!("select count(*) from {from}")))
+            .fetch_one(&mut self.db)
+            .await
+            .unwrap()
+    }
+
+    async fn execute(&mut self, statement: &str) {
+        sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
+            .execute(&mut self.db)
+            .await
+            .unwrap();
+    }
+
+    /// Lets the leases of `holder` (a part of its name) run out, as if a while had passed.
+    async fn expire_leases(&mut self, holder: &str) {
+        self.execute(&format!(
+            "update note_index_state set lease_until = now() - interval '1 second'
+              where lease_until is not null and holder like '%{holder}%'"
+        ))
+        .await;
+    }
+
+    /// Waits until nothing is left to do but what is kept on record.
+    async fn wait_until_settled(&mut self, workers: &[&Running]) {
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        while self.count("indexing_outbox where status <> 'DONE'").await > 0 {
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "the outbox does not become empty:\n{}",
+                workers.iter().map(|w| w.log()).collect::<String>()
+            );
+        }
+    }
+
+    /// Waits until more than `done` rows are done: until it is in the middle of it.
+    async fn wait_for_more_than(&mut self, done: i64) {
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        while self.count("indexing_outbox where status = 'DONE'").await <= done {
+            assert!(tokio::time::Instant::now() < deadline, "nothing is indexed");
+        }
+    }
+
+    /// Waits until Postgres has noticed that the processes of ELF are gone: what
+    /// they had under way is committed or rolled back.
+    async fn wait_until_alone(&mut self) {
+        let elf =
+            "pg_stat_activity where datname = current_database() and application_name = 'elf'";
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        while self.count(elf).await > 0 {
+            assert!(tokio::time::Instant::now() < deadline, "its sessions stay");
+        }
+    }
+
+    /// The texts whose vectors Postgres has.
+    async fn paid_for(&mut self) -> HashSet<String> {
+        let texts: Vec<String> = sqlx::query_scalar(
+            "select text from memory_note_chunks join note_chunk_embeddings using (chunk_id, embedding_version)",
+        )
+        .fetch_all(&mut self.db)
+        .await
+        .unwrap();
+        texts.into_iter().collect()
+    }
+
+    /// With done rows kept on record: no note has failed, not even once.
+    async fn assert_no_attempts(&mut self) {
+        assert_eq!(self.count("indexing_outbox where attempts > 0").await, 0);
+        assert_eq!(
+            self.count("indexing_outbox where last_error is not null")
+                .await,
+            0
+        );
+        self.execute("delete from indexing_outbox where status = 'DONE'")
+            .await;
+    }
+}
+
+/// Keeps done rows, so that their attempts can be seen.
+fn keep_done(site: &Site) {
+    let text = site.toml();
+    site.write(
+        "elf.toml",
+        format!("{text}[outbox]\nretention_secs = 3600\n"),
+    );
+}
+
+/// Which texts were embedded in a worker's life, each as often as it was sent.
+/// Every life has a header of its own, so that a request which is read late is
+/// counted for the one who sent it.
+fn embedded_in(site: &Site, life: usize) -> Vec<String> {
+    let life = life.to_string();
+    let requests = site.provider.request_log();
+    let of_life = requests
+        .into_iter()
+        .filter(|request| request.headers.get("x-life").is_some_and(|l| l == &*life));
+    of_life
+        .flat_map(|request| request.texts)
+        .filter(|text| text != elf::embed::PROBE)
+        .collect()
+}
+
+fn begin_life(site: &Site, life: usize) {
+    if life == 0 {
+        site.configure(
+            "model = \"test\"\n",
+            "model = \"test\"\nheaders = { X-Life = \"0\" }\n",
+        );
+    } else {
+        let (old, new) = (
+            format!("X-Life = \"{}\"", life - 1),
+            format!("X-Life = \"{life}\""),
+        );
+        site.configure(&old, &new);
+    }
+}
+
+/// Kills a worker `kills` times, at random moments, while an application writes.
+///
+/// For promise 5 this holds exactly: no life sends a text twice, and a text whose
+/// vector was committed when a life ended is never sent again. So a kill costs at
+/// most what was on its way from the provider to Postgres.
+async fn killed_again_and_again(site: Site, kills: usize) {
+    let mut application = Application::of(&site).await;
+    let mut paid = HashSet::new();
+    let mut assert_pays_once = async |application: &mut Application, life: usize| {
+        let sent = embedded_in(&site, life);
+        let distinct: HashSet<&String> = sent.iter().collect();
+        assert_eq!(distinct.len(), sent.len(), "life {life} sent a text twice");
+        let again: Vec<_> = distinct
+            .into_iter()
+            .filter(|text| paid.contains(*text))
+            .collect();
+        assert_eq!(again, Vec::<&String>::new(), "life {life} paid again");
+        paid.extend(application.paid_for().await);
+    };
+    for life in 0..kills {
+        begin_life(&site, life);
+        let worker = site.worker();
+        // Some die before they have begun.
+        if application.random.random_bool(0.8) {
+            worker.says("working").await;
+        }
+        for _ in 0..application.random.random_range(1..25) {
+            application.change().await;
+        }
+        application.linger().await;
+        let done = worker.kill().await;
+        assert_eq!(done.code, None, "it ended by itself: {done:?}");
+        application.wait_until_alone().await;
+        assert_pays_once(&mut application, life).await;
+        // Some leases are still there when the next one starts.
+        if application.random.random_bool(0.7) {
+            application.expire_leases("").await;
+        }
+    }
+    application.expire_leases("").await;
+    begin_life(&site, kills);
+    let done = site.elf(&["worker", "--once", "--json"]).await.exits(0);
+    assert_eq!(done.json()["dead"], 0);
+    application.wait_until_alone().await;
+    assert_pays_once(&mut application, kills).await;
+    assert_eq!(application.count("indexing_outbox").await, 0, "{done:?}");
+    assert!(paid.len() > kills, "hardly anything was indexed");
+    Harness::over(site).await.assert_converged().await;
+}
+
+#[tokio::test]
+async fn killed_at_any_moment_it_converges_and_pays_once() {
+    killed_again_and_again(Site::start().await, 15).await;
+}
+
+#[tokio::test]
+async fn killed_at_any_moment_it_converges_on_a_server_too() {
+    let Some(server) = Qdrant::start("killed_at_any_moment_it_converges_on_a_server_too").await
+    else {
+        return;
+    };
+    let site = Site::start().await;
+    site.use_server(&server.url());
+    killed_again_and_again(site, 8).await;
+}
+
+#[tokio::test]
+async fn a_qdrant_that_crashes_costs_no_attempts() {
+    let Some(mut server) = Qdrant::start("a_qdrant_that_crashes_costs_no_attempts").await else {
+        return;
+    };
+    let site = Site::start().await;
+    site.use_server(&server.url());
+    keep_done(&site);
+    let mut application = Application::of(&site).await;
+    let worker = site.worker();
+    worker.says("working").await;
+    for _ in 0..3 {
+        let done = application
+            .count("indexing_outbox where status = 'DONE'")
+            .await;
+        for _ in 0..60 {
+            application.change().await;
+        }
+        application.wait_for_more_than(done).await;
+        server.kill().await;
+        for _ in 0..20 {
+            application.change().await;
+        }
+        let admin = worker.admin().await;
+        eventually(async || {
+            let ready = reqwest::get(format!("{admin}/readyz")).await.unwrap();
+            ready.status() == 503
+        })
+        .await;
+        server.restart().await;
+        eventually(async || {
+            let ready = reqwest::get(format!("{admin}/readyz")).await.unwrap();
+            ready.status() == 200
+        })
+        .await;
+    }
+    application.wait_until_settled(&[&worker]).await;
+    application.assert_no_attempts().await;
+    worker.stop().await.exits(0).says(&["paused", "resumed"]);
+    Harness::over(site).await.assert_converged().await;
+}
+
+#[tokio::test]
+async fn a_postgres_that_goes_away_costs_no_attempts() {
+    let site = Site::start().await;
+    let (host, port) = site.database.server();
+    let line = Proxy::to(host, port).await;
+    let (direct, through) = (site.database.url(), site.database.url_through(line.port()));
+    site.configure(&direct, &through);
+    keep_done(&site);
+    let mut application = Application::of(&site).await;
+    let worker = site.worker();
+    let admin = worker.admin().await;
+    worker.says("working").await;
+    let is = async |status: u16| {
+        eventually(async || {
+            let ready = reqwest::get(format!("{admin}/readyz")).await.unwrap();
+            ready.status() == status
+        })
+        .await;
+    };
+    for _ in 0..3 {
+        let done = application
+            .count("indexing_outbox where status = 'DONE'")
+            .await;
+        for _ in 0..60 {
+            application.change().await;
+        }
+        application.wait_for_more_than(done).await;
+        line.cut();
+        for _ in 0..20 {
+            application.change().await;
+        }
+        is(503).await;
+        line.mend();
+        is(200).await;
+        // What it could not give back, it finds when the lease has run out.
+        application.expire_leases("").await;
+    }
+    application.wait_until_settled(&[&worker]).await;
+    application.assert_no_attempts().await;
+    worker.stop().await.exits(0).says(&["paused", "resumed"]);
+    site.configure(&through, &direct);
+    Harness::over(site).await.assert_converged().await;
+}
+
+/// Two workers on one server. One is stopped for longer than its lease, at a random
+/// moment, and goes on when the other one has done its work with newer texts.
+#[tokio::test]
+async fn a_worker_that_sleeps_past_its_lease_makes_nothing_old() {
+    let Some(server) = Qdrant::start("a_worker_that_sleeps_past_its_lease_makes_nothing_old").await
+    else {
+        return;
+    };
+    let site = Site::start().await;
+    site.use_server(&server.url());
+    keep_done(&site);
+    let mut application = Application::of(&site).await;
+    for _ in 0..40 {
+        application.insert().await;
+    }
+    let (one, two) = (site.worker(), site.worker());
+    one.says("working").await;
+    two.says("working").await;
+    for _ in 0..4 {
+        for _ in 0..20 {
+            application.change().await;
+        }
+        application.linger().await;
+        one.signal("STOP").await;
+        for _ in 0..20 {
+            application.change().await;
+        }
+        let holder = format!(":{}:", one.pid());
+        application.expire_leases(&holder).await;
+        application.wait_until_settled(&[&two]).await;
+        one.signal("CONT").await;
+    }
+    // Both end what they have begun.
+    one.stop().await.exits(0);
+    application.wait_until_settled(&[&two]).await;
+    two.stop().await.exits(0);
+    // What the one asked for at its end, when it saw that it had been late.
+    site.json(&["worker", "--once"]).await;
+    application.assert_no_attempts().await;
+    Harness::over(site).await.assert_converged().await;
+}
+
+/// A worker that is stopped inside of a transaction holds locks on notes. Postgres
+/// ends the transaction, so that an application can delete them and others index them.
+#[tokio::test]
+async fn a_worker_that_sleeps_in_a_transaction_blocks_nobody_for_long() {
+    let site = Site::start().await;
+    let worker = site.worker();
+    let mut db = site.connect().await;
+    // Locks on rows are not listed; the table's, which come with them, are.
+    let holds_notes = "select count(*) from pg_stat_activity join pg_locks using (pid)
+                        where datname = current_database() and application_name = 'elf'
+                          and state = 'idle in transaction'
+                          and relation = 'memory_notes'::regclass and mode = 'RowShareLock'";
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    // Stopped again and again until it happens to be in one.
+    let mut stopped_in_one = false;
+    while !stopped_in_one {
+        assert!(tokio::time::Instant::now() < deadline, "{}", worker.log());
+        sqlx::query(
+            "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+             select 't', 'p', 'a', 's', 'n', 'note ' || gen_random_uuid() from generate_series(1, 20)",
+        )
+        .execute(&mut db)
+        .await
+        .unwrap();
+        worker.signal("STOP").await;
+        // What the server had under way for it is over after a few round trips.
+        for _ in 0..20 {
+            db.ping().await.unwrap();
+        }
+        stopped_in_one = sqlx::query_scalar::<_, i64>(holds_notes)
+            .fetch_one(&mut db)
+            .await
+            .unwrap()
+            > 0;
+        if !stopped_in_one {
+            worker.signal("CONT").await;
+        }
+    }
+    tokio::time::timeout(DEADLINE, async {
+        sqlx::query("delete from memory_notes")
+            .execute(&mut db)
+            .await
+            .unwrap();
+    })
+    .await
+    .expect("the application can delete its notes");
+    worker.signal("CONT").await;
+    let mut application = Application::of(&site).await;
+    application.wait_until_settled(&[&worker]).await;
+    worker.stop().await.exits(0);
+    Harness::over(site).await.assert_converged().await;
+}

@@ -1,0 +1,122 @@
+//! Every block of the README does what it says.
+
+use std::path::Path;
+
+use sqlx::AssertSqlSafe;
+
+use crate::support::harness::model;
+use crate::support::site::{Done, Site, run};
+use tokio::process::Command;
+
+/// The contents of every fenced block of `language`, in order.
+fn blocks(file: &str, language: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut found = Vec::new();
+    let mut open: Option<(bool, String)> = None;
+    for line in text.lines() {
+        match (&mut open, line.strip_prefix("```")) {
+            (None, Some(tag)) => open = Some((tag == language, String::new())),
+            (Some(_), Some(_)) => {
+                let (wanted, block) = open.take().unwrap();
+                found.extend(wanted.then_some(block));
+            }
+            (Some((_, block)), None) => {
+                block.push_str(line);
+                block.push('\n');
+            }
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "a block of {file} does not end");
+    assert!(!found.is_empty(), "{file} has no block of {language}");
+    found
+}
+
+/// A shell command in the folder of `site`, as a reader of the README has it: `elf`
+/// on the path, `DATABASE_URL` set.
+fn shell(site: &Site, script: &str) -> Command {
+    let program = Path::new(env!("CARGO_BIN_EXE_elf"));
+    let old = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{old}", program.parent().unwrap().display());
+    let mut command = Command::new("sh");
+    command
+        .args(["-euc", script])
+        .current_dir(site.folder.path())
+        .env("PATH", path)
+        .env("DATABASE_URL", site.database.url())
+        .env("OPENAI_API_KEY", "sk-test")
+        .env_remove("ELF_CONFIG")
+        .env_remove("RUST_LOG")
+        .kill_on_drop(true);
+    command
+}
+
+/// Where the README begins: a model, and no `elf.toml` yet.
+async fn fresh() -> Site {
+    let site = Site::empty().await;
+    std::fs::remove_file(site.path("elf.toml")).unwrap();
+    std::fs::create_dir_all(site.path(".elf/models")).unwrap();
+    let model = std::fs::canonicalize(model()).unwrap();
+    std::os::unix::fs::symlink(model, site.path(".elf/models/all-MiniLM-L6-v2")).unwrap();
+    site
+}
+
+#[cfg(all(feature = "embedded", feature = "local"))]
+#[tokio::test]
+async fn the_commands_of_the_readme_work_in_their_order() {
+    let site = fresh().await;
+    let mut said = Vec::new();
+    for block in blocks("README.md", "sh") {
+        let done: Done = run(shell(&site, &block), b"").await;
+        assert_eq!(done.code, Some(0), "{block}\n{done:?}");
+        said.push(done.stdout);
+    }
+    let said = said.join("\n");
+    // By meaning, by exact word, and with a filter.
+    let by_meaning = said.find(" 1. key.md").expect("the key is found first");
+    let by_word = said.find(" 1. gauge.md").expect("the gauge is found first");
+    assert!(by_meaning < by_word, "{said}");
+    assert!(
+        said.contains("\"text\":\"Feed the rye starter at six.\""),
+        "{said}"
+    );
+    assert!(said.contains("no dead letters"), "{said}");
+}
+
+#[tokio::test]
+async fn the_configurations_of_the_readme_are_right() {
+    let site = fresh().await;
+    for (i, block) in blocks("README.md", "toml").into_iter().enumerate() {
+        site.write(&format!("{i}.toml"), &block);
+        let done = run(shell(&site, &format!("elf -c {i}.toml config check")), b"").await;
+        assert_eq!(done.code, Some(0), "{block}\n{done:?}");
+    }
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("elf.toml.example");
+    site.write("elf.toml", std::fs::read(example).unwrap());
+    run(shell(&site, "elf config check"), b"").await.exits(0);
+}
+
+#[tokio::test]
+async fn the_statements_of_the_documentation_work() {
+    let site = Site::start().await;
+    let mut db = site.connect().await;
+    for file in ["README.md", "sql/README.md"] {
+        for block in blocks(file, "sql") {
+            let done = sqlx::raw_sql(AssertSqlSafe(block.clone()))
+                .execute(&mut db)
+                .await;
+            assert!(done.is_ok(), "{file}: {block}\n{done:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_python_of_the_readme_compiles() {
+    let site = fresh().await;
+    for (i, block) in blocks("README.md", "python").into_iter().enumerate() {
+        site.write(&format!("{i}.py"), &block);
+        let done = run(shell(&site, &format!("python3 -m py_compile {i}.py")), b"").await;
+        assert_eq!(done.code, Some(0), "{block}\n{done:?}");
+    }
+}

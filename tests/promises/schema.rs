@@ -1,0 +1,344 @@
+//! The database as an application and an operator meet it.
+
+use sqlx::postgres::PgListener;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use uuid::Uuid;
+
+use crate::support::DEADLINE;
+use crate::support::site::Site;
+
+async fn execute(db: &mut PgConnection, statements: &str) {
+    sqlx::raw_sql(AssertSqlSafe(statements.to_owned()))
+        .execute(db)
+        .await
+        .unwrap_or_else(|error| panic!("{statements}: {error}"));
+}
+
+async fn count(db: &mut PgConnection, from: &str) -> i64 {
+    sqlx::query_scalar(AssertSqlSafe(format!("select count(*) from {from}")))
+        .fetch_one(db)
+        .await
+        .unwrap()
+}
+
+/// The outbox as `UPSERT 2, DELETE 1`, and empty after that.
+async fn take_outbox(db: &mut PgConnection) -> String {
+    let rows: Vec<(String, i64)> = sqlx::query_as(
+        "with taken as (delete from indexing_outbox returning op)
+         select op, count(*) from taken group by op order by op desc",
+    )
+    .fetch_all(db)
+    .await
+    .unwrap();
+    let rows = rows.iter().map(|(op, count)| format!("{op} {count}"));
+    rows.collect::<Vec<_>>().join(", ")
+}
+
+#[tokio::test]
+async fn a_database_without_the_schema_is_refused() {
+    let site = Site::empty().await;
+    for args in [
+        &["worker", "--once"][..],
+        &["worker"],
+        &["status"],
+        &["search", "word"],
+        &["enqueue", "--all"],
+        &["dead", "list"],
+        &["import", "."],
+    ] {
+        site.elf(args).await.exits(78).says(&["run `elf migrate`"]);
+    }
+    assert_eq!(site.provider.requests(), 0);
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused() {
+    let site = Site::start().await;
+    let mut db = site.connect().await;
+    execute(
+        &mut db,
+        "insert into elf_migrations (version, description, success, checksum, execution_time)
+         values (9999, 'from the future', true, 'x', 1)",
+    )
+    .await;
+    for args in [&["worker", "--once"][..], &["status"], &["migrate"]] {
+        site.elf(args)
+            .await
+            .exits(78)
+            .says(&["9999", "newer", "upgrade elf"]);
+    }
+}
+
+#[tokio::test]
+async fn a_notes_table_that_lacks_something_is_described_and_left_alone() {
+    let site = Site::empty().await;
+    let mut db = site.connect().await;
+    execute(
+        &mut db,
+        "create table memory_notes (note_id uuid, tenant_id text, text text, status int, expires_at date)",
+    )
+    .await;
+    let done = site.elf(&["migrate"]).await.exits(78);
+    done.says(&[
+        "memory_notes",
+        "project_id (text) is missing",
+        "agent_id (text) is missing",
+        "updated_at (timestamp with time zone) is missing",
+        "status is integer, not text",
+        "expires_at is date, not timestamp with time zone",
+        "note_id is not the primary key",
+    ]);
+    let relations = "pg_class c join pg_namespace n on n.oid = c.relnamespace
+                     where n.nspname = 'public' and c.relname <> 'memory_notes'";
+    assert_eq!(count(&mut db, relations).await, 0, "something was made");
+    let columns = "information_schema.columns where table_name = 'memory_notes'";
+    assert_eq!(count(&mut db, columns).await, 5, "the table was changed");
+}
+
+/// The application's own: ids that are uuids, an enum, names of limited length, no
+/// default but its own, columns that may be null, and more than ELF knows of.
+const OWN_TABLE: &str = "
+    create type scopes as enum ('team', 'private');
+    create table memory_notes (
+        id bigint generated always as identity primary key,
+        note_id uuid not null unique default gen_random_uuid(),
+        tenant_id uuid, project_id uuid, agent_id varchar(40), scope scopes, type varchar(20),
+        key text, text text, importance numeric, confidence double precision,
+        status varchar(10) default 'active', updated_at timestamptz, expires_at timestamptz,
+        hits int not null default 0
+    );
+    insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text, updated_at)
+    values ('11111111-1111-1111-1111-111111111111', gen_random_uuid(), 'alice', 'team', 'fact',
+            'The lighthouse is green.', now()),
+           ('22222222-2222-2222-2222-222222222222', gen_random_uuid(), 'bob', 'private', 'fact',
+            'The harbour is blue.', now());";
+
+#[tokio::test]
+async fn a_notes_table_of_the_application_is_kept_and_indexed() {
+    let site = Site::empty().await;
+    let mut db = site.connect().await;
+    execute(&mut db, OWN_TABLE).await;
+    site.elf(&["migrate"]).await.exits(0);
+    assert_eq!(count(&mut db, "memory_notes").await, 2);
+    let worked = site.json(&["worker", "--once"]).await;
+    assert_eq!((&worked["notes"], &worked["dead"]), (&2.into(), &0.into()));
+    let tenant = "11111111-1111-1111-1111-111111111111";
+    let found = site.json(&["search", "harbour", "--tenant", tenant]).await;
+    assert_eq!(found["items"][0]["text"], "The lighthouse is green.");
+    assert_eq!(found["items"].as_array().unwrap().len(), 1);
+    let enqueued = site.json(&["enqueue", "--where-scope", "private"]).await;
+    assert_eq!(enqueued["enqueued"], 1);
+    execute(&mut db, "delete from indexing_outbox").await;
+
+    // A column of its own is nobody's business; the text is.
+    execute(&mut db, "update memory_notes set hits = hits + 1").await;
+    assert_eq!(take_outbox(&mut db).await, "");
+    execute(&mut db, "delete from memory_notes where scope = 'team'").await;
+    execute(
+        &mut db,
+        "update memory_notes set text = 'Red.' where scope = 'private'",
+    )
+    .await;
+    site.json(&["worker", "--once"]).await;
+    assert_eq!(site.json(&["status"]).await["collection"]["points"], 1);
+}
+
+/// Whatever the table of an application allows, a row of it stops no other.
+#[tokio::test]
+async fn odd_rows_of_an_application_stop_no_other() {
+    let site = Site::empty().await;
+    let mut db = site.connect().await;
+    execute(&mut db, OWN_TABLE).await;
+    site.elf(&["migrate"]).await.exits(0);
+    execute(
+        &mut db,
+        "insert into memory_notes (text) values ('Nothing but a text.');
+         insert into memory_notes (tenant_id) values (gen_random_uuid());
+         insert into memory_notes (text, status) values ('No status.', null);
+         insert into memory_notes (text, expires_at) values ('For ever.', 'infinity');
+         insert into memory_notes (text, expires_at) values ('Never.', '-infinity');
+         insert into memory_notes (text, updated_at) values ('At the end of time.', 'infinity');
+         insert into memory_notes (text, updated_at) values ('Long ago.', '4000-01-01 BC');
+         insert into memory_notes (text, expires_at) values ('Far ahead.', '290000-01-01');
+         insert into memory_notes (text, importance, confidence) values ('Not a number.', 'NaN', 'NaN');
+         insert into memory_notes (text, importance, confidence) values ('Huge.', 1e200, 'Infinity');",
+    )
+    .await;
+    let worked = site.elf(&["worker", "--once", "--json"]).await.exits(0);
+    let status = site.json(&["status"]).await;
+    assert_eq!(status["outbox"]["dead"], 0, "{status}\n{}", worked.stderr);
+    assert_eq!(status["outbox"]["failed"], 0, "{status}\n{}", worked.stderr);
+    assert_eq!(
+        status["outbox"]["pending"], 0,
+        "{status}\n{}",
+        worked.stderr
+    );
+    for text in [
+        "The harbour is blue.",
+        "Nothing but a text.",
+        "For ever.",
+        "At the end of time.",
+        "Long ago.",
+        "Far ahead.",
+        "Not a number.",
+        "Huge.",
+    ] {
+        let found = site.json(&["search", text, "-n", "1"]).await;
+        assert_eq!(found["items"][0]["text"], text);
+    }
+    assert_eq!(status["collection"]["points"], 9, "{status}");
+}
+
+#[tokio::test]
+async fn the_trigger_follows_every_kind_of_statement() {
+    let site = Site::start().await;
+    let mut db = site.connect().await;
+    let steps = [
+        (
+            "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, key, text)
+             select 't', 'p', 'a', 's', 'n', i::text, 'note ' || i from generate_series(1, 500) i",
+            "UPSERT 500",
+        ),
+        ("update memory_notes set text = text || '.'", "UPSERT 500"),
+        ("update memory_notes set text = text", ""),
+        ("update memory_notes set source_ref = '{\"a\": 1}'", ""),
+        (
+            "update memory_notes set importance = 0.9 where key::int <= 3",
+            "UPSERT 3",
+        ),
+        ("update memory_notes set text = '' where false", ""),
+        (
+            "update memory_notes set note_id = gen_random_uuid() where key::int = 1",
+            "UPSERT 1, DELETE 1",
+        ),
+        (
+            "insert into memory_notes (note_id, tenant_id, project_id, agent_id, scope, type, text)
+             select note_id, 't', 'p', 'a', 's', 'n', 'again' from memory_notes where key::int <= 2
+             on conflict (note_id) do update set text = excluded.text",
+            "UPSERT 2",
+        ),
+        (
+            "merge into memory_notes n using (values ('3', 'merged'), ('4', null)) m (key, text) on n.key = m.key
+             when matched and m.text is null then delete
+             when matched then update set text = m.text",
+            "UPSERT 1, DELETE 1",
+        ),
+        ("delete from memory_notes where key::int > 490", "DELETE 10"),
+        (
+            "with gone as (delete from memory_notes where key::int = 5 returning *)
+             insert into memory_notes select * from gone",
+            "UPSERT 1, DELETE 1",
+        ),
+        (
+            "begin; update memory_notes set text = 'rolled back'; rollback",
+            "",
+        ),
+    ];
+    for (statement, expected) in steps {
+        execute(&mut db, statement).await;
+        assert_eq!(take_outbox(&mut db).await, expected, "{statement}");
+    }
+    // Whatever the search path of the application's session is.
+    execute(
+        &mut db,
+        "set search_path = pg_catalog; update public.memory_notes set text = 'x' where key = '6'; reset search_path",
+    )
+    .await;
+    assert_eq!(take_outbox(&mut db).await, "UPSERT 1");
+}
+
+#[tokio::test]
+async fn an_application_needs_rights_on_its_notes_alone() {
+    let site = Site::start().await;
+    let mut db = site.connect().await;
+    let role = format!("elf_test_{}", Uuid::new_v4().simple());
+    // Roles belong to the whole server: what is rolled back leaves none behind.
+    let mut tx = db.begin().await.unwrap();
+    execute(
+        &mut tx,
+        &format!(
+            "create role {role};
+             grant select, insert, update, delete on memory_notes to {role};
+             set local role {role};
+             insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+             values ('t', 'p', 'a', 's', 'n', 'one'), ('t', 'p', 'a', 's', 'n', 'two');
+             update memory_notes set text = 'three' where text = 'two';
+             delete from memory_notes where text = 'one';
+             reset role"
+        ),
+    )
+    .await;
+    assert_eq!(take_outbox(&mut tx).await, "UPSERT 3, DELETE 1");
+    for table in ["indexing_outbox", "note_index_state", "memory_note_chunks"] {
+        let statement = format!(
+            "select has_table_privilege('{role}', '{table}', 'select, insert, update, delete')"
+        );
+        let may: bool = sqlx::query_scalar(AssertSqlSafe(statement))
+            .fetch_one(&mut *tx)
+            .await
+            .unwrap();
+        assert!(!may, "{table}");
+    }
+    tx.rollback().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_transaction_notifies_once_unless_told_not_to() {
+    let site = Site::start().await;
+    let mut db = site.connect().await;
+    let mut listener = PgListener::connect(&site.database.url()).await.unwrap();
+    listener.listen("elf_outbox").await.unwrap();
+    let insert = "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+                  values ('t', 'p', 'a', 's', 'n', 'x');";
+    let cases = [
+        (format!("begin; {insert} {insert} {insert} commit"), 1),
+        (format!("set elf.notify = off; {insert}"), 0),
+        (format!("set elf.notify = on; {insert}"), 1),
+        (
+            format!("begin; set local elf.notify = off; {insert} commit"),
+            0,
+        ),
+        ("update memory_notes set text = 'y'".into(), 1),
+        ("update memory_notes set text = 'y'".into(), 0),
+        (
+            "insert into indexing_outbox (note_id) values (gen_random_uuid())".into(),
+            1,
+        ),
+    ];
+    for (statements, expected) in cases {
+        execute(&mut db, &statements).await;
+        // Notifications come in order, so nothing is still on its way after this one.
+        execute(&mut db, "notify elf_outbox, 'end'").await;
+        let mut notified = 0;
+        loop {
+            let next = tokio::time::timeout(DEADLINE, listener.recv()).await;
+            let payload = next.expect("it comes").unwrap().payload().to_owned();
+            if payload == "end" {
+                break;
+            }
+            assert_eq!(payload, "");
+            notified += 1;
+        }
+        assert_eq!(notified, expected, "{statements}");
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_is_not_notified_finds_work_by_looking() {
+    let site = Site::start().await;
+    let worker = site.worker();
+    worker.says("working").await;
+    let mut db = site.connect().await;
+    execute(
+        &mut db,
+        "set elf.notify = off;
+         insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+         values ('t', 'p', 'a', 's', 'n', 'x')",
+    )
+    .await;
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    while count(&mut db, "indexing_outbox").await > 0 {
+        assert!(tokio::time::Instant::now() < deadline, "{}", worker.log());
+    }
+    worker.stop().await.exits(0);
+}
