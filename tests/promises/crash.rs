@@ -401,48 +401,37 @@ async fn a_worker_that_sleeps_past_its_lease_makes_nothing_old() {
 async fn a_worker_that_sleeps_in_a_transaction_blocks_nobody_for_long() {
     let site = Site::start().await;
     let worker = site.worker();
-    let mut db = site.connect().await;
+    worker.says("working").await;
+    let mut application = Application::of(&site).await;
     // Locks on rows are not listed; the table's, which come with them, are.
-    let holds_notes = "select count(*) from pg_stat_activity join pg_locks using (pid)
+    let holds_notes = "pg_stat_activity join pg_locks using (pid)
                         where datname = current_database() and application_name = 'elf'
                           and state = 'idle in transaction'
                           and relation = 'memory_notes'::regclass and mode = 'RowShareLock'";
     let deadline = tokio::time::Instant::now() + DEADLINE;
     // Stopped again and again until it happens to be in one.
-    let mut stopped_in_one = false;
-    while !stopped_in_one {
+    loop {
         assert!(tokio::time::Instant::now() < deadline, "{}", worker.log());
-        sqlx::query(
-            "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
-             select 't', 'p', 'a', 's', 'n', 'note ' || gen_random_uuid() from generate_series(1, 20)",
-        )
-        .execute(&mut db)
-        .await
-        .unwrap();
+        for _ in 0..10 {
+            application.insert().await;
+        }
+        application.linger().await;
         worker.signal("STOP").await;
         // What the server had under way for it is over after a few round trips.
         for _ in 0..20 {
-            db.ping().await.unwrap();
+            application.db.ping().await.unwrap();
         }
-        stopped_in_one = sqlx::query_scalar::<_, i64>(holds_notes)
-            .fetch_one(&mut db)
-            .await
-            .unwrap()
-            > 0;
-        if !stopped_in_one {
-            worker.signal("CONT").await;
+        if application.count(holds_notes).await > 0 {
+            break;
         }
+        worker.signal("CONT").await;
+        application.wait_until_settled(&[&worker]).await;
     }
-    tokio::time::timeout(DEADLINE, async {
-        sqlx::query("delete from memory_notes")
-            .execute(&mut db)
-            .await
-            .unwrap();
-    })
-    .await
-    .expect("the application can delete its notes");
+    let delete = application.execute("delete from memory_notes");
+    tokio::time::timeout(DEADLINE, delete)
+        .await
+        .expect("the application can delete its notes");
     worker.signal("CONT").await;
-    let mut application = Application::of(&site).await;
     application.wait_until_settled(&[&worker]).await;
     worker.stop().await.exits(0);
     Harness::over(site).await.assert_converged().await;
