@@ -43,8 +43,11 @@ lint:
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny check; else echo "cargo-deny is not installed: skipped"; fi
 	@if command -v cargo-machete >/dev/null; then $(CARGO) machete; else echo "cargo-machete is not installed: skipped"; fi
 
+# Against a Qdrant server where there is one: the engine in the process turns on
+# checks in shared dependencies that would slow both sides down.
 bench: setup
-	$(WITH_DATABASE) $(CARGO) bench
+	@if [ -n "$$QDRANT_URL" ] || command -v qdrant >/dev/null; then features=--no-default-features; fi; \
+	set -x; $(WITH_DATABASE) $(CARGO) bench $$features --bench chunker --bench worker
 
 sqlx:
 	@DATABASE_URL= $(PYTHON) scripts/setup.py

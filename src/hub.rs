@@ -167,25 +167,24 @@ impl ModelFiles {
             Source::Folder(folder) => return in_folder(folder, name).await,
             Source::Hub { hub, api } => (hub, api),
         };
-        let cached = Cache::new(hub.cache.clone())
-            .model(self.model.clone())
-            .get(name);
-        if let Some(path) = cached {
+        if let Some(path) = self.cached(hub, name) {
             return Ok(path);
         }
-        self.download(api, name).await.map_err(|error| match error {
-            DownloadError::Stalled => HubError::Download {
-                model: self.model.clone(),
-                url: api.url(name),
-                reason: format!("sent nothing for {} seconds", self.stall.as_secs()),
-                advice: UNREACHABLE,
-            },
-            DownloadError::Api(ApiError::IoError(source)) => HubError::Disk {
-                path: hub.cache.clone(),
-                source,
-            },
-            DownloadError::Api(error) => download_error(&self.model, api.url(name), &error),
-        })
+        self.download(hub, api, name)
+            .await
+            .map_err(|error| match error {
+                DownloadError::Stalled => HubError::Download {
+                    model: self.model.clone(),
+                    url: api.url(name),
+                    reason: format!("sent nothing for {} seconds", self.stall.as_secs()),
+                    advice: UNREACHABLE,
+                },
+                DownloadError::Api(ApiError::IoError(source)) => HubError::Disk {
+                    path: hub.cache.clone(),
+                    source,
+                },
+                DownloadError::Api(error) => download_error(&self.model, api.url(name), &error),
+            })
     }
 
     /// [`ModelFiles::file`], or `None` where the model has no such file. That it
@@ -206,6 +205,12 @@ impl ModelFiles {
             }
             Err(error) => Err(error),
         }
+    }
+
+    fn cached(&self, hub: &Hub, name: &str) -> Option<PathBuf> {
+        Cache::new(hub.cache.clone())
+            .model(self.model.clone())
+            .get(name)
     }
 
     /// `.no_exist/<commit>/<name>` in the cache, as `huggingface_hub` keeps it.
@@ -230,7 +235,12 @@ impl ModelFiles {
         let _ = std::fs::write(marker, b"");
     }
 
-    async fn download(&self, api: &ApiRepo, name: &str) -> Result<PathBuf, DownloadError> {
+    async fn download(
+        &self,
+        hub: &Hub,
+        api: &ApiRepo,
+        name: &str,
+    ) -> Result<PathBuf, DownloadError> {
         loop {
             let pulse = Pulse::default();
             let download = api.download_with_progress(name, pulse.clone());
@@ -250,11 +260,7 @@ impl ModelFiles {
                         file = name,
                         "another process is downloading"
                     );
-                    let cache = match &self.source {
-                        Source::Hub { hub, .. } => Cache::new(hub.cache.clone()),
-                        Source::Folder(_) | Source::File(_) => continue,
-                    };
-                    if let Some(path) = cache.model(self.model.clone()).get(name) {
+                    if let Some(path) = self.cached(hub, name) {
                         return Ok(path);
                     }
                 }

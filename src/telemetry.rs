@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 
 use chrono::TimeDelta;
-use metrics::{Unit, describe_counter, describe_histogram, histogram};
+use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
@@ -15,7 +15,8 @@ const FRESHNESS: &str = "elf_commit_to_searchable_seconds";
 /// Sends log lines to stderr. `RUST_LOG` wins over the configuration.
 pub fn init_logging(service: &Service) {
     let filter = EnvFilter::try_from_default_env()
-        .or_else(|_| EnvFilter::try_new(&service.log_level))
+        // The engine in this process warns of its own missing start-up at every start.
+        .or_else(|_| EnvFilter::try_new(format!("qdrant_edge=error,{}", service.log_level)))
         .unwrap_or_else(|_| EnvFilter::new("info"));
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -66,6 +67,11 @@ pub fn init_metrics() -> Option<PrometheusHandle> {
     );
     crate::embed::provider::metrics::describe();
     Some(handle)
+}
+
+/// Leases ran out under this worker.
+pub fn leases_lost(notes: usize) {
+    counter!("elf_leases_lost_total").increment(notes as u64);
 }
 
 /// A note became searchable this long after its commit.

@@ -1,4 +1,4 @@
--- One failure of a note: its newest row carries the count and the reason, the
+-- One failure of a note, unless its lease is over already: its newest row carries the count and the reason, the
 -- others say nothing that it does not.
 -- $1 version, $2 token, $3 note id, $4 outbox ids (the newest last), $5 reason,
 -- $6 seconds until the retry, null for a dead letter
@@ -6,6 +6,7 @@ with held as (
     select s.note_id
       from note_index_state s
      where s.note_id = $3 and s.embedding_version = $1 and s.lease_token = $2
+       and s.lease_until is not null
        for update
 ),
 released as (

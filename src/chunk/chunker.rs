@@ -193,8 +193,10 @@ impl Chunker {
     /// The best cut for a chunk of at most `room` tokens, as they are counted in
     /// the running text.
     ///
-    /// The longest possible chunk is full. A paragraph's end is worth a quarter
-    /// of it: the next chunk then begins with a thought, not in one. A
+    /// The longest possible chunk is full. A paragraph's end is worth two fifths
+    /// of it: the next chunk then begins with a thought, not in one, and an edit
+    /// moves fewer of the chunks behind it (over the example notes 1.5 chunks
+    /// change with a sentence; at a quarter 2.4 do, and there are 4% less). A
     /// sentence's end is worth half of it, and all of it if the next sentence
     /// fits a chunk of its own, because half a sentence is found by neither
     /// half of its words. Inside an over-long sentence a clause's end is worth a
@@ -212,8 +214,11 @@ impl Chunker {
             .max(done);
         let half = start + (limit - start) / 2;
 
+        let three_fifths = text
+            .floor_char_boundary(start + (limit - start) / 5 * 3)
+            .max(done);
         let paragraph = window
-            .sentence_ends(three_quarters, limit)
+            .sentence_ends(three_fifths, limit)
             .rev()
             .find(|cut| cut.paragraph);
         if paragraph.is_some() {

@@ -84,8 +84,9 @@ fn check_with_all(max_tokens: usize, overlap_tokens: usize, text: &str) {
 
 /// Something that occurs in notes, or was made to break them.
 fn piece() -> impl Strategy<Value = String> {
-    let repeat =
-        |text: &'static str, most| (1..most).prop_map(move |times: usize| text.repeat(times));
+    let repeat = |text: &'static str, most: usize| {
+        (1..most).prop_map(move |times: usize| text.repeat(times))
+    };
     prop_oneof![
         8 => prop::sample::select(SENTENCES.to_vec()).prop_map(|sentence| format!("{sentence} ")),
         4 => prop::sample::select(vec![" ", "\n", "\n\n", "\r\n\r\n", "\t", "\u{3000}", "\u{2029}",
@@ -149,7 +150,7 @@ proptest! {
 
 /// Prose of at least `bytes` bytes: sentences in an order that does not repeat
 /// soon, `breaks` after each.
-fn prose(bytes: usize, breaks: &[&str]) -> String {
+fn prose(sentences: &[&str], bytes: usize, breaks: &[&str]) -> String {
     let mut text = String::new();
     let mut state = 1_u64;
     while text.len() < bytes {
@@ -157,7 +158,7 @@ fn prose(bytes: usize, breaks: &[&str]) -> String {
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
         let pick = usize::try_from(state >> 40).unwrap();
-        text.push_str(SENTENCES[pick % SENTENCES.len()]);
+        text.push_str(sentences[pick % sentences.len()]);
         text.push_str(breaks[(pick / 32) % breaks.len()]);
     }
     text
@@ -192,7 +193,7 @@ fn a_text_that_fits_is_one_chunk_without_the_whitespace_around_it() {
 #[test]
 fn a_chunk_ends_with_its_last_paragraph_when_that_fills_three_quarters_of_it() {
     // 8 words a sentence, one token a word and one for the point.
-    let sentence = "the the the the the the the the.";
+    let sentence = "The the the the the the the the.";
     let paragraph = [sentence; 4].join(" ");
     let text = format!("{paragraph}\n\n{paragraph}");
     let chunks = check(trained::wordpiece(), &settings(2 + 45, 0), "", &text);
@@ -207,49 +208,59 @@ fn a_chunk_ends_with_its_last_paragraph_when_that_fills_three_quarters_of_it() {
     assert_eq!(texts(&text, &chunks)[0], format!("the\n\n{paragraph}"));
 }
 
+/// The sentences of UAX #29, which also sees one behind "Mr.".
+fn sentences_of(text: &str) -> Vec<&str> {
+    use unicode_segmentation::UnicodeSegmentation;
+    text.split_sentence_bounds()
+        .map(str::trim)
+        .filter(|sentence| !sentence.is_empty())
+        .collect()
+}
+
 #[test]
 fn a_sentence_that_fits_a_chunk_is_never_cut() {
-    let text = prose(20_000, &[" ", " ", "\n", "\n\n"]);
-    let longest = SENTENCES
-        .iter()
-        .map(|s| trained::wordpiece().count(s))
-        .max()
-        .unwrap();
-    let chunks = check(trained::wordpiece(), &settings(longest, 0), "", &text);
-    assert!(chunks.len() > 100);
-    for slice in texts(&text, &chunks) {
-        assert!(
-            SENTENCES
-                .iter()
-                .any(|s| slice.ends_with(s) || s.contains(". ") || s.contains("? "))
-        );
-        let begins =
-            |s: &&str| slice.starts_with(s.split_inclusive(['.', '?', '!']).next().unwrap());
-        assert!(
-            SENTENCES.iter().any(|s| begins(&s)) || slice.starts_with("Elle"),
-            "{slice}"
-        );
+    let text = prose(&SENTENCES, 20_000, &[" ", " ", "\n", "\n\n"]);
+    let sentences = sentences_of(&text);
+    for (name, tokenizer) in trained::all() {
+        let longest = sentences
+            .iter()
+            .map(|sentence| tokenizer.count(sentence))
+            .max()
+            .unwrap();
+        let chunks = check(tokenizer, &settings(longest + 4, 20), "", &text);
+        assert!(chunks.len() > 100);
+        for slice in texts(&text, &chunks) {
+            assert!(
+                sentences.iter().any(|sentence| slice.ends_with(sentence)),
+                "{name}: {slice}"
+            );
+        }
     }
 }
 
 #[test]
 fn the_overlap_is_the_last_whole_sentences() {
-    let text = prose(20_000, &[" "]);
-    let chunks = check(trained::wordpiece(), &settings(200, 60), "", &text);
-    let mut shared = 0;
-    for pair in chunks.windows(2) {
-        let overlap = &text[pair[1].start..pair[0].end.max(pair[1].start)];
-        if overlap.is_empty() {
-            continue;
+    let text = prose(&SENTENCES[..8], 20_000, &[" "]);
+    let sentences = sentences_of(&text);
+    for (name, tokenizer) in trained::all() {
+        let chunks = check(tokenizer, &settings(200, 60), "", &text);
+        let mut shared = 0;
+        for pair in chunks.windows(2).filter(|pair| pair[1].start < pair[0].end) {
+            let overlap = &text[pair[1].start..pair[0].end];
+            assert!(
+                sentences
+                    .iter()
+                    .any(|sentence| overlap.starts_with(sentence)),
+                "{name}: {overlap}"
+            );
+            shared += 1;
         }
-        shared += 1;
-        let before = text[..pair[1].start].trim_end();
         assert!(
-            before.ends_with(['.', '?', '!', ':', '。', '।', ')', '|', '»', 'n']),
-            "{overlap}"
+            shared > chunks.len() / 2,
+            "{name}: {shared} of {}",
+            chunks.len()
         );
     }
-    assert!(shared > chunks.len() / 2, "{shared} of {}", chunks.len());
 }
 
 #[test]
@@ -337,7 +348,7 @@ fn disabled_chunking_gives_one_chunk_where_it_fits() {
         1,
         "one [UNK]"
     );
-    let text = prose(3000, &[" ", "\n\n"]);
+    let text = prose(&SENTENCES, 3000, &[" ", "\n\n"]);
     assert_eq!(check(trained::wordpiece(), &off(5000), "", &text).len(), 1);
     assert!(check(trained::wordpiece(), &off(64), "", &text).len() > 1);
 }
@@ -374,7 +385,7 @@ fn text_that_looks_like_special_tokens_is_counted_as_the_tokenizer_reads_it() {
     assert!(
         texts(&text, &chunks)
             .iter()
-            .all(|slice| slice.len() == 9 * 5)
+            .all(|slice| slice.len() == 9 * 5 || text.ends_with(slice))
     );
 }
 
@@ -426,7 +437,7 @@ fn a_hundred_thousand_short_lines_are_work() {
 
 #[test]
 fn ten_megabytes_in_one_line_are_work() {
-    let text = prose(10_000_000, &[" "]);
+    let text = prose(&SENTENCES, 10_000_000, &[" "]);
     let chunker = chunker(trained::wordpiece(), 512, 128);
     let chunks = chunker.chunk(&text).unwrap();
     assert!(chunks.len() > 5000);
@@ -443,8 +454,8 @@ fn ten_megabytes_in_one_line_are_work() {
 fn segments_do_not_show_in_the_chunks() {
     // Long enough for several segments, with every kind of place to end one.
     for text in [
-        prose(100_000, &[" ", "\n", "\n\n"]),
-        prose(100_000, &[""]),
+        prose(&SENTENCES, 100_000, &[" ", "\n", "\n\n"]),
+        prose(&SENTENCES, 100_000, &[""]),
         "the ".repeat(25_000),
         "x".repeat(100_000),
         "会议".repeat(20_000),
@@ -470,7 +481,7 @@ fn settings_without_room_for_text_are_an_error_that_names_the_key() {
 
 #[test]
 fn an_overlap_as_large_as_a_chunk_still_moves_on() {
-    let text = prose(20_000, &[" ", "\n\n"]);
+    let text = prose(&SENTENCES, 20_000, &[" ", "\n\n"]);
     for overlap in [63, 1000] {
         check_with_all(64, overlap, &text);
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
+use tokenizers::models::ModelWrapper;
 
 use super::words::Words;
 use crate::hub::{HubError, ModelFiles};
@@ -112,6 +113,17 @@ impl Tokenizer {
     pub(super) fn count_plain(&self, text: &str) -> Result<usize, TokenizerError> {
         let encoding = self.inner.encode_fast(text, false);
         Ok(encoding.map_err(|error| encode_error(text, &error))?.len())
+    }
+
+    /// [`Tokenizer::count_plain`] of a word that a word-local tokenizer splits
+    /// off.
+    pub(super) fn count_word(&self, words: &Words, word: &str) -> Result<usize, TokenizerError> {
+        if let ModelWrapper::WordPiece(model) = self.inner.get_model()
+            && let Some(tokens) = words.count_known(model, word)
+        {
+            return Ok(tokens);
+        }
+        self.count_plain(word)
     }
 
     /// Byte ranges of the tokens of `text` itself, in its order. Tokens of one

@@ -41,6 +41,8 @@ pub(super) struct Window<'a> {
     text: &'a str,
     from: usize,
     units: VecDeque<Unit>,
+    /// Tokens before the first of `units`.
+    forgotten: usize,
     /// Tokens in all units so far, forgotten ones included.
     total: usize,
     cuts: VecDeque<Cut>,
@@ -67,6 +69,7 @@ impl<'a> Window<'a> {
             text,
             from,
             units: VecDeque::new(),
+            forgotten: 0,
             total: 0,
             cuts: VecDeque::new(),
             sentences: SentenceScan::default(),
@@ -102,7 +105,7 @@ impl<'a> Window<'a> {
     ) -> Result<(), TokenizerError> {
         while self.measured < self.text.len()
             && self.tokens(start, self.measured) <= tokens
-            && self.measured - start <= bytes
+            && self.measured.saturating_sub(start) <= bytes
         {
             self.measure_segment()?;
         }
@@ -118,6 +121,7 @@ impl<'a> Window<'a> {
     pub(super) fn forget_before(&mut self, start: usize) {
         self.units
             .drain(..self.units.partition_point(|unit| unit.end <= start));
+        self.forgotten = self.units.front().map_or(self.total, |unit| unit.before);
         self.cuts
             .drain(..self.cuts.partition_point(|cut| cut.next < start));
         self.seams
@@ -131,7 +135,12 @@ impl<'a> Window<'a> {
 
     fn tokens_before(&self, position: usize) -> usize {
         let index = self.units.partition_point(|unit| unit.start < position);
-        self.units.get(index).map_or(self.total, |unit| unit.before)
+        match self.units.get(index) {
+            // A token without characters may stand before the first unit.
+            Some(_) if index == 0 => self.forgotten,
+            Some(unit) => unit.before,
+            None => self.total,
+        }
     }
 
     /// Whether the count of `text[start..end]` by itself is [`Window::tokens`].
@@ -169,9 +178,12 @@ impl<'a> Window<'a> {
         let by_bytes = self
             .units
             .partition_point(|unit| unit.end <= start.saturating_add(bytes));
-        self.units
-            .get(by_tokens.min(by_bytes))
-            .map(|unit| unit.start)
+        match self.units.get(by_tokens.min(by_bytes)) {
+            Some(unit) => Some(unit.start),
+            // Blanks as far as one can see.
+            None if !self.is_complete() => Some(self.measured),
+            None => None,
+        }
     }
 
     /// Ends of sentences that are followed by text within `after..=last`.
@@ -240,17 +252,40 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
+    /// Units for the text between two separators.
     fn push_word(&mut self, start: usize, word: &str) -> Result<(), TokenizerError> {
         let tokenizer = self.tokenizer;
         let words = tokenizer
             .words()
             .expect("only words of a word-local tokenizer are pushed");
+        if Words::is_short(word) || !words.may_be_split(word) {
+            return self.push_part(words, start, word);
+        }
+        let mut rest = word;
+        while let Some(first) = rest.chars().next() {
+            let offset = start + word.len() - rest.len();
+            let len = if words.isolating(first) {
+                self.push_unit(offset, offset + first.len_utf8());
+                self.total += 1;
+                first.len_utf8()
+            } else {
+                let len = rest.find(|c| words.isolating(c)).unwrap_or(rest.len());
+                self.push_part(words, offset, &rest[..len])?;
+                len
+            };
+            rest = &rest[len..];
+        }
+        Ok(())
+    }
+
+    fn push_part(&mut self, words: &Words, start: usize, word: &str) -> Result<(), TokenizerError> {
+        let tokenizer = self.tokenizer;
         let trimmed = word.trim_start();
         let (start, word) = (start + word.len() - trimmed.len(), trimmed.trim_end());
         if word.is_empty() {
             return Ok(());
         }
-        let tokens = words.count(&mut self.memo, word, || tokenizer.count_plain(word))?;
+        let tokens = words.count(&mut self.memo, word, || tokenizer.count_word(words, word))?;
         let Some(tokens) = tokens else {
             return self.push_tokens(start, word);
         };

@@ -28,7 +28,9 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use tokenizers::Model;
 use tokenizers::models::ModelWrapper;
+use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
@@ -42,8 +44,13 @@ pub(super) const MOST_TOKENS_OF_A_WORD: usize = 8;
 /// Words in one memo at most: a few megabytes. Frequent words come early.
 const MOST_REMEMBERED_WORDS: usize = 1 << 15;
 
+/// Looking for each of more added tokens in a word costs more than it saves.
+const MOST_ADDED_TOKENS: usize = 16;
+
 /// What is known about a word-local tokenizer.
 pub(super) struct Words {
+    lowercase: bool,
+    added_tokens: Vec<String>,
     ideographs_apart: bool,
     /// Lent to one text at a time, so that texts chunked side by side do not
     /// wait for each other.
@@ -63,9 +70,12 @@ impl Words {
         let Some(PreTokenizerWrapper::BertPreTokenizer(_)) = tokenizer.get_pre_tokenizer() else {
             return None;
         };
-        let ModelWrapper::WordPiece(_) = tokenizer.get_model() else {
+        let ModelWrapper::WordPiece(model) = tokenizer.get_model() else {
             return None;
         };
+
+        // Without it, an unknown word is an error of the whole text.
+        model.token_to_id(&model.unk_token)?;
 
         let plain = tokenizer.get_added_tokens_decoder().values().all(|token| {
             !token.lstrip
@@ -78,7 +88,13 @@ impl Words {
         if !plain {
             return None;
         }
+        let added_tokens = tokenizer.get_added_tokens_decoder();
         Some(Self {
+            lowercase: normalizer.lowercase,
+            added_tokens: added_tokens
+                .values()
+                .map(|token| token.content.clone())
+                .collect(),
             ideographs_apart: normalizer.handle_chinese_chars,
             memos: Mutex::default(),
         })
@@ -127,6 +143,50 @@ impl Words {
                 && matches!(c, '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}'))
     }
 
+    /// Whether `word` is short enough to be looked up whole.
+    pub(super) fn is_short(word: &str) -> bool {
+        word.len() <= LONGEST_REMEMBERED_BYTES
+    }
+
+    /// Whether `word` may be counted in parts, as it may where no added token
+    /// can lie across two of them. An isolating character is then one token: in
+    /// the vocabulary or unknown.
+    pub(super) fn may_be_split(&self, word: &str) -> bool {
+        self.added_tokens.len() <= MOST_ADDED_TOKENS
+            && !self
+                .added_tokens
+                .iter()
+                .any(|token| word.contains(token.as_str()))
+    }
+
+    /// Tokens of a word of ASCII punctuation and vocabulary entries: one each.
+    /// `None` if it has to be encoded. WordPiece takes the longest entry that
+    /// the word begins with, which is the word itself if it is one.
+    pub(super) fn count_known(&self, model: &WordPiece, word: &str) -> Option<usize> {
+        if !word.is_ascii() || !self.may_be_split(word) {
+            return None;
+        }
+        let mut tokens = 0;
+        for part in word.split_inclusive(|c: char| c.is_ascii_punctuation()) {
+            let letters = part.trim_end_matches(|c: char| c.is_ascii_punctuation());
+            tokens += part.len() - letters.len();
+            if letters.is_empty() {
+                continue;
+            }
+            let known = letters.bytes().all(|byte| byte.is_ascii_alphanumeric())
+                && match self.lowercase {
+                    true => model.token_to_id(&letters.to_ascii_lowercase()),
+                    false => model.token_to_id(letters),
+                }
+                .is_some();
+            if !known {
+                return None;
+            }
+            tokens += 1;
+        }
+        Some(tokens)
+    }
+
     /// Tokens of a word between separators, if it is one to remember: from the
     /// memo, else from `count`. `None` for a word that has to be looked at token
     /// by token.
@@ -136,7 +196,7 @@ impl Words {
         word: &str,
         count: impl FnOnce() -> Result<usize, E>,
     ) -> Result<Option<usize>, E> {
-        if word.len() > LONGEST_REMEMBERED_BYTES {
+        if !Self::is_short(word) {
             return Ok(None);
         }
         if let Some(&tokens) = memo.0.get(word) {

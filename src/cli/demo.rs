@@ -23,9 +23,10 @@ const DATABASE: &str = "elf_demo";
 
 /// What the demo looks for, and why it is interesting.
 const SEARCHES: &[(&str, &str)] = &[
-    ("by meaning", "trouble falling asleep at night"),
-    ("by meaning", "the database server ran out of disk space"),
-    ("by meaning", "a warm dinner without meat"),
+    ("by meaning; no note has the word", "insomnia"),
+    ("by meaning; no note has the word", "vegetarian recipe"),
+    ("by meaning", "database server ran out of storage"),
+    ("by exact word", "Quillfeather"),
     ("by exact word", "ERR-4417"),
 ];
 
@@ -70,6 +71,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
     say("Index")?;
     let tools = parts::tools(&config).await?;
+    worker::prepare(&tools.store, &tools.version).await?;
     worker::check(&tools).await?;
     print(&format!(
         "embedding version {}, index {}",
@@ -116,8 +118,8 @@ async fn configure(args: &Args) -> anyhow::Result<Config> {
     let text = format!(
         "[storage.postgres]\ndsn = {:?}\n[storage.qdrant]\nurl = {:?}\n\
          [providers.embedding]\nprovider = \"local\"\nmodel = {:?}\n\
-         [chunking]\nmax_tokens = 256\noverlap_tokens = 64\n\
-         [service]\nlog_level = \"warn\"\n",
+         [chunking]\nmax_tokens = 256\noverlap_tokens = 32\n\
+         [service]\nlog_level = \"error\"\n",
         dsn.as_str(),
         format!("embedded:{}", args.dir.display()),
         args.model,
@@ -155,7 +157,7 @@ async fn drain(tools: &Tools, config: &Config, notes: u64) -> anyhow::Result<Rep
 
 fn counts(report: &Report) -> String {
     format!(
-        "{} notes, {} chunks, {} embedded, {} reused, {} points written in {:.2} s",
+        "notes {}, chunks {}, embedded {}, reused {}, points written {}, in {:.2} s",
         report.notes, report.chunks, report.embedded, report.reused, report.points, report.seconds
     )
 }
@@ -196,7 +198,11 @@ async fn edit(tools: &Tools, config: &Config, searcher: &Searcher) -> anyhow::Re
 fn replace_sentence<'a>(text: &'a str, new: &str) -> Option<(&'a str, String)> {
     let (start, old) = text
         .split_sentence_bound_indices()
-        .find(|(start, sentence)| *start > text.len() / 2 && sentence.len() > 60)?;
+        .filter(|(start, sentence)| *start > text.len() / 2 && sentence.len() > 60)
+        // Prose, not a line of a table or a command.
+        .find(|(_, sentence)| {
+            sentence.starts_with(char::is_uppercase) && !sentence.contains('\n')
+        })?;
     let end = start + old.len();
     Some((old, format!("{}{new}{}", &text[..start], &text[end..])))
 }

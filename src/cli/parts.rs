@@ -12,7 +12,7 @@ use crate::index::{self, VectorIndex};
 use crate::search::Searcher;
 use crate::store::{Store, Version};
 use crate::version::embedding_version;
-use crate::worker::{self, Tools};
+use crate::worker::Tools;
 
 /// Connects to Postgres.
 pub async fn store(config: &Config) -> anyhow::Result<Store> {
@@ -41,7 +41,9 @@ pub async fn chunker(config: &Config) -> anyhow::Result<(Arc<Chunker>, String)> 
     Ok((Arc::new(chunker), fingerprint))
 }
 
-/// Everything a worker or a search works with; checked to belong together.
+/// Everything a worker or a search works with. That the version is the one that
+/// the database is indexed under is for [`crate::worker::prepare`] or
+/// [`crate::worker::require`] to see.
 pub async fn tools(config: &Config) -> anyhow::Result<Tools> {
     // What an operator may have wrong comes before what may be slow.
     let store = store(config).await?;
@@ -54,7 +56,6 @@ pub async fn tools(config: &Config) -> anyhow::Result<Tools> {
         .context("failed to start providers.embedding")?;
     embed::check_window(config.chunking.max_tokens, facts.window, &embedding.model)?;
     let version = embedding_version(config, &tokenizer, facts.dim);
-    worker::prepare(&store, &version).await?;
     Ok(Tools {
         store,
         index: index(config).await?,

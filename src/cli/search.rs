@@ -9,6 +9,7 @@ use super::parts;
 use crate::config::Config;
 use crate::index::Filter;
 use crate::search::Item;
+use crate::worker;
 
 /// Arguments of `elf search`.
 #[derive(clap::Args)]
@@ -38,6 +39,7 @@ pub struct Args {
 /// Searches, and prints the best chunks first.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let tools = parts::tools(config).await?;
+    worker::require(&tools.store, &tools.version).await?;
     let fields = [
         ("tenant_id", args.tenant),
         ("project_id", args.project),

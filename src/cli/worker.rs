@@ -27,6 +27,7 @@ pub struct Args {
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let metrics = telemetry::init_metrics();
     let tools = parts::tools(config).await?;
+    worker::prepare(&tools.store, &tools.version).await?;
     worker::check(&tools).await?;
     // A dimension that is known already was not asked for, so nobody has knocked yet.
     // A provider that is away may come back; one that refuses us will not by itself.

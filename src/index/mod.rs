@@ -27,6 +27,11 @@ pub const BM25: &str = "bm25";
 /// engines' own default of 2 would let the first of either ranking beat what
 /// both of them find good.
 const RRF_K: u32 = 60;
+/// Just enough to break ties. The nearest of a collection is always somebody,
+/// however far; the best of the words is somebody only where a word was found,
+/// so it goes first.
+const RRF_WEIGHT_DENSE: f32 = 1.0;
+const RRF_WEIGHT_BM25: f32 = 1.1;
 
 /// A vector engine that holds collections of points and aliases to them.
 ///

@@ -82,8 +82,8 @@ impl Store {
         Ok(Some(Claim { token, notes }))
     }
 
-    /// Keeps the leases on `notes` for another `lease`.
-    pub async fn heartbeat(
+    /// Has the leases on `notes` end after `lease` from now.
+    pub async fn extend(
         &self,
         version: &str,
         token: i64,
@@ -91,7 +91,7 @@ impl Store {
         lease: Duration,
     ) -> Result<(), StoreError> {
         let secs = lease.as_secs_f64();
-        sqlx::query_file!("sql/queries/heartbeat.sql", version, token, notes, secs)
+        sqlx::query_file!("sql/queries/extend_leases.sql", version, token, notes, secs)
             .execute(&self.pool)
             .await?;
         Ok(())
@@ -152,7 +152,8 @@ impl Store {
         Ok(())
     }
 
-    /// Counts a failure of a note, if its lease is still held, and ends the lease.
+    /// Counts a failure of a note and ends its lease. Returns whether the lease
+    /// was still held: if not, nothing is counted.
     pub async fn fail(
         &self,
         version: &str,
@@ -160,12 +161,12 @@ impl Store {
         note: &Claimed,
         reason: &str,
         retry: Retry,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let delay_secs = match retry {
             Retry::After(delay) => Some(delay.as_secs_f64()),
             Retry::Never => None,
         };
-        sqlx::query_file!(
+        let done = sqlx::query_file!(
             "sql/queries/fail_note.sql",
             version,
             token,
@@ -176,7 +177,7 @@ impl Store {
         )
         .execute(&self.pool)
         .await?;
-        Ok(())
+        Ok(done.rows_affected() > 0)
     }
 
     /// Puts notes into the outbox again, whether they have a row or not.

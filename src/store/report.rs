@@ -57,66 +57,34 @@ pub struct DeadLetter {
 impl Store {
     /// Counts the outbox rows of a version, or of all.
     pub async fn outbox_counts(&self, version: Option<&str>) -> Result<OutboxCounts, StoreError> {
-        let row = sqlx::query_file!("sql/queries/outbox_status.sql", version)
+        let counts = sqlx::query_file_as!(OutboxCounts, "sql/queries/outbox_status.sql", version)
             .fetch_one(&self.pool)
             .await?;
-        Ok(OutboxCounts {
-            pending: row.pending,
-            leased: row.leased,
-            failed: row.failed,
-            dead: row.dead,
-            oldest_pending_secs: row.oldest_pending_secs,
-        })
+        Ok(counts)
     }
 
     /// Counts live notes and their chunks.
     pub async fn note_counts(&self, version: &str) -> Result<NoteCounts, StoreError> {
-        let row = sqlx::query_file!("sql/queries/note_status.sql", version)
+        let counts = sqlx::query_file_as!(NoteCounts, "sql/queries/note_status.sql", version)
             .fetch_one(&self.pool)
             .await?;
-        Ok(NoteCounts {
-            live: row.live,
-            indexed: row.indexed,
-            chunks: row.chunks,
-        })
+        Ok(counts)
     }
 
     /// The latest dead letters, `limit` at most.
     pub async fn dead_letters(&self, limit: i64) -> Result<Vec<DeadLetter>, StoreError> {
-        let rows = sqlx::query_file!("sql/queries/dead_list.sql", limit)
+        let letters = sqlx::query_file_as!(DeadLetter, "sql/queries/dead_list.sql", limit)
             .fetch_all(&self.pool)
             .await?;
-        let letters = rows.into_iter().map(|row| DeadLetter {
-            outbox_id: row.outbox_id,
-            note_id: row.note_id,
-            op: row.op,
-            attempts: row.attempts,
-            last_error: row.last_error,
-            created_at: row.created_at,
-            died_at: row.updated_at,
-            text_preview: None,
-            text_bytes: None,
-        });
-        Ok(letters.collect())
+        Ok(letters)
     }
 
     /// The dead letters with this outbox id or note id.
     pub async fn dead_letter(&self, id: Uuid) -> Result<Vec<DeadLetter>, StoreError> {
-        let rows = sqlx::query_file!("sql/queries/dead_show.sql", id)
+        let letters = sqlx::query_file_as!(DeadLetter, "sql/queries/dead_show.sql", id)
             .fetch_all(&self.pool)
             .await?;
-        let letters = rows.into_iter().map(|row| DeadLetter {
-            outbox_id: row.outbox_id,
-            note_id: row.note_id,
-            op: row.op,
-            attempts: row.attempts,
-            last_error: row.last_error,
-            created_at: row.created_at,
-            died_at: row.updated_at,
-            text_preview: row.text_preview,
-            text_bytes: row.text_bytes,
-        });
-        Ok(letters.collect())
+        Ok(letters)
     }
 
     /// Makes dead letters due again, all or those with these outbox or note ids.

@@ -1,5 +1,7 @@
 //! Embedding versions and the collections that hold them.
 
+use sqlx::PgExecutor;
+
 use super::{Store, StoreError, schema};
 
 /// A row of `index_versions`.
@@ -25,14 +27,7 @@ pub struct Collection {
 impl Store {
     /// The version that is served, if any has been yet.
     pub async fn active_version(&self) -> Result<Option<Version>, StoreError> {
-        let row = sqlx::query_file!("sql/queries/active_version.sql")
-            .fetch_optional(&self.pool)
-            .await?;
-        Ok(row.map(|row| Version {
-            name: row.embedding_version,
-            dim: row.embedding_dim as usize,
-            settings: row.settings,
-        }))
+        active_version(&self.pool).await
     }
 
     /// Registers the first version of a database, and returns the active one:
@@ -40,15 +35,8 @@ impl Store {
     pub async fn register_first_version(&self, version: &Version) -> Result<Version, StoreError> {
         let mut tx = self.begin().await?;
         schema::lock_setup(&mut tx).await?;
-        let row = sqlx::query_file!("sql/queries/active_version.sql")
-            .fetch_optional(&mut *tx)
-            .await?;
-        if let Some(row) = row {
-            return Ok(Version {
-                name: row.embedding_version,
-                dim: row.embedding_dim as usize,
-                settings: row.settings,
-            });
+        if let Some(active) = active_version(&mut *tx).await? {
+            return Ok(active);
         }
         sqlx::query_file!(
             "sql/queries/register_version.sql",
@@ -109,4 +97,15 @@ impl Store {
             alias: alias.into(),
         })
     }
+}
+
+async fn active_version(on: impl PgExecutor<'_>) -> Result<Option<Version>, StoreError> {
+    let row = sqlx::query_file!("sql/queries/active_version.sql")
+        .fetch_optional(on)
+        .await?;
+    Ok(row.map(|row| Version {
+        name: row.embedding_version,
+        dim: row.embedding_dim as usize,
+        settings: row.settings,
+    }))
 }

@@ -7,12 +7,12 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::lease::{self, Heartbeat};
-use super::{Report, Shared, Stage, pooled, retry};
-use crate::chunk::{Chunk, ChunkError, Chunker};
-use crate::embed::EmbedError;
+use super::plan::{self, Blame, Cut, Piece, Vectors};
+use super::setup::{self, SetupError};
+use super::{Report, Shared, Stage, retry};
 use crate::embed::provider::Input;
 use crate::index::{Filter, IndexError, Payload, Point, UpsertMode};
-use crate::note::{Note, TextHash, chunk_id};
+use crate::note::{Note, TextHash};
 use crate::store::{ChunkWrite, Claim, Claimed, Committed, NoteWrite, Retry, StoreError, Version};
 use crate::telemetry;
 
@@ -20,22 +20,13 @@ use crate::telemetry;
 /// itself is to blame for is counted against that note alone.
 pub(super) async fn run(shared: &Arc<Shared>, claim: Claim) {
     let heartbeat = Heartbeat::start(shared, &claim);
-    let batch = Batch {
-        shared,
-        claim: &claim,
-    };
     shared.reached(Stage::Claimed).await;
-    if let Err(interruption) = batch.converge().await {
+    if let Err(interruption) = settle(shared, claim.token, &claim.notes).await {
         // Those that were acked before are not leased any more; this changes nothing for them.
         lease::release(shared, claim.token, &claim.note_ids()).await;
         shared.gate.close(interruption.to_string());
     }
     drop(heartbeat);
-}
-
-struct Batch<'a> {
-    shared: &'a Arc<Shared>,
-    claim: &'a Claim,
 }
 
 /// A store failed, so that nothing can be said of any note.
@@ -45,26 +36,49 @@ enum Interruption {
     Store(#[from] StoreError),
     #[error(transparent)]
     Index(#[from] IndexError),
+    #[error(transparent)]
+    Setup(#[from] SetupError),
 }
 
-/// A note of the batch, read and cut.
-struct Cut {
-    note_id: Uuid,
-    /// `None` when its row is gone.
-    note: Option<Note>,
-    /// Whether it is to be found.
-    live: bool,
-    pieces: Result<Vec<Piece>, ChunkError>,
+impl Interruption {
+    /// Whether what was sent may be to blame, and not who it was sent to.
+    fn may_be_a_notes_fault(&self) -> bool {
+        matches!(
+            self,
+            Self::Store(StoreError::Rejected(_)) | Self::Index(IndexError::Refused { .. })
+        )
+    }
 }
 
-/// A chunk before it has its vector.
-#[derive(Clone, Copy)]
-struct Piece {
-    chunk: Chunk,
-    hash: TextHash,
+/// Converges notes. When a store rejects something of theirs, each half goes
+/// again by itself, until the note to blame stands alone.
+async fn settle(shared: &Arc<Shared>, token: i64, notes: &[Claimed]) -> Result<(), Interruption> {
+    let batch = Batch {
+        shared,
+        token,
+        notes,
+    };
+    let rejection = match batch.converge().await {
+        Err(error) if error.may_be_a_notes_fault() => error,
+        outcome => return outcome,
+    };
+    // A database or a collection that is not as it must be is no note's fault.
+    setup::check(&shared.tools).await?;
+    if let [only] = notes {
+        return Ok(batch
+            .fail(only.note_id, &rejection.to_string(), false)
+            .await?);
+    }
+    let (left, right) = notes.split_at(notes.len() / 2);
+    Box::pin(settle(shared, token, left)).await?;
+    Box::pin(settle(shared, token, right)).await
 }
 
-type Vectors = HashMap<TextHash, Result<Arc<[f32]>, EmbedError>>;
+struct Batch<'a> {
+    shared: &'a Arc<Shared>,
+    token: i64,
+    notes: &'a [Claimed],
+}
 
 impl Batch<'_> {
     async fn converge(&self) -> Result<(), Interruption> {
@@ -74,26 +88,31 @@ impl Batch<'_> {
         let (vectors, embedded) = self.vectors(&cuts).await?;
         self.shared.reached(Stage::Embedded).await;
 
-        let mut writes = Vec::new();
-        for cut in &cuts {
-            match write_of(cut, &vectors, self.shared.tools.chunker.fixed_tokens()) {
-                Ok(write) => writes.push(write),
-                Err(Blame::Nobody) => self.give_back(cut.note_id).await,
-                Err(Blame::Note { reason, permanent }) => {
-                    self.fail(cut.note_id, &reason, permanent).await?;
-                }
-            }
-        }
+        let writes = self.writes(&cuts, &vectors).await?;
+        let committed = self.commit(&writes).await?;
+        self.shared.reached(Stage::Committed).await;
+
+        let done: Vec<&NoteWrite> = writes
+            .iter()
+            .filter(|w| committed.notes.contains(&w.note_id))
+            .collect();
         let notes: HashMap<Uuid, &Note> = cuts
             .iter()
             .filter_map(|c| Some((c.note_id, c.note.as_ref()?)))
             .collect();
-        let (chunks, points) = self.write(&writes, &notes).await?;
+        let points = self.index(&committed, &done, &notes).await?;
+        let acked = self.ack(&done, &notes).await?;
+        self.shared.reached(Stage::Acked).await;
+
+        let chunks = done.iter().map(|w| w.chunks.len() as u64).sum::<u64>();
+        let embedded = embedded as u64;
+        let reused = chunks.saturating_sub(embedded);
         self.shared.totals.add(&Report {
+            notes: acked,
             chunks,
+            embedded,
+            reused,
             points,
-            embedded: embedded as u64,
-            reused: chunks.saturating_sub(embedded as u64),
             ..Report::default()
         });
         Ok(())
@@ -101,30 +120,26 @@ impl Batch<'_> {
 
     /// The rows as they are now: later than every outbox row of the claim.
     async fn load(&self) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
-        self.shared
-            .tools
-            .store
-            .load_notes(&self.claim.note_ids())
-            .await
+        let ids: Vec<Uuid> = self.notes.iter().map(|n| n.note_id).collect();
+        self.shared.tools.store.load_notes(&ids).await
     }
 
     async fn cut(&self, (mut rows, now): (HashMap<Uuid, Note>, DateTime<Utc>)) -> Vec<Cut> {
         let chunker = self.shared.tools.chunker.clone();
         let notes: Vec<(Uuid, Option<Note>)> = self
-            .claim
             .notes
             .iter()
-            .map(|c| (c.note_id, rows.remove(&c.note_id)))
+            .map(|n| (n.note_id, rows.remove(&n.note_id)))
             .collect();
         let cut_all = move || {
             notes
                 .into_iter()
-                .map(|(id, note)| cut(&chunker, id, note, now))
+                .map(|(id, note)| plan::cut(&chunker, id, note, now))
                 .collect()
         };
         tokio::task::spawn_blocking(cut_all)
             .await
-            .expect("cutting does not panic")
+            .expect("a panic is caught note by note")
     }
 
     /// A vector, or why there is none, for every text of the batch; and how many
@@ -160,81 +175,59 @@ impl Batch<'_> {
         let outcomes = tools.provider.embed(&inputs).await;
         let embedded = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         let fresh = unknown.iter().map(|(hash, _)| *hash).zip(outcomes);
-        Ok((
-            known
-                .into_iter()
-                .map(|(hash, vector)| (hash, Ok(vector)))
-                .chain(fresh)
-                .collect(),
-            embedded,
-        ))
+        let known = known.into_iter().map(|(hash, vector)| (hash, Ok(vector)));
+        Ok((known.chain(fresh).collect(), embedded))
     }
 
-    /// Postgres, then the index, then the outbox. Returns chunks and points written.
-    async fn write(
+    /// What can be written. Of the other notes, each is failed or given back.
+    async fn writes<'c>(
         &self,
-        writes: &[NoteWrite<'_>],
-        notes: &HashMap<Uuid, &Note>,
-    ) -> Result<(u64, u64), Interruption> {
-        if writes.is_empty() {
-            return Ok((0, 0));
-        }
-        let committed = match self.commit(writes).await {
-            Ok(committed) => committed,
-            // One of the notes has something that Postgres does not take.
-            Err(StoreError::Rejected(error)) => {
-                let [only] = writes else {
-                    let (left, right) = writes.split_at(writes.len() / 2);
-                    let one = Box::pin(self.write(left, notes)).await?;
-                    let other = Box::pin(self.write(right, notes)).await?;
-                    return Ok((one.0 + other.0, one.1 + other.1));
-                };
-                self.fail(
-                    only.note_id,
-                    &format!("Postgres rejected it: {error}"),
-                    false,
-                )
-                .await?;
-                return Ok((0, 0));
+        cuts: &'c [Cut],
+        vectors: &Vectors,
+    ) -> Result<Vec<NoteWrite<'c>>, StoreError> {
+        let fixed_tokens = self.shared.tools.chunker.fixed_tokens();
+        let (mut writes, mut waiting) = (Vec::new(), Vec::new());
+        for cut in cuts {
+            match plan::write_of(cut, vectors, fixed_tokens) {
+                Ok(write) => writes.push(write),
+                Err(Blame::Nobody) => waiting.push(cut.note_id),
+                Err(Blame::Note { reason, permanent }) => {
+                    self.fail(cut.note_id, &reason, permanent).await?;
+                }
             }
-            Err(error) => return Err(error.into()),
-        };
-        self.shared.reached(Stage::Committed).await;
-
-        let done: Vec<&NoteWrite> = writes
-            .iter()
-            .filter(|w| committed.notes.contains(&w.note_id))
-            .collect();
-        let chunks = done.iter().map(|w| w.chunks.len() as u64).sum();
-        let points = self.index(&committed, &done, notes).await?;
-        self.ack(&done, notes).await?;
-        Ok((chunks, points))
+        }
+        if !waiting.is_empty() {
+            lease::release(self.shared, self.token, &waiting).await;
+        }
+        Ok(writes)
     }
 
     async fn commit(&self, writes: &[NoteWrite<'_>]) -> Result<Committed, StoreError> {
         let tools = &self.shared.tools;
         let Version { name, dim, .. } = &tools.version;
-        let committed = tools
-            .store
-            .commit(name, *dim, self.claim.token, writes)
-            .await?;
-        for write in writes
+        let committed = tools.store.commit(name, *dim, self.token, writes).await?;
+        let held: Vec<Uuid> = writes
             .iter()
-            .filter(|w| !committed.notes.contains(&w.note_id))
-        {
-            self.give_back(write.note_id).await;
+            .map(|w| w.note_id)
+            .filter(|id| !committed.notes.contains(id))
+            .collect();
+        if !held.is_empty() {
+            lease::defer(self.shared, self.token, &held).await;
         }
         Ok(committed)
     }
 
     /// First the new points, then away with the old ones: there is no moment
-    /// without any.
+    /// without any. Returns how many were written.
     async fn index(
         &self,
         committed: &Committed,
         done: &[&NoteWrite<'_>],
         notes: &HashMap<Uuid, &Note>,
     ) -> Result<u64, IndexError> {
+        if done.is_empty() {
+            return Ok(0);
+        }
         let index = &self.shared.tools.index;
         let points: Vec<Point> = done
             .iter()
@@ -253,7 +246,7 @@ impl Batch<'_> {
 
         let older = Filter {
             note_ids: Some(done.iter().map(|w| w.note_id).collect()),
-            revision_below: Some(self.claim.token),
+            revision_below: Some(self.token),
             ..Filter::default()
         };
         for collection in &committed.collections {
@@ -275,34 +268,33 @@ impl Batch<'_> {
                 expires_at: note.expires_at,
                 labels: note.labels.clone(),
                 embedding_version: self.shared.tools.version.name.clone(),
-                revision: self.claim.token,
+                revision: self.token,
             },
             vector: chunk.vector.to_vec(),
             text: chunk.text.to_owned(),
         }
     }
 
+    /// Settles the outbox rows, and returns of how many notes.
     async fn ack(
         &self,
         done: &[&NoteWrite<'_>],
         notes: &HashMap<Uuid, &Note>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         let tools = &self.shared.tools;
-        let (version, token) = (&tools.version.name, self.claim.token);
+        let version = &tools.version.name;
         let done: HashSet<Uuid> = done.iter().map(|w| w.note_id).collect();
         let claimed: Vec<&Claimed> = self
-            .claim
             .notes
             .iter()
             .filter(|c| done.contains(&c.note_id))
             .collect();
         let keep_done = !self.shared.keep_done.is_zero();
-        let acked: HashSet<Uuid> = tools
+        let acked = tools
             .store
-            .ack(version, token, &claimed, keep_done)
-            .await?
-            .into_iter()
-            .collect();
+            .ack(version, self.token, &claimed, keep_done)
+            .await?;
+        let acked: HashSet<Uuid> = acked.into_iter().collect();
 
         // Somebody else holds these now and may have cleaned up before our points
         // came. One more round, under a higher token, leaves no trace of them.
@@ -310,10 +302,10 @@ impl Batch<'_> {
         if !lost.is_empty() {
             tracing::warn!(
                 notes = lost.len(),
-                token,
+                token = self.token,
                 "leases ran out before the work was done"
             );
-            metrics::counter!("elf_leases_lost_total").increment(lost.len() as u64);
+            telemetry::leases_lost(lost.len());
             tools.store.requeue(version, &lost).await?;
         }
         let gone: Vec<Uuid> = acked
@@ -322,137 +314,44 @@ impl Batch<'_> {
             .copied()
             .collect();
         if !gone.is_empty() {
-            tools.store.forget(version, token, &gone).await?;
+            tools.store.forget(version, self.token, &gone).await?;
         }
         let now = Utc::now();
         for claimed in claimed.iter().filter(|c| acked.contains(&c.note_id)) {
             telemetry::freshness(now - claimed.oldest);
         }
-        self.shared.totals.add(&Report {
-            notes: acked.len() as u64,
-            ..Report::default()
-        });
-        self.shared.reached(Stage::Acked).await;
-        Ok(())
-    }
-
-    /// No fault of the note: it is due again at once.
-    async fn give_back(&self, note_id: Uuid) {
-        lease::release(self.shared, self.claim.token, &[note_id]).await;
+        Ok(acked.len() as u64)
     }
 
     async fn fail(&self, note_id: Uuid, reason: &str, permanent: bool) -> Result<(), StoreError> {
-        let Some(claimed) = self.claim.notes.iter().find(|c| c.note_id == note_id) else {
+        let Some(claimed) = self.notes.iter().find(|c| c.note_id == note_id) else {
             return Ok(());
         };
+        let Shared {
+            tools,
+            settings,
+            totals,
+            ..
+        } = &**self.shared;
         let failures = claimed.attempts as u32 + 1;
-        let retry =
-            retry::after_failure(&self.shared.settings, failures, permanent, rand::random());
-        let tools = &self.shared.tools;
-        tools
+        let retry = retry::after_failure(settings, failures, permanent, rand::random());
+        let version = &tools.version.name;
+        if !tools
             .store
-            .fail(
-                &tools.version.name,
-                self.claim.token,
-                claimed,
-                reason,
-                retry,
-            )
-            .await?;
+            .fail(version, self.token, claimed, reason, retry)
+            .await?
+        {
+            return Ok(());
+        }
         match retry {
             Retry::Never => {
                 tracing::warn!(%note_id, failures, reason, "gave a note up; see `elf dead list`");
-                self.shared.totals.died();
+                totals.died();
             }
             Retry::After(delay) => {
-                tracing::info!(%note_id, failures, ?delay, reason, "a note failed")
+                tracing::info!(%note_id, failures, ?delay, reason, "a note failed");
             }
         }
         Ok(())
     }
-}
-
-/// Who is to blame for a note that cannot be written.
-enum Blame {
-    /// The provider is away: the note is due as before.
-    Nobody,
-    /// The note: one more failure.
-    Note { reason: String, permanent: bool },
-}
-
-fn cut(chunker: &Chunker, note_id: Uuid, note: Option<Note>, now: DateTime<Utc>) -> Cut {
-    let live = note.as_ref().is_some_and(|n| n.is_live(now));
-    let pieces = match &note {
-        Some(note) if live => chunker.chunk(&note.text).map(|chunks| {
-            let piece = |chunk: Chunk| Piece {
-                chunk,
-                hash: TextHash::of(&note.text[chunk.start..chunk.end]),
-            };
-            chunks.into_iter().map(piece).collect()
-        }),
-        _ => Ok(Vec::new()),
-    };
-    Cut {
-        note_id,
-        note,
-        live,
-        pieces,
-    }
-}
-
-/// What a note is to become. `fixed_tokens` are those of a text without any.
-fn write_of<'a>(
-    cut: &'a Cut,
-    vectors: &Vectors,
-    fixed_tokens: usize,
-) -> Result<NoteWrite<'a>, Blame> {
-    let pieces = cut.pieces.as_ref().map_err(|error| Blame::Note {
-        reason: error.to_string(),
-        // The same text is cut the same way next time.
-        permanent: true,
-    })?;
-    let text = cut.note.as_ref().map_or("", |note| note.text.as_str());
-    let mut chunks = Vec::with_capacity(pieces.len());
-    for (i, Piece { chunk, hash }) in pieces.iter().enumerate() {
-        let vector = match vectors.get(hash) {
-            Some(Ok(vector)) => vector.clone(),
-            Some(Err(EmbedError::Input { reason })) => {
-                let (start, end) = (chunk.start, chunk.end);
-                let reason = format!("its text at {start}..{end} cannot be embedded: {reason}");
-                return Err(Blame::Note {
-                    reason,
-                    permanent: false,
-                });
-            }
-            None if chunk.tokens <= fixed_tokens => {
-                let (start, end) = (chunk.start, chunk.end);
-                let reason = format!(
-                    "its text at {start}..{end} has no token left after the tokenizer's \
-                     normalisation (control characters only?)"
-                );
-                return Err(Blame::Note {
-                    reason,
-                    permanent: true,
-                });
-            }
-            _ => return Err(Blame::Nobody),
-        };
-        chunks.push(ChunkWrite {
-            chunk_id: chunk_id(cut.note_id, i as u32),
-            chunk_index: i as u32,
-            start: chunk.start,
-            end: chunk.end,
-            text: &text[chunk.start..chunk.end],
-            hash: *hash,
-            vector,
-        });
-    }
-    let all: Vec<Arc<[f32]>> = chunks.iter().map(|c| c.vector.clone()).collect();
-    Ok(NoteWrite {
-        note_id: cut.note_id,
-        text_hash: TextHash::of(text),
-        pooled: pooled::mean(&all),
-        chunks,
-        live: cut.live,
-    })
 }

@@ -2,12 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use super::Shared;
 use crate::store::Claim;
+
+/// How long a note is left alone that an application is deleting.
+const DEFERRED: Duration = Duration::from_millis(500);
 
 /// The leases of the batches in flight, by token.
 #[derive(Debug, Default)]
@@ -53,7 +57,7 @@ impl Heartbeat {
                     let beat = shared
                         .tools
                         .store
-                        .heartbeat(version, token, &notes, lease)
+                        .extend(version, token, &notes, lease)
                         .await;
                     if let Err(error) = beat {
                         tracing::debug!(%error, token, "could not extend leases");
@@ -81,5 +85,15 @@ pub async fn release(shared: &Shared, token: i64, notes: &[Uuid]) {
     let version = &shared.tools.version.name;
     if let Err(error) = shared.tools.store.release(version, token, notes).await {
         tracing::debug!(%error, token, "could not give leases back; they will run out");
+    }
+}
+
+/// Leaves notes alone for a moment that somebody else holds: given back at once,
+/// they would be claimed at once, again and again.
+pub async fn defer(shared: &Shared, token: i64, notes: &[Uuid]) {
+    let version = &shared.tools.version.name;
+    let store = &shared.tools.store;
+    if let Err(error) = store.extend(version, token, notes, DEFERRED).await {
+        tracing::debug!(%error, token, "could not shorten leases; they will run out");
     }
 }

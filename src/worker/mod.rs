@@ -4,6 +4,7 @@
 mod batch;
 mod gate;
 mod lease;
+mod plan;
 mod pooled;
 mod retry;
 mod setup;
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use gate::{Gate, Outage};
-pub use setup::{SetupError, check, prepare};
+pub use setup::{SetupError, check, prepare, require};
 pub use totals::{Report, Totals};
 
 use crate::chunk::Chunker;

@@ -20,14 +20,27 @@ pub enum SetupError {
     Mismatch(String),
 }
 
-/// Checks the schema, and registers the version if it is the first of this
-/// database. The active one must be it.
+/// The active version of the database must be `version`. The first worker of a
+/// database makes it so.
 pub async fn prepare(store: &Store, version: &Version) -> Result<(), SetupError> {
-    store.check_schema().await?;
     let active = match store.active_version().await? {
         Some(active) => active,
         None => store.register_first_version(version).await?,
     };
+    must_be(&active, version)
+}
+
+/// The active version of the database must be `version`: for those who only read.
+pub async fn require(store: &Store, version: &Version) -> Result<(), SetupError> {
+    match store.active_version().await? {
+        Some(active) => must_be(&active, version),
+        None => Err(SetupError::Mismatch(
+            "nothing is indexed yet: run `elf worker`, or `elf worker --once`".into(),
+        )),
+    }
+}
+
+fn must_be(active: &Version, version: &Version) -> Result<(), SetupError> {
     if active.name == version.name {
         return Ok(());
     }
@@ -37,7 +50,7 @@ pub async fn prepare(store: &Store, version: &Version) -> Result<(), SetupError>
          and collection of its own",
         active.name,
         version.name,
-        differences(&active, version).join("; ")
+        differences(active, version).join("; ")
     )))
 }
 

@@ -1,11 +1,12 @@
 //! What only the engine in this process can meet: its folder, and the end of its
 //! process.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use elf::index::{IndexError, UpsertMode, connect};
+use elf::index::{IndexError, Point, UpsertMode, connect};
 
 use crate::qdrant_server;
 use crate::setup::{assert_same_direction, block_on, direction, id, point, query, settings, spec};
@@ -192,11 +193,46 @@ fn bm25_ranks_as_a_server_does() {
     });
 }
 
-/// Writes point after point in a child process and kills it in the middle.
+/// Writes point after point in a child process and kills it in the middle: before
+/// the engine has flushed anything, soon after its first flush, and later.
 #[test]
 fn what_was_answered_survives_kill_9() {
-    const ANSWERS: usize = 40;
     let dir = tempfile::tempdir().unwrap();
+    let mut answered = BTreeSet::<u64>::new();
+    for answers in [3, 90, 170] {
+        let from = answered.last().map_or(0, |n| n + 1);
+        answered.extend(answers_until_killed(dir.path(), from, answers));
+    }
+    assert!(answered.len() >= 3 + 90 + 170);
+
+    block_on(async {
+        let index = connect(&at(dir.path())).await.unwrap();
+        let stored = index.scroll("notes", None, 1000, true).await.unwrap();
+        for &n in &answered {
+            let found = stored.iter().find(|point| point.chunk_id == id(n));
+            let found = found.unwrap_or_else(|| panic!("point {n} was answered and is gone"));
+            assert_same_direction(found.vector.as_ref().unwrap(), &direction(n));
+            assert!(
+                found.payload == bulky(n).payload.to_json(),
+                "point {n} has another payload"
+            );
+            let hits = index
+                .search("notes", &query(direction(n), &bulky(n).text))
+                .await
+                .unwrap();
+            assert_eq!(hits[0].chunk_id, id(n));
+        }
+        // And it can be written to.
+        index
+            .upsert("notes", vec![bulky(0)], UpsertMode::NotNewer)
+            .await
+            .unwrap();
+    });
+}
+
+/// What a child process was answered for points `from` and up, killed when it had
+/// `answers` of them.
+fn answers_until_killed(dir: &Path, from: u64, answers: usize) -> Vec<u64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
@@ -204,55 +240,31 @@ fn what_was_answered_survives_kill_9() {
             "--ignored",
             "--nocapture",
         ])
-        .env("ELF_TEST_CHILD_DIR", dir.path())
+        .env("ELF_TEST_CHILD_DIR", dir)
+        .env("ELF_TEST_CHILD_FROM", from.to_string())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut answered = Vec::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
         answered.extend(
-            line.unwrap()
-                .strip_prefix("answered ")
+            line.strip_prefix("answered ")
                 .map(|n| n.parse::<u64>().unwrap()),
         );
-        if answered.len() == ANSWERS {
+        if answered.len() == answers {
             child.kill().unwrap();
         }
     }
     child.wait().unwrap();
-    assert!(answered.len() >= ANSWERS);
-
-    block_on(async {
-        let index = connect(&at(dir.path())).await.unwrap();
-        let stored = index.scroll("notes", None, 100_000, true).await.unwrap();
-        for n in answered {
-            let found = stored.iter().find(|point| point.chunk_id == id(n));
-            let found = found.unwrap_or_else(|| panic!("point {n} was answered and is gone"));
-            assert_same_direction(found.vector.as_ref().unwrap(), &direction(n));
-            assert_eq!(
-                found.payload,
-                point(n, direction(n), &text(n)).payload.to_json()
-            );
-            let hits = index
-                .search("notes", &query(direction(n), &text(n)))
-                .await
-                .unwrap();
-            assert_eq!(hits[0].chunk_id, id(n));
-        }
-        // And it can be written to.
-        index
-            .upsert(
-                "notes",
-                vec![point(0, direction(0), "x")],
-                UpsertMode::NotNewer,
-            )
-            .await
-            .unwrap();
-    });
+    answered
 }
 
-fn text(n: u64) -> String {
-    format!("word{n}")
+/// Point `n` with 200 KB of payload: eighty of them and the engine flushes.
+fn bulky(n: u64) -> Point {
+    let mut bulky = point(n, direction(n), &format!("word{n}"));
+    bulky.payload.embedding_version = format!("{n} ").repeat(200_000 / format!("{n} ").len());
+    bulky
 }
 
 #[test]
@@ -261,20 +273,23 @@ fn child_that_writes() {
     let Some(dir) = std::env::var_os("ELF_TEST_CHILD_DIR") else {
         return;
     };
+    let from: u64 = std::env::var("ELF_TEST_CHILD_FROM")
+        .unwrap()
+        .parse()
+        .unwrap();
     block_on(async {
         let index = connect(&at(Path::new(&dir))).await.unwrap();
         index.create_collection("notes", &spec()).await.unwrap();
         let write = async |start: u64| {
             for n in (start..).step_by(3) {
-                let one = vec![point(n, direction(n), &text(n))];
                 index
-                    .upsert("notes", one, UpsertMode::NotNewer)
+                    .upsert("notes", vec![bulky(n)], UpsertMode::NotNewer)
                     .await
                     .unwrap();
                 println!("answered {n}");
             }
         };
-        // Three at once, so that some share a flush.
-        futures::join!(write(0), write(1), write(2));
+        // Three at once, so that some share a sync.
+        futures::join!(write(from), write(from + 1), write(from + 2));
     });
 }

@@ -412,6 +412,7 @@ async fn a_text_whose_embedder_was_cancelled_is_embedded_by_who_waits_for_it() {
     let second = embed(&["second", "shared"]);
     server.holding(2).await;
     first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
     server.release();
     assert!(second.await.unwrap().iter().all(Result::is_ok));
 }

@@ -732,3 +732,57 @@ async fn done_rows_are_kept_as_long_as_asked() {
     assert_eq!(h.count("indexing_outbox").await, 0);
     h.assert_converged().await;
 }
+
+#[tokio::test]
+async fn a_note_that_postgres_rejects_dies_alone() {
+    let h = Harness::start().await;
+    sqlx::raw_sql(
+        "create function no_secrets() returns trigger language plpgsql as $$
+         begin
+             if new.text like '%secret%' then raise exception 'this is not for everybody'; end if;
+             return new;
+         end $$;
+         create trigger no_secrets before insert on memory_note_chunks
+             for each row execute function no_secrets();",
+    )
+    .execute(&h.pool)
+    .await
+    .unwrap();
+    let secret = h.insert("a secret").await;
+    for i in 0..12 {
+        h.insert(&format!("open note {i}")).await;
+    }
+    let report = h.settle().await;
+    assert_eq!(report.dead, 1);
+    assert_eq!(h.points().await.len(), 12);
+    let letters = h.tools.store.dead_letters(10).await.unwrap();
+    assert_eq!(letters[0].note_id, secret);
+    assert_eq!(letters[0].attempts, 3);
+    let reason = letters[0].last_error.clone().unwrap();
+    assert!(reason.contains("this is not for everybody"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_note_of_ten_megabytes_is_work_and_no_crash() {
+    let mut h = Harness::start().await;
+    let chunking = elf::config::Chunking {
+        max_tokens: 512,
+        ..h.config.chunking.clone()
+    };
+    let tokenizer = elf::chunk::Tokenizer::open(h.config.tokenizer_source())
+        .await
+        .unwrap();
+    let chunker = elf::chunk::Chunker::new(Arc::new(tokenizer), &chunking, "").unwrap();
+    h.tools.chunker = Arc::new(chunker);
+    let sentence = "The log of the station goes on and on, for ten megabytes in one line. ";
+    let text: String = (0..)
+        .map(|i| format!("{i} {sentence}"))
+        .take(10_000_000 / sentence.len())
+        .collect();
+    h.insert(&text).await;
+    h.insert("and a short one beside it").await;
+    let report = h.drain().await;
+    assert_eq!((report.notes, report.dead), (2, 0));
+    assert!(report.chunks > 3_000, "{report:?}");
+    h.assert_converged().await;
+}

@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 /// Runs the server until its standard input closes, which is when the test
@@ -31,10 +31,12 @@ pub fn url() -> Option<&'static str> {
         .map(|server| server.url.as_str())
 }
 
-struct Server {
-    url: String,
-    /// Open as long as this process lives.
-    _stdin: Option<ChildStdin>,
+/// A running server.
+pub struct Server {
+    /// Its gRPC URL.
+    pub url: String,
+    /// The shell around it; `None` when it is somebody else's.
+    shell: Option<Child>,
 }
 
 impl Server {
@@ -42,12 +44,15 @@ impl Server {
         if let Ok(url) = std::env::var("QDRANT_URL")
             && !url.is_empty()
         {
-            return Some(Self { url, _stdin: None });
+            return Some(Self { url, shell: None });
         }
-        on_path("qdrant").map(|program| Self::start(&program))
+        Self::own(&[])
     }
 
-    fn start(program: &Path) -> Self {
+    /// A server of its own for one test, with more settings (`QDRANT__…`); gone
+    /// when it is dropped. `None` when there is no `qdrant` program.
+    pub fn own(settings: &[(&str, &str)]) -> Option<Self> {
+        let program = on_path("qdrant")?;
         let dir = std::env::temp_dir().join(format!("elf-qdrant-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir_all(&dir).expect("a temporary folder for qdrant");
         let (http, grpc) = free_ports();
@@ -62,16 +67,25 @@ impl Server {
             .env("QDRANT__STORAGE__STORAGE_PATH", dir.join("storage"))
             .env("QDRANT__STORAGE__SNAPSHOTS_PATH", dir.join("snapshots"))
             .env("QDRANT__TELEMETRY_DISABLED", "true")
+            .envs(settings.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("sh starts");
-        let stdin = shell.stdin.take();
         await_answer(&mut shell, grpc, &dir);
-        Self {
+        Some(Self {
             url: format!("http://127.0.0.1:{grpc}"),
-            _stdin: stdin,
+            shell: Some(shell),
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut shell) = self.shell.take() {
+            drop(shell.stdin.take());
+            let _ = shell.wait();
         }
     }
 }

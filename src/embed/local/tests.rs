@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::*;
+use crate::embed::{connect, probe};
 
 const LIMITS: Limits = Limits {
     max_inputs: 64,
@@ -167,4 +168,34 @@ fn texts_of_like_length_go_together_within_the_budget() {
     assert_eq!(batches, [vec![5, 0, 2, 4], vec![3, 1]]);
     assert_eq!(super::batches(&[300, 300], 200), [[0], [1]]);
     assert!(super::batches(&[], 200).is_empty());
+}
+
+#[tokio::test]
+async fn connecting_tells_dimension_and_window_and_refuses_another_dimension() {
+    let mut settings = crate::config::Embedding {
+        provider: crate::config::Provider::Local,
+        api_base: String::new(),
+        path: String::new(),
+        model: data("tiny-roberta").to_str().unwrap().to_owned(),
+        dimensions: None,
+        api_key: None,
+        headers: Default::default(),
+        max_batch_inputs: 1,
+        max_batch_tokens: 1,
+        concurrency: 1,
+        timeout_ms: 1,
+        requests_per_minute: None,
+        tokens_per_minute: None,
+        document_prefix: String::new(),
+        query_prefix: String::new(),
+    };
+    let (embedder, facts) = connect(&settings).await.unwrap();
+    assert_eq!((facts.dim, facts.window), (32, Some(120)));
+    assert_eq!(probe(&*embedder).await, Ok(32));
+    settings.dimensions = Some(33);
+    let error = connect(&settings).await.err().unwrap();
+    assert!(
+        matches!(&error, EmbedError::Config { reason } if reason.contains("providers.embedding.dimensions")),
+        "{error}"
+    );
 }

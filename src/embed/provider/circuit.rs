@@ -1,5 +1,6 @@
 //! Whether the provider is asked at all.
 
+use std::mem::discriminant;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -138,7 +139,12 @@ impl Circuit {
 
     /// The probe failed.
     pub fn reopen(&self, error: EmbedError) {
-        tracing::debug!(error = error.reason(), "embedding stays paused");
+        // The same again is said once; that it is something else now, too.
+        if self.state.borrow().error().map(discriminant) == Some(discriminant(&error)) {
+            tracing::debug!(error = error.reason(), "embedding stays paused");
+        } else {
+            tracing::warn!(error = error.reason(), "embedding stays paused");
+        }
         let state = self.opened(error);
         self.state.send_replace(state);
     }

@@ -1,23 +1,22 @@
 //! One collection: a shard of the engine and the one thread that writes to it.
 //!
 //! The engine appends to its write-ahead log and never reads it back: after a
-//! crash it loads its segments as they were last flushed. So an update counts
-//! only once it is flushed, and a flush costs milliseconds whatever it holds.
-//! The writer therefore takes everything that waits, applies it, flushes once
-//! and answers all of it (group commit).
+//! crash it loads its segments as they were last flushed. So ELF keeps a journal
+//! of its own, and the writer takes everything that waits, writes it to the
+//! journal in one go, applies it and answers all of it (group commit).
 //!
 //! `EdgeShard::flush` panics when an update runs beside it or the disk is full;
-//! one thread does both, and takes the panic for an answer. The log is left as it
-//! is, although it only grows: its index is the version of the next update, and a
-//! version that begins again at 0 would make the engine ignore updates. A rebuild
-//! begins with a new log.
+//! one thread does both, and takes the panic for an answer. The engine's log is
+//! left as it is, although it only grows: its index is the version of the next
+//! update, and versions that begin again at 0 would make the engine ignore
+//! updates. A rebuild begins with a new log.
 //!
 //! `EdgeShard::optimize` is never called: it blocks every reader and writer. Up
 //! to some hundred thousand points a scan of all vectors answers in time, which
 //! is what this engine is for.
 
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::{self, JoinHandle};
 use std::{fs, iter};
@@ -28,10 +27,15 @@ use tokio::sync::oneshot;
 
 use super::convert;
 use super::folder::{self, Folder};
+use super::journal::{self, Journal};
 use crate::index::CollectionSpec;
 
-/// Updates under one flush, at most: bounds how long the first of them waits.
+/// Updates under one sync, at most: bounds how long the first of them waits.
 const GROUP: usize = 64;
+
+/// The engine flushes when the journal has grown by this: some thousand points,
+/// a second or two to apply again after a crash.
+const FLUSH_EVERY_BYTES: u64 = 16 << 20;
 
 const POISON: &str = "nobody panics while holding it";
 
@@ -45,7 +49,7 @@ pub(super) struct Collection {
     _folder: Arc<Folder>,
 }
 
-/// `None` once the collection is dropped.
+/// `None` once the collection is closed.
 type Shard = RwLock<Option<EdgeShard>>;
 
 /// Why a collection did not do what it was asked.
@@ -57,13 +61,29 @@ pub(super) enum Failure {
     Engine(String),
 }
 
+/// Updates that stand or fall together, as they go to the engine and to the
+/// journal.
+pub(super) struct Update {
+    operations: Vec<UpdateOperation>,
+    record: Vec<u8>,
+}
+
+impl Update {
+    /// Encodes the record; for many points that is work for a blocking thread.
+    pub(super) fn new(operations: Vec<UpdateOperation>) -> Result<Self, Failure> {
+        let record = journal::record(&operations).map_err(|e| Failure::Engine(e.to_string()))?;
+        Ok(Self { operations, record })
+    }
+}
+
 struct Writer {
     queue: mpsc::Sender<Job>,
-    thread: JoinHandle<()>,
+    /// Gives the journal back when it ends.
+    thread: JoinHandle<Journal>,
 }
 
 struct Job {
-    operations: Vec<UpdateOperation>,
+    update: Update,
     done: oneshot::Sender<Result<(), Failure>>,
 }
 
@@ -77,9 +97,7 @@ impl Collection {
         on_disk: bool,
     ) -> Result<Self, String> {
         let dir = folder.unborn(name);
-        let failed = |what: &str, error: &dyn std::fmt::Display| {
-            format!("{what} {}: {error}", dir.display())
-        };
+        let failed = |what: &str, error: &dyn Display| format!("{what} {}: {error}", dir.display());
         if dir.exists() {
             fs::remove_dir_all(&dir).map_err(|error| failed("cannot clear", &error))?;
         }
@@ -87,13 +105,9 @@ impl Collection {
         fs::create_dir_all(&shard_dir).map_err(|error| failed("cannot make", &error))?;
         let shard = EdgeShard::new(&shard_dir, convert::shard_config(spec, on_disk))
             .map_err(|error| failed("cannot make a shard in", &error))?;
-        for operation in convert::field_indexes() {
-            shard
-                .update(operation)
-                .map_err(|error| failed("cannot index payloads in", &error))?;
-        }
-        flush(&shard).map_err(|error| failed("cannot flush", &error))?;
-        drop(shard);
+        apply(&shard, convert::field_indexes())
+            .map_err(|error| failed("cannot index payloads in", &error))?;
+        close_shard(shard).map_err(|error| failed("cannot flush", &error))?;
         folder::save_spec(&dir, spec)
             .map_err(|error| failed("cannot write elf.json in", &error))?;
         folder
@@ -102,21 +116,33 @@ impl Collection {
         Self::load(folder, name)
     }
 
-    /// Opens a collection that is there.
+    /// Opens a collection that is there, and applies what its journal holds.
     pub(super) fn load(folder: &Arc<Folder>, name: &str) -> Result<Self, String> {
         let dir = folder.collection(name);
-        let broken = |error: &dyn std::fmt::Display| {
+        let broken = |error: &dyn Display| {
             format!(
-                "the collection in {} cannot be read: {error}; move that folder away and run `elf rebuild`, \
-                 which fills a new one from Postgres",
+                "the collection in {} cannot be read: {error}; move that folder away and run \
+                 `elf rebuild`, which fills a new one from Postgres",
                 dir.display()
             )
         };
         let spec = folder::load_spec(&dir).map_err(|error| broken(&error))?;
         let bm25 = convert::bm25(&spec.bm25).map_err(|error| broken(&error))?;
-        let shard = load_shard(&dir.join("shard")).map_err(|error| broken(&error))?;
+        let shard = unpanicked(|| EdgeShard::load(&dir.join("shard"), None))
+            .map_err(|error| broken(&error))?;
+        let journal = Journal::open(&dir.join("journal"), |operations| {
+            if let Err(error) = apply(&shard, operations) {
+                // It failed before the crash as well, and whoever asked was told.
+                tracing::warn!(
+                    collection = name,
+                    error,
+                    "an update of the journal is left out"
+                );
+            }
+        });
+        let journal = journal.map_err(|error| broken(&format!("its journal: {error}")))?;
         let shard = Arc::new(RwLock::new(Some(shard)));
-        let writer = Writer::start(name, shard.clone()).map_err(|error| broken(&error))?;
+        let writer = Writer::start(name, shard.clone(), journal).map_err(|error| broken(&error))?;
         Ok(Self {
             spec,
             bm25,
@@ -136,31 +162,32 @@ impl Collection {
         unpanicked(|| read(shard)).map_err(Failure::Engine)
     }
 
-    /// Applies updates in order; they are on disk when this returns `Ok`.
-    pub(super) async fn write(&self, operations: Vec<UpdateOperation>) -> Result<(), Failure> {
+    /// Applies an update; it is on disk when this returns `Ok`.
+    pub(super) async fn write(&self, update: Update) -> Result<(), Failure> {
         let (done, answer) = oneshot::channel();
         {
             let writer = self.writer.lock().expect(POISON);
             let writer = writer.as_ref().ok_or(Failure::Dropped)?;
-            let _ = writer.queue.send(Job { operations, done });
+            // When nobody receives it, `answer` says so.
+            let _ = writer.queue.send(Job { update, done });
         }
-        answer.await.unwrap_or_else(|_| {
-            Err(Failure::Engine(
-                "its writer has stopped; restart elf".into(),
-            ))
-        })
+        let stopped = || Failure::Engine("its writer has stopped; restart elf".into());
+        answer.await.unwrap_or_else(|_| Err(stopped()))
     }
 
     /// Ends the writer, after what waits for it, and closes the shard. Reads and
     /// writes fail from then on. Blocks.
     pub(super) fn close(&self) {
-        if let Some(writer) = self.writer.lock().expect(POISON).take() {
-            writer.stop();
-        }
-        // Dropping the shard flushes it once more, which it cannot do when the
-        // disk is full: the panic must not go further than this.
+        let writer = self.writer.lock().expect(POISON).take();
+        let journal = writer.and_then(Writer::stop);
         let shard = self.shard.write().expect(POISON).take();
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(shard)));
+        let (Some(mut journal), Some(shard)) = (journal, shard) else {
+            return;
+        };
+        if close_shard(shard).is_ok() {
+            // If this fails, what is in it is applied once more.
+            let _ = journal.clear();
+        }
     }
 }
 
@@ -170,55 +197,62 @@ impl Drop for Collection {
     }
 }
 
-fn load_shard(dir: &Path) -> Result<EdgeShard, String> {
-    unpanicked(|| EdgeShard::load(dir, None))
-}
-
 impl Writer {
-    fn start(name: &str, shard: Arc<Shard>) -> std::io::Result<Self> {
+    fn start(name: &str, shard: Arc<Shard>, journal: Journal) -> std::io::Result<Self> {
         let (queue, jobs) = mpsc::channel();
         let thread = thread::Builder::new()
             .name(format!("index {name}"))
-            .spawn(move || write_all(&jobs, &shard))?;
+            .spawn(move || write_all(&jobs, &shard, journal))?;
         Ok(Self { queue, thread })
     }
 
-    fn stop(self) {
+    fn stop(self) -> Option<Journal> {
         drop(self.queue);
-        let _ = self.thread.join();
+        self.thread.join().ok()
     }
 }
 
 /// The writer thread: as long as there is somebody to send jobs.
-fn write_all(jobs: &mpsc::Receiver<Job>, shard: &Shard) {
+fn write_all(jobs: &mpsc::Receiver<Job>, shard: &Shard, mut journal: Journal) -> Journal {
+    let mut flush_at = FLUSH_EVERY_BYTES;
     while let Ok(first) = jobs.recv() {
         let group: Vec<Job> = iter::once(first)
             .chain(jobs.try_iter().take(GROUP - 1))
             .collect();
         let shard = shard.read().expect(POISON);
-        match shard.as_ref() {
-            Some(shard) => write_group(shard, group),
-            None => group
-                .into_iter()
-                .for_each(|job| answer(job.done, Err(Failure::Dropped))),
+        let shard = shard
+            .as_ref()
+            .expect("the shard is closed after its writer");
+        write_group(shard, &mut journal, group);
+        if journal.bytes() < flush_at {
+            continue;
         }
+        flush_at = match flush(shard, &mut journal) {
+            Ok(()) => FLUSH_EVERY_BYTES,
+            Err(error) => {
+                tracing::warn!(
+                    error,
+                    "the embedded index could not flush; its journal grows"
+                );
+                journal.bytes() + FLUSH_EVERY_BYTES
+            }
+        };
     }
+    journal
 }
 
-fn write_group(shard: &EdgeShard, group: Vec<Job>) {
-    let mut applied = Vec::with_capacity(group.len());
+fn write_group(shard: &EdgeShard, journal: &mut Journal, group: Vec<Job>) {
+    if let Err(error) = journal.append(group.iter().map(|job| job.update.record.as_slice())) {
+        let failure = Failure::Engine(format!("cannot write its journal: {error}"));
+        return group
+            .into_iter()
+            .for_each(|job| answer(job.done, Err(failure.clone())));
+    }
     for job in group {
-        match apply(shard, job.operations) {
-            Ok(()) => applied.push(job.done),
-            Err(reason) => answer(job.done, Err(Failure::Engine(reason))),
-        }
-    }
-    if applied.is_empty() {
-        return;
-    }
-    let flushed = flush(shard).map_err(Failure::Engine);
-    for done in applied {
-        answer(done, flushed.clone());
+        answer(
+            job.done,
+            apply(shard, job.update.operations).map_err(Failure::Engine),
+        );
     }
 }
 
@@ -233,9 +267,18 @@ fn apply(shard: &EdgeShard, operations: Vec<UpdateOperation>) -> Result<(), Stri
         .try_for_each(|operation| unpanicked(|| shard.update(operation)))
 }
 
-fn flush(shard: &EdgeShard) -> Result<(), String> {
+fn flush(shard: &EdgeShard, journal: &mut Journal) -> Result<(), String> {
     unpanicked(|| {
         shard.flush();
+        Ok(())
+    })?;
+    journal.clear().map_err(|error| error.to_string())
+}
+
+/// Dropping a shard flushes it, which panics when the disk is full.
+fn close_shard(shard: EdgeShard) -> Result<(), String> {
+    unpanicked(move || {
+        drop(shard);
         Ok(())
     })
 }
@@ -246,10 +289,8 @@ fn unpanicked<T>(call: impl FnOnce() -> Result<T, OperationError>) -> Result<T, 
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(panic) => {
-            let text = panic
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or(panic.downcast_ref::<&str>().copied());
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or(panic.downcast_ref::<&str>().copied());
             Err(format!(
                 "the engine panicked: {}",
                 text.unwrap_or("without a word")

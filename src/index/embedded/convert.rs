@@ -17,8 +17,8 @@ use uuid::Uuid;
 
 use crate::index::payload::{FIELD_INDEXES, FieldIndex, NO_LANGUAGE};
 use crate::index::{
-    BM25, Bm25Options, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K, StoredPoint,
-    UpsertMode,
+    BM25, Bm25Options, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K, RRF_WEIGHT_BM25,
+    RRF_WEIGHT_DENSE, StoredPoint, UpsertMode,
 };
 
 pub(super) fn shard_config(spec: &CollectionSpec, on_disk: bool) -> EdgeConfig {
@@ -269,17 +269,19 @@ pub(super) fn search(query: &Query, bm25: &EdgeBm25) -> QueryRequest {
         filter: Some(filter(&query.filter)),
         score_threshold: None,
     };
+    let mut weights = vec![RRF_WEIGHT_DENSE.into()];
     let mut prefetches = vec![ranking(DENSE, VectorInternal::Dense(query.vector.clone()))];
     let words: SparseVector = bm25.embed_query(&query.text);
     // A query of stopwords alone has nothing to say to BM25.
     if !words.indices.is_empty() {
         prefetches.push(ranking(BM25, VectorInternal::Sparse(words)));
+        weights.push(RRF_WEIGHT_BM25.into());
     }
     QueryRequest {
         prefetches,
         query: Some(ScoringQuery::Fusion(Fusion::Rrf {
             k: RRF_K as usize,
-            weights: None,
+            weights: Some(weights),
         })),
         filter: None,
         score_threshold: None,

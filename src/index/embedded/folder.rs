@@ -2,11 +2,12 @@
 //! leaves either whole or undone.
 //!
 //! ```text
-//! DIR/lock                      held by the one process that has DIR open
-//! DIR/aliases.json              {"notes": "notes__1"}
-//! DIR/collections/<name>/elf.json
-//! DIR/collections/<name>/shard/ the engine's own files
-//! DIR/collections/.<anything>   half made or half dropped; swept at opening
+//! DIR/lock                        held by the one process that has DIR open
+//! DIR/aliases.json                {"notes": "notes__1"}
+//! DIR/collections/<name>/elf.json what the engine does not keep
+//! DIR/collections/<name>/journal  updates that the engine has not flushed yet
+//! DIR/collections/<name>/shard/   the engine's own files
+//! DIR/collections/.<anything>     half made or half dropped; swept at opening
 //! ```
 
 use std::collections::BTreeMap;

@@ -4,6 +4,7 @@
 mod collection;
 mod convert;
 mod folder;
+mod journal;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use uuid::Uuid;
 
-use self::collection::{Collection, Failure};
+use self::collection::{Collection, Failure, Update};
 use self::folder::Folder;
 use super::{
     Answer, CollectionInfo, CollectionSpec, Filter, Hit, IndexError, Point, Query, StoredPoint,
@@ -81,15 +82,27 @@ impl Embedded {
             name,
             points.iter().map(|point| point.vector.len()),
         )?;
-        let stemming = collection.clone();
-        // BM25 vectors cost more than the rest and need no order: not on the writer.
-        let operations = self
-            .blocking(move |_| Ok(convert::upserts(points, mode, &stemming.bm25)))
-            .await?;
-        collection
-            .write(operations)
+        // BM25 vectors and the journal's record cost more than the rest and need
+        // no order: not on the writer.
+        let source = collection.clone();
+        let encode = move || Update::new(convert::upserts(points, mode, &source.bm25));
+        let update = tokio::task::spawn_blocking(encode)
             .await
-            .map_err(|failure| self.shared.failed(name, failure))
+            .map_err(|error| self.shared.unavailable(error.to_string()))?;
+        self.write(name, &collection, update).await
+    }
+
+    async fn write(
+        &self,
+        name: &str,
+        collection: &Collection,
+        update: Result<Update, Failure>,
+    ) -> Result<(), IndexError> {
+        let written = match update {
+            Ok(update) => collection.write(update).await,
+            Err(failure) => Err(failure),
+        };
+        written.map_err(|failure| self.shared.failed(name, failure))
     }
 }
 
@@ -346,12 +359,9 @@ impl VectorIndex for Embedded {
 
     fn delete<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, ()> {
         Box::pin(async move {
-            let operations = vec![convert::delete(filter)];
             let found = self.shared.find(collection)?;
-            found
-                .write(operations)
-                .await
-                .map_err(|failure| self.shared.failed(collection, failure))
+            let update = Update::new(vec![convert::delete(filter)]);
+            self.write(collection, &found, update).await
         })
     }
 

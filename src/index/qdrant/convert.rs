@@ -24,8 +24,8 @@ use super::json::{to_json, to_value};
 use crate::config::{self, Quantization};
 use crate::index::payload::FieldIndex;
 use crate::index::{
-    BM25, Bm25Options, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K, StoredPoint,
-    UpsertMode,
+    BM25, Bm25Options, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K, RRF_WEIGHT_BM25,
+    RRF_WEIGHT_DENSE, StoredPoint, UpsertMode,
 };
 
 /// The value of `made_by` in a collection's metadata.
@@ -388,7 +388,9 @@ pub(super) fn search(
             ranking(DENSE, VectorInput::new_dense(query.vector.clone())),
             ranking(BM25, words),
         ])
-        .query(qdrant::Query::new_rrf(RrfBuilder::with_k(RRF_K)))
+        .query(qdrant::Query::new_rrf(
+            RrfBuilder::with_k(RRF_K).weights(vec![RRF_WEIGHT_DENSE, RRF_WEIGHT_BM25]),
+        ))
         .limit(query.limit as u64)
         .with_payload(false)
         .timeout(timeout_secs)

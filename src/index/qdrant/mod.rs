@@ -68,15 +68,8 @@ impl Server {
             .health_check()
             .await
             .map_err(|error| unreachable_at(&settings.url, &engine, error))?;
-        if version(&health.version).is_none_or(|found| found < OLDEST) {
-            let (major, minor) = OLDEST;
-            return Err(IndexError::Refused {
-                engine,
-                reason: format!(
-                    "the server is {}, ELF needs {major}.{minor} or newer (insert-only upserts): update it",
-                    health.version
-                ),
-            });
+        if let Err(reason) = check_version(&health.version) {
+            return Err(IndexError::Refused { engine, reason });
         }
         let engine = format!("qdrant {} at {}", health.version, settings.url);
         Ok(Self {
@@ -272,6 +265,18 @@ fn timeouts(timeout_ms: u64) -> (Duration, u64) {
     (Duration::from_millis(client_ms), server_secs)
 }
 
+/// Whether a server of this version can do what ELF asks of it.
+fn check_version(found: &str) -> Result<(), String> {
+    if version(found).is_some_and(|found| found >= OLDEST) {
+        return Ok(());
+    }
+    let (major, minor) = OLDEST;
+    Err(format!(
+        "the server is version {found:?}, ELF needs {major}.{minor} or newer (for insert-only \
+         upserts): update the server"
+    ))
+}
+
 /// Major and minor of `1.18.3` or `1.19.0-dev`.
 fn version(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.split('.');
@@ -457,6 +462,8 @@ impl VectorIndex for Server {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test may panic")]
+
     use super::*;
 
     #[test]
@@ -470,11 +477,16 @@ mod tests {
     }
 
     #[test]
-    fn versions_compare_as_numbers() {
-        assert_eq!(version("1.18.3"), Some((1, 18)));
-        assert_eq!(version("1.19.0-dev"), Some((1, 19)));
-        assert!(version("1.9.9") < Some(OLDEST));
-        assert!(version("1.17.0") >= Some(OLDEST));
-        assert_eq!(version("unknown"), None);
+    fn an_old_server_is_refused_and_both_versions_named() {
+        for enough in ["1.17.0", "1.18.3", "1.100.0", "1.19.0-dev", "2.0.0"] {
+            assert_eq!(check_version(enough), Ok(()));
+        }
+        for old in ["1.9.9", "1.16.3", "0.99.0", "", "unknown"] {
+            let reason = check_version(old).unwrap_err();
+            assert!(
+                reason.contains(&format!("{old:?}")) && reason.contains("1.17"),
+                "{reason}"
+            );
+        }
     }
 }

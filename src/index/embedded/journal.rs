@@ -1,0 +1,228 @@
+//! The journal of a collection: updates that are answered but not yet flushed.
+//!
+//! A flush of the engine syncs about a hundred files, which takes half a second
+//! on a plain disk. One sync of one file takes a millisecond or two, so an update
+//! is written here first, then applied, then answered; the flush comes when the
+//! journal has grown.
+//!
+//! After a crash the journal is applied again from its beginning, over segments
+//! that may hold any part of it already. That gives the same points: the updates
+//! come in their order, each decides by what the ones before it left, and the
+//! last word on a point is said again.
+//!
+//! A record is `length: u32 LE`, the first 8 bytes of the SHA-256 of what
+//! follows, and `length` bytes of JSON. The first record that does not add up is
+//! the torn end of the last write, which nobody was answered.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use qdrant_edge::UpdateOperation;
+use sha2::{Digest, Sha256};
+
+const LENGTH_BYTES: usize = 4;
+const CHECK_BYTES: usize = 8;
+
+/// An open journal.
+#[derive(Debug)]
+pub(super) struct Journal {
+    file: File,
+    bytes: u64,
+}
+
+/// The record of updates that stand or fall together.
+pub(super) fn record(operations: &[UpdateOperation]) -> io::Result<Vec<u8>> {
+    let json = serde_json::to_vec(operations)?;
+    let length = u32::try_from(json.len()).map_err(io::Error::other)?;
+    let mut record = Vec::with_capacity(LENGTH_BYTES + CHECK_BYTES + json.len());
+    record.extend(length.to_le_bytes());
+    record.extend(check(&json));
+    record.extend(json);
+    Ok(record)
+}
+
+impl Journal {
+    /// Opens the journal, or makes it, and hands every record that is whole to
+    /// `apply`, in order.
+    pub(super) fn open(
+        path: &Path,
+        mut apply: impl FnMut(Vec<UpdateOperation>),
+    ) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        let mut reader = BufReader::new(&file);
+        let mut bytes = 0;
+        while let Some(json) = next(&mut reader)? {
+            bytes += (LENGTH_BYTES + CHECK_BYTES + json.len()) as u64;
+            apply(serde_json::from_slice(&json)?);
+        }
+        let mut journal = Self { file, bytes };
+        journal.cut()?;
+        Ok(journal)
+    }
+
+    /// Appends records. They are on disk when this returns `Ok`; none of them is
+    /// in the journal when it fails.
+    pub(super) fn append<'a>(&mut self, records: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
+        let records: Vec<u8> = records.flatten().copied().collect();
+        if let Err(error) = self
+            .file
+            .write_all(&records)
+            .and_then(|()| self.file.sync_data())
+        {
+            self.cut()?;
+            return Err(error);
+        }
+        self.bytes += records.len() as u64;
+        Ok(())
+    }
+
+    /// Forgets all records: the engine has flushed what they say.
+    pub(super) fn clear(&mut self) -> io::Result<()> {
+        self.bytes = 0;
+        self.cut()?;
+        self.file.sync_all()
+    }
+
+    /// Length of all records.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Drops what lies behind the last whole record.
+    fn cut(&mut self) -> io::Result<()> {
+        self.file.set_len(self.bytes)?;
+        self.file.seek(SeekFrom::Start(self.bytes))?;
+        Ok(())
+    }
+}
+
+/// The next whole record; `None` at the end or at a torn one.
+fn next(reader: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
+    let mut head = [0; LENGTH_BYTES + CHECK_BYTES];
+    if !filled(reader.read_exact(&mut head))? {
+        return Ok(None);
+    }
+    let (length, wanted) = head.split_at(LENGTH_BYTES);
+    let length = u32::from_le_bytes(length.try_into().expect("split there"));
+    let mut json = Vec::new();
+    // Reads what there is: a torn length does not allocate its gigabytes.
+    reader.take(length.into()).read_to_end(&mut json)?;
+    let whole = json.len() == length as usize && check(&json) == wanted;
+    Ok(whole.then_some(json))
+}
+
+fn filled(read: io::Result<()>) -> io::Result<bool> {
+    match read {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn check(json: &[u8]) -> [u8; CHECK_BYTES] {
+    let digest = Sha256::digest(json);
+    std::array::from_fn(|i| digest[i])
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+    use crate::index::embedded::convert;
+    use crate::index::payload::test_payload;
+    use crate::index::{Bm25Options, Filter, Point, UpsertMode};
+
+    fn updates() -> Vec<Vec<UpdateOperation>> {
+        let bm25 = convert::bm25(&Bm25Options::default()).unwrap();
+        let vector = vec![0.1, -1.0 / 3.0, f32::MIN_POSITIVE, 3.402_823_5e38];
+        let point = Point {
+            payload: test_payload(),
+            vector,
+            text: "a pump".into(),
+        };
+        let filter = Filter {
+            note_ids: Some(vec![uuid::Uuid::nil()]),
+            revision_below: Some(7),
+            live_at: Some(test_payload().labels.updated_at),
+            keywords: [("scope".to_owned(), "my team".to_owned())].into(),
+        };
+        vec![
+            convert::upserts(vec![point.clone()], UpsertMode::NotNewer, &bm25),
+            convert::upserts(vec![point], UpsertMode::InsertOnly, &bm25),
+            vec![
+                convert::delete(&filter),
+                convert::delete(&Filter::default()),
+            ],
+        ]
+    }
+
+    fn read(path: &Path) -> Vec<Vec<UpdateOperation>> {
+        let mut found = Vec::new();
+        Journal::open(path, |operations| found.push(operations)).unwrap();
+        found
+    }
+
+    fn write(path: &Path, updates: &[Vec<UpdateOperation>]) {
+        let mut journal = Journal::open(path, |_| {}).unwrap();
+        let records: Vec<_> = updates
+            .iter()
+            .map(|operations| record(operations).unwrap())
+            .collect();
+        journal.append(records.iter().map(Vec::as_slice)).unwrap();
+    }
+
+    #[test]
+    fn updates_come_back_bit_for_bit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        write(&path, &updates());
+        assert_eq!(read(&path), updates());
+    }
+
+    #[test]
+    fn a_torn_end_costs_only_itself_wherever_it_tears() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let updates = updates();
+        write(&path, &updates[..2]);
+        let whole = std::fs::metadata(&path).unwrap().len();
+        write(&path, &updates[2..]);
+        let full = std::fs::read(&path).unwrap();
+        for torn in whole as usize..full.len() {
+            std::fs::write(&path, &full[..torn]).unwrap();
+            assert_eq!(read(&path), updates[..2], "torn at byte {torn}");
+            assert_eq!(
+                std::fs::metadata(&path).unwrap().len(),
+                whole,
+                "the rest is cut off"
+            );
+        }
+        // A block that never reached the disk reads as zeros.
+        let mut zeros = full.clone();
+        zeros[whole as usize + 20..].fill(0);
+        std::fs::write(&path, zeros).unwrap();
+        write(&path, &updates[..1]);
+        assert_eq!(read(&path), [&updates[..2], &updates[..1]].concat());
+    }
+
+    #[test]
+    fn a_cleared_journal_is_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        write(&path, &updates());
+        let mut journal = Journal::open(&path, |_| {}).unwrap();
+        assert!(journal.bytes() > 0);
+        journal.clear().unwrap();
+        let records = record(&updates()[2]).unwrap();
+        journal.append(std::iter::once(records.as_slice())).unwrap();
+        assert_eq!(journal.bytes(), records.len() as u64);
+        assert_eq!(read(&path), updates()[2..]);
+    }
+}

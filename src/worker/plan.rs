@@ -1,0 +1,197 @@
+//! What is to become of a note: decided here, done in `batch`.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::pooled;
+use crate::chunk::{Chunk, Chunker};
+use crate::embed::EmbedError;
+use crate::note::{Note, TextHash, chunk_id};
+use crate::store::{ChunkWrite, NoteWrite};
+
+/// A note, read and cut.
+pub struct Cut {
+    /// The note's id.
+    pub note_id: Uuid,
+    /// `None` when its row is gone.
+    pub note: Option<Note>,
+    /// Whether it is to be found.
+    pub live: bool,
+    /// Its chunks, or why it has none.
+    pub pieces: Result<Vec<Piece>, String>,
+}
+
+/// A chunk before it has its vector.
+#[derive(Clone, Copy)]
+pub struct Piece {
+    /// Where it is.
+    pub chunk: Chunk,
+    /// The hash of its text.
+    pub hash: TextHash,
+}
+
+/// A vector for each text, or why there is none.
+pub type Vectors = HashMap<TextHash, Result<Arc<[f32]>, EmbedError>>;
+
+/// Who is to blame for a note that cannot be written.
+#[derive(Debug, PartialEq)]
+pub enum Blame {
+    /// The provider is away: the note is due as before.
+    Nobody,
+    /// The note: one more failure.
+    Note {
+        /// For `elf dead show`. Never holds the text.
+        reason: String,
+        /// Whether it can never work.
+        permanent: bool,
+    },
+}
+
+/// Cuts a note that is live at `now`; any other has no chunks.
+pub fn cut(chunker: &Chunker, note_id: Uuid, note: Option<Note>, now: DateTime<Utc>) -> Cut {
+    let live = note.as_ref().is_some_and(|n| n.is_live(now));
+    let pieces = match &note {
+        Some(note) if live => pieces(chunker, &note.text),
+        _ => Ok(Vec::new()),
+    };
+    Cut {
+        note_id,
+        note,
+        live,
+        pieces,
+    }
+}
+
+fn pieces(chunker: &Chunker, text: &str) -> Result<Vec<Piece>, String> {
+    let piece = |chunk: Chunk| {
+        let hash = TextHash::of(&text[chunk.start..chunk.end]);
+        Piece { chunk, hash }
+    };
+    // A tokenizer is somebody else's program made from somebody else's file. If
+    // it panics over one text, the other notes of the batch shall not notice.
+    match catch_unwind(AssertUnwindSafe(|| chunker.chunk(text))) {
+        Ok(Ok(chunks)) => Ok(chunks.into_iter().map(piece).collect()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the tokenizer panicked; the log has its message".to_owned()),
+    }
+}
+
+/// What a note is to become. `fixed_tokens` are those of a text without any.
+pub fn write_of<'a>(
+    cut: &'a Cut,
+    vectors: &Vectors,
+    fixed_tokens: usize,
+) -> Result<NoteWrite<'a>, Blame> {
+    let pieces = cut.pieces.as_ref().map_err(|reason| Blame::Note {
+        reason: reason.clone(),
+        // The same text is cut the same way next time.
+        permanent: true,
+    })?;
+    let text = cut.note.as_ref().map_or("", |note| note.text.as_str());
+    let mut chunks = Vec::with_capacity(pieces.len());
+    for (i, piece) in pieces.iter().enumerate() {
+        let Chunk { start, end, .. } = piece.chunk;
+        chunks.push(ChunkWrite {
+            chunk_id: chunk_id(cut.note_id, i as u32),
+            chunk_index: i as u32,
+            start,
+            end,
+            text: &text[start..end],
+            hash: piece.hash,
+            vector: vector_of(piece, vectors, fixed_tokens)?,
+        });
+    }
+    let all: Vec<Arc<[f32]>> = chunks.iter().map(|c| c.vector.clone()).collect();
+    Ok(NoteWrite {
+        note_id: cut.note_id,
+        text_hash: TextHash::of(text),
+        pooled: pooled::mean(&all),
+        chunks,
+        live: cut.live,
+    })
+}
+
+fn vector_of(piece: &Piece, vectors: &Vectors, fixed_tokens: usize) -> Result<Arc<[f32]>, Blame> {
+    let Chunk { start, end, tokens } = piece.chunk;
+    match vectors.get(&piece.hash) {
+        Some(Ok(vector)) => Ok(vector.clone()),
+        Some(Err(EmbedError::Input { reason })) => Err(Blame::Note {
+            reason: format!("its text at {start}..{end} cannot be embedded: {reason}"),
+            permanent: false,
+        }),
+        None if tokens <= fixed_tokens => Err(Blame::Note {
+            reason: format!(
+                "its text at {start}..{end} has no token left after the tokenizer's \
+                 normalisation (control characters only?)"
+            ),
+            permanent: true,
+        }),
+        _ => Err(Blame::Nobody),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one_piece(tokens: usize) -> (Cut, TextHash) {
+        let hash = TextHash::of("text");
+        let chunk = Chunk {
+            start: 0,
+            end: 4,
+            tokens,
+        };
+        let note_id = Uuid::nil();
+        let cut = Cut {
+            note_id,
+            note: None,
+            live: true,
+            pieces: Ok(vec![Piece { chunk, hash }]),
+        };
+        (cut, hash)
+    }
+
+    fn blame_for(error: Option<EmbedError>, tokens: usize) -> Blame {
+        let (cut, hash) = one_piece(tokens);
+        let vectors = error.into_iter().map(|e| (hash, Err(e))).collect();
+        vector_of(&cut.pieces.as_ref().expect("cut")[0], &vectors, 2).expect_err("no vector")
+    }
+
+    #[test]
+    fn an_outage_is_nobodys_fault() {
+        assert_eq!(
+            blame_for(Some(EmbedError::config("wrong key")), 9),
+            Blame::Nobody
+        );
+        assert_eq!(blame_for(Some(EmbedError::failed("503")), 9), Blame::Nobody);
+    }
+
+    #[test]
+    fn a_rejected_text_is_its_notes_fault_and_may_work_later() {
+        let error = EmbedError::Input {
+            reason: "no".into(),
+        };
+        assert!(matches!(
+            blame_for(Some(error), 9),
+            Blame::Note {
+                permanent: false,
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn a_text_without_tokens_can_never_work() {
+        assert!(matches!(
+            blame_for(None, 2),
+            Blame::Note {
+                permanent: true,
+                ..
+            }
+        ));
+    }
+}
