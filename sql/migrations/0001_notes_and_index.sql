@@ -129,13 +129,18 @@ create table note_index_state (
     text_sha256       bytea,
     chunk_count       int not null default 0,
     indexed_at        timestamptz,
+    -- The text that failed last, and how often in a row: a new outbox row for the
+    -- same text is no new chance.
+    failed_sha256     bytea,
+    failures          int not null default 0,
     primary key (note_id, embedding_version)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
 -- Applications need rights on memory_notes alone: the functions run as their owner.
+-- Their search path is set below, because it has to be a literal.
 
 create function elf_note_inserted() returns trigger
-language plpgsql security definer set search_path from current as $$
+language plpgsql security definer as $$
 begin
     insert into indexing_outbox (note_id, op) select note_id, 'UPSERT' from new_rows;
     return null;
@@ -144,7 +149,7 @@ end $$;
 -- Only a change that a search can see is a change: an application may count
 -- hits in a column of its own without indexing the note again.
 create function elf_note_updated() returns trigger
-language plpgsql security definer set search_path from current as $$
+language plpgsql security definer as $$
 begin
     insert into indexing_outbox (note_id, op)
     select n.note_id, 'UPSERT'
@@ -165,14 +170,14 @@ begin
 end $$;
 
 create function elf_note_deleted() returns trigger
-language plpgsql security definer set search_path from current as $$
+language plpgsql security definer as $$
 begin
     insert into indexing_outbox (note_id, op) select note_id, 'DELETE' from old_rows;
     return null;
 end $$;
 
 create function elf_notes_truncated() returns trigger
-language plpgsql security definer set search_path from current as $$
+language plpgsql security definer as $$
 begin
     insert into indexing_outbox (note_id, op) select distinct note_id, 'DELETE' from note_index_state;
     return null;
@@ -187,6 +192,19 @@ create trigger elf_note_deleted after delete on memory_notes
     referencing old table as old_rows for each statement execute function elf_note_deleted();
 create trigger elf_notes_truncated after truncate on memory_notes
     for each statement execute function elf_notes_truncated();
+
+-- pg_temp comes last, and by name: it would be first otherwise, and then whoever may
+-- write a note could put a table of their own in the place of the outbox and have
+-- its triggers run as the owner of these functions.
+do $$
+declare
+    name text;
+begin
+    foreach name in array array['elf_note_inserted', 'elf_note_updated', 'elf_note_deleted',
+                                'elf_notes_truncated'] loop
+        execute format('alter function %I() set search_path = %I, pg_temp', name, current_schema());
+    end loop;
+end $$;
 
 -- Wakes idle workers. Equal notifications of one transaction are sent once, but
 -- a commit that notifies waits for every other one that does: where that hurts,

@@ -3,16 +3,16 @@
 -- $1 version, $2 holder, $3 lease seconds, $4 notes at most, $5 bytes of text at most
 
 -- Walks the due rows in order and jumps over every further row of a note it has
--- picked: ten thousand rows of one note cost one pass, and hide nobody.
+-- picked: ten thousand rows of one note cost one pass, and hide nobody. The lease is
+-- looked up by a scalar subquery, because a join would read all of note_index_state.
 with recursive picks as (
     (select o.note_id, o.available_at, o.outbox_id, 1 as n, array[o.note_id] as seen
        from indexing_outbox o
       where o.status in ('PENDING', 'FAILED')
         and o.available_at <= now()
         and (o.embedding_version = $1 or o.embedding_version is null)
-        and not exists (select from note_index_state s
-                         where s.note_id = o.note_id and s.embedding_version = $1
-                           and s.lease_until > now())
+        and not coalesce((select s.lease_until > now() from note_index_state s
+                           where s.note_id = o.note_id and s.embedding_version = $1), false)
       order by o.available_at, o.outbox_id
       limit 1)
     union all
@@ -26,9 +26,8 @@ with recursive picks as (
                and (o.available_at, o.outbox_id) > (p.available_at, p.outbox_id)
                and (o.embedding_version = $1 or o.embedding_version is null)
                and o.note_id <> all (p.seen)
-               and not exists (select from note_index_state s
-                                where s.note_id = o.note_id and s.embedding_version = $1
-                                  and s.lease_until > now())
+               and not coalesce((select s.lease_until > now() from note_index_state s
+                                  where s.note_id = o.note_id and s.embedding_version = $1), false)
              order by o.available_at, o.outbox_id
              limit 1) next
      where p.n < $4
@@ -57,17 +56,17 @@ leased as (
            holder = excluded.holder
      where (s.lease_until is null or s.lease_until <= now())
        and s.lease_token < excluded.lease_token
-    returning s.note_id, s.lease_token
+    returning s.note_id, s.lease_token, s.failures, s.failed_sha256
 )
 select l.note_id as "note_id!",
        l.lease_token as "lease_token!",
        r.outbox_ids as "outbox_ids!",
-       r.attempts as "attempts!",
+       l.failures as "failures!",
+       l.failed_sha256,
        r.oldest as "oldest!"
   from leased l
  cross join lateral (
         select array_agg(o.outbox_id order by o.created_at, o.outbox_id) as outbox_ids,
-               (array_agg(o.attempts order by o.created_at desc, o.outbox_id desc))[1] as attempts,
                min(o.created_at) as oldest
           from indexing_outbox o
          where o.note_id = l.note_id

@@ -10,4 +10,5 @@ select n.note_id, 'DELETE', $1
    and s.chunk_count > 0
    and not exists (select from indexing_outbox o
                     where o.note_id = n.note_id and o.status in ('PENDING', 'FAILED')
+                      and o.available_at <= now()
                       and (o.embedding_version = $1 or o.embedding_version is null))

@@ -3,5 +3,6 @@ update note_index_state s
    set lease_until = now() + make_interval(secs => $4)
   from (select note_id from note_index_state
          where note_id = any ($3) and embedding_version = $1 and lease_token = $2
+           and lease_until is not null
          order by note_id for update) held
  where s.note_id = held.note_id and s.embedding_version = $1

@@ -1,29 +1,29 @@
--- One failure of a note, unless its lease is over already: its newest row carries the count and the reason, the
--- others say nothing that it does not.
+-- One failure of a note, unless its lease is over already. Its newest row carries the
+-- count and the reason; the others say nothing that it does not.
 -- $1 version, $2 token, $3 note id, $4 outbox ids (the newest last), $5 reason,
--- $6 seconds until the retry, null for a dead letter
+-- $6 seconds until the retry, null for a dead letter, $7 failures of this text so far,
+-- $8 the hash of the text
 with held as (
-    select s.note_id
-      from note_index_state s
+    update note_index_state s
+       set lease_until = null, holder = null, failures = $7, failed_sha256 = $8
      where s.note_id = $3 and s.embedding_version = $1 and s.lease_token = $2
        and s.lease_until is not null
-       for update
+    returning s.note_id
 ),
-released as (
-    update note_index_state s
-       set lease_until = null, holder = null
+failed as (
+    update indexing_outbox o
+       set status = case when $6::double precision is null then 'DEAD' else 'FAILED' end,
+           attempts = $7,
+           last_error = $5,
+           available_at = now() + make_interval(secs => coalesce($6, 0)),
+           updated_at = now()
       from held h
-     where s.note_id = h.note_id and s.embedding_version = $1
+     where o.outbox_id = ($4::uuid[])[cardinality($4::uuid[])]
+    returning o.outbox_id
 ),
+-- Only where the newest row is there to speak for them.
 others as (
-    delete from indexing_outbox o using held h
-     where o.outbox_id = any ($4) and o.outbox_id <> ($4)[cardinality($4)]
+    delete from indexing_outbox o using failed f
+     where o.outbox_id = any ($4::uuid[]) and o.outbox_id <> f.outbox_id
 )
-update indexing_outbox o
-   set status = case when $6::double precision is null then 'DEAD' else 'FAILED' end,
-       attempts = o.attempts + 1,
-       last_error = $5,
-       available_at = now() + make_interval(secs => coalesce($6, 0)),
-       updated_at = now()
-  from held h
- where o.outbox_id = ($4)[cardinality($4)]
+select count(*) > 0 as "counted!" from held

@@ -10,7 +10,7 @@ select count(*) filter (where o.status = 'PENDING' and l.note_id is null) as "pe
        count(*) filter (where o.status = 'FAILED' and l.note_id is null) as "failed!",
        count(*) filter (where o.status = 'DEAD') as "dead!",
        extract(epoch from now() - min(o.created_at)
-               filter (where o.status in ('PENDING', 'FAILED')))::double precision
+               filter (where o.status in ('PENDING', 'FAILED') and o.available_at <= now()))::double precision
            as oldest_pending_secs
   from indexing_outbox o
   left join leased l on l.note_id = o.note_id

@@ -104,7 +104,7 @@ pub struct Qdrant {
     pub quantization: Quantization,
     /// Longest wait for one request.
     pub timeout_ms: u64,
-    /// How texts become BM25 vectors. Changing it takes a rebuild.
+    /// How texts become BM25 vectors. Changing it takes a new collection.
     pub bm25: Bm25Options,
 }
 

@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::{Store, StoreError};
+use crate::note::TextHash;
 
 /// A batch of notes leased to one worker under one token.
 #[derive(Debug, Clone)]
@@ -24,10 +25,24 @@ pub struct Claimed {
     pub note_id: Uuid,
     /// The rows that were committed when the claim was made, the newest last.
     pub outbox_ids: Vec<Uuid>,
-    /// Failures of the newest row so far.
-    pub attempts: i32,
+    /// The text that failed last, and how often in a row; `None` when the last
+    /// attempt was no failure.
+    pub failed: Option<(TextHash, u32)>,
     /// When the oldest row was written.
     pub oldest: DateTime<Utc>,
+}
+
+/// Why and how often a note failed.
+#[derive(Debug, Clone, Copy)]
+pub struct Failure<'a> {
+    /// For `elf dead show`. Never holds the text.
+    pub reason: &'a str,
+    /// The text that failed.
+    pub text: TextHash,
+    /// How often it has, this time included.
+    pub failures: u32,
+    /// What happens now.
+    pub retry: Retry,
 }
 
 /// What happens to a note that failed.
@@ -75,7 +90,9 @@ impl Store {
             .map(|row| Claimed {
                 note_id: row.note_id,
                 outbox_ids: row.outbox_ids,
-                attempts: row.attempts,
+                failed: row
+                    .failed_sha256
+                    .and_then(|hash| Some((TextHash(hash.try_into().ok()?), row.failures as u32))),
                 oldest: row.oldest,
             })
             .collect();
@@ -159,25 +176,26 @@ impl Store {
         version: &str,
         token: i64,
         note: &Claimed,
-        reason: &str,
-        retry: Retry,
+        failure: Failure<'_>,
     ) -> Result<bool, StoreError> {
-        let delay_secs = match retry {
+        let delay_secs = match failure.retry {
             Retry::After(delay) => Some(delay.as_secs_f64()),
             Retry::Never => None,
         };
-        let done = sqlx::query_file!(
+        let counted = sqlx::query_file_scalar!(
             "sql/queries/fail_note.sql",
             version,
             token,
             note.note_id,
             &note.outbox_ids,
-            reason,
-            delay_secs
+            failure.reason,
+            delay_secs,
+            failure.failures as i32,
+            &failure.text.0[..]
         )
-        .execute(&self.pool)
+        .fetch_one(&self.pool)
         .await?;
-        Ok(done.rows_affected() > 0)
+        Ok(counted)
     }
 
     /// Puts notes into the outbox again, whether they have a row or not.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Postgres, Transaction};
 
-pub use claim::{Claim, Claimed, Retry};
+pub use claim::{Claim, Claimed, Failure, Retry};
 pub use commit::{ChunkWrite, Committed, NoteWrite};
 pub use listen::listen;
 pub use notes::{ChunkText, ImportedNote, Selection};
@@ -34,43 +34,60 @@ pub enum StoreError {
     /// Postgres is away, full or busy; the same request may work later.
     #[error("Postgres is unavailable: {0}")]
     Unavailable(String),
-    /// The database is not as this program needs it.
+    /// The database is not as this program needs it, or does not let it in.
     #[error("{0}")]
     Schema(String),
-    /// A statement failed. A bug, or a database that somebody else changed.
-    #[error("Postgres rejected a statement: {0}")]
-    Rejected(#[source] sqlx::Error),
+    /// Postgres does not take what a statement was given.
+    #[error("Postgres rejected what it was given: {0}")]
+    Rejected(String),
 }
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        let passes = match &error {
-            sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::Protocol(_)
-            | sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed => true,
-            sqlx::Error::Database(e) => e.code().is_some_and(|code| is_passing(&code)),
-            _ => false,
+        let sqlx::Error::Database(database) = &error else {
+            // All that is left is the connection, or a type that is not what it was.
+            return Self::Unavailable(error.to_string());
         };
-        if passes {
-            Self::Unavailable(error.to_string())
-        } else {
-            Self::Rejected(error)
+        let message = database.message().to_owned();
+        match blame(&database.code().unwrap_or_default()) {
+            Fault::Data => Self::Rejected(message),
+            Fault::Server => Self::Unavailable(message),
+            Fault::Setup => Self::Schema(format!(
+                "Postgres refuses: {message}; check storage.postgres.dsn, and that its role may \
+                 do what sql/README.md lists"
+            )),
         }
     }
 }
 
-/// Whether an SQLSTATE is a state of the server and not a fault of the statement:
-/// connection exception, transaction rollback (deadlock), insufficient
-/// resources, operator intervention, system error, read-only while failing over,
-/// a transaction that we left idle for too long.
-fn is_passing(sqlstate: &str) -> bool {
-    ["08", "40", "53", "57", "58"]
-        .iter()
-        .any(|class| sqlstate.starts_with(class))
-        || ["25006", "25P03"].contains(&sqlstate)
+/// Who has to change for a statement to succeed.
+#[derive(Debug, PartialEq)]
+enum Fault {
+    /// The values in it.
+    Data,
+    /// The server, and it may do so by itself.
+    Server,
+    /// Whoever set up database, role and rights.
+    Setup,
+}
+
+/// Reads an SQLSTATE, see appendix A of the Postgres manual.
+fn blame(sqlstate: &str) -> Fault {
+    let is_class = |classes: &[&str]| classes.iter().any(|class| sqlstate.starts_with(class));
+    // Data exception, integrity constraint, program limit, raised by a trigger.
+    if is_class(&["22", "23", "54", "P0"]) {
+        return Fault::Data;
+    }
+    // Connection exception, transaction rollback (deadlock), insufficient resources,
+    // operator intervention, system error; lock not available, read-only while
+    // failing over, a transaction that we left idle for too long.
+    let is_passing = is_class(&["08", "40", "53", "57", "58"])
+        || ["55P03", "25006", "25P03"].contains(&sqlstate);
+    if is_passing {
+        Fault::Server
+    } else {
+        Fault::Setup
+    }
 }
 
 impl Store {
@@ -103,5 +120,29 @@ impl Store {
     async fn begin(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
         let begin = "begin; set local idle_in_transaction_session_timeout = '5s'";
         Ok(self.pool.begin_with(begin).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_values_are_a_notes_fault() {
+        assert_eq!(blame("23514"), Fault::Data, "a check of the application's");
+        assert_eq!(
+            blame("P0001"),
+            Fault::Data,
+            "an exception of the application's"
+        );
+        assert_eq!(blame("42501"), Fault::Setup, "no right to the table");
+        assert_eq!(blame("42P01"), Fault::Setup, "no such table");
+        assert_eq!(blame("28P01"), Fault::Setup, "a wrong password");
+        assert_eq!(
+            blame("55P03"),
+            Fault::Server,
+            "a lock that was not to be had"
+        );
+        assert_eq!(blame("40P01"), Fault::Server, "a deadlock");
     }
 }

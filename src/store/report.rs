@@ -89,11 +89,11 @@ impl Store {
 
     /// Makes dead letters due again, all or those with these outbox or note ids.
     pub async fn retry_dead(&self, ids: Option<&[Uuid]>) -> Result<u64, StoreError> {
-        let done = sqlx::query_file!("sql/queries/dead_retry.sql", ids)
-            .execute(&self.pool)
+        let retried = sqlx::query_file_scalar!("sql/queries/dead_retry.sql", ids)
+            .fetch_one(&self.pool)
             .await?;
         sqlx::query("notify elf_outbox").execute(&self.pool).await?;
-        Ok(done.rows_affected())
+        Ok(retried as u64)
     }
 
     /// Deletes dead letters, all or those with these outbox or note ids.

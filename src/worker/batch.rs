@@ -13,7 +13,9 @@ use super::{Report, Shared, Stage, retry};
 use crate::embed::provider::Input;
 use crate::index::{Filter, IndexError, Payload, Point, UpsertMode};
 use crate::note::{Note, TextHash};
-use crate::store::{ChunkWrite, Claim, Claimed, Committed, NoteWrite, Retry, StoreError, Version};
+use crate::store::{
+    ChunkWrite, Claim, Claimed, Committed, Failure, NoteWrite, Retry, StoreError, Version,
+};
 use crate::telemetry;
 
 /// Takes a batch all the way. What cannot be done now is given back; what a note
@@ -25,6 +27,8 @@ pub(super) async fn run(shared: &Arc<Shared>, claim: Claim) {
         // Those that were acked before are not leased any more; this changes nothing for them.
         lease::release(shared, claim.token, &claim.note_ids()).await;
         shared.gate.close(interruption.to_string());
+    } else {
+        shared.gate.worked();
     }
     drop(heartbeat);
 }
@@ -65,8 +69,10 @@ async fn settle(shared: &Arc<Shared>, token: i64, notes: &[Claimed]) -> Result<(
     // A database or a collection that is not as it must be is no note's fault.
     setup::check(&shared.tools).await?;
     if let [only] = notes {
+        // Which text it was is not known; it counts as the same each time.
+        let text = TextHash::of("");
         return Ok(batch
-            .fail(only.note_id, &rejection.to_string(), false)
+            .fail(only.note_id, text, &rejection.to_string(), false)
             .await?);
     }
     let (left, right) = notes.split_at(notes.len() / 2);
@@ -85,7 +91,7 @@ impl Batch<'_> {
         let cuts = self.cut(self.load().await?).await;
         self.shared.reached(Stage::Chunked).await;
 
-        let (vectors, embedded) = self.vectors(&cuts).await?;
+        let (vectors, fresh) = self.vectors(&cuts).await?;
         self.shared.reached(Stage::Embedded).await;
 
         let writes = self.writes(&cuts, &vectors).await?;
@@ -104,14 +110,17 @@ impl Batch<'_> {
         let acked = self.ack(&done, &notes).await?;
         self.shared.reached(Stage::Acked).await;
 
-        let chunks = done.iter().map(|w| w.chunks.len() as u64).sum::<u64>();
-        let embedded = embedded as u64;
-        let reused = chunks.saturating_sub(embedded);
+        let hashes: Vec<&TextHash> = done
+            .iter()
+            .flat_map(|w| &w.chunks)
+            .map(|chunk| &chunk.hash)
+            .collect();
+        let paid = hashes.iter().copied().collect::<HashSet<_>>();
+        let paid = paid.into_iter().filter(|hash| fresh.contains(hash)).count();
         self.shared.totals.add(&Report {
             notes: acked,
-            chunks,
-            embedded,
-            reused,
+            chunks: hashes.len() as u64,
+            reused: (hashes.len() - paid) as u64,
             points,
             ..Report::default()
         });
@@ -142,9 +151,9 @@ impl Batch<'_> {
             .expect("a panic is caught note by note")
     }
 
-    /// A vector, or why there is none, for every text of the batch; and how many
+    /// A vector, or why there is none, for every text of the batch; and which
     /// texts were embedded for it.
-    async fn vectors(&self, cuts: &[Cut]) -> Result<(Vectors, usize), StoreError> {
+    async fn vectors(&self, cuts: &[Cut]) -> Result<(Vectors, HashSet<TextHash>), StoreError> {
         let tools = &self.shared.tools;
         let mut texts: HashMap<TextHash, (&str, usize)> = HashMap::new();
         for cut in cuts {
@@ -156,10 +165,15 @@ impl Batch<'_> {
             }
         }
         let hashes: Vec<TextHash> = texts.keys().copied().collect();
-        let known = tools
+        let mut known = tools
             .store
             .known_vectors(&tools.version.name, &hashes)
             .await?;
+        for hash in &hashes {
+            if let Some(vector) = self.shared.unspent.get(hash) {
+                known.insert(*hash, vector);
+            }
+        }
         let unknown: Vec<(TextHash, (&str, usize))> = texts
             .into_iter()
             .filter(|(hash, (_, tokens))| {
@@ -173,10 +187,23 @@ impl Batch<'_> {
             })
             .collect();
         let outcomes = tools.provider.embed(&inputs).await;
-        let embedded = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
-        let fresh = unknown.iter().map(|(hash, _)| *hash).zip(outcomes);
-        let known = known.into_iter().map(|(hash, vector)| (hash, Ok(vector)));
-        Ok((known.chain(fresh).collect(), embedded))
+        let mut fresh = HashSet::new();
+        let mut vectors: Vectors = known
+            .into_iter()
+            .map(|(hash, vector)| (hash, Ok(vector)))
+            .collect();
+        for ((hash, _), outcome) in unknown.into_iter().zip(outcomes) {
+            if let Ok(vector) = &outcome {
+                self.shared.unspent.keep(hash, vector.clone());
+                fresh.insert(hash);
+            }
+            vectors.insert(hash, outcome);
+        }
+        self.shared.totals.add(&Report {
+            embedded: fresh.len() as u64,
+            ..Report::default()
+        });
+        Ok((vectors, fresh))
     }
 
     /// What can be written. Of the other notes, each is failed or given back.
@@ -192,7 +219,8 @@ impl Batch<'_> {
                 Ok(write) => writes.push(write),
                 Err(Blame::Nobody) => waiting.push(cut.note_id),
                 Err(Blame::Note { reason, permanent }) => {
-                    self.fail(cut.note_id, &reason, permanent).await?;
+                    let text = TextHash::of(cut.note.as_ref().map_or("", |note| &note.text));
+                    self.fail(cut.note_id, text, &reason, permanent).await?;
                 }
             }
         }
@@ -214,6 +242,12 @@ impl Batch<'_> {
         if !held.is_empty() {
             lease::defer(self.shared, self.token, &held).await;
         }
+        let done = writes
+            .iter()
+            .filter(|w| committed.notes.contains(&w.note_id));
+        self.shared
+            .unspent
+            .spend(done.flat_map(|w| &w.chunks).map(|chunk| &chunk.hash));
         Ok(committed)
     }
 
@@ -323,7 +357,14 @@ impl Batch<'_> {
         Ok(acked.len() as u64)
     }
 
-    async fn fail(&self, note_id: Uuid, reason: &str, permanent: bool) -> Result<(), StoreError> {
+    /// Counts a failure of `text` against its note.
+    async fn fail(
+        &self,
+        note_id: Uuid,
+        text: TextHash,
+        reason: &str,
+        permanent: bool,
+    ) -> Result<(), StoreError> {
         let Some(claimed) = self.notes.iter().find(|c| c.note_id == note_id) else {
             return Ok(());
         };
@@ -333,12 +374,22 @@ impl Batch<'_> {
             totals,
             ..
         } = &**self.shared;
-        let failures = claimed.attempts as u32 + 1;
+        let failures = match claimed.failed {
+            Some((same, failures)) if same == text => failures + 1,
+            _ => 1,
+        };
         let retry = retry::after_failure(settings, failures, permanent, rand::random());
+        let failure = Failure {
+            reason,
+            text,
+            failures,
+            retry,
+        };
         let version = &tools.version.name;
+        self.shared.in_flight.settle(self.token, &[note_id]);
         if !tools
             .store
-            .fail(version, self.token, claimed, reason, retry)
+            .fail(version, self.token, claimed, failure)
             .await?
         {
             return Ok(());

@@ -1,6 +1,7 @@
 //! Whether Postgres and the index can be worked with.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use chrono::{DateTime, Utc};
 
@@ -8,6 +9,9 @@ use chrono::{DateTime, Utc};
 #[derive(Debug, Default)]
 pub struct Gate {
     outage: Mutex<Option<Outage>>,
+    /// Closings since a batch went through: what a check finds in order may still
+    /// not let a batch pass, and is then tried less and less often.
+    closings: AtomicU32,
 }
 
 /// A store that is away, or not as it must be.
@@ -27,6 +31,7 @@ impl Gate {
 
     /// Something failed that no note is to blame for: claims pause.
     pub fn close(&self, reason: String) {
+        self.closings.fetch_add(1, Ordering::Relaxed);
         let mut outage = self.lock();
         match &mut *outage {
             None => {
@@ -46,6 +51,16 @@ impl Gate {
             let secs = (Utc::now() - outage.since).num_seconds();
             tracing::info!(secs, "resumed after: {}", outage.reason);
         }
+    }
+
+    /// A batch went through.
+    pub fn worked(&self) {
+        self.closings.store(0, Ordering::Relaxed);
+    }
+
+    /// How often it closed since a batch went through.
+    pub fn closings(&self) -> u32 {
+        self.closings.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Outage>> {

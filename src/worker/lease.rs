@@ -1,6 +1,6 @@
 //! Keeping leases alive while a batch is on its way, and giving them back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,10 +13,11 @@ use crate::store::Claim;
 /// How long a note is left alone that an application is deleting.
 const DEFERRED: Duration = Duration::from_millis(500);
 
-/// The leases of the batches in flight, by token.
+/// The notes of the batches in flight that are not settled yet, by token: those
+/// whose leases are kept alive, and given back in the end.
 #[derive(Debug, Default)]
 pub struct InFlight {
-    claims: Mutex<HashMap<i64, Vec<Uuid>>>,
+    claims: Mutex<HashMap<i64, HashSet<Uuid>>>,
 }
 
 impl InFlight {
@@ -24,11 +25,29 @@ impl InFlight {
     pub async fn release_all(&self, shared: &Shared) {
         let claims = std::mem::take(&mut *self.lock());
         for (token, notes) in claims {
-            release(shared, token, &notes).await;
+            release(shared, token, &Vec::from_iter(notes)).await;
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<i64, Vec<Uuid>>> {
+    /// These have their outcome: a heartbeat would only lease them to nobody.
+    pub fn settle(&self, token: i64, notes: &[Uuid]) {
+        if let Some(unsettled) = self.lock().get_mut(&token) {
+            notes.iter().for_each(|note| {
+                unsettled.remove(note);
+            });
+        }
+    }
+
+    fn unsettled(&self, token: i64) -> Vec<Uuid> {
+        self.lock()
+            .get(&token)
+            .into_iter()
+            .flatten()
+            .copied()
+            .collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<i64, HashSet<Uuid>>> {
         self.claims
             .lock()
             .expect("nobody panics while holding the leases")
@@ -45,8 +64,11 @@ pub struct Heartbeat {
 impl Heartbeat {
     /// Begins to extend the leases of `claim`, three times per lease.
     pub fn start(shared: &Arc<Shared>, claim: &Claim) -> Self {
-        let (token, notes) = (claim.token, claim.note_ids());
-        shared.in_flight.lock().insert(token, notes.clone());
+        let token = claim.token;
+        shared
+            .in_flight
+            .lock()
+            .insert(token, claim.note_ids().into_iter().collect());
         let beating = tokio::spawn({
             let shared = shared.clone();
             async move {
@@ -54,6 +76,7 @@ impl Heartbeat {
                 loop {
                     tokio::time::sleep(lease / 3).await;
                     let version = &shared.tools.version.name;
+                    let notes = shared.in_flight.unsettled(token);
                     let beat = shared
                         .tools
                         .store
@@ -82,6 +105,7 @@ impl Drop for Heartbeat {
 
 /// Gives leases back. When that fails they run out by themselves.
 pub async fn release(shared: &Shared, token: i64, notes: &[Uuid]) {
+    shared.in_flight.settle(token, notes);
     let version = &shared.tools.version.name;
     if let Err(error) = shared.tools.store.release(version, token, notes).await {
         tracing::debug!(%error, token, "could not give leases back; they will run out");
@@ -91,6 +115,7 @@ pub async fn release(shared: &Shared, token: i64, notes: &[Uuid]) {
 /// Leaves notes alone for a moment that somebody else holds: given back at once,
 /// they would be claimed at once, again and again.
 pub async fn defer(shared: &Shared, token: i64, notes: &[Uuid]) {
+    shared.in_flight.settle(token, notes);
     let version = &shared.tools.version.name;
     let store = &shared.tools.store;
     if let Err(error) = store.extend(version, token, notes, DEFERRED).await {

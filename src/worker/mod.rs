@@ -10,6 +10,7 @@ mod retry;
 mod setup;
 mod sweep;
 mod totals;
+mod unspent;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,6 +71,7 @@ struct Shared {
     gate: Gate,
     totals: Totals,
     in_flight: lease::InFlight,
+    unspent: unspent::Unspent,
     breakpoint: Option<Breakpoint>,
 }
 
@@ -99,7 +101,7 @@ pub type Breakpoint = Arc<dyn Fn(Stage) -> BoxFuture<'static, ()> + Send + Sync>
 /// Why a worker stopped before it was told to.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// `--once` does not wait for an outage to end.
+    /// `--once` does not wait for long for an outage to end.
     #[error("{0}; what is left stays in the outbox, run again when it is back")]
     Outage(String),
 }
@@ -116,6 +118,7 @@ impl Worker {
             gate: Gate::default(),
             totals: Totals::default(),
             in_flight: lease::InFlight::default(),
+            unspent: unspent::Unspent::default(),
             breakpoint: None,
         };
         Self {
@@ -186,10 +189,11 @@ impl Worker {
                 () = stop.cancelled() => return Ok(()),
                 permit = permits.clone().acquire_owned() => permit.expect("nobody closes the semaphore"),
             };
-            if drain.is_some()
-                && let Some(reason) = shared.outage()
-            {
-                return Err(WorkerError::Outage(reason));
+            if drain.is_some() {
+                tokio::select! {
+                    () = stop.cancelled() => return Ok(()),
+                    waited = shared.patience() => waited?,
+                }
             }
             tokio::select! {
                 biased;
@@ -274,14 +278,25 @@ impl Shared {
 
     /// Returns at once unless a store is away, else when it is back.
     async fn recovered(&self) {
-        let mut attempt = 0;
         while self.gate.outage().is_some() {
-            tokio::time::sleep(retry::pause(&self.settings, attempt)).await;
-            attempt += 1;
+            tokio::time::sleep(retry::pause(&self.settings, self.gate.closings())).await;
             match setup::check(&self.tools).await {
                 Ok(()) => self.gate.open(),
                 Err(error) => self.gate.close(error.to_string()),
             }
+        }
+    }
+
+    /// Waits as long as a stop would for an outage to end; the reason if it does not.
+    async fn patience(&self) -> Result<(), WorkerError> {
+        let both = async {
+            self.tools.provider.ready().await;
+            self.recovered().await;
+        };
+        let grace = Duration::from_secs(self.settings.grace_secs.into());
+        match (tokio::time::timeout(grace, both).await, self.outage()) {
+            (Err(_), Some(reason)) => Err(WorkerError::Outage(reason)),
+            _ => Ok(()),
         }
     }
 

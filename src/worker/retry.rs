@@ -22,9 +22,8 @@ pub fn after_failure(
     Retry::After(backoff::delay(failures, base, max, jitter))
 }
 
-/// How long to leave a store alone that is away, before looking for the
-/// `attempt`-th time (the first is 0).
-pub fn pause(settings: &config::Worker, attempt: u32) -> Duration {
+/// How long to leave a store alone that has been away `closings` times in a row.
+pub fn pause(settings: &config::Worker, closings: u32) -> Duration {
     let base = Duration::from_millis(settings.backoff_base_ms.min(1_000));
-    backoff::delay(attempt + 1, base, Duration::from_secs(15), rand::random())
+    backoff::delay(closings, base, Duration::from_secs(15), rand::random())
 }

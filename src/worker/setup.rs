@@ -1,10 +1,16 @@
 //! Making sure, before the first claim and after every outage, that database,
 //! index and configuration belong together.
 
+use std::time::Duration;
+
 use super::Tools;
 use crate::index::{CollectionInfo, CollectionSpec, IndexError};
 use crate::store::{Selection, Store, StoreError, Version};
 use crate::version::differences;
+
+/// How often, and how long apart, an engine that does not answer is asked again.
+const MOST_TRIES: u32 = 10;
+const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
 /// Why a worker cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +65,20 @@ fn must_be(active: &Version, version: &Version) -> Result<(), SetupError> {
 /// lost comes back from Postgres: every note is put into the outbox, and none is
 /// embedded again.
 pub async fn check(tools: &Tools) -> Result<(), SetupError> {
+    let mut tries = 0;
+    loop {
+        match check_once(tools).await {
+            // A collection that another worker is making this moment is not quite there.
+            Err(SetupError::Index(IndexError::Unavailable { .. })) if tries < MOST_TRIES => {
+                tries += 1;
+                tokio::time::sleep(BETWEEN_TRIES).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn check_once(tools: &Tools) -> Result<(), SetupError> {
     tools.store.ping().await?;
     let registered = tools.store.collections(&tools.version.name).await?;
     let collection = match registered.into_iter().next() {
@@ -106,8 +126,15 @@ async fn refuse_foreign(tools: &Tools) -> Result<(), SetupError> {
             .await?
             .map(|_| "a collection".to_owned()),
     };
+    // Another worker may have been faster than our look at the database.
+    let registered = !tools
+        .store
+        .collections(&tools.version.name)
+        .await?
+        .is_empty();
     match taken {
         None => Ok(()),
+        Some(_) if registered => Ok(()),
         Some(what) => Err(SetupError::Mismatch(format!(
             "{:?} is {what} in the vector engine already, and this database knows nothing of it: \
              choose another storage.qdrant.collection",

@@ -201,7 +201,7 @@ impl Shared {
             None => Ok(()),
             Some(dim) => Err(self.refused(format!(
                 "{name:?}: vector dimension {dim} instead of {expected}; the collection holds vectors of another model: \
-                 `elf reindex` makes a collection for the new one"
+                 give this one a storage.qdrant.collection of its own"
             ))),
         }
     }

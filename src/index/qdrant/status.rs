@@ -68,7 +68,7 @@ fn from_status(engine: &str, name: &str, code: i32, message: &str) -> IndexError
             "the server is too old or storage.qdrant.url is not its gRPC port (usually 6334)"
         }
         INVALID_ARGUMENT if message.to_lowercase().contains("dimension") => {
-            "the collection holds vectors of another model: `elf reindex` makes a collection for the new one"
+            "the collection holds vectors of another model: give this one a storage.qdrant.collection of its own"
         }
         INVALID_ARGUMENT | FAILED_PRECONDITION | OUT_OF_RANGE | ALREADY_EXISTS => {
             "the collection or the server's limits do not allow this request"
@@ -132,7 +132,7 @@ mod tests {
             (
                 3,
                 "Vector dimension error: expected dim: 4, got 3",
-                "elf reindex",
+                "storage.qdrant.collection",
             ),
             (12, "unknown service", "6334"),
         ] {

@@ -1,0 +1,99 @@
+//! Vectors that are paid for and not yet in Postgres.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::note::TextHash;
+
+/// Memory for them, in floats: 64 MB.
+const MOST_FLOATS: usize = 16 << 20;
+
+/// Remembers vectors from their embedding to their commit. When a note has to be
+/// given back halfway, because the provider went away after some of its requests
+/// or because an application holds its row, the next attempt pays for the rest
+/// only. The oldest are forgotten when there are too many.
+#[derive(Debug, Default)]
+pub struct Unspent {
+    vectors: Mutex<Vectors>,
+}
+
+#[derive(Debug, Default)]
+struct Vectors {
+    by_hash: HashMap<TextHash, Arc<[f32]>>,
+    /// The order they came in; may name some that are gone.
+    order: VecDeque<TextHash>,
+    floats: usize,
+}
+
+impl Unspent {
+    /// The vector of a text, if it has been paid for.
+    pub fn get(&self, hash: &TextHash) -> Option<Arc<[f32]>> {
+        self.lock().by_hash.get(hash).cloned()
+    }
+
+    /// Remembers a vector.
+    pub fn keep(&self, hash: TextHash, vector: Arc<[f32]>) {
+        let mut kept = self.lock();
+        kept.floats += vector.len();
+        match kept.by_hash.insert(hash, vector) {
+            Some(same) => kept.floats -= same.len(),
+            None => kept.order.push_back(hash),
+        }
+        while kept.floats > MOST_FLOATS {
+            let Some(oldest) = kept.order.pop_front() else {
+                break;
+            };
+            kept.forget(&oldest);
+        }
+    }
+
+    /// Forgets vectors that Postgres has now.
+    pub fn spend<'a>(&self, hashes: impl Iterator<Item = &'a TextHash>) {
+        let mut kept = self.lock();
+        hashes.for_each(|hash| kept.forget(hash));
+        if kept.by_hash.is_empty() {
+            kept.order.clear();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vectors> {
+        self.vectors
+            .lock()
+            .expect("nobody panics while holding them")
+    }
+}
+
+impl Vectors {
+    fn forget(&mut self, hash: &TextHash) {
+        if let Some(vector) = self.by_hash.remove(hash) {
+            self.floats -= vector.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_committed_is_forgotten_and_the_rest_is_not() {
+        let (one, two) = (TextHash::of("one"), TextHash::of("two"));
+        let unspent = Unspent::default();
+        unspent.keep(one, Arc::new([1.0]));
+        unspent.keep(two, Arc::new([2.0]));
+        unspent.spend([one].iter());
+        assert_eq!(unspent.get(&one), None);
+        assert_eq!(unspent.get(&two).as_deref(), Some(&[2.0f32][..]));
+    }
+
+    #[test]
+    fn the_oldest_go_when_there_are_too_many() {
+        let unspent = Unspent::default();
+        let half: Arc<[f32]> = vec![0.0; MOST_FLOATS / 2].into();
+        for text in ["a", "b", "c"] {
+            unspent.keep(TextHash::of(text), half.clone());
+        }
+        assert!(unspent.get(&TextHash::of("a")).is_none());
+        assert!(unspent.get(&TextHash::of("c")).is_some());
+    }
+}
