@@ -247,6 +247,35 @@ async fn the_trigger_follows_every_kind_of_statement() {
     assert_eq!(take_outbox(&mut db).await, "UPSERT 1");
 }
 
+/// The trigger functions run as their owner: a table of the same name in the
+/// application's own temporary schema must not come in between.
+#[tokio::test]
+async fn an_application_cannot_put_its_own_table_in_the_place_of_the_outbox() {
+    let site = Site::start().await;
+    let mut db = site.connect().await;
+    let role = format!("elf_test_{}", Uuid::new_v4().simple());
+    let mut tx = db.begin().await.unwrap();
+    execute(
+        &mut tx,
+        &format!(
+            "create role {role};
+             grant select, insert on memory_notes to {role};
+             set local role {role};
+             create temp table indexing_outbox (note_id uuid, op text, who text default current_user);
+             create temp table note_index_state (note_id uuid);
+             grant all on pg_temp.indexing_outbox, pg_temp.note_index_state to public;
+             insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+             values ('t', 'p', 'a', 's', 'n', 'one');
+             reset role;
+             set local search_path = public, pg_temp"
+        ),
+    )
+    .await;
+    assert_eq!(count(&mut tx, "pg_temp.indexing_outbox").await, 0);
+    assert_eq!(take_outbox(&mut tx).await, "UPSERT 1");
+    tx.rollback().await.unwrap();
+}
+
 #[tokio::test]
 async fn an_application_needs_rights_on_its_notes_alone() {
     let site = Site::start().await;

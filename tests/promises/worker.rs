@@ -786,3 +786,118 @@ async fn a_note_of_ten_megabytes_is_work_and_no_crash() {
     assert!(report.chunks > 3_000, "{report:?}");
     h.assert_converged().await;
 }
+
+#[tokio::test]
+async fn a_note_of_many_requests_pays_for_each_text_once_though_some_requests_fail() {
+    let few = "timeout_ms = 2000\nmax_batch_inputs = 4\nconcurrency = 1";
+    let h = Harness::start_with(|toml| toml.replace("timeout_ms = 2000", few)).await;
+    h.insert(&sentences(60, "a provider with moods")).await;
+    use Behaviour::{Embed, Status};
+    h.provider
+        .script([Embed, Embed, Status(429), Embed, Embed, Status(429)]);
+    let (_, stop, running) = spawn(h.worker());
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    stop.cancel();
+    running.await.unwrap();
+    h.assert_converged().await;
+    let chunks = h.count("memory_note_chunks").await as usize;
+    assert!(chunks > 12, "several requests");
+    // The texts of the two requests that were refused came twice.
+    let sent = h.provider.texts_seen().len();
+    assert!(
+        sent <= chunks + 8,
+        "{sent} texts were sent for {chunks} chunks"
+    );
+}
+
+#[tokio::test]
+async fn a_note_that_an_application_holds_is_embedded_once() {
+    let h = Harness::start().await;
+    let note = h.insert("held for update").await;
+    let mut application = PgConnection::connect(&h.database.url()).await.unwrap();
+    let mut transaction = application.begin().await.unwrap();
+    sqlx::query("select from memory_notes where note_id = $1 for update")
+        .bind(note)
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    let (_, stop, running) = spawn(h.worker());
+    // Three claims have come and gone.
+    eventually(async || {
+        let claims: i64 = sqlx::query_scalar("select last_value from elf_lease_token")
+            .fetch_one(&h.pool)
+            .await
+            .unwrap();
+        h.count("note_index_state").await == 1 && claims > 3
+    })
+    .await;
+    transaction.commit().await.unwrap();
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    stop.cancel();
+    running.await.unwrap();
+    h.assert_converged().await;
+    assert_eq!(h.provider.texts_seen(), ["held for update"]);
+}
+
+#[tokio::test]
+async fn touching_a_poison_note_buys_it_no_time() {
+    let h = Harness::start().await;
+    h.provider.poison("arsenic", Behaviour::Status(400));
+    let note = h.insert("a spoon of arsenic").await;
+    for i in 0..3 {
+        h.insert(&format!("wholesome {i}")).await;
+        h.drain().await;
+        h.execute(
+            "update memory_notes set scope = $2 where note_id = $1",
+            note,
+            &format!("s{i}"),
+        )
+        .await;
+    }
+    let report = h.settle().await;
+    let tries = h
+        .provider
+        .texts_seen()
+        .iter()
+        .filter(|text| text.contains("arsenic"))
+        .count();
+    assert_eq!(
+        h.count("indexing_outbox where status = 'DEAD'").await,
+        1,
+        "{report:?}"
+    );
+    assert_eq!(h.points_of(note).await, 0);
+    let attempts: i32 = sqlx::query_scalar("select attempts from indexing_outbox")
+        .fetch_one(&h.pool)
+        .await
+        .unwrap();
+    assert!(attempts >= 3, "{attempts} attempts, {tries} tries");
+
+    h.edit(note, "a spoon of sugar").await;
+    h.drain().await;
+    h.assert_converged().await;
+}
+
+#[tokio::test]
+async fn a_row_for_later_does_not_keep_an_expired_note_alive() {
+    let h = Harness::start().await;
+    let note = h.insert("to be gone soon").await;
+    h.drain().await;
+    sqlx::query("insert into indexing_outbox (note_id, available_at) values ($1, now() + interval '1 hour')")
+        .bind(note)
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    // As if the time had come by itself: nobody tells the outbox.
+    sqlx::raw_sql(
+        "alter table memory_notes disable trigger user;
+         update memory_notes set expires_at = now();
+         alter table memory_notes enable trigger user",
+    )
+    .execute(&h.pool)
+    .await
+    .unwrap();
+    h.drain().await;
+    assert_eq!(h.points_of(note).await, 0);
+    h.assert_converged().await;
+}

@@ -70,22 +70,31 @@ backoff_max_ms = 5
     )
 }
 
-fn config(site: &Site) -> Config {
-    Config::parse(&site.toml(), "elf.toml", &|_| None).unwrap()
+fn config(toml: &str) -> Config {
+    Config::parse(toml, "elf.toml", &|_| None).unwrap()
 }
 
 impl Harness {
     pub async fn start() -> Self {
+        Self::start_with(|toml| toml).await
+    }
+
+    /// With another `elf.toml` than [`elf_toml`] makes.
+    pub async fn start_with(change: impl FnOnce(String) -> String) -> Self {
         let site = Site::empty().await;
-        let config = config(&site);
+        let config = config(&change(site.toml()));
         let store = parts::store(&config).await.unwrap();
         store.migrate().await.unwrap();
-        Self::over(site).await
+        Self::with(site, config).await
     }
 
     /// Looks into a site, whose index no other process may have open.
     pub async fn over(site: Site) -> Self {
-        let config = config(&site);
+        let config = config(&site.toml());
+        Self::with(site, config).await
+    }
+
+    async fn with(site: Site, config: Config) -> Self {
         let tools = parts::tools(&config).await.unwrap();
         worker::prepare(&tools.store, &tools.version).await.unwrap();
         worker::check(&tools).await.unwrap();
