@@ -138,7 +138,7 @@ async fn check_notes_table(conn: &mut PgConnection) -> Result<(), StoreError> {
     .fetch_one(&mut *conn)
     .await?;
     if !unique {
-        problems.push("note_id is not the primary key".into());
+        problems.push("note_id is neither the primary key nor unique by itself".into());
     }
     if problems.is_empty() {
         return Ok(());

@@ -86,7 +86,7 @@ async fn a_notes_table_that_lacks_something_is_described_and_left_alone() {
         "updated_at (timestamp with time zone) is missing",
         "status is integer, not text",
         "expires_at is date, not timestamp with time zone",
-        "note_id is not the primary key",
+        "note_id is neither the primary key nor unique by itself",
     ]);
     let relations = "pg_class c join pg_namespace n on n.oid = c.relnamespace
                      where n.nspname = 'public' and c.relname <> 'memory_notes'";
