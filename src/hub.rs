@@ -584,7 +584,7 @@ mod tests {
             "/absent/model",
             "a/b/c",
             "",
-            "../model",
+            "../no-such-model",
             "org/",
             "name with space",
         ] {

@@ -282,16 +282,24 @@ fn qdrant_url(text: &str) -> Result<(), Refusal> {
         Some(folder) => holds(!folder.is_empty(), || {
             "must name a folder: embedded:DIR".to_owned()
         }),
-        None => http_url(text)
-            .map_err(|_| "must be http://HOST:PORT, https://HOST:PORT or embedded:DIR".to_owned()),
+        None if !text.starts_with("http") => {
+            Err("must be http://HOST:PORT, https://HOST:PORT or embedded:DIR".to_owned())
+        }
+        None => http_url(text),
     }
 }
 
 /// Says nothing of the URL itself: it may hold a password.
 fn http_url(text: &str) -> Result<(), Refusal> {
-    let http = Url::parse(text)
-        .is_ok_and(|url| ["http", "https"].contains(&url.scheme()) && url.has_host());
-    holds(http, || "must be http://HOST or https://HOST".to_owned())
+    let url = Url::parse(text)
+        .ok()
+        .filter(|url| ["http", "https"].contains(&url.scheme()) && url.has_host())
+        .ok_or("must be http://HOST or https://HOST")?;
+    // A URL is printed in messages; a secret has a key that is not.
+    let is_open = url.username().is_empty() && url.password().is_none() && url.query().is_none();
+    holds(is_open, || {
+        "must hold no user, password or query: give a secret as api_key or in headers".to_owned()
+    })
 }
 
 fn absolute_path(text: &str) -> Result<(), Refusal> {

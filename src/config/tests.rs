@@ -572,3 +572,21 @@ fn the_example_has_every_key_with_its_default() {
         .replace("env:QDRANT_API_KEY", "key");
     read(&all, &env).0.unwrap();
 }
+
+#[test]
+fn a_secret_in_a_url_is_refused_because_urls_are_printed() {
+    for (key, url) in [
+        ("api_base", "https://user:pw@embed.example"),
+        ("api_base", "https://embed.example/?key=pw"),
+    ] {
+        let text = format!(
+            "[storage.postgres]\ndsn = \"postgres://h/d\"\n[storage.qdrant]\nurl = \"embedded:x\"\n\
+             [providers.embedding]\n{key} = {url:?}\n"
+        );
+        let error = Config::parse(&text, "elf.toml", &|_| None)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("no user, password or query"), "{error}");
+        assert!(!error.contains("pw"), "{error}");
+    }
+}

@@ -163,11 +163,15 @@ mod tests {
 
     #[test]
     fn an_outage_is_nobodys_fault() {
-        assert_eq!(
-            blame_for(Some(EmbedError::config("wrong key")), 9),
-            Blame::Nobody
-        );
-        assert_eq!(blame_for(Some(EmbedError::failed("503")), 9), Blame::Nobody);
+        let reason = || "not now".to_owned();
+        let away = EmbedError::Unavailable {
+            reason: reason(),
+            retry_after: None,
+            perhaps_input: false,
+        };
+        let refused = EmbedError::Config { reason: reason() };
+        assert_eq!(blame_for(Some(away), 9), Blame::Nobody);
+        assert_eq!(blame_for(Some(refused), 9), Blame::Nobody);
     }
 
     #[test]
