@@ -74,7 +74,7 @@ pub fn differences(database: &Version, config: &Version) -> Vec<String> {
         .filter(|key| theirs.get(*key) != ours.get(*key))
         .map(|key| {
             format!(
-                "{key} is {} in elf.toml, {} in the database",
+                "{key} is {} in the configuration, {} in the database",
                 show(ours.get(key)),
                 show(theirs.get(key))
             )

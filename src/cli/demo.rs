@@ -24,7 +24,7 @@ const DATABASE: &str = "elf_demo";
 /// What the demo looks for, and why it is interesting.
 const SEARCHES: &[(&str, &str)] = &[
     ("by meaning; no note has the word", "insomnia"),
-    ("by meaning; no note has the word", "vegetarian recipe"),
+    ("by meaning; no note has the word", "vegetarian"),
     ("by meaning", "database server ran out of storage"),
     ("by exact word", "Quillfeather"),
     ("by exact word", "ERR-4417"),
@@ -81,6 +81,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let searcher = parts::searcher(&tools, &config);
     let index = tools.index.clone();
     let collection = tools.alias.clone();
+    print("cutting, embedding and writing them; a small model on a few cores takes half a minute")?;
     let report = drain(&tools, &config, notes).await?;
     print(&counts(&report))?;
     let points = index.count(&collection, &Filter::default()).await?;

@@ -198,7 +198,7 @@ fn find_texts(folder: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
         // A link to a folder above would never end.
         if path.is_dir() && !path.is_symlink() {
             find_texts(&path, found)?;
-        } else if is_text(&path) {
+        } else if is_text(&path) && path.is_file() {
             found.push(path);
         }
     }

@@ -15,6 +15,7 @@ use crate::worker;
 #[derive(clap::Args)]
 pub struct Args {
     /// What to look for
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     query: String,
     /// How many chunks
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]

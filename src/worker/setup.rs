@@ -51,7 +51,7 @@ fn must_be(active: &Version, version: &Version) -> Result<(), SetupError> {
         return Ok(());
     }
     Err(SetupError::Mismatch(format!(
-        "the database is indexed under the embedding version {}, and elf.toml asks for {}: {}. \
+        "the database is indexed under the embedding version {}, and the configuration asks for {}: {}. \
          Vectors of two versions cannot be mixed: put the setting back, or index into a database \
          and collection of its own",
         active.name,

@@ -5,7 +5,7 @@ use std::path::Path;
 use sqlx::AssertSqlSafe;
 
 use crate::support::harness::model;
-use crate::support::site::{Done, Site, run};
+use crate::support::site::{Site, run};
 use tokio::process::Command;
 
 /// The contents of every fenced block of `language`, in order.
@@ -68,7 +68,7 @@ async fn the_commands_of_the_readme_work_in_their_order() {
     let site = fresh().await;
     let mut said = Vec::new();
     for block in blocks("README.md", "sh") {
-        let done: Done = run(shell(&site, &block), b"").await;
+        let done: crate::support::site::Done = run(shell(&site, &block), b"").await;
         assert_eq!(done.code, Some(0), "{block}\n{done:?}");
         said.push(done.stdout);
     }

@@ -285,13 +285,13 @@ fn version(text: &str) -> Option<(u32, u32)> {
 
 /// The first request failed: say so, and which port to try.
 fn unreachable_at(url: &str, engine: &str, error: QdrantError) -> IndexError {
-    let error = status::classify(engine, "", error);
-    match error {
+    match status::classify(engine, "", error) {
         IndexError::Unavailable { engine, reason }
-            if url.trim_end_matches('/').ends_with(":6333") =>
+            if !url.trim_end_matches('/').ends_with(":6334") =>
         {
             let reason = format!(
-                "{reason}; 6333 is the port of its REST interface, gRPC is usually on 6334 (storage.qdrant.url)"
+                "{reason}; storage.qdrant.url must name the server's gRPC port, usually 6334 \
+                 (6333 is the one for REST)"
             );
             IndexError::Unavailable { engine, reason }
         }

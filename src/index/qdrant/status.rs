@@ -78,7 +78,7 @@ fn from_status(engine: &str, name: &str, code: i32, message: &str) -> IndexError
         _ => {
             return IndexError::Unavailable {
                 engine,
-                reason: message.into(),
+                reason: readable(message).into(),
             };
         }
     };
@@ -90,6 +90,18 @@ fn from_status(engine: &str, name: &str, code: i32, message: &str) -> IndexError
     IndexError::Refused {
         engine,
         reason: format!("{subject}{message}; {advice}"),
+    }
+}
+
+/// What the system said, out of the debug form of an error that the client puts
+/// into its message when it cannot connect.
+fn readable(message: &str) -> &str {
+    let said = message
+        .split_once("Os { ")
+        .and_then(|(_, os)| os.split_once("message: \""));
+    match said.and_then(|(_, text)| text.split_once('"')) {
+        Some((text, _)) => text,
+        None => message,
     }
 }
 
@@ -142,5 +154,14 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn a_refused_connection_is_said_in_words() {
+        let message = "Failed to connect to http://127.0.0.1:6399/: tonic::transport::Error(Transport, \
+            ConnectError(ConnectError(\"tcp connect error\", 127.0.0.1:6399, Os { code: 111, \
+            kind: ConnectionRefused, message: \"Connection refused\" })))";
+        assert_eq!(readable(message), "Connection refused");
+        assert_eq!(readable("busy"), "busy");
     }
 }
