@@ -32,7 +32,7 @@ demo: setup
 	@$(WITH_DATABASE) ELF_DEMO_MODEL=$(MODEL) ELF_DEMO_DIR=.elf/demo $(CARGO) run --quiet -- demo
 
 test: setup
-	$(WITH_DATABASE) $(CARGO) test
+	$(WITH_DATABASE) $(CARGO) test --no-fail-fast
 
 lint:
 	$(CARGO) fmt --check

@@ -114,7 +114,7 @@ fn a_broken_collection_is_named_with_what_to_do() {
         .unwrap()
         .to_string();
     assert!(
-        error.contains("notes__1") && error.contains("elf rebuild"),
+        error.contains("notes__1") && error.contains("elf worker"),
         "{error}"
     );
 }
