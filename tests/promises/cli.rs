@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
-use crate::support::harness::{self, sentences};
+use crate::support::harness::sentences;
 use crate::support::site::{Done, Site, elf, run};
 
 /// Every command and subcommand.
@@ -649,7 +649,7 @@ async fn chunks_beyond_the_window_of_the_model_are_refused() {
     site.configure(&format!("api_base = \"{provider}\"\n"), "");
     site.configure(
         "model = \"test\"",
-        &format!("model = \"{}\"", harness::model().display()),
+        &format!("model = \"{}\"", crate::support::harness::model().display()),
     );
     site.configure("max_tokens = 32", "max_tokens = 257");
     for args in [&["worker", "--once"][..], &["worker"], &["search", "word"]] {
