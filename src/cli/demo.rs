@@ -24,7 +24,7 @@ const DATABASE: &str = "elf_demo";
 /// What the demo looks for, and why it is interesting.
 const SEARCHES: &[(&str, &str)] = &[
     ("by meaning; no note has the word", "insomnia"),
-    ("by meaning; no note has the word", "vegetarian"),
+    ("by meaning; no note says vegetarian", "vegetarian supper"),
     ("by meaning", "database server ran out of storage"),
     ("by exact word", "Quillfeather"),
     ("by exact word", "ERR-4417"),
