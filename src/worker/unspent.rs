@@ -51,9 +51,7 @@ impl Unspent {
     pub fn spend<'a>(&self, hashes: impl Iterator<Item = &'a TextHash>) {
         let mut kept = self.lock();
         hashes.for_each(|hash| kept.forget(hash));
-        if kept.by_hash.is_empty() {
-            kept.order.clear();
-        }
+        kept.tidy();
     }
 
     fn lock(&self) -> MutexGuard<'_, Vectors> {
@@ -67,6 +65,15 @@ impl Vectors {
     fn forget(&mut self, hash: &TextHash) {
         if let Some(vector) = self.by_hash.remove(hash) {
             self.floats -= vector.len();
+        }
+    }
+
+    /// Lets go of the names of those that are gone, once they are most of the queue:
+    /// a vector that is never committed, a dead note's, must not keep them for ever.
+    fn tidy(&mut self) {
+        if self.order.len() > 2 * self.by_hash.len() {
+            let Self { by_hash, order, .. } = self;
+            order.retain(|hash| by_hash.contains_key(hash));
         }
     }
 }
@@ -95,5 +102,23 @@ mod tests {
         }
         assert!(unspent.get(&TextHash::of("a")).is_none());
         assert!(unspent.get(&TextHash::of("c")).is_some());
+    }
+
+    #[test]
+    fn one_that_is_never_committed_does_not_make_the_rest_pile_up() {
+        let unspent = Unspent::default();
+        unspent.keep(TextHash::of("of a dead note"), Arc::new([1.0]));
+        for i in 0..1_000 {
+            let hash = TextHash::of(&i.to_string());
+            unspent.keep(hash, Arc::new([1.0]));
+            unspent.spend([hash].iter());
+        }
+        let kept = unspent.lock();
+        assert_eq!((kept.by_hash.len(), kept.floats), (1, 1));
+        assert!(
+            kept.order.len() <= 2,
+            "{} names for one vector",
+            kept.order.len()
+        );
     }
 }
