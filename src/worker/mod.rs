@@ -205,6 +205,9 @@ impl Worker {
                 () = stop.cancelled() => return Ok(()),
                 () = shared.recovered() => {}
             }
+            // Looked at before the claim: a batch that ends after it may have given notes
+            // back that the claim has not seen.
+            let is_alone = permits.available_permits() + 1 == shared.settings.concurrency;
             // Not cancelled midway: a lease that nobody knows of would idle its notes.
             match shared.claim().await {
                 Some(claim) => {
@@ -219,8 +222,7 @@ impl Worker {
                 }
                 None => drop(permit),
             }
-            let idle = permits.available_permits() == shared.settings.concurrency;
-            if drain.is_some() && idle && shared.gate.outage().is_none() {
+            if drain.is_some() && is_alone && shared.gate.outage().is_none() {
                 return Ok(());
             }
             // `notify_one` keeps one wake-up for us, so nothing that happened
