@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::embed;
 use crate::embed::provider::Provider;
 use crate::index::{self, VectorIndex};
+use crate::rebuild::Site;
 use crate::search::Searcher;
 use crate::store::{Store, Version};
 use crate::version::embedding_version;
@@ -29,6 +30,18 @@ pub async fn index(config: &Config) -> anyhow::Result<Arc<dyn VectorIndex>> {
         .context("failed to open storage.qdrant.url")?;
     tracing::debug!(engine = index.describe(), "vector engine");
     Ok(index)
+}
+
+/// What a rebuild and a verify work with: no tokenizer and no model.
+pub async fn site(config: &Config) -> anyhow::Result<Site> {
+    let store = store(config).await?;
+    store.check_schema().await?;
+    Ok(Site {
+        store,
+        index: index(config).await?,
+        alias: config.storage.qdrant.collection.clone(),
+        bm25: config.storage.qdrant.bm25.clone(),
+    })
 }
 
 /// Loads the tokenizer and makes the chunker.
