@@ -7,6 +7,8 @@ mod cli;
 mod crash;
 mod embedding;
 mod readme;
+mod rebuild;
 mod schema;
 mod support;
+mod verify;
 mod worker;
