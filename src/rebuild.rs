@@ -167,10 +167,12 @@ pub async fn drop_leftovers(site: &Site) -> Result<Vec<String>, RebuildError> {
     outcome
 }
 
-/// First it is not written any more, then it goes.
+/// First it is not written any more, then it goes. It is forgotten last: killed between
+/// any two of these, the next run finds it and does them again.
 async fn drop_collection(site: &Site, name: &str) -> Result<(), RebuildError> {
-    site.store.forget_collection(name).await?;
+    site.store.retire_collection(name).await?;
     site.index.drop_collection(name).await?;
+    site.store.forget_collection(name).await?;
     Ok(())
 }
 
