@@ -3,6 +3,7 @@
 //!
 //! The way of a note is the way down this list.
 
+pub mod alias;
 pub mod backoff;
 pub mod chunk;
 pub mod cli;

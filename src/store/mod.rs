@@ -20,7 +20,7 @@ pub use commit::{ChunkWrite, Committed, NoteWrite};
 pub use listen::listen;
 pub use notes::{ChunkText, ImportedNote, Selection};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts};
-pub use versions::{Collection, Version};
+pub use versions::{Collection, CollectionState, Registered, Version, VersionState};
 
 /// ELF's side of a Postgres database.
 #[derive(Clone, Debug)]
