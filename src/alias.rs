@@ -1,7 +1,7 @@
 //! What the alias points at: the active version's collection, as Postgres has it.
 
 use crate::index::{IndexError, VectorIndex};
-use crate::store::{Collection, CollectionState, Store, StoreError};
+use crate::store::{Registered, Store, StoreError};
 
 /// How often the alias is looked at again after it was moved. More than once only
 /// where somebody else moves it at the same moment.
@@ -42,7 +42,7 @@ pub async fn settle(store: &Store, index: &dyn VectorIndex, alias: &str) -> Resu
         let Some(active) = store.active_version().await? else {
             return Ok(());
         };
-        let all = store.all_collections().await?;
+        let all = store.registered_collections().await?;
         match decide(target.as_deref(), &active.name, &all) {
             Move::Leave => return Ok(()),
             Move::Point(to) => {
@@ -68,12 +68,9 @@ enum Move<'a> {
     Refuse { target: &'a str, wanted: &'a str },
 }
 
-fn decide<'a>(target: Option<&'a str>, active: &str, all: &'a [Collection]) -> Move<'a> {
-    let written = |c: &&Collection| c.version == active && c.state != CollectionState::Retired;
-    let main = all
-        .iter()
-        .filter(written)
-        .find(|c| c.state == CollectionState::Active);
+fn decide<'a>(target: Option<&'a str>, active: &str, all: &'a [Registered]) -> Move<'a> {
+    let written = |c: &&Registered| c.version == active && !c.is_retired();
+    let main = all.iter().filter(written).find(|c| c.is_active());
     let Some(main) = main else {
         return Move::Leave;
     };
@@ -92,21 +89,21 @@ fn decide<'a>(target: Option<&'a str>, active: &str, all: &'a [Collection]) -> M
 mod tests {
     use super::*;
 
-    fn collection(name: &str, version: &str, state: CollectionState) -> Collection {
-        Collection {
+    fn collection(name: &str, version: &str, state: &str) -> Registered {
+        Registered {
             name: name.into(),
             alias: "notes".into(),
             version: version.into(),
-            state,
+            state: state.into(),
         }
     }
 
-    fn some() -> Vec<Collection> {
+    fn some() -> Vec<Registered> {
         vec![
-            collection("old", "v1", CollectionState::Retired),
-            collection("main", "v1", CollectionState::Active),
-            collection("filling", "v1", CollectionState::Building),
-            collection("next", "v2", CollectionState::Active),
+            collection("old", "v1", "retired"),
+            collection("main", "v1", "active"),
+            collection("filling", "v1", "building"),
+            collection("next", "v2", "active"),
         ]
     }
 

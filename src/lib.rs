@@ -4,6 +4,7 @@
 //! The way of a note is the way down this list.
 
 pub mod alias;
+pub mod backfill;
 pub mod backoff;
 pub mod chunk;
 pub mod cli;
@@ -12,9 +13,12 @@ pub mod embed;
 pub mod http;
 pub mod hub;
 pub mod index;
+pub mod job;
 pub mod note;
+pub mod rebuild;
 pub mod search;
 pub mod store;
 pub mod telemetry;
+pub mod verify;
 pub mod version;
 pub mod worker;

@@ -146,9 +146,9 @@ fn remove_folder(dir: &Path) -> anyhow::Result<()> {
 
 async fn drain(tools: &Tools, config: &Config, notes: u64) -> anyhow::Result<Report> {
     let worker = Arc::new(Worker::new(tools.clone(), &config.worker, &config.outbox));
-    let progress = Progress::start("indexing", notes as i64, {
+    let progress = Progress::start("indexing", {
         let worker = worker.clone();
-        move || worker.totals().notes
+        move || (worker.totals().notes, notes)
     });
     let drained = worker.drain(CancellationToken::new()).await;
     progress.finish();

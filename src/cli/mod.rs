@@ -10,8 +10,11 @@ mod migrate;
 mod output;
 pub mod parts;
 mod progress;
+mod rebuild;
 mod search;
+mod signals;
 mod status;
+mod verify;
 mod worker;
 
 use std::path::PathBuf;
@@ -23,6 +26,7 @@ use crate::chunk::{ChunkError, TokenizerError};
 use crate::config::{Config, ConfigError, path_or_default};
 use crate::embed::EmbedError;
 use crate::index::IndexError;
+use crate::rebuild::RebuildError;
 use crate::store::StoreError;
 use crate::worker::SetupError;
 use output::Output;
@@ -32,7 +36,7 @@ use output::Output;
 #[command(
     version,
     arg_required_else_help = true,
-    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 78 configuration."
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 drift found by verify, 78 configuration."
 )]
 pub struct Args {
     /// The configuration file [default: $ELF_CONFIG, else ./elf.toml]
@@ -51,6 +55,10 @@ enum Command {
     Migrate,
     /// Index what changes, until stopped
     Worker(worker::Args),
+    /// Bring the index back from Postgres, without an embedding call
+    Rebuild(rebuild::Args),
+    /// Compare the index with Postgres, and mend it
+    Verify(verify::Args),
     /// Show backlog, notes, chunks and collection
     Status,
     /// Look at notes that were given up, and try them again
@@ -94,6 +102,8 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Migrate => migrate::run(&load()?, out).await,
         Command::Worker(args) => worker::run(&load()?, args, out).await,
+        Command::Rebuild(args) => rebuild::run(&load()?, args, out).await,
+        Command::Verify(args) => verify::run(&load()?, args, out).await,
         Command::Status => status::run(&load()?, out).await,
         Command::Dead(command) => dead::run(&load()?, command, out).await,
         Command::Enqueue(args) => enqueue::run(&load()?, args, out).await,
@@ -105,9 +115,12 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// 78 (`EX_CONFIG` of sysexits.h) when an operator has to change something
+/// 3 for drift, 78 (`EX_CONFIG` of sysexits.h) when an operator has to change something
 /// before another try makes sense, else 1.
 fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.is::<verify::DriftFound>() {
+        return 3;
+    }
     let configuration = error.chain().any(|cause| {
         cause.is::<ConfigError>()
             || matches!(cause.downcast_ref(), Some(EmbedError::Config { .. }))
@@ -115,6 +128,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
             || matches!(cause.downcast_ref(), Some(StoreError::Schema(_)))
             || matches!(cause.downcast_ref(), Some(IndexError::Refused { .. }))
             || matches!(cause.downcast_ref(), Some(ChunkError::NoRoom { .. }))
+            || matches!(cause.downcast_ref(), Some(RebuildError::Foreign(_)))
             || cause.is::<TokenizerError>()
     });
     if configuration { 78 } else { 1 }

@@ -9,8 +9,9 @@ use crate::config::Config;
 use crate::embed::provider::Provider;
 use crate::embed::{self, Embedder};
 use crate::index::{self, VectorIndex};
+use crate::rebuild::Site;
 use crate::search::Searcher;
-use crate::store::{Registered, Store, Version};
+use crate::store::{Known, Store, Version};
 use crate::version::embedding_version;
 use crate::worker::Tools;
 
@@ -29,6 +30,18 @@ pub async fn index(config: &Config) -> anyhow::Result<Arc<dyn VectorIndex>> {
         .context("failed to open storage.qdrant.url")?;
     tracing::debug!(engine = index.describe(), "vector engine");
     Ok(index)
+}
+
+/// What a rebuild and a verify work with: no tokenizer and no model.
+pub async fn site(config: &Config) -> anyhow::Result<Site> {
+    let store = store(config).await?;
+    store.check_schema().await?;
+    Ok(Site {
+        store,
+        index: index(config).await?,
+        alias: config.storage.qdrant.collection.clone(),
+        bm25: config.storage.qdrant.bm25.clone(),
+    })
 }
 
 /// Loads the tokenizer and makes the chunker.
@@ -76,11 +89,11 @@ pub async fn recipe(config: &Config) -> anyhow::Result<Recipe> {
 
 /// The dimension of the registered version that this configuration asks for, if it
 /// asks for one. Another model's dimension says nothing.
-fn pinned(config: &Config, tokenizer: &str, known: &[Registered]) -> Option<usize> {
+fn pinned(config: &Config, tokenizer: &str, known: &[Known]) -> Option<usize> {
     let asked = config.providers.embedding.dimensions;
     known
         .iter()
-        .map(|registered| &registered.version)
+        .map(|known| &known.version)
         .filter(|version| asked.is_none_or(|dim| dim == version.dim))
         .find(|version| embedding_version(config, tokenizer, version.dim).name == version.name)
         .map(|version| version.dim)

@@ -1,39 +1,29 @@
-//! A progress bar on a terminal, nothing elsewhere.
+//! How far something is: a bar on a terminal, a log line now and then elsewhere.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::AbortHandle;
 
 use super::output::is_watched;
 
-/// A bar that follows a count until it is finished.
+const DRAW_EVERY: Duration = Duration::from_millis(100);
+const LOG_EVERY: Duration = Duration::from_secs(10);
+
+/// Follows a count until it is finished.
 pub struct Progress {
-    bar: ProgressBar,
+    bar: Option<ProgressBar>,
     following: AbortHandle,
 }
 
 impl Progress {
-    /// Shows `what` on its way to `total`; `count` says how far it is.
-    pub fn start(what: &'static str, total: i64, count: impl Fn() -> u64 + Send + 'static) -> Self {
-        let bar = if is_watched() {
-            ProgressBar::new(total.max(0) as u64)
-        } else {
-            ProgressBar::hidden()
+    /// Shows how far `what` is: `counts` says how many are done, and of how many.
+    pub fn start(what: &'static str, counts: impl Fn() -> (u64, u64) + Send + 'static) -> Self {
+        let bar = is_watched().then(|| bar(what));
+        let following = match bar.clone() {
+            Some(bar) => tokio::spawn(draw(bar, counts)),
+            None => tokio::spawn(log(what, counts)),
         };
-        let style = ProgressStyle::with_template("{msg} {bar:40} {pos}/{len} {per_sec} {eta}")
-            .expect("the template is well formed");
-        bar.set_style(style);
-        bar.set_message(what);
-        let following = tokio::spawn({
-            let bar = bar.clone();
-            async move {
-                loop {
-                    bar.set_position(count());
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            }
-        });
         Self {
             bar,
             following: following.abort_handle(),
@@ -43,6 +33,40 @@ impl Progress {
     /// Takes the bar away.
     pub fn finish(self) {
         self.following.abort();
-        self.bar.finish_and_clear();
+        if let Some(bar) = self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn bar(what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {bar:40} {pos}/{len} {per_sec} {eta}")
+        .expect("the template is well formed");
+    ProgressBar::new(0).with_style(style).with_message(what)
+}
+
+async fn draw(bar: ProgressBar, counts: impl Fn() -> (u64, u64)) {
+    loop {
+        let (done, total) = counts();
+        bar.set_length(total);
+        bar.set_position(done);
+        tokio::time::sleep(DRAW_EVERY).await;
+    }
+}
+
+async fn log(what: &'static str, counts: impl Fn() -> (u64, u64)) {
+    let began = Instant::now();
+    let (first, _) = counts();
+    loop {
+        tokio::time::sleep(LOG_EVERY).await;
+        let (done, total) = counts();
+        let per_sec = done.saturating_sub(first) as f64 / began.elapsed().as_secs_f64();
+        let left = total.saturating_sub(done) as f64;
+        let eta_secs = if per_sec > 0.0 {
+            left / per_sec
+        } else {
+            f64::INFINITY
+        };
+        tracing::info!("{what}: {done} of {total}, {per_sec:.0} a second, {eta_secs:.0} s to go");
     }
 }

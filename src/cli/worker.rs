@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
 use super::output::Output;
 use super::parts;
 use super::progress::Progress;
+use super::signals::stop_on_signals;
 use crate::config::Config;
 use crate::embed::EmbedError;
 use crate::http;
@@ -34,7 +33,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     if let Err(error @ EmbedError::Config { .. }) = tools.provider.check().await {
         return Err(error).context("failed to start providers.embedding");
     }
-    let stop = stop_on_signals()?;
+    let stop = stop_on_signals("no new claims, work in flight ends")?;
     let (store, index) = (tools.store.clone(), tools.index.clone());
     let (provider, alias) = (tools.provider.clone(), tools.alias.clone());
     let version = tools.version.name.clone();
@@ -42,9 +41,10 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 
     if args.once {
         let counts = store.outbox_counts(Some(&version)).await?;
-        let progress = Progress::start("indexing", counts.pending + counts.failed, {
+        let due = (counts.pending + counts.failed) as u64;
+        let progress = Progress::start("indexing", {
             let worker = worker.clone();
-            move || worker.totals().notes
+            move || (worker.totals().notes, due)
         });
         let drained = worker.drain(stop).await;
         progress.finish();
@@ -84,20 +84,4 @@ fn lines(report: &Report) -> String {
         report.dead,
         report.seconds
     )
-}
-
-fn stop_on_signals() -> anyhow::Result<CancellationToken> {
-    let stop = CancellationToken::new();
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let stopping = stop.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        tracing::info!("stopping: no new claims, work in flight ends");
-        stopping.cancel();
-    });
-    Ok(stop)
 }

@@ -48,6 +48,12 @@ pub trait VectorIndex: Send + Sync {
     /// What is known of a collection; `None` when there is none of that name.
     fn collection<'a>(&'a self, name: &'a str) -> Answer<'a, Option<CollectionInfo>>;
 
+    /// Prepares a collection, not an alias, for many points at once: `on` puts
+    /// off the building of HNSW graphs, `!on` lets the engine build them, and
+    /// [`CollectionInfo::status`] is `green` again when they are there. Asking
+    /// twice changes nothing, and any process may turn off what another turned on.
+    fn bulk_load<'a>(&'a self, collection: &'a str, on: bool) -> Answer<'a, ()>;
+
     /// Drops a collection; it is no error when there is none.
     fn drop_collection<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
 
@@ -72,8 +78,18 @@ pub trait VectorIndex: Send + Sync {
     /// Counts, exactly, the points that match every field of `filter`.
     fn count<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, u64>;
 
-    /// Reads up to `limit` points in ascending order of their ids, beginning
-    /// behind `after`. Fewer than `limit` means the end.
+    /// Reads those of `ids` that the collection holds, each once, in ascending
+    /// order of their ids.
+    fn points<'a>(
+        &'a self,
+        collection: &'a str,
+        ids: &'a [Uuid],
+        with_vectors: bool,
+    ) -> Answer<'a, Vec<StoredPoint>>;
+
+    /// Reads up to `limit` points (at least 1) in ascending order of their ids,
+    /// beginning behind `after`. Fewer than `limit` means the end. Points whose
+    /// id is no UUID are nobody's chunks and passed over.
     fn scroll<'a>(
         &'a self,
         collection: &'a str,
@@ -184,6 +200,8 @@ pub enum UpsertMode {
 /// Which points. Every field that is set must match.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filter {
+    /// One of these chunks.
+    pub chunk_ids: Option<Vec<Uuid>>,
     /// One of these notes.
     pub note_ids: Option<Vec<Uuid>>,
     /// A revision below this.

@@ -2,6 +2,7 @@
 //! that are indexed, and the languages of BM25.
 
 use serde_json::{Map, Value};
+use uuid::Uuid;
 
 use super::{Bm25Options, Payload};
 
@@ -32,6 +33,21 @@ pub(super) const FIELD_INDEXES: [(&str, FieldIndex); 11] = [
     ("updated_at", FieldIndex::Datetime),
     ("expires_at", FieldIndex::Datetime),
 ];
+
+/// Where a page that begins behind `after` starts; `None` when nothing can come
+/// behind it. The engines order numbers before UUIDs: from the lowest UUID on,
+/// there are only UUIDs.
+pub(super) fn page_start(after: Option<Uuid>) -> Option<Uuid> {
+    match after {
+        None => Some(Uuid::nil()),
+        Some(after) => after.as_u128().checked_add(1).map(Uuid::from_u128),
+    }
+}
+
+/// Why bulk loading is refused.
+pub(super) fn alias_to_load(alias: &str) -> String {
+    format!("{alias:?} is an alias: bulk loading is asked of a collection by its own name")
+}
 
 impl Payload {
     /// The payload exactly as an engine stores it and gives it back: times as
@@ -136,8 +152,8 @@ impl Bm25Options {
 pub(super) fn test_payload() -> Payload {
     let at = chrono::DateTime::from_timestamp_millis(1_709_209_800_250).expect("in range");
     Payload {
-        note_id: uuid::Uuid::from_u128(1),
-        chunk_id: uuid::Uuid::from_u128(2),
+        note_id: Uuid::from_u128(1),
+        chunk_id: Uuid::from_u128(2),
         chunk_index: 3,
         start_offset: 4,
         end_offset: 5,
@@ -173,6 +189,14 @@ mod tests {
         }
         assert_eq!(json["type"], "fact");
         assert_eq!(json["revision"], 9);
+    }
+
+    #[test]
+    fn a_page_starts_at_the_next_id_there_can_be() {
+        let id = Uuid::from_u128;
+        assert_eq!(page_start(None), Some(id(0)));
+        assert_eq!(page_start(Some(id(0))), Some(id(1)));
+        assert_eq!(page_start(Some(Uuid::max())), None);
     }
 
     #[test]

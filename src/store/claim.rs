@@ -54,6 +54,17 @@ pub enum Retry {
     Never,
 }
 
+/// Host and process, for the one who wonders who holds a lease.
+pub fn holder() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!(
+        "{}:{}:{:04x}",
+        host.trim(),
+        std::process::id(),
+        rand::random::<u16>()
+    )
+}
+
 impl Claim {
     /// The ids of the claimed notes.
     pub fn note_ids(&self) -> Vec<Uuid> {

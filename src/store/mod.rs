@@ -3,8 +3,11 @@
 
 mod claim;
 mod commit;
+mod job;
 mod listen;
 mod notes;
+mod points;
+mod rebuild;
 mod report;
 mod schema;
 mod versions;
@@ -15,12 +18,15 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Postgres, Transaction};
 
-pub use claim::{Claim, Claimed, Failure, Retry};
+pub use claim::{Claim, Claimed, Failure, Retry, holder};
 pub use commit::{ChunkWrite, Committed, NoteWrite};
+pub use job::RunningJob;
 pub use listen::listen;
 pub use notes::{ChunkText, ImportedNote, Selection};
+pub use points::{Depth, LiveChunk, NoteProblem};
+pub use rebuild::{Range, Registered};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts};
-pub use versions::{Collection, CollectionState, Registered, Version, VersionState};
+pub use versions::{Known, Version, VersionState};
 
 /// ELF's side of a Postgres database.
 #[derive(Clone, Debug)]

@@ -1,12 +1,10 @@
 //! Embedding versions and the collections that hold them.
 
-use std::collections::HashSet;
-
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use sqlx::PgExecutor;
 
-use super::{Store, StoreError, schema};
+use super::{Registered, Store, StoreError, schema};
 
 /// An embedding version, whether a database knows it or not.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,7 +19,7 @@ pub struct Version {
 
 /// A row of `index_versions`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Registered {
+pub struct Known {
     /// What it is.
     pub version: Version,
     /// What is done with it.
@@ -45,31 +43,6 @@ pub enum VersionState {
     Retired,
 }
 
-/// A row of `index_collections`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Collection {
-    /// The collection's name in the engine.
-    pub name: String,
-    /// The alias that applications read through.
-    pub alias: String,
-    /// The version whose vectors it holds.
-    pub version: String,
-    /// What it is to its version.
-    pub state: CollectionState,
-}
-
-/// What a collection is to its version, whatever is done with that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CollectionState {
-    /// A rebuild is filling it; workers write to it.
-    Building,
-    /// It has all of the version; workers write to it. There is one.
-    Active,
-    /// Kept and not written.
-    Retired,
-}
-
 impl VersionState {
     /// As Postgres has it.
     pub fn as_str(self) -> &'static str {
@@ -90,26 +63,15 @@ impl VersionState {
     }
 }
 
-impl CollectionState {
-    fn parse(text: &str) -> Self {
-        match text {
-            "building" => Self::Building,
-            "active" => Self::Active,
-            // The table has a check: this is what is left.
-            _ => Self::Retired,
-        }
-    }
-}
-
 impl Store {
     /// All versions: the active one first, then those being built, then the retired
     /// ones, the latest first.
-    pub async fn versions(&self) -> Result<Vec<Registered>, StoreError> {
+    pub async fn versions(&self) -> Result<Vec<Known>, StoreError> {
         versions(&self.pool).await
     }
 
     /// The version of this name.
-    pub async fn version(&self, name: &str) -> Result<Option<Registered>, StoreError> {
+    pub async fn version(&self, name: &str) -> Result<Option<Known>, StoreError> {
         let all = self.versions().await?;
         Ok(all.into_iter().find(|v| v.version.name == name))
     }
@@ -154,27 +116,8 @@ impl Store {
 
     /// The collections that are written for `version`: its active one first, then
     /// those that a rebuild is filling.
-    pub async fn collections(&self, version: &str) -> Result<Vec<Collection>, StoreError> {
+    pub async fn collections(&self, version: &str) -> Result<Vec<Registered>, StoreError> {
         collections(&self.pool, version).await
-    }
-
-    /// Every collection of every version, in any state, the oldest first.
-    pub async fn all_collections(&self) -> Result<Vec<Collection>, StoreError> {
-        let rows = sqlx::query_file_as!(CollectionRow, "sql/queries/all_collections.sql")
-            .fetch_all(&self.pool)
-            .await?;
-        Ok(rows.into_iter().map(CollectionRow::read).collect())
-    }
-
-    /// Names for a new collection under `alias`: `<alias>__<n>` that are not
-    /// registered, the lowest first, for ever. Whether the engine has one of that name
-    /// is for the caller to ask.
-    pub async fn free_names(
-        &self,
-        alias: &str,
-    ) -> Result<impl Iterator<Item = String> + Send, StoreError> {
-        let taken = self.all_collections().await?.into_iter().map(|c| c.name);
-        Ok(free_names(alias, taken.collect()))
     }
 
     /// Registers the first collection of `version` as `<alias>__<n>` with the
@@ -184,7 +127,7 @@ impl Store {
         &self,
         version: &str,
         alias: &str,
-    ) -> Result<Collection, StoreError> {
+    ) -> Result<Registered, StoreError> {
         let mut tx = self.begin().await?;
         schema::lock_setup(&mut tx).await?;
         if let Some(first) = collections(&mut *tx, version).await?.into_iter().next() {
@@ -193,43 +136,28 @@ impl Store {
         let taken: Vec<String> = sqlx::query_scalar("select collection from index_collections")
             .fetch_all(&mut *tx)
             .await?;
-        let name = free_names(alias, taken.into_iter().collect())
-            .next()
+        let name = (1..)
+            .map(|n| format!("{alias}__{n}"))
+            .find(|name| !taken.contains(name))
             .expect("the numbers do not run out");
         sqlx::query_file!("sql/queries/register_collection.sql", &name, alias, version)
             .execute(&mut *tx)
             .await?;
         tx.commit().await?;
-        Ok(Collection {
+        Ok(Registered {
             name,
             alias: alias.into(),
             version: version.into(),
-            state: CollectionState::Active,
+            state: "active".into(),
         })
     }
-
-    /// Forgets a collection that a rebuild was filling. What the engine has of it stays.
-    pub async fn deregister_building(&self, collection: &str) -> Result<(), StoreError> {
-        sqlx::query("delete from index_collections where collection = $1 and state = 'building'")
-            .bind(collection)
-            .execute(&self.pool)
-            .await?;
-        Ok(())
-    }
 }
 
-fn free_names(alias: &str, taken: HashSet<String>) -> impl Iterator<Item = String> + Send + use<> {
-    let alias = alias.to_owned();
-    (1u64..)
-        .map(move |n| format!("{alias}__{n}"))
-        .filter(move |name| !taken.contains(name))
-}
-
-pub(super) async fn versions(on: impl PgExecutor<'_>) -> Result<Vec<Registered>, StoreError> {
+pub(super) async fn versions(on: impl PgExecutor<'_>) -> Result<Vec<Known>, StoreError> {
     let rows = sqlx::query_file!("sql/queries/versions.sql")
         .fetch_all(on)
         .await?;
-    let registered = rows.into_iter().map(|row| Registered {
+    let registered = rows.into_iter().map(|row| Known {
         version: Version {
             name: row.embedding_version,
             dim: row.embedding_dim as usize,
@@ -268,30 +196,12 @@ pub(super) async fn register(
     Ok(())
 }
 
-struct CollectionRow {
-    collection: String,
-    alias: String,
-    embedding_version: String,
-    state: String,
-}
-
-impl CollectionRow {
-    fn read(self) -> Collection {
-        Collection {
-            name: self.collection,
-            alias: self.alias,
-            version: self.embedding_version,
-            state: CollectionState::parse(&self.state),
-        }
-    }
-}
-
 async fn collections(
     on: impl PgExecutor<'_>,
     version: &str,
-) -> Result<Vec<Collection>, StoreError> {
-    let rows = sqlx::query_file_as!(CollectionRow, "sql/queries/collections.sql", version)
+) -> Result<Vec<Registered>, StoreError> {
+    let rows = sqlx::query_file_as!(Registered, "sql/queries/collections.sql", version)
         .fetch_all(on)
         .await?;
-    Ok(rows.into_iter().map(CollectionRow::read).collect())
+    Ok(rows)
 }

@@ -113,7 +113,7 @@ impl Worker {
             tools,
             settings: settings.clone(),
             keep_done: Duration::from_secs(outbox.retention_secs),
-            holder: holder(),
+            holder: store::holder(),
             wake: Arc::new(Notify::new()),
             gate: Gate::default(),
             totals: Totals::default(),
@@ -315,15 +315,4 @@ impl Shared {
             breakpoint(stage).await;
         }
     }
-}
-
-/// Host and process, for the one who wonders who holds a lease.
-fn holder() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!(
-        "{}:{}:{:04x}",
-        host.trim(),
-        std::process::id(),
-        rand::random::<u16>()
-    )
 }

@@ -6,9 +6,7 @@ use std::time::Duration;
 use super::Tools;
 use crate::alias::{self, AliasError};
 use crate::index::{CollectionInfo, CollectionSpec, IndexError};
-use crate::store::{
-    Collection, CollectionState, Registered, Store, StoreError, Version, VersionState,
-};
+use crate::store::{Known, Registered, Store, StoreError, Version, VersionState};
 use crate::version::differences;
 
 /// How often, and how long apart, an engine that does not answer is asked again.
@@ -62,7 +60,7 @@ pub async fn require(store: &Store, version: &Version) -> Result<(), SetupError>
 }
 
 /// What to do about a configuration that asks for another version than is served.
-fn not_served(known: &[Registered], own: Option<&Registered>, asked: &Version) -> SetupError {
+fn not_served(known: &[Known], own: Option<&Known>, asked: &Version) -> SetupError {
     let Some(active) = known.iter().find(|v| v.state == VersionState::Active) else {
         return SetupError::Mismatch(
             "nothing is indexed yet: run `elf worker`, or `elf worker --once`".into(),
@@ -87,7 +85,7 @@ fn not_served(known: &[Registered], own: Option<&Registered>, asked: &Version) -
 }
 
 /// The version must still be kept in step: it may have been retired since the worker began.
-pub async fn kept_in_step(store: &Store, version: &str) -> Result<Registered, SetupError> {
+pub async fn kept_in_step(store: &Store, version: &str) -> Result<Known, SetupError> {
     let known = store.versions().await?;
     let own = known.iter().find(|v| v.version.name == version);
     let gone = match own {
@@ -124,8 +122,8 @@ pub async fn check(tools: &Tools) -> Result<(), SetupError> {
 
 async fn check_once(tools: &Tools) -> Result<(), SetupError> {
     tools.store.ping().await?;
-    let registered = kept_in_step(&tools.store, &tools.version.name).await?;
-    if !registered.enqueued {
+    let known = kept_in_step(&tools.store, &tools.version.name).await?;
+    if !known.enqueued {
         let notes = tools.store.enqueue_version(&tools.version.name).await?;
         tracing::info!(
             version = tools.version.name,
@@ -133,13 +131,13 @@ async fn check_once(tools: &Tools) -> Result<(), SetupError> {
             "every note is in the outbox"
         );
     }
-    let (collection, info) = active_collection(tools).await?;
+    let (collection, info) = main_collection(tools).await?;
     match info {
         Some(info) => check_spec(&collection.name, &info, &spec(tools))?,
         None => create(tools, &collection.name).await?,
     }
     forget_lost_rebuilds(tools).await?;
-    if registered.state == VersionState::Active {
+    if known.state == VersionState::Active {
         alias::settle(&tools.store, &*tools.index, &tools.alias).await?;
     }
     Ok(())
@@ -147,18 +145,17 @@ async fn check_once(tools: &Tools) -> Result<(), SetupError> {
 
 /// The version's main collection, registered now if it is the first, and what the
 /// engine knows of it.
-async fn active_collection(
+async fn main_collection(
     tools: &Tools,
-) -> Result<(Collection, Option<CollectionInfo>), SetupError> {
+) -> Result<(Registered, Option<CollectionInfo>), SetupError> {
+    let Tools { store, version, .. } = tools;
     loop {
-        let collection = match registered_collection(tools).await? {
+        let collection = match first_collection(tools).await? {
             Some(collection) => collection,
             None => {
                 refuse_foreign(tools).await?;
-                let Tools { version, alias, .. } = tools;
-                tools
-                    .store
-                    .register_first_collection(&version.name, alias)
+                store
+                    .register_first_collection(&version.name, &tools.alias)
                     .await?
             }
         };
@@ -170,35 +167,43 @@ async fn active_collection(
             )));
         }
         let info = tools.index.collection(&collection.name).await?;
-        // One that is not there may have been retired by a rebuild between the two looks.
-        if info.is_some() || registered_collection(tools).await?.as_ref() == Some(&collection) {
+        if info.is_some() {
             return Ok((collection, info));
         }
+        // It may have been retired by a rebuild between the two looks.
+        if first_collection(tools).await?.as_ref() != Some(&collection) {
+            continue;
+        }
+        if collection.is_active() {
+            return Ok((collection, None));
+        }
+        give_up_rebuild(store, &collection.name).await?;
     }
 }
 
-async fn registered_collection(tools: &Tools) -> Result<Option<Collection>, StoreError> {
+/// The active one; where a rebuild has begun after that was lost, the one it fills.
+async fn first_collection(tools: &Tools) -> Result<Option<Registered>, StoreError> {
     let written = tools.store.collections(&tools.version.name).await?;
-    Ok(written
-        .into_iter()
-        .find(|c| c.state == CollectionState::Active))
+    Ok(written.into_iter().next())
 }
 
 /// A rebuild whose collection is lost has nothing to go on with, and writers need not
 /// wait for it to find out.
 async fn forget_lost_rebuilds(tools: &Tools) -> Result<(), SetupError> {
     for collection in tools.store.collections(&tools.version.name).await? {
-        if collection.state != CollectionState::Building
-            || tools.index.collection(&collection.name).await?.is_some()
-        {
-            continue;
+        if collection.is_building() && tools.index.collection(&collection.name).await?.is_none() {
+            give_up_rebuild(&tools.store, &collection.name).await?;
         }
-        tools.store.deregister_building(&collection.name).await?;
-        tracing::warn!(
-            collection = collection.name,
-            "the collection that a rebuild was filling is gone; the rebuild is given up"
-        );
     }
+    Ok(())
+}
+
+async fn give_up_rebuild(store: &Store, collection: &str) -> Result<(), StoreError> {
+    store.forget_collection(collection).await?;
+    tracing::warn!(
+        collection,
+        "the collection that a rebuild was filling is gone; the rebuild is given up"
+    );
     Ok(())
 }
 
@@ -214,7 +219,7 @@ async fn refuse_foreign(tools: &Tools) -> Result<(), SetupError> {
             .map(|_| "a collection".to_owned()),
     };
     // Another worker may have been faster than our look at the database.
-    let is_ours = !tools.store.all_collections().await?.is_empty();
+    let is_ours = !tools.store.registered_collections().await?.is_empty();
     match taken {
         None => Ok(()),
         Some(_) if is_ours => Ok(()),

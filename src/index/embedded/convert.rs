@@ -151,6 +151,10 @@ pub(super) fn count(filter: &Filter) -> CountRequest {
 /// Every field of the filter must match; an empty one matches every point.
 fn filter(filter: &Filter) -> edge::Filter {
     let mut conditions = Vec::new();
+    if let Some(chunks) = &filter.chunk_ids {
+        let ids = chunks.iter().copied().map(PointId::Uuid).collect();
+        conditions.push(Condition::HasId(ids));
+    }
     if let Some(notes) = &filter.note_ids {
         let any = AnyVariants::Strings(notes.iter().map(Uuid::to_string).collect());
         conditions.push(Condition::Field(FieldCondition::new_match(
@@ -220,19 +224,27 @@ fn path(field: &str) -> JsonPath {
         .expect("a quoted key is a path")
 }
 
-pub(super) fn scroll(after: Option<Uuid>, limit: usize, with_vectors: bool) -> ScrollRequest {
+/// `start` is on the page, when there is such a point.
+pub(super) fn scroll(start: Uuid, limit: usize, with_vectors: bool) -> ScrollRequest {
     ScrollRequest {
-        offset: after.map(PointId::Uuid),
-        // One more, for the page begins with `after` itself.
-        limit: Some(limit.saturating_add(1)),
+        offset: Some(PointId::Uuid(start)),
+        limit: Some(limit),
         filter: None,
         with_payload: Some(WithPayloadInterface::Bool(true)),
-        with_vector: if with_vectors {
-            WithVector::Selector(vec![DENSE.into()])
-        } else {
-            WithVector::Bool(false)
-        },
+        with_vector: dense_if(with_vectors),
         order_by: None,
+    }
+}
+
+pub(super) fn point_ids(ids: &[Uuid]) -> Vec<PointId> {
+    ids.iter().copied().map(PointId::Uuid).collect()
+}
+
+pub(super) fn dense_if(with_vectors: bool) -> WithVector {
+    if with_vectors {
+        WithVector::Selector(vec![DENSE.into()])
+    } else {
+        WithVector::Bool(false)
     }
 }
 

@@ -148,6 +148,7 @@ mod tests {
             text: "a pump".into(),
         };
         let filter = Filter {
+            chunk_ids: Some(vec![uuid::Uuid::nil(), uuid::Uuid::max()]),
             note_ids: Some(vec![uuid::Uuid::nil()]),
             revision_below: Some(7),
             live_at: Some(test_payload().labels.updated_at),

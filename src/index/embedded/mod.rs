@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use self::collection::{Collection, Failure, Update};
 use self::folder::Folder;
+use super::payload::{alias_to_load, page_start};
 use super::{
     Answer, CollectionInfo, CollectionSpec, Filter, Hit, IndexError, Point, Query, StoredPoint,
     UpsertMode, VectorIndex,
@@ -320,6 +321,21 @@ impl VectorIndex for Embedded {
         Box::pin(self.blocking(move |shared| shared.info(&name)))
     }
 
+    fn bulk_load<'a>(&'a self, collection: &'a str, _on: bool) -> Answer<'a, ()> {
+        // Nothing to put off: this engine builds graphs in `EdgeShard::optimize`,
+        // which ELF never calls.
+        Box::pin(async move {
+            let state = self.shared.state.read().expect(POISON);
+            if state.aliases.contains_key(collection) {
+                return Err(self.shared.refused(alias_to_load(collection)));
+            }
+            if !state.collections.contains_key(collection) {
+                return Err(self.shared.not_found(collection));
+            }
+            Ok(())
+        })
+    }
+
     fn drop_collection<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
         let name = name.to_owned();
         Box::pin(self.blocking(move |shared| shared.drop_collection(&name)))
@@ -373,6 +389,27 @@ impl VectorIndex for Embedded {
         }))
     }
 
+    fn points<'a>(
+        &'a self,
+        collection: &'a str,
+        ids: &'a [Uuid],
+        with_vectors: bool,
+    ) -> Answer<'a, Vec<StoredPoint>> {
+        let (name, ids) = (collection.to_owned(), convert::point_ids(ids));
+        Box::pin(self.blocking(move |shared| {
+            let records = shared.read(&name, |_, shard| {
+                let vectors = convert::dense_if(with_vectors);
+                shard.retrieve(&ids, None, Some(vectors))
+            })?;
+            let mut points: Vec<_> = records
+                .into_iter()
+                .filter_map(convert::stored_point)
+                .collect();
+            points.sort_unstable_by_key(|point| point.chunk_id);
+            Ok(points)
+        }))
+    }
+
     fn scroll<'a>(
         &'a self,
         collection: &'a str,
@@ -380,20 +417,17 @@ impl VectorIndex for Embedded {
         limit: usize,
         with_vectors: bool,
     ) -> Answer<'a, Vec<StoredPoint>> {
-        let (name, request) = (
-            collection.to_owned(),
-            convert::scroll(after, limit, with_vectors),
-        );
+        let name = collection.to_owned();
         Box::pin(self.blocking(move |shared| {
+            let Some(start) = page_start(after) else {
+                return Ok(Vec::new());
+            };
+            let request = convert::scroll(start, limit, with_vectors);
             let (records, _) = shared.read(&name, |_, shard| shard.scroll(request.clone()))?;
-            // The engine's offset is inclusive: the page began one early.
-            let mut page: Vec<_> = records
+            Ok(records
                 .into_iter()
                 .filter_map(convert::stored_point)
-                .collect();
-            page.retain(|point| Some(point.chunk_id) != after);
-            page.truncate(limit);
-            Ok(page)
+                .collect())
         }))
     }
 

@@ -10,12 +10,12 @@ use qdrant_client::qdrant::vectors_config::Config as VectorsConfigKind;
 use qdrant_client::qdrant::{
     self, BinaryQuantizationBuilder, CollectionInfo, Condition, CreateCollection,
     CreateCollectionBuilder, DatetimeRange, Distance, Document, DocumentBuilder, FieldType,
-    KeywordIndexParamsBuilder, Modifier, NamedVectors, PointId, PointStruct, PrefetchQueryBuilder,
-    QueryPoints, QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint, RrfBuilder,
-    ScalarQuantizationBuilder, ScoredPoint, ScrollPoints, ScrollPointsBuilder,
-    SparseVectorParamsBuilder, SparseVectorsConfigBuilder, Timestamp, UpdateMode, UpsertPoints,
-    UpsertPointsBuilder, Value, Vector, VectorInput, VectorParamsBuilder, VectorsConfigBuilder,
-    VectorsSelector, vector_input,
+    GetPoints, GetPointsBuilder, KeywordIndexParamsBuilder, Modifier, NamedVectors, PointId,
+    PointStruct, PrefetchQueryBuilder, QueryPoints, QueryPointsBuilder, Range, RepeatedStrings,
+    RetrievedPoint, RrfBuilder, ScalarQuantizationBuilder, ScoredPoint, ScrollPoints,
+    ScrollPointsBuilder, SparseVectorParamsBuilder, SparseVectorsConfigBuilder, Timestamp,
+    UpdateMode, UpsertPoints, UpsertPointsBuilder, Value, Vector, VectorInput, VectorParamsBuilder,
+    VectorsConfigBuilder, VectorsSelector, vector_input,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -278,6 +278,9 @@ fn chunk_id(id: Option<PointId>) -> Option<Uuid> {
 /// Every field of the filter must match; an empty one matches every point.
 pub(super) fn filter(filter: &Filter) -> qdrant::Filter {
     let mut must = Vec::new();
+    if let Some(chunks) = &filter.chunk_ids {
+        must.push(Condition::has_id(chunks.iter().copied().map(point_id)));
+    }
     if let Some(notes) = &filter.note_ids {
         let strings = notes.iter().map(Uuid::to_string).collect();
         must.push(Condition::matches(
@@ -320,28 +323,45 @@ pub(super) fn filter(filter: &Filter) -> qdrant::Filter {
     qdrant::Filter::must(must)
 }
 
+pub(super) fn points(
+    collection: &str,
+    ids: &[Uuid],
+    with_vectors: bool,
+    timeout_secs: u64,
+) -> GetPoints {
+    let ids: Vec<_> = ids.iter().copied().map(point_id).collect();
+    let mut request = GetPointsBuilder::new(collection, ids)
+        .with_payload(true)
+        .timeout(timeout_secs);
+    if with_vectors {
+        request = request.with_vectors(dense_only());
+    }
+    request.build()
+}
+
+/// `start` is on the page, when there is such a point.
 pub(super) fn scroll(
     collection: &str,
-    after: Option<Uuid>,
+    start: Uuid,
     limit: usize,
     with_vectors: bool,
     timeout_secs: u64,
 ) -> ScrollPoints {
-    // One more, for the page begins with `after` itself.
-    let limit = u32::try_from(limit.saturating_add(1)).unwrap_or(u32::MAX);
     let mut request = ScrollPointsBuilder::new(collection)
-        .limit(limit)
+        .offset(point_id(start))
+        .limit(u32::try_from(limit).unwrap_or(u32::MAX))
         .with_payload(true)
         .timeout(timeout_secs);
-    if let Some(after) = after {
-        request = request.offset(point_id(after));
-    }
     if with_vectors {
-        request = request.with_vectors(VectorsSelector {
-            names: vec![DENSE.into()],
-        });
+        request = request.with_vectors(dense_only());
     }
     request.build()
+}
+
+fn dense_only() -> VectorsSelector {
+    VectorsSelector {
+        names: vec![DENSE.into()],
+    }
 }
 
 pub(super) fn stored_point(point: RetrievedPoint) -> Option<StoredPoint> {

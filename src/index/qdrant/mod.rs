@@ -3,6 +3,7 @@
 //! The client sends a request again when its channel broke, so every write here
 //! may arrive twice.
 
+mod bulk_load;
 mod convert;
 mod json;
 mod status;
@@ -19,7 +20,7 @@ use qdrant_client::qdrant::{
 use qdrant_client::{Qdrant, QdrantError};
 use uuid::Uuid;
 
-use super::payload::FIELD_INDEXES;
+use super::payload::{FIELD_INDEXES, alias_to_load, page_start};
 use super::{
     Answer, CollectionInfo, CollectionSpec, Filter, Hit, IndexError, Point, Query, StoredPoint,
     UpsertMode, VectorIndex,
@@ -205,6 +206,36 @@ impl Server {
         self.completed(response)
     }
 
+    async fn switch_bulk_load(&self, name: &str, on: bool) -> Result<(), IndexError> {
+        if self.resolve(name).await?.is_some() {
+            return Err(IndexError::Refused {
+                engine: self.engine.clone(),
+                reason: alias_to_load(name),
+            });
+        }
+        let info = self.info(name).await?;
+        let Some(config) = info.and_then(|info| info.config) else {
+            return Err(IndexError::NotFound {
+                engine: self.engine.clone(),
+                name: name.into(),
+            });
+        };
+        for request in bulk_load::requests(name, &config, on, self.timeout_secs) {
+            let response = self
+                .client
+                .update_collection(request)
+                .await
+                .map_err(self.error(name))?;
+            if !response.result {
+                return Err(IndexError::Unavailable {
+                    engine: self.engine.clone(),
+                    reason: format!("the settings of {name:?} were not changed"),
+                });
+            }
+        }
+        Ok(())
+    }
+
     fn forget_options(&self) {
         self.options
             .lock()
@@ -332,6 +363,10 @@ impl VectorIndex for Server {
         })
     }
 
+    fn bulk_load<'a>(&'a self, collection: &'a str, on: bool) -> Answer<'a, ()> {
+        Box::pin(self.switch_bulk_load(collection, on))
+    }
+
     fn drop_collection<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
             let dropped = self
@@ -415,6 +450,30 @@ impl VectorIndex for Server {
         })
     }
 
+    fn points<'a>(
+        &'a self,
+        collection: &'a str,
+        ids: &'a [Uuid],
+        with_vectors: bool,
+    ) -> Answer<'a, Vec<StoredPoint>> {
+        Box::pin(async move {
+            let request = convert::points(collection, ids, with_vectors, self.timeout_secs);
+            let response = self
+                .client
+                .get_points(request)
+                .await
+                .map_err(self.error(collection))?;
+            let mut points: Vec<_> = response
+                .result
+                .into_iter()
+                .filter_map(convert::stored_point)
+                .collect();
+            points.sort_unstable_by_key(|point| point.chunk_id);
+            points.dedup_by_key(|point| point.chunk_id);
+            Ok(points)
+        })
+    }
+
     fn scroll<'a>(
         &'a self,
         collection: &'a str,
@@ -423,22 +482,21 @@ impl VectorIndex for Server {
         with_vectors: bool,
     ) -> Answer<'a, Vec<StoredPoint>> {
         Box::pin(async move {
+            let Some(start) = page_start(after) else {
+                return Ok(Vec::new());
+            };
             let request =
-                convert::scroll(collection, after, limit, with_vectors, self.timeout_secs);
+                convert::scroll(collection, start, limit, with_vectors, self.timeout_secs);
             let response = self
                 .client
                 .scroll(request)
                 .await
                 .map_err(self.error(collection))?;
-            // The engine's offset is inclusive: the page began one early.
-            let mut page: Vec<_> = response
+            Ok(response
                 .result
                 .into_iter()
                 .filter_map(convert::stored_point)
-                .collect();
-            page.retain(|point| Some(point.chunk_id) != after);
-            page.truncate(limit);
-            Ok(page)
+                .collect())
         })
     }
 

@@ -1,0 +1,14 @@
+-- Those of these notes that somebody is about to make equal to their rows: changed,
+-- leased, or expired and waiting for the sweep.
+-- $1 version, $2 note ids
+select u.note_id as "note_id!"
+  from unnest($2::uuid[]) as u (note_id)
+ where exists (
+        select from indexing_outbox o
+         where o.note_id = u.note_id and o.status in ('PENDING', 'FAILED')
+           and (o.embedding_version = $1 or o.embedding_version is null))
+    or exists (
+        select from note_index_state s
+          left join memory_notes n on n.note_id = s.note_id
+         where s.note_id = u.note_id and s.embedding_version = $1
+           and (s.lease_until > now() or (n.expires_at <= now() and s.chunk_count > 0)))

@@ -1,0 +1,32 @@
+-- The chunks that have to be points, in order of their ids.
+-- $1 version, $2 ids above this, $3 and up to this, $4 chunks at most,
+-- $5 whether with texts and vectors, $6 whether with vectors
+select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.revision,
+       case when $5 then c.text end as text,
+       e.chunk_id is not null as "has_vector!",
+       case when $5 or $6 then e.vec end as "vec?: pgvector::Vector",
+       coalesce(n.status, '') as "status!",
+       case when n.expires_at is not null
+            then least(greatest(n.expires_at, '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
+        end as expires_at,
+       coalesce(n.tenant_id::text, '') as "tenant_id!",
+       coalesce(n.project_id::text, '') as "project_id!",
+       coalesce(n.agent_id::text, '') as "agent_id!",
+       coalesce(n.scope::text, '') as "scope!",
+       coalesce(n.type::text, '') as "kind!",
+       n.key::text as key,
+       (case when abs(n.importance) between 1e-37 and 1e37 then n.importance else 0 end)::real
+           as "importance!",
+       (case when abs(n.confidence) between 1e-37 and 1e37 then n.confidence else 0 end)::real
+           as "confidence!",
+       least(greatest(coalesce(n.updated_at, 'epoch'), '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
+           as "updated_at!"
+  from memory_note_chunks c
+  join memory_notes n on n.note_id = c.note_id
+  left join note_chunk_embeddings e
+         on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
+ where c.embedding_version = $1
+   and c.chunk_id > $2 and c.chunk_id <= $3
+   and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+ order by c.chunk_id
+ limit $4

@@ -1,0 +1,51 @@
+-- Whether what is kept of each live note follows from its text. A note that is about
+-- to be indexed, or was given up, is somebody's business already.
+-- $1 version, $2 dimension, $3 note ids above this, $4 notes at most, $5 the part of
+-- the notes that is looked at, 0 to 1
+with page as materialized (
+    -- Once per note: the bytes of a long text are looked at once per chunk.
+    select n.note_id, convert_to(coalesce(n.text, ''), 'UTF8') as bytes
+      from memory_notes n
+     where n.note_id > $3
+       and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+       and ($5::double precision >= 1 or random() < $5)
+     order by n.note_id
+     limit $4
+)
+select p.note_id as "note_id!",
+       case
+           when exists (select from indexing_outbox o
+                         where o.note_id = p.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
+                           and (o.embedding_version = $1 or o.embedding_version is null))
+               then null
+           when s.lease_until > now() then null
+           when s.indexed_at is null then 'it was never indexed'
+           when s.text_sha256 is distinct from sha256(p.bytes)
+               then 'its text is not the one that was indexed'
+           when k.chunks <> s.chunk_count
+               then format('it has %s chunks, not %s', k.chunks, s.chunk_count)
+           when k.other_texts > 0
+               then format('%s of its chunks are not what its text says there', k.other_texts)
+           when k.vectors < k.chunks
+               then format('%s of its chunks have no vector', k.chunks - k.vectors)
+           when k.chunks > 0 and (m.vec is null or m.embedding_dim <> $2)
+               then 'it has no pooled vector'
+           when k.chunks > 0 and (m.vec <-> k.mean) > 1e-4 * (1 + vector_norm(k.mean))
+               then 'its pooled vector is not the mean of its chunks'
+       end as problem
+  from page p
+  left join note_index_state s on s.note_id = p.note_id and s.embedding_version = $1
+  left join note_embeddings m on m.note_id = p.note_id and m.embedding_version = $1
+ cross join lateral (
+        select count(*) as chunks,
+               count(*) filter (where e.embedding_dim = $2) as vectors,
+               count(*) filter (where c.text_sha256 <> sha256(convert_to(c.text, 'UTF8'))
+                                   or convert_to(c.text, 'UTF8') <> substring(
+                                      p.bytes from c.start_offset + 1
+                                      for c.end_offset - c.start_offset)) as other_texts,
+               avg(e.vec) filter (where e.embedding_dim = $2) as mean
+          from memory_note_chunks c
+          left join note_chunk_embeddings e
+                 on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
+         where c.note_id = p.note_id and c.embedding_version = $1) k
+ order by p.note_id

@@ -1,0 +1,18 @@
+-- The one job, when nobody holds it. Gives whoever holds it now.
+-- $1 kind, $2 subject, $3 holder, $4 lease seconds
+with taken as (
+    insert into index_job as j (kind, subject, holder, lease_until)
+    values ($1, $2, $3, now() + make_interval(secs => $4))
+    on conflict (only_one) do update
+       set kind = excluded.kind, subject = excluded.subject, holder = excluded.holder,
+           started_at = now(), lease_until = excluded.lease_until, done = 0, total = 0
+     where j.lease_until <= now()
+    returning *
+)
+select kind as "kind!", subject as "subject!", holder as "holder!", started_at as "started_at!",
+       lease_until as "lease_until!", done as "done!", total as "total!"
+  from taken
+ union all
+select kind, subject, holder, started_at, lease_until, done, total
+  from index_job
+ where not exists (select from taken)

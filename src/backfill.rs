@@ -1,0 +1,156 @@
+//! From chunks and vectors in Postgres to points in a collection, beside workers
+//! that write to the same one. Knows no embedding.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::index::{Filter, IndexError, Payload, Point, UpsertMode, VectorIndex};
+use crate::store::{LiveChunk, Store, StoreError};
+
+/// A version in Postgres and a collection that holds it.
+#[derive(Clone)]
+pub struct Target {
+    /// The truth.
+    pub store: Store,
+    /// What is derived from it.
+    pub index: Arc<dyn VectorIndex>,
+    /// The embedding version.
+    pub version: String,
+    /// The collection.
+    pub collection: String,
+}
+
+/// Told of every single thing that is found, for `--verbose`.
+pub type Notice = Arc<dyn Fn(String) + Send + Sync>;
+
+/// Why points could not be written or compared.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each says itself what failed")]
+pub enum TargetError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Index(#[from] IndexError),
+}
+
+impl TargetError {
+    /// Whether the same may work later.
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::Store(StoreError::Unavailable(_)) | Self::Index(IndexError::Unavailable { .. })
+        )
+    }
+}
+
+/// The payload that the point of `chunk` has to have.
+pub fn payload(chunk: &LiveChunk, version: &str) -> Payload {
+    Payload {
+        note_id: chunk.note_id,
+        chunk_id: chunk.chunk_id,
+        chunk_index: chunk.chunk_index,
+        start_offset: chunk.start as u64,
+        end_offset: chunk.end as u64,
+        status: chunk.status.clone(),
+        expires_at: chunk.expires_at,
+        labels: chunk.labels.clone(),
+        embedding_version: version.to_owned(),
+        revision: chunk.revision,
+    }
+}
+
+impl Target {
+    /// Writes the points of chunks that were read whole; those without a vector are
+    /// left out. Returns how many that were.
+    ///
+    /// Between the read and the write a worker may have written the note anew and
+    /// removed what was older, or the note may have gone: the mode keeps a newer
+    /// point, and a point that nobody would remove any more is removed here. Should
+    /// its note come back meanwhile, its worker writes it under a higher revision.
+    pub async fn write(
+        &self,
+        chunks: Vec<LiveChunk>,
+        mode: UpsertMode,
+    ) -> Result<u64, TargetError> {
+        let points: Vec<Point> = chunks
+            .into_iter()
+            .filter_map(|chunk| self.point(chunk))
+            .collect();
+        if points.is_empty() {
+            return Ok(0);
+        }
+        let written: Vec<(Uuid, i64)> = points
+            .iter()
+            .map(|point| (point.payload.chunk_id, point.payload.revision))
+            .collect();
+        self.index.upsert(&self.collection, points, mode).await?;
+        let count = written.len() as u64;
+        let ids: Vec<Uuid> = written.iter().map(|(id, _)| *id).collect();
+        let gone = self.store.gone_chunks(&self.version, &ids).await?;
+        if !gone.is_empty() {
+            let seen = written.into_iter().filter(|(id, _)| gone.contains(id));
+            self.remove(seen.map(|(id, revision)| (id, Some(revision))))
+                .await?;
+        }
+        Ok(count)
+    }
+
+    /// Removes points that were seen with a revision, and none that a worker has
+    /// written over since. What has no revision was not written by ELF.
+    pub async fn remove(
+        &self,
+        seen: impl Iterator<Item = (Uuid, Option<i64>)>,
+    ) -> Result<(), IndexError> {
+        let mut by_revision: BTreeMap<Option<i64>, Vec<Uuid>> = BTreeMap::new();
+        for (chunk_id, revision) in seen {
+            by_revision.entry(revision).or_default().push(chunk_id);
+        }
+        for (revision, chunk_ids) in by_revision {
+            let filter = Filter {
+                chunk_ids: Some(chunk_ids),
+                revision_below: revision.map(|revision| revision + 1),
+                ..Filter::default()
+            };
+            self.index.delete(&self.collection, &filter).await?;
+        }
+        Ok(())
+    }
+
+    fn point(&self, chunk: LiveChunk) -> Option<Point> {
+        let payload = payload(&chunk, &self.version);
+        Some(Point {
+            payload,
+            vector: chunk.vector?,
+            text: chunk.text?,
+        })
+    }
+}
+
+/// The space of ids cut into `count` ranges of equal size: what is above the first
+/// and not above the second. Chunk ids are hashes, so each holds as many.
+pub fn id_ranges(count: u32) -> Vec<(Uuid, Uuid)> {
+    let bound = |i: u32| match i {
+        0 => 0,
+        _ if i == count => u128::MAX,
+        _ => u128::MAX / u128::from(count) * u128::from(i),
+    };
+    (0..count)
+        .map(|i| (Uuid::from_u128(bound(i)), Uuid::from_u128(bound(i + 1))))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ranges_cover_every_id_once() {
+        let ranges = id_ranges(4);
+        assert_eq!(ranges[0].0, Uuid::nil());
+        assert_eq!(ranges[3].1, Uuid::max());
+        assert!(ranges.windows(2).all(|pair| pair[0].1 == pair[1].0));
+        assert_eq!(id_ranges(1), [(Uuid::nil(), Uuid::max())]);
+    }
+}

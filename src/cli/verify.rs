@@ -1,0 +1,86 @@
+//! `elf verify`
+
+use std::sync::Arc;
+
+use super::output::Output;
+use super::parts;
+use super::progress::Progress;
+use super::rebuild::notice;
+use crate::config::Config;
+use crate::job;
+use crate::verify::{self, Report};
+
+/// Arguments of `elf verify`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Mend what is found from Postgres alone: write what is missing or stale, delete
+    /// what is orphaned, put inconsistent notes into the outbox
+    #[arg(long)]
+    repair: bool,
+    /// Compare the vectors too
+    #[arg(long)]
+    deep: bool,
+    /// Look at this part only, in percent
+    #[arg(long, value_name = "P", default_value_t = 100.0, value_parser = percent)]
+    sample: f64,
+    /// Say what is found, thing by thing
+    #[arg(long)]
+    verbose: bool,
+}
+
+/// Drift was found and is still there.
+#[derive(Debug, thiserror::Error)]
+#[error("the index differs from Postgres: run `elf verify --repair`")]
+pub struct DriftFound;
+
+/// Compares the index with Postgres, and Postgres with itself.
+pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
+    let site = parts::site(config).await?;
+    let counts = Arc::new(job::Progress::default());
+    if let Some(version) = site.store.active_version().await? {
+        let chunks = site.store.count_points(&version.name).await?;
+        counts.set(0, (chunks as f64 * args.sample / 100.0) as u64);
+    }
+    let progress = Progress::start("verifying", {
+        let counts = counts.clone();
+        move || (counts.done(), counts.total())
+    });
+    let options = verify::Options {
+        deep: args.deep,
+        sample: args.sample / 100.0,
+        repair: args.repair,
+        rest: 0,
+        notice: notice(args.verbose),
+        progress: counts,
+    };
+    let verified = verify::run(&site.store, &site.index, &site.alias, &options).await;
+    progress.finish();
+    let report = verified?;
+    out.report(&report, lines)?;
+    if report.unrepaired() > 0 {
+        return Err(DriftFound.into());
+    }
+    Ok(())
+}
+
+fn lines(report: &Report) -> String {
+    format!(
+        "{} notes, {} chunks, {} points: {} missing, {} stale, {} orphaned, {} notes inconsistent; \
+         {} repaired",
+        report.notes,
+        report.chunks,
+        report.points,
+        report.missing,
+        report.stale,
+        report.orphaned,
+        report.inconsistent,
+        report.repaired
+    )
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
+        _ => Err("give percent, above 0 and up to 100".into()),
+    }
+}

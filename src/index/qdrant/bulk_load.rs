@@ -1,0 +1,141 @@
+//! Loading many points at once: the server builds no HNSW graph until they are
+//! all there, instead of building and merging graphs all the way.
+//!
+//! The switch is the collection's `indexing_threshold`; 0 means never. What it
+//! was before is kept in the collection's metadata, which the server merges key
+//! by key, so that any process can restore it, also after a crash.
+
+use std::collections::HashMap;
+
+use qdrant_client::qdrant::{CollectionConfig, OptimizersConfigDiff, UpdateCollection, Value};
+use serde_json::{Value as Json, json};
+
+use super::json::to_value;
+
+/// The key of the metadata that holds the threshold to restore, in kB.
+const RESTORE: &str = "indexing_threshold_before_bulk_load";
+
+/// What a server takes for a threshold that nobody has set, in kB. A threshold
+/// cannot be unset again.
+const DEFAULT_THRESHOLD: u64 = 10_000;
+
+/// The requests, one after the other, that turn bulk loading of a collection on
+/// or off. A crash between them costs nothing: the threshold is in the metadata
+/// before it changes and as long as it is changed. One request would not do, for
+/// the server saves the threshold first and the metadata second.
+pub(super) fn requests(
+    name: &str,
+    config: &CollectionConfig,
+    on: bool,
+    timeout_secs: u64,
+) -> Vec<UpdateCollection> {
+    let threshold = config
+        .optimizer_config
+        .as_ref()
+        .and_then(|optimizers| optimizers.indexing_threshold)
+        .unwrap_or(DEFAULT_THRESHOLD);
+    let restore = config
+        .metadata
+        .get(RESTORE)
+        .and_then(Value::as_integer)
+        .and_then(|threshold| u64::try_from(threshold).ok());
+    steps(threshold, restore, on)
+        .into_iter()
+        .map(|step| request(name, step, timeout_secs))
+        .collect()
+}
+
+#[derive(Debug, PartialEq)]
+enum Step {
+    Remember(u64),
+    Forget,
+    SetThreshold(u64),
+}
+
+fn steps(threshold: u64, restore: Option<u64>, on: bool) -> Vec<Step> {
+    match (on, threshold, restore) {
+        // It is on, or an operator wants no graphs at all.
+        (true, 0, _) => vec![],
+        (true, threshold, _) => vec![Step::Remember(threshold), Step::SetThreshold(0)],
+        (false, _, None) => vec![],
+        (false, 0, Some(restore)) => vec![Step::SetThreshold(restore), Step::Forget],
+        // Restored before a crash, or set by an operator meanwhile.
+        (false, _, Some(_)) => vec![Step::Forget],
+    }
+}
+
+fn request(name: &str, step: Step, timeout_secs: u64) -> UpdateCollection {
+    let mut request = UpdateCollection {
+        collection_name: name.into(),
+        timeout: Some(timeout_secs),
+        ..UpdateCollection::default()
+    };
+    match step {
+        Step::Remember(threshold) => request.metadata = metadata(json!(threshold)),
+        // The server drops keys whose new value is null.
+        Step::Forget => request.metadata = metadata(Json::Null),
+        Step::SetThreshold(threshold) => {
+            request.optimizers_config = Some(OptimizersConfigDiff {
+                indexing_threshold: Some(threshold),
+                ..OptimizersConfigDiff::default()
+            });
+        }
+    }
+    request
+}
+
+fn metadata(threshold: Json) -> HashMap<String, Value> {
+    HashMap::from([(RESTORE.to_owned(), to_value(threshold))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A collection's threshold and what its metadata says to restore.
+    type State = (u64, Option<u64>);
+
+    fn after((threshold, restore): State, step: &Step) -> State {
+        match step {
+            Step::Remember(threshold_before) => (threshold, Some(*threshold_before)),
+            Step::Forget => (threshold, None),
+            Step::SetThreshold(threshold) => (*threshold, restore),
+        }
+    }
+
+    /// The state after as many steps of a switch as there are before a crash.
+    fn switch(state: State, on: bool, before_crash: usize) -> State {
+        steps(state.0, state.1, on)
+            .iter()
+            .take(before_crash)
+            .fold(state, after)
+    }
+
+    #[test]
+    fn off_restores_what_on_found_wherever_either_crashes() {
+        for crash_on in 0..=2 {
+            for crash_off in 0..=2 {
+                let crashed = switch((7_000, None), true, crash_on);
+                let loading = switch(crashed, true, 2);
+                assert_eq!(loading, (0, Some(7_000)));
+                let crashed = switch(loading, false, crash_off);
+                assert_eq!(switch(crashed, false, 2), (7_000, None));
+            }
+        }
+    }
+
+    #[test]
+    fn asking_twice_asks_nothing_of_the_server() {
+        assert_eq!(steps(0, Some(7_000), true), []);
+        assert_eq!(steps(7_000, None, false), []);
+    }
+
+    #[test]
+    fn what_an_operator_set_stays() {
+        // No graphs at all, before, during and after.
+        assert_eq!(switch((0, None), true, 2), (0, None));
+        assert_eq!(switch((0, None), false, 2), (0, None));
+        // A threshold of his own, set while the load ran.
+        assert_eq!(switch((300, Some(7_000)), false, 2), (300, None));
+    }
+}

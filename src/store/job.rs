@@ -1,0 +1,95 @@
+//! The lease on the one rebuild, reindex or swap that may run.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use super::{Store, StoreError};
+
+/// A row of `index_job`: who works on the index as a whole.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct RunningJob {
+    /// `rebuild`, `reindex`…
+    pub kind: String,
+    /// The collection or version that it is about.
+    pub subject: String,
+    /// Host and process.
+    pub holder: String,
+    /// Since when.
+    pub started_at: DateTime<Utc>,
+    /// Until when it is believed to live.
+    pub lease_until: DateTime<Utc>,
+    /// Points or notes so far.
+    pub done: i64,
+    /// Points or notes in all.
+    pub total: i64,
+}
+
+impl Store {
+    /// Takes the one job if nobody has it, and returns whoever has it now.
+    pub async fn take_job(
+        &self,
+        kind: &str,
+        subject: &str,
+        holder: &str,
+        lease: Duration,
+    ) -> Result<RunningJob, StoreError> {
+        loop {
+            let job = sqlx::query_file_as!(
+                RunningJob,
+                "sql/queries/take_job.sql",
+                kind,
+                subject,
+                holder,
+                lease.as_secs_f64()
+            )
+            .fetch_optional(&self.pool)
+            .await?;
+            // None when it was given back between the two halves of the statement.
+            if let Some(job) = job {
+                return Ok(job);
+            }
+        }
+    }
+
+    /// Says that `holder` lives and how far it is. `false` when the job is somebody
+    /// else's by now.
+    pub async fn renew_job(
+        &self,
+        holder: &str,
+        lease: Duration,
+        done: u64,
+        total: u64,
+    ) -> Result<bool, StoreError> {
+        let renewed = sqlx::query_file!(
+            "sql/queries/renew_job.sql",
+            holder,
+            lease.as_secs_f64(),
+            done as i64,
+            total as i64
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(renewed.rows_affected() > 0)
+    }
+
+    /// Gives the job back.
+    pub async fn end_job(&self, holder: &str) -> Result<(), StoreError> {
+        sqlx::query!("delete from index_job where holder = $1", holder)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// The job that is running, if one is.
+    pub async fn running_job(&self) -> Result<Option<RunningJob>, StoreError> {
+        let job = sqlx::query_as!(
+            RunningJob,
+            "select kind, subject, holder, started_at, lease_until, done, total
+               from index_job where lease_until > now()"
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(job)
+    }
+}

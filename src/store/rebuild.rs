@@ -1,0 +1,196 @@
+//! Collections that a rebuild fills, and how far it has come.
+
+use uuid::Uuid;
+
+use super::{Store, StoreError};
+
+/// A range of chunk ids that a rebuild reads in order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Range {
+    /// Its number.
+    pub number: i32,
+    /// Every chunk of it up to this id is in the collection.
+    pub done_upto: Uuid,
+    /// Its last possible id.
+    pub ends_at: Uuid,
+    /// Points written so far.
+    pub points: u64,
+    /// Chunks without a vector so far.
+    pub missing_vectors: u64,
+}
+
+/// A row of `index_collections`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Registered {
+    /// The collection's name in the engine.
+    pub name: String,
+    /// The alias it is read through.
+    pub alias: String,
+    /// The version it holds.
+    pub version: String,
+    /// `active`, `building` or `retired`, see [`Registered::is_active`] and the others.
+    pub state: String,
+}
+
+impl Registered {
+    /// Whether it has all of its version.
+    pub fn is_active(&self) -> bool {
+        self.state == "active"
+    }
+
+    /// Whether a rebuild is filling it.
+    pub fn is_building(&self) -> bool {
+        self.state == "building"
+    }
+
+    /// Whether it is only kept.
+    pub fn is_retired(&self) -> bool {
+        self.state == "retired"
+    }
+}
+
+impl Store {
+    /// Every collection that this database knows of, the oldest first.
+    pub async fn registered_collections(&self) -> Result<Vec<Registered>, StoreError> {
+        let rows = sqlx::query_as!(
+            Registered,
+            "select collection as name, alias, embedding_version as version, state
+               from index_collections order by created_at, collection"
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows)
+    }
+
+    /// Registers `collection` as one that a rebuild fills from its ranges, and drops
+    /// the registration of `lost`, which the engine does not have any more. From this
+    /// commit on, every writer that commits writes to it too.
+    pub async fn begin_rebuild(
+        &self,
+        collection: &str,
+        alias: &str,
+        version: &str,
+        lost: &[String],
+        ranges: &[Range],
+    ) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        self.lock_collections(&mut tx).await?;
+        sqlx::query!(
+            "delete from index_collections where collection = any ($1)",
+            lost
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query_file!("sql/queries/rebuild_begin.sql", collection, alias, version)
+            .execute(&mut *tx)
+            .await?;
+        for range in ranges {
+            sqlx::query!(
+                "insert into index_rebuild_ranges (collection, range_no, done_upto, ends_at)
+                 values ($1, $2, $3, $4)",
+                collection,
+                range.number,
+                range.done_upto,
+                range.ends_at
+            )
+            .execute(&mut *tx)
+            .await?;
+        }
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// The ranges of an unfinished rebuild; none when there is none of this name.
+    pub async fn rebuild_ranges(&self, collection: &str) -> Result<Vec<Range>, StoreError> {
+        let rows = sqlx::query_file!("sql/queries/rebuild_ranges.sql", collection)
+            .fetch_all(&self.pool)
+            .await?;
+        let ranges = rows.into_iter().map(|row| Range {
+            number: row.range_no,
+            done_upto: row.done_upto,
+            ends_at: row.ends_at,
+            points: row.points as u64,
+            missing_vectors: row.missing_vectors as u64,
+        });
+        Ok(ranges.collect())
+    }
+
+    /// Records that `range` is done up to `done_upto`, with so many more points and
+    /// missing vectors. `false` when the rebuild is not registered any more.
+    pub async fn advance_rebuild(
+        &self,
+        collection: &str,
+        range: i32,
+        done_upto: Uuid,
+        points: u64,
+        missing_vectors: u64,
+    ) -> Result<bool, StoreError> {
+        let done = sqlx::query_file!(
+            "sql/queries/rebuild_advance.sql",
+            collection,
+            range,
+            done_upto,
+            points as i64,
+            missing_vectors as i64
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Makes `collection` the one that has all of its version, and retires those that
+    /// were. From this commit on they are not written any more.
+    pub async fn finish_rebuild(&self, collection: &str, version: &str) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        self.lock_collections(&mut tx).await?;
+        sqlx::query!(
+            "update index_collections set state = 'retired'
+              where embedding_version = $2 and state = 'active' and collection <> $1",
+            collection,
+            version
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!(
+            "update index_collections set state = 'active' where collection = $1",
+            collection
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!(
+            "delete from index_rebuild_ranges where collection = $1",
+            collection
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Forgets a collection. From this commit on it is not written any more.
+    pub async fn forget_collection(&self, collection: &str) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        self.lock_collections(&mut tx).await?;
+        sqlx::query!(
+            "delete from index_collections where collection = $1",
+            collection
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    /// Waits for the writers that have read their target collections and not yet
+    /// committed, and holds the next ones up until this transaction ends. A lock on
+    /// rows would not do: there may be none yet.
+    async fn lock_collections(
+        &self,
+        tx: &mut sqlx::Transaction<'static, sqlx::Postgres>,
+    ) -> Result<(), StoreError> {
+        sqlx::query("lock table index_collections in exclusive mode")
+            .execute(&mut **tx)
+            .await?;
+        Ok(())
+    }
+}

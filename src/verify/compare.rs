@@ -1,0 +1,183 @@
+//! Whether a chunk and a point are one and the same: decided here, looked up elsewhere.
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::backfill;
+use crate::index::StoredPoint;
+use crate::store::LiveChunk;
+
+/// How far two unit vectors may be apart, component by component: an engine
+/// normalises in its own order of additions.
+const VECTOR_TOLERANCE: f32 = 1e-4;
+
+/// Above this an f64, in which engines compare, does not tell every two integers
+/// apart; a revision so high was not written by ELF.
+const MOST_REVISION: i64 = 1 << 53;
+
+/// What is wrong with a point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Drift {
+    /// A chunk has no point.
+    Missing,
+    /// The point is of another revision, has another payload or another vector.
+    Stale,
+    /// No chunk has this point.
+    Orphaned,
+}
+
+/// What is wrong between a chunk and the point of its id, if anything. A chunk
+/// without a vector cannot be a point; that is its note's problem.
+pub fn drift(
+    chunk: Option<&LiveChunk>,
+    point: Option<&StoredPoint>,
+    version: &str,
+) -> Option<Drift> {
+    match (chunk, point) {
+        (None, None) => None,
+        (Some(chunk), _) if !chunk.has_vector => None,
+        (Some(_), None) => Some(Drift::Missing),
+        (None, Some(_)) => Some(Drift::Orphaned),
+        (Some(chunk), Some(point)) => {
+            let same_payload = backfill::payload(chunk, version).to_json() == point.payload;
+            (!same_payload || !same_vector(chunk, point)).then_some(Drift::Stale)
+        }
+    }
+}
+
+/// Compares what is there on both sides: vectors are not read unless asked for.
+fn same_vector(chunk: &LiveChunk, point: &StoredPoint) -> bool {
+    let (Some(wanted), Some(found)) = (&chunk.vector, &point.vector) else {
+        return true;
+    };
+    let norm = |v: &[f32]| v.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let (a, b) = (norm(wanted), norm(found));
+    wanted.len() == found.len()
+        && wanted
+            .iter()
+            .zip(found)
+            .all(|(x, y)| (x / a - y / b).abs() < VECTOR_TOLERANCE)
+}
+
+/// Walks two sides that are sorted by id, and gives the ids that have drifted.
+pub fn suspects(chunks: &[LiveChunk], points: &[StoredPoint], version: &str) -> Vec<Uuid> {
+    let (mut chunks, mut points) = (chunks.iter().peekable(), points.iter().peekable());
+    let mut suspects = Vec::new();
+    loop {
+        let id = match (chunks.peek(), points.peek()) {
+            (None, None) => return suspects,
+            (Some(chunk), None) => chunk.chunk_id,
+            (None, Some(point)) => point.chunk_id,
+            (Some(chunk), Some(point)) => chunk.chunk_id.min(point.chunk_id),
+        };
+        let chunk = chunks.next_if(|chunk| chunk.chunk_id == id);
+        let point = points.next_if(|point| point.chunk_id == id);
+        if drift(chunk, point, version).is_some() {
+            suspects.push(id);
+        }
+    }
+}
+
+/// The revision that a point was written under; `None` when ELF did not write it.
+pub fn revision(point: &StoredPoint) -> Option<i64> {
+    let revision = point.payload.get("revision")?.as_i64()?;
+    (revision < MOST_REVISION).then_some(revision)
+}
+
+/// The note that a point says it is of.
+pub fn note_id(point: &StoredPoint) -> Option<Uuid> {
+    point.payload.get("note_id")?.as_str()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+    use crate::note::Labels;
+
+    fn chunk(id: u128) -> LiveChunk {
+        LiveChunk {
+            chunk_id: Uuid::from_u128(id),
+            note_id: Uuid::from_u128(7),
+            chunk_index: 0,
+            start: 0,
+            end: 4,
+            revision: 5,
+            text: None,
+            has_vector: true,
+            vector: Some(vec![3.0, 4.0]),
+            status: "active".into(),
+            expires_at: None,
+            labels: Labels {
+                tenant_id: "t".into(),
+                project_id: "p".into(),
+                agent_id: "a".into(),
+                scope: "s".into(),
+                kind: "n".into(),
+                key: None,
+                importance: 0.5,
+                confidence: 1.0,
+                updated_at: chrono::DateTime::UNIX_EPOCH,
+            },
+        }
+    }
+
+    fn point(id: u128) -> StoredPoint {
+        StoredPoint {
+            chunk_id: Uuid::from_u128(id),
+            payload: backfill::payload(&chunk(id), "v").to_json(),
+            vector: Some(vec![0.6, 0.8]),
+        }
+    }
+
+    #[test]
+    fn both_sides_are_walked_to_their_ends() {
+        let chunks = [chunk(1), chunk(2), chunk(4), chunk(6)];
+        let points = [point(2), point(3), point(4), point(9)];
+        let ids = |ids: &[u128]| -> Vec<Uuid> { ids.iter().map(|i| Uuid::from_u128(*i)).collect() };
+        assert_eq!(suspects(&chunks, &points, "v"), ids(&[1, 3, 6, 9]));
+        assert_eq!(suspects(&chunks, &[], "v"), ids(&[1, 2, 4, 6]));
+        assert_eq!(suspects(&[], &points, "v"), ids(&[2, 3, 4, 9]));
+        assert_eq!(suspects(&[], &[], "v"), ids(&[]));
+    }
+
+    #[test]
+    fn every_way_to_differ_has_its_name() {
+        let (row, stored) = (chunk(1), point(1));
+        let of = |row: Option<&LiveChunk>, stored: Option<&StoredPoint>| drift(row, stored, "v");
+        assert_eq!(of(Some(&row), Some(&stored)), None);
+        assert_eq!(of(Some(&row), None), Some(Drift::Missing));
+        assert_eq!(of(None, Some(&stored)), Some(Drift::Orphaned));
+        assert_eq!(drift(Some(&row), Some(&stored), "w"), Some(Drift::Stale));
+        let mut turned = stored.clone();
+        turned.vector = Some(vec![0.8, 0.6]);
+        assert_eq!(of(Some(&row), Some(&turned)), Some(Drift::Stale));
+        let mut relabelled = stored.clone();
+        relabelled.payload.insert("scope".into(), "x".into());
+        assert_eq!(of(Some(&row), Some(&relabelled)), Some(Drift::Stale));
+        let mut more = stored;
+        more.payload.insert("text".into(), "secret".into());
+        assert_eq!(of(Some(&row), Some(&more)), Some(Drift::Stale));
+    }
+
+    #[test]
+    fn a_chunk_without_a_vector_is_no_drift() {
+        let row = LiveChunk {
+            has_vector: false,
+            ..chunk(1)
+        };
+        assert_eq!(drift(Some(&row), None, "v"), None);
+    }
+
+    #[test]
+    fn a_revision_that_no_worker_can_have_is_none() {
+        let mut stored = point(1);
+        assert_eq!(revision(&stored), Some(5));
+        stored.payload.insert("revision".into(), i64::MAX.into());
+        assert_eq!(revision(&stored), None);
+        stored.payload.remove("revision").unwrap();
+        assert_eq!(revision(&stored), None);
+    }
+}

@@ -1,0 +1,223 @@
+//! Whether the index holds exactly what Postgres says, and whether Postgres agrees
+//! with itself; mended from Postgres alone. Knows no embedding.
+//!
+//! Both sides are read in the order of ids, a page at a time. While that goes on,
+//! workers write: what differs on the first look is looked at again, and is drift
+//! only if nobody is about to change it and Postgres said the same before and after
+//! the index was asked.
+
+mod compare;
+mod points;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+pub use points::points;
+
+use crate::backfill::{Notice, Target, TargetError};
+use crate::index::{IndexError, VectorIndex};
+use crate::job::Progress;
+use crate::store::{Registered, Store, StoreError};
+
+/// Live notes that are looked at in one statement.
+const NOTES_PAGE: usize = 200;
+
+/// How to look, and what to do about what is found.
+#[derive(Clone)]
+pub struct Options {
+    /// Compare the vectors too.
+    pub deep: bool,
+    /// The part that is looked at, above 0 and up to 1.
+    pub sample: f64,
+    /// Mend what is found.
+    pub repair: bool,
+    /// How many times as long as a page took to rest after it.
+    pub rest: u32,
+    /// Told of everything that is found.
+    pub notice: Notice,
+    /// Counts chunks and notes as they are looked at.
+    pub progress: Arc<Progress>,
+}
+
+impl Options {
+    /// Looks at everything but vectors and mends it.
+    pub fn repairing() -> Self {
+        Self {
+            deep: false,
+            sample: 1.0,
+            repair: true,
+            rest: 0,
+            notice: Arc::new(|_| {}),
+            progress: Arc::default(),
+        }
+    }
+
+    async fn rest_after(&self, took: Duration) {
+        if self.rest > 0 {
+            tokio::time::sleep(took * self.rest).await;
+        }
+    }
+}
+
+/// What was looked at and what was found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Live notes.
+    pub notes: u64,
+    /// Chunks of live notes.
+    pub chunks: u64,
+    /// Points in the index.
+    pub points: u64,
+    /// Chunks without a point.
+    pub missing: u64,
+    /// Points of another revision, payload, version or vector than their chunk.
+    pub stale: u64,
+    /// Points without a chunk.
+    pub orphaned: u64,
+    /// Live notes whose chunks, vectors or pooled vector do not follow from their text.
+    pub inconsistent: u64,
+    /// Points mended, and inconsistent notes put into the outbox.
+    pub repaired: u64,
+}
+
+impl Report {
+    /// What was found.
+    pub fn drift(&self) -> u64 {
+        self.missing + self.stale + self.orphaned + self.inconsistent
+    }
+
+    /// What was found and is still so.
+    pub fn unrepaired(&self) -> u64 {
+        self.drift() - self.repaired
+    }
+
+    fn add(&mut self, more: &Self) {
+        self.notes += more.notes;
+        self.chunks += more.chunks;
+        self.points += more.points;
+        self.missing += more.missing;
+        self.stale += more.stale;
+        self.orphaned += more.orphaned;
+        self.inconsistent += more.inconsistent;
+        self.repaired += more.repaired;
+    }
+}
+
+/// Why nothing could be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// A store failed.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// Nothing is there to compare with.
+    #[error("{0}")]
+    Lost(String),
+}
+
+impl From<StoreError> for VerifyError {
+    fn from(error: StoreError) -> Self {
+        TargetError::from(error).into()
+    }
+}
+
+impl From<IndexError> for VerifyError {
+    fn from(error: IndexError) -> Self {
+        TargetError::from(error).into()
+    }
+}
+
+/// Compares what `alias` serves with the active version. With `repair`, an alias
+/// that points at nothing is pointed at its collection.
+pub async fn run(
+    store: &Store,
+    index: &Arc<dyn VectorIndex>,
+    alias: &str,
+    options: &Options,
+) -> Result<Report, VerifyError> {
+    let Some(version) = store.active_version().await? else {
+        return Err(VerifyError::Lost(
+            "nothing is indexed yet: run `elf worker`, or `elf worker --once`".into(),
+        ));
+    };
+    let registered = store.registered_collections().await?;
+    let served = |c: &&Registered| c.version == version.name && c.is_active();
+    let collection = match registered.iter().find(served) {
+        Some(collection) if index.collection(&collection.name).await?.is_some() => collection,
+        _ => {
+            return Err(VerifyError::Lost(format!(
+                "the collection behind {alias:?} is gone: run `elf rebuild`, which brings it back \
+                 from Postgres without an embedding call"
+            )));
+        }
+    };
+    match index.resolve(alias).await? {
+        Some(name) if registered.iter().any(|c| c.name == name) => {}
+        Some(name) => {
+            return Err(VerifyError::Lost(format!(
+                "the alias {alias:?} points at {name:?}, which this database knows nothing of: \
+                 point it at {:?}, or choose another storage.qdrant.collection",
+                collection.name
+            )));
+        }
+        None if options.repair => {
+            index.point_alias(alias, &collection.name).await?;
+            (options.notice)(format!(
+                "the alias pointed at nothing; now at {}",
+                collection.name
+            ));
+        }
+        None => {
+            return Err(VerifyError::Lost(format!(
+                "the alias {alias:?} points at nothing, so no search finds anything: run \
+                 `elf verify --repair`"
+            )));
+        }
+    }
+    let target = Target {
+        store: store.clone(),
+        index: index.clone(),
+        version: version.name,
+        collection: collection.name.clone(),
+    };
+    Ok(all(&target, version.dim, options).await?)
+}
+
+/// Compares a collection with its version, and the version with its notes.
+pub async fn all(target: &Target, dim: usize, options: &Options) -> Result<Report, TargetError> {
+    let (mut report, of_notes) =
+        tokio::try_join!(points(target, options), notes(target, dim, options))?;
+    report.add(&of_notes);
+    Ok(report)
+}
+
+/// Whether what Postgres keeps of every live note follows from the note's text. With
+/// `repair`, a note of which it does not is put into the outbox.
+async fn notes(target: &Target, dim: usize, options: &Options) -> Result<Report, TargetError> {
+    let Target { store, version, .. } = target;
+    let mut report = Report::default();
+    let mut after = Uuid::nil();
+    loop {
+        let began = std::time::Instant::now();
+        let (looked_at, problems) = store
+            .note_problems(version, dim, after, NOTES_PAGE, options.sample)
+            .await?;
+        for problem in &problems {
+            (options.notice)(format!("note {}: {}", problem.note_id, problem.problem));
+        }
+        report.inconsistent += problems.len() as u64;
+        if options.repair && !problems.is_empty() {
+            let ids: Vec<Uuid> = problems.iter().map(|p| p.note_id).collect();
+            store.requeue(version, &ids).await?;
+            report.repaired += ids.len() as u64;
+        }
+        let Some((last, count)) = looked_at else {
+            return Ok(report);
+        };
+        report.notes += count;
+        after = last;
+        options.rest_after(began.elapsed()).await;
+    }
+}

@@ -1,0 +1,333 @@
+//! The index against Postgres, point by point.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use super::compare::{self, Drift};
+use super::{Options, Report};
+use crate::backfill::{Target, TargetError, id_ranges};
+use crate::index::{StoredPoint, UpsertMode};
+use crate::store::{Depth, LiveChunk};
+
+/// Ranges that are compared side by side.
+const RANGES: u32 = 4;
+/// Chunks and points read at once.
+const PAGE: usize = 1000;
+
+/// Compares every point of a collection with its chunk and the other way round.
+pub async fn points(target: &Target, options: &Options) -> Result<Report, TargetError> {
+    // What rests between its pages has no hurry.
+    let ranges = id_ranges(if options.rest > 0 { 1 } else { RANGES });
+    let mut tasks = JoinSet::new();
+    for range in ranges {
+        let (after, upto) = window(range, options.sample, rand::random());
+        let (target, options) = (target.clone(), options.clone());
+        tasks.spawn(async move { Walk::new(&target, &options, after, upto).run().await });
+    }
+    let mut report = Report::default();
+    while let Some(done) = tasks.join_next().await {
+        report.add(&done.expect("a range does not panic")?);
+    }
+    Ok(report)
+}
+
+/// The part of a range that a sample looks at, somewhere in it: ids are hashes, so
+/// those that lie side by side have nothing else in common. `at` is 0 to 1.
+fn window((after, upto): (Uuid, Uuid), sample: f64, at: f64) -> (Uuid, Uuid) {
+    if sample >= 1.0 {
+        return (after, upto);
+    }
+    let (first, last) = (after.as_u128(), upto.as_u128());
+    let width = (last - first) as f64;
+    let start = first + (width * (1.0 - sample) * at) as u128;
+    let end = start.saturating_add((width * sample) as u128);
+    (Uuid::from_u128(start), Uuid::from_u128(end.min(last)))
+}
+
+/// One range on its way.
+struct Walk<'a> {
+    target: &'a Target,
+    options: &'a Options,
+    upto: Uuid,
+    chunks: Side<LiveChunk>,
+    points: Side<StoredPoint>,
+    report: Report,
+}
+
+/// What has been read of one side and not compared yet.
+struct Side<T> {
+    page: Vec<T>,
+    read_upto: Uuid,
+    ended: bool,
+}
+
+impl<T> Side<T> {
+    fn new(after: Uuid) -> Self {
+        Self {
+            page: Vec::new(),
+            read_upto: after,
+            ended: false,
+        }
+    }
+
+    /// Whether more has to be read before anything can be said.
+    fn is_spent(&self) -> bool {
+        self.page.is_empty() && !self.ended
+    }
+
+    fn fill(&mut self, mut page: Vec<T>, id: impl Fn(&T) -> Uuid, upto: Uuid) {
+        self.ended = page.len() < PAGE;
+        if let Some(last) = page.last() {
+            self.read_upto = id(last);
+        }
+        let within = page.partition_point(|item| id(item) <= upto);
+        if within < page.len() {
+            page.truncate(within);
+            self.ended = true;
+        }
+        if self.ended {
+            self.read_upto = upto;
+        }
+        self.page = page;
+    }
+
+    /// Takes what lies up to `bound`.
+    fn take(&mut self, id: impl Fn(&T) -> Uuid, bound: Uuid) -> Vec<T> {
+        let within = self.page.partition_point(|item| id(item) <= bound);
+        let rest = self.page.split_off(within);
+        std::mem::replace(&mut self.page, rest)
+    }
+}
+
+impl<'a> Walk<'a> {
+    fn new(target: &'a Target, options: &'a Options, after: Uuid, upto: Uuid) -> Self {
+        Self {
+            target,
+            options,
+            upto,
+            chunks: Side::new(after),
+            points: Side::new(after),
+            report: Report::default(),
+        }
+    }
+
+    async fn run(mut self) -> Result<Report, TargetError> {
+        loop {
+            let began = Instant::now();
+            self.read().await?;
+            if self.chunks.page.is_empty() && self.points.page.is_empty() {
+                return Ok(self.report);
+            }
+            // Up to here both sides are known, so memory stays bounded however long
+            // one of them has nothing.
+            let bound = self.chunks.read_upto.min(self.points.read_upto);
+            let chunks = self.chunks.take(|chunk| chunk.chunk_id, bound);
+            let points = self.points.take(|point| point.chunk_id, bound);
+            self.report.chunks += chunks.len() as u64;
+            self.report.points += points.len() as u64;
+            self.options.progress.add(chunks.len() as u64);
+            let suspects = compare::suspects(&chunks, &points, &self.target.version);
+            drop((chunks, points));
+            if !suspects.is_empty() {
+                self.judge(&suspects).await?;
+            }
+            self.options.rest_after(began.elapsed()).await;
+        }
+    }
+
+    /// Reads the next page of each side that has none left.
+    async fn read(&mut self) -> Result<(), TargetError> {
+        let Target {
+            store,
+            index,
+            version,
+            collection,
+        } = self.target;
+        let depth = if self.options.deep {
+            Depth::Vectors
+        } else {
+            Depth::Payload
+        };
+        let (chunks_after, points_after) = (self.chunks.read_upto, self.points.read_upto);
+        let chunks = async {
+            match self.chunks.is_spent() {
+                true => Ok(Some(
+                    store
+                        .live_chunks(version, chunks_after, self.upto, PAGE, depth)
+                        .await?,
+                )),
+                false => Ok::<_, TargetError>(None),
+            }
+        };
+        let points = async {
+            match self.points.is_spent() {
+                true => Ok(Some(
+                    index
+                        .scroll(collection, Some(points_after), PAGE, self.options.deep)
+                        .await?,
+                )),
+                false => Ok::<_, TargetError>(None),
+            }
+        };
+        let (chunks, points) = tokio::try_join!(chunks, points)?;
+        if let Some(page) = chunks {
+            self.chunks.fill(page, |chunk| chunk.chunk_id, self.upto);
+        }
+        if let Some(page) = points {
+            self.points.fill(page, |point| point.chunk_id, self.upto);
+        }
+        Ok(())
+    }
+
+    /// Looks again at what differed: Postgres, the index, Postgres.
+    async fn judge(&mut self, suspects: &[Uuid]) -> Result<(), TargetError> {
+        let before = self.settled(suspects, &HashSet::new()).await?;
+        let deep = self.options.deep;
+        let points: HashMap<Uuid, StoredPoint> = self
+            .target
+            .index
+            .points(&self.target.collection, suspects, deep)
+            .await?
+            .into_iter()
+            .map(|point| (point.chunk_id, point))
+            .collect();
+        let named: HashSet<Uuid> = points.values().filter_map(compare::note_id).collect();
+        let after = self.settled(suspects, &named).await?;
+
+        let mut found = Vec::new();
+        for id in suspects {
+            let (chunk, point) = (after.chunks.get(id), points.get(id));
+            let notes = [chunk.map(|c| c.note_id), point.and_then(compare::note_id)];
+            let is_busy = notes
+                .iter()
+                .flatten()
+                .any(|note| before.busy.contains(note) || after.busy.contains(note));
+            if is_busy || chunk != before.chunks.get(id) {
+                continue;
+            }
+            if let Some(drift) = compare::drift(chunk, point, &self.target.version) {
+                found.push((*id, drift));
+            }
+        }
+        self.count(&found, &after.chunks, &points);
+        if self.options.repair {
+            self.repair(&found, after.chunks, &points).await?;
+        }
+        Ok(())
+    }
+
+    /// What Postgres says of these chunks, and which of their notes, and of the notes
+    /// `named`, are on their way.
+    async fn settled(&self, ids: &[Uuid], named: &HashSet<Uuid>) -> Result<Settled, TargetError> {
+        let Target { store, version, .. } = self.target;
+        let chunks = store.live_chunks_by_id(version, ids).await?;
+        let notes: HashSet<Uuid> = chunks
+            .iter()
+            .map(|c| c.note_id)
+            .chain(named.iter().copied())
+            .collect();
+        let notes: Vec<Uuid> = notes.into_iter().collect();
+        // Last: a note that changes after its chunks were read is busy.
+        let busy = store.busy_notes(version, &notes).await?;
+        let chunks = chunks.into_iter().map(|c| (c.chunk_id, c)).collect();
+        Ok(Settled { chunks, busy })
+    }
+
+    fn count(
+        &mut self,
+        found: &[(Uuid, Drift)],
+        chunks: &HashMap<Uuid, LiveChunk>,
+        points: &HashMap<Uuid, StoredPoint>,
+    ) {
+        for (id, drift) in found {
+            let (count, kind) = match drift {
+                Drift::Missing => (&mut self.report.missing, "missing"),
+                Drift::Stale => (&mut self.report.stale, "stale"),
+                Drift::Orphaned => (&mut self.report.orphaned, "orphaned"),
+            };
+            *count += 1;
+            let note = chunks
+                .get(id)
+                .map(|c| c.note_id)
+                .or_else(|| compare::note_id(points.get(id)?));
+            let note = note.map_or("an unknown note".to_owned(), |note| format!("note {note}"));
+            (self.options.notice)(format!("{kind}: point {id} of {note}"));
+        }
+    }
+
+    async fn repair(
+        &mut self,
+        found: &[(Uuid, Drift)],
+        mut chunks: HashMap<Uuid, LiveChunk>,
+        points: &HashMap<Uuid, StoredPoint>,
+    ) -> Result<(), TargetError> {
+        let revision_of = |id: &Uuid| points.get(id).and_then(compare::revision);
+        let (mut renew, mut replace, mut remove) = (Vec::new(), Vec::new(), Vec::new());
+        for (id, drift) in found {
+            let chunk = chunks.remove(id);
+            match (drift, chunk) {
+                (Drift::Orphaned, _) => remove.push((*id, revision_of(id))),
+                (Drift::Stale, Some(chunk))
+                    if revision_of(id).is_none_or(|r| r > chunk.revision) =>
+                {
+                    // Written under a token that this Postgres does not know of, as it
+                    // is after a restore, or by nobody: it gives way to no upsert.
+                    remove.push((*id, revision_of(id)));
+                    replace.push(chunk);
+                }
+                (_, Some(chunk)) => renew.push(chunk),
+                (_, None) => {}
+            }
+        }
+        if let Some(newest) = remove.iter().filter_map(|(_, revision)| *revision).max() {
+            // Or workers would go on writing what the index takes for older.
+            self.target.store.raise_tokens(newest).await?;
+        }
+        self.target.remove(remove.into_iter()).await?;
+        self.target.write(replace, UpsertMode::InsertOnly).await?;
+        self.target.write(renew, UpsertMode::NotNewer).await?;
+        self.report.repaired += found.len() as u64;
+        Ok(())
+    }
+}
+
+/// What Postgres said at one moment.
+struct Settled {
+    chunks: HashMap<Uuid, LiveChunk>,
+    busy: HashSet<Uuid>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_a_window_of_its_width_within_the_range() {
+        let range = id_ranges(4)[2];
+        let width = |(a, b): (Uuid, Uuid)| (b.as_u128() - a.as_u128()) as f64;
+        for at in [0.0, 0.3, 0.999_999] {
+            let part = window(range, 0.01, at);
+            assert!(part.0 >= range.0 && part.1 <= range.1, "{part:?}");
+            assert!((width(part) / width(range) - 0.01).abs() < 1e-6);
+        }
+        assert_eq!(window(range, 1.0, 0.5), range);
+    }
+
+    #[test]
+    fn a_side_ends_where_its_range_does() {
+        let ids = |n: u128| (1..=n).map(Uuid::from_u128).collect::<Vec<_>>();
+        let mut side = Side::new(Uuid::nil());
+        side.fill(ids(PAGE as u128), |id| *id, Uuid::from_u128(10));
+        assert!(side.ended && side.page.len() == 10 && side.read_upto == Uuid::from_u128(10));
+        let mut side = Side::new(Uuid::nil());
+        side.fill(ids(PAGE as u128), |id| *id, Uuid::max());
+        assert!(!side.ended && side.read_upto == Uuid::from_u128(PAGE as u128));
+        assert_eq!(side.take(|id| *id, Uuid::from_u128(3)).len(), 3);
+        assert_eq!(side.page.len(), PAGE - 3);
+        side.fill(ids(3), |id| *id, Uuid::max());
+        assert!(side.ended && side.read_upto == Uuid::max());
+    }
+}
