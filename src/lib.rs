@@ -16,6 +16,7 @@ pub mod index;
 pub mod job;
 pub mod note;
 pub mod rebuild;
+pub mod reindex;
 pub mod search;
 pub mod store;
 pub mod telemetry;

@@ -8,6 +8,7 @@ mod listen;
 mod notes;
 mod points;
 mod rebuild;
+mod reindex;
 mod report;
 mod schema;
 mod versions;

@@ -71,7 +71,8 @@ fn not_served(known: &[Known], own: Option<&Known>, asked: &Version) -> SetupErr
             "it is being built: `elf reindex --swap` serves it once it is complete"
         }
         Some(VersionState::Retired) => {
-            "it is retired: put the setting back, or serve it again with `elf reindex rollback`"
+            "it is retired: put the setting back, build it again with `elf reindex`, or go back to \
+             the version that was served last with `elf reindex rollback`"
         }
         _ => "put the setting back, or change over with `elf reindex`",
     };
