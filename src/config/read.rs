@@ -181,6 +181,7 @@ fn embedding(section: &mut Section<'_, '_>) -> Embedding {
         timeout_ms: section.int("timeout_ms", 30_000, 100..=10 * MINUTE_MS),
         requests_per_minute: section.int_or_unset("requests_per_minute", 1..=u32::MAX),
         tokens_per_minute: section.int_or_unset("tokens_per_minute", 1..=u32::MAX),
+        usd_per_million_tokens: section.float_or_unset("usd_per_million_tokens", 0.0..=1e6),
         document_prefix: section.text("document_prefix", "", anything),
         query_prefix: section.text("query_prefix", "", anything),
         headers: section.secrets("headers", header),

@@ -21,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use gate::{Gate, Outage};
-pub use setup::{SetupError, check, prepare, require};
+pub use plan::{Piece, pieces};
+pub use setup::{SetupError, check, kept_in_step, prepare, require, spec};
 pub use totals::{Report, Totals};
 
 use crate::chunk::Chunker;

@@ -7,6 +7,7 @@ mod cli;
 mod crash;
 mod embedding;
 mod readme;
+mod reindex;
 mod schema;
 mod support;
 mod worker;
