@@ -296,7 +296,10 @@ async fn bare_client(site: &Site, url: &str) -> Result<f64> {
     site.index.create_collection(&name, &spec(site)).await?;
     site.index.bulk_load(&name, true).await?;
     let batches = ready_made(site, &name).await?;
-    let client = Qdrant::from_url(url).skip_compatibility_check().build()?;
+    let client = Qdrant::from_url(url)
+        .timeout(std::time::Duration::from_secs(60))
+        .skip_compatibility_check()
+        .build()?;
     let began = Instant::now();
     stream::iter(batches)
         .map(|batch| client.upsert_points(batch))
