@@ -28,6 +28,9 @@ const COMMANDS: &[&[&str]] = &[
     &["config"],
     &["config", "check"],
     &["config", "show"],
+    &["reindex"],
+    &["reindex", "rollback"],
+    &["reindex", "drop"],
     &["search"],
     &["demo"],
 ];
