@@ -3,6 +3,7 @@
 //!
 //! The way of a note is the way down this list.
 
+pub mod alias;
 pub mod backfill;
 pub mod backoff;
 pub mod chunk;
@@ -15,6 +16,7 @@ pub mod index;
 pub mod job;
 pub mod note;
 pub mod rebuild;
+pub mod reindex;
 pub mod search;
 pub mod store;
 pub mod telemetry;

@@ -323,7 +323,7 @@ async fn begin(
 
 /// `<alias>__<n>` with the lowest `n` that nobody has. An empty one that is just as
 /// it has to be was left by a rebuild that died before it was registered.
-async fn free_name(
+pub(crate) async fn free_name(
     site: &Site,
     registered: &[Registered],
     spec: &CollectionSpec,

@@ -63,21 +63,40 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
 /// What differs between the version in the database and the one that the
 /// configuration asks for, a line per setting.
 pub fn differences(database: &Version, config: &Version) -> Vec<String> {
+    changes(database, config)
+        .into_iter()
+        .map(|Change { key, from, to }| {
+            format!("{key} is {to} in the configuration, {from} in the database")
+        })
+        .collect()
+}
+
+/// A setting in which two versions differ; values as JSON, null where there is none.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Change {
+    /// The key of `elf.toml`.
+    pub key: String,
+    /// Its value in the one version.
+    pub from: Value,
+    /// Its value in the other.
+    pub to: Value,
+}
+
+/// The settings in which `to` differs from `from`, in order of their keys.
+pub fn changes(from: &Version, to: &Version) -> Vec<Change> {
     let empty = Map::new();
-    let theirs = database.settings.as_object().unwrap_or(&empty);
-    let ours = config.settings.as_object().unwrap_or(&empty);
-    let mut keys: Vec<&String> = theirs.keys().chain(ours.keys()).collect();
+    let old = from.settings.as_object().unwrap_or(&empty);
+    let new = to.settings.as_object().unwrap_or(&empty);
+    let mut keys: Vec<&String> = old.keys().chain(new.keys()).collect();
     keys.sort();
     keys.dedup();
-    let show = |value: Option<&Value>| value.map_or("nothing".to_owned(), Value::to_string);
+    let value = |of: &Map<String, Value>, key: &String| of.get(key).cloned().unwrap_or_default();
     keys.into_iter()
-        .filter(|key| theirs.get(*key) != ours.get(*key))
-        .map(|key| {
-            format!(
-                "{key} is {} in the configuration, {} in the database",
-                show(ours.get(key)),
-                show(theirs.get(key))
-            )
+        .filter(|key| old.get(*key) != new.get(*key))
+        .map(|key| Change {
+            key: key.clone(),
+            from: value(old, key),
+            to: value(new, key),
         })
         .collect()
 }

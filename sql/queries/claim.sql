@@ -2,33 +2,75 @@
 -- names the outbox rows that the batch will settle.
 -- $1 version, $2 holder, $3 lease seconds, $4 notes at most, $5 bytes of text at most
 
+-- Rows without a version are for the active one. A retired version is frozen: it is
+-- nobody's, and nothing of it is claimed.
+with recursive me as materialized (
+    select v.state = 'active' as is_active
+      from index_versions v
+     where v.embedding_version = $1 and v.state in ('active', 'building')
+),
 -- Walks the due rows in order and jumps over every further row of a note it has
--- picked: ten thousand rows of one note cost one pass, and hide nobody. The lease is
--- looked up by a scalar subquery, because a join would read all of note_index_state.
-with recursive picks as (
-    (select o.note_id, o.available_at, o.outbox_id, 1 as n, array[o.note_id] as seen
-       from indexing_outbox o
-      where o.status in ('PENDING', 'FAILED')
-        and o.available_at <= now()
-        and (o.embedding_version = $1 or o.embedding_version is null)
-        and not coalesce((select s.lease_until > now() from note_index_state s
-                           where s.note_id = o.note_id and s.embedding_version = $1), false)
-      order by o.available_at, o.outbox_id
+-- picked: ten thousand rows of one note cost one pass, and hide nobody. Each step is
+-- two range scans of an index, this version's rows and those without one, so that it
+-- never meets a row of another version. In the second the version is ordered by,
+-- though it is null in all of them, because Postgres does not see that it is and would
+-- sort. The lease is looked up by a scalar subquery, because a join would read all of
+-- note_index_state.
+picks as (
+    (select u.note_id, u.available_at, u.outbox_id, 1 as n, array[u.note_id] as seen
+       from ((select o.note_id, o.available_at, o.outbox_id
+                from indexing_outbox o
+               where o.embedding_version = $1
+                 and exists (select from me)
+                 and o.status in ('PENDING', 'FAILED')
+                 and o.available_at <= now()
+                 and not coalesce((select s.lease_until > now() from note_index_state s
+                                    where s.note_id = o.note_id and s.embedding_version = $1), false)
+               order by o.available_at, o.outbox_id
+               limit 1)
+             union all
+             (select o.note_id, o.available_at, o.outbox_id
+                from indexing_outbox o
+               where o.embedding_version is null
+                 and (select is_active from me)
+                 and o.status in ('PENDING', 'FAILED')
+                 and o.available_at <= now()
+                 and not coalesce((select s.lease_until > now() from note_index_state s
+                                    where s.note_id = o.note_id and s.embedding_version = $1), false)
+               order by o.embedding_version, o.available_at, o.outbox_id
+               limit 1)) u
+      order by u.available_at, u.outbox_id
       limit 1)
     union all
     select next.note_id, next.available_at, next.outbox_id, p.n + 1, p.seen || next.note_id
       from picks p
      cross join lateral (
-            select o.note_id, o.available_at, o.outbox_id
-              from indexing_outbox o
-             where o.status in ('PENDING', 'FAILED')
-               and o.available_at <= now()
-               and (o.available_at, o.outbox_id) > (p.available_at, p.outbox_id)
-               and (o.embedding_version = $1 or o.embedding_version is null)
-               and o.note_id <> all (p.seen)
-               and not coalesce((select s.lease_until > now() from note_index_state s
-                                  where s.note_id = o.note_id and s.embedding_version = $1), false)
-             order by o.available_at, o.outbox_id
+            select u.note_id, u.available_at, u.outbox_id
+              from ((select o.note_id, o.available_at, o.outbox_id
+                       from indexing_outbox o
+                      where o.embedding_version = $1
+                        and o.status in ('PENDING', 'FAILED')
+                        and o.available_at <= now()
+                        and (o.available_at, o.outbox_id) > (p.available_at, p.outbox_id)
+                        and o.note_id <> all (p.seen)
+                        and not coalesce((select s.lease_until > now() from note_index_state s
+                                           where s.note_id = o.note_id and s.embedding_version = $1), false)
+                      order by o.available_at, o.outbox_id
+                      limit 1)
+                    union all
+                    (select o.note_id, o.available_at, o.outbox_id
+                       from indexing_outbox o
+                      where o.embedding_version is null
+                        and (select is_active from me)
+                        and o.status in ('PENDING', 'FAILED')
+                        and o.available_at <= now()
+                        and (o.available_at, o.outbox_id) > (p.available_at, p.outbox_id)
+                        and o.note_id <> all (p.seen)
+                        and not coalesce((select s.lease_until > now() from note_index_state s
+                                           where s.note_id = o.note_id and s.embedding_version = $1), false)
+                      order by o.embedding_version, o.available_at, o.outbox_id
+                      limit 1)) u
+             order by u.available_at, u.outbox_id
              limit 1) next
      where p.n < $4
 ),
@@ -57,6 +99,32 @@ leased as (
      where (s.lease_until is null or s.lease_until <= now())
        and s.lease_token < excluded.lease_token
     returning s.note_id, s.lease_token, s.failures, s.failed_sha256
+),
+-- The versions that are built beside this one get a row of their own for every note
+-- whose rows are taken, and those become this version's, so that it happens once. A
+-- change whose row is taken by a statement that does not see such a version yet was
+-- committed before that was registered, and then every note is enqueued for it.
+building as materialized (
+    select v.embedding_version
+      from index_versions v
+     where v.state = 'building' and (select is_active from me)
+),
+taken as (
+    update indexing_outbox o
+       set embedding_version = $1, updated_at = now()
+      from leased l
+     where o.note_id = l.note_id
+       and o.embedding_version is null
+       and o.status in ('PENDING', 'FAILED')
+       and exists (select from building)
+    returning o.note_id, o.op, o.available_at, o.created_at
+),
+copied as (
+    insert into indexing_outbox (note_id, op, embedding_version, available_at, created_at)
+    select t.note_id, max(t.op), b.embedding_version, min(t.available_at), min(t.created_at)
+      from taken t
+     cross join building b
+     group by t.note_id, b.embedding_version
 )
 select l.note_id as "note_id!",
        l.lease_token as "lease_token!",
@@ -71,5 +139,6 @@ select l.note_id as "note_id!",
           from indexing_outbox o
          where o.note_id = l.note_id
            and o.status <> 'DONE'
-           and (o.embedding_version = $1 or o.embedding_version is null)) r
+           and (o.embedding_version = $1
+                or o.embedding_version is null and (select is_active from me))) r
  order by r.oldest

@@ -1,5 +1,6 @@
+-- The collections that are written for a version, its main one first.
 -- $1 version
-select collection, alias, state
+select collection as name, alias, embedding_version as version, state
   from index_collections
  where embedding_version = $1 and state in ('building', 'active')
- order by created_at
+ order by state, created_at, collection

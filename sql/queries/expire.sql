@@ -8,7 +8,12 @@ select n.note_id, 'DELETE', $1
  where n.expires_at <= now()
    and ($2::double precision is null or n.expires_at > now() - make_interval(secs => $2))
    and s.chunk_count > 0
+   and exists (select from index_versions v
+                where v.embedding_version = $1 and v.state in ('active', 'building'))
    and not exists (select from indexing_outbox o
                     where o.note_id = n.note_id and o.status in ('PENDING', 'FAILED')
                       and o.available_at <= now()
-                      and (o.embedding_version = $1 or o.embedding_version is null))
+                      and (o.embedding_version = $1
+                           or o.embedding_version is null
+                              and (select v.state = 'active' from index_versions v
+                                    where v.embedding_version = $1)))

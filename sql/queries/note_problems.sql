@@ -19,6 +19,8 @@ select p.note_id as "note_id!",
                            and (o.embedding_version = $1 or o.embedding_version is null))
                then null
            when s.lease_until > now() then null
+           -- Given up and purged: it is not indexed until it changes.
+           when s.failures > 0 and s.failed_sha256 in (sha256(p.bytes), sha256('')) then null
            when s.indexed_at is null then 'it was never indexed'
            when s.text_sha256 is distinct from sha256(p.bytes)
                then 'its text is not the one that was indexed'

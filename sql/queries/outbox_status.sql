@@ -1,9 +1,17 @@
--- A row counts as leased when its note is. One pass over what is not done.
+-- A row without a version is the active one's. A row counts as leased when its note is.
+-- One pass over what is not done.
 -- $1 version, null for any
-with leased as materialized (
-    select distinct s.note_id
-      from note_index_state s
-     where s.lease_until > now() and ($1::text is null or s.embedding_version = $1)
+with active as materialized (
+    select embedding_version from index_versions where state = 'active'
+),
+leased as materialized (
+    select s.note_id, s.embedding_version from note_index_state s where s.lease_until > now()
+),
+waiting as (
+    select o.note_id, o.status, o.created_at, o.available_at,
+           coalesce(o.embedding_version, (select embedding_version from active)) as embedding_version
+      from indexing_outbox o
+     where o.status <> 'DONE'
 )
 select count(*) filter (where o.status = 'PENDING' and l.note_id is null) as "pending!",
        count(*) filter (where o.status in ('PENDING', 'FAILED') and l.note_id is not null) as "leased!",
@@ -12,6 +20,6 @@ select count(*) filter (where o.status = 'PENDING' and l.note_id is null) as "pe
        extract(epoch from now() - min(o.created_at)
                filter (where o.status in ('PENDING', 'FAILED') and o.available_at <= now()))::double precision
            as oldest_pending_secs
-  from indexing_outbox o
-  left join leased l on l.note_id = o.note_id
- where o.status <> 'DONE'
+  from waiting o
+  left join leased l using (note_id, embedding_version)
+ where $1::text is null or o.embedding_version = $1

@@ -1,4 +1,4 @@
--- The first version of a database is active at once.
--- $1 version, $2 dimension, $3 settings
-insert into index_versions (embedding_version, embedding_dim, settings, state)
-values ($1, $2, $3, 'active')
+-- $1 version, $2 dimension, $3 settings, $4 state, $5 whether every note is in the
+-- outbox for it already
+insert into index_versions (embedding_version, embedding_dim, settings, state, enqueued)
+values ($1, $2, $3, $4, $5)

@@ -1,3 +1,7 @@
+-- Of a version that was dropped meanwhile nothing is left to do.
 -- $1 version, $2 note ids
 insert into indexing_outbox (note_id, op, embedding_version)
-select u.note_id, 'UPSERT', $1 from unnest($2::uuid[]) as u (note_id)
+select u.note_id, 'UPSERT', v.embedding_version
+  from unnest($2::uuid[]) as u (note_id)
+ cross join index_versions v
+ where v.embedding_version = $1

@@ -11,6 +11,7 @@ mod output;
 pub mod parts;
 mod progress;
 mod rebuild;
+mod reindex;
 mod search;
 mod signals;
 mod status;
@@ -27,6 +28,7 @@ use crate::config::{Config, ConfigError, path_or_default};
 use crate::embed::EmbedError;
 use crate::index::IndexError;
 use crate::rebuild::RebuildError;
+use crate::reindex::ReindexError;
 use crate::store::StoreError;
 use crate::worker::SetupError;
 use output::Output;
@@ -57,6 +59,8 @@ enum Command {
     Worker(worker::Args),
     /// Bring the index back from Postgres, without an embedding call
     Rebuild(rebuild::Args),
+    /// Change over to another model or chunking beside what is served, and back
+    Reindex(reindex::Args),
     /// Compare the index with Postgres, and mend it
     Verify(verify::Args),
     /// Show backlog, notes, chunks and collection
@@ -103,6 +107,7 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
         Command::Migrate => migrate::run(&load()?, out).await,
         Command::Worker(args) => worker::run(&load()?, args, out).await,
         Command::Rebuild(args) => rebuild::run(&load()?, args, out).await,
+        Command::Reindex(args) => reindex::run(&load()?, args, out).await,
         Command::Verify(args) => verify::run(&load()?, args, out).await,
         Command::Status => status::run(&load()?, out).await,
         Command::Dead(command) => dead::run(&load()?, command, out).await,
@@ -118,13 +123,18 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
 /// 3 for drift, 78 (`EX_CONFIG` of sysexits.h) when an operator has to change something
 /// before another try makes sense, else 1.
 fn exit_code(error: &anyhow::Error) -> u8 {
-    if error.is::<verify::DriftFound>() {
+    let drift = matches!(error.downcast_ref(), Some(ReindexError::Drift(_)));
+    if drift || error.is::<verify::DriftFound>() {
         return 3;
     }
     let configuration = error.chain().any(|cause| {
         cause.is::<ConfigError>()
             || matches!(cause.downcast_ref(), Some(EmbedError::Config { .. }))
             || matches!(cause.downcast_ref(), Some(SetupError::Mismatch(_)))
+            || matches!(
+                cause.downcast_ref(),
+                Some(ReindexError::Setup(SetupError::Mismatch(_)))
+            )
             || matches!(cause.downcast_ref(), Some(StoreError::Schema(_)))
             || matches!(cause.downcast_ref(), Some(IndexError::Refused { .. }))
             || matches!(cause.downcast_ref(), Some(ChunkError::NoRoom { .. }))

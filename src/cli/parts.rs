@@ -6,12 +6,12 @@ use anyhow::Context;
 
 use crate::chunk::{Chunker, Tokenizer};
 use crate::config::Config;
-use crate::embed;
 use crate::embed::provider::Provider;
+use crate::embed::{self, Embedder};
 use crate::index::{self, VectorIndex};
 use crate::rebuild::Site;
 use crate::search::Searcher;
-use crate::store::{Store, Version};
+use crate::store::{Known, Store, Version};
 use crate::version::embedding_version;
 use crate::worker::Tools;
 
@@ -54,31 +54,77 @@ pub async fn chunker(config: &Config) -> anyhow::Result<(Arc<Chunker>, String)> 
     Ok((Arc::new(chunker), fingerprint))
 }
 
-/// Everything a worker or a search works with. That the version is the one that
-/// the database is indexed under is for [`crate::worker::prepare`] or
-/// [`crate::worker::require`] to see.
-pub async fn tools(config: &Config) -> anyhow::Result<Tools> {
+/// The embedding side of a configuration: what it would cut and embed notes with.
+pub struct Recipe {
+    /// Connected, and of this program's schema.
+    pub store: Store,
+    /// Text → chunks.
+    pub chunker: Arc<Chunker>,
+    /// Texts → vectors.
+    pub embedder: Arc<dyn Embedder>,
+    /// The version that the configuration asks for, registered or not.
+    pub version: Version,
+}
+
+/// Loads the tokenizer and makes the embedder, which tells the version.
+pub async fn recipe(config: &Config) -> anyhow::Result<Recipe> {
     // What an operator may have wrong comes before what may be slow.
     let store = store(config).await?;
     store.check_schema().await?;
     let (chunker, tokenizer) = chunker(config).await?;
     let embedding = &config.providers.embedding;
-    let pinned = store.active_version().await?.map(|version| version.dim);
-    let (embedder, facts) = embed::connect_pinned(embedding, pinned)
+    let dim = pinned(config, &tokenizer, &store.versions().await?).or(embedding.dimensions);
+    let (embedder, facts) = embed::connect_pinned(embedding, dim)
         .await
         .context("failed to start providers.embedding")?;
     embed::check_window(config.chunking.max_tokens, facts.window, &embedding.model)?;
     let version = embedding_version(config, &tokenizer, facts.dim);
-    Ok(Tools {
+    Ok(Recipe {
         store,
-        index: index(config).await?,
+        chunker,
+        embedder,
+        version,
+    })
+}
+
+/// The dimension of the registered version that this configuration asks for, if it
+/// asks for one. Another model's dimension says nothing.
+fn pinned(config: &Config, tokenizer: &str, known: &[Known]) -> Option<usize> {
+    let asked = config.providers.embedding.dimensions;
+    known
+        .iter()
+        .map(|known| &known.version)
+        .filter(|version| asked.is_none_or(|dim| dim == version.dim))
+        .find(|version| embedding_version(config, tokenizer, version.dim).name == version.name)
+        .map(|version| version.dim)
+}
+
+/// Everything a worker or a search works with. That the version is one that the
+/// database keeps is for [`crate::worker::prepare`] or [`crate::worker::require`] to see.
+pub async fn tools(config: &Config) -> anyhow::Result<Tools> {
+    let recipe = recipe(config).await?;
+    Ok(tools_of(recipe, config, index(config).await?))
+}
+
+/// The same, on an engine that is open already.
+pub fn tools_of(recipe: Recipe, config: &Config, index: Arc<dyn VectorIndex>) -> Tools {
+    let Recipe {
+        store,
+        chunker,
+        embedder,
+        version,
+    } = recipe;
+    let embedding = &config.providers.embedding;
+    Tools {
+        store,
+        index,
         provider: Arc::new(Provider::new(embedder, embedding)),
         chunker,
         version,
         alias: config.storage.qdrant.collection.clone(),
         bm25: config.storage.qdrant.bm25.clone(),
         document_prefix: embedding.document_prefix.clone(),
-    })
+    }
 }
 
 /// A search over what a worker keeps.

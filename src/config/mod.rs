@@ -159,6 +159,9 @@ pub struct Embedding {
     /// Tokens sent in any minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_minute: Option<u32>,
+    /// What the provider charges for a million tokens, in US dollars: for estimates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usd_per_million_tokens: Option<f64>,
     /// Put before every chunk: `passage: ` for E5 models.
     pub document_prefix: String,
     /// Put before every query: `query: ` for E5 models.
@@ -207,6 +210,9 @@ pub struct Worker {
     pub batch_notes: usize,
     /// Batches in flight at once.
     pub concurrency: usize,
+    /// How often one of the workers compares the index with Postgres and mends it; 0 is
+    /// never.
+    pub verify_interval_secs: u64,
     /// How long a stop waits for work in flight.
     pub grace_secs: u32,
     /// Wait before the first retry of a failed note.

@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::suggestion::suggestion;
-use super::value::{Int, Refusal, checked, in_range, integer, kind, resolve, string};
+use super::value::{Int, Refusal, checked, in_range, integer, kind, number, resolve, string};
 use super::{Problem, Secret};
 
 /// The keys of one table, and the document that they are in.
@@ -151,19 +151,15 @@ impl<'d> Section<'_, 'd> {
 
     /// A number.
     pub fn float(&mut self, name: &str, default: f64, range: RangeInclusive<f64>) -> f64 {
-        let number = |value: &DeValue<'_>| match value {
-            DeValue::Float(float) => float
-                .as_str()
-                .parse::<f64>()
-                .map_err(|error| error.to_string()),
-            // A whole number is a number too.
-            DeValue::Integer(_) => integer::<i64>(value).map(|whole| whole as f64),
-            other => Err(format!("must be a number, not {}", kind(other))),
-        };
         self.take(name, Some(format!("{default:?}")), |value| {
             in_range(number(value)?, &range)
         })
         .unwrap_or(default)
+    }
+
+    /// A number without a default.
+    pub fn float_or_unset(&mut self, name: &str, range: RangeInclusive<f64>) -> Option<f64> {
+        self.take(name, None, |value| in_range(number(value)?, &range))
     }
 
     /// `true` or `false`.

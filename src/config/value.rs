@@ -25,6 +25,18 @@ pub(super) fn integer<T: TryFrom<i64>>(value: &DeValue<'_>) -> Result<T, Refusal
         .ok_or_else(|| format!("{integer} is out of range"))
 }
 
+pub(super) fn number(value: &DeValue<'_>) -> Result<f64, Refusal> {
+    match value {
+        DeValue::Float(float) => float
+            .as_str()
+            .parse::<f64>()
+            .map_err(|error| error.to_string()),
+        // A whole number is a number too.
+        DeValue::Integer(_) => integer::<i64>(value).map(|whole| whole as f64),
+        other => Err(format!("must be a number, not {}", kind(other))),
+    }
+}
+
 pub(super) fn in_range<T: PartialOrd + Display>(
     value: T,
     range: &RangeInclusive<T>,

@@ -8,6 +8,7 @@ mod listen;
 mod notes;
 mod points;
 mod rebuild;
+mod reindex;
 mod report;
 mod schema;
 mod versions;
@@ -26,7 +27,7 @@ pub use notes::{ChunkText, ImportedNote, Selection};
 pub use points::{Depth, LiveChunk, NoteProblem};
 pub use rebuild::{Range, Registered};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts};
-pub use versions::{Collection, Version};
+pub use versions::{Known, Version, VersionState};
 
 /// ELF's side of a Postgres database.
 #[derive(Clone, Debug)]

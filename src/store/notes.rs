@@ -91,7 +91,8 @@ impl Store {
         Ok((notes.map(|n| (n.note_id, n)).collect(), now))
     }
 
-    /// The vectors of those texts that have been embedded under this version.
+    /// The vectors of those texts that have been embedded under this version, or under
+    /// another one of the same vector space.
     pub async fn known_vectors(
         &self,
         version: &str,

@@ -1,10 +1,12 @@
 //! Embedding versions and the collections that hold them.
 
+use chrono::{DateTime, Utc};
+use serde::Serialize;
 use sqlx::PgExecutor;
 
-use super::{Store, StoreError, schema};
+use super::{Registered, Store, StoreError, schema};
 
-/// A row of `index_versions`.
+/// An embedding version, whether a database knows it or not.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Version {
     /// The embedding version's name.
@@ -15,16 +17,65 @@ pub struct Version {
     pub settings: serde_json::Value,
 }
 
-/// A row of `index_collections`.
+/// A row of `index_versions`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Collection {
-    /// The collection's name in the engine.
-    pub name: String,
-    /// The alias that applications read through.
-    pub alias: String,
+pub struct Known {
+    /// What it is.
+    pub version: Version,
+    /// What is done with it.
+    pub state: VersionState,
+    /// When it came into this state.
+    pub state_since: DateTime<Utc>,
+    /// Whether every note has been put into the outbox for it since it is kept in
+    /// step; see [`Store::enqueue_version`].
+    pub enqueued: bool,
+}
+
+/// What is done with a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VersionState {
+    /// Kept in step and not served: a reindex.
+    Building,
+    /// Kept in step and served.
+    Active,
+    /// Neither: kept as it was, for a rollback.
+    Retired,
+}
+
+impl VersionState {
+    /// As Postgres has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Building => "building",
+            Self::Active => "active",
+            Self::Retired => "retired",
+        }
+    }
+
+    fn parse(text: &str) -> Self {
+        match text {
+            "building" => Self::Building,
+            "active" => Self::Active,
+            // The table has a check: this is what is left.
+            _ => Self::Retired,
+        }
+    }
 }
 
 impl Store {
+    /// All versions: the active one first, then those being built, then the retired
+    /// ones, the latest first.
+    pub async fn versions(&self) -> Result<Vec<Known>, StoreError> {
+        versions(&self.pool).await
+    }
+
+    /// The version of this name.
+    pub async fn version(&self, name: &str) -> Result<Option<Known>, StoreError> {
+        let all = self.versions().await?;
+        Ok(all.into_iter().find(|v| v.version.name == name))
+    }
+
     /// The version that is served, if any has been yet.
     pub async fn active_version(&self) -> Result<Option<Version>, StoreError> {
         active_version(&self.pool).await
@@ -38,28 +89,52 @@ impl Store {
         if let Some(active) = active_version(&mut *tx).await? {
             return Ok(active);
         }
-        sqlx::query_file!(
-            "sql/queries/register_version.sql",
-            &version.name,
-            version.dim as i32,
-            &version.settings
-        )
-        .execute(&mut *tx)
-        .await?;
+        // The migration has put every note into the outbox, without a version.
+        register(&mut *tx, version, VersionState::Active, true).await?;
         tx.commit().await?;
         Ok(version.clone())
     }
 
-    /// The collections that hold `version`, the oldest first.
-    pub async fn collections(&self, version: &str) -> Result<Vec<Collection>, StoreError> {
-        let rows = sqlx::query_file!("sql/queries/collections.sql", version)
-            .fetch_all(&self.pool)
+    /// Puts every note into the outbox for `version`, and every one that is gone while
+    /// its points may be there still, unless that is done already: it is, once, for
+    /// each time that a version begins to be kept in step. Returns how many.
+    pub async fn enqueue_version(&self, version: &str) -> Result<u64, StoreError> {
+        let done = sqlx::query_file!("sql/queries/enqueue_version.sql", version, false)
+            .execute(&self.pool)
             .await?;
-        let collection = |name, alias| Collection { name, alias };
-        Ok(rows
-            .into_iter()
-            .map(|row| collection(row.collection, row.alias))
-            .collect())
+        Ok(done.rows_affected())
+    }
+
+    /// [`Self::enqueue_version`] whether it is done already or not: for a collection
+    /// that was lost.
+    pub async fn enqueue_version_again(&self, version: &str) -> Result<u64, StoreError> {
+        let done = sqlx::query_file!("sql/queries/enqueue_version.sql", version, true)
+            .execute(&self.pool)
+            .await?;
+        Ok(done.rows_affected())
+    }
+
+    /// Whether it is time for a worker's own verify of `version`: once in `interval`,
+    /// over all workers. Asking begins it.
+    pub async fn begin_sweep(
+        &self,
+        version: &str,
+        interval: std::time::Duration,
+    ) -> Result<bool, StoreError> {
+        let done = sqlx::query_file!(
+            "sql/queries/begin_sweep.sql",
+            version,
+            interval.as_secs_f64()
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// The collections that are written for `version`: its active one first, then
+    /// those that a rebuild is filling.
+    pub async fn collections(&self, version: &str) -> Result<Vec<Registered>, StoreError> {
+        collections(&self.pool, version).await
     }
 
     /// Registers the first collection of `version` as `<alias>__<n>` with the
@@ -69,17 +144,11 @@ impl Store {
         &self,
         version: &str,
         alias: &str,
-    ) -> Result<Collection, StoreError> {
+    ) -> Result<Registered, StoreError> {
         let mut tx = self.begin().await?;
         schema::lock_setup(&mut tx).await?;
-        let rows = sqlx::query_file!("sql/queries/collections.sql", version)
-            .fetch_all(&mut *tx)
-            .await?;
-        if let Some(row) = rows.into_iter().next() {
-            return Ok(Collection {
-                name: row.collection,
-                alias: row.alias,
-            });
+        if let Some(first) = collections(&mut *tx, version).await?.into_iter().next() {
+            return Ok(first);
         }
         let taken: Vec<String> = sqlx::query_scalar("select collection from index_collections")
             .fetch_all(&mut *tx)
@@ -92,20 +161,64 @@ impl Store {
             .execute(&mut *tx)
             .await?;
         tx.commit().await?;
-        Ok(Collection {
+        Ok(Registered {
             name,
             alias: alias.into(),
+            version: version.into(),
+            state: "active".into(),
         })
     }
 }
 
-async fn active_version(on: impl PgExecutor<'_>) -> Result<Option<Version>, StoreError> {
-    let row = sqlx::query_file!("sql/queries/active_version.sql")
-        .fetch_optional(on)
+pub(super) async fn versions(on: impl PgExecutor<'_>) -> Result<Vec<Known>, StoreError> {
+    let rows = sqlx::query_file!("sql/queries/versions.sql")
+        .fetch_all(on)
         .await?;
-    Ok(row.map(|row| Version {
-        name: row.embedding_version,
-        dim: row.embedding_dim as usize,
-        settings: row.settings,
-    }))
+    let registered = rows.into_iter().map(|row| Known {
+        version: Version {
+            name: row.embedding_version,
+            dim: row.embedding_dim as usize,
+            settings: row.settings,
+        },
+        state: VersionState::parse(&row.state),
+        state_since: row.state_since,
+        enqueued: row.enqueued,
+    });
+    Ok(registered.collect())
+}
+
+async fn active_version(on: impl PgExecutor<'_>) -> Result<Option<Version>, StoreError> {
+    let first = versions(on).await?.into_iter().next();
+    Ok(first
+        .filter(|v| v.state == VersionState::Active)
+        .map(|v| v.version))
+}
+
+pub(super) async fn register(
+    on: impl PgExecutor<'_>,
+    version: &Version,
+    state: VersionState,
+    enqueued: bool,
+) -> Result<(), StoreError> {
+    sqlx::query_file!(
+        "sql/queries/register_version.sql",
+        &version.name,
+        version.dim as i32,
+        &version.settings,
+        state.as_str(),
+        enqueued
+    )
+    .execute(on)
+    .await?;
+    Ok(())
+}
+
+async fn collections(
+    on: impl PgExecutor<'_>,
+    version: &str,
+) -> Result<Vec<Registered>, StoreError> {
+    let rows = sqlx::query_file_as!(Registered, "sql/queries/collections.sql", version)
+        .fetch_all(on)
+        .await?;
+    Ok(rows)
 }

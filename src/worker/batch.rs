@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::lease::{self, Heartbeat};
 use super::plan::{self, Blame, Cut, Piece, Vectors};
 use super::setup::{self, SetupError};
-use super::{Report, Shared, Stage, retry};
+use super::{Report, Shared, Stage, Tools, retry};
 use crate::embed::provider::Input;
 use crate::index::{Filter, IndexError, Payload, Point, UpsertMode};
 use crate::note::{Note, TextHash};
@@ -192,8 +192,10 @@ impl Batch<'_> {
             .into_iter()
             .map(|(hash, vector)| (hash, Ok(vector)))
             .collect();
-        for ((hash, _), outcome) in unknown.into_iter().zip(outcomes) {
+        let mut tokens = 0;
+        for ((hash, (_, count)), outcome) in unknown.into_iter().zip(outcomes) {
             if let Ok(vector) = &outcome {
+                tokens += count as u64;
                 self.shared.unspent.keep(hash, vector.clone());
                 fresh.insert(hash);
             }
@@ -201,6 +203,7 @@ impl Batch<'_> {
         }
         self.shared.totals.add(&Report {
             embedded: fresh.len() as u64,
+            tokens,
             ..Report::default()
         });
         Ok((vectors, fresh))
@@ -258,7 +261,7 @@ impl Batch<'_> {
         committed: &Committed,
         done: &[&NoteWrite<'_>],
         notes: &HashMap<Uuid, &Note>,
-    ) -> Result<u64, IndexError> {
+    ) -> Result<u64, Interruption> {
         if done.is_empty() {
             return Ok(0);
         }
@@ -271,9 +274,8 @@ impl Batch<'_> {
         let written = points.len() as u64;
         if !points.is_empty() {
             for collection in &committed.collections {
-                index
-                    .upsert(collection, points.clone(), UpsertMode::NotNewer)
-                    .await?;
+                let upserted = index.upsert(collection, points.clone(), UpsertMode::NotNewer);
+                self.unless_retired(collection, upserted.await).await?;
             }
         }
         self.shared.reached(Stage::Upserted).await;
@@ -284,10 +286,30 @@ impl Batch<'_> {
             ..Filter::default()
         };
         for collection in &committed.collections {
-            index.delete(collection, &older).await?;
+            let deleted = index.delete(collection, &older);
+            self.unless_retired(collection, deleted.await).await?;
         }
         self.shared.reached(Stage::Pruned).await;
         Ok(written)
+    }
+
+    /// A collection that is not there is no matter where a rebuild or a drop has retired
+    /// it between our commit and our write: what follows it has our chunks already.
+    async fn unless_retired(
+        &self,
+        collection: &str,
+        written: Result<(), IndexError>,
+    ) -> Result<(), Interruption> {
+        let Err(error @ IndexError::NotFound { .. }) = written else {
+            return Ok(written?);
+        };
+        let Tools { store, version, .. } = &self.shared.tools;
+        let targets = store.collections(&version.name).await?;
+        if targets.iter().any(|target| target.name == collection) {
+            return Err(error.into());
+        }
+        tracing::debug!(collection, "was retired before it was written");
+        Ok(())
     }
 
     fn point(&self, note: &Note, chunk: &ChunkWrite<'_>) -> Point {

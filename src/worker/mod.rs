@@ -11,6 +11,7 @@ mod setup;
 mod sweep;
 mod totals;
 mod unspent;
+mod verify;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use gate::{Gate, Outage};
-pub use setup::{SetupError, check, prepare, require};
+pub use plan::{Piece, pieces};
+pub use setup::{SetupError, check, kept_in_step, prepare, require, spec};
 pub use totals::{Report, Totals};
 
 use crate::chunk::Chunker;
@@ -153,9 +155,11 @@ impl Worker {
             ))
         });
         let sweeper = tokio::spawn(sweep::run(self.shared.clone()));
+        let verifier = tokio::spawn(verify::run(self.shared.clone()));
         let batches = TaskTracker::new();
         self.claim_until(&batches, &stop, None).await.ok();
         sweeper.abort();
+        verifier.abort();
         if let Some(listener) = listener {
             listener.abort();
         }

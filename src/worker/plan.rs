@@ -26,7 +26,7 @@ pub struct Cut {
 }
 
 /// A chunk before it has its vector.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Piece {
     /// Where it is.
     pub chunk: Chunk,
@@ -66,7 +66,8 @@ pub fn cut(chunker: &Chunker, note_id: Uuid, note: Option<Note>, now: DateTime<U
     }
 }
 
-fn pieces(chunker: &Chunker, text: &str) -> Result<Vec<Piece>, String> {
+/// The chunks of a text, or why it has none.
+pub fn pieces(chunker: &Chunker, text: &str) -> Result<Vec<Piece>, String> {
     let piece = |chunk: Chunk| {
         let hash = TextHash::of(&text[chunk.start..chunk.end]);
         Piece { chunk, hash }

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use super::Tools;
+use crate::alias::{self, AliasError};
 use crate::index::{CollectionInfo, CollectionSpec, IndexError};
-use crate::store::{Selection, Store, StoreError, Version};
+use crate::store::{Known, Registered, Store, StoreError, Version, VersionState};
 use crate::version::differences;
 
 /// How often, and how long apart, an engine that does not answer is asked again.
@@ -26,42 +27,84 @@ pub enum SetupError {
     Mismatch(String),
 }
 
-/// The active version of the database must be `version`. The first worker of a
-/// database makes it so.
+impl From<AliasError> for SetupError {
+    fn from(error: AliasError) -> Self {
+        match error {
+            AliasError::Store(error) => Self::Store(error),
+            AliasError::Index(error) => Self::Index(error),
+            AliasError::Foreign { .. } => Self::Mismatch(error.to_string()),
+        }
+    }
+}
+
+/// The database must keep `version` in step. The first worker of a database makes it so.
 pub async fn prepare(store: &Store, version: &Version) -> Result<(), SetupError> {
-    let active = match store.active_version().await? {
-        Some(active) => active,
-        None => store.register_first_version(version).await?,
-    };
-    must_be(&active, version)
+    let mut known = store.versions().await?;
+    if known.is_empty() {
+        store.register_first_version(version).await?;
+        known = store.versions().await?;
+    }
+    match known.iter().find(|v| v.version.name == version.name) {
+        Some(own) if own.state != VersionState::Retired => Ok(()),
+        own => Err(not_served(&known, own, version)),
+    }
 }
 
 /// The active version of the database must be `version`: for those who only read.
 pub async fn require(store: &Store, version: &Version) -> Result<(), SetupError> {
-    match store.active_version().await? {
-        Some(active) => must_be(&active, version),
-        None => Err(SetupError::Mismatch(
-            "nothing is indexed yet: run `elf worker`, or `elf worker --once`".into(),
-        )),
+    let known = store.versions().await?;
+    match known.iter().find(|v| v.version.name == version.name) {
+        Some(own) if own.state == VersionState::Active => Ok(()),
+        own => Err(not_served(&known, own, version)),
     }
 }
 
-fn must_be(active: &Version, version: &Version) -> Result<(), SetupError> {
-    if active.name == version.name {
-        return Ok(());
-    }
-    Err(SetupError::Mismatch(format!(
+/// What to do about a configuration that asks for another version than is served.
+fn not_served(known: &[Known], own: Option<&Known>, asked: &Version) -> SetupError {
+    let Some(active) = known.iter().find(|v| v.state == VersionState::Active) else {
+        return SetupError::Mismatch(
+            "nothing is indexed yet: run `elf worker`, or `elf worker --once`".into(),
+        );
+    };
+    let advice = match own.map(|v| v.state) {
+        Some(VersionState::Building) => {
+            "it is being built: `elf reindex --swap` serves it once it is complete"
+        }
+        Some(VersionState::Retired) => {
+            "it is retired: put the setting back, build it again with `elf reindex`, or go back to \
+             the version that was served last with `elf reindex rollback`"
+        }
+        _ => "put the setting back, or change over with `elf reindex`",
+    };
+    SetupError::Mismatch(format!(
         "the database is indexed under the embedding version {}, and the configuration asks for {}: {}. \
-         Vectors of two versions cannot be mixed: put the setting back, or index into a database \
-         and collection of its own",
-        active.name,
-        version.name,
-        differences(active, version).join("; ")
+         Vectors of two versions cannot be mixed; {advice}",
+        active.version.name,
+        asked.name,
+        differences(&active.version, asked).join("; ")
+    ))
+}
+
+/// The version must still be kept in step: it may have been retired since the worker began.
+pub async fn kept_in_step(store: &Store, version: &str) -> Result<Known, SetupError> {
+    let known = store.versions().await?;
+    let own = known.iter().find(|v| v.version.name == version);
+    let gone = match own {
+        Some(own) if own.state != VersionState::Retired => return Ok(own.clone()),
+        Some(_) => "is retired",
+        None => "is not registered any more",
+    };
+    let active = known.iter().find(|v| v.state == VersionState::Active);
+    Err(SetupError::Mismatch(format!(
+        "the embedding version {version} {gone}: {} is served; stop this worker, or go back with \
+         `elf reindex rollback`",
+        active.map_or("none", |v| &v.version.name)
     )))
 }
 
-/// Checks that the collection of the version is there, is as it must be, and is
-/// what the alias points at; makes it when there is none. A collection that was
+/// Checks that the version is kept in step and every note was enqueued for it; that its
+/// collection is there, is as it must be, and is what the alias points at when the
+/// version is the active one. Makes the collection when there is none. One that was
 /// lost comes back from Postgres: every note is put into the outbox, and none is
 /// embedded again.
 pub async fn check(tools: &Tools) -> Result<(), SetupError> {
@@ -80,45 +123,95 @@ pub async fn check(tools: &Tools) -> Result<(), SetupError> {
 
 async fn check_once(tools: &Tools) -> Result<(), SetupError> {
     tools.store.ping().await?;
-    let registered = tools.store.collections(&tools.version.name).await?;
-    let collection = match registered.into_iter().next() {
-        Some(collection) => collection,
-        None => {
-            refuse_foreign(tools).await?;
-            tools
-                .store
-                .register_first_collection(&tools.version.name, &tools.alias)
-                .await?
-        }
-    };
-    if collection.alias != tools.alias {
-        return Err(SetupError::Mismatch(format!(
-            "the database is indexed under the alias {:?}, and storage.qdrant.collection is {:?}: \
-             put the setting back",
-            collection.alias, tools.alias
-        )));
+    let known = kept_in_step(&tools.store, &tools.version.name).await?;
+    if !known.enqueued {
+        let notes = tools.store.enqueue_version(&tools.version.name).await?;
+        tracing::info!(
+            version = tools.version.name,
+            notes,
+            "every note is in the outbox"
+        );
     }
-    match tools.index.collection(&collection.name).await? {
+    let (collection, info) = main_collection(tools).await?;
+    match info {
         Some(info) => check_spec(&collection.name, &info, &spec(tools))?,
         None => create(tools, &collection.name).await?,
     }
-    match tools.index.resolve(&tools.alias).await? {
-        Some(target) if target == collection.name => Ok(()),
-        Some(target) => Err(SetupError::Mismatch(format!(
-            "the alias {:?} points at the collection {target:?}, and this database is indexed in \
-             {:?}: choose another storage.qdrant.collection, or point the alias back",
-            tools.alias, collection.name
-        ))),
-        None => Ok(tools
-            .index
-            .point_alias(&tools.alias, &collection.name)
-            .await?),
+    forget_lost_rebuilds(tools).await?;
+    if known.state == VersionState::Active {
+        alias::settle(&tools.store, &*tools.index, &tools.alias).await?;
     }
+    Ok(())
+}
+
+/// The version's main collection, registered now if it is the first, and what the
+/// engine knows of it.
+async fn main_collection(
+    tools: &Tools,
+) -> Result<(Registered, Option<CollectionInfo>), SetupError> {
+    let Tools { store, version, .. } = tools;
+    loop {
+        let collection = match first_collection(tools).await? {
+            Some(collection) => collection,
+            None => {
+                refuse_foreign(tools).await?;
+                store
+                    .register_first_collection(&version.name, &tools.alias)
+                    .await?
+            }
+        };
+        if collection.alias != tools.alias {
+            return Err(SetupError::Mismatch(format!(
+                "the database is indexed under the alias {:?}, and storage.qdrant.collection is {:?}: \
+                 put the setting back",
+                collection.alias, tools.alias
+            )));
+        }
+        let info = tools.index.collection(&collection.name).await?;
+        if info.is_some() {
+            return Ok((collection, info));
+        }
+        // It may have been retired by a rebuild between the two looks.
+        if first_collection(tools).await?.as_ref() != Some(&collection) {
+            continue;
+        }
+        if collection.is_active() {
+            return Ok((collection, None));
+        }
+        give_up_rebuild(store, &collection.name).await?;
+    }
+}
+
+/// The active one; where a rebuild has begun after that was lost, the one it fills.
+async fn first_collection(tools: &Tools) -> Result<Option<Registered>, StoreError> {
+    let written = tools.store.collections(&tools.version.name).await?;
+    Ok(written.into_iter().next())
+}
+
+/// A rebuild whose collection is lost has nothing to go on with, and writers need not
+/// wait for it to find out.
+async fn forget_lost_rebuilds(tools: &Tools) -> Result<(), SetupError> {
+    for collection in tools.store.collections(&tools.version.name).await? {
+        if collection.is_building() && tools.index.collection(&collection.name).await?.is_none() {
+            give_up_rebuild(&tools.store, &collection.name).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn give_up_rebuild(store: &Store, collection: &str) -> Result<(), StoreError> {
+    store.forget_collection(collection).await?;
+    tracing::warn!(
+        collection,
+        "the collection that a rebuild was filling is gone; the rebuild is given up"
+    );
+    Ok(())
 }
 
 /// Before the first collection is registered: somebody else may use the name.
 async fn refuse_foreign(tools: &Tools) -> Result<(), SetupError> {
-    let taken = match tools.index.resolve(&tools.alias).await? {
+    let target = tools.index.resolve(&tools.alias).await?;
+    let taken = match &target {
         Some(target) => Some(format!("an alias of {target:?}")),
         None => tools
             .index
@@ -127,14 +220,10 @@ async fn refuse_foreign(tools: &Tools) -> Result<(), SetupError> {
             .map(|_| "a collection".to_owned()),
     };
     // Another worker may have been faster than our look at the database.
-    let registered = !tools
-        .store
-        .collections(&tools.version.name)
-        .await?
-        .is_empty();
+    let is_ours = !tools.store.registered_collections().await?.is_empty();
     match taken {
         None => Ok(()),
-        Some(_) if registered => Ok(()),
+        Some(_) if is_ours => Ok(()),
         Some(what) => Err(SetupError::Mismatch(format!(
             "{:?} is {what} in the vector engine already, and this database knows nothing of it: \
              choose another storage.qdrant.collection",
@@ -146,7 +235,10 @@ async fn refuse_foreign(tools: &Tools) -> Result<(), SetupError> {
 async fn create(tools: &Tools, name: &str) -> Result<(), SetupError> {
     // First the outbox, then the collection: if we die between, the next start
     // finds no collection and does both again.
-    let notes = tools.store.enqueue(&Selection::default()).await?;
+    let notes = tools
+        .store
+        .enqueue_version_again(&tools.version.name)
+        .await?;
     tools.index.create_collection(name, &spec(tools)).await?;
     tracing::info!(
         collection = name,
@@ -156,7 +248,8 @@ async fn create(tools: &Tools, name: &str) -> Result<(), SetupError> {
     Ok(())
 }
 
-fn spec(tools: &Tools) -> CollectionSpec {
+/// The shape of a collection for this version, under this configuration.
+pub fn spec(tools: &Tools) -> CollectionSpec {
     CollectionSpec {
         dim: tools.version.dim,
         bm25: tools.bm25.clone(),
@@ -182,8 +275,8 @@ fn check_spec(
             format!("holds the embedding version {}", spec.embedding_version)
         }
         Some(spec) => format!(
-            "was made with other BM25 options ({}); put storage.qdrant.bm25 back, or drop the \
-             collection and start elf again: it comes back from Postgres without embedding",
+            "was made with other BM25 options ({}); put storage.qdrant.bm25 back, or run \
+             `elf rebuild` for a collection with the new ones: nothing is embedded for it",
             serde_json::to_string(&spec.bm25).unwrap_or_default()
         ),
     };

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Shared;
+use super::setup::{self, SetupError};
+use super::{Shared, Tools};
 
 /// Far longer than a note needs from the claim to the index: a note that was
 /// indexed across its own expiry is seen by a later sweep.
@@ -19,12 +20,26 @@ pub async fn run(shared: Arc<Shared>) {
     for n in (0..FULL_SWEEP_EVERY).cycle() {
         ticks.tick().await;
         sweep(&shared, (n > 0).then_some(LOOK_BACK)).await;
+        notice_retirement(&shared).await;
     }
 }
 
 /// One full sweep.
 pub async fn once(shared: &Shared) {
     sweep(shared, None).await;
+}
+
+/// Claims of a version that was retired find nothing, and that looks like peace. The
+/// gate says it, and opens again after a rollback.
+async fn notice_retirement(shared: &Shared) {
+    if shared.gate.outage().is_some() {
+        return;
+    }
+    let Tools { store, version, .. } = &shared.tools;
+    if let Err(error @ SetupError::Mismatch(_)) = setup::kept_in_step(store, &version.name).await {
+        shared.gate.close(error.to_string());
+        shared.wake.notify_one();
+    }
 }
 
 async fn sweep(shared: &Shared, look_back: Option<Duration>) {

@@ -21,6 +21,8 @@ pub struct Report {
     pub chunks: u64,
     /// Chunks whose text was sent to the embedding model.
     pub embedded: u64,
+    /// Tokens of those texts, as they were sent.
+    pub tokens: u64,
     /// Chunks whose vector was known.
     pub reused: u64,
     /// Points written to the index.
@@ -62,6 +64,7 @@ impl Totals {
         counts.notes += done.notes;
         counts.chunks += done.chunks;
         counts.embedded += done.embedded;
+        counts.tokens += done.tokens;
         counts.reused += done.reused;
         counts.points += done.points;
         metrics::counter!("elf_notes_indexed_total").increment(done.notes);

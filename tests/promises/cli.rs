@@ -28,6 +28,9 @@ const COMMANDS: &[&[&str]] = &[
     &["config"],
     &["config", "check"],
     &["config", "show"],
+    &["reindex"],
+    &["reindex", "rollback"],
+    &["reindex", "drop"],
     &["search"],
     &["demo"],
 ];
@@ -352,7 +355,7 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
 
     let worked = site.json(&["worker", "--once"]).await;
     let worked_keys = [
-        "notes", "chunks", "embedded", "reused", "points", "dead", "seconds",
+        "notes", "chunks", "embedded", "tokens", "reused", "points", "dead", "seconds",
     ];
     assert_keys(&worked, &worked_keys);
     assert!(worked["seconds"].is_number());
@@ -517,7 +520,7 @@ async fn dead_letters_are_listed_shown_retried_and_purged() {
         assert_keys(
             &worked,
             &[
-                "notes", "chunks", "embedded", "reused", "points", "dead", "seconds",
+                "notes", "chunks", "embedded", "tokens", "reused", "points", "dead", "seconds",
             ],
         );
         site.json(&["status"]).await["outbox"]["dead"] == 1

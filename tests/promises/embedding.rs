@@ -38,6 +38,7 @@ fn settings(server: &EmbeddingServer) -> config::Embedding {
         timeout_ms: 10_000,
         requests_per_minute: None,
         tokens_per_minute: None,
+        usd_per_million_tokens: None,
         document_prefix: String::new(),
         query_prefix: String::new(),
     }

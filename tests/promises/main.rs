@@ -8,6 +8,7 @@ mod crash;
 mod embedding;
 mod readme;
 mod rebuild;
+mod reindex;
 mod schema;
 mod support;
 mod verify;

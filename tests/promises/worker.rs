@@ -290,6 +290,85 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
     h.assert_converged().await;
 }
 
+/// A reindex puts every note into the outbox at once, and a daemon of the version that
+/// is served must not feel it; nor the other way round.
+#[tokio::test]
+async fn a_backlog_of_another_version_costs_a_claim_nothing() {
+    let h = Harness::start().await;
+    let note = h.insert("mine").await;
+    let rows = "insert into indexing_outbox (note_id, embedding_version, available_at)
+                select gen_random_uuid(), $1, now() - interval '1 hour' from generate_series(1, 20000)";
+    sqlx::query(rows)
+        .bind("another one")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    sqlx::query("analyze indexing_outbox")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    let version = &h.tools.version.name;
+    let read = rows_read_by_a_claim(&h, version).await;
+    assert!(read < 50.0, "an active version's claim read {read} rows");
+
+    // A version that is built never meets the rows of the one that is served, those
+    // without a version included.
+    sqlx::query(
+        "insert into index_versions (embedding_version, embedding_dim, settings, state)
+         values ('built', 8, '{}', 'building')",
+    )
+    .execute(&h.pool)
+    .await
+    .unwrap();
+    sqlx::query(rows)
+        .bind(None::<&str>)
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    sqlx::query("insert into indexing_outbox (note_id, embedding_version) values ($1, 'built')")
+        .bind(note)
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    let read = rows_read_by_a_claim(&h, "built").await;
+    assert!(read < 50.0, "a building version's claim read {read} rows");
+}
+
+/// How many rows of the outbox a claim of `version` looks at, rolled back.
+async fn rows_read_by_a_claim(h: &Harness, version: &str) -> f64 {
+    let claim = concat!(
+        "explain (analyze, timing off, format json) ",
+        include_str!("../../sql/queries/claim.sql")
+    );
+    let mut transaction = h.pool.begin().await.unwrap();
+    let plan: serde_json::Value = sqlx::query_scalar(claim)
+        .bind(version)
+        .bind("me")
+        .bind(30.0f64)
+        .bind(16i32)
+        .bind(1i64 << 20)
+        .fetch_one(&mut *transaction)
+        .await
+        .unwrap();
+    transaction.rollback().await.unwrap();
+    rows_read(&plan[0]["Plan"])
+}
+
+/// Rows that the scans of the outbox below `node` returned or threw away.
+fn rows_read(node: &serde_json::Value) -> f64 {
+    let number = |name: &str| node[name].as_f64().unwrap_or(0.0);
+    let own = if node["Relation Name"] == "indexing_outbox" || node["Index Name"].is_string() {
+        number("Actual Loops")
+            * (number("Actual Rows")
+                + number("Rows Removed by Filter")
+                + number("Rows Removed by Index Recheck"))
+    } else {
+        0.0
+    };
+    let below = node["Plans"].as_array().into_iter().flatten();
+    own + below.map(rows_read).sum::<f64>()
+}
+
 #[tokio::test]
 async fn the_token_of_a_note_rises_for_ever() {
     let h = Harness::start().await;

@@ -186,6 +186,7 @@ async fn connecting_tells_dimension_and_window_and_refuses_another_dimension() {
         timeout_ms: 1,
         requests_per_minute: None,
         tokens_per_minute: None,
+        usd_per_million_tokens: None,
         document_prefix: String::new(),
         query_prefix: String::new(),
     };

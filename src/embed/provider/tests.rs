@@ -78,6 +78,7 @@ fn settings() -> config::Embedding {
         timeout_ms: 1000,
         requests_per_minute: None,
         tokens_per_minute: None,
+        usd_per_million_tokens: None,
         document_prefix: String::new(),
         query_prefix: String::new(),
     }

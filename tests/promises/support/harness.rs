@@ -451,7 +451,8 @@ pub fn distance(a: &[f32], b: &[f32]) -> f32 {
         .fold(0.0, f32::max)
 }
 
-fn unit(v: &[f32]) -> Vec<f32> {
+/// The vector of length 1 in the same direction.
+pub fn unit(v: &[f32]) -> Vec<f32> {
     let norm = v.iter().map(|x| x * x).sum::<f32>().sqrt();
     v.iter().map(|x| x / norm).collect()
 }

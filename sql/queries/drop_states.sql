@@ -1,0 +1,11 @@
+-- In order of their ids, so that no batch walks over what the ones before it deleted.
+-- $1 version, $2 note ids above this, $3 rows at most
+with gone as (
+    delete from note_index_state
+     where embedding_version = $1
+       and note_id in (select note_id from note_index_state
+                        where embedding_version = $1 and note_id > $2
+                        order by note_id limit $3)
+    returning note_id
+)
+select note_id from gone order by note_id desc limit 1

@@ -1,0 +1,18 @@
+-- Every note, and every one that is gone while its points may still be there, for one
+-- version. What makes the statement do nothing is a version that has it behind it.
+-- $1 version, $2 whether to do it all the same
+with due as (
+    update index_versions
+       set enqueued = true
+     where embedding_version = $1 and state in ('active', 'building') and ($2 or not enqueued)
+    returning embedding_version
+)
+insert into indexing_outbox (note_id, op, embedding_version)
+select n.note_id, 'UPSERT', d.embedding_version
+  from memory_notes n
+ cross join due d
+ union all
+select s.note_id, 'DELETE', d.embedding_version
+  from note_index_state s
+  join due d using (embedding_version)
+ where not exists (select from memory_notes n where n.note_id = s.note_id)

@@ -1,0 +1,21 @@
+-- Live notes and their texts in order of their ids: as many as have so many bytes
+-- together, and one at least.
+-- $1 ids above this, $2 notes at most, $3 bytes at most
+with page as (
+    select n.note_id, octet_length(n.text) as bytes
+      from memory_notes n
+     where n.note_id > $1
+       and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+     order by n.note_id
+     limit $2
+),
+sized as (
+    select p.note_id, sum(coalesce(p.bytes, 0)) over (order by p.note_id) - coalesce(p.bytes, 0)
+               as bytes_before
+      from page p
+)
+select n.note_id, coalesce(n.text, '') as "text!"
+  from sized s
+  join memory_notes n using (note_id)
+ where s.bytes_before < $3
+ order by n.note_id

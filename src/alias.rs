@@ -1,0 +1,145 @@
+//! What the alias points at: the active version's collection, as Postgres has it.
+
+use crate::index::{IndexError, VectorIndex};
+use crate::store::{Registered, Store, StoreError};
+
+/// How often the alias is looked at again after it was moved. More than once only
+/// where somebody else moves it at the same moment.
+const MOST_TRIES: u32 = 10;
+
+/// Why the alias does not point where it should.
+#[derive(Debug, thiserror::Error)]
+pub enum AliasError {
+    /// Postgres.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The vector engine.
+    #[error(transparent)]
+    Index(#[from] IndexError),
+    /// It points at what this database knows nothing of.
+    #[error(
+        "the alias {alias:?} points at the collection {target:?}, which this database knows nothing \
+         of: choose another storage.qdrant.collection, or point the alias at {wanted:?}"
+    )]
+    Foreign {
+        /// The alias.
+        alias: String,
+        /// What it points at.
+        target: String,
+        /// What it should point at.
+        wanted: String,
+    },
+}
+
+/// Points `alias` at the active collection of the active version, unless it points at
+/// one that is written for this version already. Whoever changes what is served calls
+/// this after the commit: the last to look always finds both in step.
+pub async fn settle(store: &Store, index: &dyn VectorIndex, alias: &str) -> Result<(), AliasError> {
+    for _ in 0..MOST_TRIES {
+        // The alias first. Postgres changes before it does, so that what is read
+        // afterwards is never older than what the alias was pointed at for.
+        let target = index.resolve(alias).await?;
+        let Some(active) = store.active_version().await? else {
+            return Ok(());
+        };
+        let all = store.registered_collections().await?;
+        match decide(target.as_deref(), &active.name, &all) {
+            Move::Leave => return Ok(()),
+            Move::Point(to) => {
+                index.point_alias(alias, to).await?;
+                tracing::info!(alias, from = target, to, "pointed the alias");
+            }
+            Move::Refuse { target, wanted } => {
+                return Err(AliasError::Foreign {
+                    alias: alias.to_owned(),
+                    target: target.to_owned(),
+                    wanted: wanted.to_owned(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, PartialEq)]
+enum Move<'a> {
+    Leave,
+    Point(&'a str),
+    Refuse { target: &'a str, wanted: &'a str },
+}
+
+fn decide<'a>(target: Option<&'a str>, active: &str, all: &'a [Registered]) -> Move<'a> {
+    let written = |c: &&Registered| c.version == active && !c.is_retired();
+    let main = all.iter().filter(written).find(|c| c.is_active());
+    let Some(main) = main else {
+        return Move::Leave;
+    };
+    match target {
+        // A rebuild may serve what it has so far, when there is nothing else to serve.
+        Some(target) if all.iter().filter(written).any(|c| c.name == target) => Move::Leave,
+        Some(target) if !all.iter().any(|c| c.name == target) => Move::Refuse {
+            target,
+            wanted: &main.name,
+        },
+        _ => Move::Point(&main.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn collection(name: &str, version: &str, state: &str) -> Registered {
+        Registered {
+            name: name.into(),
+            alias: "notes".into(),
+            version: version.into(),
+            state: state.into(),
+        }
+    }
+
+    fn some() -> Vec<Registered> {
+        vec![
+            collection("old", "v1", "retired"),
+            collection("main", "v1", "active"),
+            collection("filling", "v1", "building"),
+            collection("next", "v2", "active"),
+        ]
+    }
+
+    #[test]
+    fn an_alias_at_a_collection_that_is_written_is_left_alone() {
+        for target in ["main", "filling"] {
+            assert_eq!(decide(Some(target), "v1", &some()), Move::Leave);
+        }
+    }
+
+    #[test]
+    fn an_alias_at_another_registered_collection_is_pointed_back() {
+        for target in ["old", "next"] {
+            assert_eq!(decide(Some(target), "v1", &some()), Move::Point("main"));
+        }
+        assert_eq!(decide(Some("main"), "v2", &some()), Move::Point("next"));
+    }
+
+    #[test]
+    fn an_alias_at_nothing_is_never_pointed_at_what_is_being_filled() {
+        assert_eq!(decide(None, "v1", &some()), Move::Point("main"));
+    }
+
+    #[test]
+    fn an_alias_at_what_nobody_knows_is_refused() {
+        assert_eq!(
+            decide(Some("theirs"), "v1", &some()),
+            Move::Refuse {
+                target: "theirs",
+                wanted: "main"
+            }
+        );
+    }
+
+    #[test]
+    fn without_a_collection_there_is_nothing_to_do() {
+        assert_eq!(decide(Some("theirs"), "v1", &[]), Move::Leave);
+    }
+}

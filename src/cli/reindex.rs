@@ -1,0 +1,225 @@
+//! `elf reindex`
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::output::Output;
+use super::parts::{self, Recipe};
+use super::progress::Progress;
+use super::rebuild::notice;
+use super::signals::stop_on_signals;
+use crate::config::Config;
+use crate::embed::EmbedError;
+use crate::job;
+use crate::reindex::{self, Dropped, Estimate, Report, RolledBack, Then};
+use crate::store::VersionState;
+use crate::telemetry;
+use crate::verify;
+use crate::worker::Worker;
+
+/// Arguments of `elf reindex`.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Args {
+    /// Say what it would take, and do nothing
+    #[arg(long, conflicts_with = "swap")]
+    dry_run: bool,
+    /// Serve the new version once it is complete and equal to Postgres
+    #[arg(long)]
+    swap: bool,
+    /// Say what differs from Postgres, thing by thing
+    #[arg(long)]
+    verbose: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Serve the version again that was served before
+    Rollback,
+    /// Free what versions that are not served take up, in Postgres and in the index
+    Drop {
+        /// This one only
+        #[arg(long, value_name = "NAME")]
+        version: Option<String>,
+    },
+}
+
+/// A report and what its tokens cost.
+#[derive(Serialize)]
+struct Priced<T> {
+    #[serde(flatten)]
+    report: T,
+    /// US dollars; null where no price is set.
+    estimated_cost_usd: Option<f64>,
+}
+
+impl<T> Priced<T> {
+    fn new(config: &Config, report: T, tokens: u64) -> Self {
+        let price = config.providers.embedding.usd_per_million_tokens;
+        Self {
+            report,
+            estimated_cost_usd: price.map(|usd| usd * tokens as f64 / 1e6),
+        }
+    }
+
+    fn cost(&self) -> String {
+        match self.estimated_cost_usd {
+            Some(usd) => format!(", about {usd:.4} USD"),
+            None => String::new(),
+        }
+    }
+}
+
+/// Changes over to the embedding version that the configuration asks for, and back.
+pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
+    match args.command {
+        Some(Command::Rollback) => {
+            let done = reindex::rollback(&parts::site(config).await?).await?;
+            out.report(&done, rolled_back)
+        }
+        Some(Command::Drop { version }) => {
+            let site = parts::site(config).await?;
+            let dropped = reindex::drop(&site, version.as_deref()).await?;
+            out.report(&serde_json::json!({ "dropped": &dropped }), |_| {
+                drops(&dropped)
+            })
+        }
+        None if args.dry_run => dry_run(config, out).await,
+        None => build(config, args, out).await,
+    }
+}
+
+async fn dry_run(config: &Config, out: Output) -> anyhow::Result<()> {
+    let Recipe {
+        store,
+        chunker,
+        version,
+        ..
+    } = parts::recipe(config).await?;
+    let counts = Arc::new(job::Progress::default());
+    let progress = Progress::start("counting", {
+        let counts = counts.clone();
+        move || (counts.done(), counts.total())
+    });
+    let estimate = reindex::estimate(&store, &chunker, &version, &counts).await;
+    progress.finish();
+    let estimate = estimate?;
+    let tokens = estimate.tokens;
+    out.report(&Priced::new(config, estimate, tokens), |priced| {
+        let Estimate {
+            version,
+            notes,
+            chunks,
+            known,
+            to_embed,
+            tokens,
+        } = &priced.report;
+        format!(
+            "{version}: {notes} notes, {chunks} chunks, {known} of them known\n\
+             to embed: {to_embed} texts of {tokens} tokens at most{}\n\
+             nothing was written; `elf reindex` does it",
+            priced.cost()
+        )
+    })
+}
+
+async fn build(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
+    telemetry::init_metrics();
+    let tools = parts::tools(config).await?;
+    if let Err(error @ EmbedError::Config { .. }) = tools.provider.check().await {
+        return Err(error).context("failed to start providers.embedding");
+    }
+    let stop = stop_on_signals("no new claims, work in flight ends; the same command goes on")?;
+    let worker = Worker::new(tools.clone(), &config.worker, &config.outbox);
+    let counts = Arc::new(job::Progress::default());
+    let options = verify::Options {
+        repair: false,
+        notice: notice(args.verbose),
+        progress: counts.clone(),
+        ..verify::Options::repairing()
+    };
+    let progress = Progress::start("reindexing", move || (counts.done(), counts.total()));
+    let then = if args.swap { Then::Swap } else { Then::Wait };
+    let done = reindex::run(&tools, &worker, then, &options, stop).await;
+    progress.finish();
+    let done = done?;
+    let tokens = done.work.tokens;
+    out.report(&Priced::new(config, done, tokens), built)
+}
+
+fn built(priced: &Priced<Report>) -> String {
+    let Report {
+        version,
+        state,
+        work,
+        dead_letters,
+        verified,
+    } = &priced.report;
+    if *state == VersionState::Active && verified.is_none() {
+        return format!(
+            "{version} is what this configuration asks for, and it is served: nothing to do"
+        );
+    }
+    let done = format!(
+        "{version}: {} notes, {} chunks ({} embedded, {} reused), {} tokens{}, {:.1} s",
+        work.notes,
+        work.chunks,
+        work.embedded,
+        work.reused,
+        work.tokens,
+        priced.cost(),
+        work.seconds
+    );
+    let next = match (verified, dead_letters) {
+        (Some(report), _) => format!(
+            "{} points are as Postgres says; it is served now. Start workers with this configuration; \
+             `elf reindex rollback` goes back, `elf reindex drop` frees the old version",
+            report.points
+        ),
+        (None, 0) => "it is complete, and the old version is still served. A worker with this \
+                      configuration keeps it in step; `elf reindex --swap` serves it"
+            .to_owned(),
+        (None, dead) => format!(
+            "{dead} notes were given up: see `elf dead list`. The old version is still served; \
+             `elf reindex --swap` serves the new one when they are mended or purged"
+        ),
+    };
+    format!("{done}\n{next}")
+}
+
+fn rolled_back(done: &RolledBack) -> String {
+    let settings: Vec<String> = done
+        .settings
+        .iter()
+        .map(|change| format!("\n  {} = {}", change.key, change.to))
+        .collect();
+    format!(
+        "{} is served again; {} notes are due for it. A worker with its settings brings them up to \
+         date:{}",
+        done.version,
+        done.due,
+        settings.concat()
+    )
+}
+
+fn drops(dropped: &[Dropped]) -> String {
+    if dropped.is_empty() {
+        return "nothing to drop: there is no version but the one that is served".into();
+    }
+    let line = |d: &Dropped| {
+        format!(
+            "dropped {}: {} chunks, {}",
+            d.version,
+            d.chunks,
+            match &d.collections[..] {
+                [] => "no collection".to_owned(),
+                names => names.join(", "),
+            }
+        )
+    };
+    dropped.iter().map(line).collect::<Vec<_>>().join("\n")
+}
