@@ -252,7 +252,8 @@ async fn begin(tools: &Tools) -> Result<VersionState, ReindexError> {
     Ok(VersionState::Building)
 }
 
-fn site(tools: &Tools) -> Site {
+/// What a rebuild of what a worker keeps works with.
+pub fn site(tools: &Tools) -> Site {
     Site {
         store: tools.store.clone(),
         index: tools.index.clone(),

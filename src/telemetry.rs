@@ -3,7 +3,9 @@
 use std::io::IsTerminal;
 
 use chrono::TimeDelta;
-use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
+use metrics::{
+    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
@@ -60,6 +62,14 @@ pub fn init_metrics() -> Option<PrometheusHandle> {
         "elf_leases_lost_total",
         "Notes whose lease ran out under a worker"
     );
+    describe_gauge!(
+        "elf_drift",
+        "Points and notes that the last verify of a worker found to differ from Postgres, by kind"
+    );
+    describe_counter!(
+        "elf_drift_repaired_total",
+        "Points mended and notes enqueued by the workers' verify"
+    );
     describe_histogram!(
         FRESHNESS,
         Unit::Seconds,
@@ -67,6 +77,19 @@ pub fn init_metrics() -> Option<PrometheusHandle> {
     );
     crate::embed::provider::metrics::describe();
     Some(handle)
+}
+
+/// What a worker's own verify found.
+pub fn drift(report: &crate::verify::Report) {
+    for (kind, found) in [
+        ("missing", report.missing),
+        ("stale", report.stale),
+        ("orphaned", report.orphaned),
+        ("inconsistent", report.inconsistent),
+    ] {
+        gauge!("elf_drift", "kind" => kind).set(found as f64);
+    }
+    counter!("elf_drift_repaired_total").increment(report.repaired);
 }
 
 /// Leases ran out under this worker.

@@ -41,7 +41,12 @@ contract! {
     the_same_upsert_twice_changes_nothing
     insert_only_never_replaces
     delete_takes_only_what_is_older
-    an_empty_list_of_notes_matches_nothing
+    an_empty_list_matches_nothing
+    a_delete_by_chunk_leaves_a_newer_point_alone
+    a_thousand_chunks_fit_in_a_filter
+    points_are_read_by_their_ids
+    bulk_loading_is_not_seen_from_outside
+    bulk_loading_is_asked_of_a_collection
     filters_match_keywords_and_expiry
     an_alias_is_as_good_as_a_name
     an_alias_to_nowhere_leaves_the_old_one

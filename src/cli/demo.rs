@@ -8,15 +8,19 @@ use anyhow::Context;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio_util::sync::CancellationToken;
 use unicode_segmentation::UnicodeSegmentation;
+use uuid::Uuid;
 
 use super::output::{excerpt, print};
+use super::parts::Recipe;
 use super::progress::Progress;
 use super::{import, parts, search};
 use crate::config::Config;
 use crate::index::Filter;
+use crate::rebuild;
+use crate::reindex::{self, Then};
 use crate::search::Searcher;
-use crate::telemetry;
 use crate::worker::{self, Report, Tools, Worker};
+use crate::{job, telemetry, verify};
 
 /// The demo's own database on the server it is given.
 const DATABASE: &str = "elf_demo";
@@ -29,6 +33,10 @@ const SEARCHES: &[(&str, &str)] = &[
     ("by exact word", "Quillfeather"),
     ("by exact word", "ERR-4417"),
 ];
+
+/// How the notes are cut at first, and how the demo changes that.
+const MAX_TOKENS: usize = 256;
+const FEWER_TOKENS: usize = 128;
 
 /// Arguments of `elf demo`.
 #[derive(clap::Args)]
@@ -54,7 +62,8 @@ pub struct Args {
 
 /// Imports, indexes, searches, edits and deletes.
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    let config = configure(&args).await?;
+    start_anew(&args).await?;
+    let config = configure(&args, MAX_TOKENS)?;
     telemetry::init_logging(&config.service);
     telemetry::init_metrics();
     let store = parts::store(&config).await?;
@@ -93,13 +102,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     }
     edit(&tools, &config, &searcher).await?;
     delete(&tools, &config, &searcher).await?;
+    let answers = answers(&searcher).await?;
+    lose_and_rebuild(&tools, &searcher, &answers).await?;
+    reindex_and_go_back(&args, &tools, &config, &searcher, &answers).await?;
     say("Done")?;
     print("Everything above ran against a real Postgres, a real vector engine and a real model.")
 }
 
-/// Makes the database and the folder anew, and the ten lines that are all the
-/// configuration this takes.
-async fn configure(args: &Args) -> anyhow::Result<Config> {
+/// Makes the database and the folder anew.
+async fn start_anew(args: &Args) -> anyhow::Result<()> {
     let mut admin = PgConnection::connect(&args.database_url)
         .await
         .context("failed to connect to --database-url")?;
@@ -112,14 +123,17 @@ async fn configure(args: &Args) -> anyhow::Result<Config> {
         .execute(AssertSqlSafe(format!("create database {DATABASE}")))
         .await?;
     admin.close().await?;
-    remove_folder(&args.dir)?;
+    remove_folder(&args.dir)
+}
 
+/// The ten lines that are all the configuration this takes.
+fn configure(args: &Args, max_tokens: usize) -> anyhow::Result<Config> {
     let mut dsn = reqwest::Url::parse(&args.database_url).context("--database-url is no URL")?;
     dsn.set_path(DATABASE);
     let text = format!(
         "[storage.postgres]\ndsn = {:?}\n[storage.qdrant]\nurl = {:?}\n\
          [providers.embedding]\nprovider = \"local\"\nmodel = {:?}\n\
-         [chunking]\nmax_tokens = 256\noverlap_tokens = 32\n\
+         [chunking]\nmax_tokens = {max_tokens}\noverlap_tokens = 32\n\
          [service]\nlog_level = \"error\"\n",
         dsn.as_str(),
         format!("embedded:{}", args.dir.display()),
@@ -237,6 +251,122 @@ async fn delete(tools: &Tools, config: &Config, searcher: &Searcher) -> anyhow::
         "{left} of its points are left; the same search now gives:"
     ))?;
     show(searcher, query).await
+}
+
+/// The best chunks of every search, as long as the index holds the same.
+async fn answers(searcher: &Searcher) -> anyhow::Result<Vec<Vec<Uuid>>> {
+    let mut answers = Vec::new();
+    for (_, query) in SEARCHES {
+        let items = searcher.search(query, Filter::default(), 3).await?;
+        answers.push(items.iter().map(|item| item.chunk_id).collect());
+    }
+    Ok(answers)
+}
+
+async fn compare_answers(searcher: &Searcher, before: &[Vec<Uuid>]) -> anyhow::Result<()> {
+    let now = answers(searcher).await?;
+    let same = now.iter().zip(before).filter(|(now, before)| now == before);
+    print(&format!(
+        "the same answers in {} of {} searches",
+        same.count(),
+        before.len()
+    ))
+}
+
+async fn lose_and_rebuild(
+    tools: &Tools,
+    searcher: &Searcher,
+    before: &[Vec<Uuid>],
+) -> anyhow::Result<()> {
+    say("Lose the index: the collection and its alias are dropped")?;
+    for collection in tools.store.registered_collections().await? {
+        tools.index.drop_collection(&collection.name).await?;
+    }
+    let query = SEARCHES[0].1;
+    match searcher.search(query, Filter::default(), 1).await {
+        Err(error) => print(&format!("a search for {query:?} fails: {error}"))?,
+        Ok(_) => anyhow::bail!("the dropped collection still answers"),
+    }
+    say("Rebuild it from Postgres")?;
+    let options = rebuild::Options {
+        swap_last: false,
+        keep_old: false,
+        restart: false,
+        notice: Arc::new(|_| {}),
+    };
+    let report = rebuild::run(
+        &reindex::site(tools),
+        &options,
+        Arc::default(),
+        CancellationToken::new(),
+    )
+    .await?;
+    print(&super::rebuild::lines(&report))?;
+    compare_answers(searcher, before).await
+}
+
+/// Smaller chunks: another embedding version beside the one that is served.
+async fn reindex_and_go_back(
+    args: &Args,
+    tools: &Tools,
+    config: &Config,
+    searcher: &Searcher,
+    before: &[Vec<Uuid>],
+) -> anyhow::Result<()> {
+    let smaller = configure(args, FEWER_TOKENS)?;
+    say(&format!(
+        "Change max_tokens from {MAX_TOKENS} to {FEWER_TOKENS}: elf reindex --dry-run"
+    ))?;
+    let recipe = parts::recipe(&smaller).await?;
+    let Recipe {
+        store,
+        chunker,
+        version,
+        ..
+    } = &recipe;
+    let estimate = reindex::estimate(store, chunker, version, &job::Progress::default()).await?;
+    print(&format!(
+        "{} notes, {} chunks, {} of them known; to embed: {} texts of {} tokens",
+        estimate.notes, estimate.chunks, estimate.known, estimate.to_embed, estimate.tokens
+    ))?;
+
+    say("elf reindex --swap: the new version is built beside the old one, verified, then served")?;
+    let built = parts::tools_of(recipe, &smaller, tools.index.clone());
+    let worker = Worker::new(built.clone(), &smaller.worker, &smaller.outbox);
+    let options = verify::Options {
+        repair: false,
+        ..verify::Options::repairing()
+    };
+    let noted = options.progress.clone();
+    let progress = Progress::start("reindexing", move || (noted.done(), noted.total()));
+    let done = reindex::run(
+        &built,
+        &worker,
+        Then::Swap,
+        &options,
+        CancellationToken::new(),
+    )
+    .await;
+    progress.finish();
+    let done = done?;
+    print(&counts(&done.work))?;
+    if let Some(verified) = &done.verified {
+        print(&super::verify::lines(verified))?;
+    }
+    print(&format!(
+        "{} is served; a search goes through it:",
+        done.version
+    ))?;
+    show(&parts::searcher(&built, &smaller), SEARCHES[2].1).await?;
+
+    say("elf reindex rollback: the old version was kept")?;
+    let back = reindex::rollback(&reindex::site(tools)).await?;
+    print(&format!(
+        "{} is served again; {} notes are due for it",
+        back.version, back.due
+    ))?;
+    print(&counts(&drain(tools, config, back.due).await?))?;
+    compare_answers(searcher, before).await
 }
 
 fn say(heading: &str) -> anyhow::Result<()> {

@@ -102,23 +102,29 @@ fn pinned(config: &Config, tokenizer: &str, known: &[Known]) -> Option<usize> {
 /// Everything a worker or a search works with. That the version is one that the
 /// database keeps is for [`crate::worker::prepare`] or [`crate::worker::require`] to see.
 pub async fn tools(config: &Config) -> anyhow::Result<Tools> {
+    let recipe = recipe(config).await?;
+    Ok(tools_of(recipe, config, index(config).await?))
+}
+
+/// The same, on an engine that is open already.
+pub fn tools_of(recipe: Recipe, config: &Config, index: Arc<dyn VectorIndex>) -> Tools {
     let Recipe {
         store,
         chunker,
         embedder,
         version,
-    } = recipe(config).await?;
+    } = recipe;
     let embedding = &config.providers.embedding;
-    Ok(Tools {
+    Tools {
         store,
-        index: index(config).await?,
+        index,
         provider: Arc::new(Provider::new(embedder, embedding)),
         chunker,
         version,
         alias: config.storage.qdrant.collection.clone(),
         bm25: config.storage.qdrant.bm25.clone(),
         document_prefix: embedding.document_prefix.clone(),
-    })
+    }
 }
 
 /// A search over what a worker keeps.

@@ -60,13 +60,12 @@ async fn log(what: &'static str, counts: impl Fn() -> (u64, u64)) {
     loop {
         tokio::time::sleep(LOG_EVERY).await;
         let (done, total) = counts();
-        let per_sec = done.saturating_sub(first) as f64 / began.elapsed().as_secs_f64();
-        let left = total.saturating_sub(done) as f64;
-        let eta_secs = if per_sec > 0.0 {
-            left / per_sec
-        } else {
-            f64::INFINITY
-        };
-        tracing::info!("{what}: {done} of {total}, {per_sec:.0} a second, {eta_secs:.0} s to go");
+        if done == first {
+            tracing::info!("{what}: {done} of {total}");
+            continue;
+        }
+        let per_sec = (done - first) as f64 / began.elapsed().as_secs_f64();
+        let secs_left = total.saturating_sub(done) as f64 / per_sec;
+        tracing::info!("{what}: {done} of {total}, {per_sec:.0} a second, {secs_left:.0} s to go");
     }
 }

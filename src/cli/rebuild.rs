@@ -81,7 +81,7 @@ pub(super) fn notice(verbose: bool) -> Notice {
     })
 }
 
-fn lines(report: &Report) -> String {
+pub(super) fn lines(report: &Report) -> String {
     let missing = match report.missing_vectors {
         0 => String::new(),
         missing => format!(

@@ -63,7 +63,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     Ok(())
 }
 
-fn lines(report: &Report) -> String {
+pub(super) fn lines(report: &Report) -> String {
     format!(
         "{} notes, {} chunks, {} points: {} missing, {} stale, {} orphaned, {} notes inconsistent; \
          {} repaired",

@@ -210,6 +210,9 @@ pub struct Worker {
     pub batch_notes: usize,
     /// Batches in flight at once.
     pub concurrency: usize,
+    /// How often one of the workers compares the index with Postgres and mends it; 0 is
+    /// never.
+    pub verify_interval_secs: u64,
     /// How long a stop waits for work in flight.
     pub grace_secs: u32,
     /// Wait before the first retry of a failed note.

@@ -216,6 +216,7 @@ fn worker(section: &mut Section<'_, '_>) -> Worker {
         listen: section.flag("listen", true),
         batch_notes: section.int("batch_notes", 256, 1..=10_000),
         concurrency: section.int("concurrency", 4, 1..=64),
+        verify_interval_secs: section.int("verify_interval_secs", 86_400, 0..=31_536_000),
         grace_secs: section.int("grace_secs", 20, 0..=3600),
         backoff_base_ms: section.int("backoff_base_ms", 1000, 1..=DAY_MS),
         backoff_max_ms: section.int("backoff_max_ms", 300_000, 1..=DAY_MS),

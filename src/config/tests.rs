@@ -242,6 +242,14 @@ fn numbers_keep_to_their_ranges() {
         ("worker", "batch_notes", "0", "1", "10000", "10001"),
         ("worker", "concurrency", "0", "1", "64", "65"),
         ("worker", "grace_secs", "-1", "0", "3600", "3601"),
+        (
+            "worker",
+            "verify_interval_secs",
+            "-1",
+            "0",
+            "31536000",
+            "31536001",
+        ),
         ("worker", "backoff_base_ms", "0", "1", "300000", "86400001"),
         (
             "worker",

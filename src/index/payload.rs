@@ -44,6 +44,10 @@ pub(super) fn page_start(after: Option<Uuid>) -> Option<Uuid> {
     }
 }
 
+/// What to do about vectors of another length than the collection's.
+pub(super) const OTHER_MODEL: &str = "the collection holds vectors of another model: set \
+     providers.embedding back to that one, or move to the new one with `elf reindex`";
+
 /// Why bulk loading is refused.
 pub(super) fn alias_to_load(alias: &str) -> String {
     format!("{alias:?} is an alias: bulk loading is asked of a collection by its own name")

@@ -114,6 +114,23 @@ impl Store {
         Ok(done.rows_affected())
     }
 
+    /// Whether it is time for a worker's own verify of `version`: once in `interval`,
+    /// over all workers. Asking begins it.
+    pub async fn begin_sweep(
+        &self,
+        version: &str,
+        interval: std::time::Duration,
+    ) -> Result<bool, StoreError> {
+        let done = sqlx::query_file!(
+            "sql/queries/begin_sweep.sql",
+            version,
+            interval.as_secs_f64()
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
     /// The collections that are written for `version`: its active one first, then
     /// those that a rebuild is filling.
     pub async fn collections(&self, version: &str) -> Result<Vec<Registered>, StoreError> {

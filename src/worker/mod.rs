@@ -11,6 +11,7 @@ mod setup;
 mod sweep;
 mod totals;
 mod unspent;
+mod verify;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,9 +155,11 @@ impl Worker {
             ))
         });
         let sweeper = tokio::spawn(sweep::run(self.shared.clone()));
+        let verifier = tokio::spawn(verify::run(self.shared.clone()));
         let batches = TaskTracker::new();
         self.claim_until(&batches, &stop, None).await.ok();
         sweeper.abort();
+        verifier.abort();
         if let Some(listener) = listener {
             listener.abort();
         }

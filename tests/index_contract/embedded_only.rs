@@ -114,9 +114,32 @@ fn a_broken_collection_is_named_with_what_to_do() {
         .unwrap()
         .to_string();
     assert!(
-        error.contains("notes__1") && error.contains("elf worker"),
+        error.contains("notes__1") && error.contains("elf rebuild"),
         "{error}"
     );
+}
+
+/// What the message above asks for leaves a folder that a rebuild can begin with.
+#[test]
+fn a_collection_that_was_moved_away_takes_its_alias_along() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        {
+            let index = connect(&at(dir.path())).await.unwrap();
+            for (name, alias) in [("notes__1", "notes"), ("others__1", "others")] {
+                index.create_collection(name, &spec()).await.unwrap();
+                index.point_alias(alias, name).await.unwrap();
+            }
+        }
+        let collections = dir.path().join("collections");
+        std::fs::rename(collections.join("notes__1"), dir.path().join("broken")).unwrap();
+        let index = connect(&at(dir.path())).await.unwrap();
+        assert_eq!(index.resolve("notes").await.unwrap(), None);
+        assert_eq!(
+            index.resolve("others").await.unwrap().as_deref(),
+            Some("others__1")
+        );
+    });
 }
 
 #[test]

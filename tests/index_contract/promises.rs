@@ -8,7 +8,7 @@ use elf::index::{Bm25Options, CollectionSpec, Filter, IndexError, UpsertMode};
 
 use crate::setup::{
     Bench, DIM, assert_same_direction, at_revision, direction, id, ids, noon, note, point, query,
-    spec,
+    spec, until_green,
 };
 
 const EAST: [f32; DIM] = [1.0, 0.0, 0.0, 0.0];
@@ -74,6 +74,9 @@ pub async fn an_unknown_collection_is_none_or_not_found(bench: Bench) {
             .await
             .unwrap_err(),
         index.delete(name, &filter).await.unwrap_err(),
+        index.points(name, &[id(1)], false).await.unwrap_err(),
+        index.bulk_load(name, true).await.unwrap_err(),
+        index.bulk_load(name, false).await.unwrap_err(),
         index.count(name, &filter).await.unwrap_err(),
         index.scroll(name, None, 10, false).await.unwrap_err(),
         index.search(name, &query(EAST, "one")).await.unwrap_err(),
@@ -276,20 +279,143 @@ pub async fn delete_takes_only_what_is_older(bench: Bench) {
     assert_eq!(bench.count(&Filter::default()).await, 3);
 }
 
-pub async fn an_empty_list_of_notes_matches_nothing(bench: Bench) {
+pub async fn an_empty_list_matches_nothing(bench: Bench) {
     bench.create().await;
     bench
         .index
         .upsert(&bench.name, vec![point(1, EAST, "")], UpsertMode::NotNewer)
         .await
         .unwrap();
-    let none = Filter {
+    let no_notes = Filter {
         note_ids: Some(Vec::new()),
         ..Filter::default()
     };
-    assert_eq!(bench.count(&none).await, 0);
-    bench.index.delete(&bench.name, &none).await.unwrap();
-    assert_eq!(bench.count(&Filter::default()).await, 1);
+    let no_chunks = Filter {
+        chunk_ids: Some(Vec::new()),
+        ..Filter::default()
+    };
+    for none in [no_notes, no_chunks] {
+        assert_eq!(bench.count(&none).await, 0);
+        bench.index.delete(&bench.name, &none).await.unwrap();
+        assert_eq!(bench.count(&Filter::default()).await, 1);
+    }
+}
+
+pub async fn a_delete_by_chunk_leaves_a_newer_point_alone(bench: Bench) {
+    bench.create().await;
+    let backfill = (1..=4)
+        .map(|n| at_revision(5, point(n, direction(n), "backfilled")))
+        .collect();
+    bench
+        .index
+        .upsert(&bench.name, backfill, UpsertMode::InsertOnly)
+        .await
+        .unwrap();
+    let written = vec![at_revision(6, point(2, EAST, "written by a worker"))];
+    bench
+        .index
+        .upsert(&bench.name, written, UpsertMode::NotNewer)
+        .await
+        .unwrap();
+
+    // What was seen of notes 1, 2 and 9 is gone from Postgres.
+    let seen = Filter {
+        chunk_ids: Some(vec![id(1), id(2), id(9)]),
+        revision_below: Some(6),
+        ..Filter::default()
+    };
+    assert_eq!(bench.count(&seen).await, 1);
+    let of_another_note = Filter {
+        note_ids: Some(vec![note(3)]),
+        ..seen.clone()
+    };
+    for filter in [of_another_note, seen] {
+        bench.index.delete(&bench.name, &filter).await.unwrap();
+    }
+    let left: BTreeSet<_> = bench.all().await.iter().map(|p| p.chunk_id).collect();
+    assert_eq!(left, BTreeSet::from([id(2), id(3), id(4)]));
+
+    let mut one = query(EAST, "backfilled");
+    one.filter.chunk_ids = Some(vec![id(1), id(4)]);
+    assert_eq!(ids(&bench.search(&one).await), [id(4)]);
+}
+
+pub async fn a_thousand_chunks_fit_in_a_filter(bench: Bench) {
+    bench.create().await;
+    let points = (0..1300).map(|n| point(n, direction(n), "")).collect();
+    bench
+        .index
+        .upsert(&bench.name, points, UpsertMode::InsertOnly)
+        .await
+        .unwrap();
+    let chunks: Vec<_> = (100..1300).map(id).collect();
+    let read = bench.index.points(&bench.name, &chunks, false).await;
+    assert_eq!(read.unwrap().len(), 1200);
+    let many = Filter {
+        chunk_ids: Some(chunks),
+        ..Filter::default()
+    };
+    bench.index.delete(&bench.name, &many).await.unwrap();
+    assert_eq!(bench.count(&Filter::default()).await, 100);
+}
+
+pub async fn points_are_read_by_their_ids(bench: Bench) {
+    bench.create().await;
+    let points = (1..=5).map(|n| point(n, direction(n), "words")).collect();
+    bench
+        .index
+        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .await
+        .unwrap();
+    let alias = bench.other("alias");
+    bench.index.point_alias(&alias, &bench.name).await.unwrap();
+
+    let mut wanted = bench.all().await;
+    wanted.retain(|point| [id(2), id(5), id(3)].contains(&point.chunk_id));
+    assert_eq!(wanted.len(), 3);
+    let asked = [id(5), id(77), id(2), id(3), id(5)];
+    for name in [&bench.name, &alias] {
+        let read = bench.index.points(name, &asked, true).await.unwrap();
+        assert_eq!(read, wanted);
+    }
+    let bare = bench.index.points(&bench.name, &asked, false).await;
+    for point in &mut wanted {
+        point.vector = None;
+    }
+    assert_eq!(bare.unwrap(), wanted);
+    let none = bench.index.points(&bench.name, &[], true).await.unwrap();
+    assert_eq!(none, []);
+}
+
+pub async fn bulk_loading_is_not_seen_from_outside(bench: Bench) {
+    bench.create().await;
+    let index = &bench.index;
+    for (round, on) in [false, true, true, false, false].into_iter().enumerate() {
+        index.bulk_load(&bench.name, on).await.unwrap();
+        let n = round as u64;
+        let one = vec![point(n, direction(n), &format!("word{n}"))];
+        index
+            .upsert(&bench.name, one, UpsertMode::InsertOnly)
+            .await
+            .unwrap();
+        let info = until_green(index.as_ref(), &bench.name).await;
+        assert_eq!((info.spec, info.points), (Some(spec()), n + 1));
+        let hits = bench
+            .search(&query(direction(n), &format!("word{n}")))
+            .await;
+        assert_eq!(hits[0].chunk_id, id(n));
+    }
+}
+
+pub async fn bulk_loading_is_asked_of_a_collection(bench: Bench) {
+    bench.create().await;
+    let alias = bench.other("alias");
+    bench.index.point_alias(&alias, &bench.name).await.unwrap();
+    for on in [true, false] {
+        let refused = bench.index.bulk_load(&alias, on).await.unwrap_err();
+        assert!(matches!(refused, IndexError::Refused { .. }), "{refused:?}");
+        assert!(refused.to_string().contains(&alias), "{refused}");
+    }
 }
 
 pub async fn filters_match_keywords_and_expiry(bench: Bench) {
@@ -515,6 +641,11 @@ pub async fn scroll_gives_every_point_once_in_order(bench: Bench) {
         .await
         .unwrap();
     assert_eq!(page[0].chunk_id, wanted[10]);
+    // Behind the last id there is nothing.
+    for last in [wanted[332], uuid::Uuid::max()] {
+        let page = bench.index.scroll(&bench.name, Some(last), 9, false).await;
+        assert_eq!(page.unwrap(), []);
+    }
 }
 
 pub async fn a_large_upsert_is_written_whole(bench: Bench) {
@@ -695,10 +826,7 @@ pub async fn a_wrong_dimension_is_refused(bench: Bench) {
     ];
     for failure in failures {
         assert!(matches!(failure, IndexError::Refused { .. }), "{failure:?}");
-        assert!(
-            failure.to_string().contains("storage.qdrant.collection"),
-            "{failure}"
-        );
+        assert!(failure.to_string().contains("elf reindex"), "{failure}");
     }
     // The collection is none the worse for it.
     bench

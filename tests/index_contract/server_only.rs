@@ -2,9 +2,13 @@
 
 use elf::config::Secret;
 use elf::index::{Filter, IndexError, UpsertMode, connect};
+use qdrant_client::qdrant::{
+    CollectionInfo, OptimizersConfigDiffBuilder, PointStruct, UpdateCollectionBuilder,
+    UpsertPointsBuilder, Vector,
+};
 
 use crate::qdrant_server::{self, Server};
-use crate::setup::{block_on, point, settings, spec};
+use crate::setup::{block_on, direction, id, point, settings, spec, until_green};
 
 #[test]
 fn a_server_that_is_away_is_unavailable() {
@@ -154,5 +158,102 @@ fn settings_reach_the_collection() {
             }
             index.drop_collection(&name).await.unwrap();
         }
+    });
+}
+
+/// The server passes over its own numbered points as it pages: "fewer than the
+/// limit means the end" must hold beside them.
+#[test]
+fn points_with_numbers_for_ids_shorten_no_page() {
+    let Some(url) = qdrant_server::url() else {
+        return;
+    };
+    let name = format!("elf_contract_{}", uuid::Uuid::new_v4().simple());
+    block_on(async {
+        let index = connect(&settings(url)).await.unwrap();
+        index.create_collection(&name, &spec()).await.unwrap();
+        let ours: Vec<_> = (0..7).map(|n| point(n, direction(n), "")).collect();
+        index
+            .upsert(&name, ours, UpsertMode::NotNewer)
+            .await
+            .unwrap();
+        let numbered = |n: u64| {
+            let vector = Vector::new_dense(direction(n).to_vec());
+            let dense = std::collections::HashMap::from([(elf::index::DENSE.to_owned(), vector)]);
+            PointStruct::new(n, dense, qdrant_client::Payload::new())
+        };
+        let foreign: Vec<_> = [0, 1, 2, 3, 4, u64::MAX].map(numbered).into();
+        let client = qdrant_client::Qdrant::from_url(url).build().unwrap();
+        let request = UpsertPointsBuilder::new(&name, foreign).wait(true);
+        client.upsert_points(request).await.unwrap();
+        assert_eq!(index.count(&name, &Filter::default()).await.unwrap(), 13);
+
+        let mut wanted: Vec<_> = (0..7).map(id).collect();
+        wanted.sort();
+        for limit in [1, 2, 3, 7, 100] {
+            let (mut found, mut after) = (Vec::new(), None);
+            loop {
+                let page = index.scroll(&name, after, limit, false).await.unwrap();
+                found.extend(page.iter().map(|point| point.chunk_id));
+                after = found.last().copied();
+                if page.len() < limit {
+                    break;
+                }
+            }
+            assert_eq!(found, wanted, "in pages of {limit}");
+        }
+        index.drop_collection(&name).await.unwrap();
+    });
+}
+
+#[test]
+fn graphs_are_built_when_the_bulk_load_is_over() {
+    const POINTS: u64 = 20_000;
+    /// In kB; the points have 320 kB of vectors.
+    const THRESHOLD: u64 = 50;
+    let Some(url) = qdrant_server::url() else {
+        return;
+    };
+    let name = format!("elf_contract_{}", uuid::Uuid::new_v4().simple());
+    block_on(async {
+        let client = qdrant_client::Qdrant::from_url(url).build().unwrap();
+        let info = async || -> CollectionInfo {
+            client.collection_info(&name).await.unwrap().result.unwrap()
+        };
+        let threshold = |info: &CollectionInfo| {
+            let config = info.config.as_ref().unwrap();
+            config.optimizer_config.unwrap().indexing_threshold
+        };
+        let index = connect(&settings(url)).await.unwrap();
+        index.create_collection(&name, &spec()).await.unwrap();
+        let as_made = info().await.config.unwrap().metadata;
+        let lower = OptimizersConfigDiffBuilder::default().indexing_threshold(THRESHOLD);
+        let request = UpdateCollectionBuilder::new(&name).optimizers_config(lower);
+        client.update_collection(request).await.unwrap();
+
+        index.bulk_load(&name, true).await.unwrap();
+        assert_eq!(threshold(&info().await), Some(0));
+        for from in (0..POINTS).step_by(2_000) {
+            let points = (from..from + 2_000)
+                .map(|n| point(n, direction(n), ""))
+                .collect();
+            index
+                .upsert(&name, points, UpsertMode::InsertOnly)
+                .await
+                .unwrap();
+        }
+        until_green(index.as_ref(), &name).await;
+        assert_eq!(info().await.indexed_vectors_count, Some(0));
+
+        // Another process than the one that turned it on.
+        let another = connect(&settings(url)).await.unwrap();
+        another.bulk_load(&name, false).await.unwrap();
+        let green = until_green(another.as_ref(), &name).await;
+        let info = info().await;
+        assert!(info.indexed_vectors_count() > 0, "{info:?}");
+        assert_eq!(threshold(&info), Some(THRESHOLD));
+        assert_eq!(info.config.unwrap().metadata, as_made);
+        assert_eq!((green.spec, green.points), (Some(spec()), POINTS));
+        index.drop_collection(&name).await.unwrap();
     });
 }

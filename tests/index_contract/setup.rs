@@ -5,11 +5,13 @@ use std::io::Write;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use elf::config::{Qdrant, Quantization};
 use elf::index::{
-    Bm25Options, CollectionSpec, Filter, Hit, Payload, Point, Query, StoredPoint, VectorIndex,
+    Bm25Options, CollectionInfo, CollectionSpec, Filter, Hit, Payload, Point, Query, StoredPoint,
+    VectorIndex,
 };
 use elf::note::{Labels, chunk_id};
 use uuid::Uuid;
@@ -104,6 +106,19 @@ pub fn block_on<T>(work: impl Future<Output = T>) -> T {
         .build()
         .unwrap()
         .block_on(work)
+}
+
+/// What is known of the collection once the engine has done its optimising.
+pub async fn until_green(index: &dyn VectorIndex, name: &str) -> CollectionInfo {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let info = index.collection(name).await.unwrap().unwrap();
+        if info.status == "green" {
+            return info;
+        }
+        assert!(Instant::now() < deadline, "{name} is still {}", info.status);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// Says on stderr, past the test harness's capture, and in `.elf/engines.txt`

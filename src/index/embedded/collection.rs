@@ -121,8 +121,8 @@ impl Collection {
         let dir = folder.collection(name);
         let broken = |error: &dyn Display| {
             format!(
-                "the collection in {} cannot be read: {error}; move that folder away and start \
-                 `elf worker`, which fills a new one from Postgres",
+                "the collection in {} cannot be read: {error}; move that folder away and run \
+                 `elf rebuild`, which fills a new one from Postgres",
                 dir.display()
             )
         };

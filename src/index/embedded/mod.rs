@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use self::collection::{Collection, Failure, Update};
 use self::folder::Folder;
-use super::payload::{alias_to_load, page_start};
+use super::payload::{OTHER_MODEL, alias_to_load, page_start};
 use super::{
     Answer, CollectionInfo, CollectionSpec, Filter, Hit, IndexError, Point, Query, StoredPoint,
     UpsertMode, VectorIndex,
@@ -114,16 +114,20 @@ impl Shared {
             reason,
         };
         let folder = Arc::new(Folder::open(dir).map_err(|error| refused(error.to_string()))?);
-        let mut state = State {
-            aliases: folder
-                .aliases()
-                .map_err(|error| refused(format!("aliases.json: {error}")))?,
-            ..State::default()
-        };
+        let mut state = State::default();
         for name in folder.names().map_err(|error| refused(error.to_string()))? {
             let collection = Collection::load(&folder, &name).map_err(refused)?;
             state.collections.insert(name, Arc::new(collection));
         }
+        state.aliases = folder
+            .aliases()
+            .map_err(|error| refused(format!("aliases.json: {error}")))?;
+        // An alias goes with its collection, also when that was moved away by hand.
+        let State {
+            collections,
+            aliases,
+        } = &mut state;
+        aliases.retain(|_, target| collections.contains_key(target));
         Ok(Self {
             engine,
             on_disk,
@@ -201,8 +205,7 @@ impl Shared {
         match dims.find(|dim| *dim != expected) {
             None => Ok(()),
             Some(dim) => Err(self.refused(format!(
-                "{name:?}: vector dimension {dim} instead of {expected}; the collection holds vectors of another model: \
-                 give this one a storage.qdrant.collection of its own"
+                "{name:?}: vector dimension {dim} instead of {expected}; {OTHER_MODEL}"
             ))),
         }
     }

@@ -4,6 +4,12 @@
 //! The switch is the collection's `indexing_threshold`; 0 means never. What it
 //! was before is kept in the collection's metadata, which the server merges key
 //! by key, so that any process can restore it, also after a crash.
+//!
+//! The server takes a new threshold up in the background, after its answer, under
+//! a lock that a collection's status waits for (qdrant 1.18.3,
+//! `local_shard/updaters.rs`). That the threshold is restored before the metadata
+//! is cleared gives it a whole request's time to take that lock, so that nobody
+//! is told of the `green` from before.
 
 use std::collections::HashMap;
 

@@ -280,7 +280,8 @@ impl Server {
                 engine: self.engine.clone(),
                 reason: format!(
                     "the collection {collection:?} was not made by ELF (it lacks ELF's vectors or metadata): \
-                     set storage.qdrant.collection to a name of its own"
+                     set storage.qdrant.collection to a name of its own, or, if ELF's was replaced by it, \
+                     run `elf rebuild`"
                 ),
             });
         };

@@ -3,6 +3,7 @@
 use qdrant_client::QdrantError;
 
 use crate::index::IndexError;
+use crate::index::payload::OTHER_MODEL;
 
 // gRPC status codes (grpc/grpc doc/statuscodes.md); the enum is in a crate that
 // ELF does not depend on itself.
@@ -67,9 +68,7 @@ fn from_status(engine: &str, name: &str, code: i32, message: &str) -> IndexError
         UNIMPLEMENTED => {
             "the server is too old or storage.qdrant.url is not its gRPC port (usually 6334)"
         }
-        INVALID_ARGUMENT if message.to_lowercase().contains("dimension") => {
-            "the collection holds vectors of another model: give this one a storage.qdrant.collection of its own"
-        }
+        INVALID_ARGUMENT if message.to_lowercase().contains("dimension") => OTHER_MODEL,
         INVALID_ARGUMENT | FAILED_PRECONDITION | OUT_OF_RANGE | ALREADY_EXISTS => {
             "the collection or the server's limits do not allow this request"
         }
@@ -144,7 +143,7 @@ mod tests {
             (
                 3,
                 "Vector dimension error: expected dim: 4, got 3",
-                "storage.qdrant.collection",
+                "elf reindex",
             ),
             (12, "unknown service", "6334"),
         ] {

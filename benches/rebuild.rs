@@ -1,0 +1,368 @@
+//! `elf rebuild` against a bare client that upserts ready-made points in the same
+//! batches to the same engine; `elf verify` against the rebuild; and how much memory a
+//! rebuild takes for ten times as many chunks. The rows are made in SQL.
+//!
+//! `DATABASE_URL` names the Postgres server; Qdrant is `QDRANT_URL`, else the
+//! `qdrant` program on the PATH. Without either there is nothing to compare with.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use elf::backfill;
+use elf::config::Config;
+use elf::index::{self, CollectionSpec};
+use elf::job::Progress;
+use elf::rebuild::{self, Site};
+use elf::store::{Depth, Store, Version};
+use elf::verify;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use qdrant_client::qdrant::{
+    DocumentBuilder, NamedVectors, PointStruct, UpdateMode, UpsertPointsBuilder, Value, Vector,
+};
+use qdrant_client::{Payload, Qdrant};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+#[path = "../tests/support/qdrant_server.rs"]
+mod qdrant_server;
+
+const CHUNKS: usize = 100_000;
+const MANY_CHUNKS: usize = 1_000_000;
+const CHUNKS_A_NOTE: usize = 4;
+const DIM: usize = 384;
+const ROUNDS: usize = 3;
+/// As many points in a request, and as many requests in flight, as a rebuild has.
+const BATCH: usize = 512;
+const IN_FLIGHT: usize = 4;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+fn main() -> Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let mut args = std::env::args().skip(1);
+    match (args.next().as_deref(), args.next()) {
+        // A process of its own, so that its memory is the rebuild's alone.
+        (Some("--copy"), Some(database)) => runtime.block_on(copy(&database)),
+        _ => runtime.block_on(compare()),
+    }
+}
+
+async fn compare() -> Result<()> {
+    let Some(url) = qdrant_server::url() else {
+        println!("rebuild: skipped, it takes a Qdrant server (QDRANT_URL, or qdrant on the PATH)");
+        return Ok(());
+    };
+    println!("rebuild, {CHUNKS} chunks, {DIM} dimensions, Qdrant server at {url}");
+    let database = Database::create(CHUNKS).await?;
+    let site = site(&database.name, url).await?;
+    let (mut to_bare, mut to_rebuild) = (Vec::new(), Vec::new());
+    for round in 1..=ROUNDS {
+        let bare = bare_client(&site, url).await?;
+        let report =
+            rebuild::run(&site, &options(), Arc::default(), CancellationToken::new()).await?;
+        assert_eq!(report.points, CHUNKS as u64, "every chunk is a point");
+        let began = Instant::now();
+        let verified = verify::run(&site.store, &site.index, &site.alias, &looking()).await?;
+        let verify = CHUNKS as f64 / began.elapsed().as_secs_f64();
+        assert_eq!((verified.points, verified.drift()), (CHUNKS as u64, 0));
+        to_bare.push(report.points_per_sec / bare);
+        to_rebuild.push(verify / report.points_per_sec);
+        println!(
+            "  round {round}: bare client {bare:.0} points/s, rebuild {:.0} points/s (ratio {:.2}; {:.1} s \
+             with graphs and swap), verify {verify:.0} chunks/s (ratio {:.1})",
+            report.points_per_sec,
+            to_bare[round - 1],
+            report.seconds,
+            to_rebuild[round - 1]
+        );
+    }
+    println!(
+        "  rebuild / bare client: {:.2} (asked: 0.85 or more)",
+        median(to_bare)
+    );
+    println!(
+        "  verify / rebuild: {:.1} (asked: 3 or more)",
+        median(to_rebuild)
+    );
+    database.end(&site).await?;
+
+    for chunks in [CHUNKS, MANY_CHUNKS] {
+        let database = Database::create(chunks).await?;
+        let child = std::process::Command::new(std::env::current_exe()?)
+            .args(["--copy", &database.name])
+            .env("QDRANT_URL", url)
+            .output()?;
+        if !child.status.success() {
+            eprint!("{}", String::from_utf8_lossy(&child.stderr));
+            return Err("the memory measurement failed".into());
+        }
+        print!("{}", String::from_utf8_lossy(&child.stdout));
+        let site = site_of(&database.name, url).await?;
+        database.end(&site).await?;
+    }
+    Ok(())
+}
+
+fn median(mut ratios: Vec<f64>) -> f64 {
+    ratios.sort_by(f64::total_cmp);
+    ratios[ratios.len() / 2]
+}
+
+fn options() -> rebuild::Options {
+    rebuild::Options {
+        swap_last: false,
+        keep_old: false,
+        restart: false,
+        notice: Arc::new(|_| {}),
+    }
+}
+
+fn looking() -> verify::Options {
+    verify::Options {
+        repair: false,
+        ..verify::Options::repairing()
+    }
+}
+
+/// A rebuild up to the last point; what the engine does after that costs no memory
+/// here, and for a million points takes it a long while.
+async fn copy(database: &str) -> Result<()> {
+    let url = qdrant_server::url().ok_or("no Qdrant server")?;
+    let site = site(database, url).await?;
+    let progress = Arc::new(Progress::default());
+    let began = Instant::now();
+    let running = tokio::spawn({
+        let (site, progress) = (site.clone(), progress.clone());
+        async move { rebuild::run(&site, &options(), progress, CancellationToken::new()).await }
+    });
+    while progress.total() == 0 || progress.done() < progress.total() {
+        if running.is_finished() {
+            running.await??;
+            return Err("the rebuild ended early".into());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .ok_or("no VmHWM")?;
+    let kib: f64 = peak.trim().trim_end_matches(" kB").parse()?;
+    println!(
+        "peak resident memory of a rebuild of {} chunks: {:.0} MB (asked: under 200), {:.0} points/s",
+        progress.done(),
+        kib / 1024.0,
+        progress.done() as f64 / began.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+/// A database whose chunks, vectors and states are as a worker leaves them.
+struct Database {
+    name: String,
+    admin: String,
+}
+
+impl Database {
+    async fn create(chunks: usize) -> Result<Self> {
+        let admin = std::env::var("DATABASE_URL")?;
+        let name = format!("elf_bench_{}", Uuid::new_v4().simple());
+        let mut connection = PgConnection::connect(&admin).await?;
+        sqlx::raw_sql(AssertSqlSafe(format!("create database {name}")))
+            .execute(&mut connection)
+            .await?;
+        let store = Store::connect(&dsn(&name)?, 2).await?;
+        store.migrate().await?;
+        let version = version();
+        store.register_first_version(&version).await?;
+        let rows = ROWS
+            .replace("{version}", &version.name)
+            .replace("{notes}", &(chunks / CHUNKS_A_NOTE).to_string())
+            .replace("{per_note}", &CHUNKS_A_NOTE.to_string())
+            .replace("{dim}", &DIM.to_string());
+        sqlx::raw_sql(AssertSqlSafe(rows))
+            .execute(store.pool())
+            .await?;
+        store.pool().close().await;
+        Ok(Self { name, admin })
+    }
+
+    async fn end(self, site: &Site) -> Result<()> {
+        for collection in site.store.registered_collections().await? {
+            site.index.drop_collection(&collection.name).await?;
+        }
+        site.store.pool().close().await;
+        let mut connection = PgConnection::connect(&self.admin).await?;
+        sqlx::raw_sql(AssertSqlSafe(format!(
+            "drop database {} with (force)",
+            self.name
+        )))
+        .execute(&mut connection)
+        .await?;
+        Ok(())
+    }
+}
+
+/// Notes of some chunks each, about 560 bytes a chunk, cut from one long text of words.
+const ROWS: &str = "
+create temporary table long as
+select string_agg(word, ' ') as text
+  from (select (array['station','the','wind','of','battery','a','measured','in','morning','and','report',
+                      'sensor','was','humidity','before','rain','gauge','replaced','after','signal','weak',
+                      'north','ridge','data','lost','for','hours','until','firmware','restarted'])
+               [1 + abs(hashint4(i)) % 30] as word
+          from generate_series(1, 20000) i) words;
+alter table memory_notes disable trigger user;
+create temporary table parts as
+select md5('note' || n)::uuid as note_id, c as chunk_index,
+       'Chunk ' || n || '-' || c || ': ' || substring(long.text from 1 + abs(hashint4(n * 16 + c)) % 100000 for 540) || '. ' as text
+  from generate_series(1, {notes}) n, generate_series(0, {per_note} - 1) c, long;
+insert into memory_notes (note_id, tenant_id, project_id, agent_id, scope, type, text)
+select note_id, 't', 'p', 'a', 's', 'n', string_agg(text, '' order by chunk_index) from parts group by note_id;
+insert into memory_note_chunks (chunk_id, note_id, chunk_index, start_offset, end_offset, text, text_sha256,
+                                embedding_version, revision)
+select md5(note_id::text || chunk_index)::uuid, note_id, chunk_index,
+       sum(octet_length(text)) over w - octet_length(text), sum(octet_length(text)) over w, text,
+       sha256(convert_to(text, 'UTF8')), '{version}', 1
+  from parts window w as (partition by note_id order by chunk_index);
+insert into note_chunk_embeddings (chunk_id, embedding_version, embedding_dim, vec)
+select c.chunk_id, '{version}', {dim},
+       (select array_agg((random() - 0.5)::real) from generate_series(1, {dim}) where c.chunk_id is not null)::vector
+  from memory_note_chunks c;
+insert into note_embeddings (note_id, embedding_version, embedding_dim, vec)
+select c.note_id, '{version}', {dim}, avg(e.vec)
+  from memory_note_chunks c join note_chunk_embeddings e using (chunk_id) group by c.note_id;
+insert into note_index_state (note_id, embedding_version, lease_token, revision, text_sha256, chunk_count, indexed_at)
+select note_id, '{version}', 1, 1, sha256(convert_to(text, 'UTF8')), {per_note}, now() from memory_notes;
+alter table memory_notes enable trigger user;
+analyze;
+";
+
+fn version() -> Version {
+    Version {
+        name: "bench-384".into(),
+        dim: DIM,
+        settings: serde_json::json!({}),
+    }
+}
+
+fn dsn(database: &str) -> Result<String> {
+    let mut dsn = reqwest::Url::parse(&std::env::var("DATABASE_URL")?)?;
+    dsn.set_path(database);
+    Ok(dsn.into())
+}
+
+async fn site_of(database: &str, url: &str) -> Result<Site> {
+    let text = format!(
+        "[storage.postgres]\ndsn = {:?}\n[storage.qdrant]\nurl = {url:?}\ncollection = {database:?}\n",
+        dsn(database)?
+    );
+    let config = Config::parse(&text, "bench", &|_| None)?;
+    Ok(Site {
+        store: Store::connect(config.storage.postgres.dsn.expose(), 10).await?,
+        index: index::connect(&config.storage.qdrant).await?,
+        alias: config.storage.qdrant.collection.clone(),
+        bm25: config.storage.qdrant.bm25,
+    })
+}
+
+/// With an empty collection, as a lost one comes back.
+async fn site(database: &str, url: &str) -> Result<Site> {
+    let site = site_of(database, url).await?;
+    let first = site
+        .store
+        .register_first_collection(&version().name, &site.alias)
+        .await?;
+    site.index
+        .create_collection(&first.name, &spec(&site))
+        .await?;
+    site.index.point_alias(&site.alias, &first.name).await?;
+    Ok(site)
+}
+
+fn spec(site: &Site) -> CollectionSpec {
+    CollectionSpec {
+        dim: DIM,
+        bm25: site.bm25.clone(),
+        embedding_version: version().name,
+    }
+}
+
+/// Points per second of a client that has all points ready and nothing else to do.
+async fn bare_client(site: &Site, url: &str) -> Result<f64> {
+    let name = format!("{}_bare", site.alias);
+    site.index.create_collection(&name, &spec(site)).await?;
+    site.index.bulk_load(&name, true).await?;
+    let batches = ready_made(site, &name).await?;
+    let client = Qdrant::from_url(url)
+        .timeout(std::time::Duration::from_secs(60))
+        .skip_compatibility_check()
+        .build()?;
+    let began = Instant::now();
+    stream::iter(batches)
+        .map(|batch| client.upsert_points(batch))
+        .buffer_unordered(IN_FLIGHT)
+        .try_for_each(|_| async { Ok(()) })
+        .await?;
+    let rate = CHUNKS as f64 / began.elapsed().as_secs_f64();
+    site.index.drop_collection(&name).await?;
+    Ok(rate)
+}
+
+async fn ready_made(site: &Site, collection: &str) -> Result<Vec<UpsertPointsBuilder>> {
+    let options = serde_json::to_value(&site.bm25)?;
+    let options = values(options.as_object().ok_or("no object")?);
+    let mut batches = Vec::new();
+    let mut after = Uuid::nil();
+    loop {
+        let page = site
+            .store
+            .live_chunks(&version().name, after, Uuid::max(), BATCH, Depth::Whole)
+            .await?;
+        let Some(last) = page.last() else {
+            return Ok(batches);
+        };
+        after = last.chunk_id;
+        let mut points = Vec::new();
+        for chunk in page {
+            let payload = backfill::payload(&chunk, &version().name).to_json();
+            let text = chunk.text.ok_or("no text")?;
+            let vectors = NamedVectors::default()
+                .add_vector("dense", Vector::new_dense(chunk.vector.ok_or("no vector")?))
+                .add_vector(
+                    "bm25",
+                    DocumentBuilder::new(text, "qdrant/bm25")
+                        .options(options.clone())
+                        .build(),
+                );
+            points.push(PointStruct::new(
+                chunk.chunk_id.to_string(),
+                vectors,
+                Payload::from(values(&payload)),
+            ));
+        }
+        batches.push(
+            UpsertPointsBuilder::new(collection, points)
+                .wait(true)
+                .update_mode(UpdateMode::InsertOnly),
+        );
+    }
+}
+
+fn values(json: &serde_json::Map<String, serde_json::Value>) -> HashMap<String, Value> {
+    let value = |json: &serde_json::Value| -> Value {
+        match json {
+            serde_json::Value::String(text) => text.clone().into(),
+            serde_json::Value::Number(n) => match n.as_i64() {
+                Some(integer) => integer.into(),
+                None => n.as_f64().unwrap_or(f64::NAN).into(),
+            },
+            other => unreachable!("a payload has no {other}"),
+        }
+    };
+    json.iter()
+        .map(|(key, json)| (key.clone(), value(json)))
+        .collect()
+}
