@@ -224,6 +224,29 @@ async fn a_qdrant_that_crashes_during_the_backfill_is_waited_for() {
     assert_nothing_is_left(&h).await;
 }
 
+#[tokio::test]
+async fn a_full_disk_of_qdrant_is_waited_for_and_named() {
+    let Some(mut server) =
+        Qdrant::start_on_a_small_disk("a_full_disk_of_qdrant_is_waited_for_and_named").await
+    else {
+        return;
+    };
+    let h = Harness::start_on(&server).await;
+    h.stock(6_000).await;
+    let holder = hold_ranges(&h).await;
+    let process = h.begin(&["rebuild", "--json"]);
+    ranges_held(&h).await;
+    server.fill_disk();
+    release(holder).await;
+    let said = process.says("the rebuild waits").await;
+    println!("{said}\nrunning: {}", server.is_running());
+    assert!(said.to_lowercase().contains("space"), "{said}");
+    server.free_disk();
+    waited_once(process, 6_000).await;
+    h.assert_exact().await;
+    assert_nothing_is_left(&h).await;
+}
+
 /// What was cut off may have been done: the page is recorded once all the same.
 #[tokio::test]
 async fn a_postgres_that_goes_away_during_the_backfill_is_waited_for() {

@@ -214,11 +214,12 @@ async fn the_registration_waits_for_writers_that_do_not_know_of_it() {
 /// rebuild is over and the collection that it writes to is gone.
 #[tokio::test]
 async fn a_writer_that_is_late_for_a_whole_rebuild_loses_nothing() {
+    let h = Harness::start().await;
+    let note = h.insert(&sentences(10, "the old text")).await;
+    h.drain().await;
     for stage in [Stage::Committed, Stage::Upserted, Stage::Pruned] {
-        let h = Harness::start().await;
-        let note = h.insert(&sentences(10, "the old text")).await;
-        h.drain().await;
-        h.edit(note, &sentences(5, "the new text")).await;
+        let text = format!("the text that comes when others are {stage:?}");
+        h.edit(note, &sentences(5, &text)).await;
         let barrier = Barrier::at(stage);
         let worker = h.worker().with_breakpoint(barrier.breakpoint());
         let draining = tokio::spawn(async move { worker.drain(CancellationToken::new()).await });

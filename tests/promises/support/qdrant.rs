@@ -10,15 +10,90 @@ use super::DEADLINE;
 /// A server on two free ports, over a folder that outlives its crashes.
 pub struct Qdrant {
     program: PathBuf,
-    folder: tempfile::TempDir,
     http: u16,
     grpc: u16,
+    // In the order in which they have to go.
     child: Option<Child>,
+    disk: Option<SmallDisk>,
+    folder: tempfile::TempDir,
+}
+
+/// A disk of a few megabytes, in memory.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// Mounts it over `folder`; takes rights that not everybody has.
+    fn over(folder: PathBuf) -> Option<Self> {
+        std::fs::create_dir_all(&folder).unwrap();
+        let mount = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=256m", "elf-test"])
+            .arg(&folder)
+            .stderr(Stdio::null())
+            .status();
+        mount
+            .is_ok_and(|status| status.success())
+            .then_some(Self(folder))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: the server may not be quite dead.
+        let umount = std::process::Command::new("umount")
+            .arg("-l")
+            .arg(&self.0)
+            .status();
+        if !umount.is_ok_and(|status| status.success()) {
+            eprintln!("{} stays mounted", self.0.display());
+        }
+    }
 }
 
 impl Qdrant {
     /// Starts one; without a `qdrant` program on the path it says so, and gives `None`.
     pub async fn start(test: &str) -> Option<Self> {
+        let mut server = Self::stopped(test)?;
+        server.restart().await;
+        Some(server)
+    }
+
+    /// Starts one on a disk that a test can fill. Where nothing can be mounted it
+    /// says so, and gives `None`.
+    pub async fn start_on_a_small_disk(test: &str) -> Option<Self> {
+        let mut server = Self::stopped(test)?;
+        server.disk = SmallDisk::over(server.folder.path().join("storage"));
+        if server.disk.is_none() {
+            eprintln!("{test}: skipped, a disk cannot be mounted here");
+            return None;
+        }
+        server.restart().await;
+        Some(server)
+    }
+
+    /// Fills its disk.
+    pub fn fill_disk(&self) {
+        use std::io::Write;
+        let mut filler = std::fs::File::create(self.filler()).unwrap();
+        let block = vec![1; 4096];
+        while filler.write_all(&block).is_ok() {}
+    }
+
+    /// Takes away what filled it.
+    pub fn free_disk(&self) {
+        std::fs::remove_file(self.filler()).unwrap();
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.folder.path().join("storage/filler")
+    }
+
+    /// Whether it has not crashed.
+    pub fn is_running(&mut self) -> bool {
+        let child = self.child.as_mut();
+        child.is_some_and(|child| child.try_wait().unwrap().is_none())
+    }
+
+    fn stopped(test: &str) -> Option<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let program = std::env::split_paths(&path)
             .map(|dir| dir.join("qdrant"))
@@ -33,16 +108,15 @@ impl Qdrant {
         };
         // Both are held until both are known, or they might be the same.
         let ((http, _one), (grpc, _two)) = (port(), port());
-        let mut server = Self {
+        drop((_one, _two));
+        Some(Self {
             program,
             folder: tempfile::tempdir().unwrap(),
             http,
             grpc,
             child: None,
-        };
-        drop((_one, _two));
-        server.restart().await;
-        Some(server)
+            disk: None,
+        })
     }
 
     /// For `storage.qdrant.url`.

@@ -25,6 +25,7 @@ async fn assert_no_drift(h: &Harness, what: &str) {
 
 #[tokio::test]
 async fn a_note_on_its_way_has_not_drifted_at_any_stage() {
+    let h = Harness::start().await;
     for stage in [
         Stage::Claimed,
         Stage::Chunked,
@@ -34,7 +35,6 @@ async fn a_note_on_its_way_has_not_drifted_at_any_stage() {
         Stage::Pruned,
         Stage::Acked,
     ] {
-        let h = Harness::start().await;
         let mut notes = Vec::new();
         for i in 0..4 {
             notes.push(h.insert(&sentences(10, &format!("matter {i}"))).await);
