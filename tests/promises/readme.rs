@@ -120,3 +120,35 @@ async fn the_python_of_the_readme_compiles() {
         assert_eq!(done.code, Some(0), "{block}\n{done:?}");
     }
 }
+
+#[test]
+fn every_test_that_the_guarantees_name_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("docs/guarantees.md")).unwrap();
+    let mut sources = String::new();
+    read_all(&root.join("tests"), &mut sources);
+    // A name of four words and more between backticks is a test's.
+    let named: Vec<&str> = page
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|name| name.matches('_').count() >= 3 && !name.contains(['.', '/', ' ']))
+        .collect();
+    assert!(named.len() > 60, "only {} tests are named", named.len());
+    let missing: Vec<&str> = named
+        .into_iter()
+        .filter(|name| !sources.contains(&format!("fn {name}(")))
+        .collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
+fn read_all(folder: &Path, into: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            read_all(&path, into);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            into.push_str(&std::fs::read_to_string(path).unwrap());
+        }
+    }
+}
