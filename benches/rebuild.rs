@@ -205,20 +205,23 @@ impl Database {
     }
 }
 
-/// Notes of some chunks each, about 560 bytes a chunk, cut from one long text of words.
+/// Notes of some chunks each, about 560 bytes a chunk. The words come from 20,000, some
+/// far more often than others: with a few words only, each in every chunk, the engine's
+/// sparse index would be all that is measured.
 const ROWS: &str = "
-create temporary table long as
-select string_agg(word, ' ') as text
-  from (select (array['station','the','wind','of','battery','a','measured','in','morning','and','report',
-                      'sensor','was','humidity','before','rain','gauge','replaced','after','signal','weak',
-                      'north','ridge','data','lost','for','hours','until','firmware','restarted'])
-               [1 + abs(hashint4(i)) % 30] as word
-          from generate_series(1, 20000) i) words;
+select setseed(0.5);
+create temporary table pieces as
+select piece, string_agg(substring(md5((20000 * random() ^ 2)::int::text) for 7), ' ') as text
+  from generate_series(0, 4999) piece, generate_series(1, 68)
+ group by piece;
+create index on pieces (piece);
 alter table memory_notes disable trigger user;
 create temporary table parts as
 select md5('note' || n)::uuid as note_id, c as chunk_index,
-       'Chunk ' || n || '-' || c || ': ' || substring(long.text from 1 + abs(hashint4(n * 16 + c)) % 100000 for 540) || '. ' as text
-  from generate_series(1, {notes}) n, generate_series(0, {per_note} - 1) c, long;
+       'Chunk ' || n || '-' || c || ': ' || pieces.text || '. ' as text
+  from generate_series(1, {notes}) n
+ cross join generate_series(0, {per_note} - 1) c
+  join pieces on piece = abs(hashint4(n * 16 + c)) % 5000;
 insert into memory_notes (note_id, tenant_id, project_id, agent_id, scope, type, text)
 select note_id, 't', 'p', 'a', 's', 'n', string_agg(text, '' order by chunk_index) from parts group by note_id;
 insert into memory_note_chunks (chunk_id, note_id, chunk_index, start_offset, end_offset, text, text_sha256,

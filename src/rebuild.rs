@@ -6,6 +6,7 @@
 //! where no point is yet. So every chunk comes one way or the other.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -167,10 +168,12 @@ pub async fn drop_leftovers(site: &Site) -> Result<Vec<String>, RebuildError> {
     outcome
 }
 
-/// First it is not written any more, then it goes.
+/// First it is not written any more, then it goes. It is forgotten last: killed between
+/// any two of these, the next run finds it and does them again.
 async fn drop_collection(site: &Site, name: &str) -> Result<(), RebuildError> {
-    site.store.forget_collection(name).await?;
+    site.store.retire_collection(name).await?;
     site.index.drop_collection(name).await?;
+    site.store.forget_collection(name).await?;
     Ok(())
 }
 
@@ -374,9 +377,11 @@ async fn copy(
     progress: &Arc<Progress>,
 ) -> Result<(), RebuildError> {
     let mut tasks = JoinSet::new();
+    let outage = Arc::new(Outage::default());
     for range in ranges {
         let (target, notice, progress) = (target.clone(), options.notice.clone(), progress.clone());
-        tasks.spawn(async move { copy_range(&target, range, &notice, &progress).await });
+        let outage = outage.clone();
+        tasks.spawn(async move { copy_range(&target, range, &notice, &progress, &outage).await });
     }
     // Dropping the set, on an error or a stop, ends the others.
     while let Some(done) = tasks.join_next().await {
@@ -390,6 +395,7 @@ async fn copy_range(
     range: Range,
     notice: &Notice,
     progress: &Progress,
+    outage: &Outage,
 ) -> Result<(), RebuildError> {
     let Target {
         store,
@@ -401,24 +407,24 @@ async fn copy_range(
     while after < range.ends_at {
         let ends_at = range.ends_at;
         let read = || store.live_chunks(version, after, ends_at, PAGE, Depth::Whole);
-        let page = patiently(read).await?;
+        let page = outage.sit_out(read).await?;
         let upto = match page.last() {
             Some(last) if page.len() == PAGE => last.chunk_id,
             _ => range.ends_at,
         };
         let missing = without_vector(&page, notice);
-        let written = patiently(|| async {
+        let write = || async {
             if !missing.is_empty() {
                 store.requeue(version, &missing).await?;
             }
             // Where no point is yet. A point that is there is a worker's, or our own of
             // a run that died before it could record how far it was.
             target.write(page.clone(), UpsertMode::InsertOnly).await
-        })
-        .await?;
+        };
+        let written = outage.sit_out(write).await?;
         let (number, lacking) = (range.number, page.len() as u64 - written);
         let record = || store.advance_rebuild(collection, number, upto, written, lacking);
-        if !patiently(record).await? {
+        if !outage.sit_out(record).await? {
             return Err(RebuildError::Forgotten(collection.clone()));
         }
         progress.add(written);
@@ -441,42 +447,61 @@ fn without_vector(page: &[LiveChunk], notice: &Notice) -> Vec<Uuid> {
     notes
 }
 
-/// Does it again and again as long as a store is away, and says so once.
+/// A store that is away, for all who wait for it: it is said once.
+#[derive(Default)]
+struct Outage {
+    waiting: AtomicU32,
+}
+
+impl Outage {
+    /// Does it again and again as long as a store is away.
+    async fn sit_out<T, E, F>(&self, work: impl Fn() -> F) -> Result<T, RebuildError>
+    where
+        E: Into<TargetError>,
+        F: Future<Output = Result<T, E>>,
+    {
+        let mut away: Option<(Instant, u32)> = None;
+        loop {
+            let error = match work().await.map_err(Into::into) {
+                Ok(done) => {
+                    if away.is_some() && self.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
+                        tracing::info!("it is back; the rebuild goes on");
+                    }
+                    return Ok(done);
+                }
+                Err(error) if error.may_pass() => error,
+                Err(error) => return Err(error.into()),
+            };
+            let (since, tries) = away.get_or_insert_with(|| {
+                if self.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
+                    tracing::warn!(%error, "the rebuild waits, nothing is lost");
+                }
+                (Instant::now(), 0)
+            });
+            if since.elapsed() > PATIENCE {
+                return Err(RebuildError::GaveUp {
+                    reason: error.to_string(),
+                });
+            }
+            *tries += 1;
+            let pause = backoff::delay(
+                *tries,
+                Duration::from_millis(200),
+                Duration::from_secs(5),
+                rand::random(),
+            );
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+/// The same for one who works alone.
 async fn patiently<T, E, F>(work: impl Fn() -> F) -> Result<T, RebuildError>
 where
     E: Into<TargetError>,
     F: Future<Output = Result<T, E>>,
 {
-    let mut away: Option<(Instant, u32)> = None;
-    loop {
-        let error = match work().await.map_err(Into::into) {
-            Ok(done) => {
-                if away.is_some() {
-                    tracing::info!("it is back; the rebuild goes on");
-                }
-                return Ok(done);
-            }
-            Err(error) if error.may_pass() => error,
-            Err(error) => return Err(error.into()),
-        };
-        let (since, tries) = away.get_or_insert_with(|| {
-            tracing::warn!(%error, "the rebuild waits, nothing is lost");
-            (Instant::now(), 0)
-        });
-        if since.elapsed() > PATIENCE {
-            return Err(RebuildError::GaveUp {
-                reason: error.to_string(),
-            });
-        }
-        *tries += 1;
-        let pause = backoff::delay(
-            *tries,
-            Duration::from_millis(200),
-            Duration::from_secs(5),
-            rand::random(),
-        );
-        tokio::time::sleep(pause).await;
-    }
+    Outage::default().sit_out(work).await
 }
 
 /// Makes sure that the collection has what it has to have. Equal counts say so. When

@@ -167,6 +167,20 @@ impl Store {
         Ok(())
     }
 
+    /// Has a collection kept as it is. From this commit on it is not written any more.
+    pub async fn retire_collection(&self, collection: &str) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        self.lock_collections(&mut tx).await?;
+        sqlx::query!(
+            "update index_collections set state = 'retired' where collection = $1",
+            collection
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
     /// Forgets a collection. From this commit on it is not written any more.
     pub async fn forget_collection(&self, collection: &str) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;

@@ -130,9 +130,14 @@ impl<'a> Walk<'a> {
             self.report.points += points.len() as u64;
             self.options.progress.add(chunks.len() as u64);
             let suspects = compare::suspects(&chunks, &points, &self.target.version);
+            let named = points
+                .iter()
+                .filter(|point| suspects.binary_search(&point.chunk_id).is_ok())
+                .filter_map(compare::note_id)
+                .collect();
             drop((chunks, points));
             if !suspects.is_empty() {
-                self.judge(&suspects).await?;
+                self.judge(&suspects, named).await?;
             }
             self.options.rest_after(began.elapsed()).await;
         }
@@ -182,9 +187,15 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Looks again at what differed: Postgres, the index, Postgres.
-    async fn judge(&mut self, suspects: &[Uuid]) -> Result<(), TargetError> {
-        let before = self.settled(suspects, &HashSet::new()).await?;
+    /// Looks again at what differed: Postgres, the index, Postgres. `named` are the
+    /// notes that points among them said they were of.
+    async fn judge(
+        &mut self,
+        suspects: &[Uuid],
+        mut named: HashSet<Uuid>,
+    ) -> Result<(), TargetError> {
+        let before = self.settled(suspects, &named).await?;
+        named.extend(before.chunks.values().map(|chunk| chunk.note_id));
         let deep = self.options.deep;
         let points: HashMap<Uuid, StoredPoint> = self
             .target
@@ -194,17 +205,17 @@ impl<'a> Walk<'a> {
             .into_iter()
             .map(|point| (point.chunk_id, point))
             .collect();
-        let named: HashSet<Uuid> = points.values().filter_map(compare::note_id).collect();
         let after = self.settled(suspects, &named).await?;
 
         let mut found = Vec::new();
         for id in suspects {
             let (chunk, point) = (after.chunks.get(id), points.get(id));
             let notes = [chunk.map(|c| c.note_id), point.and_then(compare::note_id)];
-            let is_busy = notes
-                .iter()
-                .flatten()
-                .any(|note| before.busy.contains(note) || after.busy.contains(note));
+            // A note that was not asked for before may have been busy: with a point
+            // that is gone by now, for one.
+            let is_busy = notes.iter().flatten().any(|note| {
+                !named.contains(note) || before.busy.contains(note) || after.busy.contains(note)
+            });
             if is_busy || chunk != before.chunks.get(id) {
                 continue;
             }

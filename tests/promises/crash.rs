@@ -2,169 +2,15 @@
 
 use std::collections::HashSet;
 
-use rand::rngs::StdRng;
-use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
-use uuid::Uuid;
+use rand::Rng;
+use sqlx::Connection;
 
-use crate::support::harness::{Harness, sentences};
+use crate::support::application::Application;
+use crate::support::harness::Harness;
 use crate::support::proxy::Proxy;
 use crate::support::qdrant::Qdrant;
-use crate::support::site::{Running, Site};
+use crate::support::site::Site;
 use crate::support::{DEADLINE, eventually};
-
-/// An application that writes notes. No two texts of it have a chunk in common.
-struct Application {
-    db: PgConnection,
-    random: StdRng,
-    notes: Vec<Uuid>,
-    texts: usize,
-}
-
-impl Application {
-    /// Makes the same changes for the same seed, which `ELF_TEST_SEED` may set.
-    async fn of(site: &Site) -> Self {
-        let given = std::env::var("ELF_TEST_SEED").ok();
-        let seed = given.map_or_else(rand::random, |seed| seed.parse().unwrap());
-        println!("ELF_TEST_SEED={seed}");
-        Self {
-            db: site.connect().await,
-            random: StdRng::seed_from_u64(seed),
-            notes: Vec::new(),
-            texts: 0,
-        }
-    }
-
-    fn text(&mut self) -> String {
-        self.texts += 1;
-        let length = self.random.random_range(1..20);
-        sentences(length, &format!("subject {}", self.texts))
-    }
-
-    async fn insert(&mut self) {
-        let text = self.text();
-        let note = sqlx::query_scalar(
-            "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
-             values ('t', 'p', 'a', 's', 'n', $1) returning note_id",
-        )
-        .bind(text)
-        .fetch_one(&mut self.db)
-        .await
-        .unwrap();
-        self.notes.push(note);
-    }
-
-    /// Inserts, edits, relabels, expires, revives or deletes a note.
-    async fn change(&mut self) {
-        let Some(note) = self.notes.choose(&mut self.random).copied() else {
-            return self.insert().await;
-        };
-        let text = self.text();
-        let statement = match self.random.random_range(0..10) {
-            0..3 => return self.insert().await,
-            3..6 => "update memory_notes set text = $2 where note_id = $1",
-            6 => "update memory_notes set scope = md5($2) where note_id = $1",
-            7 => "update memory_notes set expires_at = now() where note_id = $1 and $2 is not null",
-            8 => "update memory_notes set expires_at = null where note_id = $1 and $2 is not null",
-            _ => "delete from memory_notes where note_id = $1 and $2 is not null",
-        };
-        sqlx::query(statement)
-            .bind(note)
-            .bind(text)
-            .execute(&mut self.db)
-            .await
-            .unwrap();
-    }
-
-    /// Lets a random while pass, measured in round trips to Postgres.
-    async fn linger(&mut self) {
-        for _ in 0..self.random.random_range(0..60) {
-            self.db.ping().await.unwrap();
-        }
-    }
-
-    async fn count(&mut self, from: &str) -> i64 {
-        sqlx::query_scalar(AssertSqlSafe(format!("select count(*) from {from}")))
-            .fetch_one(&mut self.db)
-            .await
-            .unwrap()
-    }
-
-    async fn execute(&mut self, statement: &str) {
-        sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
-            .execute(&mut self.db)
-            .await
-            .unwrap();
-    }
-
-    /// Lets the leases of `holder` (a part of its name) run out, as if a while had passed.
-    async fn expire_leases(&mut self, holder: &str) {
-        // In no order of its own, it could be in the way of a claim or the other way round.
-        self.execute(&format!(
-            "update note_index_state s set lease_until = now() - interval '1 second'
-               from (select note_id from note_index_state
-                      where lease_until is not null and holder like '%{holder}%'
-                        for update skip locked) free
-              where s.note_id = free.note_id"
-        ))
-        .await;
-    }
-
-    /// Waits until nothing is left to do but what is kept on record.
-    async fn wait_until_settled(&mut self, workers: &[&Running]) {
-        let deadline = tokio::time::Instant::now() + DEADLINE;
-        while self.count("indexing_outbox where status <> 'DONE'").await > 0 {
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "the outbox does not become empty:\n{}",
-                workers.iter().map(|w| w.log()).collect::<String>()
-            );
-        }
-    }
-
-    /// Waits until more than `done` rows are done: until it is in the middle of it.
-    async fn wait_for_more_than(&mut self, done: i64) {
-        let deadline = tokio::time::Instant::now() + DEADLINE;
-        while self.count("indexing_outbox where status = 'DONE'").await <= done {
-            assert!(tokio::time::Instant::now() < deadline, "nothing is indexed");
-        }
-    }
-
-    /// Waits until Postgres has noticed that the processes of ELF are gone: what
-    /// they had under way is committed or rolled back.
-    async fn wait_until_alone(&mut self) {
-        let elf =
-            "pg_stat_activity where datname = current_database() and application_name = 'elf'";
-        let deadline = tokio::time::Instant::now() + DEADLINE;
-        while self.count(elf).await > 0 {
-            assert!(tokio::time::Instant::now() < deadline, "its sessions stay");
-        }
-    }
-
-    /// The texts whose vectors Postgres has.
-    async fn paid_for(&mut self) -> HashSet<String> {
-        let texts: Vec<String> = sqlx::query_scalar(
-            "select text from memory_note_chunks join note_chunk_embeddings using (chunk_id, embedding_version)",
-        )
-        .fetch_all(&mut self.db)
-        .await
-        .unwrap();
-        texts.into_iter().collect()
-    }
-
-    /// With done rows kept on record: no note has failed, not even once.
-    async fn assert_no_attempts(&mut self) {
-        assert_eq!(self.count("indexing_outbox where attempts > 0").await, 0);
-        assert_eq!(
-            self.count("indexing_outbox where last_error is not null")
-                .await,
-            0
-        );
-        self.execute("delete from indexing_outbox where status = 'DONE'")
-            .await;
-    }
-}
 
 /// Keeps done rows, so that their attempts can be seen.
 fn keep_done(site: &Site) {
@@ -212,7 +58,7 @@ fn begin_life(site: &Site, life: usize) {
 /// was on its way from the provider to Postgres. (A note that is deleted takes its
 /// vectors along, and a worker that has just read the row may ask for them again.)
 async fn killed_again_and_again(site: Site, kills: usize) {
-    let mut application = Application::of(&site).await;
+    let mut application = Application::of(&site.database).await;
     let mut known = HashSet::new();
     let mut texts = 0;
     let mut assert_pays_once = async |application: &mut Application, life: usize| {
@@ -281,7 +127,7 @@ async fn a_qdrant_that_crashes_costs_no_attempts() {
     let site = Site::start().await;
     site.use_server(&server.url());
     keep_done(&site);
-    let mut application = Application::of(&site).await;
+    let mut application = Application::of(&site.database).await;
     let worker = site.worker();
     worker.says("working").await;
     for _ in 0..3 {
@@ -323,7 +169,7 @@ async fn a_postgres_that_goes_away_costs_no_attempts() {
     let (direct, through) = (site.database.url(), site.database.url_through(line.port()));
     site.configure(&direct, &through);
     keep_done(&site);
-    let mut application = Application::of(&site).await;
+    let mut application = Application::of(&site.database).await;
     let worker = site.worker();
     let admin = worker.admin().await;
     worker.says("working").await;
@@ -370,7 +216,7 @@ async fn a_worker_that_sleeps_past_its_lease_makes_nothing_old() {
     let site = Site::start().await;
     site.use_server(&server.url());
     keep_done(&site);
-    let mut application = Application::of(&site).await;
+    let mut application = Application::of(&site.database).await;
     for _ in 0..40 {
         application.insert().await;
     }
@@ -408,7 +254,7 @@ async fn a_worker_that_sleeps_in_a_transaction_blocks_nobody_for_long() {
     let site = Site::start().await;
     let worker = site.worker();
     worker.says("working").await;
-    let mut application = Application::of(&site).await;
+    let mut application = Application::of(&site.database).await;
     // Locks on rows are not listed; the table's, which come with them, are.
     let holds_notes = "pg_stat_activity join pg_locks using (pid)
                         where datname = current_database() and application_name = 'elf'

@@ -1,31 +1,55 @@
 //! A database, a vector engine, an embeddings server and the parts of a worker,
 //! all of a test's own.
 
+use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use elf::cli::parts;
 use elf::config::Config;
-use elf::index::{Filter, StoredPoint};
+use elf::index::{Filter, StoredPoint, VectorIndex};
 use elf::worker::{self, Breakpoint, Report, Stage, Tools, Worker};
+use elf::{rebuild, verify};
 use sqlx::PgPool;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::database::TestDatabase;
-use super::embedding_server::{EmbeddingServer, vector_of};
+use super::embedding_server::vector_of;
+use super::qdrant::Qdrant;
 use super::site::Site;
 
 /// Everything that a worker needs, and a way to look at what it did.
 pub struct Harness {
-    pub provider: EmbeddingServer,
     pub tools: Tools,
     pub config: Config,
     pub pool: PgPool,
-    // Dropped last: the others still use them.
-    _folder: tempfile::TempDir,
-    pub database: TestDatabase,
+    // Dropped last: the others still use it.
+    site: Site,
+}
+
+impl Deref for Harness {
+    type Target = Site;
+
+    fn deref(&self) -> &Site {
+        &self.site
+    }
+}
+
+/// A worker that works in the background.
+pub struct Working {
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+impl Working {
+    /// Asks it to stop, and waits for that.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.running.await.unwrap();
+    }
 }
 
 /// The model whose tokenizer the tests cut with; `make setup` brings it.
@@ -82,7 +106,19 @@ impl Harness {
     /// With another `elf.toml` than [`elf_toml`] makes.
     pub async fn start_with(change: impl FnOnce(String) -> String) -> Self {
         let site = Site::empty().await;
-        let config = config(&change(site.toml()));
+        let toml = change(site.toml());
+        site.write("elf.toml", &toml);
+        let config = config(&toml);
+        let store = parts::store(&config).await.unwrap();
+        store.migrate().await.unwrap();
+        Self::with(site, config).await
+    }
+
+    /// With its index in a server.
+    pub async fn start_on(server: &Qdrant) -> Self {
+        let site = Site::empty().await;
+        site.use_server(&server.url());
+        let config = config(&site.toml());
         let store = parts::store(&config).await.unwrap();
         store.migrate().await.unwrap();
         Self::with(site, config).await
@@ -100,13 +136,69 @@ impl Harness {
         worker::check(&tools).await.unwrap();
         let pool = tools.store.pool().clone();
         Self {
-            provider: site.provider,
             tools,
             config,
             pool,
-            _folder: site.folder,
-            database: site.database,
+            site,
         }
+    }
+
+    /// Lets go of the index, so that a process can open it.
+    pub async fn into_site(self) -> Site {
+        self.pool.close().await;
+        self.site
+    }
+
+    /// Starts a worker in the background.
+    pub fn work(&self) -> Working {
+        let (worker, stop) = (self.worker(), CancellationToken::new());
+        let running = tokio::spawn({
+            let stop = stop.clone();
+            async move { worker.run(stop).await }
+        });
+        Working { stop, running }
+    }
+
+    /// What a rebuild works with, over `index`.
+    pub fn rebuilds_with(&self, index: Arc<dyn VectorIndex>) -> rebuild::Site {
+        rebuild::Site {
+            store: self.tools.store.clone(),
+            index,
+            alias: self.tools.alias.clone(),
+            bm25: self.tools.bm25.clone(),
+        }
+    }
+
+    /// The collection that has all of the active version.
+    pub async fn collection(&self) -> String {
+        let registered = self.tools.store.registered_collections().await.unwrap();
+        let active = registered.into_iter().find(|c| c.is_active());
+        active.expect("one is active").name
+    }
+
+    /// Compares the index with Postgres.
+    pub async fn verify(&self, options: &verify::Options) -> verify::Report {
+        let tools = &self.tools;
+        verify::run(&tools.store, &tools.index, &tools.alias, options)
+            .await
+            .unwrap()
+    }
+
+    /// Promise 1, and a verify that looks at everything says so too.
+    pub async fn assert_exact(&self) {
+        let found = Findings::default();
+        let report = self.verify(&found.deep()).await;
+        assert_eq!(report.drift(), 0, "{report:?}\n{}", found.all().join("\n"));
+        assert_eq!(report.chunks, report.points);
+        self.assert_converged().await;
+    }
+
+    /// Lets the lease of a rebuild that died run out, as if a while had passed.
+    pub async fn bury_job(&self) {
+        sqlx::query("update index_job set lease_until = now() - interval '1 second'")
+            .execute(&self.pool)
+            .await
+            .unwrap();
     }
 
     pub fn worker(&self) -> Worker {
@@ -271,15 +363,19 @@ impl Harness {
         .fetch_all(&self.pool)
         .await
         .unwrap();
+        let rows: Vec<(Uuid, i32, i32, String)> = sqlx::query_as(
+            "select note_id, start_offset, end_offset, text from memory_note_chunks
+              order by note_id, chunk_index",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .unwrap();
+        let mut chunks: BTreeMap<Uuid, Vec<(i32, i32, String)>> = BTreeMap::new();
+        for (note, start, end, text) in rows {
+            chunks.entry(note).or_default().push((start, end, text));
+        }
         for (note, text) in notes {
-            let stored: Vec<(i32, i32, String)> = sqlx::query_as(
-                "select start_offset, end_offset, text from memory_note_chunks
-                  where note_id = $1 order by chunk_index",
-            )
-            .bind(note)
-            .fetch_all(&self.pool)
-            .await
-            .unwrap();
+            let stored = chunks.remove(&note).unwrap_or_default();
             let cut = self.tools.chunker.chunk(&text).unwrap();
             let cut: Vec<(i32, i32, String)> = cut
                 .iter()
@@ -404,6 +500,41 @@ impl Barrier {
     /// Lets everything through from now on.
     pub fn open(&self) {
         self.open.send_replace(true);
+    }
+}
+
+/// What a verify has found, in its own words.
+#[derive(Default)]
+pub struct Findings(Arc<std::sync::Mutex<Vec<String>>>);
+
+impl Findings {
+    /// Looks at everything, vectors too, and mends nothing.
+    pub fn deep(&self) -> verify::Options {
+        verify::Options {
+            deep: true,
+            repair: false,
+            notice: self.notice(),
+            ..verify::Options::repairing()
+        }
+    }
+
+    /// Takes down what it is told.
+    pub fn notice(&self) -> elf::backfill::Notice {
+        let found = self.0.clone();
+        Arc::new(move |finding| found.lock().unwrap().push(finding))
+    }
+
+    /// Everything so far.
+    pub fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// Whether one of them has all of `words`.
+    pub fn have(&self, words: &[&str]) -> bool {
+        let found = self.all();
+        found
+            .iter()
+            .any(|f| words.iter().all(|word| f.contains(word)))
     }
 }
 

@@ -1,11 +1,15 @@
 //! What the tests share.
 
+pub mod application;
 pub mod database;
 pub mod embedding_server;
 pub mod harness;
+pub mod hooked;
+pub mod imports;
 pub mod proxy;
 pub mod qdrant;
 pub mod site;
+pub mod stock;
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! A Qdrant server of a test's own, which it can kill and start again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use tokio::process::{Child, Command};
@@ -48,6 +48,16 @@ impl Qdrant {
     /// For `storage.qdrant.url`.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.grpc)
+    }
+
+    /// Where it speaks REST.
+    pub fn rest(&self) -> String {
+        format!("http://127.0.0.1:{}", self.http)
+    }
+
+    /// A folder that it can read and write.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Kills it as a crash would.

@@ -169,8 +169,13 @@ impl Site {
 
     /// Starts `elf worker`.
     pub fn worker(&self) -> Running {
+        self.begin(&["worker", "--json"])
+    }
+
+    /// Starts `elf`.
+    pub fn begin(&self, args: &[&str]) -> Running {
         let mut command = elf(self.folder.path());
-        command.args(["worker", "--json"]);
+        command.args(args);
         Running::start(command)
     }
 
@@ -214,6 +219,11 @@ impl Running {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id().expect("it runs")
+    }
+
+    /// Whether it has not ended yet.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
     }
 
     /// What it has logged so far.

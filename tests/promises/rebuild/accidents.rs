@@ -1,0 +1,344 @@
+//! Rebuilds among strangers, and while servers go away.
+
+use elf::index::{CollectionSpec, IndexError, UpsertMode};
+use elf::rebuild::RebuildError;
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+
+use super::{
+    Options, alias, assert_nothing_is_left, begin, finds_something, lose_the_index, options,
+    rebuild, run, with_notes,
+};
+use crate::support::eventually;
+use crate::support::harness::Harness;
+use crate::support::hooked::{Hooked, Verb, When};
+use crate::support::proxy::Proxy;
+use crate::support::qdrant::Qdrant;
+use crate::support::site::Running;
+
+fn spec(h: &Harness) -> CollectionSpec {
+    CollectionSpec {
+        dim: h.tools.version.dim,
+        bm25: h.tools.bm25.clone(),
+        embedding_version: h.tools.version.name.clone(),
+    }
+}
+
+/// Fails with one message that has all of `words`, and has changed nothing.
+async fn refuses(h: Harness, words: &[&str]) {
+    let index = Hooked::over(&h.tools.index);
+    let registered = h.tools.store.registered_collections().await.unwrap();
+    let pointed_at = alias(&h).await;
+    let error = run(&h.rebuilds_with(index.clone()), &options())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, RebuildError::Foreign(_)), "{error:?}");
+    let changes = [
+        Verb::CreateCollection,
+        Verb::BulkLoad,
+        Verb::DropCollection,
+        Verb::PointAlias,
+        Verb::Upsert,
+        Verb::Delete,
+    ];
+    assert_eq!(changes.map(|verb| index.calls(verb)), [0; 6]);
+    assert_eq!(
+        h.tools.store.registered_collections().await.unwrap(),
+        registered
+    );
+    assert_eq!(alias(&h).await, pointed_at);
+    assert_eq!(h.count("index_job").await, 0);
+    drop(index);
+    let site = h.into_site().await;
+    let done = site.elf(&["rebuild"]).await.exits(78).says(words);
+    let lines = done.stderr.lines().filter(|line| line.starts_with("elf: "));
+    assert_eq!(lines.count(), 1, "{}", done.stderr);
+}
+
+#[tokio::test]
+async fn an_alias_of_somebody_elses_collection_is_left_alone() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    h.tools
+        .index
+        .create_collection("strangers", &spec(&h))
+        .await
+        .unwrap();
+    h.tools
+        .index
+        .point_alias(&h.tools.alias, "strangers")
+        .await
+        .unwrap();
+    refuses(h, &["strangers", "storage.qdrant.collection"]).await;
+}
+
+#[tokio::test]
+async fn a_collection_that_is_named_like_the_alias_is_left_alone() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    lose_the_index(&h).await;
+    h.tools
+        .index
+        .create_collection(&h.tools.alias, &spec(&h))
+        .await
+        .unwrap();
+    refuses(h, &["is a collection", "storage.qdrant.collection"]).await;
+}
+
+#[tokio::test]
+async fn another_alias_than_the_database_is_indexed_under_is_refused() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let mut site = h.rebuilds_with(h.tools.index.clone());
+    site.alias = "elsewhere".into();
+    let error = run(&site, &options()).await.unwrap_err();
+    assert!(
+        matches!(&error, RebuildError::Foreign(said) if said.contains("elsewhere")),
+        "{error}"
+    );
+    h.assert_exact().await;
+}
+
+#[tokio::test]
+async fn a_collection_with_vectors_of_another_size_is_replaced() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let name = h.collection().await;
+    lose_the_index(&h).await;
+    let wrong = CollectionSpec {
+        dim: h.tools.version.dim + 1,
+        ..spec(&h)
+    };
+    h.tools
+        .index
+        .create_collection(&name, &wrong)
+        .await
+        .unwrap();
+    h.tools
+        .index
+        .point_alias(&h.tools.alias, &name)
+        .await
+        .unwrap();
+    rebuild(&h).await;
+    h.assert_exact().await;
+    assert_nothing_is_left(&h).await;
+}
+
+async fn rest(method: reqwest::Method, url: String, body: Value) -> Value {
+    let request = reqwest::Client::new().request(method, &url).json(&body);
+    let answer = request.send().await.unwrap();
+    let status = answer.status();
+    let body = answer.text().await.unwrap();
+    assert!(status.is_success(), "{url}: {status} {body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+#[tokio::test]
+async fn a_collection_without_bm25_is_replaced() {
+    let Some(server) = Qdrant::start("a_collection_without_bm25_is_replaced").await else {
+        return;
+    };
+    let h = Harness::start_on(&server).await;
+    with_notes(&h).await;
+    let name = h.collection().await;
+    lose_the_index(&h).await;
+    let url = format!("{}/collections/{name}", server.rest());
+    let bare = json!({"vectors": {"dense": {"size": h.tools.version.dim, "distance": "Cosine"}}});
+    rest(reqwest::Method::PUT, url, bare).await;
+    h.tools
+        .index
+        .point_alias(&h.tools.alias, &name)
+        .await
+        .unwrap();
+    rebuild(&h).await;
+    h.assert_exact().await;
+    assert!(finds_something(&h).await);
+    assert_nothing_is_left(&h).await;
+}
+
+/// Holds every range of a rebuild up when its first page is written and not yet
+/// recorded, in whatever process it runs.
+async fn hold_ranges(h: &Harness) -> PgConnection {
+    sqlx::raw_sql(
+        "create function hold() returns trigger language plpgsql as
+         $$ begin perform pg_advisory_xact_lock_shared(2); return new; end $$;
+         create trigger hold before update on index_rebuild_ranges
+             for each row execute function hold()",
+    )
+    .execute(&h.pool)
+    .await
+    .unwrap();
+    let mut holder = h.connect().await;
+    sqlx::raw_sql("select pg_advisory_lock(2)")
+        .execute(&mut holder)
+        .await
+        .unwrap();
+    holder
+}
+
+async fn ranges_held(h: &Harness) {
+    let waits = "pg_locks where not granted and locktype = 'advisory' and database =
+                    (select oid from pg_database where datname = current_database())";
+    eventually(async || h.count(waits).await == 4).await;
+}
+
+async fn release(mut holder: PgConnection) {
+    sqlx::raw_sql("select pg_advisory_unlock(2)")
+        .execute(&mut holder)
+        .await
+        .unwrap();
+}
+
+/// It has said that it waits, once, and that it goes on, and has ended well.
+async fn waited_once(process: Running, points: usize) {
+    let done = process.ended().await.exits(0);
+    let waits = done.stderr.matches("the rebuild waits").count();
+    assert_eq!(waits, 1, "{}", done.stderr);
+    assert_eq!(
+        done.stderr.matches("the rebuild goes on").count(),
+        1,
+        "{}",
+        done.stderr
+    );
+    assert_eq!(done.json()["points"], points);
+}
+
+#[tokio::test]
+async fn a_qdrant_that_crashes_during_the_backfill_is_waited_for() {
+    let Some(mut server) =
+        Qdrant::start("a_qdrant_that_crashes_during_the_backfill_is_waited_for").await
+    else {
+        return;
+    };
+    let h = Harness::start_on(&server).await;
+    h.stock(6_000).await;
+    let holder = hold_ranges(&h).await;
+    let process = h.begin(&["rebuild", "--json"]);
+    ranges_held(&h).await;
+    server.kill().await;
+    release(holder).await;
+    process.says("the rebuild waits").await;
+    server.restart().await;
+    waited_once(process, 6_000).await;
+    h.assert_exact().await;
+    assert_nothing_is_left(&h).await;
+}
+
+/// What was cut off may have been done: the page is recorded once all the same.
+#[tokio::test]
+async fn a_postgres_that_goes_away_during_the_backfill_is_waited_for() {
+    let Some(server) =
+        Qdrant::start("a_postgres_that_goes_away_during_the_backfill_is_waited_for").await
+    else {
+        return;
+    };
+    let h = Harness::start_on(&server).await;
+    h.stock(6_000).await;
+    let (host, port) = h.database.server();
+    let line = Proxy::to(host, port).await;
+    h.configure(&h.database.url(), &h.database.url_through(line.port()));
+    let holder = hold_ranges(&h).await;
+    let process = h.begin(&["rebuild", "--json"]);
+    ranges_held(&h).await;
+    line.cut();
+    process.says("the rebuild waits").await;
+    release(holder).await;
+    line.mend();
+    waited_once(process, 6_000).await;
+    h.assert_exact().await;
+    assert_nothing_is_left(&h).await;
+}
+
+/// An answer that is lost: the engine has done it, and is asked again.
+#[tokio::test]
+async fn a_request_that_is_done_and_not_answered_is_sent_again() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let index = Hooked::over(&h.tools.index);
+    let away = IndexError::Unavailable {
+        engine: "the engine".into(),
+        reason: "no answer".into(),
+    };
+    index.fail(When::After, Verb::Upsert, away.clone());
+    index.fail(When::After, Verb::PointAlias, away);
+    let tried = index.halt(When::After, Verb::Upsert);
+    tried.open();
+    let rebuilding = begin(&h, &index, options());
+    eventually(async || index.calls(Verb::Upsert) > 4).await;
+    index.heal();
+    let report = rebuilding.await.unwrap().unwrap();
+    assert_eq!(report.points as i64, h.count("memory_note_chunks").await);
+    h.assert_exact().await;
+    assert_nothing_is_left(&h).await;
+}
+
+/// What will not pass by itself is not waited for.
+#[tokio::test]
+async fn a_refusal_ends_it_and_the_next_one_goes_on() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let index = Hooked::over(&h.tools.index);
+    let refusal = IndexError::Refused {
+        engine: "the engine".into(),
+        reason: "a limit is reached".into(),
+    };
+    index.fail(When::Before, Verb::Upsert, refusal);
+    let error = begin(&h, &index, options()).await.unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "the engine refuses: a limit is reached");
+    assert_eq!(h.count("index_job").await, 0);
+    index.heal();
+    begin(&h, &index, Options { ..options() })
+        .await
+        .unwrap()
+        .unwrap();
+    h.assert_exact().await;
+    assert_nothing_is_left(&h).await;
+}
+
+/// Somebody drops the collection while it is filled.
+#[tokio::test]
+async fn a_collection_that_goes_while_it_is_filled_ends_it_and_the_next_one_begins_anew() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let index = Hooked::over(&h.tools.index);
+    let writes = index.halt(When::Before, Verb::Upsert);
+    let rebuilding = begin(&h, &index, options());
+    writes.reached_by(1).await;
+    let unfinished = super::building(&h).await.unwrap();
+    h.tools.index.drop_collection(&unfinished).await.unwrap();
+    writes.open();
+    let error = rebuilding.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains(&unfinished), "{error}");
+    rebuild(&h).await;
+    h.assert_exact().await;
+    assert_nothing_is_left(&h).await;
+}
+
+/// A point that is there already is a worker's, whatever its revision says.
+#[tokio::test]
+async fn a_backfill_replaces_nothing() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let chunks = h.tools.store.live_chunks(
+        &h.tools.version.name,
+        uuid::Uuid::nil(),
+        uuid::Uuid::max(),
+        1,
+        elf::store::Depth::Whole,
+    );
+    let chunk = chunks.await.unwrap().remove(0);
+    let target = elf::backfill::Target {
+        store: h.tools.store.clone(),
+        index: h.tools.index.clone(),
+        version: h.tools.version.name.clone(),
+        collection: h.collection().await,
+    };
+    let mut relabelled = chunk.clone();
+    relabelled.labels.scope = "another".into();
+    relabelled.revision += 1;
+    target
+        .write(vec![relabelled], UpsertMode::InsertOnly)
+        .await
+        .unwrap();
+    h.assert_exact().await;
+}

@@ -1,0 +1,281 @@
+//! Rebuilds that die, and the next ones.
+
+use std::collections::BTreeMap;
+
+use elf::index::Filter;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use uuid::Uuid;
+
+use super::{
+    Options, alias, assert_nothing_is_left, begin, building, kill, options, ranges_with_chunks,
+    rebuild, with_notes,
+};
+use crate::support::application::seed;
+use crate::support::harness::Harness;
+use crate::support::hooked::{Hooked, Verb, When};
+use crate::support::qdrant::Qdrant;
+
+/// How far each range is.
+async fn ranges(h: &Harness) -> BTreeMap<i32, (Uuid, i64)> {
+    let rows: Vec<(i32, Uuid, i64)> =
+        sqlx::query_as("select range_no, done_upto, points from index_rebuild_ranges")
+            .fetch_all(&h.pool)
+            .await
+            .unwrap();
+    rows.into_iter()
+        .map(|(n, upto, points)| (n, (upto, points)))
+        .collect()
+}
+
+/// Kills the process at random places of its way, until one comes to the end.
+#[tokio::test]
+async fn killed_at_any_moment_it_goes_on_where_it_was() {
+    let Some(server) = Qdrant::start("killed_at_any_moment_it_goes_on_where_it_was").await else {
+        return;
+    };
+    let h = Harness::start_on(&server).await;
+    h.provider
+        .always(crate::support::embedding_server::Behaviour::Status(500));
+    let stock = 8_000;
+    h.stock(stock).await;
+    let mut random = StdRng::seed_from_u64(seed());
+    let (mut kills, mut before) = (0, BTreeMap::new());
+    let report = loop {
+        let sum = |ranges: &BTreeMap<i32, (Uuid, i64)>| ranges.values().map(|r| r.1).sum::<i64>();
+        let far_enough = sum(&before) + random.random_range(0..2_000);
+        let mut process = h.begin(&["rebuild", "--json"]);
+        while process.is_running() && sum(&before) < far_enough {
+            let now = ranges(&h).await;
+            if now.is_empty() && !before.is_empty() {
+                // It has swapped.
+                continue;
+            }
+            for (range, (upto, points)) in &before {
+                let (upto_now, points_now) = now[range];
+                assert!(
+                    upto_now >= *upto && points_now >= *points,
+                    "range {range} fell back"
+                );
+            }
+            before = now;
+        }
+        if !process.is_running() {
+            break process.ended().await.exits(0).json();
+        }
+        process.kill().await;
+        h.bury_job().await;
+        kills += 1;
+    };
+    assert!(kills > 0);
+    assert_eq!(report["points"], stock, "what was done was done again");
+    assert_eq!(report["embedding_calls"], 0);
+    h.assert_exact().await;
+    assert_nothing_is_left(&h).await;
+}
+
+/// Runs a rebuild until its first call on that side of `verb`, kills it there, and
+/// runs another one to its end.
+async fn killed_at(h: &Harness, when: When, verb: Verb) {
+    let index = Hooked::over(&h.tools.index);
+    let halt = index.halt(when, verb);
+    let rebuilding = begin(h, &index, options());
+    halt.reached_by(1).await;
+    kill(h, rebuilding).await;
+    rebuild(h).await;
+    h.settle().await;
+    h.assert_exact().await;
+    assert_nothing_is_left(h).await;
+}
+
+#[tokio::test]
+async fn killed_on_either_side_of_any_request_the_next_one_ends_it() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    for verb in [
+        Verb::CreateCollection,
+        Verb::BulkLoad,
+        Verb::Upsert,
+        Verb::Count,
+    ] {
+        for when in [When::Before, When::After] {
+            killed_at(&h, when, verb).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn killed_between_the_alias_and_postgres_the_next_one_ends_it() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    killed_at(&h, When::Before, Verb::PointAlias).await;
+    let old = h.collection().await;
+    let index = Hooked::over(&h.tools.index);
+    let swapped = index.halt(When::After, Verb::PointAlias);
+    let rebuilding = begin(&h, &index, options());
+    swapped.reached_by(1).await;
+    kill(&h, rebuilding).await;
+    assert_eq!(alias(&h).await, building(&h).await);
+    assert_eq!(h.collection().await, old);
+    // Both are written until the next one comes.
+    h.insert("A note between the two.").await;
+    let worker = h.worker();
+    drop(worker);
+    let report = rebuild(&h).await;
+    assert_eq!(Some(report.collection), alias(&h).await);
+    h.settle().await;
+    h.assert_exact().await;
+    assert_nothing_is_left(&h).await;
+}
+
+#[tokio::test]
+async fn killed_on_either_side_of_the_drop_nothing_is_left_in_the_engine() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    killed_at(&h, When::Before, Verb::DropCollection).await;
+    killed_at(&h, When::After, Verb::DropCollection).await;
+}
+
+#[tokio::test]
+async fn a_drop_that_dies_leaves_nothing_that_nobody_knows_of() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let index = Hooked::over(&h.tools.index);
+    let filled = index.halt(When::After, Verb::Upsert);
+    let rebuilding = begin(&h, &index, options());
+    filled.reached_by(1).await;
+    kill(&h, rebuilding).await;
+    for when in [When::Before, When::After] {
+        let index = Hooked::over(&h.tools.index);
+        let halt = index.halt(when, Verb::DropCollection);
+        let site = h.rebuilds_with(index);
+        let dropping = tokio::spawn(async move { elf::rebuild::drop_leftovers(&site).await });
+        halt.reached_by(1).await;
+        dropping.abort();
+        assert!(dropping.await.unwrap_err().is_cancelled());
+        h.bury_job().await;
+    }
+    let site = h.rebuilds_with(h.tools.index.clone());
+    elf::rebuild::drop_leftovers(&site).await.unwrap();
+    h.assert_exact().await;
+    assert_nothing_is_left(&h).await;
+}
+
+/// A page was read, its note went, the points were written, and the process died
+/// before it could see that they have to go.
+#[tokio::test]
+async fn what_a_killed_one_wrote_of_a_note_that_is_gone_is_removed() {
+    let h = Harness::start().await;
+    let notes = with_notes(&h).await;
+    let index = Hooked::over(&h.tools.index);
+    let (writes, wrote) = (
+        index.halt(When::Before, Verb::Upsert),
+        index.halt(When::After, Verb::Upsert),
+    );
+    let rebuilding = begin(&h, &index, options());
+    let all = ranges_with_chunks(&h).await;
+    writes.reached_by(all).await;
+    h.delete(notes[5]).await;
+    h.drain().await;
+    writes.open();
+    wrote.reached_by(all).await;
+    kill(&h, rebuilding).await;
+    let stray = Filter {
+        note_ids: Some(vec![notes[5]]),
+        ..Filter::default()
+    };
+    let unfinished = building(&h).await.unwrap();
+    assert!(h.tools.index.count(&unfinished, &stray).await.unwrap() > 0);
+
+    let report = rebuild(&h).await;
+    assert_eq!(report.collection, unfinished);
+    h.assert_exact().await;
+    assert_nothing_is_left(&h).await;
+}
+
+#[tokio::test]
+async fn a_second_one_is_told_who_runs_and_how_far_it_is() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let index = Hooked::over(&h.tools.index);
+    let swap = index.halt(When::Before, Verb::PointAlias);
+    let rebuilding = begin(&h, &index, options());
+    swap.reached_by(1).await;
+    let (holder,): (String,) = sqlx::query_as("select holder from index_job")
+        .fetch_one(&h.pool)
+        .await
+        .unwrap();
+    let chunks = h.count("memory_note_chunks").await;
+
+    let other = Hooked::over(&h.tools.index);
+    let restart = Options {
+        restart: true,
+        ..options()
+    };
+    let (second, dropping) = {
+        let site = h.rebuilds_with(other.clone());
+        let second = begin(&h, &other, restart);
+        tokio::join!(second, async { elf::rebuild::drop_leftovers(&site).await })
+    };
+    let said = second.unwrap().unwrap_err().to_string();
+    for word in [
+        "a rebuild of",
+        &holder,
+        &format!("{chunks} of {chunks} done"),
+    ] {
+        assert!(said.contains(word), "{word:?} is not in {said}");
+    }
+    assert!(dropping.unwrap_err().to_string().contains(&holder));
+    assert_eq!(
+        other.calls(Verb::DropCollection) + other.calls(Verb::Upsert),
+        0
+    );
+
+    swap.open();
+    rebuilding.await.unwrap().unwrap();
+    h.assert_exact().await;
+    assert_nothing_is_left(&h).await;
+}
+
+/// The lease of a dead one is taken over as soon as it has run out.
+#[tokio::test]
+async fn a_dead_one_is_in_nobodys_way_for_long() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let index = Hooked::over(&h.tools.index);
+    let filled = index.halt(When::After, Verb::Upsert);
+    let dead = begin(&h, &index, options());
+    filled.reached_by(1).await;
+    dead.abort();
+    dead.await.unwrap_err();
+    let live = "index_job where lease_until > now()";
+    assert_eq!(h.count(live).await, 1);
+    let unfinished = building(&h).await;
+    // It looks whether the other one is alive.
+    let index = Hooked::over(&h.tools.index);
+    let next = begin(&h, &index, options());
+    tokio::task::yield_now().await;
+    assert_eq!(index.calls(Verb::Upsert), 0);
+    h.bury_job().await;
+    let report = next.await.unwrap().unwrap();
+    assert_eq!(Some(report.collection), unfinished);
+    h.assert_exact().await;
+}
+
+/// Two would point the alias at each other's collections.
+#[tokio::test]
+async fn one_whose_lease_was_taken_stops() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let index = Hooked::over(&h.tools.index);
+    let writes = index.halt(When::Before, Verb::Upsert);
+    let rebuilding = begin(&h, &index, options());
+    writes.reached_by(1).await;
+    sqlx::query("update index_job set holder = 'another'")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    let error = rebuilding.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("taken over"), "{error}");
+    assert_eq!(h.count("index_job where holder = 'another'").await, 1);
+}
