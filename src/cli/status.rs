@@ -6,7 +6,7 @@ use super::output::Output;
 use super::parts;
 use crate::config::Config;
 use crate::index::CollectionInfo;
-use crate::store::OutboxCounts;
+use crate::store::{Known, OutboxCounts, RunningJob, VersionState};
 
 #[derive(Serialize)]
 struct Status {
@@ -14,7 +14,17 @@ struct Status {
     notes: Notes,
     chunks: i64,
     embedding_version: Option<String>,
+    /// Versions that are built beside it, or kept for a rollback.
+    other_versions: Vec<OtherVersion>,
     collection: Collection,
+    /// The rebuild or reindex that is running.
+    job: Option<RunningJob>,
+}
+
+#[derive(Serialize)]
+struct OtherVersion {
+    name: String,
+    state: VersionState,
 }
 
 #[derive(Serialize)]
@@ -39,7 +49,16 @@ struct Collection {
 pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
     let store = parts::store(config).await?;
     store.check_schema().await?;
-    let version = store.active_version().await?.map(|version| version.name);
+    let (active, others): (Vec<Known>, Vec<Known>) = store
+        .versions()
+        .await?
+        .into_iter()
+        .partition(|known| known.state == VersionState::Active);
+    let version = active.into_iter().next().map(|known| known.version.name);
+    let other = |known: Known| OtherVersion {
+        name: known.version.name,
+        state: known.state,
+    };
     let counts = store
         .note_counts(version.as_deref().unwrap_or_default())
         .await?;
@@ -51,7 +70,9 @@ pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
         },
         chunks: counts.chunks,
         embedding_version: version,
+        other_versions: others.into_iter().map(other).collect(),
         collection: collection(config).await,
+        job: store.running_job().await?,
     };
     out.report(&status, lines)
 }
@@ -97,8 +118,21 @@ fn lines(status: &Status) -> String {
         notes,
         chunks,
         collection,
+        other_versions,
+        job,
         ..
     } = status;
+    let others: String = other_versions
+        .iter()
+        .map(|v| format!("\n            {} ({})", v.name, v.state.as_str()))
+        .collect();
+    let job = match job {
+        Some(job) => format!(
+            "\njob         {} of {}: {} of {} done, by {}",
+            job.kind, job.subject, job.done, job.total, job.holder
+        ),
+        None => String::new(),
+    };
     let oldest = match outbox.oldest_pending_secs {
         Some(secs) => format!(", the oldest {secs:.1} s old"),
         None => String::new(),
@@ -114,8 +148,8 @@ fn lines(status: &Status) -> String {
         "outbox      {} pending, {} leased, {} failed, {} dead{oldest}\n\
          notes       {} live, {} indexed\n\
          chunks      {chunks}\n\
-         version     {}\n\
-         collection  {} → {points}",
+         version     {}{others}\n\
+         collection  {} → {points}{job}",
         outbox.pending,
         outbox.leased,
         outbox.failed,

@@ -62,8 +62,8 @@ impl Store {
         Ok(rows)
     }
 
-    /// Registers `collection` as one that a rebuild fills from its ranges, and drops
-    /// the registration of `lost`, which the engine does not have any more. From this
+    /// Registers `collection` as one that a rebuild fills from its ranges, and retires
+    /// `lost`, which the engine does not have any more. From this
     /// commit on, every writer that commits writes to it too.
     pub async fn begin_rebuild(
         &self,
@@ -75,8 +75,9 @@ impl Store {
     ) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         self.lock_collections(&mut tx).await?;
+        // Not forgotten: a worker may be making one of them again this very moment.
         sqlx::query!(
-            "delete from index_collections where collection = any ($1)",
+            "update index_collections set state = 'retired' where collection = any ($1)",
             lost
         )
         .execute(&mut *tx)
