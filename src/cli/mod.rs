@@ -5,6 +5,7 @@ mod config;
 mod dead;
 mod demo;
 mod enqueue;
+mod exit;
 mod import;
 mod migrate;
 mod output;
@@ -23,14 +24,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::chunk::{ChunkError, TokenizerError};
 use crate::config::{Config, ConfigError, path_or_default};
-use crate::embed::EmbedError;
-use crate::index::IndexError;
-use crate::rebuild::RebuildError;
-use crate::reindex::ReindexError;
-use crate::store::StoreError;
-use crate::worker::SetupError;
 use output::Output;
 
 /// Keeps a Qdrant index in step with notes that an application writes to Postgres.
@@ -90,7 +84,7 @@ pub fn run(args: Args) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("elf: {error:#}");
-            ExitCode::from(exit_code(&error))
+            ExitCode::from(exit::code(&error))
         }
     }
 }
@@ -118,28 +112,4 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
         Command::Search(args) => search::run(&load()?, args, out).await,
         Command::Demo(args) => demo::run(args).await,
     }
-}
-
-/// 3 for drift, 78 (`EX_CONFIG` of sysexits.h) when an operator has to change something
-/// before another try makes sense, else 1.
-fn exit_code(error: &anyhow::Error) -> u8 {
-    let drift = matches!(error.downcast_ref(), Some(ReindexError::Drift(_)));
-    if drift || error.is::<verify::DriftFound>() {
-        return 3;
-    }
-    let configuration = error.chain().any(|cause| {
-        cause.is::<ConfigError>()
-            || matches!(cause.downcast_ref(), Some(EmbedError::Config { .. }))
-            || matches!(cause.downcast_ref(), Some(SetupError::Mismatch(_)))
-            || matches!(
-                cause.downcast_ref(),
-                Some(ReindexError::Setup(SetupError::Mismatch(_)))
-            )
-            || matches!(cause.downcast_ref(), Some(StoreError::Schema(_)))
-            || matches!(cause.downcast_ref(), Some(IndexError::Refused { .. }))
-            || matches!(cause.downcast_ref(), Some(ChunkError::NoRoom { .. }))
-            || matches!(cause.downcast_ref(), Some(RebuildError::Foreign(_)))
-            || cause.is::<TokenizerError>()
-    });
-    if configuration { 78 } else { 1 }
 }

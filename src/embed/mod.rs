@@ -144,7 +144,7 @@ pub async fn connect_pinned(
     {
         return Err(EmbedError::config(format!(
             "`providers.embedding.dimensions` is {wanted}, but the vectors of this embedding \
-             version have {known}; change it back, or index into a database and collection of its own"
+             version have {known}; change it back, or change over to another version with `elf reindex`"
         )));
     }
     match settings.provider {

@@ -42,6 +42,8 @@ pub struct DeadLetter {
     pub outbox_id: Uuid,
     pub note_id: Uuid,
     pub op: String,
+    /// Null is the active version's.
+    pub embedding_version: Option<String>,
     pub attempts: i32,
     pub last_error: Option<String>,
     pub created_at: DateTime<Utc>,

@@ -19,7 +19,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 pub use gate::{Gate, Outage};
 pub use plan::{Piece, pieces};
@@ -148,21 +148,17 @@ impl Worker {
 
     /// Works until `stop`, then lets what is in flight end within the grace period.
     pub async fn run(&self, stop: CancellationToken) {
-        let listener = self.shared.settings.listen.then(|| {
-            tokio::spawn(store::listen(
+        let listening = self.shared.settings.listen.then(|| {
+            in_the_background(store::listen(
                 self.shared.tools.store.pool().clone(),
                 self.shared.wake.clone(),
             ))
         });
-        let sweeper = tokio::spawn(sweep::run(self.shared.clone()));
-        let verifier = tokio::spawn(verify::run(self.shared.clone()));
+        let sweeping = in_the_background(sweep::run(self.shared.clone()));
+        let verifying = in_the_background(verify::run(self.shared.clone()));
         let batches = TaskTracker::new();
         self.claim_until(&batches, &stop, None).await.ok();
-        sweeper.abort();
-        verifier.abort();
-        if let Some(listener) = listener {
-            listener.abort();
-        }
+        drop((listening, sweeping, verifying));
         self.finish(batches).await;
     }
 
@@ -253,6 +249,12 @@ impl Worker {
         }
         self.shared.in_flight.release_all(&self.shared).await;
     }
+}
+
+/// Runs `work` until what is returned is dropped, also because nobody waits for the
+/// worker any more.
+fn in_the_background(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(work))
 }
 
 /// A drain, as against a daemon.

@@ -534,6 +534,7 @@ async fn dead_letters_are_listed_shown_retried_and_purged() {
         "outbox_id",
         "note_id",
         "op",
+        "embedding_version",
         "attempts",
         "last_error",
         "created_at",

@@ -473,6 +473,13 @@ async fn killed_at_any_stage_a_reindex_goes_on() {
         assert_eq!(report.state, VersionState::Active, "{stage:?}");
         assert_in_step(&h, &again.tools).await;
         assert_eq!(alias_of(&h).await, collection_of(&again.tools).await);
+
+        // What stood still was not killed after all, and wakes up.
+        drop(worker);
+        barrier.open();
+        eventually(async || Arc::strong_count(&h.tools.index) == 3).await;
+        again.drain().await;
+        assert_in_step(&h, &again.tools).await;
     }
 }
 

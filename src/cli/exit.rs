@@ -1,0 +1,145 @@
+//! Exit codes.
+
+use std::error::Error;
+
+use super::verify::DriftFound;
+use crate::backfill::TargetError;
+use crate::chunk::{ChunkError, TokenizerError};
+use crate::config::ConfigError;
+use crate::embed::EmbedError;
+use crate::index::IndexError;
+use crate::job::JobError;
+use crate::rebuild::RebuildError;
+use crate::reindex::ReindexError;
+use crate::search::SearchError;
+use crate::store::StoreError;
+use crate::verify::VerifyError;
+use crate::worker::SetupError;
+
+const FAILED: u8 = 1;
+const DRIFT: u8 = 3;
+/// `EX_CONFIG` of sysexits.h: an operator has to change something before another try
+/// makes sense.
+const CONFIGURATION: u8 = 78;
+
+/// The exit code for an error.
+pub fn code(error: &anyhow::Error) -> u8 {
+    if error.is::<DriftFound>() || matches!(error.downcast_ref(), Some(ReindexError::Drift(_))) {
+        DRIFT
+    } else if error.chain().any(is_configuration) {
+        CONFIGURATION
+    } else {
+        FAILED
+    }
+}
+
+/// An error that speaks for another one hides it from the chain, so the enums that do
+/// are looked into.
+fn is_configuration(cause: &(dyn Error + 'static)) -> bool {
+    if let Some(error) = cause.downcast_ref() {
+        return store(error);
+    }
+    if let Some(error) = cause.downcast_ref() {
+        return index(error);
+    }
+    if let Some(error) = cause.downcast_ref() {
+        return setup(error);
+    }
+    if let Some(error) = cause.downcast_ref() {
+        return rebuild(error);
+    }
+    if let Some(error) = cause.downcast_ref() {
+        return reindex(error);
+    }
+    match (cause.downcast_ref(), cause.downcast_ref()) {
+        (Some(VerifyError::Target(error)), _) => return target(error),
+        (_, Some(SearchError::Index(error))) => return index(error),
+        (_, Some(SearchError::Store(error))) => return store(error),
+        _ => {}
+    }
+    cause.is::<ConfigError>()
+        || cause.is::<TokenizerError>()
+        || matches!(cause.downcast_ref(), Some(EmbedError::Config { .. }))
+        || matches!(cause.downcast_ref(), Some(ChunkError::NoRoom { .. }))
+}
+
+fn store(error: &StoreError) -> bool {
+    matches!(error, StoreError::Schema(_))
+}
+
+fn index(error: &IndexError) -> bool {
+    matches!(error, IndexError::Refused { .. })
+}
+
+fn target(error: &TargetError) -> bool {
+    match error {
+        TargetError::Store(error) => store(error),
+        TargetError::Index(error) => index(error),
+    }
+}
+
+fn setup(error: &SetupError) -> bool {
+    match error {
+        SetupError::Store(error) => store(error),
+        SetupError::Index(error) => index(error),
+        SetupError::Mismatch(_) => true,
+    }
+}
+
+fn rebuild(error: &RebuildError) -> bool {
+    match error {
+        RebuildError::Foreign(_) => true,
+        RebuildError::Target(error) => target(error),
+        RebuildError::Job(JobError::Store(error)) => store(error),
+        _ => false,
+    }
+}
+
+fn reindex(error: &ReindexError) -> bool {
+    match error {
+        ReindexError::Setup(error) => setup(error),
+        ReindexError::Rebuild(error) => rebuild(error),
+        ReindexError::Target(error) => target(error),
+        ReindexError::Job(JobError::Store(error)) => store(error),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused() -> IndexError {
+        IndexError::Refused {
+            engine: "qdrant".into(),
+            reason: "too old".into(),
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_a_matter_of_configuration_whoever_passes_it_on() {
+        let errors: [anyhow::Error; 4] = [
+            refused().into(),
+            SetupError::from(refused()).into(),
+            RebuildError::from(refused()).into(),
+            ReindexError::from(SetupError::from(refused())).into(),
+        ];
+        for error in errors {
+            assert_eq!(code(&error.context("failed to start")), CONFIGURATION);
+        }
+    }
+
+    #[test]
+    fn what_may_work_later_is_only_a_failure() {
+        let away = StoreError::Unavailable("away".into());
+        assert_eq!(code(&RebuildError::from(away).into()), FAILED);
+        assert_eq!(code(&anyhow::anyhow!("no")), FAILED);
+    }
+
+    #[test]
+    fn drift_has_a_code_of_its_own() {
+        assert_eq!(code(&DriftFound.into()), DRIFT);
+        let drift = ReindexError::Drift(crate::verify::Report::default());
+        assert_eq!(code(&drift.into()), DRIFT);
+    }
+}
