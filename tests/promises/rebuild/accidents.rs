@@ -211,7 +211,7 @@ async fn a_qdrant_that_crashes_during_the_backfill_is_waited_for() {
         return;
     };
     let h = Harness::start_on(&server).await;
-    h.stock(6_000).await;
+    h.stock(3_000).await;
     let holder = hold_ranges(&h).await;
     let process = h.begin(&["rebuild", "--json"]);
     ranges_held(&h).await;
@@ -219,7 +219,7 @@ async fn a_qdrant_that_crashes_during_the_backfill_is_waited_for() {
     release(holder).await;
     process.says("the rebuild waits").await;
     server.restart().await;
-    waited_once(process, 6_000).await;
+    waited_once(process, 3_000).await;
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
 }
@@ -232,7 +232,7 @@ async fn a_full_disk_of_qdrant_is_waited_for_and_named() {
         return;
     };
     let h = Harness::start_on(&server).await;
-    h.stock(6_000).await;
+    h.stock(3_000).await;
     let holder = hold_ranges(&h).await;
     let process = h.begin(&["rebuild", "--json"]);
     ranges_held(&h).await;
@@ -242,7 +242,7 @@ async fn a_full_disk_of_qdrant_is_waited_for_and_named() {
     println!("{said}\nrunning: {}", server.is_running());
     assert!(said.to_lowercase().contains("space"), "{said}");
     server.free_disk();
-    waited_once(process, 6_000).await;
+    waited_once(process, 3_000).await;
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
 }
@@ -256,7 +256,7 @@ async fn a_postgres_that_goes_away_during_the_backfill_is_waited_for() {
         return;
     };
     let h = Harness::start_on(&server).await;
-    h.stock(6_000).await;
+    h.stock(3_000).await;
     let (host, port) = h.database.server();
     let line = Proxy::to(host, port).await;
     h.configure(&h.database.url(), &h.database.url_through(line.port()));
@@ -267,7 +267,7 @@ async fn a_postgres_that_goes_away_during_the_backfill_is_waited_for() {
     process.says("the rebuild waits").await;
     release(holder).await;
     line.mend();
-    waited_once(process, 6_000).await;
+    waited_once(process, 3_000).await;
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
 }

@@ -12,7 +12,7 @@ use crate::support::harness::Harness;
 use crate::support::qdrant::Qdrant;
 
 /// Changes that each of four applications makes at least.
-const CHANGES: usize = 600;
+const CHANGES: usize = 500;
 /// Applications wait where workers are further behind than that: the test is of what
 /// goes on beside a rebuild, and all of it has to be indexed in the end.
 const BACKLOG: i64 = 400;

@@ -11,7 +11,8 @@ use super::{
     Options, alias, assert_nothing_is_left, begin, building, kill, options, ranges_with_chunks,
     rebuild, with_notes,
 };
-use crate::support::application::seed;
+use crate::support::application::{Application, seed};
+use crate::support::eventually;
 use crate::support::harness::Harness;
 use crate::support::hooked::{Hooked, Verb, When};
 use crate::support::qdrant::Qdrant;
@@ -70,6 +71,42 @@ async fn killed_at_any_moment_it_goes_on_where_it_was() {
     assert!(kills > 0);
     assert_eq!(report["points"], stock, "what was done was done again");
     assert_eq!(report["embedding_calls"], 0);
+    h.assert_exact().await;
+    assert_nothing_is_left(&h).await;
+}
+
+/// The same while notes are written and indexed.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_while_everything_changes_it_is_exact_in_the_end() {
+    let Some(server) =
+        Qdrant::start("killed_while_everything_changes_it_is_exact_in_the_end").await
+    else {
+        return;
+    };
+    let h = Harness::start_on(&server).await;
+    h.stock(3_000).await;
+    let mut application = Application::of(&h.database).await;
+    let worker = h.work();
+    for _ in 0..5 {
+        let copied = "index_rebuild_ranges where points > 0";
+        let ranges = application.random.random_range(0..5);
+        let mut process = h.begin(&["rebuild", "--json"]);
+        while process.is_running() && application.count(copied).await < ranges {
+            application.change().await;
+        }
+        application.change().await;
+        if process.is_running() {
+            process.kill().await;
+            h.bury_job().await;
+        } else {
+            process.ended().await.exits(0);
+        }
+    }
+    let last = h.json(&["rebuild"]).await;
+    assert_eq!(last["embedding_calls"], 0);
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    worker.stop().await;
+    h.settle().await;
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
 }
