@@ -1,0 +1,139 @@
+//! Which collection is filled: the one of an unfinished run, or a new one.
+
+use super::{Options, RebuildError, Site, drop_collection};
+use crate::backfill::id_ranges;
+use crate::index::CollectionSpec;
+use crate::store::{Range, Registered};
+
+/// Ranges that are read and written side by side: while one waits for the engine,
+/// another reads.
+const RANGES: u32 = 4;
+
+/// An alias or a collection of that name that this database knows nothing of.
+pub(super) async fn refuse_foreign(
+    site: &Site,
+    registered: &[Registered],
+) -> Result<(), RebuildError> {
+    let alias = &site.alias;
+    let other = registered.iter().find(|c| c.alias != *alias);
+    if let Some(other) = other {
+        return Err(RebuildError::Foreign(format!(
+            "the database is indexed under the alias {:?}, and storage.qdrant.collection is {alias:?}: \
+             put the setting back",
+            other.alias
+        )));
+    }
+    let what = match site.index.resolve(alias).await? {
+        Some(name) if registered.iter().any(|c| c.name == name) => return Ok(()),
+        Some(name) => format!("an alias of the collection {name:?}"),
+        None if site.index.collection(alias).await?.is_some() => "a collection".into(),
+        None => return Ok(()),
+    };
+    Err(RebuildError::Foreign(format!(
+        "{alias:?} is {what} in the vector engine, and this database knows nothing of it: \
+         choose another storage.qdrant.collection, or delete it there if nobody uses it"
+    )))
+}
+
+/// The collection that an earlier run has not finished, if it can be gone on with.
+pub(super) async fn unfinished(
+    site: &Site,
+    options: &Options,
+    ours: &[&Registered],
+    spec: &CollectionSpec,
+) -> Result<Option<String>, RebuildError> {
+    for collection in ours.iter().filter(|c| c.is_building()) {
+        let name = &collection.name;
+        let found = site.index.collection(name).await?;
+        let reason = match found {
+            _ if options.restart => "as asked",
+            None => "the vector engine has lost it",
+            Some(info) if info.spec.as_ref() != Some(spec) => "it was made with other settings",
+            Some(_) => return Ok(Some(name.clone())),
+        };
+        tracing::warn!(collection = name, reason, "dropping an unfinished rebuild");
+        drop_collection(site, name).await?;
+    }
+    Ok(None)
+}
+
+/// Makes a new collection and registers it.
+pub(super) async fn begin(
+    site: &Site,
+    ours: &[&Registered],
+    registered: &[Registered],
+    spec: &CollectionSpec,
+) -> Result<String, RebuildError> {
+    let name = free_name(site, registered, spec).await?;
+    site.index.create_collection(&name, spec).await?;
+    site.index.bulk_load(&name, true).await?;
+    // Workers would wait for a collection that is not there any more.
+    let mut lost = Vec::new();
+    for collection in ours.iter().filter(|c| c.is_active()) {
+        if site.index.collection(&collection.name).await?.is_none() {
+            lost.push(collection.name.clone());
+        }
+    }
+    let ranges: Vec<Range> = (0..)
+        .zip(id_ranges(RANGES))
+        .map(|(number, (done_upto, ends_at))| Range {
+            number,
+            done_upto,
+            ends_at,
+            points: 0,
+            missing_vectors: 0,
+        })
+        .collect();
+    let version = &spec.embedding_version;
+    site.store
+        .begin_rebuild(&name, &site.alias, version, &lost, &ranges)
+        .await?;
+    Ok(name)
+}
+
+/// `<alias>__<n>` with the lowest `n` that nobody has. An empty one that is just as
+/// it has to be was left by a rebuild that died before it was registered.
+pub(crate) async fn free_name(
+    site: &Site,
+    registered: &[Registered],
+    spec: &CollectionSpec,
+) -> Result<String, RebuildError> {
+    for n in 1u32.. {
+        let name = format!("{}__{n}", site.alias);
+        if registered.iter().any(|c| c.name == name) {
+            continue;
+        }
+        match site.index.collection(&name).await? {
+            None => return Ok(name),
+            Some(info) if info.points == 0 && info.spec.as_ref() == Some(spec) => return Ok(name),
+            Some(_) => {}
+        }
+    }
+    unreachable!("the numbers do not run out")
+}
+
+/// Where the alias points at nothing, searches are better off with what there is.
+pub(super) async fn lend_alias(
+    site: &Site,
+    ours: &[&Registered],
+    collection: &str,
+    swap_last: bool,
+) -> Result<(), RebuildError> {
+    if site.index.resolve(&site.alias).await?.is_some() {
+        return Ok(());
+    }
+    for old in ours.iter().filter(|c| c.is_active()) {
+        if site.index.collection(&old.name).await?.is_some() {
+            return Ok(site.index.point_alias(&site.alias, &old.name).await?);
+        }
+    }
+    if swap_last {
+        return Ok(());
+    }
+    tracing::info!(
+        alias = site.alias,
+        collection,
+        "the alias pointed at nothing; searches find points as they come"
+    );
+    Ok(site.index.point_alias(&site.alias, collection).await?)
+}

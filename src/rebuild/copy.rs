@@ -1,0 +1,94 @@
+//! What was committed before the collection was registered, from Postgres to the engine.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use super::patience::Outage;
+use super::{Options, RebuildError};
+use crate::backfill::{Notice, Target};
+use crate::index::UpsertMode;
+use crate::job::Progress;
+use crate::store::{Depth, LiveChunk, Range};
+
+/// Chunks read and points written at once: one request.
+const PAGE: usize = 512;
+
+/// Copies what is left of all ranges, side by side.
+pub(super) async fn copy(
+    target: &Target,
+    ranges: Vec<Range>,
+    options: &Options,
+    progress: &Arc<Progress>,
+) -> Result<(), RebuildError> {
+    let mut tasks = JoinSet::new();
+    let outage = Arc::new(Outage::default());
+    for range in ranges {
+        let (target, notice, progress) = (target.clone(), options.notice.clone(), progress.clone());
+        let outage = outage.clone();
+        tasks.spawn(async move { copy_range(&target, range, &notice, &progress, &outage).await });
+    }
+    // Dropping the set, on an error or a stop, ends the others.
+    while let Some(done) = tasks.join_next().await {
+        done.expect("a range does not panic")?;
+    }
+    Ok(())
+}
+
+async fn copy_range(
+    target: &Target,
+    range: Range,
+    notice: &Notice,
+    progress: &Progress,
+    outage: &Outage,
+) -> Result<(), RebuildError> {
+    let Target {
+        store,
+        version,
+        collection,
+        ..
+    } = target;
+    let mut after = range.done_upto;
+    while after < range.ends_at {
+        let ends_at = range.ends_at;
+        let read = || store.live_chunks(version, after, ends_at, PAGE, Depth::Whole);
+        let page = outage.sit_out(read).await?;
+        let upto = match page.last() {
+            Some(last) if page.len() == PAGE => last.chunk_id,
+            _ => range.ends_at,
+        };
+        let missing = without_vector(&page, notice);
+        let write = || async {
+            if !missing.is_empty() {
+                store.requeue(version, &missing).await?;
+            }
+            // Where no point is yet. A point that is there is a worker's, or our own of
+            // a run that died before it could record how far it was.
+            target.write(page.clone(), UpsertMode::InsertOnly).await
+        };
+        let written = outage.sit_out(write).await?;
+        let (number, lacking) = (range.number, page.len() as u64 - written);
+        let record = || store.advance_rebuild(collection, number, upto, written, lacking);
+        if !outage.sit_out(record).await? {
+            return Err(RebuildError::Forgotten(collection.clone()));
+        }
+        progress.add(written);
+        after = upto;
+    }
+    Ok(())
+}
+
+/// The notes of chunks that have no vector: a worker will embed them.
+fn without_vector(page: &[LiveChunk], notice: &Notice) -> Vec<Uuid> {
+    let mut notes = Vec::new();
+    for chunk in page.iter().filter(|chunk| !chunk.has_vector) {
+        notice(format!(
+            "no vector: chunk {} of note {}; the note is in the outbox",
+            chunk.chunk_id, chunk.note_id
+        ));
+        notes.push(chunk.note_id);
+    }
+    notes.dedup();
+    notes
+}
