@@ -48,8 +48,11 @@ fn bar(what: &'static str) -> ProgressBar {
 async fn draw(bar: ProgressBar, counts: impl Fn() -> (u64, u64)) {
     loop {
         let (done, total) = counts();
-        bar.set_length(total);
-        bar.set_position(done);
+        // Nothing to draw before it is known how much there is.
+        if total > 0 {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
         tokio::time::sleep(DRAW_EVERY).await;
     }
 }

@@ -342,7 +342,9 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
         "notes",
         "chunks",
         "embedding_version",
+        "other_versions",
         "collection",
+        "job",
     ];
     let collection_keys = ["alias", "name", "points", "status"];
     let outbox_keys = ["pending", "leased", "failed", "dead", "oldest_pending_secs"];

@@ -251,7 +251,10 @@ fn rebuild_and_verify_cannot_reach_what_embeds() {
 
     let embed = "use crate::embed::Embedder;\n";
     let mut tempted = sources.clone();
-    tempted.get_mut("rebuild.rs").unwrap().insert_str(0, embed);
+    tempted
+        .get_mut("rebuild/mod.rs")
+        .unwrap()
+        .insert_str(0, embed);
     assert!(reachable(&tempted, &["rebuild"]).contains("embed"));
     let mut far_away = sources;
     far_away.get_mut("note.rs").unwrap().insert_str(0, embed);
