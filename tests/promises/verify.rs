@@ -13,8 +13,10 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::support::embedding_server::Behaviour;
+use crate::support::eventually;
 use crate::support::harness::{Findings, Harness, sentences};
 use crate::support::qdrant::Qdrant;
+use crate::support::site::Site;
 
 /// Thirty short notes and a few long ones, indexed.
 async fn with_notes(h: &Harness) {
@@ -372,4 +374,46 @@ async fn a_collection_that_nothing_was_ever_written_to_has_no_drift() {
     h.drain().await;
     let report = h.verify(&Findings::default().deep()).await;
     assert_eq!((report.notes, report.drift()), (1, 0));
+}
+
+/// The daemon's own verify: it mends without being asked, and says so where an operator
+/// looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_mends_what_has_drifted_and_publishes_it() {
+    let site = Site::start().await;
+    site.configure("lease_secs = 5", "lease_secs = 5\nverify_interval_secs = 1");
+    let mut db = site.connect().await;
+    sqlx::query(
+        "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+         values ('t', 'p', 'a', 's', 'n', 'The spare key hangs behind the clock.')",
+    )
+    .execute(&mut db)
+    .await
+    .unwrap();
+    site.elf(&["worker", "--once"]).await.exits(0);
+    sqlx::query("update note_embeddings set vec = vec + vec")
+        .execute(&mut db)
+        .await
+        .unwrap();
+
+    let worker = site.worker();
+    let metrics = format!("{}/metrics", worker.admin().await);
+    eventually(async || {
+        let page = reqwest::get(&metrics).await.unwrap().text().await.unwrap();
+        page.contains("elf_drift_repaired_total 1")
+            && page.contains("elf_drift{kind=\"inconsistent\"}")
+    })
+    .await;
+    worker
+        .says("its pooled vector is not the mean of its chunks")
+        .await;
+    eventually(async || {
+        site.elf(&["status"])
+            .await
+            .stdout
+            .contains("0 pending, 0 leased")
+    })
+    .await;
+    worker.stop().await.exits(0);
+    site.elf(&["verify"]).await.exits(0);
 }
