@@ -19,7 +19,8 @@ pub enum AliasError {
     /// It points at what this database knows nothing of.
     #[error(
         "the alias {alias:?} points at the collection {target:?}, which this database knows nothing \
-         of: choose another storage.qdrant.collection, or point the alias at {wanted:?}"
+         of: choose another storage.qdrant.collection, or point the alias at {wanted:?}; after Postgres \
+         was restored from a backup, `elf rebuild` does"
     )]
     Foreign {
         /// The alias.
@@ -59,6 +60,31 @@ pub async fn settle(store: &Store, index: &dyn VectorIndex, alias: &str) -> Resu
         }
     }
     Ok(())
+}
+
+/// What is wrong with the alias, in words, if something is that [`settle`] would mend.
+pub async fn astray(
+    store: &Store,
+    index: &dyn VectorIndex,
+    alias: &str,
+) -> Result<Option<String>, AliasError> {
+    let target = index.resolve(alias).await?;
+    let Some(active) = store.active_version().await? else {
+        return Ok(None);
+    };
+    let all = store.registered_collections().await?;
+    match decide(target.as_deref(), &active.name, &all) {
+        Move::Leave => Ok(None),
+        Move::Point(to) => Ok(Some(match &target {
+            Some(target) => format!("points at {target:?} instead of {to:?}"),
+            None => "points at nothing, so no search finds anything".to_owned(),
+        })),
+        Move::Refuse { target, wanted } => Err(AliasError::Foreign {
+            alias: alias.to_owned(),
+            target: target.to_owned(),
+            wanted: wanted.to_owned(),
+        }),
+    }
 }
 
 #[derive(Debug, PartialEq)]

@@ -119,8 +119,8 @@ pub enum ReindexError {
     /// The new collection is not what Postgres says.
     #[error(
         "the new collection differs from Postgres ({} missing, {} stale, {} orphaned points, {} \
-         inconsistent notes), so the old one is still served; `elf reindex drop` and begin anew, or \
-         look with --verbose",
+         inconsistent notes), so the old one is still served; --verbose says which. `elf enqueue --all` \
+         has them written again, without embedding; then run this again",
         .0.missing, .0.stale, .0.orphaned, .0.inconsistent
     )]
     Drift(verify::Report),

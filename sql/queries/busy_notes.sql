@@ -1,11 +1,11 @@
 -- Those of these notes that somebody is about to make equal to their rows: changed,
--- leased, or expired and waiting for the sweep.
+-- leased, or expired and waiting for the sweep. One that was given up is an operator's.
 -- $1 version, $2 note ids
 select u.note_id as "note_id!"
   from unnest($2::uuid[]) as u (note_id)
  where exists (
         select from indexing_outbox o
-         where o.note_id = u.note_id and o.status in ('PENDING', 'FAILED')
+         where o.note_id = u.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
            and (o.embedding_version = $1 or o.embedding_version is null))
     or exists (
         select from note_index_state s

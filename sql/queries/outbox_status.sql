@@ -1,6 +1,6 @@
 -- A row without a version is the active one's. A row counts as leased when its note is.
 -- One pass over what is not done.
--- $1 version, null for any
+-- $1 version, null for all that are kept in step
 with active as materialized (
     select embedding_version from index_versions where state = 'active'
 ),
@@ -22,4 +22,8 @@ select count(*) filter (where o.status = 'PENDING' and l.note_id is null) as "pe
            as oldest_pending_secs
   from waiting o
   left join leased l using (note_id, embedding_version)
- where $1::text is null or o.embedding_version = $1
+ where o.embedding_version = $1
+    or ($1::text is null
+        -- Of a retired version nothing is about to happen.
+        and not exists (select from index_versions v
+                         where v.embedding_version = o.embedding_version and v.state = 'retired'))

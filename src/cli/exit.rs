@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use super::verify::DriftFound;
+use crate::alias::AliasError;
 use crate::backfill::TargetError;
 use crate::chunk::{ChunkError, TokenizerError};
 use crate::config::ConfigError;
@@ -53,6 +54,7 @@ fn is_configuration(cause: &(dyn Error + 'static)) -> bool {
     }
     match (cause.downcast_ref(), cause.downcast_ref()) {
         (Some(VerifyError::Target(error)), _) => return target(error),
+        (Some(VerifyError::Alias(error)), _) => return alias(error),
         (_, Some(SearchError::Index(error))) => return index(error),
         (_, Some(SearchError::Store(error))) => return store(error),
         _ => {}
@@ -75,6 +77,14 @@ fn target(error: &TargetError) -> bool {
     match error {
         TargetError::Store(error) => store(error),
         TargetError::Index(error) => index(error),
+    }
+}
+
+fn alias(error: &AliasError) -> bool {
+    match error {
+        AliasError::Store(error) => store(error),
+        AliasError::Index(error) => index(error),
+        AliasError::Foreign { .. } => true,
     }
 }
 

@@ -9,10 +9,13 @@ use crate::store::{Range, Registered};
 /// another reads.
 const RANGES: u32 = 4;
 
-/// An alias or a collection of that name that this database knows nothing of.
+/// An alias or a collection of that name that this database knows nothing of. A
+/// collection of the same version was this database's before it was restored from an
+/// older backup: the alias is taken over from it, and it is left to who knows better.
 pub(super) async fn refuse_foreign(
     site: &Site,
     registered: &[Registered],
+    version: &str,
 ) -> Result<(), RebuildError> {
     let alias = &site.alias;
     let other = registered.iter().find(|c| c.alias != *alias);
@@ -25,6 +28,14 @@ pub(super) async fn refuse_foreign(
     }
     let what = match site.index.resolve(alias).await? {
         Some(name) if registered.iter().any(|c| c.name == name) => return Ok(()),
+        Some(name) if !registered.is_empty() && is_of(site, &name, version).await? => {
+            tracing::warn!(
+                collection = name,
+                "the alias is taken over from a collection that this database has forgotten; drop \
+                 it in the vector engine once nobody needs it"
+            );
+            return Ok(());
+        }
         Some(name) => format!("an alias of the collection {name:?}"),
         None if site.index.collection(alias).await?.is_some() => "a collection".into(),
         None => return Ok(()),
@@ -33,6 +44,17 @@ pub(super) async fn refuse_foreign(
         "{alias:?} is {what} in the vector engine, and this database knows nothing of it: \
          choose another storage.qdrant.collection, or delete it there if nobody uses it"
     )))
+}
+
+/// Whether a collection has the name and the shape that this database would give it.
+async fn is_of(site: &Site, collection: &str, version: &str) -> Result<bool, RebuildError> {
+    let number = collection.strip_prefix(&format!("{}__", site.alias));
+    if !number.is_some_and(|n| n.parse::<u32>().is_ok()) {
+        return Ok(false);
+    }
+    let info = site.index.collection(collection).await?;
+    let spec = info.and_then(|info| info.spec);
+    Ok(spec.is_some_and(|spec| spec.embedding_version == version))
 }
 
 /// The collection that an earlier run has not finished, if it can be gone on with.

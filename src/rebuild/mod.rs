@@ -192,7 +192,7 @@ async fn rebuild(
         embedding_version: version.name.clone(),
     };
     let registered = site.store.registered_collections().await?;
-    refuse_foreign(site, &registered).await?;
+    refuse_foreign(site, &registered, &version.name).await?;
     let ours: Vec<&Registered> = registered
         .iter()
         .filter(|c| c.version == version.name)
@@ -290,7 +290,9 @@ async fn swap(
     collection: &str,
 ) -> Result<(), RebuildError> {
     patiently(|| site.index.point_alias(&site.alias, collection)).await?;
-    patiently(|| site.store.finish_rebuild(collection, version)).await?;
+    if !patiently(|| site.store.finish_rebuild(collection, version)).await? {
+        return Err(RebuildError::Forgotten(collection.into()));
+    }
     if options.keep_old {
         return Ok(());
     }

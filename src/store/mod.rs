@@ -125,7 +125,10 @@ impl Store {
     /// A process that is stopped or cut off in a transaction would keep its locks
     /// on notes for as long as that lasts, and an application's delete would wait.
     async fn begin(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
-        let begin = "begin; set local idle_in_transaction_session_timeout = '5s'";
+        // What a transaction reads last has to be as it is then, whatever the database's
+        // default is: a commit reads its target collections under the lock they are
+        // registered under.
+        let begin = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '5s'";
         Ok(self.pool.begin_with(begin).await?)
     }
 }

@@ -194,11 +194,12 @@ impl Store {
         Ok((looked_at, problems.collect()))
     }
 
-    /// Has every token from now on be above `revision`.
-    pub async fn raise_tokens(&self, revision: i64) -> Result<(), StoreError> {
-        sqlx::query_file_scalar!("sql/queries/raise_tokens.sql", revision)
-            .fetch_optional(&self.pool)
+    /// Has every token from now on be above `revision`. Returns the last that was given
+    /// out.
+    pub async fn raise_tokens(&self, revision: i64) -> Result<i64, StoreError> {
+        let last = sqlx::query_file_scalar!("sql/queries/raise_tokens.sql", revision)
+            .fetch_one(&self.pool)
             .await?;
-        Ok(())
+        Ok(last)
     }
 }

@@ -140,10 +140,25 @@ impl Store {
     }
 
     /// Makes `collection` the one that has all of its version, and retires those that
-    /// were. From this commit on they are not written any more.
-    pub async fn finish_rebuild(&self, collection: &str, version: &str) -> Result<(), StoreError> {
+    /// were. From this commit on they are not written any more. `false`, and nothing
+    /// happens, when it is not registered any more: somebody has begun anew.
+    pub async fn finish_rebuild(
+        &self,
+        collection: &str,
+        version: &str,
+    ) -> Result<bool, StoreError> {
         let mut tx = self.begin().await?;
         self.lock_collections(&mut tx).await?;
+        let is_ours = sqlx::query_scalar!(
+            r#"select exists (select from index_collections
+                               where collection = $1 and state <> 'retired') as "is_ours!""#,
+            collection
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        if !is_ours {
+            return Ok(false);
+        }
         sqlx::query!(
             "update index_collections set state = 'retired'
               where embedding_version = $2 and state = 'active' and collection <> $1",
@@ -165,7 +180,7 @@ impl Store {
         .execute(&mut *tx)
         .await?;
         tx.commit().await?;
-        Ok(())
+        Ok(true)
     }
 
     /// Has a collection kept as it is. From this commit on it is not written any more.

@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 pub use points::points;
 
+use crate::alias::{self, AliasError};
 use crate::backfill::{Notice, Target, TargetError};
 use crate::index::{IndexError, VectorIndex};
 use crate::job::Progress;
@@ -112,6 +113,9 @@ pub enum VerifyError {
     /// A store failed.
     #[error(transparent)]
     Target(#[from] TargetError),
+    /// The alias is not ELF's, or a store failed when it was looked at.
+    #[error(transparent)]
+    Alias(#[from] AliasError),
     /// Nothing is there to compare with.
     #[error("{0}")]
     Lost(String),
@@ -130,7 +134,7 @@ impl From<IndexError> for VerifyError {
 }
 
 /// Compares what `alias` serves with the active version. With `repair`, an alias
-/// that points at nothing is pointed at its collection.
+/// that points elsewhere, or at nothing, is pointed at its collection.
 pub async fn run(
     store: &Store,
     index: &Arc<dyn VectorIndex>,
@@ -153,28 +157,12 @@ pub async fn run(
             )));
         }
     };
-    match index.resolve(alias).await? {
-        Some(name) if registered.iter().any(|c| c.name == name) => {}
-        Some(name) => {
-            return Err(VerifyError::Lost(format!(
-                "the alias {alias:?} points at {name:?}, which this database knows nothing of: \
-                 point it at {:?}, or choose another storage.qdrant.collection",
-                collection.name
-            )));
-        }
-        None if options.repair => {
-            index.point_alias(alias, &collection.name).await?;
-            (options.notice)(format!(
-                "the alias pointed at nothing; now at {}",
-                collection.name
-            ));
-        }
-        None => {
-            return Err(VerifyError::Lost(format!(
-                "the alias {alias:?} points at nothing, so no search finds anything: run \
-                 `elf verify --repair`"
-            )));
-        }
+    if options.repair {
+        alias::settle(store, &**index, alias).await?;
+    } else if let Some(problem) = alias::astray(store, &**index, alias).await? {
+        return Err(VerifyError::Lost(format!(
+            "the alias {alias:?} {problem}: run `elf verify --repair`"
+        )));
     }
     let target = Target {
         store: store.clone(),

@@ -55,6 +55,8 @@ struct Walk<'a> {
     chunks: Side<LiveChunk>,
     points: Side<StoredPoint>,
     report: Report,
+    /// No token up to this one is given out again.
+    last_token: i64,
 }
 
 /// What has been read of one side and not compared yet.
@@ -111,6 +113,7 @@ impl<'a> Walk<'a> {
             chunks: Side::new(after),
             points: Side::new(after),
             report: Report::default(),
+            last_token: 0,
         }
     }
 
@@ -129,6 +132,9 @@ impl<'a> Walk<'a> {
             self.report.chunks += chunks.len() as u64;
             self.report.points += points.len() as u64;
             self.options.progress.add(chunks.len() as u64);
+            if self.options.repair {
+                self.raise_tokens(&points).await?;
+            }
             let suspects = compare::suspects(&chunks, &points, &self.target.version);
             let named = points
                 .iter()
@@ -183,6 +189,16 @@ impl<'a> Walk<'a> {
         }
         if let Some(page) = points {
             self.points.fill(page, |point| point.chunk_id, self.upto);
+        }
+        Ok(())
+    }
+
+    /// Tokens that the index has seen and Postgres does not know of would win against
+    /// every later write: of notes that are busy, too.
+    async fn raise_tokens(&mut self, points: &[StoredPoint]) -> Result<(), TargetError> {
+        let newest = points.iter().filter_map(compare::revision).max();
+        if let Some(newest) = newest.filter(|newest| *newest > self.last_token) {
+            self.last_token = self.target.store.raise_tokens(newest).await?;
         }
         Ok(())
     }
@@ -292,10 +308,6 @@ impl<'a> Walk<'a> {
                 (_, Some(chunk)) => renew.push(chunk),
                 (_, None) => {}
             }
-        }
-        if let Some(newest) = remove.iter().filter_map(|(_, revision)| *revision).max() {
-            // Or workers would go on writing what the index takes for older.
-            self.target.store.raise_tokens(newest).await?;
         }
         self.target.remove(remove.into_iter()).await?;
         self.target.write(replace, UpsertMode::InsertOnly).await?;

@@ -265,6 +265,14 @@ impl Batch<'_> {
         if done.is_empty() {
             return Ok(0);
         }
+        if committed.collections.is_empty() {
+            // To ack what nobody has would be to lose it. The check registers one.
+            return Err(SetupError::Mismatch(format!(
+                "no collection is registered for {}",
+                self.shared.tools.version.name
+            ))
+            .into());
+        }
         let index = &self.shared.tools.index;
         let points: Vec<Point> = done
             .iter()

@@ -2,6 +2,7 @@
 
 mod accidents;
 mod fire;
+mod forgotten;
 mod resume;
 mod traps;
 

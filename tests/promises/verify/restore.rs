@@ -163,3 +163,20 @@ async fn a_qdrant_from_its_own_snapshot_is_brought_up_to_date() {
     h.assert_exact().await;
     assert_eq!(h.verify(&Findings::default().deep()).await.drift(), 0);
 }
+
+#[tokio::test]
+async fn a_backup_with_a_waiting_note_is_what_the_index_becomes() {
+    let h = Harness::start().await;
+    let note = h.insert(&sentences(4, "matter")).await;
+    h.drain().await;
+    h.edit(note, &sentences(3, "was waiting")).await;
+    let token = back_up(&h).await;
+    for round in 0..8 {
+        h.edit(note, &sentences(6, &format!("round {round}"))).await;
+        h.drain().await;
+    }
+    restore(&h, token).await;
+    h.verify(&repairing(true)).await;
+    h.drain().await;
+    h.assert_exact().await;
+}
