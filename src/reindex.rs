@@ -227,6 +227,8 @@ async fn begin(tools: &Tools) -> Result<VersionState, ReindexError> {
     }
     match known.iter().find(|v| v.version.name == version.name) {
         Some(own) if own.state == VersionState::Retired => {
+            // Before it leaves the state in which a rollback finds it.
+            check_retired(tools).await?;
             store.resume_version(&version.name).await?;
             tracing::info!(version = version.name, "goes on from where it was retired");
             return Ok(VersionState::Building);
@@ -250,6 +252,22 @@ async fn begin(tools: &Tools) -> Result<VersionState, ReindexError> {
     store.begin_version(version, &collection, alias).await?;
     tracing::info!(version = version.name, collection, "is built from now on");
     Ok(VersionState::Building)
+}
+
+/// A retired version's collection has to be one that can be gone on with.
+async fn check_retired(tools: &Tools) -> Result<(), ReindexError> {
+    let registered = tools.store.registered_collections().await?;
+    let main = registered
+        .iter()
+        .find(|c| c.version == tools.version.name && c.is_active());
+    let Some(main) = main else {
+        return Ok(());
+    };
+    if let Some(info) = tools.index.collection(&main.name).await? {
+        let spec = worker::spec(tools);
+        worker::check_spec(&main.name, &info, &spec, VersionState::Retired)?;
+    }
+    Ok(())
 }
 
 /// What a rebuild of what a worker keeps works with.

@@ -3,4 +3,4 @@
 select c.chunk_id, c.text_sha256
   from memory_note_chunks c
   join note_chunk_embeddings e using (chunk_id, embedding_version)
- where c.note_id = any ($2) and c.embedding_version = $1
+ where c.note_id = any ($2) and c.embedding_version is not distinct from $1 -- see chunk_page.sql

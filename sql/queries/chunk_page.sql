@@ -25,7 +25,9 @@ select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.rev
   join memory_notes n on n.note_id = c.note_id
   left join note_chunk_embeddings e
          on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
- where c.embedding_version = $1
+-- Not with `=`: where the statistics know nothing of a new version yet, Postgres would
+-- take the index on version and text for one of few rows, and read all of them.
+ where c.embedding_version is not distinct from $1
    and c.chunk_id > $2 and c.chunk_id <= $3
    and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
  order by c.chunk_id

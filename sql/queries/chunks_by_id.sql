@@ -24,7 +24,7 @@ select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.rev
   join memory_notes n on n.note_id = c.note_id
   left join note_chunk_embeddings e
          on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
- where c.embedding_version = $1
+ where c.embedding_version is not distinct from $1 -- see chunk_page.sql
    and c.chunk_id = any ($2)
    and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
  order by c.chunk_id

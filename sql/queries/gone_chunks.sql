@@ -6,5 +6,6 @@ select u.chunk_id as "chunk_id!"
  where not exists (
         select from memory_note_chunks c
           join memory_notes n on n.note_id = c.note_id
-         where c.chunk_id = u.chunk_id and c.embedding_version = $1
+         where c.chunk_id = u.chunk_id
+           and c.embedding_version is not distinct from $1 -- see chunk_page.sql
            and n.status = 'active' and (n.expires_at is null or n.expires_at > now()))

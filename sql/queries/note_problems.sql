@@ -49,5 +49,6 @@ select p.note_id as "note_id!",
           from memory_note_chunks c
           left join note_chunk_embeddings e
                  on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
-         where c.note_id = p.note_id and c.embedding_version = $1) k
+         -- See chunk_page.sql.
+         where c.note_id = p.note_id and c.embedding_version is not distinct from $1) k
  order by p.note_id

@@ -49,7 +49,7 @@ pub(super) async fn refuse_foreign(
 /// Whether a collection has the name and the shape that this database would give it.
 async fn is_of(site: &Site, collection: &str, version: &str) -> Result<bool, RebuildError> {
     let number = collection.strip_prefix(&format!("{}__", site.alias));
-    if !number.is_some_and(|n| n.parse::<u32>().is_ok()) {
+    if number.is_none_or(|n| n.parse::<u32>().is_err()) {
         return Ok(false);
     }
     let info = site.index.collection(collection).await?;

@@ -17,7 +17,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{PgPool, Postgres, Transaction};
+use sqlx::{ConnectOptions, PgPool, Postgres, Transaction};
 
 pub use claim::{Claim, Claimed, Failure, Retry, holder};
 pub use commit::{ChunkWrite, Committed, NoteWrite};
@@ -102,7 +102,9 @@ impl Store {
     pub async fn connect(dsn: &str, max_connections: u32) -> Result<Self, StoreError> {
         let options = PgConnectOptions::from_str(dsn)
             .map_err(|e| StoreError::Schema(format!("storage.postgres.dsn: {e}")))?
-            .application_name("elf");
+            .application_name("elf")
+            // A slow statement would be logged with all of its text.
+            .disable_statement_logging();
         let pool = PgPoolOptions::new()
             .max_connections(max_connections)
             .acquire_timeout(Duration::from_secs(5))

@@ -23,7 +23,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 pub use gate::{Gate, Outage};
 pub use plan::{Piece, pieces};
-pub use setup::{SetupError, check, kept_in_step, prepare, require, spec};
+pub use setup::{SetupError, check, check_spec, kept_in_step, prepare, require, spec};
 pub use totals::{Report, Totals};
 
 use crate::chunk::Chunker;

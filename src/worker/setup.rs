@@ -134,7 +134,7 @@ async fn check_once(tools: &Tools) -> Result<(), SetupError> {
     }
     let (collection, info) = main_collection(tools).await?;
     match info {
-        Some(info) => check_spec(&collection.name, &info, &spec(tools))?,
+        Some(info) => check_spec(&collection.name, &info, &spec(tools), known.state)?,
         None => create(tools, &collection.name).await?,
     }
     forget_lost_rebuilds(tools).await?;
@@ -257,11 +257,21 @@ pub fn spec(tools: &Tools) -> CollectionSpec {
     }
 }
 
-fn check_spec(
+/// Whether the main collection of a version in this state is as it must be.
+pub fn check_spec(
     name: &str,
     info: &CollectionInfo,
     wanted: &CollectionSpec,
+    state: VersionState,
 ) -> Result<(), SetupError> {
+    let remedy = match state {
+        VersionState::Active => {
+            "run `elf rebuild` for a collection with the new ones: nothing is embedded for it"
+        }
+        VersionState::Building | VersionState::Retired => {
+            "drop this version with `elf reindex drop` and begin anew"
+        }
+    };
     let problem = match &info.spec {
         Some(spec) if spec == wanted => return Ok(()),
         None => "was not made by ELF".to_owned(),
@@ -275,8 +285,7 @@ fn check_spec(
             format!("holds the embedding version {}", spec.embedding_version)
         }
         Some(spec) => format!(
-            "was made with other BM25 options ({}); put storage.qdrant.bm25 back, or run \
-             `elf rebuild` for a collection with the new ones: nothing is embedded for it",
+            "was made with other BM25 options ({}); put storage.qdrant.bm25 back, or {remedy}",
             serde_json::to_string(&spec.bm25).unwrap_or_default()
         ),
     };

@@ -749,6 +749,27 @@ async fn a_retired_version_can_be_built_again_from_where_it_stood() {
 }
 
 #[tokio::test]
+async fn a_reindex_that_is_refused_leaves_the_way_back_open() {
+    let h = Harness::start().await;
+    h.insert("to and fro").await;
+    h.drain().await;
+    let next = smaller_chunks(&h).await;
+    next.run(Then::Swap).await.unwrap();
+
+    let mut back = beside(&h, |_| {}).await;
+    back.tools.bm25.language = "german".into();
+    let refused = back.run(Then::Wait).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("elf reindex drop"),
+        "{refused}"
+    );
+    assert_eq!(back.state().await, Some(VersionState::Retired));
+    assert_eq!(h.count("indexing_outbox").await, 0, "nothing was written");
+    reindex::rollback(&reindex::site(&h.tools)).await.unwrap();
+    assert_eq!(back.state().await, Some(VersionState::Active));
+}
+
+#[tokio::test]
 async fn an_alias_elsewhere_is_pointed_back_or_refused() {
     let h = Harness::start().await;
     h.insert("here").await;
