@@ -230,7 +230,10 @@ async fn begin(tools: &Tools) -> Result<VersionState, ReindexError> {
             // Before it leaves the state in which a rollback finds it.
             check_retired(tools).await?;
             store.resume_version(&version.name).await?;
-            tracing::info!(version = version.name, "goes on from where it was retired");
+            tracing::info!(
+                version = version.name,
+                "the version goes on from where it was retired"
+            );
             return Ok(VersionState::Building);
         }
         Some(own) => return Ok(own.state),
@@ -250,7 +253,11 @@ async fn begin(tools: &Tools) -> Result<VersionState, ReindexError> {
     let collection = free_name(&site(tools), &registered, &spec).await?;
     tools.index.create_collection(&collection, &spec).await?;
     store.begin_version(version, &collection, alias).await?;
-    tracing::info!(version = version.name, collection, "is built from now on");
+    tracing::info!(
+        version = version.name,
+        collection,
+        "the version is built from now on"
+    );
     Ok(VersionState::Building)
 }
 
@@ -369,7 +376,7 @@ async fn swap(tools: &Tools, options: &verify::Options) -> Result<verify::Report
         )));
     }
     alias::settle(store, &**index, alias).await?;
-    tracing::info!(version = version.name, "is served");
+    tracing::info!(version = version.name, "the version is served");
     Ok(report)
 }
 
@@ -495,7 +502,7 @@ async fn settle(
     alias::settle(store, &**index, alias).await?;
     store.enqueue_version(&served.name).await?;
     let counts = store.outbox_counts(Some(&served.name)).await?;
-    tracing::info!(version = served.name, "is served again");
+    tracing::info!(version = served.name, "the version is served again");
     Ok(RolledBack {
         version: served.name.clone(),
         retired,
