@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Far longer than anything here takes, so that a test which waits for what never
 /// comes fails instead of hanging.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Waits until `condition` holds, looking again whenever the database may have changed.
 pub async fn eventually<F: Future<Output = bool>>(condition: impl Fn() -> F) {
