@@ -1,5 +1,7 @@
 //! Tracing, and the names of the metrics, in one place.
 
+pub mod catalog;
+
 use std::io::IsTerminal;
 
 use chrono::TimeDelta;

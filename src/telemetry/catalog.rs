@@ -1,0 +1,433 @@
+//! Every metric there is: name, kind, unit, labels and what it says. What is not here
+//! is not recorded; `docs/metrics.md` is made of it.
+
+/// A metric of ELF's own.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    /// As Prometheus has it, without the suffixes of a histogram.
+    pub name: &'static str,
+    /// How it behaves.
+    pub kind: Kind,
+    /// What it says, in one sentence without an end.
+    pub help: &'static str,
+    /// Its labels.
+    pub labels: &'static [Label],
+    /// Whose value it is.
+    pub scope: Scope,
+}
+
+/// How a metric behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Only rises, and begins at 0 with the process.
+    Counter,
+    /// Rises and falls.
+    Gauge,
+    /// Counted in buckets with these upper bounds.
+    Histogram(&'static [f64]),
+}
+
+/// Whose value a metric is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// What this process did: add up over all of them.
+    Process,
+    /// What the database or the index is like: every worker reports the same, so take
+    /// the maximum over all of them.
+    Shared,
+}
+
+/// A label and every value that it can have.
+#[derive(Debug, Clone, Copy)]
+pub struct Label {
+    /// Its name.
+    pub name: &'static str,
+    /// Its values.
+    pub values: &'static [&'static str],
+}
+
+/// From a request in the data centre to a backlog of an hour.
+const SECONDS: &[f64] = &[
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+];
+const LONG_SECONDS: &[f64] = &[
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
+];
+const NOTES: &[f64] = &[
+    1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0,
+];
+
+const NONE: &[Label] = &[];
+const OUTBOX_STATE: &[Label] = &[Label {
+    name: "state",
+    values: &["pending", "leased", "failed", "dead"],
+}];
+const NOTE_STATE: &[Label] = &[Label {
+    name: "state",
+    values: &["live", "indexed"],
+}];
+const COLLECTION_STATE: &[Label] = &[Label {
+    name: "state",
+    values: &["active", "building", "retired"],
+}];
+const REASON: &[Label] = &[Label {
+    name: "reason",
+    values: &["text", "provider", "postgres", "index", "unknown"],
+}];
+const DRIFT_KIND: &[Label] = &[Label {
+    name: "kind",
+    values: &["missing", "stale", "orphaned", "inconsistent"],
+}];
+const JOB: &[Label] = &[Label {
+    name: "kind",
+    values: &["rebuild", "reindex"],
+}];
+const CHECK: &[Label] = &[Label {
+    name: "check",
+    values: &[
+        "config", "postgres", "schema", "index", "alias", "provider", "worker",
+    ],
+}];
+const STAGE: &[Label] = &[Label {
+    name: "stage",
+    values: &[
+        "load", "cut", "lookup", "embed", "commit", "upsert", "prune", "ack",
+    ],
+}];
+const CLAIM_OUTCOME: &[Label] = &[Label {
+    name: "outcome",
+    values: &["notes", "empty", "error"],
+}];
+const REQUEST_OUTCOME: &[Label] = &[Label {
+    name: "outcome",
+    values: &["ok", "input", "unavailable", "config"],
+}];
+const POSTGRES_OPERATION: Label = Label {
+    name: "operation",
+    values: &[
+        "claim", "load", "lookup", "commit", "ack", "fail", "release", "extend", "sweep", "observe",
+    ],
+};
+const INDEX_OPERATION: Label = Label {
+    name: "operation",
+    values: &[
+        "upsert", "delete", "search", "scroll", "points", "count", "describe", "change",
+    ],
+};
+const POSTGRES_ERROR: Label = Label {
+    name: "kind",
+    values: &["unavailable", "schema", "rejected"],
+};
+const INDEX_ERROR: Label = Label {
+    name: "kind",
+    values: &["unavailable", "not_found", "refused"],
+};
+
+const fn counter(name: &'static str, labels: &'static [Label], help: &'static str) -> Metric {
+    Metric {
+        name,
+        kind: Kind::Counter,
+        help,
+        labels,
+        scope: Scope::Process,
+    }
+}
+
+const fn gauge(name: &'static str, labels: &'static [Label], help: &'static str) -> Metric {
+    Metric {
+        name,
+        kind: Kind::Gauge,
+        help,
+        labels,
+        scope: Scope::Process,
+    }
+}
+
+const fn shared(name: &'static str, labels: &'static [Label], help: &'static str) -> Metric {
+    Metric {
+        name,
+        kind: Kind::Gauge,
+        help,
+        labels,
+        scope: Scope::Shared,
+    }
+}
+
+const fn histogram(
+    name: &'static str,
+    bounds: &'static [f64],
+    labels: &'static [Label],
+    help: &'static str,
+) -> Metric {
+    Metric {
+        name,
+        kind: Kind::Histogram(bounds),
+        help,
+        labels,
+        scope: Scope::Process,
+    }
+}
+
+/// Metrics under the heading that `docs/metrics.md` has them under.
+pub const CATALOG: &[(&str, &[Metric])] = &[
+    (
+        "Freshness and backlog",
+        &[
+            histogram(
+                "elf_commit_to_searchable_seconds",
+                LONG_SECONDS,
+                NONE,
+                "From the commit of a change to its being searchable",
+            ),
+            shared(
+                "elf_outbox_rows",
+                OUTBOX_STATE,
+                "Outbox rows by what they wait for",
+            ),
+            shared(
+                "elf_outbox_oldest_pending_seconds",
+                NONE,
+                "Age of the oldest outbox row that is due; 0 when none is",
+            ),
+            shared(
+                "elf_outbox_dead_tuples",
+                NONE,
+                "Dead tuples in the outbox table, as the statistics of Postgres have it",
+            ),
+            shared(
+                "elf_outbox_size_bytes",
+                NONE,
+                "Size of the outbox table with its indexes",
+            ),
+            shared(
+                "elf_dead_letters",
+                REASON,
+                "Notes that were given up and wait for an operator, by what rejected them",
+            ),
+            shared(
+                "elf_notes",
+                NOTE_STATE,
+                "Notes that are to be found, and those of them that have been indexed",
+            ),
+            shared(
+                "elf_coverage_ratio",
+                NONE,
+                "Indexed notes among the live ones, 0 to 1; 1 when there is none",
+            ),
+            shared("elf_live_chunks", NONE, "Chunks of live notes in Postgres"),
+            shared(
+                "elf_observed_timestamp_seconds",
+                NONE,
+                "When this process last read the shared values, in Unix time",
+            ),
+        ],
+    ),
+    (
+        "The worker",
+        &[
+            counter(
+                "elf_claims_total",
+                CLAIM_OUTCOME,
+                "Claims, by whether they found notes",
+            ),
+            histogram("elf_claim_seconds", SECONDS, NONE, "Time that a claim took"),
+            histogram("elf_batch_notes", NOTES, NONE, "Notes in a claimed batch"),
+            gauge(
+                "elf_batches_in_flight",
+                NONE,
+                "Batches between claim and ack",
+            ),
+            histogram(
+                "elf_stage_seconds",
+                SECONDS,
+                STAGE,
+                "Time that a batch spent in a stage",
+            ),
+            counter(
+                "elf_notes_indexed_total",
+                NONE,
+                "Notes converged, deleted ones included",
+            ),
+            counter(
+                "elf_notes_failed_total",
+                NONE,
+                "Attempts that a note itself was to blame for",
+            ),
+            counter(
+                "elf_notes_dead_total",
+                REASON,
+                "Notes given up, by what rejected them",
+            ),
+            counter(
+                "elf_text_bytes_total",
+                NONE,
+                "UTF-8 bytes of the texts that were cut",
+            ),
+            counter(
+                "elf_chunks_total",
+                NONE,
+                "Chunks of the notes that were converged",
+            ),
+            counter(
+                "elf_chunks_embedded_total",
+                NONE,
+                "Chunks whose text was sent to the model",
+            ),
+            counter(
+                "elf_chunks_reused_total",
+                NONE,
+                "Chunks whose vector was known",
+            ),
+            counter(
+                "elf_points_written_total",
+                NONE,
+                "Points written to the index",
+            ),
+            counter(
+                "elf_leases_lost_total",
+                NONE,
+                "Notes whose lease ran out under a worker",
+            ),
+        ],
+    ),
+    (
+        "The embedding provider",
+        &[
+            counter(
+                "elf_embedding_requests_total",
+                REQUEST_OUTCOME,
+                "Requests, by outcome",
+            ),
+            histogram(
+                "elf_embedding_request_seconds",
+                SECONDS,
+                NONE,
+                "Time that a request took",
+            ),
+            counter(
+                "elf_embedding_retries_total",
+                NONE,
+                "Requests sent for texts that were sent before: halves of a rejected batch, and second tries",
+            ),
+            gauge(
+                "elf_embedding_circuit_open",
+                NONE,
+                "1 while nothing is sent because the provider is away or refuses",
+            ),
+            counter(
+                "elf_embedding_tokens_total",
+                NONE,
+                "Tokens of the texts that were embedded, by ELF's own count",
+            ),
+            counter(
+                "elf_embedding_tokens_saved_total",
+                NONE,
+                "Tokens of chunks whose vector was known",
+            ),
+            gauge(
+                "elf_embedding_cost_usd",
+                NONE,
+                "Estimate of what the tokens since the start of the process cost, in US dollars, at providers.embedding.usd_per_million_tokens; rises only",
+            ),
+        ],
+    ),
+    (
+        "The stores",
+        &[
+            histogram(
+                "elf_postgres_operation_seconds",
+                SECONDS,
+                &[POSTGRES_OPERATION],
+                "Time that an operation on Postgres took",
+            ),
+            counter(
+                "elf_postgres_errors_total",
+                &[POSTGRES_OPERATION, POSTGRES_ERROR],
+                "Operations on Postgres that failed",
+            ),
+            histogram(
+                "elf_index_operation_seconds",
+                SECONDS,
+                &[INDEX_OPERATION],
+                "Time that an operation on the vector engine took",
+            ),
+            counter(
+                "elf_index_errors_total",
+                &[INDEX_OPERATION, INDEX_ERROR],
+                "Operations on the vector engine that failed",
+            ),
+        ],
+    ),
+    (
+        "Is it exact",
+        &[
+            shared(
+                "elf_index_points",
+                NONE,
+                "Points in the collection that the alias points at",
+            ),
+            shared(
+                "elf_collections",
+                COLLECTION_STATE,
+                "Collections by state; building ones are being filled by a rebuild",
+            ),
+            gauge(
+                "elf_drift",
+                DRIFT_KIND,
+                "Points and notes that the last verify of this worker found to differ from Postgres, before it mended them",
+            ),
+            counter(
+                "elf_drift_repaired_total",
+                NONE,
+                "Points mended and notes enqueued by the worker's verify",
+            ),
+            gauge(
+                "elf_verify_timestamp_seconds",
+                NONE,
+                "When the last verify of this worker ended, in Unix time; 0 when none has",
+            ),
+        ],
+    ),
+    (
+        "Rebuild and reindex",
+        &[
+            shared(
+                "elf_job_running",
+                JOB,
+                "1 while it runs, in whichever process",
+            ),
+            shared("elf_job_done", JOB, "Points or notes done so far"),
+            shared("elf_job_total", JOB, "Points or notes in all"),
+            shared(
+                "elf_job_rate_per_second",
+                JOB,
+                "Points or notes done in a second, since the last look",
+            ),
+            shared(
+                "elf_job_eta_seconds",
+                JOB,
+                "Time left at the speed since the job began; 0 when none runs",
+            ),
+        ],
+    ),
+    (
+        "The process",
+        &[
+            gauge("elf_ready", NONE, "1 while every check of /readyz holds"),
+            gauge("elf_check_ok", CHECK, "1 while this check of /readyz holds"),
+            gauge(
+                "elf_build_info",
+                &[Label {
+                    name: "version",
+                    values: &[env!("CARGO_PKG_VERSION")],
+                }],
+                "Always 1; the label says which version runs",
+            ),
+        ],
+    ),
+];
+
+/// Every metric.
+pub fn all() -> impl Iterator<Item = &'static Metric> {
+    CATALOG.iter().flat_map(|(_, metrics)| metrics.iter())
+}
