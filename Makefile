@@ -14,7 +14,7 @@ WITH_DATABASE = DATABASE_URL="$${DATABASE_URL:-$$(cat .elf/postgres.url)}"
 .PHONY: help setup demo test lint bench sqlx stop clean
 
 help:
-	@echo "make demo    import real notes, index them, search them"
+	@echo "make demo    import real notes, index them, search them; KEEP=1 leaves the worker and its page running"
 	@echo "make test    run the tests"
 	@echo "make lint    formatting, clippy, documentation, scripts"
 	@echo "make bench   measure, in a release build"
@@ -29,7 +29,7 @@ setup:
 
 demo: setup
 	$(CARGO) build
-	@$(WITH_DATABASE) ELF_DEMO_MODEL=$(MODEL) ELF_DEMO_DIR=.elf/demo $(CARGO) run --quiet -- demo
+	@$(WITH_DATABASE) ELF_DEMO_MODEL=$(MODEL) ELF_DEMO_DIR=.elf/demo $(CARGO) run --quiet -- demo $(if $(KEEP),--keep)
 
 test: setup
 	$(WITH_DATABASE) $(CARGO) test --no-fail-fast

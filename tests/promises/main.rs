@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod admin;
 mod cli;
 mod crash;
 mod embedding;
@@ -11,5 +12,6 @@ mod rebuild;
 mod reindex;
 mod schema;
 mod support;
+mod telemetry;
 mod verify;
 mod worker;
