@@ -6,6 +6,7 @@
 mod cli;
 mod crash;
 mod embedding;
+mod page;
 mod readme;
 mod rebuild;
 mod reindex;

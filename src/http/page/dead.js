@@ -32,6 +32,15 @@ export function deadLetters(api, changed) {
     draw();
   }
 
+  /** Loads them; when only they cannot be had, the rest of the page goes on. */
+  async function look(mayChange) {
+    try {
+      await load(mayChange);
+    } catch (error) {
+      setText($("dead-help"), `They cannot be read now: ${error.message}`);
+    }
+  }
+
   function draw() {
     const visible = items.slice(0, whole ? AT_MOST : AT_FIRST);
     const wanted = new Set(visible.map((letter) => letter.outbox_id));
@@ -147,8 +156,7 @@ export function deadLetters(api, changed) {
         $("confirm-yes").disabled = false;
         return;
       }
-      // The list may be out of reach now; the next look shows it then.
-      await load(canChange).catch(() => {});
+      await look(canChange);
       changed();
       (opener.isConnected && !opener.hidden ? opener : $("dead-title")).focus();
     };
@@ -165,7 +173,7 @@ export function deadLetters(api, changed) {
     $("letters").children[AT_FIRST]?.querySelector("button")?.focus();
   });
 
-  return { load, total: () => total };
+  return { look, total: () => total };
 }
 
 const shorten = (text, length) => (text.length > length ? `${text.slice(0, length).trimEnd()}…` : text);
