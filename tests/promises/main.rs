@@ -5,6 +5,7 @@
 
 mod cli;
 mod crash;
+mod deploy;
 mod embedding;
 mod readme;
 mod rebuild;
