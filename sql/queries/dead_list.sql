@@ -1,7 +1,11 @@
 -- $1 rows at most
-select o.outbox_id, o.note_id, o.op, o.embedding_version, o.attempts, o.last_error, o.created_at,
-       o.updated_at as died_at, null::text as text_preview, null::int as text_bytes
-  from indexing_outbox o
- where o.status = 'DEAD'
+select o.outbox_id, o.note_id, o.op, o.embedding_version, o.attempts,
+       coalesce(o.failed_by, 'unknown') as "reason!", o.last_error, o.created_at,
+       o.updated_at as died_at,
+       left(n.text, 500) as "text_preview?", octet_length(n.text) as "text_bytes?"
+  from (select * from indexing_outbox
+         where status = 'DEAD'
+         order by updated_at desc, outbox_id
+         limit $1) o
+  left join memory_notes n on n.note_id = o.note_id
  order by o.updated_at desc, o.outbox_id
- limit $1

@@ -1,5 +1,6 @@
 -- $1 outbox id or note id
-select o.outbox_id, o.note_id, o.op, o.embedding_version, o.attempts, o.last_error, o.created_at,
+select o.outbox_id, o.note_id, o.op, o.embedding_version, o.attempts,
+       coalesce(o.failed_by, 'unknown') as "reason!", o.last_error, o.created_at,
        o.updated_at as died_at,
        left(n.text, 500) as "text_preview?", octet_length(n.text) as "text_bytes?"
   from indexing_outbox o

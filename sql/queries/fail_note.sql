@@ -2,7 +2,7 @@
 -- count and the reason; the others say nothing that it does not.
 -- $1 version, $2 token, $3 note id, $4 outbox ids (the newest last), $5 reason,
 -- $6 seconds until the retry, null for a dead letter, $7 failures of this text so far,
--- $8 the hash of the text
+-- $8 the hash of the text, $9 what rejected it
 with held as (
     update note_index_state s
        set lease_until = null, holder = null, failures = $7, failed_sha256 = $8
@@ -15,6 +15,7 @@ failed as (
        set status = case when $6::double precision is null then 'DEAD' else 'FAILED' end,
            attempts = $7,
            last_error = $5,
+           failed_by = $9,
            available_at = now() + make_interval(secs => coalesce($6, 0)),
            updated_at = now()
       from held h

@@ -86,10 +86,11 @@ fn list(letters: &[DeadLetter]) -> String {
     let line = |l: &DeadLetter| {
         let reason = excerpt(l.last_error.as_deref().unwrap_or("no reason recorded"), 100);
         format!(
-            "{}  {}  {} attempts  {reason}",
+            "{}  {}  {} attempts  {}: {reason}",
             l.died_at.format("%F %T"),
             l.note_id,
-            l.attempts
+            l.attempts,
+            l.reason
         )
     };
     letters.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -101,13 +102,14 @@ fn show(letter: &DeadLetter) -> String {
         _ => "the note is gone".into(),
     };
     format!(
-        "note      {}\noutbox    {} ({})\nwritten   {}\ngiven up  {} after {} attempts\nreason    {}\ntext      {text}",
+        "note      {}\noutbox    {} ({})\nwritten   {}\ngiven up  {} after {} attempts\nby        {}\nreason    {}\ntext      {text}",
         letter.note_id,
         letter.outbox_id,
         letter.op,
         letter.created_at,
         letter.died_at,
         letter.attempts,
+        letter.reason,
         letter.last_error.as_deref().unwrap_or("none recorded"),
     )
 }

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::telemetry::Metrics;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Serialize;
 use tokio::net::TcpListener;
 
@@ -20,7 +20,7 @@ use crate::worker::Worker;
 /// What the admin port looks at.
 pub struct Admin {
     /// Renders the metrics.
-    pub metrics: PrometheusHandle,
+    pub metrics: Metrics,
     /// Is asked whether it answers.
     pub store: Store,
     /// Is asked what the alias points at.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::measured::Measured;
 use super::{IndexError, VectorIndex, qdrant};
 use crate::config;
 
@@ -12,6 +13,10 @@ use crate::config;
 /// is too old, a folder that another process has open, an engine that this
 /// build lacks. A server that does not answer is `Unavailable`.
 pub async fn connect(settings: &config::Qdrant) -> Result<Arc<dyn VectorIndex>, IndexError> {
+    Ok(Arc::new(Measured(open(settings).await?)))
+}
+
+async fn open(settings: &config::Qdrant) -> Result<Arc<dyn VectorIndex>, IndexError> {
     settings
         .bm25
         .check()

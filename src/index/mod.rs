@@ -4,6 +4,7 @@
 mod connect;
 #[cfg(feature = "embedded")]
 mod embedded;
+mod measured;
 mod payload;
 mod qdrant;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, measured};
 use crate::note::TextHash;
 
 /// A batch of notes leased to one worker under one token.
@@ -37,12 +37,39 @@ pub struct Claimed {
 pub struct Failure<'a> {
     /// For `elf dead show`. Never holds the text.
     pub reason: &'a str,
+    /// What rejected it.
+    pub by: FailedBy,
     /// The text that failed.
     pub text: TextHash,
     /// How often it has, this time included.
     pub failures: u32,
     /// What happens now.
     pub retry: Retry,
+}
+
+/// What rejected a note.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailedBy {
+    /// The text itself: it cannot be cut, or nothing is left of it.
+    Text,
+    /// The embedding provider.
+    Provider,
+    /// Postgres.
+    Postgres,
+    /// The vector engine.
+    Index,
+}
+
+impl FailedBy {
+    /// As Postgres and the metrics have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Provider => "provider",
+            Self::Postgres => "postgres",
+            Self::Index => "index",
+        }
+    }
 }
 
 /// What happens to a note that failed.
@@ -83,31 +110,34 @@ impl Store {
         max_notes: usize,
         max_bytes: usize,
     ) -> Result<Option<Claim>, StoreError> {
-        let rows = sqlx::query_file!(
-            "sql/queries/claim.sql",
-            version,
-            holder,
-            lease.as_secs_f64(),
-            max_notes as i32,
-            max_bytes as i64
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let Some(token) = rows.first().map(|row| row.lease_token) else {
-            return Ok(None);
+        let work = async {
+            let rows = sqlx::query_file!(
+                "sql/queries/claim.sql",
+                version,
+                holder,
+                lease.as_secs_f64(),
+                max_notes as i32,
+                max_bytes as i64
+            )
+            .fetch_all(&self.pool)
+            .await?;
+            let Some(token) = rows.first().map(|row| row.lease_token) else {
+                return Ok(None);
+            };
+            let notes = rows
+                .into_iter()
+                .map(|row| Claimed {
+                    note_id: row.note_id,
+                    outbox_ids: row.outbox_ids,
+                    failed: row.failed_sha256.and_then(|hash| {
+                        Some((TextHash(hash.try_into().ok()?), row.failures as u32))
+                    }),
+                    oldest: row.oldest,
+                })
+                .collect();
+            Ok(Some(Claim { token, notes }))
         };
-        let notes = rows
-            .into_iter()
-            .map(|row| Claimed {
-                note_id: row.note_id,
-                outbox_ids: row.outbox_ids,
-                failed: row
-                    .failed_sha256
-                    .and_then(|hash| Some((TextHash(hash.try_into().ok()?), row.failures as u32))),
-                oldest: row.oldest,
-            })
-            .collect();
-        Ok(Some(Claim { token, notes }))
+        measured("claim", work).await
     }
 
     /// Has the leases on `notes` end after `lease` from now.
@@ -118,11 +148,14 @@ impl Store {
         notes: &[Uuid],
         lease: Duration,
     ) -> Result<(), StoreError> {
-        let secs = lease.as_secs_f64();
-        sqlx::query_file!("sql/queries/extend_leases.sql", version, token, notes, secs)
-            .execute(&self.pool)
-            .await?;
-        Ok(())
+        let work = async {
+            let secs = lease.as_secs_f64();
+            sqlx::query_file!("sql/queries/extend_leases.sql", version, token, notes, secs)
+                .execute(&self.pool)
+                .await?;
+            Ok(())
+        };
+        measured("extend", work).await
     }
 
     /// Gives leases back: the notes are due as before, no attempt is spent.
@@ -132,10 +165,13 @@ impl Store {
         token: i64,
         notes: &[Uuid],
     ) -> Result<(), StoreError> {
-        sqlx::query_file!("sql/queries/release.sql", version, token, notes)
-            .execute(&self.pool)
-            .await?;
-        Ok(())
+        let work = async {
+            sqlx::query_file!("sql/queries/release.sql", version, token, notes)
+                .execute(&self.pool)
+                .await?;
+            Ok(())
+        };
+        measured("release", work).await
     }
 
     /// Settles the claimed rows of `notes` and ends their leases. Returns the
@@ -147,24 +183,27 @@ impl Store {
         notes: &[&Claimed],
         keep_done: bool,
     ) -> Result<Vec<Uuid>, StoreError> {
-        let note_ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
-        let (mut outbox_ids, mut owners) = (Vec::new(), Vec::new());
-        for note in notes {
-            outbox_ids.extend_from_slice(&note.outbox_ids);
-            owners.resize(outbox_ids.len(), note.note_id);
-        }
-        let held = sqlx::query_file_scalar!(
-            "sql/queries/ack.sql",
-            version,
-            token,
-            &note_ids,
-            &outbox_ids,
-            &owners,
-            keep_done
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        Ok(held)
+        let work = async {
+            let note_ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
+            let (mut outbox_ids, mut owners) = (Vec::new(), Vec::new());
+            for note in notes {
+                outbox_ids.extend_from_slice(&note.outbox_ids);
+                owners.resize(outbox_ids.len(), note.note_id);
+            }
+            let held = sqlx::query_file_scalar!(
+                "sql/queries/ack.sql",
+                version,
+                token,
+                &note_ids,
+                &outbox_ids,
+                &owners,
+                keep_done
+            )
+            .fetch_all(&self.pool)
+            .await?;
+            Ok(held)
+        };
+        measured("ack", work).await
     }
 
     /// Drops the state of acked notes that are gone from `memory_notes`.
@@ -174,10 +213,13 @@ impl Store {
         token: i64,
         notes: &[Uuid],
     ) -> Result<(), StoreError> {
-        sqlx::query_file!("sql/queries/forget_states.sql", version, token, notes)
-            .execute(&self.pool)
-            .await?;
-        Ok(())
+        let work = async {
+            sqlx::query_file!("sql/queries/forget_states.sql", version, token, notes)
+                .execute(&self.pool)
+                .await?;
+            Ok(())
+        };
+        measured("ack", work).await
     }
 
     /// Counts a failure of a note and ends its lease. Returns whether the lease
@@ -189,32 +231,39 @@ impl Store {
         note: &Claimed,
         failure: Failure<'_>,
     ) -> Result<bool, StoreError> {
-        let delay_secs = match failure.retry {
-            Retry::After(delay) => Some(delay.as_secs_f64()),
-            Retry::Never => None,
+        let work = async {
+            let delay_secs = match failure.retry {
+                Retry::After(delay) => Some(delay.as_secs_f64()),
+                Retry::Never => None,
+            };
+            let counted = sqlx::query_file_scalar!(
+                "sql/queries/fail_note.sql",
+                version,
+                token,
+                note.note_id,
+                &note.outbox_ids,
+                failure.reason,
+                delay_secs,
+                failure.failures as i32,
+                &failure.text.0[..],
+                failure.by.as_str()
+            )
+            .fetch_one(&self.pool)
+            .await?;
+            Ok(counted)
         };
-        let counted = sqlx::query_file_scalar!(
-            "sql/queries/fail_note.sql",
-            version,
-            token,
-            note.note_id,
-            &note.outbox_ids,
-            failure.reason,
-            delay_secs,
-            failure.failures as i32,
-            &failure.text.0[..]
-        )
-        .fetch_one(&self.pool)
-        .await?;
-        Ok(counted)
+        measured("fail", work).await
     }
 
     /// Puts notes into the outbox again, whether they have a row or not.
     pub async fn requeue(&self, version: &str, notes: &[Uuid]) -> Result<(), StoreError> {
-        sqlx::query_file!("sql/queries/requeue.sql", version, notes)
-            .execute(&self.pool)
-            .await?;
-        Ok(())
+        let work = async {
+            sqlx::query_file!("sql/queries/requeue.sql", version, notes)
+                .execute(&self.pool)
+                .await?;
+            Ok(())
+        };
+        measured("release", work).await
     }
 
     /// Puts notes into the outbox whose `expires_at` has passed while their
@@ -224,18 +273,24 @@ impl Store {
         version: &str,
         look_back: Option<Duration>,
     ) -> Result<u64, StoreError> {
-        let secs = look_back.map(|d| d.as_secs_f64());
-        let done = sqlx::query_file!("sql/queries/expire.sql", version, secs)
-            .execute(&self.pool)
-            .await?;
-        Ok(done.rows_affected())
+        let work = async {
+            let secs = look_back.map(|d| d.as_secs_f64());
+            let done = sqlx::query_file!("sql/queries/expire.sql", version, secs)
+                .execute(&self.pool)
+                .await?;
+            Ok(done.rows_affected())
+        };
+        measured("sweep", work).await
     }
 
     /// Deletes done rows that have been kept for `retention`.
     pub async fn drop_done(&self, retention: Duration) -> Result<u64, StoreError> {
-        let done = sqlx::query_file!("sql/queries/drop_done.sql", retention.as_secs_f64())
-            .execute(&self.pool)
-            .await?;
-        Ok(done.rows_affected())
+        let work = async {
+            let done = sqlx::query_file!("sql/queries/drop_done.sql", retention.as_secs_f64())
+                .execute(&self.pool)
+                .await?;
+            Ok(done.rows_affected())
+        };
+        measured("sweep", work).await
     }
 }

@@ -7,7 +7,7 @@ use pgvector::Vector;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, measured};
 use crate::note::TextHash;
 
 /// What a note is to become.
@@ -65,47 +65,54 @@ impl Store {
         token: i64,
         notes: &[NoteWrite<'_>],
     ) -> Result<Committed, StoreError> {
-        let mut tx = self.begin().await?;
-        let note_ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
-        let leased = sqlx::query_file!("sql/queries/lock_leases.sql", version, &note_ids, token)
-            .fetch_all(&mut *tx)
-            .await?;
-        let indexed_before: Vec<Uuid> = leased
-            .iter()
-            .filter(|row| row.was_indexed)
-            .map(|row| row.note_id)
-            .collect();
-        let leased: HashSet<Uuid> = leased.into_iter().map(|row| row.note_id).collect();
-
-        let with_rows: Vec<Uuid> = notes.iter().filter(|n| n.live).map(|n| n.note_id).collect();
-        let present: HashSet<Uuid> =
-            sqlx::query_file_scalar!("sql/queries/lock_notes.sql", &with_rows)
-                .fetch_all(&mut *tx)
-                .await?
-                .into_iter()
+        let work = async {
+            let mut tx = self.begin().await?;
+            let note_ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
+            let leased =
+                sqlx::query_file!("sql/queries/lock_leases.sql", version, &note_ids, token)
+                    .fetch_all(&mut *tx)
+                    .await?;
+            let indexed_before: Vec<Uuid> = leased
+                .iter()
+                .filter(|row| row.was_indexed)
+                .map(|row| row.note_id)
                 .collect();
-        let written: Vec<&NoteWrite> = notes
-            .iter()
-            .filter(|n| leased.contains(&n.note_id) && (!n.live || present.contains(&n.note_id)))
-            .collect();
-        let live: Vec<&NoteWrite> = written.iter().copied().filter(|n| n.live).collect();
+            let leased: HashSet<Uuid> = leased.into_iter().map(|row| row.note_id).collect();
 
-        let before = chunk_hashes(&mut tx, version, &indexed_before).await?;
-        if !indexed_before.is_empty() {
-            delete_surplus(&mut tx, version, &live).await?;
-        }
-        write_chunks(&mut tx, version, token, &live).await?;
-        write_vectors(&mut tx, version, dim, &live, &before).await?;
-        write_pooled(&mut tx, version, dim, &live).await?;
-        record_revision(&mut tx, version, token, &written).await?;
-        let collections = sqlx::query_file_scalar!("sql/queries/target_collections.sql", version)
-            .fetch_all(&mut *tx)
-            .await?;
-        tx.commit().await?;
-        Ok(Committed {
-            notes: written.iter().map(|n| n.note_id).collect(),
-            collections,
-        })
+            let with_rows: Vec<Uuid> = notes.iter().filter(|n| n.live).map(|n| n.note_id).collect();
+            let present: HashSet<Uuid> =
+                sqlx::query_file_scalar!("sql/queries/lock_notes.sql", &with_rows)
+                    .fetch_all(&mut *tx)
+                    .await?
+                    .into_iter()
+                    .collect();
+            let written: Vec<&NoteWrite> = notes
+                .iter()
+                .filter(|n| {
+                    leased.contains(&n.note_id) && (!n.live || present.contains(&n.note_id))
+                })
+                .collect();
+            let live: Vec<&NoteWrite> = written.iter().copied().filter(|n| n.live).collect();
+
+            let before = chunk_hashes(&mut tx, version, &indexed_before).await?;
+            if !indexed_before.is_empty() {
+                delete_surplus(&mut tx, version, &live).await?;
+            }
+            write_chunks(&mut tx, version, token, &live).await?;
+            write_vectors(&mut tx, version, dim, &live, &before).await?;
+            write_pooled(&mut tx, version, dim, &live).await?;
+            record_revision(&mut tx, version, token, &written).await?;
+            let collections =
+                sqlx::query_file_scalar!("sql/queries/target_collections.sql", version)
+                    .fetch_all(&mut *tx)
+                    .await?;
+            tx.commit().await?;
+            Ok(Committed {
+                notes: written.iter().map(|n| n.note_id).collect(),
+                collections,
+            })
+        };
+        measured("commit", work).await
     }
 }
 

@@ -16,17 +16,20 @@ mod versions;
 use std::str::FromStr;
 use std::time::Duration;
 
+use metrics::{counter, histogram};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, PgPool, Postgres, Transaction};
 
-pub use claim::{Claim, Claimed, Failure, Retry, holder};
+use crate::telemetry;
+
+pub use claim::{Claim, Claimed, FailedBy, Failure, Retry, holder};
 pub use commit::{ChunkWrite, Committed, NoteWrite};
 pub use job::RunningJob;
 pub use listen::listen;
 pub use notes::{ChunkText, ImportedNote, Selection};
 pub use points::{Depth, LiveChunk, NoteProblem};
 pub use rebuild::{Range, Registered};
-pub use report::{DeadLetter, NoteCounts, OutboxCounts};
+pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
 pub use versions::{Known, Version, VersionState};
 
 /// ELF's side of a Postgres database.
@@ -133,6 +136,26 @@ impl Store {
         let begin = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '5s'";
         Ok(self.pool.begin_with(begin).await?)
     }
+}
+
+/// Counts and times an operation.
+async fn measured<T>(
+    operation: &'static str,
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let span = tracing::debug_span!("postgres", otel.name = operation, operation);
+    let seconds = histogram!("elf_postgres_operation_seconds", "operation" => operation);
+    let done = telemetry::timed(span, seconds, work).await;
+    if let Err(error) = &done {
+        let kind = match error {
+            StoreError::Unavailable(_) => "unavailable",
+            StoreError::Schema(_) => "schema",
+            StoreError::Rejected(_) => "rejected",
+        };
+        counter!("elf_postgres_errors_total", "operation" => operation, "kind" => kind)
+            .increment(1);
+    }
+    done
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, measured};
 use crate::note::{Labels, Note, TextHash};
 
 /// A note for [`Store::import`].
@@ -63,32 +63,35 @@ impl Store {
         &self,
         ids: &[Uuid],
     ) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
-        let mut tx = self.begin().await?;
-        let now: DateTime<Utc> = sqlx::query_scalar("select now()")
-            .fetch_one(&mut *tx)
-            .await?;
-        let rows = sqlx::query_file!("sql/queries/load_notes.sql", ids)
-            .fetch_all(&mut *tx)
-            .await?;
-        tx.commit().await?;
-        let notes = rows.into_iter().map(|row| Note {
-            note_id: row.note_id,
-            text: row.text,
-            status: row.status,
-            expires_at: row.expires_at,
-            labels: Labels {
-                tenant_id: row.tenant_id,
-                project_id: row.project_id,
-                agent_id: row.agent_id,
-                scope: row.scope,
-                kind: row.kind,
-                key: row.key,
-                importance: row.importance,
-                confidence: row.confidence,
-                updated_at: row.updated_at,
-            },
-        });
-        Ok((notes.map(|n| (n.note_id, n)).collect(), now))
+        let work = async {
+            let mut tx = self.begin().await?;
+            let now: DateTime<Utc> = sqlx::query_scalar("select now()")
+                .fetch_one(&mut *tx)
+                .await?;
+            let rows = sqlx::query_file!("sql/queries/load_notes.sql", ids)
+                .fetch_all(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            let notes = rows.into_iter().map(|row| Note {
+                note_id: row.note_id,
+                text: row.text,
+                status: row.status,
+                expires_at: row.expires_at,
+                labels: Labels {
+                    tenant_id: row.tenant_id,
+                    project_id: row.project_id,
+                    agent_id: row.agent_id,
+                    scope: row.scope,
+                    kind: row.kind,
+                    key: row.key,
+                    importance: row.importance,
+                    confidence: row.confidence,
+                    updated_at: row.updated_at,
+                },
+            });
+            Ok((notes.map(|n| (n.note_id, n)).collect(), now))
+        };
+        measured("load", work).await
     }
 
     /// The vectors of those texts that have been embedded under this version, or under
@@ -98,15 +101,18 @@ impl Store {
         version: &str,
         hashes: &[TextHash],
     ) -> Result<HashMap<TextHash, Arc<[f32]>>, StoreError> {
-        let hashes: Vec<&[u8]> = hashes.iter().map(|h| &h.0[..]).collect();
-        let rows = sqlx::query_file!("sql/queries/known_vectors.sql", version, &hashes as _)
-            .fetch_all(&self.pool)
-            .await?;
-        let known = rows.into_iter().filter_map(|row| {
-            let hash: [u8; 32] = row.text_sha256.try_into().ok()?;
-            Some((TextHash(hash), Arc::from(row.vec.to_vec())))
-        });
-        Ok(known.collect())
+        let work = async {
+            let hashes: Vec<&[u8]> = hashes.iter().map(|h| &h.0[..]).collect();
+            let rows = sqlx::query_file!("sql/queries/known_vectors.sql", version, &hashes as _)
+                .fetch_all(&self.pool)
+                .await?;
+            let known = rows.into_iter().filter_map(|row| {
+                let hash: [u8; 32] = row.text_sha256.try_into().ok()?;
+                Some((TextHash(hash), Arc::from(row.vec.to_vec())))
+            });
+            Ok(known.collect())
+        };
+        measured("lookup", work).await
     }
 
     /// Those of the chunks that belong to a live note, with their text.

@@ -45,15 +45,24 @@ pub struct DeadLetter {
     /// Null is the active version's.
     pub embedding_version: Option<String>,
     pub attempts: i32,
+    /// What rejected the note: `text`, `provider`, `postgres`, `index` or `unknown`.
+    pub reason: String,
     pub last_error: Option<String>,
     pub created_at: DateTime<Utc>,
     /// When it was given up.
     pub died_at: DateTime<Utc>,
-    /// The first 500 characters of the note; only where one letter is shown.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The first 500 characters of the note, if it is still there.
     pub text_preview: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub text_bytes: Option<i32>,
+}
+
+/// The outbox as a table.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct OutboxTable {
+    /// Row versions that a vacuum will free.
+    pub dead_tuples: i64,
+    /// With its indexes.
+    pub size_bytes: i64,
 }
 
 impl Store {
@@ -63,6 +72,22 @@ impl Store {
             .fetch_one(&self.pool)
             .await?;
         Ok(counts)
+    }
+
+    /// What the outbox takes in Postgres.
+    pub async fn outbox_table(&self) -> Result<OutboxTable, StoreError> {
+        let table = sqlx::query_file_as!(OutboxTable, "sql/queries/outbox_table.sql")
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(table)
+    }
+
+    /// Counts dead letters by what rejected them.
+    pub async fn dead_reasons(&self) -> Result<Vec<(String, i64)>, StoreError> {
+        let rows = sqlx::query_file!("sql/queries/dead_reasons.sql")
+            .fetch_all(&self.pool)
+            .await?;
+        Ok(rows.into_iter().map(|r| (r.reason, r.letters)).collect())
     }
 
     /// Counts live notes and their chunks.

@@ -17,7 +17,7 @@ pub struct Metric {
 }
 
 /// How a metric behaves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
     /// Only rises, and begins at 0 with the process.
     Counter,
@@ -261,7 +261,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             counter(
                 "elf_text_bytes_total",
                 NONE,
-                "UTF-8 bytes of the texts that were cut",
+                "UTF-8 bytes of the notes that were converged",
             ),
             counter(
                 "elf_chunks_total",
@@ -401,12 +401,12 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             shared(
                 "elf_job_rate_per_second",
                 JOB,
-                "Points or notes done in a second, since the last look",
+                "Points or notes done in a second, over the last minute",
             ),
             shared(
                 "elf_job_eta_seconds",
                 JOB,
-                "Time left at the speed since the job began; 0 when none runs",
+                "Time left at the speed of the last minute; 0 when none runs",
             ),
         ],
     ),

@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use metrics::{counter, histogram};
+use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 use super::lease::{self, Heartbeat};
@@ -14,16 +16,26 @@ use crate::embed::provider::Input;
 use crate::index::{Filter, IndexError, Payload, Point, UpsertMode};
 use crate::note::{Note, TextHash};
 use crate::store::{
-    ChunkWrite, Claim, Claimed, Committed, Failure, NoteWrite, Retry, StoreError, Version,
+    ChunkWrite, Claim, Claimed, Committed, FailedBy, Failure, NoteWrite, Retry, StoreError, Version,
 };
 use crate::telemetry;
 
 /// Takes a batch all the way. What cannot be done now is given back; what a note
 /// itself is to blame for is counted against that note alone.
 pub(super) async fn run(shared: &Arc<Shared>, claim: Claim) {
+    let notes = claim.notes.len();
+    let span = tracing::info_span!("batch", token = claim.token, notes);
+    histogram!("elf_batch_notes").record(notes as f64);
+    shared.totals.began_batch();
+    go(shared, claim).instrument(span).await;
+    shared.totals.ended_batch();
+}
+
+async fn go(shared: &Arc<Shared>, claim: Claim) {
     let heartbeat = Heartbeat::start(shared, &claim);
+    let spans = note_spans(&claim.notes);
     shared.reached(Stage::Claimed).await;
-    if let Err(interruption) = settle(shared, claim.token, &claim.notes).await {
+    if let Err(interruption) = settle(shared, claim.token, &claim.notes, &spans).await {
         // Those that were acked before are not leased any more; this changes nothing for them.
         lease::release(shared, claim.token, &claim.note_ids()).await;
         shared.gate.close(interruption.to_string());
@@ -31,6 +43,19 @@ pub(super) async fn run(shared: &Arc<Shared>, claim: Claim) {
         shared.gate.worked();
     }
     drop(heartbeat);
+}
+
+/// A span for every note, so that the way of one can be found in a trace by its id.
+type NoteSpans = HashMap<Uuid, Span>;
+
+fn note_spans(notes: &[Claimed]) -> NoteSpans {
+    let span = |note: &Claimed| {
+        let (note_id, rows) = (note.note_id, note.outbox_ids.len());
+        let outcome = tracing::field::Empty;
+        let span = tracing::info_span!("note", %note_id, rows, chunks = outcome, outcome);
+        (note_id, span)
+    };
+    notes.iter().map(span).collect()
 }
 
 /// A store failed, so that nothing can be said of any note.
@@ -45,26 +70,35 @@ enum Interruption {
 }
 
 impl Interruption {
-    /// Whether what was sent may be to blame, and not who it was sent to.
-    fn may_be_a_notes_fault(&self) -> bool {
-        matches!(
-            self,
-            Self::Store(StoreError::Rejected(_)) | Self::Index(IndexError::Refused { .. })
-        )
+    /// Who rejects what was sent, where that may be to blame and not who it was sent to.
+    fn rejected_by(&self) -> Option<FailedBy> {
+        match self {
+            Self::Store(StoreError::Rejected(_)) => Some(FailedBy::Postgres),
+            Self::Index(IndexError::Refused { .. }) => Some(FailedBy::Index),
+            _ => None,
+        }
     }
 }
 
 /// Converges notes. When a store rejects something of theirs, each half goes
 /// again by itself, until the note to blame stands alone.
-async fn settle(shared: &Arc<Shared>, token: i64, notes: &[Claimed]) -> Result<(), Interruption> {
+async fn settle(
+    shared: &Arc<Shared>,
+    token: i64,
+    notes: &[Claimed],
+    spans: &NoteSpans,
+) -> Result<(), Interruption> {
     let batch = Batch {
         shared,
         token,
         notes,
+        spans,
     };
-    let rejection = match batch.converge().await {
-        Err(error) if error.may_be_a_notes_fault() => error,
-        outcome => return outcome,
+    let Err(rejection) = batch.converge().await else {
+        return Ok(());
+    };
+    let Some(by) = rejection.rejected_by() else {
+        return Err(rejection);
     };
     // A database or a collection that is not as it must be is no note's fault.
     setup::check(&shared.tools).await?;
@@ -72,30 +106,32 @@ async fn settle(shared: &Arc<Shared>, token: i64, notes: &[Claimed]) -> Result<(
         // Which text it was is not known; it counts as the same each time.
         let text = TextHash::of("");
         return Ok(batch
-            .fail(only.note_id, text, &rejection.to_string(), false)
+            .fail(only.note_id, text, by, &rejection.to_string(), false)
             .await?);
     }
     let (left, right) = notes.split_at(notes.len() / 2);
-    Box::pin(settle(shared, token, left)).await?;
-    Box::pin(settle(shared, token, right)).await
+    Box::pin(settle(shared, token, left, spans)).await?;
+    Box::pin(settle(shared, token, right, spans)).await
 }
 
 struct Batch<'a> {
     shared: &'a Arc<Shared>,
     token: i64,
     notes: &'a [Claimed],
+    spans: &'a NoteSpans,
 }
 
 impl Batch<'_> {
     async fn converge(&self) -> Result<(), Interruption> {
-        let cuts = self.cut(self.load().await?).await;
+        let rows = stage("load", self.load()).await?;
+        let cuts = stage("cut", self.cut(rows)).await;
         self.shared.reached(Stage::Chunked).await;
 
         let (vectors, fresh) = self.vectors(&cuts).await?;
         self.shared.reached(Stage::Embedded).await;
 
         let writes = self.writes(&cuts, &vectors).await?;
-        let committed = self.commit(&writes).await?;
+        let committed = stage("commit", self.commit(&writes)).await?;
         self.shared.reached(Stage::Committed).await;
 
         let done: Vec<&NoteWrite> = writes
@@ -107,22 +143,15 @@ impl Batch<'_> {
             .filter_map(|c| Some((c.note_id, c.note.as_ref()?)))
             .collect();
         let points = self.index(&committed, &done, &notes).await?;
-        let acked = self.ack(&done, &notes).await?;
+        let acked = stage("ack", self.ack(&done, &notes)).await?;
         self.shared.reached(Stage::Acked).await;
 
-        let hashes: Vec<&TextHash> = done
-            .iter()
-            .flat_map(|w| &w.chunks)
-            .map(|chunk| &chunk.hash)
-            .collect();
-        let paid = hashes.iter().copied().collect::<HashSet<_>>();
-        let paid = paid.into_iter().filter(|hash| fresh.contains(hash)).count();
+        let done: HashSet<Uuid> = done.iter().map(|w| w.note_id).collect();
+        let done = cuts.iter().filter(|cut| done.contains(&cut.note_id));
         self.shared.totals.add(&Report {
             notes: acked,
-            chunks: hashes.len() as u64,
-            reused: (hashes.len() - paid) as u64,
             points,
-            ..Report::default()
+            ..plan::effort(done, &fresh)
         });
         Ok(())
     }
@@ -165,10 +194,11 @@ impl Batch<'_> {
             }
         }
         let hashes: Vec<TextHash> = texts.keys().copied().collect();
-        let mut known = tools
-            .store
-            .known_vectors(&tools.version.name, &hashes)
-            .await?;
+        let mut known = stage(
+            "lookup",
+            tools.store.known_vectors(&tools.version.name, &hashes),
+        )
+        .await?;
         for hash in &hashes {
             if let Some(vector) = self.shared.unspent.get(hash) {
                 known.insert(*hash, vector);
@@ -186,7 +216,7 @@ impl Batch<'_> {
                 Input::new(format!("{}{text}", tools.document_prefix), *tokens)
             })
             .collect();
-        let outcomes = tools.provider.embed(&inputs).await;
+        let outcomes = stage("embed", tools.provider.embed(&inputs)).await;
         let mut fresh = HashSet::new();
         let mut vectors: Vectors = known
             .into_iter()
@@ -221,9 +251,13 @@ impl Batch<'_> {
             match plan::write_of(cut, vectors, fixed_tokens) {
                 Ok(write) => writes.push(write),
                 Err(Blame::Nobody) => waiting.push(cut.note_id),
-                Err(Blame::Note { reason, permanent }) => {
+                Err(Blame::Note {
+                    reason,
+                    by,
+                    permanent,
+                }) => {
                     let text = TextHash::of(cut.note.as_ref().map_or("", |note| &note.text));
-                    self.fail(cut.note_id, text, &reason, permanent).await?;
+                    self.fail(cut.note_id, text, by, &reason, permanent).await?;
                 }
             }
         }
@@ -283,7 +317,8 @@ impl Batch<'_> {
         if !points.is_empty() {
             for collection in &committed.collections {
                 let upserted = index.upsert(collection, points.clone(), UpsertMode::NotNewer);
-                self.unless_retired(collection, upserted.await).await?;
+                let upserted = stage("upsert", upserted).await;
+                self.unless_retired(collection, upserted).await?;
             }
         }
         self.shared.reached(Stage::Upserted).await;
@@ -294,8 +329,8 @@ impl Batch<'_> {
             ..Filter::default()
         };
         for collection in &committed.collections {
-            let deleted = index.delete(collection, &older);
-            self.unless_retired(collection, deleted.await).await?;
+            let deleted = stage("prune", index.delete(collection, &older)).await;
+            self.unless_retired(collection, deleted).await?;
         }
         self.shared.reached(Stage::Pruned).await;
         Ok(written)
@@ -369,7 +404,7 @@ impl Batch<'_> {
                 token = self.token,
                 "leases ran out before the work was done"
             );
-            telemetry::leases_lost(lost.len());
+            counter!("elf_leases_lost_total").increment(lost.len() as u64);
             tools.store.requeue(version, &lost).await?;
         }
         let gone: Vec<Uuid> = acked
@@ -382,7 +417,9 @@ impl Batch<'_> {
         }
         let now = Utc::now();
         for claimed in claimed.iter().filter(|c| acked.contains(&c.note_id)) {
-            telemetry::freshness(now - claimed.oldest);
+            let age = (now - claimed.oldest).to_std().unwrap_or_default();
+            self.shared.totals.became_searchable(age);
+            self.spans[&claimed.note_id].record("outcome", "indexed");
         }
         Ok(acked.len() as u64)
     }
@@ -392,6 +429,7 @@ impl Batch<'_> {
         &self,
         note_id: Uuid,
         text: TextHash,
+        by: FailedBy,
         reason: &str,
         permanent: bool,
     ) -> Result<(), StoreError> {
@@ -411,6 +449,7 @@ impl Batch<'_> {
         let retry = retry::after_failure(settings, failures, permanent, rand::random());
         let failure = Failure {
             reason,
+            by,
             text,
             failures,
             retry,
@@ -424,15 +463,27 @@ impl Batch<'_> {
         {
             return Ok(());
         }
+        totals.failed();
+        let span = &self.spans[&note_id];
+        let _inside = span.enter();
         match retry {
             Retry::Never => {
-                tracing::warn!(%note_id, failures, reason, "gave a note up; see `elf dead list`");
-                totals.died();
+                span.record("outcome", "dead");
+                tracing::warn!(failures, reason, "gave a note up; see `elf dead list`");
+                totals.died(by);
             }
             Retry::After(delay) => {
-                tracing::info!(%note_id, failures, ?delay, reason, "a note failed");
+                span.record("outcome", "failed");
+                tracing::info!(failures, ?delay, reason, "a note failed");
             }
         }
         Ok(())
     }
+}
+
+/// Times a part of a batch's way, and makes it a span.
+async fn stage<T>(name: &'static str, work: impl Future<Output = T>) -> T {
+    let span = tracing::info_span!("stage", otel.name = name, name);
+    let seconds = histogram!("elf_stage_seconds", "stage" => name);
+    telemetry::timed(span, seconds, work).await
 }

@@ -13,10 +13,11 @@ mod totals;
 mod unspent;
 mod verify;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
+use metrics::{counter, histogram};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -25,6 +26,7 @@ pub use gate::{Gate, Outage};
 pub use plan::{Piece, pieces};
 pub use setup::{SetupError, check, check_spec, kept_in_step, prepare, require, spec};
 pub use totals::{Report, Totals};
+pub use verify::Verified;
 
 use crate::chunk::Chunker;
 use crate::config;
@@ -74,6 +76,7 @@ struct Shared {
     totals: Totals,
     in_flight: lease::InFlight,
     unspent: unspent::Unspent,
+    verified: Mutex<Option<Verified>>,
     breakpoint: Option<Breakpoint>,
 }
 
@@ -121,6 +124,7 @@ impl Worker {
             totals: Totals::default(),
             in_flight: lease::InFlight::default(),
             unspent: unspent::Unspent::default(),
+            verified: Mutex::default(),
             breakpoint: None,
         };
         Self {
@@ -139,6 +143,26 @@ impl Worker {
     /// What it has done so far.
     pub fn totals(&self) -> Report {
         self.shared.totals.report()
+    }
+
+    /// Its name in the leases that it holds.
+    pub fn holder(&self) -> &str {
+        &self.shared.holder
+    }
+
+    /// Batches between claim and ack.
+    pub fn in_flight(&self) -> u64 {
+        self.shared.totals.in_flight()
+    }
+
+    /// How old changes were when they became searchable, since this was last asked.
+    pub fn take_ages(&self) -> Vec<Duration> {
+        self.shared.totals.take_ages()
+    }
+
+    /// What its own last verify found; `None` where it has not made one.
+    pub fn verified(&self) -> Option<Verified> {
+        self.shared.verified().clone()
     }
 
     /// Whether Postgres and the index can be worked with, for `/readyz`.
@@ -264,6 +288,7 @@ struct Drain;
 impl Shared {
     /// A batch, or `None` when nothing is due or Postgres is away.
     async fn claim(&self) -> Option<store::Claim> {
+        let began = Instant::now();
         let claimed = self
             .tools
             .store
@@ -275,6 +300,13 @@ impl Shared {
                 BATCH_BYTES,
             )
             .await;
+        histogram!("elf_claim_seconds").record(began.elapsed());
+        let outcome = match &claimed {
+            Ok(Some(_)) => "notes",
+            Ok(None) => "empty",
+            Err(_) => "error",
+        };
+        counter!("elf_claims_total", "outcome" => outcome).increment(1);
         match claimed {
             Ok(claim) => claim,
             Err(error) => {

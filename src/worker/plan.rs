@@ -1,17 +1,17 @@
 //! What is to become of a note: decided here, done in `batch`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::pooled;
+use super::{Report, pooled};
 use crate::chunk::{Chunk, Chunker};
 use crate::embed::EmbedError;
 use crate::note::{Note, TextHash, chunk_id};
-use crate::store::{ChunkWrite, NoteWrite};
+use crate::store::{ChunkWrite, FailedBy, NoteWrite};
 
 /// A note, read and cut.
 pub struct Cut {
@@ -46,6 +46,8 @@ pub enum Blame {
     Note {
         /// For `elf dead show`. Never holds the text.
         reason: String,
+        /// What rejects it.
+        by: FailedBy,
         /// Whether it can never work.
         permanent: bool,
     },
@@ -89,6 +91,7 @@ pub fn write_of<'a>(
 ) -> Result<NoteWrite<'a>, Blame> {
     let pieces = cut.pieces.as_ref().map_err(|reason| Blame::Note {
         reason: reason.clone(),
+        by: FailedBy::Text,
         // The same text is cut the same way next time.
         permanent: true,
     })?;
@@ -116,12 +119,31 @@ pub fn write_of<'a>(
     })
 }
 
+/// What the notes of these cuts took: of a text that was sent the first chunk is
+/// paid for, every other has a vector that was known.
+pub fn effort<'c>(cuts: impl Iterator<Item = &'c Cut>, fresh: &HashSet<TextHash>) -> Report {
+    let mut paid = HashSet::new();
+    let mut report = Report::default();
+    for cut in cuts {
+        report.bytes += cut.note.as_ref().map_or(0, |note| note.text.len() as u64);
+        for Piece { chunk, hash } in cut.pieces.iter().flatten() {
+            report.chunks += 1;
+            if !fresh.contains(hash) || !paid.insert(hash) {
+                report.reused += 1;
+                report.tokens_saved += chunk.tokens as u64;
+            }
+        }
+    }
+    report
+}
+
 fn vector_of(piece: &Piece, vectors: &Vectors, fixed_tokens: usize) -> Result<Arc<[f32]>, Blame> {
     let Chunk { start, end, tokens } = piece.chunk;
     match vectors.get(&piece.hash) {
         Some(Ok(vector)) => Ok(vector.clone()),
         Some(Err(EmbedError::Input { reason })) => Err(Blame::Note {
             reason: format!("its text at {start}..{end} cannot be embedded: {reason}"),
+            by: FailedBy::Provider,
             permanent: false,
         }),
         None if tokens <= fixed_tokens => Err(Blame::Note {
@@ -129,6 +151,7 @@ fn vector_of(piece: &Piece, vectors: &Vectors, fixed_tokens: usize) -> Result<Ar
                 "its text at {start}..{end} has no token left after the tokenizer's \
                  normalisation (control characters only?)"
             ),
+            by: FailedBy::Text,
             permanent: true,
         }),
         _ => Err(Blame::Nobody),

@@ -1,15 +1,30 @@
 //! What a worker has done since it began.
 
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use metrics::{counter, gauge, histogram};
 use serde::Serialize;
 
-/// Counts, for `elf worker --once` and the progress bar; the metrics count along.
+use crate::store::FailedBy;
+
+/// Changes whose age is remembered between two looks at them; of the rest the metrics
+/// know.
+const MOST_AGES: usize = 4096;
+
+/// Counts, for `elf worker --once`, the progress bar and the admin page; the metrics
+/// count along.
 #[derive(Debug)]
 pub struct Totals {
-    counts: Mutex<Report>,
+    counts: Mutex<Counts>,
     began: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    report: Report,
+    in_flight: u64,
+    ages: Vec<Duration>,
 }
 
 /// What a worker has done.
@@ -17,6 +32,8 @@ pub struct Totals {
 pub struct Report {
     /// Notes converged, deleted ones included.
     pub notes: u64,
+    /// UTF-8 bytes of their texts.
+    pub bytes: u64,
     /// Chunks those notes have.
     pub chunks: u64,
     /// Chunks whose text was sent to the embedding model.
@@ -25,8 +42,12 @@ pub struct Report {
     pub tokens: u64,
     /// Chunks whose vector was known.
     pub reused: u64,
+    /// Tokens of those.
+    pub tokens_saved: u64,
     /// Points written to the index.
     pub points: u64,
+    /// Attempts that a note itself was to blame for.
+    pub failed: u64,
     /// Notes given up.
     pub dead: u64,
     /// Seconds since the worker began.
@@ -48,33 +69,74 @@ impl Totals {
         let seconds = self.began.elapsed().as_secs_f64();
         Report {
             seconds,
-            ..self.lock().clone()
+            ..self.lock().report.clone()
         }
     }
 
+    /// Batches between claim and ack.
+    pub fn in_flight(&self) -> u64 {
+        self.lock().in_flight
+    }
+
+    /// How old changes were when they became searchable, since this was last asked.
+    pub fn take_ages(&self) -> Vec<Duration> {
+        std::mem::take(&mut self.lock().ages)
+    }
+
+    /// A batch was claimed.
+    pub fn began_batch(&self) {
+        self.lock().in_flight += 1;
+        gauge!("elf_batches_in_flight").increment(1.0);
+    }
+
+    /// It is acked, or given back.
+    pub fn ended_batch(&self) {
+        self.lock().in_flight -= 1;
+        gauge!("elf_batches_in_flight").decrement(1.0);
+    }
+
+    /// A change became searchable this long after its commit.
+    pub fn became_searchable(&self, age: Duration) {
+        let ages = &mut self.lock().ages;
+        if ages.len() < MOST_AGES {
+            ages.push(age);
+        }
+        histogram!("elf_commit_to_searchable_seconds").record(age);
+    }
+
+    /// Counts an attempt that failed by its note's own fault.
+    pub fn failed(&self) {
+        self.lock().report.failed += 1;
+        counter!("elf_notes_failed_total").increment(1);
+    }
+
     /// Counts a note given up.
-    pub fn died(&self) {
-        self.lock().dead += 1;
-        metrics::counter!("elf_notes_dead_total").increment(1);
+    pub fn died(&self, by: FailedBy) {
+        self.lock().report.dead += 1;
+        counter!("elf_notes_dead_total", "reason" => by.as_str()).increment(1);
     }
 
     /// Adds what a batch did.
     pub fn add(&self, done: &Report) {
-        let mut counts = self.lock();
-        counts.notes += done.notes;
-        counts.chunks += done.chunks;
-        counts.embedded += done.embedded;
-        counts.tokens += done.tokens;
-        counts.reused += done.reused;
-        counts.points += done.points;
-        metrics::counter!("elf_notes_indexed_total").increment(done.notes);
-        metrics::counter!("elf_chunks_total").increment(done.chunks);
-        metrics::counter!("elf_chunks_embedded_total").increment(done.embedded);
-        metrics::counter!("elf_chunks_reused_total").increment(done.reused);
-        metrics::counter!("elf_points_written_total").increment(done.points);
+        let report = &mut self.lock().report;
+        report.notes += done.notes;
+        report.bytes += done.bytes;
+        report.chunks += done.chunks;
+        report.embedded += done.embedded;
+        report.tokens += done.tokens;
+        report.reused += done.reused;
+        report.tokens_saved += done.tokens_saved;
+        report.points += done.points;
+        counter!("elf_notes_indexed_total").increment(done.notes);
+        counter!("elf_text_bytes_total").increment(done.bytes);
+        counter!("elf_chunks_total").increment(done.chunks);
+        counter!("elf_chunks_embedded_total").increment(done.embedded);
+        counter!("elf_chunks_reused_total").increment(done.reused);
+        counter!("elf_embedding_tokens_saved_total").increment(done.tokens_saved);
+        counter!("elf_points_written_total").increment(done.points);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Report> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Counts> {
         self.counts.lock().expect("nobody panics while counting")
     }
 }

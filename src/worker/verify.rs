@@ -1,10 +1,13 @@
 //! The daemon's own verify: now and then, mending, and so slowly that nobody notices.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+use metrics::{counter, gauge};
+use serde::Serialize;
+
 use super::Shared;
-use crate::telemetry;
 use crate::verify::{self, Options};
 
 /// How often at most to look whether it is time.
@@ -12,6 +15,45 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// Rests nine times as long as it works: a tenth of one connection.
 const REST: u32 = 9;
+
+/// What a worker's own verify found, and mended.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the counts are those of `verify::Report`")]
+pub struct Verified {
+    /// When it ended.
+    pub at: DateTime<Utc>,
+    pub missing: u64,
+    pub stale: u64,
+    pub orphaned: u64,
+    pub inconsistent: u64,
+    pub repaired: u64,
+}
+
+impl Shared {
+    pub(super) fn verified(&self) -> MutexGuard<'_, Option<Verified>> {
+        self.verified
+            .lock()
+            .expect("nobody panics while holding it")
+    }
+
+    fn publish_drift(&self, report: &verify::Report) {
+        let found = Verified {
+            at: Utc::now(),
+            missing: report.missing,
+            stale: report.stale,
+            orphaned: report.orphaned,
+            inconsistent: report.inconsistent,
+            repaired: report.repaired,
+        };
+        gauge!("elf_drift", "kind" => "missing").set(found.missing as f64);
+        gauge!("elf_drift", "kind" => "stale").set(found.stale as f64);
+        gauge!("elf_drift", "kind" => "orphaned").set(found.orphaned as f64);
+        gauge!("elf_drift", "kind" => "inconsistent").set(found.inconsistent as f64);
+        gauge!("elf_verify_timestamp_seconds").set(found.at.timestamp() as f64);
+        counter!("elf_drift_repaired_total").increment(found.repaired);
+        *self.verified() = Some(found);
+    }
+}
 
 /// Verifies whenever the interval is over. Runs until dropped.
 pub async fn run(shared: Arc<Shared>) {
@@ -48,7 +90,7 @@ async fn verify_if_due(shared: &Shared, interval: Duration) {
     };
     match verify::run(&tools.store, &tools.index, &tools.alias, &options).await {
         Ok(report) => {
-            telemetry::drift(&report);
+            shared.publish_drift(&report);
             let (points, drift) = (report.points, report.drift());
             if drift > 0 {
                 tracing::warn!(

@@ -5,7 +5,7 @@ mod circuit;
 mod clock;
 mod in_flight;
 mod lanes;
-pub mod metrics;
+mod metrics;
 mod rate;
 
 use std::borrow::Cow;
@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use futures::future::join_all;
+use tracing::Instrument;
 
 pub use circuit::{CircuitState, Timing};
 pub use in_flight::Outcome;
@@ -69,6 +70,7 @@ struct Shared {
     rate: Rate,
     in_flight: InFlight,
     clock: Clock,
+    usd_per_token: Option<f64>,
     /// Requests that gave vectors, ever.
     successes: AtomicU64,
 }
@@ -102,6 +104,7 @@ impl Provider {
             rate: Rate::new(settings, clock.clone()),
             in_flight: InFlight::default(),
             clock,
+            usd_per_token: settings.usd_per_million_tokens.map(|usd| usd / 1e6),
             successes: AtomicU64::new(0),
         }))
     }
@@ -286,9 +289,10 @@ impl Shared {
             lane = admitted => lane,
         };
         let sent = self.clock.now();
-        let result = self.embedder.embed(texts).await;
+        let span = tracing::debug_span!("request", texts = texts.len(), tokens);
+        let result = self.embedder.embed(texts).instrument(span).await;
         let now = self.clock.now();
-        metrics::request(&result, now - sent, tokens);
+        metrics::request(&result, now - sent, tokens, self.usd_per_token);
         drop(lane);
         match &result {
             Ok(_) => {
@@ -307,7 +311,7 @@ impl Shared {
         self.rate.wait(PROBE.len()).await;
         let sent = self.clock.now();
         let result = probe(&*self.embedder).await;
-        metrics::request(&result, self.clock.now() - sent, 0);
+        metrics::request(&result, self.clock.now() - sent, 0, None);
         result.map(|_| {
             self.successes.fetch_add(1, Ordering::Relaxed);
         })

@@ -1,0 +1,110 @@
+//! How long an engine takes and how often it fails, whichever it is.
+
+use std::sync::Arc;
+
+use metrics::{counter, histogram};
+use uuid::Uuid;
+
+use super::{
+    Answer, CollectionInfo, CollectionSpec, Filter, Hit, IndexError, Point, Query, StoredPoint,
+    UpsertMode, VectorIndex,
+};
+use crate::telemetry;
+
+/// An engine whose operations are counted and timed.
+pub(super) struct Measured(pub Arc<dyn VectorIndex>);
+
+fn measured<'a, T: Send + 'a>(operation: &'static str, answer: Answer<'a, T>) -> Answer<'a, T> {
+    Box::pin(async move {
+        let span = tracing::debug_span!("index", otel.name = operation, operation);
+        let seconds = histogram!("elf_index_operation_seconds", "operation" => operation);
+        let done = telemetry::timed(span, seconds, answer).await;
+        if let Err(error) = &done {
+            let kind = kind(error);
+            counter!("elf_index_errors_total", "operation" => operation, "kind" => kind)
+                .increment(1);
+        }
+        done
+    })
+}
+
+fn kind(error: &IndexError) -> &'static str {
+    match error {
+        IndexError::Unavailable { .. } => "unavailable",
+        IndexError::NotFound { .. } => "not_found",
+        IndexError::Refused { .. } => "refused",
+    }
+}
+
+impl VectorIndex for Measured {
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn create_collection<'a>(&'a self, name: &'a str, spec: &'a CollectionSpec) -> Answer<'a, ()> {
+        measured("change", self.0.create_collection(name, spec))
+    }
+
+    fn collection<'a>(&'a self, name: &'a str) -> Answer<'a, Option<CollectionInfo>> {
+        measured("describe", self.0.collection(name))
+    }
+
+    fn bulk_load<'a>(&'a self, collection: &'a str, on: bool) -> Answer<'a, ()> {
+        measured("change", self.0.bulk_load(collection, on))
+    }
+
+    fn drop_collection<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        measured("change", self.0.drop_collection(name))
+    }
+
+    fn resolve<'a>(&'a self, alias: &'a str) -> Answer<'a, Option<String>> {
+        measured("describe", self.0.resolve(alias))
+    }
+
+    fn point_alias<'a>(&'a self, alias: &'a str, collection: &'a str) -> Answer<'a, ()> {
+        measured("change", self.0.point_alias(alias, collection))
+    }
+
+    fn upsert<'a>(
+        &'a self,
+        collection: &'a str,
+        points: Vec<Point>,
+        mode: UpsertMode,
+    ) -> Answer<'a, ()> {
+        measured("upsert", self.0.upsert(collection, points, mode))
+    }
+
+    fn delete<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, ()> {
+        measured("delete", self.0.delete(collection, filter))
+    }
+
+    fn count<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, u64> {
+        measured("count", self.0.count(collection, filter))
+    }
+
+    fn points<'a>(
+        &'a self,
+        collection: &'a str,
+        ids: &'a [Uuid],
+        with_vectors: bool,
+    ) -> Answer<'a, Vec<StoredPoint>> {
+        measured("points", self.0.points(collection, ids, with_vectors))
+    }
+
+    fn scroll<'a>(
+        &'a self,
+        collection: &'a str,
+        after: Option<Uuid>,
+        limit: usize,
+        with_vectors: bool,
+    ) -> Answer<'a, Vec<StoredPoint>> {
+        measured(
+            "scroll",
+            self.0.scroll(collection, after, limit, with_vectors),
+        )
+    }
+
+    fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Hit>> {
+        measured("search", self.0.search(collection, query))
+    }
+}

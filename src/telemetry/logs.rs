@@ -1,0 +1,49 @@
+//! Log lines on stderr, and traces where somebody collects them.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+use crate::config::Service;
+
+/// Keeps what logs and traces need; when it is dropped, the last spans are sent.
+#[must_use = "traces end when it is dropped"]
+pub struct Logging {
+    #[cfg(feature = "otlp")]
+    _traces: Option<super::otlp::Traces>,
+}
+
+/// Sends log lines to stderr; `RUST_LOG` wins over the configuration. Sends traces to an
+/// OpenTelemetry collector where `OTEL_EXPORTER_OTLP_ENDPOINT` names one.
+pub fn init_logging(service: &Service) -> Logging {
+    let filter = EnvFilter::try_from_default_env()
+        // The engine in this process warns of its own missing start-up at every start.
+        .or_else(|_| EnvFilter::try_new(format!("qdrant_edge=error,{}", service.log_level)))
+        .unwrap_or_else(|_| EnvFilter::new("info"));
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
+    let lines = if service.log_json {
+        lines.json().boxed()
+    } else {
+        lines.boxed()
+    };
+    let subscriber = tracing_subscriber::registry().with(lines.with_filter(filter));
+    #[cfg(feature = "otlp")]
+    {
+        let (traces, layer) = super::otlp::traces().unzip();
+        // Fails only when somebody, a test for one, has set up logging already.
+        let _ = subscriber.with(layer).try_init();
+        if let Some(traces) = &traces {
+            traces.announce();
+        }
+        Logging { _traces: traces }
+    }
+    #[cfg(not(feature = "otlp"))]
+    {
+        let _ = subscriber.try_init();
+        Logging {}
+    }
+}

@@ -1,0 +1,73 @@
+//! Traces to an OpenTelemetry collector, over OTLP/gRPC. Endpoint, headers and sampling
+//! are configured by the variables of the OpenTelemetry specification
+//! (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>).
+
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_otlp::SpanExporter;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{Layer, layer};
+
+/// Sends what is left when it is dropped.
+pub struct Traces {
+    provider: Result<SdkTracerProvider, String>,
+    endpoint: String,
+}
+
+/// A layer that sends the spans of ELF; `None` where no endpoint is set.
+pub fn traces<S>() -> Option<(Traces, Option<Box<dyn Layer<S> + Send + Sync>>)>
+where
+    S: tracing::Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
+    layer::Identity: Layer<S>,
+{
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let endpoint =
+        set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").or_else(|| set("OTEL_EXPORTER_OTLP_ENDPOINT"))?;
+    let exporter = match SpanExporter::builder().with_tonic().build() {
+        Ok(exporter) => exporter,
+        Err(error) => {
+            let provider = Err(error.to_string());
+            return Some((Traces { provider, endpoint }, None));
+        }
+    };
+    let name = set("OTEL_SERVICE_NAME").unwrap_or_else(|| "elf".into());
+    let resource = Resource::builder().with_service_name(name).build();
+    let provider = SdkTracerProvider::builder()
+        .with_resource(resource)
+        .with_batch_exporter(exporter)
+        .build();
+    let layer = tracing_opentelemetry::layer()
+        .with_tracer(provider.tracer("elf"))
+        // The exporter's own requests are spans of its libraries: they would be exported too.
+        .with_filter(Targets::new().with_target("elf", tracing::Level::DEBUG))
+        .boxed();
+    let provider = Ok(provider);
+    Some((Traces { provider, endpoint }, Some(layer)))
+}
+
+impl Traces {
+    /// Says where they go.
+    pub fn announce(&self) {
+        let endpoint = &self.endpoint;
+        match &self.provider {
+            Ok(_) => tracing::info!(endpoint, "sending traces"),
+            Err(error) => tracing::error!(
+                endpoint,
+                error,
+                "no traces are sent; check OTEL_EXPORTER_OTLP_ENDPOINT"
+            ),
+        }
+    }
+}
+
+impl Drop for Traces {
+    fn drop(&mut self) {
+        if let Ok(provider) = &self.provider
+            && let Err(error) = provider.shutdown()
+        {
+            tracing::debug!(%error, "the last spans were not sent");
+        }
+    }
+}
