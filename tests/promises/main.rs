@@ -5,6 +5,7 @@
 
 mod cli;
 mod crash;
+mod dashboards;
 mod embedding;
 mod readme;
 mod rebuild;
