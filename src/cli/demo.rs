@@ -64,7 +64,7 @@ pub struct Args {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     start_anew(&args).await?;
     let config = configure(&args, MAX_TOKENS)?;
-    telemetry::init_logging(&config.service);
+    let _logging = telemetry::init_logging(&config.service);
     telemetry::init_metrics();
     let store = parts::store(&config).await?;
     store.migrate().await?;

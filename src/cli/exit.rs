@@ -8,6 +8,7 @@ use crate::backfill::TargetError;
 use crate::chunk::{ChunkError, TokenizerError};
 use crate::config::ConfigError;
 use crate::embed::EmbedError;
+use crate::health::Part;
 use crate::index::IndexError;
 use crate::job::JobError;
 use crate::rebuild::RebuildError;
@@ -32,6 +33,26 @@ pub fn code(error: &anyhow::Error) -> u8 {
     } else {
         FAILED
     }
+}
+
+/// What is away, if nothing else is the matter: a later try may work.
+pub fn away(error: &anyhow::Error) -> Option<Part> {
+    error.chain().find_map(|cause| {
+        if let Some(StoreError::Unavailable(_)) = cause.downcast_ref() {
+            return Some(Part::Postgres);
+        }
+        if let Some(IndexError::Unavailable { .. }) = cause.downcast_ref() {
+            return Some(Part::Index);
+        }
+        if let Some(EmbedError::Unavailable { .. }) = cause.downcast_ref() {
+            return Some(Part::Provider);
+        }
+        match cause.downcast_ref() {
+            Some(SetupError::Store(StoreError::Unavailable(_))) => Some(Part::Postgres),
+            Some(SetupError::Index(IndexError::Unavailable { .. })) => Some(Part::Index),
+            _ => None,
+        }
+    })
 }
 
 /// An error that speaks for another one hides it from the chain, so the enums that do

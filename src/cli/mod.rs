@@ -1,12 +1,14 @@
 //! The command line: one file per command.
 
 mod chunk;
+mod completions;
 mod config;
 mod dead;
 mod demo;
 mod enqueue;
 mod exit;
 mod import;
+mod man;
 mod migrate;
 mod output;
 pub mod parts;
@@ -75,6 +77,11 @@ enum Command {
     Search(search::Args),
     /// Import example notes, index, search, edit and delete them
     Demo(demo::Args),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+    /// Write manual pages to a folder
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 /// Runs a command to its end.
@@ -92,9 +99,11 @@ pub fn run(args: Args) -> ExitCode {
 async fn dispatch(args: Args) -> anyhow::Result<()> {
     let out = Output { json: args.json };
     let path = path_or_default(args.config);
-    let load = || {
+    // Held to the end of the command: then the last spans are sent.
+    let mut logging = None;
+    let mut load = || {
         let config = Config::load(&path)?;
-        crate::telemetry::init_logging(&config.service);
+        logging = Some(crate::telemetry::init_logging(&config.service));
         Ok::<Config, ConfigError>(config)
     };
     match args.command {
@@ -111,5 +120,7 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
         Command::Config(command) => config::run(&path, command, out),
         Command::Search(args) => search::run(&load()?, args, out).await,
         Command::Demo(args) => demo::run(args).await,
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     }
 }

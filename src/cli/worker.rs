@@ -1,18 +1,28 @@
 //! `elf worker`
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::output::Output;
-use super::parts;
 use super::progress::Progress;
 use super::signals::stop_on_signals;
+use super::{exit, parts};
+use crate::backoff;
 use crate::config::Config;
 use crate::embed::EmbedError;
-use crate::http;
-use crate::telemetry;
-use crate::worker::{self, Report, Worker};
+use crate::health::Health;
+use crate::http::{self, Admin};
+use crate::observe::Observer;
+use crate::worker::{self, Report, Tools, Worker};
+use crate::{systemd, telemetry};
+
+/// Pauses between two tries to begin while something that is needed is away.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Arguments of `elf worker`.
 #[derive(clap::Args)]
@@ -24,7 +34,83 @@ pub struct Args {
 
 /// Works until stopped by SIGTERM or SIGINT, or with `--once` until nothing is due.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
+    let report = if args.once {
+        drain(config).await?
+    } else {
+        serve(config).await?
+    };
+    out.report(&report, lines)
+}
+
+async fn drain(config: &Config) -> anyhow::Result<Report> {
+    let tools = begin(config).await?;
+    let stop = stop_on_signals("no new claims, work in flight ends")?;
+    let version = &tools.version.name;
+    let counts = tools.store.outbox_counts(Some(version)).await?;
+    let due = (counts.pending + counts.failed) as u64;
+    let worker = Arc::new(Worker::new(tools, &config.worker, &config.outbox));
+    let progress = Progress::start("indexing", {
+        let worker = worker.clone();
+        move || (worker.totals().notes, due)
+    });
+    let drained = worker.drain(stop).await;
+    progress.finish();
+    drained?;
+    Ok(worker.totals())
+}
+
+async fn serve(config: &Config) -> anyhow::Result<Report> {
     let metrics = telemetry::init_metrics();
+    let health = Arc::new(Health::default());
+    let stop = stop_on_signals("no new claims, work in flight ends")?;
+    let admin = metrics
+        .clone()
+        .map(|metrics| Admin::new(&config.service, metrics, health.clone()));
+    if let Some(admin) = &admin {
+        let bind = &config.service.admin_bind;
+        let address = http::serve(bind, admin.clone())
+            .await
+            .with_context(|| format!("failed to bind service.admin_bind {bind}"))?;
+        tracing::info!(%address, "serving the admin page, /metrics, /livez and /readyz");
+    }
+    let Some(tools) = begin_when_possible(config, &health, &stop).await? else {
+        return Ok(Report::default());
+    };
+    let version = tools.version.name.clone();
+    let index = tools.index.describe();
+    let worker = Arc::new(Worker::new(tools.clone(), &config.worker, &config.outbox));
+    let observer = Arc::new(Observer::new(
+        tools,
+        worker.clone(),
+        health.clone(),
+        metrics,
+    ));
+    observer.check().await;
+    if let Some(admin) = &admin {
+        admin.show(observer.clone());
+    }
+    let telling = tokio::spawn({
+        let observer = observer.clone();
+        async move { tokio::join!(observer.run(), systemd::keep_told(&observer, &health)).0 }
+    });
+    let telling = AbortOnDropHandle::new(telling);
+    tracing::info!(version, index, "working");
+    systemd::ready("working");
+    tokio::spawn({
+        let stop = stop.clone();
+        async move {
+            stop.cancelled().await;
+            systemd::stopping();
+        }
+    });
+    worker.run(stop).await;
+    drop(telling);
+    tracing::info!("stopped");
+    Ok(worker.totals())
+}
+
+/// Connects to everything, and makes sure that it belongs together.
+async fn begin(config: &Config) -> anyhow::Result<Tools> {
     let tools = parts::tools(config).await?;
     worker::prepare(&tools.store, &tools.version).await?;
     worker::check(&tools).await?;
@@ -33,44 +119,40 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     if let Err(error @ EmbedError::Config { .. }) = tools.provider.check().await {
         return Err(error).context("failed to start providers.embedding");
     }
-    let stop = stop_on_signals("no new claims, work in flight ends")?;
-    let (store, index) = (tools.store.clone(), tools.index.clone());
-    let (provider, alias) = (tools.provider.clone(), tools.alias.clone());
-    let version = tools.version.name.clone();
-    let worker = Arc::new(Worker::new(tools, &config.worker, &config.outbox));
+    Ok(tools)
+}
 
-    if args.once {
-        let counts = store.outbox_counts(Some(&version)).await?;
-        let due = (counts.pending + counts.failed) as u64;
-        let progress = Progress::start("indexing", {
-            let worker = worker.clone();
-            move || (worker.totals().notes, due)
-        });
-        let drained = worker.drain(stop).await;
-        progress.finish();
-        drained?;
-        return out.report(&worker.totals(), lines);
-    }
-
-    if let Some(metrics) = metrics {
-        let admin = http::Admin {
-            metrics,
-            store,
-            index: index.clone(),
-            alias,
-            provider,
-            worker: worker.clone(),
+/// Waits for a store or a provider that is away. What an operator has to change is an
+/// error at once. `None` when told to stop meanwhile.
+async fn begin_when_possible(
+    config: &Config,
+    health: &Health,
+    stop: &CancellationToken,
+) -> anyhow::Result<Option<Tools>> {
+    for tries in 1.. {
+        let error = tokio::select! {
+            () = stop.cancelled() => return Ok(None),
+            begun = begin(config) => match begun {
+                Ok(tools) => return Ok(Some(tools)),
+                Err(error) => error,
+            },
         };
-        let bind = &config.service.admin_bind;
-        let address = http::serve(bind, admin)
-            .await
-            .with_context(|| format!("failed to bind service.admin_bind {bind}"))?;
-        tracing::info!(%address, "serving /metrics, /livez and /readyz");
+        let Some(part) = exit::away(&error) else {
+            return Err(error);
+        };
+        let reason = format!("{error:#}");
+        if tries == 1 {
+            tracing::warn!(reason, "waiting to begin");
+            systemd::ready(&format!("waiting: {reason}"));
+        }
+        health.set(part, Some(reason));
+        let pause = backoff::delay(tries, FIRST_PAUSE, LONGEST_PAUSE, rand::random());
+        tokio::select! {
+            () = stop.cancelled() => return Ok(None),
+            () = tokio::time::sleep(pause) => {}
+        }
     }
-    tracing::info!(version, index = index.describe(), "working");
-    worker.run(stop).await;
-    tracing::info!("stopped");
-    out.report(&worker.totals(), lines)
+    unreachable!("the loop has no end of its own")
 }
 
 fn lines(report: &Report) -> String {

@@ -51,9 +51,12 @@ impl Config {
 /// `[service]`: the process itself.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Service {
-    /// Where `/metrics`, `/livez` and `/readyz` are served; port 0 takes any
-    /// free one and logs it.
+    /// Where the admin page, `/metrics`, `/livez` and `/readyz` are served; port 0
+    /// takes any free one and logs it.
     pub admin_bind: String,
+    /// Asked of whoever looks at notes on the admin page, or changes anything there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_token: Option<Secret>,
     /// `error`, `warn`, `info`, `debug`, `trace`, or a filter like
     /// `info,elf::worker=debug`. `RUST_LOG` wins.
     pub log_level: String,
@@ -254,6 +257,20 @@ impl serde::Serialize for Secret {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str("***")
     }
+}
+
+/// Whether a `HOST` or `HOST:PORT` is this machine and nobody else's business.
+pub fn is_loopback(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        // An IPv6 address without a port ends in a bracket.
+        Some((name, port)) if !port.ends_with(']') => name,
+        _ => host,
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost")
+        || name
+            .parse()
+            .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
 }
 
 impl Worker {

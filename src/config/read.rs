@@ -10,7 +10,7 @@ use super::section::{self, Known, Section};
 use super::value::Refusal;
 use super::{
     Chunking, Config, ConfigError, Embedding, Outbox, Postgres, Problem, Provider, Providers,
-    Qdrant, Quantization, Service, Storage, Worker,
+    Qdrant, Quantization, Service, Storage, Worker, is_loopback,
 };
 use crate::index::Bm25Options;
 
@@ -84,11 +84,24 @@ pub(super) fn read(
 }
 
 fn service(section: &mut Section<'_, '_>) -> Service {
-    Service {
+    let service = Service {
         admin_bind: section.text("admin_bind", "127.0.0.1:9464", host_and_port),
+        admin_token: section.secret("admin_token", token),
         log_level: section.text("log_level", "info", log_filter),
         log_json: section.flag("log_json", false),
-    }
+    };
+    section.check(
+        &["admin_bind", "admin_token"],
+        service.admin_token.is_some() || is_loopback(&service.admin_bind),
+        || {
+            format!(
+                "{} can be reached from other machines, and the admin page shows notes: set \
+                 admin_token, or bind 127.0.0.1",
+                service.admin_bind
+            )
+        },
+    );
+    service
 }
 
 fn postgres(section: &mut Section<'_, '_>) -> Postgres {
@@ -253,6 +266,14 @@ fn host_and_port(text: &str) -> Result<(), Refusal> {
         .map(|(_, port)| port.parse::<u16>());
     holds(matches!(port, Some(Ok(_))), || {
         format!("must be HOST:PORT with a port up to 65535, not {text:?}")
+    })
+}
+
+/// Says nothing of the token itself.
+fn token(text: &str) -> Result<(), Refusal> {
+    header_value(text)?;
+    holds(text.len() >= 16, || {
+        "must have 16 characters or more, and be hard to guess: openssl rand -hex 32".to_owned()
     })
 }
 

@@ -1,57 +1,61 @@
-//! The admin port: `/metrics`, `/livez`, `/readyz`.
+//! The admin port: the page for people, its JSON, and what monitors ask for.
+
+mod access;
+mod dead;
+mod page;
+mod status;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use crate::telemetry::Metrics;
-use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
-use axum::routing::get;
-use serde::Serialize;
+use axum::middleware::{from_fn_with_state, map_response};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::json;
 use tokio::net::TcpListener;
 
-use crate::embed::provider::Provider;
-use crate::index::VectorIndex;
-use crate::store::Store;
-use crate::worker::Worker;
+use self::access::Access;
+use crate::config::Service;
+use crate::health::Health;
+use crate::observe::Observer;
+use crate::telemetry::Metrics;
 
-/// What the admin port looks at.
+/// What the admin port shows. It is served before the worker can begin, so that somebody
+/// who wonders why it does not can look.
 pub struct Admin {
-    /// Renders the metrics.
-    pub metrics: Metrics,
-    /// Is asked whether it answers.
-    pub store: Store,
-    /// Is asked what the alias points at.
-    pub index: Arc<dyn VectorIndex>,
-    /// The alias that searches go through.
-    pub alias: String,
-    /// Is asked whether it is away.
-    pub provider: Arc<Provider>,
-    /// Is asked whether it has paused.
-    pub worker: Arc<Worker>,
+    metrics: Metrics,
+    health: Arc<Health>,
+    access: Access,
+    observer: OnceLock<Arc<Observer>>,
 }
 
-/// What `/readyz` says of one thing that ELF depends on.
-#[derive(Debug, Serialize)]
-struct Check {
-    name: &'static str,
-    ok: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
+impl Admin {
+    /// The page of a process that is starting.
+    pub fn new(service: &Service, metrics: Metrics, health: Arc<Health>) -> Arc<Self> {
+        Arc::new(Self {
+            metrics,
+            health,
+            access: Access::new(service),
+            observer: OnceLock::new(),
+        })
+    }
+
+    /// The worker has begun: this is what it sees.
+    pub fn show(&self, observer: Arc<Observer>) {
+        // A second worker in one process has no page of its own.
+        let _ = self.observer.set(observer);
+    }
 }
 
-/// Binds the admin port and serves it in the background. Returns the address,
-/// which `service.admin_bind` leaves open when its port is 0.
-pub async fn serve(bind: &str, admin: Admin) -> std::io::Result<SocketAddr> {
+/// Binds `service.admin_bind` and serves it in the background. Returns the address, which
+/// is only known then where the port is 0.
+pub async fn serve(bind: &str, admin: Arc<Admin>) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind(bind).await?;
     let address = listener.local_addr()?;
-    let app = Router::new()
-        .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(render))
-        .with_state(Arc::new(admin));
+    let app = router(admin).into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, app).await {
             tracing::error!(%error, "the admin port is closed");
@@ -60,70 +64,51 @@ pub async fn serve(bind: &str, admin: Admin) -> std::io::Result<SocketAddr> {
     Ok(address)
 }
 
-async fn render(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
-    let outbox = admin.store.outbox_counts(None).await;
-    if let Ok(counts) = outbox {
-        for (state, rows) in [
-            ("pending", counts.pending),
-            ("leased", counts.leased),
-            ("failed", counts.failed),
-            ("dead", counts.dead),
-        ] {
-            metrics::gauge!("elf_outbox_rows", "state" => state).set(rows as f64);
+fn router(admin: Arc<Admin>) -> Router {
+    let api = Router::new()
+        .route("/api/status", get(status::show))
+        .route("/api/dead", get(dead::list))
+        .route("/api/dead/retry", post(dead::retry))
+        .route("/api/dead/discard", post(dead::discard))
+        .layer(from_fn_with_state(admin.clone(), access::guard));
+    page::routes()
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(render))
+        .merge(api)
+        .layer(map_response(page::secure))
+        .with_state(admin)
+}
+
+async fn livez(State(admin): State<Arc<Admin>>) -> Response {
+    match admin.observer.get() {
+        Some(observer) if !observer.is_awake() => {
+            (StatusCode::SERVICE_UNAVAILABLE, "stuck\n").into_response()
         }
-        let oldest = counts.oldest_pending_secs.unwrap_or(0.0);
-        metrics::gauge!("elf_outbox_oldest_pending_seconds").set(oldest);
+        _ => "ok\n".into_response(),
     }
+}
+
+async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
+    let ready = admin.health.problem().is_none();
+    let status = match ready {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let body = json!({ "ready": ready, "checks": admin.health.checks() });
+    (status, Json(body)).into_response()
+}
+
+async fn render(State(admin): State<Arc<Admin>>) -> Response {
     let content_type = "text/plain; version=0.0.4; charset=utf-8";
     (
         [(header::CONTENT_TYPE, content_type)],
         admin.metrics.render(),
     )
+        .into_response()
 }
 
-async fn readyz(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
-    let checks = [
-        check(
-            "postgres",
-            admin.store.ping().await.err().map(|e| e.to_string()),
-        ),
-        check("index", index_problem(&admin).await),
-        check(
-            "provider",
-            admin.provider.state().error().map(|e| e.to_string()),
-        ),
-        check(
-            "worker",
-            admin
-                .worker
-                .outage()
-                .map(|o| format!("{} (since {})", o.reason, o.since)),
-        ),
-    ];
-    let ready = checks.iter().all(|c| c.ok);
-    let status = if ready {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
-    };
-    (
-        status,
-        axum::Json(serde_json::json!({ "ready": ready, "checks": checks })),
-    )
-}
-
-async fn index_problem(admin: &Admin) -> Option<String> {
-    match admin.index.resolve(&admin.alias).await {
-        Ok(Some(_)) => None,
-        Ok(None) => Some(format!("the alias {:?} points at nothing", admin.alias)),
-        Err(error) => Some(error.to_string()),
-    }
-}
-
-fn check(name: &'static str, reason: Option<String>) -> Check {
-    Check {
-        name,
-        ok: reason.is_none(),
-        reason,
-    }
+/// An answer that says what failed.
+fn problem(status: StatusCode, what: impl std::fmt::Display) -> Response {
+    (status, Json(json!({ "error": what.to_string() }))).into_response()
 }

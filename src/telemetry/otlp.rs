@@ -6,9 +6,9 @@ use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
-use tracing_subscriber::{Layer, layer};
 
 /// Sends what is left when it is dropped.
 pub struct Traces {
@@ -16,11 +16,13 @@ pub struct Traces {
     endpoint: String,
 }
 
+/// What sends spans.
+type Sender<S> = Box<dyn Layer<S> + Send + Sync>;
+
 /// A layer that sends the spans of ELF; `None` where no endpoint is set.
-pub fn traces<S>() -> Option<(Traces, Option<Box<dyn Layer<S> + Send + Sync>>)>
+pub fn traces<S>() -> Option<(Traces, Option<Sender<S>>)>
 where
     S: tracing::Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
-    layer::Identity: Layer<S>,
 {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let endpoint =

@@ -70,6 +70,7 @@ struct Shared {
     rate: Rate,
     in_flight: InFlight,
     clock: Clock,
+    model: String,
     usd_per_token: Option<f64>,
     /// Requests that gave vectors, ever.
     successes: AtomicU64,
@@ -104,6 +105,7 @@ impl Provider {
             rate: Rate::new(settings, clock.clone()),
             in_flight: InFlight::default(),
             clock,
+            model: settings.model.clone(),
             usd_per_token: settings.usd_per_million_tokens.map(|usd| usd / 1e6),
             successes: AtomicU64::new(0),
         }))
@@ -160,6 +162,16 @@ impl Provider {
     /// Whether texts are sent, and why not.
     pub fn state(&self) -> CircuitState {
         self.0.circuit.state()
+    }
+
+    /// The model's name, for people.
+    pub fn model(&self) -> &str {
+        &self.0.model
+    }
+
+    /// What a token costs in US dollars, where that is configured.
+    pub fn usd_per_token(&self) -> Option<f64> {
+        self.0.usd_per_token
     }
 
     async fn embed_mine(

@@ -1,0 +1,117 @@
+//! All that the page shows but dead letters, in one answer.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Json;
+use axum::extract::State;
+use chrono::Utc;
+use serde_json::{Value, json};
+
+use super::Admin;
+use crate::embed::provider::{CircuitState, Provider};
+use crate::observe::{Observer, Seen};
+
+/// Says what was seen last; asks nobody.
+pub async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
+    let mut status = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "now": Utc::now(),
+        "can_change": admin.access.can_change(),
+        "ready": admin.health.problem().is_none(),
+        "checks": admin.health.checks(),
+        "engine": null, "embedding_version": null, "alias": null, "holder": null,
+        "started_at": null, "observed_at": null, "outbox": null, "notes": null,
+        "provider": null, "worker": null, "collections": [], "versions": [], "job": null,
+        "drift": null, "history": null,
+    });
+    if let (Some(observer), Value::Object(status)) = (admin.observer.get(), &mut status)
+        && let Value::Object(seen) = of(observer)
+    {
+        status.extend(seen);
+    }
+    Json(status)
+}
+
+fn of(observer: &Observer) -> Value {
+    let tools = observer.tools();
+    let worker = observer.worker();
+    let totals = worker.totals();
+    let Seen {
+        at,
+        outbox,
+        table,
+        notes,
+        collections,
+        versions,
+        job,
+        history,
+        ..
+    } = observer.seen();
+    let versions: Vec<Value> = versions
+        .iter()
+        .map(|known| json!({ "name": known.version.name, "state": known.state, "since": known.state_since }))
+        .collect();
+    json!({
+        "engine": tools.index.describe(),
+        "embedding_version": tools.version.name,
+        "alias": tools.alias,
+        "holder": worker.holder(),
+        "started_at": observer.started_at(),
+        "observed_at": at,
+        "outbox": outbox.map(|outbox| json!({
+            "pending": outbox.pending,
+            "leased": outbox.leased,
+            "failed": outbox.failed,
+            "dead": outbox.dead,
+            "oldest_pending_secs": outbox.oldest_pending_secs,
+            "dead_tuples": table.map(|table| table.dead_tuples),
+            "size_bytes": table.map(|table| table.size_bytes),
+        })),
+        "notes": notes.map(|notes| json!({
+            "live": notes.live, "indexed": notes.indexed, "chunks": notes.chunks,
+        })),
+        "provider": provider(&tools.provider, totals.tokens, totals.tokens_saved),
+        "worker": {
+            "notes": totals.notes,
+            "chunks": totals.chunks,
+            "embedded": totals.embedded,
+            "reused": totals.reused,
+            "points": totals.points,
+            "failed": totals.failed,
+            "dead": totals.dead,
+            "tokens": totals.tokens,
+            "tokens_saved": totals.tokens_saved,
+            "seconds": totals.seconds,
+            "batches_in_flight": worker.in_flight(),
+            "paused": worker.outage(),
+        },
+        "collections": collections,
+        "versions": versions,
+        "job": job,
+        "drift": worker.verified(),
+        "history": history,
+    })
+}
+
+fn provider(provider: &Provider, tokens: u64, tokens_saved: u64) -> Value {
+    let state = provider.state();
+    let (name, probe_in_secs) = match &state {
+        CircuitState::Closed => ("closed", None),
+        CircuitState::Open { probe_at, .. } => {
+            let left = probe_at.saturating_duration_since(Instant::now());
+            ("open", Some(left.as_secs_f64()))
+        }
+        CircuitState::HalfOpen { .. } => ("half_open", None),
+    };
+    let cost = provider.usd_per_token().map(|usd| usd * tokens as f64);
+    json!({
+        "state": name,
+        "reason": state.error().map(|error| error.reason()),
+        "probe_in_secs": probe_in_secs,
+        "model": provider.model(),
+        "tokens": tokens,
+        "tokens_saved": tokens_saved,
+        "cost_usd": cost,
+    })
+}

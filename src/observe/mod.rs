@@ -1,0 +1,376 @@
+//! What a daemon sees of the world around it: whether the stores answer, how long the
+//! backlog is, how far a rebuild has come. The metrics, `/readyz`, the admin page and
+//! systemd's status line are views of it.
+//!
+//! It looks by itself, at its own pace, so that a scrape or a page costs Postgres nothing
+//! and a count that is slow on a large table is made rarely.
+
+mod history;
+mod pace;
+mod speed;
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Utc};
+use metrics::gauge;
+use serde::Serialize;
+
+pub use history::{History, Sample};
+
+use self::pace::Pace;
+use self::speed::Speed;
+use crate::alias::{self, AliasError};
+use crate::embed::EmbedError;
+use crate::health::{Health, Part};
+use crate::store::{
+    Known, NoteCounts, OutboxCounts, OutboxTable, Registered, RunningJob, StoreError,
+};
+use crate::telemetry::Metrics;
+use crate::worker::{self, SetupError, Tools, Worker};
+
+/// How often to look.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// A sample of the history is as long as this many looks.
+const LOOKS_PER_SAMPLE: u32 = 3;
+/// How often at most to count what takes long to count.
+const COUNT_EVERY: Duration = Duration::from_secs(15);
+/// A store that says nothing for this long is away.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Long enough for every wait that a look has to bear.
+const STUCK_AFTER: Duration = Duration::from_secs(60);
+
+/// A daemon's eyes.
+pub struct Observer {
+    tools: Tools,
+    worker: Arc<Worker>,
+    health: Arc<Health>,
+    metrics: Option<Metrics>,
+    started_at: DateTime<Utc>,
+    seen: Mutex<Seen>,
+}
+
+/// What was seen last.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// When Postgres was last read.
+    pub at: Option<DateTime<Utc>>,
+    /// The backlog.
+    pub outbox: Option<OutboxCounts>,
+    /// The outbox as a table.
+    pub table: Option<OutboxTable>,
+    /// Live and indexed notes.
+    pub notes: Option<NoteCounts>,
+    /// Every collection that the database knows.
+    pub collections: Vec<Collection>,
+    /// Every version.
+    pub versions: Vec<Known>,
+    /// The rebuild or reindex that is running.
+    pub job: Option<Job>,
+    /// The last half hour.
+    pub history: History,
+    speed: Speed,
+    looked: Option<Instant>,
+}
+
+/// A collection, as database and engine have it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Collection {
+    /// Its name in the engine.
+    pub name: String,
+    /// The alias it is read through.
+    pub alias: String,
+    /// The version that it holds.
+    pub version: String,
+    /// `active`, `building` or `retired`, relative to its version.
+    pub state: String,
+    /// Whether the alias points at it.
+    pub served: bool,
+    /// Points in it; none when the engine does not know it.
+    pub points: Option<u64>,
+    /// `green`, `yellow`, `grey` or `red`.
+    pub status: Option<String>,
+}
+
+/// A rebuild or reindex, wherever it runs.
+#[derive(Debug, Clone, Serialize)]
+pub struct Job {
+    /// What and how far.
+    #[serde(flatten)]
+    pub running: RunningJob,
+    /// Points or notes a second, over the last minute; none before there are two looks.
+    pub rate_per_sec: Option<f64>,
+    /// Seconds that are left at that rate.
+    pub eta_secs: Option<f64>,
+}
+
+impl Observer {
+    /// Eyes that have not looked yet.
+    pub fn new(
+        tools: Tools,
+        worker: Arc<Worker>,
+        health: Arc<Health>,
+        metrics: Option<Metrics>,
+    ) -> Self {
+        Self {
+            tools,
+            worker,
+            health,
+            metrics,
+            started_at: Utc::now(),
+            seen: Mutex::default(),
+        }
+    }
+
+    /// What it works with.
+    pub fn tools(&self) -> &Tools {
+        &self.tools
+    }
+
+    /// Whose backlog and work it watches.
+    pub fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    /// Since when.
+    pub fn started_at(&self) -> DateTime<Utc> {
+        self.started_at
+    }
+
+    /// What was seen last.
+    pub fn seen(&self) -> Seen {
+        self.lock().clone()
+    }
+
+    /// Whether it still looks; if not, this process hangs.
+    pub fn is_awake(&self) -> bool {
+        let looked = self.lock().looked;
+        looked.is_none_or(|looked| looked.elapsed() < STUCK_AFTER)
+    }
+
+    /// Looks until dropped.
+    pub async fn run(&self) {
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut backlog = Pace::new(LOOK_EVERY);
+        let mut inventory = Pace::new(COUNT_EVERY);
+        for n in (0..LOOKS_PER_SAMPLE).cycle() {
+            ticks.tick().await;
+            self.check().await;
+            backlog.keep(self.count_backlog()).await;
+            inventory.keep(self.take_inventory()).await;
+            if n == 0 {
+                self.sample();
+            }
+            if let Some(metrics) = &self.metrics {
+                metrics.upkeep();
+            }
+            self.lock().looked = Some(Instant::now());
+        }
+    }
+
+    /// Makes every check of `/readyz`.
+    pub async fn check(&self) {
+        let Tools { store, version, .. } = &self.tools;
+        let config = async {
+            worker::kept_in_step(store, &version.name).await?;
+            Ok::<(), SetupError>(store.check_schema().await?)
+        };
+        let alias = alias::astray(store, &*self.tools.index, &self.tools.alias);
+        let (config, alias) = tokio::join!(
+            tokio::time::timeout(PATIENCE, config),
+            tokio::time::timeout(PATIENCE, alias)
+        );
+        self.judge_postgres(
+            config.unwrap_or_else(|_| Err(StoreError::Unavailable(silent("Postgres")).into())),
+        );
+        match alias {
+            Ok(alias) => self.judge_index(alias),
+            Err(_) => self
+                .health
+                .set(Part::Index, Some(silent("the vector engine"))),
+        }
+        let circuit = self.tools.provider.state();
+        let problem = circuit.error().map(EmbedError::to_string);
+        self.health.set(Part::Provider, problem);
+        let outage = self.worker.outage().map(|outage| outage.reason);
+        self.health.set(Part::Worker, outage);
+    }
+
+    fn judge_postgres(&self, found: Result<(), SetupError>) {
+        let health = &self.health;
+        let circuit = self.tools.provider.state();
+        let refused = match circuit.error() {
+            Some(error @ EmbedError::Config { .. }) => Some(error.to_string()),
+            _ => None,
+        };
+        match found {
+            Ok(()) => {
+                health.set(Part::Postgres, None);
+                health.set(Part::Schema, None);
+                health.set(Part::Config, refused);
+            }
+            Err(SetupError::Store(StoreError::Schema(reason))) => {
+                health.set(Part::Postgres, None);
+                health.set(Part::Schema, Some(reason));
+                health.set(Part::Config, refused);
+            }
+            Err(SetupError::Mismatch(reason)) => {
+                health.set(Part::Postgres, None);
+                health.set(Part::Config, Some(reason));
+            }
+            // What it is like inside is not known while it is away.
+            Err(error) => health.set(Part::Postgres, Some(error.to_string())),
+        }
+    }
+
+    fn judge_index(&self, found: Result<Option<String>, AliasError>) {
+        // A store that is away says nothing of the alias: what was known of it stays.
+        let (index, alias) = match found {
+            Ok(None) => (None, Some(None)),
+            Ok(Some(problem)) => {
+                let alias = &self.tools.alias;
+                (None, Some(Some(format!("the alias {alias:?} {problem}"))))
+            }
+            Err(error @ AliasError::Foreign { .. }) => (None, Some(Some(error.to_string()))),
+            Err(AliasError::Index(error)) => (Some(error.to_string()), None),
+            Err(AliasError::Store(_)) => return,
+        };
+        self.health.set(Part::Index, index);
+        if let Some(alias) = alias {
+            self.health.set(Part::Alias, alias);
+        }
+    }
+
+    /// The backlog, dead letters and the running job.
+    async fn count_backlog(&self) {
+        let store = &self.tools.store;
+        let counted = async {
+            let outbox = store.outbox_counts(None).await?;
+            let reasons = store.dead_reasons().await?;
+            let job = store.running_job().await?;
+            Ok::<_, StoreError>((outbox, reasons, job))
+        };
+        // The checks say what is the matter.
+        let Ok((outbox, reasons, job)) = counted.await else {
+            return;
+        };
+        for (state, rows) in [
+            ("pending", outbox.pending),
+            ("leased", outbox.leased),
+            ("failed", outbox.failed),
+            ("dead", outbox.dead),
+        ] {
+            gauge!("elf_outbox_rows", "state" => state).set(rows as f64);
+        }
+        gauge!("elf_outbox_oldest_pending_seconds").set(outbox.oldest_pending_secs.unwrap_or(0.0));
+        for reason in ["text", "provider", "postgres", "index", "unknown"] {
+            let letters = reasons.iter().find(|(name, _)| name == reason);
+            gauge!("elf_dead_letters", "reason" => reason)
+                .set(letters.map_or(0.0, |(_, letters)| *letters as f64));
+        }
+        gauge!("elf_observed_timestamp_seconds").set(Utc::now().timestamp_millis() as f64 / 1e3);
+        let mut seen = self.lock();
+        seen.at = Some(Utc::now());
+        seen.outbox = Some(outbox);
+        seen.job = job.map(|running| seen.speed.of(running, Instant::now()));
+        publish_job(seen.job.as_ref());
+    }
+
+    /// What takes long to count, or seldom changes.
+    async fn take_inventory(&self) {
+        let store = &self.tools.store;
+        let taken = async {
+            let versions = store.versions().await?;
+            let table = store.outbox_table().await?;
+            let notes = store.note_counts(&self.tools.version.name).await?;
+            let collections = store.registered_collections().await?;
+            Ok::<_, StoreError>((versions, table, notes, collections))
+        };
+        let Ok((versions, table, notes, collections)) = taken.await else {
+            return;
+        };
+        gauge!("elf_outbox_dead_tuples").set(table.dead_tuples as f64);
+        gauge!("elf_outbox_size_bytes").set(table.size_bytes as f64);
+        gauge!("elf_notes", "state" => "live").set(notes.live as f64);
+        gauge!("elf_notes", "state" => "indexed").set(notes.indexed as f64);
+        gauge!("elf_coverage_ratio").set(coverage(&notes));
+        gauge!("elf_live_chunks").set(notes.chunks as f64);
+        for state in ["active", "building", "retired"] {
+            let of_it = collections.iter().filter(|c| c.state == state);
+            gauge!("elf_collections", "state" => state).set(of_it.count() as f64);
+        }
+        let collections = self.look_up(collections).await;
+        let served = collections.iter().find(|c| c.served);
+        if let Some(points) = served.and_then(|c| c.points) {
+            gauge!("elf_index_points").set(points as f64);
+        }
+        let mut seen = self.lock();
+        seen.versions = versions;
+        seen.table = Some(table);
+        seen.notes = Some(notes);
+        seen.collections = collections;
+    }
+
+    async fn look_up(&self, registered: Vec<Registered>) -> Vec<Collection> {
+        let index = &self.tools.index;
+        let target = index.resolve(&self.tools.alias).await.unwrap_or_default();
+        let mut collections = Vec::with_capacity(registered.len());
+        for Registered {
+            name,
+            alias,
+            version,
+            state,
+        } in registered
+        {
+            let info = index.collection(&name).await.unwrap_or_default();
+            let (points, status) = info.map(|info| (info.points, info.status)).unzip();
+            collections.push(Collection {
+                served: target.as_ref() == Some(&name),
+                name,
+                alias,
+                version,
+                state,
+                points,
+                status,
+            });
+        }
+        collections
+    }
+
+    fn sample(&self) {
+        let ages = self.worker.take_ages();
+        let notes = self.worker.totals().notes;
+        let mut seen = self.lock();
+        let outbox = seen.outbox.clone();
+        seen.history.push(Utc::now(), outbox.as_ref(), notes, ages);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().expect("nobody panics while looking")
+    }
+}
+
+fn silent(who: &str) -> String {
+    format!("{who} said nothing for {} seconds", PATIENCE.as_secs())
+}
+
+fn coverage(notes: &NoteCounts) -> f64 {
+    match notes.live {
+        0 => 1.0,
+        live => notes.indexed as f64 / live as f64,
+    }
+}
+
+fn publish_job(job: Option<&Job>) {
+    for kind in ["rebuild", "reindex"] {
+        let job = job.filter(|job| job.running.kind == kind);
+        let value = |of: fn(&Job) -> f64| job.map_or(0.0, of);
+        gauge!("elf_job_running", "kind" => kind).set(value(|_| 1.0));
+        gauge!("elf_job_done", "kind" => kind).set(value(|job| job.running.done as f64));
+        gauge!("elf_job_total", "kind" => kind).set(value(|job| job.running.total as f64));
+        gauge!("elf_job_rate_per_second", "kind" => kind)
+            .set(value(|job| job.rate_per_sec.unwrap_or(0.0)));
+        gauge!("elf_job_eta_seconds", "kind" => kind).set(value(|job| job.eta_secs.unwrap_or(0.0)));
+    }
+}

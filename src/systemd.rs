@@ -1,0 +1,70 @@
+//! What systemd is told, where it has started this process with `Type=notify`; elsewhere
+//! nothing happens. See sd_notify(3).
+
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+
+use crate::health::Health;
+use crate::observe::Observer;
+
+/// How often the status line is made anew.
+const STATUS_EVERY: Duration = Duration::from_secs(10);
+
+/// The service runs: `what` it does is its status.
+pub fn ready(what: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(what)]);
+}
+
+/// The service is told to stop.
+pub fn stopping() {
+    tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
+}
+
+/// What the service does, in a line.
+pub fn status(what: &str) {
+    tell(&[NotifyState::Status(what)]);
+}
+
+/// Keeps the status line up to date, and the watchdog quiet as long as the process is
+/// awake. Runs until dropped.
+pub async fn keep_told(observer: &Observer, health: &Health) {
+    let watchdog = sd_notify::watchdog_enabled();
+    // Twice as often as it must be heard.
+    let every = watchdog.map_or(STATUS_EVERY, |timeout| STATUS_EVERY.min(timeout / 2));
+    let mut ticks = tokio::time::interval(every);
+    loop {
+        ticks.tick().await;
+        status(&line(observer, health));
+        if observer.is_awake() {
+            tell(&[NotifyState::Watchdog]);
+        }
+    }
+}
+
+fn line(observer: &Observer, health: &Health) -> String {
+    if let Some(check) = health.problem() {
+        let reason = check.reason.unwrap_or_default();
+        return format!(
+            "not ready since {}: {}: {reason}",
+            check.since.format("%F %T UTC"),
+            check.name.as_str()
+        );
+    }
+    let notes = observer.worker().totals().notes;
+    match observer.seen().outbox {
+        Some(outbox) => format!(
+            "ready: {} pending, {} failed, {} dead; {notes} notes indexed",
+            outbox.pending + outbox.leased,
+            outbox.failed,
+            outbox.dead
+        ),
+        None => "ready".to_owned(),
+    }
+}
+
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!(%error, "systemd does not listen");
+    }
+}
