@@ -6,6 +6,7 @@
 mod admin;
 mod cli;
 mod crash;
+mod dashboards;
 mod deploy;
 mod embedding;
 mod page;
