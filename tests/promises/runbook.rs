@@ -122,6 +122,7 @@ impl Machine {
         let qdrant = Qdrant::start(test).await?;
         let site = Site::empty().await;
         site.use_server(&qdrant.url());
+        site.configure("log_level = \"debug\"", "log_level = \"info\"");
         for (name, script) in [("systemctl", SYSTEMCTL), ("journalctl", JOURNALCTL)] {
             site.write(&format!("bin/{name}"), script);
             let mode = std::fs::Permissions::from_mode(0o755);
