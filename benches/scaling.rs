@@ -49,7 +49,8 @@ const PROVIDERS: [Provider; 2] = [
         latency: Duration::from_millis(200),
         inputs: 32,
         requests_in_flight: 1,
-        notes: 2400,
+        // Many more than the workers lease at once, or some would find nothing left.
+        notes: 9600,
     },
 ];
 
