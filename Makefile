@@ -11,13 +11,14 @@ MODEL = .elf/models/all-MiniLM-L6-v2
 # The server that DATABASE_URL names, else the one of `make setup`.
 WITH_DATABASE = DATABASE_URL="$${DATABASE_URL:-$$(cat .elf/postgres.url)}"
 
-.PHONY: help setup demo test lint bench sqlx stop clean
+.PHONY: help setup demo test lint bench screenshots sqlx stop clean
 
 help:
 	@echo "make demo    import real notes, index them, search them"
 	@echo "make test    run the tests"
 	@echo "make lint    formatting, clippy, documentation, scripts"
 	@echo "make bench   measure, in a release build"
+	@echo "make screenshots  the pictures in docs/screenshots/ anew; takes a Qdrant on the PATH"
 	@echo "make setup   Postgres and a model under .elf/ (the others do it too)"
 	@echo "make sqlx    after a change of a query or a migration: write .sqlx/ anew"
 	@echo "make stop    stop Postgres"
@@ -48,6 +49,9 @@ lint:
 bench: setup
 	@if [ -n "$$QDRANT_URL" ] || command -v qdrant >/dev/null; then features=--no-default-features; fi; \
 	set -x; $(WITH_DATABASE) $(CARGO) bench $$features --bench chunker --bench worker --bench rebuild
+
+screenshots: setup
+	$(WITH_DATABASE) $(CARGO) test --test promises -- --ignored --exact page::screenshots
 
 sqlx:
 	@DATABASE_URL= $(PYTHON) scripts/setup.py

@@ -176,11 +176,10 @@ async fn dead_letters_are_retried_and_discarded_once_that_is_confirmed() {
     browser
         .shows("#verdict-title", "Ready, and nothing waits")
         .await;
-    assert_eq!(count(&mut db, "indexing_outbox").await, 0);
-    assert_eq!(
-        count(&mut db, "note_index_state where indexed_at is not null").await,
-        3
-    );
+    let db = tokio::sync::Mutex::new(db);
+    eventually(async || count(&mut *db.lock().await, "indexing_outbox").await == 0).await;
+    let indexed = "note_index_state where indexed_at is not null";
+    assert_eq!(count(&mut *db.lock().await, indexed).await, 3);
     // Who did it is in the log.
     worker.says("discarded, by the admin page").await;
     worker.says("tried again, by the admin page").await;
@@ -320,6 +319,8 @@ async fn a_running_rebuild_is_shown_until_it_ends() {
     };
     let h = Harness::start_on(&server).await;
     h.stock(30_000).await;
+    // A moment later the server would do it by itself.
+    sqlx::raw_sql("analyze").execute(&h.pool).await.unwrap();
     let site = h.into_site().await;
     let worker = site.worker();
     browser.open(&worker.admin().await).await;
@@ -443,6 +444,7 @@ async fn screenshots() {
     };
     let h = Harness::start_on(&server).await;
     h.stock(120_000).await;
+    sqlx::raw_sql("analyze").execute(&h.pool).await.unwrap();
     let site = h.into_site().await;
     set_token(&site);
     let notes = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/notes");
