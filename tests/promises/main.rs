@@ -3,8 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod admin;
 mod cli;
 mod crash;
+mod dashboards;
+mod deploy;
 mod embedding;
 mod page;
 mod readme;
@@ -12,5 +15,6 @@ mod rebuild;
 mod reindex;
 mod schema;
 mod support;
+mod telemetry;
 mod verify;
 mod worker;

@@ -7,6 +7,7 @@ pub mod embedding_server;
 pub mod harness;
 pub mod hooked;
 pub mod imports;
+pub mod prometheus;
 pub mod proxy;
 pub mod qdrant;
 pub mod site;
