@@ -11,13 +11,14 @@ MODEL = .elf/models/all-MiniLM-L6-v2
 # The server that DATABASE_URL names, else the one of `make setup`.
 WITH_DATABASE = DATABASE_URL="$${DATABASE_URL:-$$(cat .elf/postgres.url)}"
 
-.PHONY: help setup demo test lint bench sqlx stop clean
+.PHONY: help setup demo test lint bench deb sqlx stop clean
 
 help:
-	@echo "make demo    import real notes, index them, search them"
+	@echo "make demo    import real notes, index them, search them; KEEP=1 leaves the worker and its page running"
 	@echo "make test    run the tests"
 	@echo "make lint    formatting, clippy, documentation, scripts"
 	@echo "make bench   measure, in a release build"
+	@echo "make deb     a Debian package of the server build"
 	@echo "make setup   Postgres and a model under .elf/ (the others do it too)"
 	@echo "make sqlx    after a change of a query or a migration: write .sqlx/ anew"
 	@echo "make stop    stop Postgres"
@@ -29,7 +30,7 @@ setup:
 
 demo: setup
 	$(CARGO) build
-	@$(WITH_DATABASE) ELF_DEMO_MODEL=$(MODEL) ELF_DEMO_DIR=.elf/demo $(CARGO) run --quiet -- demo
+	@$(WITH_DATABASE) ELF_DEMO_MODEL=$(MODEL) ELF_DEMO_DIR=.elf/demo $(CARGO) run --quiet -- demo $(if $(KEEP),--keep)
 
 test: setup
 	$(WITH_DATABASE) $(CARGO) test --no-fail-fast
@@ -48,6 +49,9 @@ lint:
 bench: setup
 	@if [ -n "$$QDRANT_URL" ] || command -v qdrant >/dev/null; then features=--no-default-features; fi; \
 	set -x; $(WITH_DATABASE) $(CARGO) bench $$features --bench chunker --bench worker --bench rebuild
+
+deb:
+	@$(PYTHON) scripts/deb.py
 
 sqlx:
 	@DATABASE_URL= $(PYTHON) scripts/setup.py

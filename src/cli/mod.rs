@@ -3,6 +3,7 @@
 mod chunk;
 mod completions;
 mod config;
+mod daemon;
 mod dead;
 mod demo;
 mod enqueue;

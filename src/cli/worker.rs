@@ -7,6 +7,7 @@ use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::daemon::Daemon;
 use super::output::Output;
 use super::progress::Progress;
 use super::signals::stop_on_signals;
@@ -15,10 +16,8 @@ use crate::backoff;
 use crate::config::Config;
 use crate::embed::EmbedError;
 use crate::health::Health;
-use crate::http::{self, Admin};
-use crate::observe::Observer;
+use crate::systemd;
 use crate::worker::{self, Report, Tools, Worker};
-use crate::{systemd, telemetry};
 
 /// Pauses between two tries to begin while something that is needed is away.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -60,43 +59,17 @@ async fn drain(config: &Config) -> anyhow::Result<Report> {
 }
 
 async fn serve(config: &Config) -> anyhow::Result<Report> {
-    let metrics = telemetry::init_metrics();
-    let health = Arc::new(Health::default());
     let stop = stop_on_signals("no new claims, work in flight ends")?;
-    let admin = metrics
-        .clone()
-        .map(|metrics| Admin::new(&config.service, metrics, health.clone()));
-    if let Some(admin) = &admin {
-        let bind = &config.service.admin_bind;
-        let address = http::serve(bind, admin.clone())
-            .await
-            .with_context(|| format!("failed to bind service.admin_bind {bind}"))?;
-        tracing::info!(%address, "serving the admin page, /metrics, /livez and /readyz");
-    }
-    let Some(tools) = begin_when_possible(config, &health, &stop).await? else {
+    let daemon = Daemon::start(&config.service).await?;
+    let Some(tools) = begin_when_possible(config, &daemon.health, &stop).await? else {
         return Ok(Report::default());
     };
-    let version = tools.version.name.clone();
-    let index = tools.index.describe();
+    let (version, index) = (tools.version.name.clone(), tools.index.describe());
     let worker = Arc::new(Worker::new(tools.clone(), &config.worker, &config.outbox));
-    let observer = Arc::new(Observer::new(
-        tools,
-        worker.clone(),
-        health.clone(),
-        metrics,
-    ));
-    observer.check().await;
-    if let Some(admin) = &admin {
-        admin.show(observer.clone());
-    }
-    let telling = tokio::spawn({
-        let observer = observer.clone();
-        async move { tokio::join!(observer.run(), systemd::keep_told(&observer, &health)).0 }
-    });
-    let telling = AbortOnDropHandle::new(telling);
+    let watching = daemon.watch(tools, worker.clone()).await;
     tracing::info!(version, index, "working");
     systemd::ready("working");
-    tokio::spawn({
+    let telling = tokio::spawn({
         let stop = stop.clone();
         async move {
             stop.cancelled().await;
@@ -104,7 +77,7 @@ async fn serve(config: &Config) -> anyhow::Result<Report> {
         }
     });
     worker.run(stop).await;
-    drop(telling);
+    drop((watching, AbortOnDropHandle::new(telling)));
     tracing::info!("stopped");
     Ok(worker.totals())
 }

@@ -45,7 +45,7 @@ pub struct Observer {
     tools: Tools,
     worker: Arc<Worker>,
     health: Arc<Health>,
-    metrics: Option<Metrics>,
+    metrics: Metrics,
     started_at: DateTime<Utc>,
     seen: Mutex<Seen>,
 }
@@ -106,12 +106,7 @@ pub struct Job {
 
 impl Observer {
     /// Eyes that have not looked yet.
-    pub fn new(
-        tools: Tools,
-        worker: Arc<Worker>,
-        health: Arc<Health>,
-        metrics: Option<Metrics>,
-    ) -> Self {
+    pub fn new(tools: Tools, worker: Arc<Worker>, health: Arc<Health>, metrics: Metrics) -> Self {
         Self {
             tools,
             worker,
@@ -162,9 +157,7 @@ impl Observer {
             if n == 0 {
                 self.sample();
             }
-            if let Some(metrics) = &self.metrics {
-                metrics.upkeep();
-            }
+            self.metrics.upkeep();
             self.lock().looked = Some(Instant::now());
         }
     }

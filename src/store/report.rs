@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, measured};
 
 /// Outbox rows by what they wait for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -68,34 +68,47 @@ pub struct OutboxTable {
 impl Store {
     /// Counts the outbox rows of a version, or of all.
     pub async fn outbox_counts(&self, version: Option<&str>) -> Result<OutboxCounts, StoreError> {
-        let counts = sqlx::query_file_as!(OutboxCounts, "sql/queries/outbox_status.sql", version)
-            .fetch_one(&self.pool)
-            .await?;
-        Ok(counts)
+        let work = async {
+            let counts =
+                sqlx::query_file_as!(OutboxCounts, "sql/queries/outbox_status.sql", version)
+                    .fetch_one(&self.pool)
+                    .await?;
+            Ok(counts)
+        };
+        measured("observe", work).await
     }
 
     /// What the outbox takes in Postgres.
     pub async fn outbox_table(&self) -> Result<OutboxTable, StoreError> {
-        let table = sqlx::query_file_as!(OutboxTable, "sql/queries/outbox_table.sql")
-            .fetch_one(&self.pool)
-            .await?;
-        Ok(table)
+        let work = async {
+            let table = sqlx::query_file_as!(OutboxTable, "sql/queries/outbox_table.sql")
+                .fetch_one(&self.pool)
+                .await?;
+            Ok(table)
+        };
+        measured("observe", work).await
     }
 
     /// Counts dead letters by what rejected them.
     pub async fn dead_reasons(&self) -> Result<Vec<(String, i64)>, StoreError> {
-        let rows = sqlx::query_file!("sql/queries/dead_reasons.sql")
-            .fetch_all(&self.pool)
-            .await?;
-        Ok(rows.into_iter().map(|r| (r.reason, r.letters)).collect())
+        let work = async {
+            let rows = sqlx::query_file!("sql/queries/dead_reasons.sql")
+                .fetch_all(&self.pool)
+                .await?;
+            Ok(rows.into_iter().map(|r| (r.reason, r.letters)).collect())
+        };
+        measured("observe", work).await
     }
 
     /// Counts live notes and their chunks.
     pub async fn note_counts(&self, version: &str) -> Result<NoteCounts, StoreError> {
-        let counts = sqlx::query_file_as!(NoteCounts, "sql/queries/note_status.sql", version)
-            .fetch_one(&self.pool)
-            .await?;
-        Ok(counts)
+        let work = async {
+            let counts = sqlx::query_file_as!(NoteCounts, "sql/queries/note_status.sql", version)
+                .fetch_one(&self.pool)
+                .await?;
+            Ok(counts)
+        };
+        measured("observe", work).await
     }
 
     /// The latest dead letters, `limit` at most.

@@ -54,6 +54,25 @@ pub struct Report {
     pub seconds: f64,
 }
 
+impl Report {
+    /// What was done since `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            notes: self.notes - before.notes,
+            bytes: self.bytes - before.bytes,
+            chunks: self.chunks - before.chunks,
+            embedded: self.embedded - before.embedded,
+            tokens: self.tokens - before.tokens,
+            reused: self.reused - before.reused,
+            tokens_saved: self.tokens_saved - before.tokens_saved,
+            points: self.points - before.points,
+            failed: self.failed - before.failed,
+            dead: self.dead - before.dead,
+            seconds: self.seconds - before.seconds,
+        }
+    }
+}
+
 impl Default for Totals {
     fn default() -> Self {
         Self {

@@ -3,14 +3,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod admin;
 mod cli;
 mod crash;
 mod dashboards;
+mod deploy;
 mod embedding;
+mod page;
 mod readme;
 mod rebuild;
 mod reindex;
 mod schema;
 mod support;
+mod telemetry;
 mod verify;
 mod worker;

@@ -1,7 +1,7 @@
 // Asks the worker every two seconds how it is, and shows the answer.
 
 import { deadLetters } from "./dead.js";
-import { bytes, chart, count, counted, digits, duration, el, lasting, moment, setClock, setText, tick } from "./view.js";
+import { bytes, chart, count, counted, digits, duration, el, lasting, moment, now, setClock, setText, tick } from "./view.js";
 
 const EVERY_MS = 2000, LONGEST_WAIT_MS = 30_000, TIMEOUT_MS = 10_000;
 const TOKEN = "elf-admin-token";
@@ -61,7 +61,7 @@ async function look() {
     setClock(status.now);
     // Which letters they are is asked when their number has changed, and now and then.
     const waiting = status.outbox?.dead;
-    if (waiting != null && (waiting !== dead.total() || (waiting > 0 && looks % 5 === 0))) await dead.load(status.can_change);
+    if (waiting != null && (waiting !== dead.total() || (waiting > 0 && looks % 5 === 0))) await dead.look(status.can_change);
     looks += 1;
     [trouble, failures] = [null, 0];
     askForToken(false);
@@ -103,10 +103,12 @@ function judge(s) {
   // While a check fails, changes wait for that.
   const late = oldest > LATE_SECS && failing.length === 0;
   if (late) {
-    const before = s.history.samples.at(-120)?.pending ?? s.history.samples[0]?.pending ?? 0;
-    const grows = waitingOf(s) > before;
+    // Ten minutes back, or as far as the history goes.
+    const samples = samplesOf(s);
+    const before = samples[Math.max(0, samples.length - 120)];
+    const grows = before && waitingOf(s) > before.pending;
     const what = grows
-      ? `The backlog grows: ${count(before)} changes waited before, ${count(waitingOf(s))} wait now.`
+      ? `The backlog grows: from ${count(before.pending)} to ${counted(waitingOf(s), "change")} in ${duration(Math.round((now() - Date.parse(before.at)) / 60000) * 60)}.`
       : `Changes are late: the oldest waits for ${duration(oldest)}.`;
     todo.push({ what, section: grows ? "backlog-growing" : "slow-freshness" });
   }
@@ -130,6 +132,8 @@ function judge(s) {
 }
 
 const waitingOf = ({ outbox: o }) => (o ? o.pending + o.leased + o.failed : null);
+// A worker that waits for Postgres to begin has none of this yet.
+const samplesOf = ({ history: h }) => h?.samples ?? [];
 const driftOf = ({ drift: d }) => (d ? d.missing + d.stale + d.orphaned + d.inconsistent : 0);
 const oldestOf = (checks) => checks.map(({ since }) => since).sort()[0];
 
@@ -209,8 +213,8 @@ const share = (part, whole) => (whole > 0 ? ` (${Math.floor((1000 * part) / whol
 function drawFacts(s) {
   const { outbox: o, notes: n, provider: p, worker: w, job: j, drift: d } = s;
   const unknown = "not known";
-  setText($("alias"), s.alias);
-  setText($("build"), `${s.version} · ${s.engine}`);
+  setText($("alias"), s.alias ?? "");
+  setText($("build"), [s.version, s.engine].filter(Boolean).join(" · "));
 
   const waiting = waitingOf(s);
   fill("key.oldest", o == null ? unknown : o.oldest_pending_secs == null ? "none" : duration(o.oldest_pending_secs));
@@ -227,22 +231,24 @@ function drawFacts(s) {
   fill("notes.chunks", big(n?.chunks));
 
   const circuit = { closed: "Closed: requests go out", open: "Open: nothing is sent", half_open: "Half open: one probe is out" };
-  setText($("circuit"), circuit[p.state] ?? p.state);
-  $("circuit").dataset.state = p.state === "closed" ? "good" : p.state === "open" ? "bad" : "warn";
-  document.querySelector("[data-row='provider.reason']").hidden = p.reason == null;
-  document.querySelector("[data-row='provider.probe']").hidden = p.probe_in_secs == null;
-  fill("provider.reason", p.reason ?? "");
-  fill("provider.probe", `in ${duration(p.probe_in_secs)}`);
-  fill("provider.model", p.model);
-  fill("provider.tokens", { text: `${count(p.tokens)} tokens`, title: digits(p.tokens) });
-  fill("provider.saved", { text: `${count(p.tokens_saved)} tokens${share(p.tokens_saved, p.tokens + p.tokens_saved)}`, title: digits(p.tokens_saved) });
-  fill("provider.cost", p.cost_usd == null
+  setText($("circuit"), p ? (circuit[p.state] ?? p.state) : "Not asked yet");
+  $("circuit").dataset.state = { closed: "good", open: "bad" }[p?.state] ?? "warn";
+  document.querySelector("[data-row='provider.reason']").hidden = p?.reason == null;
+  document.querySelector("[data-row='provider.probe']").hidden = p?.probe_in_secs == null;
+  fill("provider.reason", p?.reason ?? "");
+  fill("provider.probe", `in ${duration(p?.probe_in_secs)}`);
+  fill("provider.model", p?.model ?? unknown);
+  fill("provider.tokens", p ? { text: counted(p.tokens, "token"), title: digits(p.tokens) } : unknown);
+  fill("provider.saved", p
+    ? { text: counted(p.tokens_saved, "token") + share(p.tokens_saved, p.tokens + p.tokens_saved), title: digits(p.tokens_saved) }
+    : unknown);
+  fill("provider.cost", p?.cost_usd == null
     ? { text: "no price set", title: "providers.embedding.usd_per_million_tokens" }
     : `about ${p.cost_usd.toLocaleString("en", { maximumSignificantDigits: 3 })} US dollars`);
 
   const served = s.collections.find((collection) => collection.served);
-  fill("index.alias", `${s.alias} → ${served ? served.name : "nothing"}`);
-  fill("index.engine", s.engine);
+  fill("index.alias", s.alias ? `${s.alias} → ${served ? served.name : "nothing"}` : unknown);
+  fill("index.engine", s.engine ?? unknown);
 
   $("job").hidden = !j;
   if (j) {
@@ -265,12 +271,13 @@ function drawFacts(s) {
     for (const name of ["missing", "stale", "orphaned", "inconsistent", "repaired"]) fill(`drift.${name}`, big(d[name]));
   }
 
-  fill("worker.holder", s.holder);
-  fill("worker.started", { since: s.started_at });
-  fill("worker.batches", w.paused ? `paused: ${w.paused.reason}` : big(w.batches_in_flight));
-  for (const name of ["notes", "failed", "dead", "chunks", "points"]) fill(`worker.${name}`, big(w[name]));
-  fill("worker.embedded", { text: count(w.embedded) + share(w.embedded, w.chunks), title: digits(w.embedded) });
-  fill("worker.reused", { text: count(w.reused) + share(w.reused, w.chunks), title: digits(w.reused) });
+  fill("worker.holder", s.holder ?? unknown);
+  fill("worker.started", s.started_at ? { since: s.started_at } : "not yet");
+  fill("worker.batches", w?.paused ? `paused: ${w.paused.reason}` : big(w?.batches_in_flight));
+  for (const name of ["notes", "failed", "dead", "chunks", "points"]) fill(`worker.${name}`, big(w?.[name]));
+  for (const name of ["embedded", "reused"]) {
+    fill(`worker.${name}`, w ? { text: count(w[name]) + share(w[name], w.chunks), title: digits(w[name]) } : unknown);
+  }
 }
 
 const state = (name, words) => el("span", { class: "state", "data-state": name }, words);
@@ -300,7 +307,7 @@ function rows(id, items, cells) {
 }
 
 function drawCharts(s) {
-  const { samples } = s.history;
+  const samples = samplesOf(s);
   const of = (name) => samples.map((sample) => [Date.parse(sample.at), sample[name]]);
   const last = samples.at(-1);
   const median = samples.findLast(({ fresh_p50 }) => fresh_p50 != null)?.fresh_p50;

@@ -32,6 +32,15 @@ export function deadLetters(api, changed) {
     draw();
   }
 
+  /** Loads them; when only they cannot be had, the rest of the page goes on. */
+  async function look(mayChange) {
+    try {
+      await load(mayChange);
+    } catch (error) {
+      setText($("dead-help"), `They cannot be read now: ${error.message}`);
+    }
+  }
+
   function draw() {
     const visible = items.slice(0, whole ? AT_MOST : AT_FIRST);
     const wanted = new Set(visible.map((letter) => letter.outbox_id));
@@ -108,6 +117,7 @@ export function deadLetters(api, changed) {
     text: "Its row in the outbox is deleted. The note stays in Postgres, but this change of it is not indexed until the note changes again.",
     what: quote(letter),
     yes: "Discard",
+    grave: true,
     act: async () => {
       const { discarded } = await api("dead/discard", { ids: [letter.outbox_id] });
       return discarded === 0 ? GONE : "Discarded: the row is deleted.";
@@ -126,7 +136,7 @@ export function deadLetters(api, changed) {
   const quote = (letter) => `${letter.note_id}\n${shorten(letter.text_preview ?? "The note is gone.", 160)}`;
 
   /** Says what will happen, and does it when that is confirmed. */
-  function confirm({ title, text, what, yes, act }) {
+  function confirm({ title, text, what, yes, grave, act }) {
     const dialog = $("confirm"), opener = document.activeElement;
     setText($("confirm-title"), title);
     setText($("confirm-text"), text);
@@ -134,6 +144,7 @@ export function deadLetters(api, changed) {
     setText($("confirm-yes"), yes);
     setText($("confirm-error"), "");
     $("confirm-yes").disabled = false;
+    $("confirm-yes").className = grave ? "grave" : "primary";
     $("confirm-yes").onclick = async () => {
       $("confirm-yes").disabled = true;
       try {
@@ -145,8 +156,7 @@ export function deadLetters(api, changed) {
         $("confirm-yes").disabled = false;
         return;
       }
-      // The list may be out of reach now; the next look shows it then.
-      await load(canChange).catch(() => {});
+      await look(canChange);
       changed();
       (opener.isConnected && !opener.hidden ? opener : $("dead-title")).focus();
     };
@@ -163,7 +173,7 @@ export function deadLetters(api, changed) {
     $("letters").children[AT_FIRST]?.querySelector("button")?.focus();
   });
 
-  return { load, total: () => total };
+  return { look, total: () => total };
 }
 
 const shorten = (text, length) => (text.length > length ? `${text.slice(0, length).trimEnd()}…` : text);

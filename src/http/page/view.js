@@ -87,7 +87,7 @@ export function setText(element, text) {
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 118, LEFT = 46, RIGHT = 8, TOP = 8, BOTTOM = 18;
 // The last tops of an axis of time are as round as their halves.
-const TIME_TOPS = [60, 120, 240, 600, 1200, 3600, 7200, 14400, 43200, 86400, 172800];
+const TIME_TOPS = [60, 120, 240, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400, 172800];
 
 function svg(name, attributes, text) {
   const element = document.createElementNS(SVG, name);

@@ -1,6 +1,7 @@
 //! What the tests share.
 
 pub mod application;
+pub mod browser;
 pub mod database;
 pub mod embedding_server;
 pub mod harness;

@@ -9,6 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use uuid::Uuid;
 
 use super::DEADLINE;
 use super::database::TestDatabase;
@@ -65,7 +66,14 @@ impl Done {
 pub fn elf(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_elf"));
     command.current_dir(folder).kill_on_drop(true);
-    for name in ["ELF_CONFIG", "DATABASE_URL", "RUST_LOG", "NO_COLOR"] {
+    for name in [
+        "ELF_CONFIG",
+        "DATABASE_URL",
+        "RUST_LOG",
+        "NO_COLOR",
+        "NOTIFY_SOCKET",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+    ] {
         command.env_remove(name);
     }
     command
@@ -172,11 +180,30 @@ impl Site {
         self.begin(&["worker", "--json"])
     }
 
+    /// Starts `elf worker` with variables in its environment.
+    pub fn worker_with(&self, variables: &[(&str, &str)]) -> Running {
+        let mut command = elf(self.folder.path());
+        command.arg("worker").envs(variables.iter().copied());
+        Running::start(command)
+    }
+
     /// Starts `elf`.
     pub fn begin(&self, args: &[&str]) -> Running {
         let mut command = elf(self.folder.path());
         command.args(args);
         Running::start(command)
+    }
+
+    /// Writes a note and gives its id.
+    pub async fn note(&self, text: &str) -> Uuid {
+        sqlx::query_scalar(
+            "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+             values ('t', 'p', 'a', 's', 'n', $1) returning note_id",
+        )
+        .bind(text)
+        .fetch_one(&mut self.connect().await)
+        .await
+        .unwrap()
     }
 
     /// Connects to the database as an application does.

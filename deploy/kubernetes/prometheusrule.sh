@@ -1,0 +1,18 @@
+#!/bin/sh
+# Prints the rules of deploy/prometheus as a PrometheusRule for the Prometheus operator,
+# which wants them inside of an object; kustomize cannot put them there.
+#
+#     deploy/kubernetes/prometheusrule.sh | kubectl apply --namespace elf -f -
+set -eu
+cd "$(dirname "$0")/../prometheus/rules"
+cat <<'EOF'
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: elf
+  labels:
+    app.kubernetes.io/name: elf
+spec:
+  groups:
+EOF
+sed -e '/^groups:/d' -e 's/^/  /' ./*.yml

@@ -1,0 +1,495 @@
+//! The admin port: readiness, its JSON, and who may do what.
+
+use reqwest::{Client, Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::net::UnixDatagram;
+
+use crate::support::embedding_server::Behaviour;
+use crate::support::eventually;
+use crate::support::proxy::Proxy;
+use crate::support::site::{Running, Site};
+
+const TOKEN: &str = "a-token-for-the-tests";
+
+/// An admin port, and what somebody who asks it gets.
+struct Admin {
+    url: String,
+    token: Option<&'static str>,
+}
+
+impl Admin {
+    async fn of(worker: &Running) -> Self {
+        Self {
+            url: worker.admin().await,
+            token: None,
+        }
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
+        let url = format!("{}{path}", self.url);
+        let mut request = Client::new().request(method, url);
+        if let Some(token) = self.token {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let answer = request.send().await.unwrap();
+        let status = answer.status();
+        (status, answer.json().await.unwrap_or_default())
+    }
+
+    async fn get(&self, path: &str) -> (StatusCode, Value) {
+        self.ask(Method::GET, path, None).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> (StatusCode, Value) {
+        self.ask(Method::POST, path, Some(body)).await
+    }
+
+    /// The check of that name, and whether all of them hold.
+    async fn check(&self, name: &str) -> (bool, Value) {
+        let (status, body) = self.get("/readyz").await;
+        assert_eq!(body["ready"], status == StatusCode::OK, "{body}");
+        let checks = body["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["name"] == name).unwrap();
+        (status == StatusCode::OK, check.clone())
+    }
+
+    /// Waits until the check of that name fails, and gives it.
+    async fn fails(&self, name: &str) -> Value {
+        eventually(async || self.check(name).await.1["ok"] == false).await;
+        self.check(name).await.1
+    }
+
+    async fn is_ready(&self) {
+        eventually(async || self.get("/readyz").await.0 == StatusCode::OK).await;
+    }
+}
+
+/// A site whose Postgres is behind a line that can be cut.
+async fn behind_a_line() -> (Site, Proxy) {
+    let site = Site::start().await;
+    let (host, port) = site.database.server();
+    let line = Proxy::to(host, port).await;
+    let (direct, through) = (site.database.url(), site.database.url_through(line.port()));
+    site.configure(&direct, &through);
+    (site, line)
+}
+
+fn with_token(site: &Site) {
+    let key = format!("[service]\nadmin_token = \"{TOKEN}\"");
+    site.configure("[service]", &key);
+}
+
+/// A site with a token and a worker that has given one note up.
+async fn with_a_dead_letter(text: &str) -> (Site, Running, Admin) {
+    let site = Site::start().await;
+    with_token(&site);
+    site.provider.poison("poison", Behaviour::Status(400));
+    site.note(text).await;
+    let worker = site.worker();
+    let mut admin = Admin::of(&worker).await;
+    admin.token = Some(TOKEN);
+    worker.says("gave a note up").await;
+    (site, worker, admin)
+}
+
+#[tokio::test]
+async fn a_worker_waits_for_a_postgres_that_is_away_when_it_starts() {
+    let (site, line) = behind_a_line().await;
+    line.cut();
+    let worker = site.worker();
+    let admin = Admin::of(&worker).await;
+    worker.says("waiting to begin").await;
+    let check = admin.fails("postgres").await;
+    let reason = check["reason"].as_str().unwrap();
+    assert!(reason.contains("storage.postgres.dsn"), "{reason}");
+    let (status, body) = admin.get("/api/dead").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{body}");
+    assert_eq!(admin.get("/api/status").await.1["worker"], Value::Null);
+
+    line.mend();
+    worker.says("working").await;
+    admin.is_ready().await;
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn a_worker_waits_for_a_provider_that_is_away_when_it_starts() {
+    let site = Site::start().await;
+    site.provider.always(Behaviour::Status(503));
+    let worker = site.worker();
+    let admin = Admin::of(&worker).await;
+    worker.says("waiting to begin").await;
+    let check = admin.fails("provider").await;
+    assert!(check["reason"].as_str().unwrap().contains("503"), "{check}");
+    site.provider.heal();
+    worker.says("working").await;
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn a_worker_waits_for_a_qdrant_that_is_away_when_it_starts_and_stops_when_told() {
+    let site = Site::start().await;
+    // Nobody listens on a port that was just given back.
+    let port = Proxy::to("127.0.0.1", 1).await.port();
+    site.use_server(&format!("http://127.0.0.1:{port}"));
+    let worker = site.worker();
+    let admin = Admin::of(&worker).await;
+    worker.says("waiting to begin").await;
+    admin.fails("index").await;
+    worker.stop().await.exits(0);
+    // `--once` is for scripts, which want to know.
+    site.elf(&["worker", "--once"]).await.exits(1);
+}
+
+#[tokio::test]
+async fn readyz_says_what_fails_and_since_when() {
+    let (site, line) = behind_a_line().await;
+    let worker = site.worker();
+    worker.says("working").await;
+    let admin = Admin::of(&worker).await;
+    admin.is_ready().await;
+
+    line.cut();
+    let first = admin.fails("postgres").await;
+    admin.fails("worker").await;
+    let again = admin.fails("postgres").await;
+    assert_eq!(first["since"], again["since"]);
+    let (_, alias) = admin.check("alias").await;
+    assert_eq!(alias["ok"], true, "nothing is known to be wrong with it");
+    line.mend();
+    admin.is_ready().await;
+    let (_, mended) = admin.check("postgres").await;
+    assert!(mended["since"].as_str() > first["since"].as_str());
+    assert_eq!(mended.get("reason"), None);
+
+    let mut db = site.connect().await;
+    sqlx::query("insert into elf_migrations (version, description, success, checksum, execution_time) values (9999, 'later', true, '', 0)")
+        .execute(&mut db)
+        .await
+        .unwrap();
+    let schema = admin.fails("schema").await;
+    assert!(schema["reason"].as_str().unwrap().contains("upgrade elf"));
+    sqlx::query("delete from elf_migrations where version = 9999")
+        .execute(&mut db)
+        .await
+        .unwrap();
+    admin.is_ready().await;
+
+    site.provider.always(Behaviour::Status(401));
+    site.note("nobody lets it in").await;
+    admin.fails("config").await;
+    admin.fails("provider").await;
+    assert_eq!(admin.check("postgres").await.1["ok"], true);
+    worker.kill().await;
+}
+
+#[tokio::test]
+async fn readyz_says_where_the_alias_points() {
+    let site = Site::start().await;
+    let server = crate::support::qdrant::Qdrant::start("readyz_says_where_the_alias_points").await;
+    let Some(server) = server else { return };
+    site.use_server(&server.url());
+    let worker = site.worker();
+    worker.says("working").await;
+    let admin = Admin::of(&worker).await;
+    admin.is_ready().await;
+    let collection = format!("{}/collections/notes__1", server.rest());
+    let dropped = Client::new().delete(collection).send().await.unwrap();
+    assert!(dropped.status().is_success());
+    let alias = admin.fails("alias").await;
+    assert!(
+        alias["reason"]
+            .as_str()
+            .unwrap()
+            .contains("points at nothing"),
+        "{alias}"
+    );
+    assert_eq!(admin.check("index").await.1["ok"], true);
+    worker.kill().await;
+}
+
+#[tokio::test]
+async fn the_status_tells_what_a_page_shows() {
+    let (site, worker, admin) = with_a_dead_letter("poison for one").await;
+    site.note("and a good one").await;
+    eventually(async || {
+        let (_, status) = admin.get("/api/status").await;
+        status["worker"]["points"] == 1
+            && status["outbox"]["dead"] == 1
+            && status["notes"]["live"].is_number()
+    })
+    .await;
+    let (_, status) = admin.get("/api/status").await;
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["alias"], "notes");
+    assert_eq!(status["can_change"], true);
+    assert_eq!(status["provider"]["state"], "closed");
+    assert_eq!(status["collections"][0]["name"], "notes__1");
+    assert_eq!(status["collections"][0]["served"], true);
+    assert_eq!(status["versions"][0]["state"], "active");
+    assert_eq!(status["worker"]["dead"], 1);
+    assert_eq!(status["job"], Value::Null);
+    assert!(status["outbox"]["size_bytes"].as_u64().unwrap() > 0);
+    assert!(status["history"]["interval_secs"].as_u64().unwrap() > 0);
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn the_status_follows_a_rebuild_in_another_process() {
+    let site = Site::start().await;
+    let worker = site.worker();
+    worker.says("working").await;
+    let admin = Admin::of(&worker).await;
+    let mut db = site.connect().await;
+    let lives = |lease: &str| {
+        format!(
+            "insert into index_job (kind, subject, holder, lease_until, done, total)
+             values ('rebuild', 'notes', 'elsewhere:1', now() + interval '{lease}', 250, 1000)"
+        )
+    };
+    sqlx::query(sqlx::AssertSqlSafe(lives("1 hour")))
+        .execute(&mut db)
+        .await
+        .unwrap();
+    eventually(async || {
+        let (_, status) = admin.get("/api/status").await;
+        let job = &status["job"];
+        job["holder"] == "elsewhere:1" && job["total"] == 1000 && job["rate_per_sec"] == 0.0
+    })
+    .await;
+    let metrics = reqwest::get(format!("{}/metrics", admin.url))
+        .await
+        .unwrap();
+    let metrics = metrics.text().await.unwrap();
+    for line in [
+        "elf_job_running{kind=\"rebuild\"} 1",
+        "elf_job_done{kind=\"rebuild\"} 250",
+        "elf_job_running{kind=\"reindex\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+    sqlx::query("delete from index_job")
+        .execute(&mut db)
+        .await
+        .unwrap();
+    eventually(async || admin.get("/api/status").await.1["job"].is_null()).await;
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn dead_letters_are_shown_retried_and_discarded() {
+    let (site, worker, admin) = with_a_dead_letter("poison <b>bold</b>").await;
+    let (status, body) = admin.get("/api/dead").await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    assert_eq!(body["total"], 1);
+    let letter = &body["items"][0];
+    assert_eq!(letter["reason"], "provider");
+    assert_eq!(letter["text_preview"], "poison <b>bold</b>");
+    assert_eq!(letter["attempts"], 3);
+    let id = letter["outbox_id"].clone();
+
+    // Still poison: it dies again, and a new attempt was made.
+    let (_, retried) = admin.post("/api/dead/retry", json!({ "ids": [id] })).await;
+    assert_eq!(retried, json!({ "retried": 1 }));
+    worker.says("are tried again, by the admin page").await;
+    eventually(async || admin.get("/api/dead").await.1["total"] == 1).await;
+    site.provider.heal();
+    site.provider.poison("nothing", Behaviour::Embed);
+    let (_, retried) = admin.post("/api/dead/retry", json!({ "all": true })).await;
+    assert_eq!(retried, json!({ "retried": 1 }));
+    eventually(async || admin.get("/api/status").await.1["worker"]["points"] != 0).await;
+
+    site.provider.poison("arsenic", Behaviour::Status(400));
+    let note = site.note("arsenic").await;
+    eventually(async || admin.get("/api/dead").await.1["total"] == 1).await;
+    let (_, body) = admin.get("/api/dead").await;
+    let id = body["items"][0]["outbox_id"].clone();
+    let (_, discarded) = admin
+        .post("/api/dead/discard", json!({ "ids": [id] }))
+        .await;
+    assert_eq!(discarded, json!({ "discarded": 1 }));
+    let line = worker.says("were discarded, by the admin page").await;
+    assert!(
+        line.contains(id.as_str().unwrap()) && line.contains("127.0.0.1"),
+        "{line}"
+    );
+    assert_eq!(admin.get("/api/dead").await.1["total"], 0);
+    let stays: bool =
+        sqlx::query_scalar("select exists (select from memory_notes where note_id = $1)")
+            .bind(note)
+            .fetch_one(&mut site.connect().await)
+            .await
+            .unwrap();
+    assert!(stays);
+
+    for (path, body) in [
+        ("/api/dead/discard", json!({ "all": true })),
+        ("/api/dead/discard", json!({ "ids": [] })),
+        ("/api/dead/retry", json!({})),
+        ("/api/dead/retry", json!({ "ids": [id], "all": true })),
+        ("/api/dead/retry", json!({ "ids": ["no id"] })),
+    ] {
+        let (status, answer) = admin.post(path, body).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
+        assert!(answer["error"].is_string());
+    }
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn without_its_token_nothing_is_shown_or_changed() {
+    let (_site, worker, mut admin) = with_a_dead_letter("poison for one").await;
+    for token in [None, Some("a-token-of-somebody-else")] {
+        admin.token = token;
+        for path in ["/api/status", "/api/dead"] {
+            assert_eq!(admin.get(path).await.0, StatusCode::UNAUTHORIZED);
+        }
+        let (status, answer) = admin.post("/api/dead/retry", json!({ "all": true })).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED);
+        assert!(answer["error"].as_str().unwrap().contains("admin_token"));
+    }
+    // A page of another site cannot, whatever it knows.
+    let foreign = Client::new()
+        .post(format!("{}/api/dead/retry", admin.url))
+        .bearer_auth(TOKEN)
+        .header("origin", "https://evil.example")
+        .json(&json!({ "all": true }));
+    assert_eq!(
+        foreign.send().await.unwrap().status(),
+        StatusCode::FORBIDDEN
+    );
+    admin.token = Some(TOKEN);
+    assert_eq!(admin.get("/api/dead").await.1["total"], 1);
+    for path in ["/", "/livez", "/readyz", "/metrics"] {
+        let open = reqwest::get(format!("{}{path}", admin.url)).await.unwrap();
+        assert_eq!(open.status(), StatusCode::OK, "{path} takes no token");
+    }
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn without_a_token_of_its_own_the_port_answers_this_machine_and_changes_nothing() {
+    let site = Site::start().await;
+    let worker = site.worker();
+    worker.says("working").await;
+    let admin = Admin::of(&worker).await;
+    assert_eq!(admin.get("/api/status").await.1["can_change"], false);
+    let (status, answer) = admin.post("/api/dead/retry", json!({ "all": true })).await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    assert!(
+        answer["error"]
+            .as_str()
+            .unwrap()
+            .contains("service.admin_token")
+    );
+    // DNS rebinding: a name of somebody else's that leads here.
+    let rebound = Client::new()
+        .get(format!("{}/api/dead", admin.url))
+        .header("host", "evil.example");
+    assert_eq!(
+        rebound.send().await.unwrap().status(),
+        StatusCode::FORBIDDEN
+    );
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn a_port_that_others_can_reach_takes_a_token() {
+    let site = Site::start().await;
+    site.configure("127.0.0.1:0", "0.0.0.0:0");
+    site.elf(&["worker"])
+        .await
+        .exits(78)
+        .says(&["admin_token", "127.0.0.1"]);
+    with_token(&site);
+    let worker = site.worker();
+    worker.says("working").await;
+    worker.stop().await.exits(0);
+    site.configure(TOKEN, "short");
+    site.elf(&["config", "check"])
+        .await
+        .exits(78)
+        .says(&["16 characters"]);
+}
+
+#[tokio::test]
+async fn every_answer_forbids_scripts_of_others() {
+    let site = Site::start().await;
+    let worker = site.worker();
+    let url = worker.admin().await;
+    for path in [
+        "/",
+        "/app.js",
+        "/style.css",
+        "/api/status",
+        "/readyz",
+        "/nowhere",
+    ] {
+        let answer = reqwest::get(format!("{url}{path}")).await.unwrap();
+        let policy = answer.headers()["content-security-policy"]
+            .to_str()
+            .unwrap();
+        assert!(policy.starts_with("default-src 'none'"), "{path}: {policy}");
+        assert!(!policy.contains("unsafe"), "{path}: {policy}");
+        assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
+    }
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn systemd_is_told_of_the_start_the_work_and_the_stop() {
+    let site = Site::start().await;
+    let path = site.path("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let told = async |word: &str| {
+        let mut message = [0; 4096];
+        let wait = async {
+            loop {
+                let length = socket.recv(&mut message).await.unwrap();
+                let text = String::from_utf8_lossy(&message[..length]).into_owned();
+                if text.contains(word) {
+                    return text;
+                }
+            }
+        };
+        tokio::time::timeout(crate::support::DEADLINE, wait)
+            .await
+            .unwrap_or_else(|_| panic!("it never told {word:?}"))
+    };
+    let worker = site.worker_with(&[
+        ("NOTIFY_SOCKET", path.to_str().unwrap()),
+        ("WATCHDOG_USEC", "400000"),
+    ]);
+    assert!(told("READY=1").await.contains("STATUS=working"));
+    told("WATCHDOG=1").await;
+    told("STATUS=ready: 0 pending").await;
+    site.provider.always(Behaviour::Status(503));
+    site.note("waits").await;
+    let status = told("STATUS=not ready").await;
+    assert!(status.contains("provider"), "{status}");
+    // A pause is no reason to be killed.
+    told("WATCHDOG=1").await;
+    worker.signal("TERM").await;
+    told("STOPPING=1").await;
+    worker.ended().await.exits(0);
+}
+
+#[tokio::test]
+async fn systemd_is_not_kept_waiting_for_a_store_that_is_away() {
+    let (site, line) = behind_a_line().await;
+    line.cut();
+    let path = site.path("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let worker = site.worker_with(&[("NOTIFY_SOCKET", path.to_str().unwrap())]);
+    let mut message = [0; 4096];
+    let length = socket.recv(&mut message).await.unwrap();
+    let text = String::from_utf8_lossy(&message[..length]).into_owned();
+    assert!(
+        text.contains("READY=1") && text.contains("STATUS=waiting:"),
+        "{text}"
+    );
+    worker.kill().await;
+}

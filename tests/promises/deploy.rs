@@ -1,0 +1,27 @@
+//! What is in `deploy/` fits together, and fits the program.
+
+use std::path::Path;
+
+use tokio::process::Command;
+
+/// Everything that can be checked without a container engine; the script says what it
+/// has to skip.
+#[tokio::test]
+async fn the_deploy_files_agree_with_each_other_and_with_the_program() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let done = Command::new("python3")
+        .arg(root.join("scripts/check_deploy.py"))
+        .arg(env!("CARGO_BIN_EXE_elf"))
+        .env_remove("RUST_LOG")
+        .kill_on_drop(true)
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    println!("{said}");
+    assert!(
+        done.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+}

@@ -1,0 +1,412 @@
+//! Metrics, logs and traces: what is said, and what never is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use elf::telemetry::catalog::{self, Kind, Metric, Scope};
+use serde_json::Value;
+
+use crate::support::embedding_server::Behaviour;
+use crate::support::eventually;
+use crate::support::site::Site;
+
+/// `docs/metrics.md`, as the catalog has it.
+fn page() -> String {
+    let mut page = String::from(
+        "# Metrics\n\n\
+         What `elf worker` serves at `/metrics` on `service.admin_bind`. This page is made of \
+         `src/telemetry/catalog.rs`: `ELF_WRITE_DOCS=1 cargo test --test promises telemetry::` writes it.\n\n\
+         *process* is what this process did: add it up over all workers (`sum`). *shared* is what the \
+         database or the index is like: every worker reports the same, so take one (`max`). A worker reads \
+         it from Postgres every two seconds, what is slow to count every fifteen, and more seldom where \
+         that would keep a connection busy; `elf_observed_timestamp_seconds` says when. Counters are there \
+         from the start, at 0. A histogram has `_bucket`, `_sum` and `_count`. No label holds an id.\n\n\
+         Beside these there are `process_cpu_seconds_total`, `process_resident_memory_bytes`, \
+         `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds`, `process_threads` and \
+         `process_start_time_seconds`, as every Prometheus client has them.\n",
+    );
+    for (heading, metrics) in catalog::CATALOG {
+        page += &format!(
+            "\n## {heading}\n\n| metric | type | of | labels | what it says |\n|---|---|---|---|---|\n"
+        );
+        for metric in *metrics {
+            page += &row(metric);
+        }
+    }
+    page
+}
+
+fn row(metric: &Metric) -> String {
+    let kind = match metric.kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram(_) => "histogram",
+    };
+    let scope = match metric.scope {
+        Scope::Process => "process",
+        Scope::Shared => "shared",
+    };
+    let label = |label: &catalog::Label| {
+        let values = match label.name {
+            "version" => "of the program".to_owned(),
+            _ => label.values.join(", "),
+        };
+        format!("`{}`: {values}", label.name)
+    };
+    let labels: Vec<String> = metric.labels.iter().map(label).collect();
+    format!(
+        "| `{}` | {kind} | {scope} | {} | {} |\n",
+        metric.name,
+        labels.join("; "),
+        metric.help
+    )
+}
+
+#[test]
+fn the_page_of_metrics_is_that_of_the_catalog() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
+    if std::env::var_os("ELF_WRITE_DOCS").is_some() {
+        std::fs::write(&path, page()).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        written == page(),
+        "docs/metrics.md is not what the catalog says: run ELF_WRITE_DOCS=1 cargo test --test promises telemetry::"
+    );
+}
+
+#[test]
+fn the_names_of_metrics_are_prometheuss_way() {
+    for metric in catalog::all() {
+        let Metric { name, kind, .. } = metric;
+        assert!(name.starts_with("elf_"), "{name}");
+        assert_eq!(name.ends_with("_total"), *kind == Kind::Counter, "{name}");
+        let last = name.rsplit('_').next().unwrap();
+        assert!(
+            !["ms", "millis", "secs", "kb", "mb", "percent"].contains(&last),
+            "{name} is not in a base unit"
+        );
+        for label in metric.labels {
+            assert!(
+                !label.values.is_empty() && label.values.len() <= 12,
+                "{name}"
+            );
+        }
+    }
+    let names: BTreeSet<&str> = catalog::all().map(|metric| metric.name).collect();
+    assert_eq!(names.len(), catalog::all().count(), "a name is there twice");
+}
+
+/// One series of a scrape.
+fn series(line: &str) -> (String, BTreeMap<String, String>) {
+    let (series, _) = line.rsplit_once(' ').unwrap();
+    let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+    let labels = labels
+        .trim_end_matches('}')
+        .split(',')
+        .filter(|l| !l.is_empty());
+    let labels = labels.map(|label| {
+        let (name, value) = label.split_once('=').unwrap();
+        (name.to_owned(), value.trim_matches('"').to_owned())
+    });
+    (name.to_owned(), labels.collect())
+}
+
+#[tokio::test]
+async fn a_worker_reports_the_metrics_of_the_catalog_and_no_other() {
+    let site = Site::start().await;
+    site.provider.poison("poison", Behaviour::Status(400));
+    site.note("A note that is found.").await;
+    site.note("poison").await;
+    let worker = site.worker();
+    let url = format!("{}/metrics", worker.admin().await);
+    worker.says("gave a note up").await;
+    let scrape = async || reqwest::get(&url).await.unwrap().text().await.unwrap();
+    eventually(async || {
+        let text = scrape().await;
+        text.contains("elf_dead_letters{reason=\"provider\"} 1\n")
+            && text.contains("elf_notes{state=\"indexed\"} 1\n")
+            && text.contains("elf_index_points 1\n")
+    })
+    .await;
+    let text = scrape().await;
+    let lines = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut seen = BTreeSet::new();
+    for (name, labels) in lines.map(series) {
+        if name.starts_with("process_") {
+            continue;
+        }
+        let metric = catalog::all()
+            .find(|metric| match metric.kind {
+                Kind::Histogram(_) => ["_bucket", "_sum", "_count"]
+                    .iter()
+                    .any(|suffix| name.strip_suffix(suffix) == Some(metric.name)),
+                _ => name == metric.name,
+            })
+            .unwrap_or_else(|| panic!("{name} is not in the catalog"));
+        seen.insert(metric.name);
+        for (label, value) in labels.iter().filter(|(label, _)| *label != "le") {
+            let known = metric.labels.iter().find(|known| known.name == label);
+            let known = known.unwrap_or_else(|| panic!("{name} has no label {label}"));
+            assert!(
+                known.values.contains(&value.as_str()),
+                "{name}: {label} = {value}"
+            );
+        }
+    }
+    let missing: Vec<&str> = catalog::all()
+        .map(|metric| metric.name)
+        .filter(|name| !seen.contains(name))
+        .collect();
+    assert_eq!(missing, Vec::<&str>::new(), "{text}");
+    for line in [
+        "elf_notes_indexed_total 1",
+        "elf_notes_failed_total 3",
+        "elf_notes_dead_total{reason=\"provider\"} 1",
+        "elf_text_bytes_total 21",
+        "elf_batches_in_flight 0",
+        "elf_ready 1",
+        "elf_coverage_ratio 0.5",
+    ] {
+        assert!(
+            text.contains(&format!("{line}\n")),
+            "{line} is not in {text}"
+        );
+    }
+    assert!(text.contains("process_resident_memory_bytes "), "{text}");
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn tokens_that_were_paid_and_saved_are_counted_with_their_price() {
+    let site = Site::start().await;
+    site.configure(
+        "model = \"test\"",
+        "model = \"test\"\nusd_per_million_tokens = 1e6",
+    );
+    site.note("The same text in two notes.").await;
+    let worker = site.worker();
+    let url = format!("{}/metrics", worker.admin().await);
+    let value = async |name: &str| {
+        let text = reqwest::get(&url).await.unwrap().text().await.unwrap();
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(&format!("{name} ")));
+        let number = line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        number.unwrap_or_else(|| panic!("{name} is not in {text}"))
+    };
+    eventually(async || value("elf_points_written_total").await == 1.0).await;
+    let paid = value("elf_embedding_tokens_total").await;
+    assert!(paid > 5.0);
+    assert_eq!(
+        value("elf_embedding_cost_usd").await,
+        paid,
+        "a dollar a token"
+    );
+    assert_eq!(value("elf_embedding_tokens_saved_total").await, 0.0);
+    site.note("The same text in two notes.").await;
+    eventually(async || value("elf_points_written_total").await == 2.0).await;
+    assert_eq!(value("elf_embedding_tokens_total").await, paid);
+    assert_eq!(value("elf_embedding_tokens_saved_total").await, paid);
+    worker.stop().await.exits(0);
+}
+
+const SECRET: &str = "sk-that-nobody-may-see";
+const TEXT: &str = "Zymurgy is the last word, and poison";
+
+/// A worker at its most talkative, that has met a bad note and an outage. Gives its log.
+async fn talkative(json: bool) -> String {
+    let site = Site::start().await;
+    site.configure(
+        "log_level = \"debug\"",
+        &format!("log_level = \"elf=trace\"\nlog_json = {json}\nadmin_token = \"{SECRET}\""),
+    );
+    site.configure(
+        "model = \"test\"",
+        &format!("model = \"test\"\napi_key = \"{SECRET}\""),
+    );
+    site.provider.poison("poison", Behaviour::Status(400));
+    site.note(TEXT).await;
+    let worker = site.worker();
+    worker.says("gave a note up").await;
+    let before = site.provider.requests();
+    site.provider.always(Behaviour::Status(503));
+    site.note("Nothing is wrong with Zymurgy.").await;
+    worker.says("embedding is paused").await;
+    // A few probes of the same outage.
+    site.provider.arrived(before + 4).await;
+    site.provider.heal();
+    worker.says("embedding goes on").await;
+    let password = site.database.url();
+    let password = reqwest::Url::parse(&password)
+        .unwrap()
+        .password()
+        .unwrap_or("-none-")
+        .to_owned();
+    let log = worker.stop().await.exits(0).stderr;
+    for never in ["Zymurgy", "zymurgy", SECRET, &password] {
+        assert!(!log.contains(never), "{never:?} is in the log:\n{log}");
+    }
+    log
+}
+
+#[tokio::test]
+async fn the_log_says_an_outage_once_and_never_a_text_or_a_secret() {
+    let log = talkative(false).await;
+    for once in ["embedding is paused", "embedding goes on"] {
+        assert_eq!(log.matches(once).count(), 1, "{once:?} in:\n{log}");
+    }
+}
+
+#[tokio::test]
+async fn every_line_of_a_json_log_is_an_object_and_a_notes_lines_name_it() {
+    let log = talkative(true).await;
+    let lines: Vec<Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+        .collect();
+    let gave_up = lines
+        .iter()
+        .find(|line| {
+            line["fields"]["message"]
+                .as_str()
+                .is_some_and(|m| m.starts_with("gave a note up"))
+        })
+        .unwrap();
+    let spans = gave_up["spans"].as_array().unwrap();
+    let batch = spans.iter().find(|span| span["name"] == "batch").unwrap();
+    assert!(batch["token"].is_number(), "{gave_up}");
+    let note = spans.iter().find(|span| span["name"] == "note").unwrap();
+    assert!(uuid::Uuid::parse_str(note["note_id"].as_str().unwrap()).is_ok());
+}
+
+#[tokio::test]
+async fn rust_log_wins_over_the_configuration() {
+    let site = Site::start().await;
+    site.configure("log_level = \"debug\"", "log_level = \"off\"");
+    let worker = site.worker_with(&[("RUST_LOG", "info")]);
+    worker.says("working").await;
+    worker.stop().await.exits(0);
+}
+
+#[cfg(feature = "otlp")]
+mod traces {
+    use std::sync::{Arc, Mutex};
+
+    use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+        TraceService, TraceServiceServer,
+    };
+    use opentelemetry_proto::tonic::collector::trace::v1::{
+        ExportTraceServiceRequest, ExportTraceServiceResponse,
+    };
+    use opentelemetry_proto::tonic::common::v1::any_value::Value;
+    use opentelemetry_proto::tonic::trace::v1::Span;
+    use tonic::transport::server::TcpIncoming;
+    use tonic::{Request, Response, Status};
+
+    use super::*;
+
+    /// A collector that keeps what it is sent.
+    #[derive(Clone, Default)]
+    struct Collector(Arc<Mutex<Vec<(String, Span)>>>);
+
+    #[tonic::async_trait]
+    impl TraceService for Collector {
+        async fn export(
+            &self,
+            request: Request<ExportTraceServiceRequest>,
+        ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+            let mut kept = self.0.lock().unwrap();
+            for resource in request.into_inner().resource_spans {
+                let attributes = resource.resource.unwrap_or_default().attributes;
+                let service = attributes.iter().find(|a| a.key == "service.name");
+                let service = format!("{:?}", service.and_then(|a| a.value.clone()));
+                for scope in resource.scope_spans {
+                    kept.extend(scope.spans.into_iter().map(|span| (service.clone(), span)));
+                }
+            }
+            Ok(Response::new(ExportTraceServiceResponse::default()))
+        }
+    }
+
+    impl Collector {
+        async fn start() -> (Self, String) {
+            let collector = Self::default();
+            let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let address = incoming.local_addr().unwrap();
+            let service = TraceServiceServer::new(collector.clone());
+            let server = tonic::transport::Server::builder().add_service(service);
+            tokio::spawn(server.serve_with_incoming(incoming));
+            (collector, format!("http://{address}"))
+        }
+
+        fn spans(&self) -> Vec<(String, Span)> {
+            self.0.lock().unwrap().clone()
+        }
+    }
+
+    fn attribute(span: &Span, key: &str) -> Option<String> {
+        let found = span.attributes.iter().find(|a| a.key == key)?;
+        match found.value.clone()?.value? {
+            Value::StringValue(text) => Some(text),
+            Value::IntValue(number) => Some(number.to_string()),
+            _ => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_notes_way_can_be_followed_across_the_stages() {
+        let (collector, endpoint) = Collector::start().await;
+        let site = Site::start().await;
+        let note = site.note("Zymurgy is the last word.").await;
+        let worker = site.worker_with(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]);
+        worker.says("sending traces").await;
+        let url = format!("{}/metrics", worker.admin().await);
+        eventually(async || {
+            let text = reqwest::get(&url).await.unwrap().text().await.unwrap();
+            text.contains("elf_points_written_total 1\n")
+        })
+        .await;
+        // What is left is sent on the way out.
+        worker.stop().await.exits(0);
+        let spans = collector.spans();
+        let (service, own) = spans
+            .iter()
+            .find(|(_, span)| attribute(span, "note_id") == Some(note.to_string()))
+            .unwrap_or_else(|| panic!("no span names {note}: {spans:?}"));
+        assert!(service.contains("elf"), "{service}");
+        assert_eq!(attribute(own, "outcome").as_deref(), Some("indexed"));
+        let names: BTreeSet<&str> = spans
+            .iter()
+            .filter(|(_, span)| span.trace_id == own.trace_id)
+            .map(|(_, span)| span.name.as_str())
+            .collect();
+        for stage in [
+            "batch", "load", "cut", "lookup", "embed", "request", "commit", "upsert", "prune",
+            "ack",
+        ] {
+            assert!(names.contains(stage), "{stage} is not in {names:?}");
+        }
+        assert!(!format!("{spans:?}").contains("Zymurgy"));
+    }
+
+    #[tokio::test]
+    async fn a_collector_that_is_away_is_nobodys_problem() {
+        let site = Site::start().await;
+        site.note("It is indexed all the same.").await;
+        let port = crate::support::proxy::Proxy::to("127.0.0.1", 1)
+            .await
+            .port();
+        let endpoint = format!("http://127.0.0.1:{port}");
+        let worker = site.worker_with(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]);
+        let url = format!("{}/metrics", worker.admin().await);
+        eventually(async || {
+            let text = reqwest::get(&url).await.unwrap().text().await.unwrap();
+            text.contains("elf_points_written_total 1\n")
+        })
+        .await;
+        worker.stop().await.exits(0);
+    }
+}
