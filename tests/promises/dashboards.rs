@@ -341,7 +341,8 @@ async fn every_expression_of_dashboard_and_rules_has_data_while_a_worker_works()
     let config = config(&worker.admin().await);
     let mut prometheus = Prometheus::start(test, &config).await.unwrap();
 
-    // The provider is away at first, until Prometheus has seen that.
+    // Then the provider goes away, until Prometheus has seen that.
+    worker.says("working").await;
     site.provider.always(Behaviour::Status(503));
     let mut application = Application::of(&site.database).await;
     application.insert().await;
