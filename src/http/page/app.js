@@ -213,7 +213,7 @@ function drawFacts(s) {
   const { outbox: o, notes: n, provider: p, worker: w, job: j, drift: d } = s;
   const unknown = "not known";
   setText($("alias"), s.alias ?? "");
-  setText($("build"), [s.version, s.engine].filter(Boolean).join(" · "));
+  setText($("build"), s.version);
 
   const waiting = waitingOf(s);
   fill("key.oldest", o == null ? unknown : o.oldest_pending_secs == null ? "none" : duration(o.oldest_pending_secs));
