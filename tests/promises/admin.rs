@@ -266,7 +266,7 @@ async fn the_status_follows_a_rebuild_in_another_process() {
     let metrics = metrics.text().await.unwrap();
     for line in [
         "elf_job_running{kind=\"rebuild\"} 1",
-        "elf_job_done{kind=\"rebuild\"} 250",
+        "elf_job_items_done{kind=\"rebuild\"} 250",
         "elf_job_running{kind=\"reindex\"} 0",
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
