@@ -334,7 +334,7 @@ async fn a_running_rebuild_is_shown_until_it_ends() {
     let bar = browser
         .run("const bar = document.querySelector('#job-bar'); return [bar.max, bar.value <= bar.max]")
         .await;
-    assert_eq!(bar, json!([30_000.0, true]));
+    assert_eq!(bar, json!([30_000, true]));
     rebuild.ended().await.exits(0);
     browser.until("document.querySelector('#job').hidden").await;
     browser.shows("#collections", "30,000").await;
@@ -446,6 +446,8 @@ async fn screenshots() {
     h.stock(120_000).await;
     sqlx::raw_sql("analyze").execute(&h.pool).await.unwrap();
     let site = h.into_site().await;
+    // So that they are in the index as well.
+    site.elf(&["rebuild"]).await.exits(0);
     set_token(&site);
     let notes = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/notes");
     let notes = notes.to_str().unwrap();
@@ -460,9 +462,12 @@ async fn screenshots() {
     let samples = "fetch('api/status', {headers: {authorization: `Bearer ${sessionStorage.getItem('elf-admin-token')}`}})
                        .then((answer) => answer.json()).then((status) => done(status.history.samples.length))";
     for wave in 0.. {
-        for _ in 0..[10, 60, 25, 120, 5][wave % 5] {
-            application.change().await;
-        }
+        let notes = [40, 900, 150, 2500, 10][wave % 5];
+        let insert = format!(
+            "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+             select 't', 'p', 'a', 's', 'n', 'Wave {wave}, note ' || i from generate_series(1, {notes}) i"
+        );
+        application.execute(&insert).await;
         let before = browser.run_async(samples).await;
         let before = before.as_u64().unwrap_or(0);
         if before >= 60 {
@@ -490,9 +495,8 @@ async fn screenshots() {
     shoot("rebuild").await;
     rebuild.ended().await.exits(0);
 
-    let message =
-        "This model's maximum context length is 8192 tokens, however you requested 9312 tokens";
-    let body = json!({"error": {"message": message, "type": "invalid_request_error"}}).to_string();
+    let message = "the content filter rejected the input";
+    let body = json!({"error": {"message": message}}).to_string();
     let kind = "application/json".to_owned();
     site.provider.poison(
         "invoice",

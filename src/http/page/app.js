@@ -6,16 +6,8 @@ import { bytes, chart, count, counted, digits, duration, el, lasting, moment, no
 const EVERY_MS = 2000, LONGEST_WAIT_MS = 30_000, TIMEOUT_MS = 10_000;
 const TOKEN = "elf-admin-token";
 const RUNBOOK = "docs/operations.md#";
-/** Where the runbook says what to do about a failing check. */
-const SECTIONS = {
-  config: "install",
-  postgres: "back-up-and-restore",
-  schema: "upgrade",
-  index: "qdrant-lost",
-  alias: "qdrant-lost",
-  provider: "provider-down",
-  worker: "backlog-growing",
-};
+/** Where the runbook says what to do about a failing check; else at the worker that is absent. */
+const SECTIONS = { schema: "upgrade", index: "qdrant-lost", alias: "qdrant-lost", provider: "provider-down" };
 /** A change that waits longer than this is late. */
 const LATE_SECS = 60;
 /** The worker counts every few seconds; when it did not for so long, its counts say nothing. */
@@ -95,7 +87,7 @@ function askForToken(wanted, message = "") {
 /** @returns {{state: string, key: string, title: string, why: string, todo: {what: string, section: string}[]}} */
 function judge(s) {
   const failing = s.checks.filter((check) => !check.ok);
-  const todo = failing.map(({ name, reason }) => ({ what: `${name}: ${reason ?? "fails"}`, section: SECTIONS[name] ?? "" }));
+  const todo = failing.map(({ name, reason }) => ({ what: `${name}: ${reason ?? "fails"}`, section: SECTIONS[name] ?? "worker-absent" }));
   const gone = dead.total() ?? s.outbox?.dead ?? 0;
   if (gone > 0) {
     const what = `${counted(gone, "dead letter")} ${gone === 1 ? "waits" : "wait"} for you: read why, mend the cause, retry or discard.`;
@@ -117,7 +109,7 @@ function judge(s) {
   const countedAt = Date.parse(s.observed_at ?? s.started_at ?? s.now);
   const old = now() - countedAt > OLD_SECS * 1000 && failing.length === 0;
   if (old) {
-    todo.push({ what: `Nothing was counted for ${roughly((now() - countedAt) / 1000)}: Postgres is slow to answer the worker.`, section: "slow-freshness" });
+    todo.push({ what: `Nothing was counted for ${roughly((now() - countedAt) / 1000)}: Postgres is slow to answer the worker.`, section: "worker-absent" });
   }
   const drift = driftOf(s);
   if (drift > (s.drift?.repaired ?? 0)) {
@@ -221,7 +213,7 @@ function drawFacts(s) {
   const { outbox: o, notes: n, provider: p, worker: w, job: j, drift: d } = s;
   const unknown = "not known";
   setText($("alias"), s.alias ?? "");
-  setText($("build"), [s.version, s.engine].filter(Boolean).join(" · "));
+  setText($("build"), s.version);
 
   const waiting = waitingOf(s);
   fill("key.oldest", o == null ? unknown : o.oldest_pending_secs == null ? "none" : duration(o.oldest_pending_secs));
