@@ -360,8 +360,8 @@ fn publish_job(job: Option<&Job>) {
         let job = job.filter(|job| job.running.kind == kind);
         let value = |of: fn(&Job) -> f64| job.map_or(0.0, of);
         gauge!("elf_job_running", "kind" => kind).set(value(|_| 1.0));
-        gauge!("elf_job_done", "kind" => kind).set(value(|job| job.running.done as f64));
-        gauge!("elf_job_total", "kind" => kind).set(value(|job| job.running.total as f64));
+        gauge!("elf_job_items_done", "kind" => kind).set(value(|job| job.running.done as f64));
+        gauge!("elf_job_items", "kind" => kind).set(value(|job| job.running.total as f64));
         gauge!("elf_job_rate_per_second", "kind" => kind)
             .set(value(|job| job.rate_per_sec.unwrap_or(0.0)));
         gauge!("elf_job_eta_seconds", "kind" => kind).set(value(|job| job.eta_secs.unwrap_or(0.0)));

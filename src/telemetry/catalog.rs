@@ -396,8 +396,8 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 JOB,
                 "1 while it runs, in whichever process",
             ),
-            shared("elf_job_done", JOB, "Points or notes done so far"),
-            shared("elf_job_total", JOB, "Points or notes in all"),
+            shared("elf_job_items_done", JOB, "Points or notes done so far"),
+            shared("elf_job_items", JOB, "Points or notes in all"),
             shared(
                 "elf_job_rate_per_second",
                 JOB,

@@ -184,11 +184,7 @@ fn every_rule_has_a_test_and_every_alert_one_in_which_it_does_not_fire() {
         let (quiet, loud): (Vec<&str>, Vec<&str>) =
             asking.partition(|case| case.contains("exp_samples: []"));
         assert!(!loud.is_empty(), "{} is not tested", rule.name);
-        assert!(
-            !is_alert || !quiet.is_empty(),
-            "{} always fires",
-            rule.name
-        );
+        assert!(!is_alert || !quiet.is_empty(), "{} always fires", rule.name);
     }
 }
 
