@@ -443,7 +443,7 @@ async fn screenshots() {
         browser.screenshot(&path, false).await;
     };
     let h = Harness::start_on(&server).await;
-    h.stock(120_000).await;
+    h.stock(30_000).await;
     sqlx::raw_sql("analyze").execute(&h.pool).await.unwrap();
     let site = h.into_site().await;
     // So that they are in the index as well.
