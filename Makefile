@@ -33,7 +33,8 @@ demo: setup
 	$(CARGO) build
 	@$(WITH_DATABASE) ELF_DEMO_MODEL=$(MODEL) ELF_DEMO_DIR=.elf/demo $(CARGO) run --quiet -- demo $(if $(KEEP),--keep)
 
-test: setup
+test:
+	@$(PYTHON) scripts/setup.py tests
 	$(WITH_DATABASE) $(CARGO) test --no-fail-fast
 
 lint:

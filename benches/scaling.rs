@@ -70,11 +70,21 @@ async fn main() -> Result<()> {
             for (i, workers) in WORKERS.into_iter().enumerate() {
                 rates[i].push(drained(provider, workers, qdrant).await?);
             }
-            let line: Vec<String> = rates.iter().map(|r| format!("{:.0}", r[round - 1])).collect();
-            println!("  round {round}: {} notes/s with 1, 2, 4 workers", line.join(", "));
+            let line: Vec<String> = rates
+                .iter()
+                .map(|r| format!("{:.0}", r[round - 1]))
+                .collect();
+            println!(
+                "  round {round}: {} notes/s with 1, 2, 4 workers",
+                line.join(", ")
+            );
         }
         for (i, workers) in WORKERS.into_iter().enumerate() {
-            let mut ratios: Vec<f64> = rates[i].iter().zip(&rates[0]).map(|(n, one)| n / one).collect();
+            let mut ratios: Vec<f64> = rates[i]
+                .iter()
+                .zip(&rates[0])
+                .map(|(n, one)| n / one)
+                .collect();
             ratios.sort_by(f64::total_cmp);
             println!("  {workers} / 1: {:.2}", ratios[ROUNDS / 2]);
         }
@@ -107,7 +117,9 @@ async fn drained(provider: Provider, workers: usize, qdrant: &str) -> Result<f64
             model.display().to_string(),
         ),
     )?;
-    let migrated = elf(folder.path(), "migrate").stdout(Stdio::null()).status()?;
+    let migrated = elf(folder.path(), "migrate")
+        .stdout(Stdio::null())
+        .status()?;
     assert!(migrated.success(), "the schema is there");
     let mut running = Vec::new();
     for _ in 0..workers {
@@ -125,13 +137,17 @@ async fn drained(provider: Provider, workers: usize, qdrant: &str) -> Result<f64
     .await?;
     let began = Instant::now();
     let left = "select exists (select from indexing_outbox)";
-    while sqlx::query_scalar::<_, bool>(left).fetch_one(&mut db).await? {
+    while sqlx::query_scalar::<_, bool>(left)
+        .fetch_one(&mut db)
+        .await?
+    {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let took = began.elapsed();
-    let indexed: i64 = sqlx::query_scalar("select count(*) from note_index_state where chunk_count = 1")
-        .fetch_one(&mut db)
-        .await?;
+    let indexed: i64 =
+        sqlx::query_scalar("select count(*) from note_index_state where chunk_count = 1")
+            .fetch_one(&mut db)
+            .await?;
     assert_eq!(indexed, provider.notes as i64, "one chunk a note");
 
     drop(running);
@@ -141,7 +157,9 @@ async fn drained(provider: Provider, workers: usize, qdrant: &str) -> Result<f64
 }
 
 async fn execute(connection: &mut PgConnection, statement: String) -> Result<()> {
-    sqlx::raw_sql(AssertSqlSafe(statement)).execute(connection).await?;
+    sqlx::raw_sql(AssertSqlSafe(statement))
+        .execute(connection)
+        .await?;
     Ok(())
 }
 

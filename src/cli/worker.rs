@@ -106,6 +106,7 @@ async fn begin_when_possible(
     health: &Health,
     stop: &CancellationToken,
 ) -> anyhow::Result<Option<Tools>> {
+    let mut waiting_for = None;
     for tries in 1.. {
         let error = tokio::select! {
             () = stop.cancelled() => return Ok(None),
@@ -118,9 +119,11 @@ async fn begin_when_possible(
             return Err(error);
         };
         let reason = format!("{error:#}");
-        if tries == 1 {
+        // The same again is said once; that it is something else now, too.
+        if waiting_for.replace(part) != Some(part) {
             tracing::warn!(reason, "waiting to begin");
             systemd::ready(&format!("waiting: {reason}"));
+            health.forget();
         }
         health.set(part, Some(reason));
         let pause = backoff::delay(tries, FIRST_PAUSE, LONGEST_PAUSE, rand::random());
