@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::daemon::Daemon;
 use super::output::Output;
@@ -73,15 +72,12 @@ async fn serve(config: &Config) -> anyhow::Result<Report> {
     let watching = daemon.watch(tools, worker.clone()).await;
     tracing::info!(version, index, "working");
     systemd::ready("working");
-    let telling = tokio::spawn({
-        let stop = stop.clone();
-        async move {
-            stop.cancelled().await;
-            systemd::stopping();
-        }
-    });
-    worker.run(stop).await;
-    drop((watching, AbortOnDropHandle::new(telling)));
+    let told = async {
+        stop.cancelled().await;
+        systemd::stopping();
+    };
+    tokio::join!(worker.run(stop.clone()), told);
+    drop(watching);
     tracing::info!("stopped");
     Ok(worker.totals())
 }
