@@ -61,7 +61,11 @@ async fn drain(config: &Config) -> anyhow::Result<Report> {
 async fn serve(config: &Config) -> anyhow::Result<Report> {
     let stop = stop_on_signals("no new claims, work in flight ends")?;
     let daemon = Daemon::start(&config.service).await?;
-    let Some(tools) = begin_when_possible(config, &daemon.health, &stop).await? else {
+    let begun = tokio::select! {
+        begun = begin_when_possible(config, &daemon.health, &stop) => begun?,
+        never = systemd::keep_waiting() => match never {},
+    };
+    let Some(tools) = begun else {
         return Ok(Report::default());
     };
     let (version, index) = (tools.version.name.clone(), tools.index.describe());

@@ -13,6 +13,7 @@ mod page;
 mod readme;
 mod rebuild;
 mod reindex;
+mod runbook;
 mod schema;
 mod support;
 mod telemetry;

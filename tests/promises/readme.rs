@@ -4,53 +4,9 @@ use std::path::Path;
 
 use sqlx::AssertSqlSafe;
 
+use crate::support::docs::{blocks, shell};
 use crate::support::harness::model;
 use crate::support::site::{Site, run};
-use tokio::process::Command;
-
-/// The contents of every fenced block of `language`, in order.
-fn blocks(file: &str, language: &str) -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-    let text = std::fs::read_to_string(path).unwrap();
-    let mut found = Vec::new();
-    let mut open: Option<(bool, String)> = None;
-    for line in text.lines() {
-        match (&mut open, line.strip_prefix("```")) {
-            (None, Some(tag)) => open = Some((tag == language, String::new())),
-            (Some(_), Some(_)) => {
-                let (wanted, block) = open.take().unwrap();
-                found.extend(wanted.then_some(block));
-            }
-            (Some((_, block)), None) => {
-                block.push_str(line);
-                block.push('\n');
-            }
-            (None, None) => {}
-        }
-    }
-    assert!(open.is_none(), "a block of {file} does not end");
-    assert!(!found.is_empty(), "{file} has no block of {language}");
-    found
-}
-
-/// A shell command in the folder of `site`, as a reader of the README has it: `elf`
-/// on the path, `DATABASE_URL` set.
-fn shell(site: &Site, script: &str) -> Command {
-    let program = Path::new(env!("CARGO_BIN_EXE_elf"));
-    let old = std::env::var("PATH").unwrap_or_default();
-    let path = format!("{}:{old}", program.parent().unwrap().display());
-    let mut command = Command::new("sh");
-    command
-        .args(["-euc", script])
-        .current_dir(site.folder.path())
-        .env("PATH", path)
-        .env("DATABASE_URL", site.database.url())
-        .env("OPENAI_API_KEY", "sk-test")
-        .env_remove("ELF_CONFIG")
-        .env_remove("RUST_LOG")
-        .kill_on_drop(true);
-    command
-}
 
 /// Where the README begins: a model, and no `elf.toml` yet.
 async fn fresh() -> Site {

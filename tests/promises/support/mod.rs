@@ -3,6 +3,7 @@
 pub mod application;
 pub mod browser;
 pub mod database;
+pub mod docs;
 pub mod embedding_server;
 pub mod harness;
 pub mod hooked;
