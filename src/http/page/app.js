@@ -311,7 +311,7 @@ function drawCharts(s) {
   const last = samples.at(-1);
   const median = samples.findLast(({ fresh_p50 }) => fresh_p50 != null)?.fresh_p50;
   const say = (id, text) => { if (!("pointed" in $(id).dataset)) setText($(id).querySelector(".now"), text); };
-  say("chart-backlog", last ? counted(last.pending, "change") : "–");
+  say("chart-backlog", s.outbox ? counted(waitingOf(s), "change") : "–");
   say("chart-fresh", median == null ? "–" : duration(median));
   say("chart-rate", last ? `${count(last.notes_per_sec)} notes/s` : "–");
   chart($("chart-backlog"), {
