@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::process::{Child, Command};
@@ -69,8 +68,8 @@ const JOURNALCTL: &str = r#"#!/bin/sh
 tail -n 20 "$(dirname "$0")/../log"
 "#;
 
-/// Ends the unit when the test does, however that ends.
-const UNTIL_STDIN_CLOSES: &str = "cat >/dev/null; [ ! -s pid ] || kill -9 $(cat pid)";
+const UNTIL_STDIN_CLOSES: &str =
+    "cat >/dev/null; [ -s code ] || [ ! -s pid ] || kill -9 $(cat pid)";
 
 /// The commands of one section, to be run in their order.
 struct Section(VecDeque<Block>);
@@ -104,7 +103,16 @@ struct Machine {
     site: Site,
     qdrant: Qdrant,
     path: String,
-    _keeper: Child,
+    /// Ends what `systemctl` has started, however the test ends.
+    keeper: std::process::Child,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // The folder goes after this, and what says which process it is with it.
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
 }
 
 impl Machine {
@@ -114,12 +122,13 @@ impl Machine {
         let qdrant = Qdrant::start(test).await?;
         let site = Site::empty().await;
         site.use_server(&qdrant.url());
+        site.configure("log_level = \"debug\"", "log_level = \"info\"");
         for (name, script) in [("systemctl", SYSTEMCTL), ("journalctl", JOURNALCTL)] {
             site.write(&format!("bin/{name}"), script);
             let mode = std::fs::Permissions::from_mode(0o755);
             std::fs::set_permissions(site.path("bin").join(name), mode).unwrap();
         }
-        let keeper = Command::new("sh")
+        let keeper = std::process::Command::new("sh")
             .args(["-c", UNTIL_STDIN_CLOSES])
             .current_dir(site.folder.path())
             .stdin(Stdio::piped())
@@ -129,7 +138,7 @@ impl Machine {
             path: path(&site).await,
             site,
             qdrant,
-            _keeper: keeper,
+            keeper,
         };
         for program in ["psql --version", "curl --version"] {
             if machine.run(program).await.code != Some(0) {
@@ -161,9 +170,16 @@ impl Machine {
         let admin = admin.split_whitespace().next().unwrap_or_default();
         command
             .env("PATH", &self.path)
+            .env("DATABASE_URL", self.url())
             .env("ADMIN", format!("http://{admin}"))
             .env("QDRANT", self.qdrant.rest());
         run(command, b"").await
+    }
+
+    /// Of the database, without what only sqlx understands.
+    fn url(&self) -> String {
+        let url = self.site.database.url();
+        url.split('?').next().unwrap_or_default().to_owned()
     }
 
     /// Runs a block.
@@ -175,7 +191,7 @@ impl Machine {
                     &self.site,
                     "exec psql -v ON_ERROR_STOP=1 --no-psqlrc \"$DATABASE_URL\"",
                 );
-                psql.env("PATH", &self.path);
+                psql.env("PATH", &self.path).env("DATABASE_URL", self.url());
                 run(psql, block.text.as_bytes()).await
             }
             other => panic!("{other} is nothing to run"),
@@ -887,7 +903,7 @@ impl Pooler {
                 tokio::time::Instant::now() < deadline,
                 "pgbouncer does not answer: {log:?}"
             );
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            tokio::task::yield_now().await;
         }
         Self {
             port,
