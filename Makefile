@@ -11,7 +11,7 @@ MODEL = .elf/models/all-MiniLM-L6-v2
 # The server that DATABASE_URL names, else the one of `make setup`.
 WITH_DATABASE = DATABASE_URL="$${DATABASE_URL:-$$(cat .elf/postgres.url)}"
 
-.PHONY: help setup demo test lint bench deb sqlx stop clean
+.PHONY: help setup demo test lint bench deb screenshots sqlx stop clean
 
 help:
 	@echo "make demo    import real notes, index them, search them; KEEP=1 leaves the worker and its page running"
@@ -19,6 +19,7 @@ help:
 	@echo "make lint    formatting, clippy, documentation, scripts"
 	@echo "make bench   measure, in a release build"
 	@echo "make deb     a Debian package of the server build"
+	@echo "make screenshots  the pictures in docs/screenshots/ anew; takes a Qdrant on the PATH"
 	@echo "make setup   Postgres and a model under .elf/ (the others do it too)"
 	@echo "make sqlx    after a change of a query or a migration: write .sqlx/ anew"
 	@echo "make stop    stop Postgres"
@@ -32,7 +33,8 @@ demo: setup
 	$(CARGO) build
 	@$(WITH_DATABASE) ELF_DEMO_MODEL=$(MODEL) ELF_DEMO_DIR=.elf/demo $(CARGO) run --quiet -- demo $(if $(KEEP),--keep)
 
-test: setup
+test:
+	@$(PYTHON) scripts/setup.py tests
 	$(WITH_DATABASE) $(CARGO) test --no-fail-fast
 
 lint:
@@ -52,6 +54,9 @@ bench: setup
 
 deb:
 	@$(PYTHON) scripts/deb.py
+
+screenshots: setup
+	$(WITH_DATABASE) $(CARGO) test --test promises -- --ignored --exact page::screenshots
 
 sqlx:
 	@DATABASE_URL= $(PYTHON) scripts/setup.py

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Fetches what the demo and the tests run on into .elf/: Postgres, a model, Prometheus.
+"""Fetches what the demo and the tests run on into .elf/: Postgres and a model.
 
-    scripts/setup.py          all of it; in no time when it is there already
+    scripts/setup.py          both; in no time when they are there already
+    scripts/setup.py tests    what the tests alone need as well: Chromium, Prometheus
     scripts/setup.py stop     stops Postgres, keeps its data
     scripts/setup.py clean    stops Postgres and removes .elf/
 
@@ -121,11 +122,12 @@ def main(command):
     # Two makes at once: the second waits and finds everything there.
     with open(ELF / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if command == "all":
+        if command in ("all", "tests"):
             set_up_postgres()
             set_up_model()
-            set_up_browser()
-            set_up_prometheus()
+            if command == "tests":
+                set_up_browser()
+                set_up_prometheus()
         elif command == "stop":
             Server().stop()
         elif command == "clean":
@@ -134,7 +136,7 @@ def main(command):
             server.remove()
             shutil.rmtree(ELF)
         else:
-            raise SetupError(f"{command!r} is not one of: stop, clean")
+            raise SetupError(f"{command!r} is not one of: tests, stop, clean")
 
 
 if __name__ == "__main__":

@@ -71,18 +71,27 @@ pub struct Health(Mutex<Vec<Check>>);
 
 impl Default for Health {
     fn default() -> Self {
-        let since = Utc::now();
-        let unknown = |name| Check {
-            name,
-            ok: false,
-            since,
-            reason: Some("the process is starting".into()),
-        };
-        Self(Mutex::new(PARTS.map(unknown).into()))
+        Self(Mutex::new(unknown()))
     }
 }
 
+fn unknown() -> Vec<Check> {
+    let since = Utc::now();
+    let unknown = |name| Check {
+        name,
+        ok: false,
+        since,
+        reason: Some("the process is starting".into()),
+    };
+    PARTS.map(unknown).into()
+}
+
 impl Health {
+    /// Forgets what was found: the start begins anew.
+    pub fn forget(&self) {
+        *self.lock() = unknown();
+    }
+
     /// Takes down what a check found: `None` when all is well. A change is logged, once.
     pub fn set(&self, part: Part, problem: Option<String>) {
         let mut checks = self.lock();

@@ -26,12 +26,22 @@ pub fn status(what: &str) {
     tell(&[NotifyState::Status(what)]);
 }
 
+/// Keeps the watchdog quiet while the service waits to begin. Runs until dropped.
+pub async fn keep_waiting() -> std::convert::Infallible {
+    let Some(every) = watchdog() else {
+        return std::future::pending().await;
+    };
+    let mut ticks = tokio::time::interval(every);
+    loop {
+        ticks.tick().await;
+        tell(&[NotifyState::Watchdog]);
+    }
+}
+
 /// Keeps the status line up to date, and the watchdog quiet as long as the process is
 /// awake. Runs until dropped.
 pub async fn keep_told(observer: &Observer, health: &Health) {
-    let watchdog = sd_notify::watchdog_enabled();
-    // Twice as often as it must be heard.
-    let every = watchdog.map_or(STATUS_EVERY, |timeout| STATUS_EVERY.min(timeout / 2));
+    let every = watchdog().unwrap_or(STATUS_EVERY).min(STATUS_EVERY);
     let mut ticks = tokio::time::interval(every);
     loop {
         ticks.tick().await;
@@ -40,6 +50,12 @@ pub async fn keep_told(observer: &Observer, health: &Health) {
             tell(&[NotifyState::Watchdog]);
         }
     }
+}
+
+/// How often the watchdog is told: twice as often as it must be, where there is one.
+fn watchdog() -> Option<Duration> {
+    let timeout = sd_notify::watchdog_enabled()?;
+    Some((timeout / 2).max(Duration::from_millis(1)))
 }
 
 fn line(observer: &Observer, health: &Health) -> String {

@@ -135,7 +135,8 @@ select l.note_id as "note_id!",
   from leased l
  cross join lateral (
         select array_agg(o.outbox_id order by o.created_at, o.outbox_id) as outbox_ids,
-               min(o.created_at) as oldest
+               -- A dead letter waits for a person, not for us.
+               min(o.created_at) filter (where o.status <> 'DEAD') as oldest
           from indexing_outbox o
          where o.note_id = l.note_id
            and o.status <> 'DONE'

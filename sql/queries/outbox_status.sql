@@ -1,11 +1,8 @@
--- A row without a version is the active one's. A row counts as leased when its note is.
--- One pass over what is not done.
+-- A row without a version is the active one's. A row counts as leased when its note is:
+-- leases are looked up from the rows that wait, for those are few and notes are many.
 -- $1 version, null for all that are kept in step
 with active as materialized (
     select embedding_version from index_versions where state = 'active'
-),
-leased as materialized (
-    select s.note_id, s.embedding_version from note_index_state s where s.lease_until > now()
 ),
 waiting as (
     select o.note_id, o.status, o.created_at, o.available_at,
@@ -21,7 +18,8 @@ select count(*) filter (where o.status = 'PENDING' and l.note_id is null) as "pe
                filter (where o.status in ('PENDING', 'FAILED') and o.available_at <= now()))::double precision
            as oldest_pending_secs
   from waiting o
-  left join leased l using (note_id, embedding_version)
+  left join note_index_state l
+         on l.note_id = o.note_id and l.embedding_version = o.embedding_version and l.lease_until > now()
  where o.embedding_version = $1
     or ($1::text is null
         -- Of a retired version nothing is about to happen.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::daemon::Daemon;
 use super::output::Output;
@@ -61,7 +60,11 @@ async fn drain(config: &Config) -> anyhow::Result<Report> {
 async fn serve(config: &Config) -> anyhow::Result<Report> {
     let stop = stop_on_signals("no new claims, work in flight ends")?;
     let daemon = Daemon::start(&config.service).await?;
-    let Some(tools) = begin_when_possible(config, &daemon.health, &stop).await? else {
+    let begun = tokio::select! {
+        begun = begin_when_possible(config, &daemon.health, &stop) => begun?,
+        never = systemd::keep_waiting() => match never {},
+    };
+    let Some(tools) = begun else {
         return Ok(Report::default());
     };
     let (version, index) = (tools.version.name.clone(), tools.index.describe());
@@ -69,15 +72,12 @@ async fn serve(config: &Config) -> anyhow::Result<Report> {
     let watching = daemon.watch(tools, worker.clone()).await;
     tracing::info!(version, index, "working");
     systemd::ready("working");
-    let telling = tokio::spawn({
-        let stop = stop.clone();
-        async move {
-            stop.cancelled().await;
-            systemd::stopping();
-        }
-    });
-    worker.run(stop).await;
-    drop((watching, AbortOnDropHandle::new(telling)));
+    let told = async {
+        stop.cancelled().await;
+        systemd::stopping();
+    };
+    tokio::join!(worker.run(stop.clone()), told);
+    drop(watching);
     tracing::info!("stopped");
     Ok(worker.totals())
 }
@@ -102,6 +102,7 @@ async fn begin_when_possible(
     health: &Health,
     stop: &CancellationToken,
 ) -> anyhow::Result<Option<Tools>> {
+    let mut waiting_for = None;
     for tries in 1.. {
         let error = tokio::select! {
             () = stop.cancelled() => return Ok(None),
@@ -114,9 +115,11 @@ async fn begin_when_possible(
             return Err(error);
         };
         let reason = format!("{error:#}");
-        if tries == 1 {
+        // The same again is said once; that it is something else now, too.
+        if waiting_for.replace(part) != Some(part) {
             tracing::warn!(reason, "waiting to begin");
             systemd::ready(&format!("waiting: {reason}"));
+            health.forget();
         }
         health.set(part, Some(reason));
         let pause = backoff::delay(tries, FIRST_PAUSE, LONGEST_PAUSE, rand::random());

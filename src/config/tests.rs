@@ -287,7 +287,7 @@ fn texts_keep_to_their_forms() {
         (
             "service",
             "admin_bind = \"9464\"",
-            "admin_bind = \"0.0.0.0:0\"",
+            "admin_bind = \"127.0.0.1:0\"",
         ),
         (
             "service",
@@ -604,5 +604,30 @@ fn a_secret_in_a_url_is_refused_because_urls_are_printed() {
             .to_string();
         assert!(error.contains("no user, password or query"), "{error}");
         assert!(!error.contains("pw"), "{error}");
+    }
+}
+
+#[test]
+fn a_port_is_this_machines_own_by_its_address_and_not_by_its_looks() {
+    for own in [
+        "127.0.0.1:9464",
+        "[::1]:0",
+        "localhost:1",
+        "LOCALHOST",
+        "127.1.2.3",
+        "[::1]",
+    ] {
+        assert!(is_loopback(own), "{own}");
+    }
+    for open in [
+        "0.0.0.0:9464",
+        "[::]:9464",
+        "10.0.0.1:9464",
+        "elf.example:9464",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example:1",
+        "",
+    ] {
+        assert!(!is_loopback(open), "{open}");
     }
 }

@@ -38,7 +38,7 @@ pub async fn list(State(admin): State<Arc<Admin>>, Query(List { limit }): Query<
     let limit = limit.unwrap_or(50).min(MOST_LETTERS);
     let listed = async |store: &Store| {
         let items = store.dead_letters(limit.into()).await?;
-        let total = store.outbox_counts(None).await?.dead;
+        let total: i64 = store.dead_reasons().await?.iter().map(|(_, n)| n).sum();
         Ok(json!({ "items": items, "total": total.max(items.len() as i64) }))
     };
     match store(&admin) {
@@ -70,7 +70,7 @@ pub async fn retry(
     };
     let retried = store.retry_dead(ids).await;
     if let Ok(retried) = retried {
-        tracing::info!(%peer, retried, ids = ?which.ids, all = which.all, "dead letters are tried again, by the admin page");
+        tracing::warn!(%peer, retried, ids = ?which.ids, all = which.all, "dead letters are tried again, by the admin page");
     }
     answer(retried.map(|retried| json!({ "retried": retried })))
 }

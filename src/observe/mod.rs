@@ -24,7 +24,7 @@ use crate::alias::{self, AliasError};
 use crate::embed::EmbedError;
 use crate::health::{Health, Part};
 use crate::store::{
-    Known, NoteCounts, OutboxCounts, OutboxTable, Registered, RunningJob, StoreError,
+    Known, NoteCounts, OutboxCounts, OutboxTable, Registered, RunningJob, StoreError, VersionState,
 };
 use crate::telemetry::Metrics;
 use crate::worker::{self, SetupError, Tools, Worker};
@@ -145,20 +145,41 @@ impl Observer {
 
     /// Looks until dropped.
     pub async fn run(&self) {
+        tokio::join!(
+            self.keep_checking(),
+            self.keep_counting(),
+            self.keep_stock()
+        );
+    }
+
+    /// The checks wait for no count: each of them has its patience, a count has none.
+    async fn keep_checking(&self) {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut backlog = Pace::new(LOOK_EVERY);
-        let mut inventory = Pace::new(COUNT_EVERY);
         for n in (0..LOOKS_PER_SAMPLE).cycle() {
             ticks.tick().await;
             self.check().await;
-            backlog.keep(self.count_backlog()).await;
-            inventory.keep(self.take_inventory()).await;
             if n == 0 {
                 self.sample();
             }
             self.metrics.upkeep();
             self.lock().looked = Some(Instant::now());
+        }
+    }
+
+    async fn keep_counting(&self) {
+        let mut pace = Pace::new(LOOK_EVERY);
+        loop {
+            pace.keep(async { self.count_backlog().await.is_ok() })
+                .await;
+        }
+    }
+
+    async fn keep_stock(&self) {
+        let mut pace = Pace::new(COUNT_EVERY);
+        loop {
+            pace.keep(async { self.take_inventory().await.is_ok() })
+                .await;
         }
     }
 
@@ -235,19 +256,14 @@ impl Observer {
         }
     }
 
-    /// The backlog, dead letters and the running job.
-    async fn count_backlog(&self) {
+    /// The backlog of what is served, dead letters and the running job. An error is the
+    /// checks' to tell.
+    async fn count_backlog(&self) -> Result<(), StoreError> {
         let store = &self.tools.store;
-        let counted = async {
-            let outbox = store.outbox_counts(None).await?;
-            let reasons = store.dead_reasons().await?;
-            let job = store.running_job().await?;
-            Ok::<_, StoreError>((outbox, reasons, job))
-        };
-        // The checks say what is the matter.
-        let Ok((outbox, reasons, job)) = counted.await else {
-            return;
-        };
+        let served = store.active_version().await?.map(|version| version.name);
+        let outbox = store.outbox_counts(served.as_deref()).await?;
+        let reasons = store.dead_reasons().await?;
+        let job = store.running_job().await?;
         for (state, rows) in [
             ("pending", outbox.pending),
             ("leased", outbox.leased),
@@ -268,21 +284,18 @@ impl Observer {
         seen.outbox = Some(outbox);
         seen.job = job.map(|running| seen.speed.of(running, Instant::now()));
         publish_job(seen.job.as_ref());
+        Ok(())
     }
 
     /// What takes long to count, or seldom changes.
-    async fn take_inventory(&self) {
+    async fn take_inventory(&self) -> Result<(), StoreError> {
         let store = &self.tools.store;
-        let taken = async {
-            let versions = store.versions().await?;
-            let table = store.outbox_table().await?;
-            let notes = store.note_counts(&self.tools.version.name).await?;
-            let collections = store.registered_collections().await?;
-            Ok::<_, StoreError>((versions, table, notes, collections))
-        };
-        let Ok((versions, table, notes, collections)) = taken.await else {
-            return;
-        };
+        let versions = store.versions().await?;
+        let table = store.outbox_table().await?;
+        let served = versions.iter().find(|v| v.state == VersionState::Active);
+        let served = served.map_or("", |known| &known.version.name);
+        let notes = store.note_counts(served).await?;
+        let collections = store.registered_collections().await?;
         gauge!("elf_outbox_dead_tuples").set(table.dead_tuples as f64);
         gauge!("elf_outbox_size_bytes").set(table.size_bytes as f64);
         gauge!("elf_notes", "state" => "live").set(notes.live as f64);
@@ -303,6 +316,7 @@ impl Observer {
         seen.table = Some(table);
         seen.notes = Some(notes);
         seen.collections = collections;
+        Ok(())
     }
 
     async fn look_up(&self, registered: Vec<Registered>) -> Vec<Collection> {
@@ -360,8 +374,8 @@ fn publish_job(job: Option<&Job>) {
         let job = job.filter(|job| job.running.kind == kind);
         let value = |of: fn(&Job) -> f64| job.map_or(0.0, of);
         gauge!("elf_job_running", "kind" => kind).set(value(|_| 1.0));
-        gauge!("elf_job_done", "kind" => kind).set(value(|job| job.running.done as f64));
-        gauge!("elf_job_total", "kind" => kind).set(value(|job| job.running.total as f64));
+        gauge!("elf_job_items_done", "kind" => kind).set(value(|job| job.running.done as f64));
+        gauge!("elf_job_items", "kind" => kind).set(value(|job| job.running.total as f64));
         gauge!("elf_job_rate_per_second", "kind" => kind)
             .set(value(|job| job.rate_per_sec.unwrap_or(0.0)));
         gauge!("elf_job_eta_seconds", "kind" => kind).set(value(|job| job.eta_secs.unwrap_or(0.0)));

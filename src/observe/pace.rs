@@ -21,14 +21,18 @@ impl Pace {
         }
     }
 
-    /// Does `work` if it is time.
-    pub async fn keep(&mut self, work: impl Future<Output = ()>) {
-        let began = Instant::now();
-        if self.next.is_some_and(|next| began < next) {
-            return;
+    /// Waits until it is time, does `work` and says that it is done. Work that failed is
+    /// tried again soon: it took long for another reason.
+    pub async fn keep(&mut self, work: impl Future<Output = bool>) {
+        if let Some(next) = self.next {
+            tokio::time::sleep_until(next.into()).await;
         }
-        work.await;
-        self.next = Some(next(began, began.elapsed(), self.at_least));
+        let began = Instant::now();
+        let took = match work.await {
+            true => began.elapsed(),
+            false => Duration::ZERO,
+        };
+        self.next = Some(next(began, took, self.at_least).max(Instant::now()));
     }
 }
 

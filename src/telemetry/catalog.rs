@@ -182,12 +182,12 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             shared(
                 "elf_outbox_rows",
                 OUTBOX_STATE,
-                "Outbox rows by what they wait for",
+                "Outbox rows of the version that is served, by what they wait for",
             ),
             shared(
                 "elf_outbox_oldest_pending_seconds",
                 NONE,
-                "Age of the oldest outbox row that is due; 0 when none is",
+                "Age of the oldest of them that is due; 0 when none is",
             ),
             shared(
                 "elf_outbox_dead_tuples",
@@ -207,7 +207,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             shared(
                 "elf_notes",
                 NOTE_STATE,
-                "Notes that are to be found, and those of them that have been indexed",
+                "Notes that are to be found, and those of them that have been indexed under the version that is served",
             ),
             shared(
                 "elf_coverage_ratio",
@@ -396,8 +396,8 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 JOB,
                 "1 while it runs, in whichever process",
             ),
-            shared("elf_job_done", JOB, "Points or notes done so far"),
-            shared("elf_job_total", JOB, "Points or notes in all"),
+            shared("elf_job_items_done", JOB, "Points or notes done so far"),
+            shared("elf_job_items", JOB, "Points or notes in all"),
             shared(
                 "elf_job_rate_per_second",
                 JOB,

@@ -26,9 +26,8 @@ pub(super) async fn run(shared: &Arc<Shared>, claim: Claim) {
     let notes = claim.notes.len();
     let span = tracing::info_span!("batch", token = claim.token, notes);
     histogram!("elf_batch_notes").record(notes as f64);
-    shared.totals.began_batch();
+    let _in_flight = shared.totals.began_batch();
     go(shared, claim).instrument(span).await;
-    shared.totals.ended_batch();
 }
 
 async fn go(shared: &Arc<Shared>, claim: Claim) {
@@ -464,17 +463,30 @@ impl Batch<'_> {
             return Ok(());
         }
         totals.failed();
+        // What a trigger of the application's says may hold the text; `elf dead show` has it.
+        let told = matches!(by, FailedBy::Text | FailedBy::Provider).then_some(reason);
         let span = &self.spans[&note_id];
         let _inside = span.enter();
         match retry {
             Retry::Never => {
-                span.record("outcome", "dead");
-                tracing::warn!(failures, reason, "gave a note up; see `elf dead list`");
                 totals.died(by);
+                span.record("outcome", "dead");
+                tracing::warn!(
+                    failures,
+                    by = by.as_str(),
+                    reason = told,
+                    "gave a note up; see `elf dead list`"
+                );
             }
             Retry::After(delay) => {
                 span.record("outcome", "failed");
-                tracing::info!(failures, ?delay, reason, "a note failed");
+                tracing::info!(
+                    failures,
+                    ?delay,
+                    by = by.as_str(),
+                    reason = told,
+                    "a note failed"
+                );
             }
         }
         Ok(())

@@ -37,6 +37,10 @@ use crate::store::{self, Store, Version};
 /// Text claimed at once, so that a batch of long notes does not fill the memory.
 const BATCH_BYTES: usize = 4 << 20;
 
+/// A claim that takes longer is lost on the way: a connection that a firewall has
+/// forgotten answers never.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(60);
+
 /// What a worker works with.
 #[derive(Clone)]
 pub struct Tools {
@@ -232,8 +236,14 @@ impl Worker {
             // Looked at before the claim: a batch that ends after it may have given notes
             // back that the claim has not seen.
             let is_alone = permits.available_permits() + 1 == shared.settings.concurrency;
-            // Not cancelled midway: a lease that nobody knows of would idle its notes.
-            match shared.claim().await {
+            // Not cancelled midway: a lease that nobody knows of would idle its notes. But
+            // a stop waits for it no longer than for work in flight.
+            let claimed = tokio::select! {
+                biased;
+                claimed = shared.claim() => claimed,
+                () = shared.grace_after(stop) => return Ok(()),
+            };
+            match claimed {
                 Some(claim) => {
                     let shared = shared.clone();
                     batches.spawn(async move {
@@ -271,7 +281,9 @@ impl Worker {
                 "work in flight did not end in time; its leases are given back"
             );
         }
-        self.shared.in_flight.release_all(&self.shared).await;
+        // Leases that cannot be given back run out.
+        let released = self.shared.in_flight.release_all(&self.shared);
+        let _ = tokio::time::timeout(CLAIM_PATIENCE.min(grace), released).await;
     }
 }
 
@@ -289,17 +301,19 @@ impl Shared {
     /// A batch, or `None` when nothing is due or Postgres is away.
     async fn claim(&self) -> Option<store::Claim> {
         let began = Instant::now();
-        let claimed = self
-            .tools
-            .store
-            .claim(
-                &self.tools.version.name,
-                &self.holder,
-                self.settings.lease(),
-                self.settings.batch_notes,
-                BATCH_BYTES,
-            )
-            .await;
+        let claimed = self.tools.store.claim(
+            &self.tools.version.name,
+            &self.holder,
+            self.settings.lease(),
+            self.settings.batch_notes,
+            BATCH_BYTES,
+        );
+        let claimed = tokio::time::timeout(CLAIM_PATIENCE, claimed).await;
+        let claimed = claimed.unwrap_or_else(|_| {
+            let secs = CLAIM_PATIENCE.as_secs();
+            let reason = format!("a claim was not answered within {secs} seconds");
+            Err(store::StoreError::Unavailable(reason))
+        });
         histogram!("elf_claim_seconds").record(began.elapsed());
         let outcome = match &claimed {
             Ok(Some(_)) => "notes",
@@ -314,6 +328,12 @@ impl Shared {
                 None
             }
         }
+    }
+
+    /// Waits for the stop, and then as long as work in flight may take.
+    async fn grace_after(&self, stop: &CancellationToken) {
+        stop.cancelled().await;
+        tokio::time::sleep(Duration::from_secs(self.settings.grace_secs.into())).await;
     }
 
     /// Returns at once unless a store is away, else when it is back.

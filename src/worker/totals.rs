@@ -73,6 +73,16 @@ impl Report {
     }
 }
 
+/// A batch in flight.
+pub struct InFlight<'a>(&'a Totals);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.lock().in_flight -= 1;
+        gauge!("elf_batches_in_flight").decrement(1.0);
+    }
+}
+
 impl Default for Totals {
     fn default() -> Self {
         Self {
@@ -102,16 +112,11 @@ impl Totals {
         std::mem::take(&mut self.lock().ages)
     }
 
-    /// A batch was claimed.
-    pub fn began_batch(&self) {
+    /// A batch was claimed. It is in flight until what is returned is dropped.
+    pub fn began_batch(&self) -> InFlight<'_> {
         self.lock().in_flight += 1;
         gauge!("elf_batches_in_flight").increment(1.0);
-    }
-
-    /// It is acked, or given back.
-    pub fn ended_batch(&self) {
-        self.lock().in_flight -= 1;
-        gauge!("elf_batches_in_flight").decrement(1.0);
+        InFlight(self)
     }
 
     /// A change became searchable this long after its commit.

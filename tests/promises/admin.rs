@@ -266,7 +266,7 @@ async fn the_status_follows_a_rebuild_in_another_process() {
     let metrics = metrics.text().await.unwrap();
     for line in [
         "elf_job_running{kind=\"rebuild\"} 1",
-        "elf_job_done{kind=\"rebuild\"} 250",
+        "elf_job_items_done{kind=\"rebuild\"} 250",
         "elf_job_running{kind=\"reindex\"} 0",
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
@@ -439,16 +439,31 @@ async fn every_answer_forbids_scripts_of_others() {
     worker.stop().await.exits(0);
 }
 
-#[tokio::test]
-async fn systemd_is_told_of_the_start_the_work_and_the_stop() {
-    let site = Site::start().await;
-    let path = site.path("notify");
-    let socket = UnixDatagram::bind(&path).unwrap();
-    let told = async |word: &str| {
+/// What systemd hears.
+struct Systemd {
+    socket: UnixDatagram,
+    path: std::path::PathBuf,
+}
+
+impl Systemd {
+    fn of(site: &Site) -> Self {
+        let path = site.path("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        Self { socket, path }
+    }
+
+    /// Starts a worker that is to show a sign of life every 400 ms.
+    fn worker(&self, site: &Site) -> Running {
+        let socket = self.path.to_str().unwrap();
+        site.worker_with(&[("NOTIFY_SOCKET", socket), ("WATCHDOG_USEC", "400000")])
+    }
+
+    /// Waits for a message with `word` in it, and gives it.
+    async fn hears(&self, word: &str) -> String {
         let mut message = [0; 4096];
         let wait = async {
             loop {
-                let length = socket.recv(&mut message).await.unwrap();
+                let length = self.socket.recv(&mut message).await.unwrap();
                 let text = String::from_utf8_lossy(&message[..length]).into_owned();
                 if text.contains(word) {
                     return text;
@@ -457,39 +472,38 @@ async fn systemd_is_told_of_the_start_the_work_and_the_stop() {
         };
         tokio::time::timeout(crate::support::DEADLINE, wait)
             .await
-            .unwrap_or_else(|_| panic!("it never told {word:?}"))
-    };
-    let worker = site.worker_with(&[
-        ("NOTIFY_SOCKET", path.to_str().unwrap()),
-        ("WATCHDOG_USEC", "400000"),
-    ]);
-    assert!(told("READY=1").await.contains("STATUS=working"));
-    told("WATCHDOG=1").await;
-    told("STATUS=ready: 0 pending").await;
+            .unwrap_or_else(|_| panic!("it never heard {word:?}"))
+    }
+}
+
+#[tokio::test]
+async fn systemd_is_told_of_the_start_the_work_and_the_stop() {
+    let site = Site::start().await;
+    let systemd = Systemd::of(&site);
+    let worker = systemd.worker(&site);
+    assert!(systemd.hears("READY=1").await.contains("STATUS=working"));
+    systemd.hears("WATCHDOG=1").await;
+    systemd.hears("STATUS=ready: 0 pending").await;
     site.provider.always(Behaviour::Status(503));
     site.note("waits").await;
-    let status = told("STATUS=not ready").await;
+    let status = systemd.hears("STATUS=not ready").await;
     assert!(status.contains("provider"), "{status}");
     // A pause is no reason to be killed.
-    told("WATCHDOG=1").await;
+    systemd.hears("WATCHDOG=1").await;
     worker.signal("TERM").await;
-    told("STOPPING=1").await;
+    systemd.hears("STOPPING=1").await;
     worker.ended().await.exits(0);
 }
 
 #[tokio::test]
-async fn systemd_is_not_kept_waiting_for_a_store_that_is_away() {
+async fn systemd_neither_waits_for_a_store_that_is_away_nor_kills_who_does() {
     let (site, line) = behind_a_line().await;
     line.cut();
-    let path = site.path("notify");
-    let socket = UnixDatagram::bind(&path).unwrap();
-    let worker = site.worker_with(&[("NOTIFY_SOCKET", path.to_str().unwrap())]);
-    let mut message = [0; 4096];
-    let length = socket.recv(&mut message).await.unwrap();
-    let text = String::from_utf8_lossy(&message[..length]).into_owned();
-    assert!(
-        text.contains("READY=1") && text.contains("STATUS=waiting:"),
-        "{text}"
-    );
+    let systemd = Systemd::of(&site);
+    let worker = systemd.worker(&site);
+    let ready = systemd.hears("READY=1").await;
+    assert!(ready.contains("STATUS=waiting:"), "{ready}");
+    systemd.hears("WATCHDOG=1").await;
+    systemd.hears("WATCHDOG=1").await;
     worker.kill().await;
 }

@@ -33,6 +33,7 @@ const COMMANDS: &[&[&str]] = &[
     &["reindex", "drop"],
     &["search"],
     &["demo"],
+    &["completions"],
 ];
 
 /// Runs `elf` in a folder with nothing in it but an `elf.toml`, if there is one.
@@ -54,6 +55,21 @@ fn assert_keys(value: &Value, expected: &[&str]) {
     let found: BTreeSet<&str> = object.keys().map(String::as_str).collect();
     assert_eq!(found, expected.iter().copied().collect(), "{value}");
 }
+
+/// What `elf worker --once --json` reports.
+const WORKED_KEYS: [&str; 11] = [
+    "notes",
+    "bytes",
+    "chunks",
+    "embedded",
+    "tokens",
+    "reused",
+    "tokens_saved",
+    "points",
+    "failed",
+    "dead",
+    "seconds",
+];
 
 #[tokio::test]
 async fn help_goes_to_stdout_and_succeeds() {
@@ -356,10 +372,7 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
     assert_eq!(status["collection"]["status"], "missing");
 
     let worked = site.json(&["worker", "--once"]).await;
-    let worked_keys = [
-        "notes", "chunks", "embedded", "tokens", "reused", "points", "dead", "seconds",
-    ];
-    assert_keys(&worked, &worked_keys);
+    assert_keys(&worked, &WORKED_KEYS);
     assert!(worked["seconds"].is_number());
     let chunks = worked["chunks"].as_u64().unwrap();
     assert!(chunks > 2, "{worked}");
@@ -519,12 +532,7 @@ async fn dead_letters_are_listed_shown_retried_and_purged() {
     );
     let dead = async || {
         let worked = site.json(&["worker", "--once"]).await;
-        assert_keys(
-            &worked,
-            &[
-                "notes", "chunks", "embedded", "tokens", "reused", "points", "dead", "seconds",
-            ],
-        );
+        assert_keys(&worked, &WORKED_KEYS);
         site.json(&["status"]).await["outbox"]["dead"] == 1
     };
     eventually(dead).await;
@@ -538,11 +546,15 @@ async fn dead_letters_are_listed_shown_retried_and_purged() {
         "op",
         "embedding_version",
         "attempts",
+        "reason",
         "last_error",
         "created_at",
         "died_at",
+        "text_preview",
+        "text_bytes",
     ];
     assert_keys(letter, &keys);
+    assert_eq!(letter["reason"], "provider");
     assert_eq!(letter["attempts"], 3);
     assert_eq!(letter["op"], "UPSERT");
     let (outbox_id, note_id) = (
@@ -793,4 +805,28 @@ async fn the_admin_port_tells_when_the_worker_is_ready() {
     .await;
     assert_eq!(get("/nowhere").await.0, 404);
     worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn completions_and_manual_pages_come_from_the_commands_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let mut command = elf(folder.path());
+        command.args(["completions", shell]);
+        let script = run(command, b"").await.exits(0).stdout;
+        for word in ["rebuild", "once"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+    let mut command = elf(folder.path());
+    command.args(["man", "pages"]);
+    run(command, b"").await.exits(0);
+    let page =
+        |name: &str| std::fs::read_to_string(folder.path().join("pages").join(name)).unwrap();
+    assert!(
+        page("elf.1").contains("elf\\-rebuild(1)"),
+        "{}",
+        page("elf.1")
+    );
+    assert!(page("elf-worker.1").contains("once"));
 }

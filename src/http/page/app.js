@@ -1,23 +1,17 @@
 // Asks the worker every two seconds how it is, and shows the answer.
 
 import { deadLetters } from "./dead.js";
-import { bytes, chart, count, counted, digits, duration, el, lasting, moment, now, setClock, setText, tick } from "./view.js";
+import { bytes, chart, count, counted, digits, duration, el, lasting, moment, now, roughly, setClock, setText, tick } from "./view.js";
 
 const EVERY_MS = 2000, LONGEST_WAIT_MS = 30_000, TIMEOUT_MS = 10_000;
 const TOKEN = "elf-admin-token";
 const RUNBOOK = "docs/operations.md#";
-/** Where the runbook says what to do about a failing check. */
-const SECTIONS = {
-  config: "install",
-  postgres: "back-up-and-restore",
-  schema: "upgrade",
-  index: "qdrant-lost",
-  alias: "qdrant-lost",
-  provider: "provider-down",
-  worker: "backlog-growing",
-};
+/** Where the runbook says what to do about a failing check; else at the worker that is absent. */
+const SECTIONS = { schema: "upgrade", index: "qdrant-lost", alias: "qdrant-lost", provider: "provider-down" };
 /** A change that waits longer than this is late. */
 const LATE_SECS = 60;
+/** The worker counts every few seconds; when it did not for so long, its counts say nothing. */
+const OLD_SECS = 45;
 
 const $ = (id) => document.getElementById(id);
 const places = new Map([...document.querySelectorAll("[data-f]")].map((place) => [place.dataset.f, place]));
@@ -93,7 +87,7 @@ function askForToken(wanted, message = "") {
 /** @returns {{state: string, key: string, title: string, why: string, todo: {what: string, section: string}[]}} */
 function judge(s) {
   const failing = s.checks.filter((check) => !check.ok);
-  const todo = failing.map(({ name, reason }) => ({ what: `${name}: ${reason ?? "fails"}`, section: SECTIONS[name] ?? "" }));
+  const todo = failing.map(({ name, reason }) => ({ what: `${name}: ${reason ?? "fails"}`, section: SECTIONS[name] ?? "worker-absent" }));
   const gone = dead.total() ?? s.outbox?.dead ?? 0;
   if (gone > 0) {
     const what = `${counted(gone, "dead letter")} ${gone === 1 ? "waits" : "wait"} for you: read why, mend the cause, retry or discard.`;
@@ -112,6 +106,11 @@ function judge(s) {
       : `Changes are late: the oldest waits for ${duration(oldest)}.`;
     todo.push({ what, section: grows ? "backlog-growing" : "slow-freshness" });
   }
+  const countedAt = Date.parse(s.observed_at ?? s.started_at ?? s.now);
+  const old = now() - countedAt > OLD_SECS * 1000 && failing.length === 0;
+  if (old) {
+    todo.push({ what: `Nothing was counted for ${roughly((now() - countedAt) / 1000)}: Postgres is slow to answer the worker.`, section: "worker-absent" });
+  }
   const drift = driftOf(s);
   if (drift > (s.drift?.repaired ?? 0)) {
     todo.push({ what: `The last verify found ${counted(drift, "difference")} and repaired ${count(s.drift.repaired)}.`, section: "drift" });
@@ -126,7 +125,7 @@ function judge(s) {
   }
   const why = `All ${s.checks.length} checks hold.`;
   if (gone > 0) return { state: "warn", key: "ready, dead letters", title: `Ready, but ${counted(gone, "note was", "notes were")} given up`, why, todo };
-  if (todo.length > 0) return { state: "warn", key: `ready, ${todo[0].section}`, title: late ? "Ready, but behind" : "Ready, but look at this", why, todo };
+  if (todo.length > 0) return { state: "warn", key: `ready, ${todo[0].section}`, title: late ? "Ready, but behind" : old ? "Ready, but the counts are old" : "Ready, but look at this", why, todo };
   if (waitingOf(s) > 0) return { state: "good", key: "ready", title: "Ready and at work", why, todo };
   return { state: "good", key: "ready", title: "Ready, and nothing waits", why, todo };
 }
@@ -214,7 +213,7 @@ function drawFacts(s) {
   const { outbox: o, notes: n, provider: p, worker: w, job: j, drift: d } = s;
   const unknown = "not known";
   setText($("alias"), s.alias ?? "");
-  setText($("build"), [s.version, s.engine].filter(Boolean).join(" · "));
+  setText($("build"), s.version);
 
   const waiting = waitingOf(s);
   fill("key.oldest", o == null ? unknown : o.oldest_pending_secs == null ? "none" : duration(o.oldest_pending_secs));
@@ -312,7 +311,7 @@ function drawCharts(s) {
   const last = samples.at(-1);
   const median = samples.findLast(({ fresh_p50 }) => fresh_p50 != null)?.fresh_p50;
   const say = (id, text) => { if (!("pointed" in $(id).dataset)) setText($(id).querySelector(".now"), text); };
-  say("chart-backlog", last ? counted(last.pending, "change") : "–");
+  say("chart-backlog", s.outbox ? counted(waitingOf(s), "change") : "–");
   say("chart-fresh", median == null ? "–" : duration(median));
   say("chart-rate", last ? `${count(last.notes_per_sec)} notes/s` : "–");
   chart($("chart-backlog"), {

@@ -56,7 +56,7 @@ export const setClock = (iso) => { aheadMs = Date.parse(iso) - Date.now(); };
 export const now = () => Date.now() + aheadMs;
 
 /** A length of time in no more digits than one cares for. */
-const roughly = (secs) => duration(secs >= 60 && secs < 3600 ? Math.floor(secs / 60) * 60 : Math.floor(secs));
+export const roughly = (secs) => duration(secs >= 60 && secs < 3600 ? Math.floor(secs / 60) * 60 : Math.floor(secs));
 
 function told(iso, lasts) {
   const secs = (now() - Date.parse(iso)) / 1000;

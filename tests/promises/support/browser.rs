@@ -32,7 +32,7 @@ pub struct Browser {
     http: reqwest::Client,
     port: u16,
     session: String,
-    _profile: tempfile::TempDir,
+    profile: tempfile::TempDir,
 }
 
 impl Browser {
@@ -68,14 +68,14 @@ impl Browser {
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
             port,
             session: String::new(),
-            _profile: profile,
+            profile,
         };
         browser.begin().await;
         Some(browser)
     }
 
     async fn begin(&mut self) {
-        let profile = format!("--user-data-dir={}", self._profile.path().display());
+        let profile = format!("--user-data-dir={}", self.profile.path().display());
         let flags = [
             "--headless",
             "--no-sandbox",
