@@ -24,7 +24,7 @@ use crate::alias::{self, AliasError};
 use crate::embed::EmbedError;
 use crate::health::{Health, Part};
 use crate::store::{
-    Known, NoteCounts, OutboxCounts, OutboxTable, Registered, RunningJob, StoreError, VersionState,
+    Known, NoteCounts, OutboxCounts, OutboxTable, Registered, RunningJob, StoreError,
 };
 use crate::telemetry::Metrics;
 use crate::worker::{self, SetupError, Tools, Worker};
@@ -147,8 +147,9 @@ impl Observer {
     pub async fn run(&self) {
         tokio::join!(
             self.keep_checking(),
-            self.keep_counting(),
-            self.keep_stock()
+            keep(LOOK_EVERY, || self.count_backlog()),
+            keep(LOOK_EVERY, || self.look_at_collections()),
+            keep(COUNT_EVERY, || self.count_notes()),
         );
     }
 
@@ -164,22 +165,6 @@ impl Observer {
             }
             self.metrics.upkeep();
             self.lock().looked = Some(Instant::now());
-        }
-    }
-
-    async fn keep_counting(&self) {
-        let mut pace = Pace::new(LOOK_EVERY);
-        loop {
-            pace.keep(async { self.count_backlog().await.is_ok() })
-                .await;
-        }
-    }
-
-    async fn keep_stock(&self) {
-        let mut pace = Pace::new(COUNT_EVERY);
-        loop {
-            pace.keep(async { self.take_inventory().await.is_ok() })
-                .await;
         }
     }
 
@@ -256,8 +241,7 @@ impl Observer {
         }
     }
 
-    /// The backlog of what is served, dead letters and the running job. An error is the
-    /// checks' to tell.
+    /// The backlog of what is served, dead letters and the running job.
     async fn count_backlog(&self) -> Result<(), StoreError> {
         let store = &self.tools.store;
         let served = store.active_version().await?.map(|version| version.name);
@@ -287,21 +271,11 @@ impl Observer {
         Ok(())
     }
 
-    /// What takes long to count, or seldom changes.
-    async fn take_inventory(&self) -> Result<(), StoreError> {
+    /// Versions and their collections, with what the engine says of them.
+    async fn look_at_collections(&self) -> Result<(), StoreError> {
         let store = &self.tools.store;
         let versions = store.versions().await?;
-        let table = store.outbox_table().await?;
-        let served = versions.iter().find(|v| v.state == VersionState::Active);
-        let served = served.map_or("", |known| &known.version.name);
-        let notes = store.note_counts(served).await?;
         let collections = store.registered_collections().await?;
-        gauge!("elf_outbox_dead_tuples").set(table.dead_tuples as f64);
-        gauge!("elf_outbox_size_bytes").set(table.size_bytes as f64);
-        gauge!("elf_notes", "state" => "live").set(notes.live as f64);
-        gauge!("elf_notes", "state" => "indexed").set(notes.indexed as f64);
-        gauge!("elf_coverage_ratio").set(coverage(&notes));
-        gauge!("elf_live_chunks").set(notes.chunks as f64);
         for state in ["active", "building", "retired"] {
             let of_it = collections.iter().filter(|c| c.state == state);
             gauge!("elf_collections", "state" => state).set(of_it.count() as f64);
@@ -313,9 +287,27 @@ impl Observer {
         }
         let mut seen = self.lock();
         seen.versions = versions;
+        seen.collections = collections;
+        Ok(())
+    }
+
+    /// What takes long to count.
+    async fn count_notes(&self) -> Result<(), StoreError> {
+        let store = &self.tools.store;
+        let served = store.active_version().await?.map(|version| version.name);
+        let table = store.outbox_table().await?;
+        let notes = store
+            .note_counts(served.as_deref().unwrap_or_default())
+            .await?;
+        gauge!("elf_outbox_dead_tuples").set(table.dead_tuples as f64);
+        gauge!("elf_outbox_size_bytes").set(table.size_bytes as f64);
+        gauge!("elf_notes", "state" => "live").set(notes.live as f64);
+        gauge!("elf_notes", "state" => "indexed").set(notes.indexed as f64);
+        gauge!("elf_coverage_ratio").set(coverage(&notes));
+        gauge!("elf_live_chunks").set(notes.chunks as f64);
+        let mut seen = self.lock();
         seen.table = Some(table);
         seen.notes = Some(notes);
-        seen.collections = collections;
         Ok(())
     }
 
@@ -355,6 +347,14 @@ impl Observer {
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().expect("nobody panics while looking")
+    }
+}
+
+/// Looks again and again. An error is the checks' to tell.
+async fn keep<F: Future<Output = Result<(), StoreError>>>(every: Duration, look: impl Fn() -> F) {
+    let mut pace = Pace::new(every);
+    loop {
+        pace.keep(async { look().await.is_ok() }).await;
     }
 }
 

@@ -41,6 +41,9 @@ const BATCH_BYTES: usize = 4 << 20;
 /// forgotten answers never.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(60);
 
+/// To give leases back takes a moment, or Postgres is away.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// What a worker works with.
 #[derive(Clone)]
 pub struct Tools {
@@ -283,7 +286,7 @@ impl Worker {
         }
         // Leases that cannot be given back run out.
         let released = self.shared.in_flight.release_all(&self.shared);
-        let _ = tokio::time::timeout(CLAIM_PATIENCE.min(grace), released).await;
+        let _ = tokio::time::timeout(RELEASE_PATIENCE, released).await;
     }
 }
 

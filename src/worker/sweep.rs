@@ -19,7 +19,10 @@ pub async fn run(shared: Arc<Shared>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     for n in (0..FULL_SWEEP_EVERY).cycle() {
         ticks.tick().await;
-        sweep(&shared, (n > 0).then_some(LOOK_BACK)).await;
+        // Without a look at the gate, each sweep of an outage would be one more connection.
+        if shared.gate.outage().is_none() {
+            sweep(&shared, (n > 0).then_some(LOOK_BACK)).await;
+        }
         notice_retirement(&shared).await;
     }
 }
