@@ -116,12 +116,15 @@ async fn begin_when_possible(
         };
         let reason = format!("{error:#}");
         // The same again is said once; that it is something else now, too.
-        if waiting_for.replace(part) != Some(part) {
-            tracing::warn!(reason, "waiting to begin");
-            systemd::ready(&format!("waiting: {reason}"));
+        let is_news = waiting_for.replace(part) != Some(part);
+        if is_news {
             health.forget();
         }
-        health.set(part, Some(reason));
+        health.set(part, Some(reason.clone()));
+        if is_news {
+            tracing::warn!(reason, "waiting to begin");
+            systemd::ready(&format!("waiting: {reason}"));
+        }
         let pause = backoff::delay(tries, FIRST_PAUSE, LONGEST_PAUSE, rand::random());
         tokio::select! {
             () = stop.cancelled() => return Ok(None),
