@@ -90,6 +90,10 @@ impl Health {
     /// Forgets what was found: the start begins anew.
     pub fn forget(&self) {
         *self.lock() = unknown();
+        for part in PARTS {
+            // Neither 1 nor 0, so that no alert is about what is not known.
+            gauge!("elf_check_ok", "check" => part.as_str()).set(f64::NAN);
+        }
     }
 
     /// Takes down what a check found: `None` when all is well. A change is logged, once.

@@ -27,6 +27,9 @@ use crate::{job, telemetry, verify};
 /// The demo's own database on the server it is given.
 const DATABASE: &str = "elf_demo";
 
+/// Who holds this advisory lock there is the only demo.
+const LOCK: i64 = 0x656c665f64656d6f;
+
 /// Of a demo on this machine, which anybody may read here.
 const TOKEN: &str = "elf-demo-admin-token";
 
@@ -70,7 +73,7 @@ pub struct Args {
 
 /// Imports, indexes, searches, edits and deletes.
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    start_anew(&args).await?;
+    let _lock = start_anew(&args).await?;
     let config = configure(&args, MAX_TOKENS)?;
     let _logging = telemetry::init_logging(&config.service);
     let daemon = Daemon::start(&config.service).await?;
@@ -137,11 +140,20 @@ async fn keep(daemon: &Daemon, worker: &Worker) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the database and the folder anew.
-async fn start_anew(args: &Args) -> anyhow::Result<()> {
+/// Makes the database and the folder anew. Nobody else can, as long as what is returned
+/// is not dropped.
+async fn start_anew(args: &Args) -> anyhow::Result<PgConnection> {
     let mut admin = PgConnection::connect(&args.database_url)
         .await
         .context("failed to connect to --database-url")?;
+    let is_alone: bool = sqlx::query_scalar("select pg_try_advisory_lock($1)")
+        .bind(LOCK)
+        .fetch_one(&mut admin)
+        .await?;
+    anyhow::ensure!(
+        is_alone,
+        "another demo is running on this Postgres server, perhaps one with --keep: stop it first"
+    );
     admin
         .execute(AssertSqlSafe(format!(
             "drop database if exists {DATABASE} with (force)"
@@ -150,8 +162,8 @@ async fn start_anew(args: &Args) -> anyhow::Result<()> {
     admin
         .execute(AssertSqlSafe(format!("create database {DATABASE}")))
         .await?;
-    admin.close().await?;
-    remove_folder(&args.dir)
+    remove_folder(&args.dir)?;
+    Ok(admin)
 }
 
 /// The ten lines that are all the configuration this takes.

@@ -35,11 +35,13 @@ pub fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// What is away, if nothing else is the matter: a later try may work.
+/// What is away or not there yet, if nothing else is the matter: a later try may work.
 pub fn away(error: &anyhow::Error) -> Option<Part> {
     error.chain().find_map(|cause| {
-        if let Some(StoreError::Unavailable(_)) = cause.downcast_ref() {
-            return Some(Part::Postgres);
+        match cause.downcast_ref() {
+            Some(StoreError::Unavailable(_)) => return Some(Part::Postgres),
+            Some(StoreError::Outdated(_)) => return Some(Part::Schema),
+            _ => {}
         }
         if let Some(IndexError::Unavailable { .. }) = cause.downcast_ref() {
             return Some(Part::Index);
@@ -87,7 +89,7 @@ fn is_configuration(cause: &(dyn Error + 'static)) -> bool {
 }
 
 fn store(error: &StoreError) -> bool {
-    matches!(error, StoreError::Schema(_))
+    matches!(error, StoreError::Schema(_) | StoreError::Outdated(_))
 }
 
 fn index(error: &IndexError) -> bool {

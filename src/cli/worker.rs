@@ -28,20 +28,23 @@ pub struct Args {
     /// Index what is due, then exit
     #[arg(long)]
     once: bool,
+    /// Bring the schema up to date first
+    #[arg(long)]
+    migrate: bool,
 }
 
 /// Works until stopped by SIGTERM or SIGINT, or with `--once` until nothing is due.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let report = if args.once {
-        drain(config).await?
+        drain(config, args.migrate).await?
     } else {
-        serve(config).await?
+        serve(config, args.migrate).await?
     };
     out.report(&report, lines)
 }
 
-async fn drain(config: &Config) -> anyhow::Result<Report> {
-    let tools = begin(config).await?;
+async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
+    let tools = begin(config, migrate).await?;
     let stop = stop_on_signals("no new claims, work in flight ends")?;
     let version = &tools.version.name;
     let counts = tools.store.outbox_counts(Some(version)).await?;
@@ -57,11 +60,11 @@ async fn drain(config: &Config) -> anyhow::Result<Report> {
     Ok(worker.totals())
 }
 
-async fn serve(config: &Config) -> anyhow::Result<Report> {
+async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     let stop = stop_on_signals("no new claims, work in flight ends")?;
     let daemon = Daemon::start(&config.service).await?;
     let begun = tokio::select! {
-        begun = begin_when_possible(config, &daemon.health, &stop) => begun?,
+        begun = begin_when_possible(config, migrate, &daemon.health, &stop) => begun?,
         never = systemd::keep_waiting() => match never {},
     };
     let Some(tools) = begun else {
@@ -83,7 +86,11 @@ async fn serve(config: &Config) -> anyhow::Result<Report> {
 }
 
 /// Connects to everything, and makes sure that it belongs together.
-async fn begin(config: &Config) -> anyhow::Result<Tools> {
+async fn begin(config: &Config, migrate: bool) -> anyhow::Result<Tools> {
+    if migrate {
+        let migrations = parts::store(config).await?.migrate().await?;
+        tracing::info!(migrations, "the schema is up to date");
+    }
     let tools = parts::tools(config).await?;
     worker::prepare(&tools.store, &tools.version).await?;
     worker::check(&tools).await?;
@@ -95,10 +102,12 @@ async fn begin(config: &Config) -> anyhow::Result<Tools> {
     Ok(tools)
 }
 
-/// Waits for a store or a provider that is away. What an operator has to change is an
-/// error at once. `None` when told to stop meanwhile.
+/// Waits for a store or a provider that is away, and for somebody to migrate: a job beside
+/// this one may be at it. What else an operator has to change is an error at once. `None`
+/// when told to stop meanwhile.
 async fn begin_when_possible(
     config: &Config,
+    migrate: bool,
     health: &Health,
     stop: &CancellationToken,
 ) -> anyhow::Result<Option<Tools>> {
@@ -106,7 +115,7 @@ async fn begin_when_possible(
     for tries in 1.. {
         let error = tokio::select! {
             () = stop.cancelled() => return Ok(None),
-            begun = begin(config) => match begun {
+            begun = begin(config, migrate) => match begun {
                 Ok(tools) => return Ok(Some(tools)),
                 Err(error) => error,
             },

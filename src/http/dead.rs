@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::{Admin, problem};
 use crate::store::{Store, StoreError};
+use crate::telemetry::AUDIT;
 
 /// A page that nobody can read to its end helps nobody.
 const MOST_LETTERS: u32 = 500;
@@ -70,7 +71,7 @@ pub async fn retry(
     };
     let retried = store.retry_dead(ids).await;
     if let Ok(retried) = retried {
-        tracing::warn!(%peer, retried, ids = ?which.ids, all = which.all, "dead letters are tried again, by the admin page");
+        tracing::warn!(target: AUDIT, %peer, retried, ids = ?which.ids, all = which.all, "dead letters are tried again, by the admin page");
     }
     answer(retried.map(|retried| json!({ "retried": retried })))
 }
@@ -92,7 +93,7 @@ pub async fn discard(
     };
     let discarded = store.purge_dead(Some(&ids)).await;
     if let Ok(discarded) = discarded {
-        tracing::warn!(%peer, discarded, ?ids, "dead letters were discarded, by the admin page");
+        tracing::warn!(target: AUDIT, %peer, discarded, ?ids, "dead letters were discarded, by the admin page");
     }
     answer(discarded.map(|discarded| json!({ "discarded": discarded })))
 }

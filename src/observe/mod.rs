@@ -209,9 +209,9 @@ impl Observer {
                 health.set(Part::Schema, None);
                 health.set(Part::Config, refused);
             }
-            Err(SetupError::Store(StoreError::Schema(reason))) => {
+            Err(SetupError::Store(error @ (StoreError::Schema(_) | StoreError::Outdated(_)))) => {
                 health.set(Part::Postgres, None);
-                health.set(Part::Schema, Some(reason));
+                health.set(Part::Schema, Some(error.to_string()));
                 health.set(Part::Config, refused);
             }
             Err(SetupError::Mismatch(reason)) => {

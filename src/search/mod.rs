@@ -55,10 +55,24 @@ pub struct Item {
 pub enum SearchError {
     #[error("the query could not be embedded: {0}")]
     Embed(#[from] EmbedError),
+    #[error(
+        "{0}: the index is lost, or nothing was indexed yet; `elf rebuild` brings it back from \
+         Postgres, a first `elf worker` makes it"
+    )]
+    Lost(IndexError),
     #[error(transparent)]
-    Index(#[from] IndexError),
+    Index(IndexError),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl From<IndexError> for SearchError {
+    fn from(error: IndexError) -> Self {
+        match error {
+            IndexError::NotFound { .. } => Self::Lost(error),
+            error => Self::Index(error),
+        }
+    }
 }
 
 impl Searcher {

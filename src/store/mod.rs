@@ -47,6 +47,11 @@ pub enum StoreError {
     /// The database is not as this program needs it, or does not let it in.
     #[error("{0}")]
     Schema(String),
+    /// So many migrations have not been applied yet. Somebody may be at it.
+    #[error(
+        "the database schema is older than this elf (migrations to go: {0}): run `elf migrate`"
+    )]
+    Outdated(usize),
     /// Postgres does not take what a statement was given.
     #[error("Postgres rejected what it was given: {0}")]
     Rejected(String),
@@ -149,7 +154,7 @@ async fn measured<T>(
     if let Err(error) = &done {
         let kind = match error {
             StoreError::Unavailable(_) => "unavailable",
-            StoreError::Schema(_) => "schema",
+            StoreError::Schema(_) | StoreError::Outdated(_) => "schema",
             StoreError::Rejected(_) => "rejected",
         };
         counter!("elf_postgres_errors_total", "operation" => operation, "kind" => kind)

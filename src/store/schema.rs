@@ -48,10 +48,7 @@ impl Store {
             .filter(|m| !applied.contains_key(&m.version))
             .count();
         if missing > 0 {
-            return Err(StoreError::Schema(format!(
-                "the database schema is older than this elf ({missing} migrations to go): \
-                 run `elf migrate`"
-            )));
+            return Err(StoreError::Outdated(missing));
         }
         if migrator.iter().any(|m| {
             applied

@@ -374,7 +374,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             gauge(
                 "elf_drift",
                 DRIFT_KIND,
-                "Points and notes that the last verify of this worker found to differ from Postgres, before it mended them",
+                "Points and notes that the last verify of this worker found to differ from Postgres, before it mended them; absent before the first",
             ),
             counter(
                 "elf_drift_repaired_total",
@@ -414,7 +414,11 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
         "The process",
         &[
             gauge("elf_ready", NONE, "1 while every check of /readyz holds"),
-            gauge("elf_check_ok", CHECK, "1 while this check of /readyz holds"),
+            gauge(
+                "elf_check_ok",
+                CHECK,
+                "1 while this check of /readyz holds; NaN or absent while a start waits for another one",
+            ),
             gauge(
                 "elf_build_info",
                 &[Label {

@@ -2,11 +2,15 @@
 
 use std::io::IsTerminal;
 
+use tracing_subscriber::filter::Directive;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::config::Service;
+
+/// Under this target is said who changed what by the admin page, at every log level.
+pub const AUDIT: &str = "elf::audit";
 
 /// Keeps what logs and traces need; when it is dropped, the last spans are sent.
 #[must_use = "traces end when it is dropped"]
@@ -21,7 +25,8 @@ pub fn init_logging(service: &Service) -> Logging {
     let filter = EnvFilter::try_from_default_env()
         // The engine in this process warns of its own missing start-up at every start.
         .or_else(|_| EnvFilter::try_new(format!("qdrant_edge=error,{}", service.log_level)))
-        .unwrap_or_else(|_| EnvFilter::new("info"));
+        .unwrap_or_else(|_| EnvFilter::new("info"))
+        .add_directive(always());
     let lines = tracing_subscriber::fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
@@ -46,4 +51,10 @@ pub fn init_logging(service: &Service) -> Logging {
         let _ = subscriber.try_init();
         Logging {}
     }
+}
+
+fn always() -> Directive {
+    format!("{AUDIT}=trace")
+        .parse()
+        .expect("it is a target and a level")
 }

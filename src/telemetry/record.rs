@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use metrics::{
     Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing::{Instrument, Span};
@@ -51,7 +52,7 @@ pub fn init_metrics() -> Option<Metrics> {
     Some(Metrics { recorder, process })
 }
 
-/// Describes a metric. A counter is there from the start, at 0: a first event would
+/// Describes a metric. What counts is there from the start, at 0: a first event would
 /// otherwise be no increase.
 fn begin(metric: &Metric) {
     match metric.kind {
@@ -63,14 +64,19 @@ fn begin(metric: &Metric) {
         }
         Kind::Gauge => {
             describe_gauge!(metric.name, metric.help);
-            // What the database is like is not known yet.
-            if metric.scope == Scope::Process {
-                for labels in series(metric) {
-                    gauge!(metric.name, labels).set(0.0);
-                }
+            // What the database is like is not known yet, nor what a check or a verify
+            // finds, each under a label.
+            if metric.scope == Scope::Process && metric.labels.is_empty() {
+                gauge!(metric.name).set(0.0);
             }
         }
-        Kind::Histogram(_) => describe_histogram!(metric.name, metric.help),
+        Kind::Histogram(_) => {
+            describe_histogram!(metric.name, metric.help);
+            for labels in series(metric) {
+                // To be named is enough.
+                let _ = histogram!(metric.name, labels);
+            }
+        }
     }
 }
 

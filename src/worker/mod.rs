@@ -37,10 +37,6 @@ use crate::store::{self, Store, Version};
 /// Text claimed at once, so that a batch of long notes does not fill the memory.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// A claim that takes longer is lost on the way: a connection that a firewall has
-/// forgotten answers never.
-const CLAIM_PATIENCE: Duration = Duration::from_secs(60);
-
 /// To give leases back takes a moment, or Postgres is away.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -304,17 +300,22 @@ impl Shared {
     /// A batch, or `None` when nothing is due or Postgres is away.
     async fn claim(&self) -> Option<store::Claim> {
         let began = Instant::now();
+        let lease = self.settings.lease();
         let claimed = self.tools.store.claim(
             &self.tools.version.name,
             &self.holder,
-            self.settings.lease(),
+            lease,
             self.settings.batch_notes,
             BATCH_BYTES,
         );
-        let claimed = tokio::time::timeout(CLAIM_PATIENCE, claimed).await;
+        // What comes later has run out already. A connection that a firewall has
+        // forgotten never answers.
+        let claimed = tokio::time::timeout(lease, claimed).await;
         let claimed = claimed.unwrap_or_else(|_| {
-            let secs = CLAIM_PATIENCE.as_secs();
-            let reason = format!("a claim was not answered within {secs} seconds");
+            let reason = format!(
+                "a claim was not answered within {} seconds",
+                lease.as_secs()
+            );
             Err(store::StoreError::Unavailable(reason))
         });
         histogram!("elf_claim_seconds").record(began.elapsed());

@@ -67,16 +67,6 @@ impl Admin {
     }
 }
 
-/// A site whose Postgres is behind a line that can be cut.
-async fn behind_a_line() -> (Site, Proxy) {
-    let site = Site::start().await;
-    let (host, port) = site.database.server();
-    let line = Proxy::to(host, port).await;
-    let (direct, through) = (site.database.url(), site.database.url_through(line.port()));
-    site.configure(&direct, &through);
-    (site, line)
-}
-
 fn with_token(site: &Site) {
     let key = format!("[service]\nadmin_token = \"{TOKEN}\"");
     site.configure("[service]", &key);
@@ -97,7 +87,7 @@ async fn with_a_dead_letter(text: &str) -> (Site, Running, Admin) {
 
 #[tokio::test]
 async fn a_worker_waits_for_a_postgres_that_is_away_when_it_starts() {
-    let (site, line) = behind_a_line().await;
+    let (site, line) = Site::behind_a_line().await;
     line.cut();
     let worker = site.worker();
     let admin = Admin::of(&worker).await;
@@ -145,8 +135,52 @@ async fn a_worker_waits_for_a_qdrant_that_is_away_when_it_starts_and_stops_when_
 }
 
 #[tokio::test]
+async fn a_worker_waits_until_somebody_migrates() {
+    let site = Site::empty().await;
+    let worker = site.worker();
+    let admin = Admin::of(&worker).await;
+    worker.says("waiting to begin").await;
+    let check = admin.fails("schema").await;
+    assert!(
+        check["reason"].as_str().unwrap().contains("elf migrate"),
+        "{check}"
+    );
+    let url = format!("{}/metrics", admin.url);
+    let metrics = reqwest::get(url).await.unwrap().text().await.unwrap();
+    for line in [
+        "elf_ready 0",
+        "elf_check_ok{check=\"schema\"} 0",
+        "elf_check_ok{check=\"postgres\"} NaN",
+        "elf_commit_to_searchable_seconds_count 0",
+    ] {
+        assert!(metrics.contains(&format!("{line}\n")), "{line}: {metrics}");
+    }
+    site.elf(&["migrate"]).await.exits(0);
+    worker.says("working").await;
+    admin.is_ready().await;
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn a_worker_migrates_if_asked_once_postgres_is_there() {
+    let site = Site::empty().await;
+    let (host, port) = site.database.server();
+    let line = Proxy::to(host, port).await;
+    let through = site.database.url_through(line.port());
+    site.configure(&site.database.url(), &through);
+    line.cut();
+    let worker = site.begin(&["worker", "--migrate", "--json"]);
+    Admin::of(&worker).await.fails("postgres").await;
+    line.mend();
+    worker.says("working").await;
+    worker.stop().await.exits(0);
+    // With nothing to do it starts as well.
+    site.elf(&["worker", "--once", "--migrate"]).await.exits(0);
+}
+
+#[tokio::test]
 async fn readyz_says_what_fails_and_since_when() {
-    let (site, line) = behind_a_line().await;
+    let (site, line) = Site::behind_a_line().await;
     let worker = site.worker();
     worker.says("working").await;
     let admin = Admin::of(&worker).await;
@@ -416,6 +450,25 @@ async fn a_port_that_others_can_reach_takes_a_token() {
 }
 
 #[tokio::test]
+async fn who_changed_what_is_said_at_every_log_level() {
+    let site = Site::start().await;
+    with_token(&site);
+    // Of all else, only where the port is.
+    site.configure(
+        "log_level = \"debug\"",
+        "log_level = \"elf::cli::daemon=info\"",
+    );
+    let worker = site.worker();
+    let mut admin = Admin::of(&worker).await;
+    admin.token = Some(TOKEN);
+    worker.says("address=").await;
+    let all = json!({ "all": true });
+    eventually(async || admin.post("/api/dead/retry", all.clone()).await.0 == StatusCode::OK).await;
+    worker.says("are tried again, by the admin page").await;
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
 async fn every_answer_forbids_scripts_of_others() {
     let site = Site::start().await;
     let worker = site.worker();
@@ -497,7 +550,7 @@ async fn systemd_is_told_of_the_start_the_work_and_the_stop() {
 
 #[tokio::test]
 async fn systemd_neither_waits_for_a_store_that_is_away_nor_kills_who_does() {
-    let (site, line) = behind_a_line().await;
+    let (site, line) = Site::behind_a_line().await;
     line.cut();
     let systemd = Systemd::of(&site);
     let worker = systemd.worker(&site);

@@ -830,3 +830,18 @@ async fn completions_and_manual_pages_come_from_the_commands_themselves() {
     );
     assert!(page("elf-worker.1").contains("once"));
 }
+
+#[tokio::test]
+async fn a_second_demo_leaves_the_first_alone() {
+    let site = Site::empty().await;
+    let mut first = site.connect().await;
+    sqlx::query("select pg_advisory_lock(x'656c665f64656d6f'::bigint)")
+        .execute(&mut first)
+        .await
+        .unwrap();
+    let database = format!("--database-url={}", site.database.url());
+    site.elf(&["demo", &database])
+        .await
+        .exits(1)
+        .says(&["another demo is running", "--keep"]);
+}

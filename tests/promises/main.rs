@@ -10,6 +10,7 @@ mod dashboards;
 mod deploy;
 mod embedding;
 mod page;
+mod patience;
 mod readme;
 mod rebuild;
 mod reindex;

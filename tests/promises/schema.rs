@@ -39,7 +39,6 @@ async fn a_database_without_the_schema_is_refused() {
     let site = Site::empty().await;
     for args in [
         &["worker", "--once"][..],
-        &["worker"],
         &["status"],
         &["search", "word"],
         &["enqueue", "--all"],

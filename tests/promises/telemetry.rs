@@ -115,6 +115,7 @@ fn series(line: &str) -> (String, BTreeMap<String, String>) {
 #[tokio::test]
 async fn a_worker_reports_the_metrics_of_the_catalog_and_no_other() {
     let site = Site::start().await;
+    site.configure("[worker]", "[worker]\nverify_interval_secs = 1");
     site.provider.poison("poison", Behaviour::Status(400));
     site.note("A note that is found.").await;
     site.note("poison").await;
@@ -127,6 +128,7 @@ async fn a_worker_reports_the_metrics_of_the_catalog_and_no_other() {
         text.contains("elf_dead_letters{reason=\"provider\"} 1\n")
             && text.contains("elf_notes{state=\"indexed\"} 1\n")
             && text.contains("elf_index_points 1\n")
+            && text.contains("elf_drift{kind=\"missing\"} 0\n")
     })
     .await;
     let text = scrape().await;

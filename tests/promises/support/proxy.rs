@@ -1,4 +1,4 @@
-//! A line to a server that can be cut.
+//! A line to a server that can be cut, and that can forget.
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -7,7 +7,14 @@ use tokio::sync::watch;
 /// test's runtime.
 pub struct Proxy {
     port: u16,
-    up: watch::Sender<bool>,
+    line: watch::Sender<Line>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+struct Line {
+    is_up: bool,
+    /// Connections from before this are silent for ever.
+    forgotten: u32,
 }
 
 impl Proxy {
@@ -15,17 +22,23 @@ impl Proxy {
     pub async fn to(host: &str, port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let own_port = listener.local_addr().unwrap().port();
-        let up = watch::Sender::new(true);
+        let line = watch::Sender::new(Line {
+            is_up: true,
+            forgotten: 0,
+        });
         let target = (host.to_owned(), port);
-        let state = up.subscribe();
+        let state = line.subscribe();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                if *state.borrow() {
+                if state.borrow().is_up {
                     tokio::spawn(pass(client, target.clone(), state.clone()));
                 }
             }
         });
-        Self { port: own_port, up }
+        Self {
+            port: own_port,
+            line,
+        }
     }
 
     /// The port on 127.0.0.1 to connect to.
@@ -35,21 +48,29 @@ impl Proxy {
 
     /// Ends every connection, and every new one at once.
     pub fn cut(&self) {
-        self.up.send_replace(false);
+        self.line.send_modify(|line| line.is_up = false);
     }
 
     /// Passes new connections on again.
     pub fn mend(&self) {
-        self.up.send_replace(true);
+        self.line.send_modify(|line| line.is_up = true);
+    }
+
+    /// Passes nothing on of the connections that there are, and does not end them, as a
+    /// firewall does that has forgotten them. New ones are passed on.
+    pub fn forget(&self) {
+        self.line.send_modify(|line| line.forgotten += 1);
     }
 }
 
-async fn pass(mut client: TcpStream, target: (String, u16), mut up: watch::Receiver<bool>) {
+async fn pass(mut client: TcpStream, target: (String, u16), mut line: watch::Receiver<Line>) {
+    let known = line.borrow().forgotten;
     let Ok(mut server) = TcpStream::connect(target).await else {
         return;
     };
     tokio::select! {
-        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
-        _ = up.wait_for(|up| !up) => {}
+        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => return,
+        _ = line.wait_for(|line| !line.is_up || line.forgotten != known) => {}
     }
+    let _ = line.wait_for(|line| !line.is_up).await;
 }

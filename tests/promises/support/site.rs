@@ -15,6 +15,7 @@ use super::DEADLINE;
 use super::database::TestDatabase;
 use super::embedding_server::EmbeddingServer;
 use super::harness::elf_toml;
+use super::proxy::Proxy;
 
 /// Where somebody runs ELF: a folder, an empty database, an embeddings server.
 pub struct Site {
@@ -123,6 +124,16 @@ impl Site {
         let site = Self::empty().await;
         site.elf(&["migrate"]).await.exits(0);
         site
+    }
+
+    /// The same, with its Postgres behind a line that can be cut.
+    pub async fn behind_a_line() -> (Self, Proxy) {
+        let site = Self::start().await;
+        let (host, port) = site.database.server();
+        let line = Proxy::to(host, port).await;
+        let (direct, through) = (site.database.url(), site.database.url_through(line.port()));
+        site.configure(&direct, &through);
+        (site, line)
     }
 
     /// A path in the folder.
