@@ -1,0 +1,258 @@
+//! A version is built, kept in step, compared with Postgres and served.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::{ReindexError, site};
+use crate::alias;
+use crate::backfill::{Target, TargetError};
+use crate::embed::EmbedError;
+use crate::job::{Job, Progress};
+use crate::rebuild::free_name;
+use crate::store::{StoreError, VersionState};
+use crate::verify;
+use crate::worker::{self, SetupError, Tools, Worker};
+
+/// How often to look whether a version has caught up.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// What building a version came to.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The version that the configuration asks for.
+    pub version: String,
+    /// What is done with it now.
+    pub state: VersionState,
+    /// What this run did.
+    #[serde(flatten)]
+    pub work: worker::Report,
+    /// Dead letters that the version has.
+    pub dead_letters: u64,
+    /// What was compared before the swap; null when nothing was swapped.
+    pub verified: Option<verify::Report>,
+}
+
+/// What happens once the version has caught up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// It is kept in step, and the old one is served.
+    Wait,
+    /// It is served, if it is as it must be.
+    Swap,
+}
+
+/// Builds the version of `worker`, whose tools these are, until nothing but dead
+/// letters is left for it, or goes on where an earlier run ended.
+pub async fn run(
+    tools: &Tools,
+    worker: &Worker,
+    then: Then,
+    options: &verify::Options,
+    stop: CancellationToken,
+) -> Result<Report, ReindexError> {
+    let Tools { store, version, .. } = tools;
+    let job = Job::take(store, "reindex", &version.name, options.progress.clone()).await?;
+    let outcome = job
+        .run(async {
+            if begin(tools).await? == VersionState::Active {
+                // A swap may have died before it came to the alias.
+                worker::check(tools).await?;
+                return report(tools, worker, None).await;
+            }
+            worker::check(tools).await?;
+            catch_up(tools, worker, job.progress(), &stop).await?;
+            if then == Then::Wait {
+                return report(tools, worker, None).await;
+            }
+            tokio::select! {
+                verified = swap(tools, options) => report(tools, worker, Some(verified?)).await,
+                () = stop.cancelled() => Err(ReindexError::Stopped),
+            }
+        })
+        .await;
+    job.end().await;
+    outcome
+}
+
+async fn report(
+    tools: &Tools,
+    worker: &Worker,
+    verified: Option<verify::Report>,
+) -> Result<Report, ReindexError> {
+    let Tools { store, version, .. } = tools;
+    Ok(Report {
+        version: version.name.clone(),
+        state: worker::kept_in_step(store, &version.name).await?.state,
+        work: worker.totals(),
+        dead_letters: dead_letters(tools).await?,
+        verified,
+    })
+}
+
+async fn dead_letters(tools: &Tools) -> Result<u64, StoreError> {
+    let counts = tools.store.outbox_counts(Some(&tools.version.name)).await?;
+    Ok(counts.dead as u64)
+}
+
+/// Has the version kept in step from now on, and says what is done with it.
+async fn begin(tools: &Tools) -> Result<VersionState, ReindexError> {
+    let Tools {
+        store,
+        version,
+        alias,
+        ..
+    } = tools;
+    let known = store.versions().await?;
+    if !known.iter().any(|v| v.state == VersionState::Active) {
+        return Err(SetupError::Mismatch(
+            "nothing is indexed yet, so there is nothing to change over from: run `elf worker`"
+                .into(),
+        )
+        .into());
+    }
+    match known.iter().find(|v| v.version.name == version.name) {
+        Some(own) if own.state == VersionState::Retired => {
+            // Before it leaves the state in which a rollback finds it.
+            check_retired(tools).await?;
+            store.resume_version(&version.name).await?;
+            tracing::info!(
+                version = version.name,
+                "the version goes on from where it was retired"
+            );
+            return Ok(VersionState::Building);
+        }
+        Some(own) => return Ok(own.state),
+        None => {}
+    }
+    let registered = store.registered_collections().await?;
+    if let Some(other) = registered.iter().find(|c| c.alias != *alias) {
+        return Err(SetupError::Mismatch(format!(
+            "the database is indexed under the alias {:?}, and storage.qdrant.collection is {alias:?}: \
+             put the setting back",
+            other.alias
+        ))
+        .into());
+    }
+    // First the engine: a collection that is registered is there, or was lost.
+    let spec = worker::spec(tools);
+    let collection = free_name(&site(tools), &registered, &spec).await?;
+    tools.index.create_collection(&collection, &spec).await?;
+    store.begin_version(version, &collection, alias).await?;
+    tracing::info!(
+        version = version.name,
+        collection,
+        "the version is built from now on"
+    );
+    Ok(VersionState::Building)
+}
+
+/// A retired version's collection has to be one that can be gone on with.
+async fn check_retired(tools: &Tools) -> Result<(), ReindexError> {
+    let registered = tools.store.registered_collections().await?;
+    let main = registered
+        .iter()
+        .find(|c| c.version == tools.version.name && c.is_active());
+    let Some(main) = main else {
+        return Ok(());
+    };
+    if let Some(info) = tools.index.collection(&main.name).await? {
+        let spec = worker::spec(tools);
+        worker::check_spec(&main.name, &info, &spec, VersionState::Retired)?;
+    }
+    Ok(())
+}
+
+/// Works until nothing but dead letters is left: retries are waited for, and so are
+/// notes that another process has leased.
+async fn catch_up(
+    tools: &Tools,
+    worker: &Worker,
+    progress: &Progress,
+    stop: &CancellationToken,
+) -> Result<(), ReindexError> {
+    let counts = tools.store.outbox_counts(Some(&tools.version.name)).await?;
+    let due = (counts.pending + counts.leased + counts.failed) as u64;
+    let enough = stop.child_token();
+    let watching = async {
+        let outcome = loop {
+            let notes = worker.totals().notes;
+            progress.set(notes, due.max(notes));
+            if stop.is_cancelled() {
+                break Err(ReindexError::Stopped);
+            }
+            match is_caught_up(tools).await {
+                Ok(true) => break Ok(()),
+                // The worker waits for Postgres too, and says so.
+                Ok(false) | Err(ReindexError::Target(TargetError::Store(_))) => {}
+                Err(error) => break Err(error),
+            }
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+        };
+        enough.cancel();
+        outcome
+    };
+    let ((), outcome) = tokio::join!(worker.run(enough.clone()), watching);
+    outcome
+}
+
+async fn is_caught_up(tools: &Tools) -> Result<bool, ReindexError> {
+    let Tools { store, version, .. } = tools;
+    // Nobody is there to change the configuration while this runs.
+    if let Some(error @ EmbedError::Config { .. }) = tools.provider.state().error() {
+        return Err(ReindexError::Embed(error.clone()));
+    }
+    match worker::kept_in_step(store, &version.name).await {
+        Err(SetupError::Store(error)) => return Err(error.into()),
+        outcome => outcome?,
+    };
+    Ok(store.is_caught_up(&version.name).await?)
+}
+
+/// Serves the version if its collection is exactly what Postgres says.
+async fn swap(tools: &Tools, options: &verify::Options) -> Result<verify::Report, ReindexError> {
+    let Tools {
+        store,
+        index,
+        version,
+        alias,
+        ..
+    } = tools;
+    let dead = dead_letters(tools).await?;
+    if dead > 0 {
+        return Err(ReindexError::DeadLetters(dead));
+    }
+    let collections = store.collections(&version.name).await?;
+    let main = collections.iter().find(|c| c.is_active()).ok_or_else(|| {
+        ReindexError::Refused(format!("{} has no collection to serve", version.name))
+    })?;
+    let target = Target {
+        store: store.clone(),
+        index: index.clone(),
+        version: version.name.clone(),
+        collection: main.name.clone(),
+    };
+    options
+        .progress
+        .set(0, store.count_points(&version.name).await?);
+    let report = verify::all(&target, version.dim, options).await?;
+    if report.unrepaired() > 0 {
+        return Err(ReindexError::Drift(report));
+    }
+    if !store
+        .serve_version(&version.name, VersionState::Building)
+        .await?
+    {
+        return Err(ReindexError::Refused(format!(
+            "{} is not being built any more",
+            version.name
+        )));
+    }
+    alias::settle(store, &**index, alias).await?;
+    tracing::info!(version = version.name, "the version is served");
+    Ok(report)
+}

@@ -1,0 +1,75 @@
+//! What no version that is served needs is freed.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::ReindexError;
+use crate::job::Job;
+use crate::rebuild::Site;
+use crate::store::VersionState;
+
+/// A version that was dropped.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Dropped {
+    /// Its name.
+    pub version: String,
+    /// Its collections in the vector engine.
+    pub collections: Vec<String>,
+    /// Its chunks in Postgres; each had a vector at most.
+    pub chunks: u64,
+}
+
+/// Frees every version that is not served, or the one of this name.
+pub async fn drop(site: &Site, only: Option<&str>) -> Result<Vec<Dropped>, ReindexError> {
+    let job = Job::take(&site.store, "drop", &site.alias, Arc::default()).await?;
+    let outcome = job.run(drop_versions(site, only)).await;
+    job.end().await;
+    outcome
+}
+
+async fn drop_versions(site: &Site, only: Option<&str>) -> Result<Vec<Dropped>, ReindexError> {
+    let Site { store, index, .. } = site;
+    let known = store.versions().await?;
+    if let Some(name) = only {
+        match known.iter().find(|v| v.version.name == name) {
+            Some(v) if v.state == VersionState::Active => {
+                return Err(ReindexError::Refused(format!(
+                    "{name} is served: change over to another version first"
+                )));
+            }
+            Some(_) => {}
+            None => {
+                return Err(ReindexError::Refused(format!(
+                    "there is no version {name:?} in this database"
+                )));
+            }
+        }
+    }
+    let doomed = known
+        .iter()
+        .filter(|v| v.state != VersionState::Active)
+        .map(|v| &v.version.name)
+        .filter(|name| only.is_none_or(|only| only == *name));
+    let mut dropped = Vec::new();
+    for version in doomed {
+        if !store.condemn_version(version).await? {
+            continue;
+        }
+        let mut collections = Vec::new();
+        for collection in store.registered_collections().await? {
+            if collection.version == *version {
+                index.drop_collection(&collection.name).await?;
+                collections.push(collection.name);
+            }
+        }
+        let chunks = store.drop_version(version).await?;
+        tracing::info!(version, chunks, "dropped");
+        dropped.push(Dropped {
+            version: version.clone(),
+            collections,
+            chunks,
+        });
+    }
+    Ok(dropped)
+}

@@ -1,0 +1,88 @@
+//! What a version would cost, before anything is written.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::chunk::Chunker;
+use crate::job::Progress;
+use crate::note::TextHash;
+use crate::store::{Store, StoreError, Version};
+use crate::worker::{self, Piece};
+
+/// Notes, and bytes of their texts, that an estimate holds in memory at once.
+const PAGE_NOTES: usize = 1_000;
+const PAGE_BYTES: usize = 4 << 20;
+
+/// What building a version would take.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The version that the configuration asks for.
+    pub version: String,
+    /// Live notes.
+    pub notes: u64,
+    /// Chunks that they would be cut into.
+    pub chunks: u64,
+    /// Those of them whose text has a vector already.
+    pub known: u64,
+    /// Texts that would be embedded, at most: the same text far apart is counted twice.
+    pub to_embed: u64,
+    /// Tokens of those, as they would be sent.
+    pub tokens: u64,
+}
+
+/// Reads, cuts and counts; writes nothing. `progress` counts notes.
+pub async fn estimate(
+    store: &Store,
+    chunker: &Arc<Chunker>,
+    version: &Version,
+    progress: &Progress,
+) -> Result<Estimate, StoreError> {
+    let mut estimate = Estimate {
+        version: version.name.clone(),
+        ..Estimate::default()
+    };
+    let live = store.note_counts(&version.name).await?.live;
+    progress.set(0, live as u64);
+    let mut after = Uuid::nil();
+    loop {
+        let page = store.live_texts(after, PAGE_NOTES, PAGE_BYTES).await?;
+        let Some((last, _)) = page.last() else {
+            return Ok(estimate);
+        };
+        after = *last;
+        let notes = page.len() as u64;
+        let cut = {
+            let chunker = chunker.clone();
+            move || -> Vec<Piece> {
+                // What cannot be cut becomes a dead letter and is not embedded.
+                page.iter()
+                    .filter_map(|(_, text)| worker::pieces(&chunker, text).ok())
+                    .flatten()
+                    .collect()
+            }
+        };
+        let pieces = tokio::task::spawn_blocking(cut)
+            .await
+            .expect("a panic is caught note by note");
+        let hashes: Vec<TextHash> = pieces.iter().map(|piece| piece.hash).collect();
+        let mut known: HashSet<TextHash> = store
+            .known_hashes(version, &hashes)
+            .await?
+            .into_iter()
+            .collect();
+        estimate.notes += notes;
+        for Piece { chunk, hash } in pieces {
+            estimate.chunks += 1;
+            if !known.insert(hash) {
+                estimate.known += 1;
+            } else if chunk.tokens > chunker.fixed_tokens() {
+                estimate.to_embed += 1;
+                estimate.tokens += chunk.tokens as u64;
+            }
+        }
+        progress.add(notes);
+    }
+}

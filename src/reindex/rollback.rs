@@ -1,0 +1,102 @@
+//! The version that was served before is served again.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::ReindexError;
+use crate::alias;
+use crate::job::Job;
+use crate::rebuild::Site;
+use crate::store::{Known, Registered, Version, VersionState};
+use crate::version::{Change, changes};
+
+/// What a rollback did.
+#[derive(Debug, Clone, Serialize)]
+pub struct RolledBack {
+    /// The version that is served again.
+    pub version: String,
+    /// The one that was served before; null when only an unfinished rollback was ended.
+    pub retired: Option<String>,
+    /// Notes that are due for it.
+    pub due: u64,
+    /// The settings of the version that is served again, where they are others.
+    pub settings: Vec<Change>,
+}
+
+/// Serves the version that was retired last again. Needs nothing of its settings: what
+/// has changed meanwhile is put into the outbox, for a worker that has them.
+pub async fn rollback(site: &Site) -> Result<RolledBack, ReindexError> {
+    let job = Job::take(&site.store, "rollback", &site.alias, Arc::default()).await?;
+    let outcome = job.run(roll_back(site)).await;
+    job.end().await;
+    outcome
+}
+
+async fn roll_back(site: &Site) -> Result<RolledBack, ReindexError> {
+    let Site { store, index, .. } = site;
+    let known = store.versions().await?;
+    let Some(active) = known.iter().find(|v| v.state == VersionState::Active) else {
+        return Err(ReindexError::Refused(
+            "nothing is indexed yet, so there is nothing to go back to".into(),
+        ));
+    };
+    let registered = store.registered_collections().await?;
+    let main = |version: &Known| -> Option<&Registered> {
+        registered
+            .iter()
+            .find(|c| c.version == version.version.name && c.is_active())
+    };
+    let retired = known.iter().find(|v| v.state == VersionState::Retired);
+    if let Some(serving) = main(active)
+        && (!active.enqueued || index.resolve(&serving.alias).await? != Some(serving.name.clone()))
+    {
+        // An earlier run died on its way. To go back once more would undo it.
+        let other = retired.unwrap_or(active);
+        return settle(site, &serving.alias, &active.version, &other.version, None).await;
+    }
+    let Some(retired) = retired else {
+        return Err(ReindexError::Refused(
+            "no version is retired, so there is nothing to go back to".into(),
+        ));
+    };
+    let name = &retired.version.name;
+    let gone = || {
+        ReindexError::Refused(format!(
+            "the collection of {name} is gone, so it cannot be served again; put its settings back \
+             and run `elf reindex`, or free what is left of it with `elf reindex drop`"
+        ))
+    };
+    let old = main(retired).ok_or_else(gone)?;
+    if index.collection(&old.name).await?.is_none() {
+        return Err(gone());
+    }
+    if !store.serve_version(name, VersionState::Retired).await? {
+        return Err(ReindexError::Refused(format!(
+            "{name} is not retired any more"
+        )));
+    }
+    let left = Some(active.version.name.clone());
+    settle(site, &old.alias, &retired.version, &active.version, left).await
+}
+
+/// What a rollback does once Postgres says what is served.
+async fn settle(
+    site: &Site,
+    alias: &str,
+    served: &Version,
+    other: &Version,
+    retired: Option<String>,
+) -> Result<RolledBack, ReindexError> {
+    let Site { store, index, .. } = site;
+    alias::settle(store, &**index, alias).await?;
+    store.enqueue_version(&served.name).await?;
+    let counts = store.outbox_counts(Some(&served.name)).await?;
+    tracing::info!(version = served.name, "the version is served again");
+    Ok(RolledBack {
+        version: served.name.clone(),
+        retired,
+        due: (counts.pending + counts.leased + counts.failed) as u64,
+        settings: changes(other, served),
+    })
+}
