@@ -6,7 +6,7 @@ use super::output::Output;
 use super::parts;
 use crate::config::Config;
 use crate::index::CollectionInfo;
-use crate::store::{Known, OutboxCounts, RunningJob, VersionState};
+use crate::store::{Known, OutboxCounts, RunningJob, Store, StoreError, VersionState};
 
 #[derive(Serialize)]
 struct Status {
@@ -25,6 +25,35 @@ struct Status {
 struct OtherVersion {
     name: String,
     state: VersionState,
+    /// What it waits for; null when it is retired, for then nothing is done for it.
+    outbox: Option<OutboxCounts>,
+}
+
+impl OtherVersion {
+    async fn of(store: &Store, known: Known) -> Result<Self, StoreError> {
+        let name = known.version.name;
+        let outbox = match known.state {
+            VersionState::Retired => None,
+            _ => Some(store.outbox_counts(Some(&name)).await?),
+        };
+        Ok(Self {
+            name,
+            state: known.state,
+            outbox,
+        })
+    }
+
+    fn line(&self) -> String {
+        let state = self.state.as_str();
+        let waits = match &self.outbox {
+            Some(outbox) => format!(
+                "; {} pending, {} leased, {} failed, {} dead",
+                outbox.pending, outbox.leased, outbox.failed, outbox.dead
+            ),
+            None => String::new(),
+        };
+        format!("\n            {} ({state}{waits})", self.name)
+    }
 }
 
 #[derive(Serialize)]
@@ -55,10 +84,10 @@ pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
         .into_iter()
         .partition(|known| known.state == VersionState::Active);
     let version = active.into_iter().next().map(|known| known.version.name);
-    let other = |known: Known| OtherVersion {
-        name: known.version.name,
-        state: known.state,
-    };
+    let mut other_versions = Vec::new();
+    for known in others {
+        other_versions.push(OtherVersion::of(&store, known).await?);
+    }
     let counts = store
         .note_counts(version.as_deref().unwrap_or_default())
         .await?;
@@ -70,7 +99,7 @@ pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
         },
         chunks: counts.chunks,
         embedding_version: version,
-        other_versions: others.into_iter().map(other).collect(),
+        other_versions,
         collection: collection(config).await,
         job: store.running_job().await?,
     };
@@ -122,10 +151,7 @@ fn lines(status: &Status) -> String {
         job,
         ..
     } = status;
-    let others: String = other_versions
-        .iter()
-        .map(|v| format!("\n            {} ({})", v.name, v.state.as_str()))
-        .collect();
+    let others: String = other_versions.iter().map(OtherVersion::line).collect();
     let job = match job {
         Some(job) => format!(
             "\njob         {} of {}: {} of {} done, by {}",

@@ -17,7 +17,7 @@ pub struct OutboxCounts {
     pub failed: i64,
     /// Given up: see `elf dead`.
     pub dead: i64,
-    /// Age of the oldest row that is not dead; null when there is none.
+    /// Age of the oldest row that is due, leased or not; null when there is none.
     pub oldest_pending_secs: Option<f64>,
 }
 

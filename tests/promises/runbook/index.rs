@@ -21,6 +21,11 @@ async fn a_model_change_and_the_way_back_work_as_written() {
         &["it is complete, and the old version is still served"],
     )
     .await;
+    let status = m.run("elf status").await.exits(0).stdout;
+    assert!(
+        status.contains("(building; 0 pending, 0 leased, 0 failed, 0 dead)"),
+        "{status}"
+    );
     m.shows(
         change.next(),
         &["it is served now", "(retired)", "5 live, 5 indexed"],
