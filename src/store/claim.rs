@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Store, StoreError, measured};
+use super::{Store, StoreError};
 use crate::note::TextHash;
 
 /// A batch of notes leased to one worker under one token.
@@ -137,7 +137,7 @@ impl Store {
                 .collect();
             Ok(Some(Claim { token, notes }))
         };
-        measured("claim", work).await
+        self.measured("claim", work).await
     }
 
     /// Has the leases on `notes` end after `lease` from now.
@@ -155,7 +155,7 @@ impl Store {
                 .await?;
             Ok(())
         };
-        measured("extend", work).await
+        self.measured("extend", work).await
     }
 
     /// Gives leases back: the notes are due as before, no attempt is spent.
@@ -171,7 +171,7 @@ impl Store {
                 .await?;
             Ok(())
         };
-        measured("release", work).await
+        self.measured("release", work).await
     }
 
     /// Settles the claimed rows of `notes` and ends their leases. Returns the
@@ -203,7 +203,7 @@ impl Store {
             .await?;
             Ok(held)
         };
-        measured("ack", work).await
+        self.measured("ack", work).await
     }
 
     /// Drops the state of acked notes that are gone from `memory_notes`.
@@ -219,7 +219,7 @@ impl Store {
                 .await?;
             Ok(())
         };
-        measured("ack", work).await
+        self.measured("ack", work).await
     }
 
     /// Counts a failure of a note and ends its lease. Returns whether the lease
@@ -252,7 +252,7 @@ impl Store {
             .await?;
             Ok(counted)
         };
-        measured("fail", work).await
+        self.measured("fail", work).await
     }
 
     /// Puts notes into the outbox again, whether they have a row or not.
@@ -263,7 +263,7 @@ impl Store {
                 .await?;
             Ok(())
         };
-        measured("release", work).await
+        self.measured("release", work).await
     }
 
     /// Puts notes into the outbox whose `expires_at` has passed while their
@@ -280,7 +280,7 @@ impl Store {
                 .await?;
             Ok(done.rows_affected())
         };
-        measured("sweep", work).await
+        self.measured("sweep", work).await
     }
 
     /// Deletes done rows that have been kept for `retention`.
@@ -291,6 +291,6 @@ impl Store {
                 .await?;
             Ok(done.rows_affected())
         };
-        measured("sweep", work).await
+        self.measured("sweep", work).await
     }
 }

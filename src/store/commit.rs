@@ -7,7 +7,7 @@ use pgvector::Vector;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use super::{Store, StoreError, measured};
+use super::{Store, StoreError};
 use crate::note::TextHash;
 
 /// What a note is to become.
@@ -112,7 +112,7 @@ impl Store {
                 collections,
             })
         };
-        measured("commit", work).await
+        self.measured("commit", work).await
     }
 }
 

@@ -61,16 +61,15 @@ impl Store {
         done: u64,
         total: u64,
     ) -> Result<bool, StoreError> {
-        let renewed = sqlx::query_file!(
+        let renewal = sqlx::query_file!(
             "sql/queries/renew_job.sql",
             holder,
             lease.as_secs_f64(),
             done as i64,
             total as i64
         )
-        .execute(&self.pool)
-        .await?;
-        Ok(renewed.rows_affected() > 0)
+        .execute(&self.pool);
+        Ok(self.answered(1, renewal).await?.rows_affected() > 0)
     }
 
     /// Gives the job back.
@@ -88,8 +87,7 @@ impl Store {
             "select kind, subject, holder, started_at, lease_until, done, total
                from index_job where lease_until > now()"
         )
-        .fetch_optional(&self.pool)
-        .await?;
-        Ok(job)
+        .fetch_optional(&self.pool);
+        self.answered(1, job).await
     }
 }

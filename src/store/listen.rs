@@ -7,6 +7,9 @@ use sqlx::PgPool;
 use sqlx::postgres::PgListener;
 use tokio::sync::Notify;
 
+/// A connection that has been silent for this long may have died unnoticed.
+const SILENCE: Duration = Duration::from_secs(300);
+
 /// Wakes `wake` whenever the outbox has new rows, and whenever the connection
 /// was lost: what was committed meanwhile told nobody. Runs until dropped.
 pub async fn listen(pool: PgPool, wake: Arc<Notify>) {
@@ -24,7 +27,10 @@ async fn listen_once(pool: &PgPool, wake: &Notify) -> Result<(), sqlx::Error> {
     listener.listen("elf_outbox").await?;
     // Rows that were committed before we listened.
     wake.notify_one();
-    while listener.try_recv().await?.is_some() {
+    while let Ok(heard) = tokio::time::timeout(SILENCE, listener.try_recv()).await {
+        if heard?.is_none() {
+            break;
+        }
         wake.notify_one();
     }
     Ok(())

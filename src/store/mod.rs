@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use metrics::{counter, histogram};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, PgPool, Postgres, Transaction};
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
 
 use crate::telemetry;
 
@@ -32,10 +32,20 @@ pub use rebuild::{Range, Registered};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
 pub use versions::{Known, Version, VersionState};
 
+/// What is not answered within this is asked again. A server whose machine died says no
+/// farewell, and the driver has no keepalive of its own that would notice
+/// (<https://github.com/launchbadge/sqlx/issues/3540>).
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A connection that does not answer for this long when it is given back is in the middle
+/// of something that nobody waits for any more.
+const RETURN_PATIENCE: Duration = Duration::from_secs(5);
+
 /// ELF's side of a Postgres database.
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: PgPool,
+    patience: Duration,
 }
 
 /// Why Postgres did not do what it was asked.
@@ -116,14 +126,24 @@ impl Store {
         let pool = PgPoolOptions::new()
             .max_connections(max_connections)
             .acquire_timeout(Duration::from_secs(5))
+            .after_release(|connection, _| Box::pin(is_at_rest(connection)))
             .connect_with(options)
             .await?;
-        Ok(Self { pool })
+        Ok(Self {
+            pool,
+            patience: PATIENCE,
+        })
+    }
+
+    /// The same with another patience than two minutes, for who has less.
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Whether Postgres answers.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        sqlx::query("select 1").execute(&self.pool).await?;
+        let ping = sqlx::query("select 1").execute(&self.pool);
+        self.answered(1, ping).await?;
         Ok(())
     }
 
@@ -141,26 +161,57 @@ impl Store {
         let begin = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '5s'";
         Ok(self.pool.begin_with(begin).await?)
     }
+
+    /// Counts and times an operation, and gives it up in the end.
+    async fn measured<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let span = tracing::debug_span!("postgres", otel.name = operation, operation);
+        let seconds = histogram!("elf_postgres_operation_seconds", "operation" => operation);
+        let times = match operation {
+            // Of a note of many megabytes.
+            "commit" => 3,
+            // Nobody waits for a count.
+            "observe" => 15,
+            _ => 1,
+        };
+        let done = telemetry::timed(span, seconds, self.answered(times, work)).await;
+        if let Err(error) = &done {
+            let kind = match error {
+                StoreError::Unavailable(_) => "unavailable",
+                StoreError::Schema(_) | StoreError::Outdated(_) => "schema",
+                StoreError::Rejected(_) => "rejected",
+            };
+            counter!("elf_postgres_errors_total", "operation" => operation, "kind" => kind)
+                .increment(1);
+        }
+        done
+    }
+
+    /// Waits for an answer, so many times as long as for a usual one.
+    async fn answered<T, E: Into<StoreError>>(
+        &self,
+        times: u32,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, StoreError> {
+        let patience = self.patience * times;
+        match tokio::time::timeout(patience, work).await {
+            Ok(answer) => answer.map_err(Into::into),
+            Err(_) => Err(StoreError::Unavailable(format!(
+                "no answer within {} seconds",
+                patience.as_secs()
+            ))),
+        }
+    }
 }
 
-/// Counts and times an operation.
-async fn measured<T>(
-    operation: &'static str,
-    work: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    let span = tracing::debug_span!("postgres", otel.name = operation, operation);
-    let seconds = histogram!("elf_postgres_operation_seconds", "operation" => operation);
-    let done = telemetry::timed(span, seconds, work).await;
-    if let Err(error) = &done {
-        let kind = match error {
-            StoreError::Unavailable(_) => "unavailable",
-            StoreError::Schema(_) | StoreError::Outdated(_) => "schema",
-            StoreError::Rejected(_) => "rejected",
-        };
-        counter!("elf_postgres_errors_total", "operation" => operation, "kind" => kind)
-            .increment(1);
-    }
-    done
+/// Whether a connection that is given back can be used again. One whose statement was
+/// given up would be waited for by the pool for ever.
+async fn is_at_rest(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let ping = tokio::time::timeout(RETURN_PATIENCE, connection.ping()).await;
+    Ok(matches!(ping, Ok(Ok(()))))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Store, StoreError, measured};
+use super::{Store, StoreError};
 use crate::note::{Labels, Note, TextHash};
 
 /// A note for [`Store::import`].
@@ -91,7 +91,7 @@ impl Store {
             });
             Ok((notes.map(|n| (n.note_id, n)).collect(), now))
         };
-        measured("load", work).await
+        self.measured("load", work).await
     }
 
     /// The vectors of those texts that have been embedded under this version, or under
@@ -112,7 +112,7 @@ impl Store {
             });
             Ok(known.collect())
         };
-        measured("lookup", work).await
+        self.measured("lookup", work).await
     }
 
     /// Those of the chunks that belong to a live note, with their text.

@@ -100,7 +100,7 @@ impl Store {
         limit: usize,
         depth: Depth,
     ) -> Result<Vec<LiveChunk>, StoreError> {
-        let rows = sqlx::query_file!(
+        let page = sqlx::query_file!(
             "sql/queries/chunk_page.sql",
             version,
             after,
@@ -109,8 +109,8 @@ impl Store {
             depth == Depth::Whole,
             depth == Depth::Vectors
         )
-        .fetch_all(&self.pool)
-        .await?;
+        .fetch_all(&self.pool);
+        let rows = self.answered(1, page).await?;
         Ok(rows
             .into_iter()
             .map(|row| live_chunk!(row, std::convert::identity))
@@ -123,9 +123,9 @@ impl Store {
         version: &str,
         chunk_ids: &[Uuid],
     ) -> Result<Vec<LiveChunk>, StoreError> {
-        let rows = sqlx::query_file!("sql/queries/chunks_by_id.sql", version, chunk_ids)
-            .fetch_all(&self.pool)
-            .await?;
+        let chunks = sqlx::query_file!("sql/queries/chunks_by_id.sql", version, chunk_ids)
+            .fetch_all(&self.pool);
+        let rows = self.answered(1, chunks).await?;
         Ok(rows.into_iter().map(|row| live_chunk!(row, Some)).collect())
     }
 
@@ -144,9 +144,8 @@ impl Store {
         chunk_ids: &[Uuid],
     ) -> Result<Vec<Uuid>, StoreError> {
         let gone = sqlx::query_file_scalar!("sql/queries/gone_chunks.sql", version, chunk_ids)
-            .fetch_all(&self.pool)
-            .await?;
-        Ok(gone)
+            .fetch_all(&self.pool);
+        self.answered(1, gone).await
     }
 
     /// Those of `note_ids` that are on their way: they have an outbox row that is not
@@ -157,9 +156,8 @@ impl Store {
         note_ids: &[Uuid],
     ) -> Result<HashSet<Uuid>, StoreError> {
         let busy = sqlx::query_file_scalar!("sql/queries/busy_notes.sql", version, note_ids)
-            .fetch_all(&self.pool)
-            .await?;
-        Ok(busy.into_iter().collect())
+            .fetch_all(&self.pool);
+        Ok(self.answered(1, busy).await?.into_iter().collect())
     }
 
     /// Looks at the next `limit` live notes behind `after`, or at the part `sample`
@@ -173,7 +171,7 @@ impl Store {
         limit: usize,
         sample: f64,
     ) -> Result<(Option<(Uuid, u64)>, Vec<NoteProblem>), StoreError> {
-        let rows = sqlx::query_file!(
+        let page = sqlx::query_file!(
             "sql/queries/note_problems.sql",
             version,
             dim as i32,
@@ -181,8 +179,8 @@ impl Store {
             limit as i64,
             sample
         )
-        .fetch_all(&self.pool)
-        .await?;
+        .fetch_all(&self.pool);
+        let rows = self.answered(3, page).await?;
         let looked_at = rows.last().map(|row| (row.note_id, rows.len() as u64));
         let problems = rows.into_iter().filter_map(|row| {
             let problem = row.problem?;

@@ -126,7 +126,7 @@ impl Store {
         points: u64,
         missing_vectors: u64,
     ) -> Result<bool, StoreError> {
-        let done = sqlx::query_file!(
+        let advance = sqlx::query_file!(
             "sql/queries/rebuild_advance.sql",
             collection,
             range,
@@ -134,9 +134,8 @@ impl Store {
             points as i64,
             missing_vectors as i64
         )
-        .execute(&self.pool)
-        .await?;
-        Ok(done.rows_affected() > 0)
+        .execute(&self.pool);
+        Ok(self.answered(1, advance).await?.rows_affected() > 0)
     }
 
     /// Makes `collection` the one that has all of its version, and retires those that

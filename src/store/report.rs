@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{Store, StoreError, measured};
+use super::{Store, StoreError};
 
 /// Outbox rows by what they wait for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -75,7 +75,7 @@ impl Store {
                     .await?;
             Ok(counts)
         };
-        measured("observe", work).await
+        self.measured("observe", work).await
     }
 
     /// What the outbox takes in Postgres.
@@ -86,7 +86,7 @@ impl Store {
                 .await?;
             Ok(table)
         };
-        measured("observe", work).await
+        self.measured("observe", work).await
     }
 
     /// Counts dead letters by what rejected them.
@@ -97,7 +97,7 @@ impl Store {
                 .await?;
             Ok(rows.into_iter().map(|r| (r.reason, r.letters)).collect())
         };
-        measured("observe", work).await
+        self.measured("observe", work).await
     }
 
     /// Counts live notes and their chunks.
@@ -108,7 +108,7 @@ impl Store {
                 .await?;
             Ok(counts)
         };
-        measured("observe", work).await
+        self.measured("observe", work).await
     }
 
     /// The latest dead letters, `limit` at most.

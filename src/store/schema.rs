@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sqlx::PgConnection;
-use sqlx::migrate::{Migrate, Migrator};
+use sqlx::migrate::{Migrate, MigrateError, Migrator};
 
 use super::{Store, StoreError};
 
@@ -26,13 +26,7 @@ impl Store {
         let before = applied(&mut conn).await?;
         check_not_newer(&before)?;
         check_notes_table(&mut conn).await?;
-        migrator().run(&mut conn).await.map_err(|e| {
-            StoreError::Schema(format!(
-                "a migration failed, and was rolled back: {e}; ELF needs to create tables and \
-                 functions in the current schema, and the pgvector extension \
-                 (`create extension vector` as a superuser)"
-            ))
-        })?;
+        migrator().run(&mut conn).await.map_err(not_migrated)?;
         let after = applied(&mut conn).await?;
         Ok(after.len() - before.len())
     }
@@ -82,6 +76,20 @@ async fn applied(conn: &mut PgConnection) -> Result<BTreeMap<i64, Vec<u8>>, Stor
         .into_iter()
         .map(|m| (m.version, m.checksum.into_owned()))
         .collect())
+}
+
+fn not_migrated(error: MigrateError) -> StoreError {
+    let reason = error.to_string();
+    if let MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) = error
+        && let away @ StoreError::Unavailable(_) = StoreError::from(error)
+    {
+        return away;
+    }
+    StoreError::Schema(format!(
+        "a migration failed, and was rolled back: {reason}; ELF needs to create tables and \
+         functions in the current schema, and the pgvector extension \
+         (`create extension vector` as a superuser)"
+    ))
 }
 
 fn check_not_newer(applied: &BTreeMap<i64, Vec<u8>>) -> Result<(), StoreError> {

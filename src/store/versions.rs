@@ -67,7 +67,7 @@ impl Store {
     /// All versions: the active one first, then those being built, then the retired
     /// ones, the latest first.
     pub async fn versions(&self) -> Result<Vec<Known>, StoreError> {
-        versions(&self.pool).await
+        self.answered(1, versions(&self.pool)).await
     }
 
     /// The version of this name.
@@ -78,7 +78,7 @@ impl Store {
 
     /// The version that is served, if any has been yet.
     pub async fn active_version(&self) -> Result<Option<Version>, StoreError> {
-        active_version(&self.pool).await
+        self.answered(1, active_version(&self.pool)).await
     }
 
     /// Registers the first version of a database, and returns the active one:

@@ -1,9 +1,18 @@
 //! What never answers holds nothing up for long.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use elf::rebuild;
+use elf::store::Store;
+use elf::worker::{Tools, Worker};
 use sqlx::{Connection, PgConnection, Postgres, Transaction};
+use tokio_util::sync::CancellationToken;
 
 use crate::support::eventually;
-use crate::support::harness::Harness;
+use crate::support::harness::{Harness, sentences};
+use crate::support::hooked::{Hooked, Verb, When};
+use crate::support::proxy::Proxy;
 use crate::support::site::Site;
 
 /// Takes tables away from everybody, as a migration of the application's may.
@@ -62,6 +71,110 @@ async fn a_claim_whose_answer_is_lost_on_its_way_is_given_up() {
     worker.stop().await.exits(0);
 }
 
+/// A way to the database of `h` over a line, for somebody with little patience.
+async fn impatient(h: &Harness, connections: u32) -> (Store, Proxy) {
+    let (host, port) = h.database.server();
+    let line = Proxy::to(host, port).await;
+    let url = h.database.url_through(line.port());
+    let store = Store::connect(&url, connections).await.unwrap();
+    (store.with_patience(Duration::from_secs(1)), line)
+}
+
+#[tokio::test]
+async fn a_connection_that_is_given_up_makes_room_for_another() {
+    let h = Harness::start().await;
+    let (store, line) = impatient(&h, 1).await;
+    let mut application = h.connect().await;
+    let table = "lock table index_versions in access exclusive mode";
+    let held = lock(&mut application, table).await;
+    let test = async {
+        hangs(&h, "index_versions").await;
+        line.forget();
+        held.rollback().await.unwrap();
+    };
+    let (asked, ()) = tokio::join!(store.versions(), test);
+    let error = asked.unwrap_err().to_string();
+    assert!(error.contains("no answer within 1 seconds"), "{error}");
+    eventually(async || store.ping().await.is_ok()).await;
+}
+
+/// A statement of a batch waits for a table, and its answer is lost on its way.
+async fn loses_an_answer(table: &'static str, words: &str) {
+    let h = Harness::start().await;
+    let (store, line) = impatient(&h, 10).await;
+    let tools = Tools {
+        store,
+        ..h.tools.clone()
+    };
+    let worker = Worker::new(tools, &h.config.worker, &h.config.outbox);
+    let stop = CancellationToken::new();
+    let mut application = h.connect().await;
+    let held = lock(&mut application, table).await;
+    h.insert("Nobody tells the worker that this was done.")
+        .await;
+    let test = async {
+        hangs(&h, words).await;
+        line.forget();
+        held.rollback().await.unwrap();
+        eventually(async || h.count("indexing_outbox").await == 0).await;
+        stop.cancel();
+    };
+    tokio::join!(worker.run(stop.clone()), test);
+    h.assert_converged().await;
+    assert_eq!(worker.totals().failed, 0);
+}
+
+#[tokio::test]
+async fn an_answer_to_a_lookup_that_is_lost_holds_no_note_up() {
+    let table = "lock table note_chunk_embeddings in access exclusive mode";
+    loses_an_answer(table, "One vector for each text").await;
+}
+
+#[tokio::test]
+async fn an_answer_to_a_commit_that_is_lost_holds_no_note_up() {
+    let table = "lock table note_embeddings in access exclusive mode";
+    loses_an_answer(table, "insert into note_embeddings").await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_lost_holds_no_rebuild_up() {
+    let h = Harness::start().await;
+    for about in ["rain", "snow", "fog"] {
+        h.insert(&sentences(12, about)).await;
+    }
+    h.drain().await;
+    let (store, line) = impatient(&h, 10).await;
+    let index = Hooked::over(&h.tools.index);
+    let writes = index.halt(When::Before, Verb::Upsert);
+    let site = rebuild::Site {
+        store,
+        ..h.rebuilds_with(index)
+    };
+    let options = rebuild::Options {
+        swap_last: false,
+        keep_old: false,
+        restart: false,
+        notice: Arc::new(|_| {}),
+    };
+    let rebuilding = rebuild::run(&site, &options, Arc::default(), CancellationToken::new());
+    let mut application = h.connect().await;
+    let test = async {
+        writes.reached_by(1).await;
+        let table = "lock table index_rebuild_ranges in access exclusive mode";
+        let held = lock(&mut application, table).await;
+        writes.open();
+        hangs(&h, "index_rebuild_ranges").await;
+        line.forget();
+        held.rollback().await.unwrap();
+    };
+    let (report, ()) = tokio::join!(rebuilding, test);
+    assert_eq!(
+        report.unwrap().points as i64,
+        h.count("memory_note_chunks").await
+    );
+    h.assert_exact().await;
+}
+
 #[tokio::test]
 async fn a_stop_waits_for_a_claim_that_hangs_no_longer_than_for_work() {
     let h = Harness::start_with(|toml| {
@@ -102,10 +215,7 @@ async fn a_count_that_hangs_keeps_no_check_from_being_made() {
     )
     .await;
     let mut db = site.connect().await;
-    // The counts of the backlog, and those that are slow.
-    for words in ["A row without a version", "the statistics of Postgres"] {
-        hangs(&site, words).await;
-    }
+    hangs(&site, "A row without a version").await;
     // What is wrong from now on is seen all the same.
     sqlx::query("insert into elf_migrations (version, description, success, checksum, execution_time) values (9999, 'later', true, '', 0)")
         .execute(&mut db)
@@ -122,4 +232,31 @@ async fn a_count_that_hangs_keeps_no_check_from_being_made() {
     );
     held.rollback().await.unwrap();
     worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn a_migration_that_is_cut_off_is_made_again() {
+    let (site, line) = Site::behind_a_line().await;
+    let mut db = site.connect().await;
+    sqlx::raw_sql(
+        "alter table indexing_outbox drop column failed_by;
+         delete from elf_migrations where version = 3",
+    )
+    .execute(&mut db)
+    .await
+    .unwrap();
+    let held = lock(
+        &mut db,
+        "lock table indexing_outbox in access exclusive mode",
+    )
+    .await;
+    let worker = site.begin(&["worker", "--migrate"]);
+    hangs(&site, "add column failed_by").await;
+    line.cut();
+    worker.says("waiting to begin").await;
+    held.rollback().await.unwrap();
+    line.mend();
+    worker.says("working").await;
+    worker.stop().await.exits(0);
+    site.elf(&["migrate"]).await.exits(0);
 }
