@@ -46,6 +46,8 @@ pub enum HubError {
         model: String,
         /// What was asked for.
         url: String,
+        /// The hub's answer; `None` when it gave none.
+        status: Option<u16>,
         /// Finishes a sentence that begins with the URL.
         reason: String,
         /// What to do about it.
@@ -59,6 +61,18 @@ pub enum HubError {
         /// What the system said.
         source: std::io::Error,
     },
+}
+
+impl HubError {
+    /// Whether the same may work later: the hub gave no answer, or is busy or broken.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Download { status, .. } => {
+                status.is_none_or(|status| status == 429 || status >= 500)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Where repositories come from and where their files are kept.
@@ -176,6 +190,7 @@ impl ModelFiles {
                 DownloadError::Stalled => HubError::Download {
                     model: self.model.clone(),
                     url: api.url(name),
+                    status: None,
                     reason: format!("sent nothing for {} seconds", self.stall.as_secs()),
                     advice: UNREACHABLE,
                 },
@@ -199,7 +214,9 @@ impl ModelFiles {
         match self.file(name).await {
             Ok(path) => Ok(Some(path)),
             Err(HubError::Missing { .. }) => Ok(None),
-            Err(HubError::Download { reason, .. }) if reason == ABSENT => {
+            Err(HubError::Download {
+                status: Some(404), ..
+            }) => {
                 self.remember_absence(name);
                 Ok(None)
             }
@@ -318,7 +335,6 @@ async fn in_folder(folder: &Path, name: &str) -> Result<PathBuf, HubError> {
     }
 }
 
-const ABSENT: &str = "answered 404: the repository has no such file";
 const UNREACHABLE: &str = "set providers.embedding.model to a folder that holds the model, \
                            set HF_ENDPOINT to a mirror that can be reached, or try again";
 
@@ -328,7 +344,10 @@ fn download_error(model: &str, url: String, error: &ApiError) -> HubError {
         _ => None,
     };
     let (reason, advice) = match status {
-        Some(404) => (ABSENT.to_owned(), "check the name of the model"),
+        Some(404) => (
+            "answered 404: the repository has no such file".to_owned(),
+            "check the name of the model",
+        ),
         // The hub answers so for a repository that does not exist, too.
         Some(status @ (401 | 403)) => (
             format!("answered {status}: the repository does not exist or needs a token"),
@@ -347,6 +366,7 @@ fn download_error(model: &str, url: String, error: &ApiError) -> HubError {
     HubError::Download {
         model: model.to_owned(),
         url,
+        status,
         reason,
         advice,
     }
@@ -512,20 +532,24 @@ mod tests {
         let (mut hub, _, _cache) = hub().await;
         let error = async |model: &str, hub: &Hub| {
             let files = ModelFiles::open_from(model, hub.clone()).await.unwrap();
-            files.file("tokenizer.json").await.unwrap_err().to_string()
+            let error = files.file("tokenizer.json").await.unwrap_err();
+            (error.to_string(), error.may_pass())
         };
         let url = |model| format!("{}/{model}/resolve/main/tokenizer.json", hub.endpoint);
 
-        let absent = error("org/absent", &hub).await;
+        let (absent, may_pass) = error("org/absent", &hub).await;
+        assert!(!may_pass);
         assert!(absent.contains("no folder \"org/absent\""), "{absent}");
         assert!(absent.contains(&url("org/absent")), "{absent}");
         assert!(absent.contains("404"), "{absent}");
-        let secret = error("org/secret", &hub).await;
+        let (secret, may_pass) = error("org/secret", &hub).await;
+        assert!(!may_pass);
         assert!(
             secret.contains("401") && secret.contains("HF_TOKEN"),
             "{secret}"
         );
-        let broken = error("org/broken", &hub).await;
+        let (broken, may_pass) = error("org/broken", &hub).await;
+        assert!(may_pass);
         assert!(
             broken.contains("502") && broken.contains("HF_ENDPOINT"),
             "{broken}"
@@ -533,7 +557,8 @@ mod tests {
 
         // Port 1 is privileged and unused: refused at once.
         hub.endpoint = "http://127.0.0.1:1".into();
-        let refused = error("org/model", &hub).await;
+        let (refused, may_pass) = error("org/model", &hub).await;
+        assert!(may_pass);
         assert!(refused.contains("providers.embedding.model"), "{refused}");
         assert!(refused.to_lowercase().contains("refused"), "{refused}");
     }

@@ -43,6 +43,10 @@ pub fn away(error: &anyhow::Error) -> Option<Part> {
             Some(StoreError::Outdated(_)) => return Some(Part::Schema),
             _ => {}
         }
+        // What the configuration names cannot be looked at.
+        if cause.downcast_ref().is_some_and(hub_is_away) {
+            return Some(Part::Config);
+        }
         if let Some(IndexError::Unavailable { .. }) = cause.downcast_ref() {
             return Some(Part::Index);
         }
@@ -83,9 +87,15 @@ fn is_configuration(cause: &(dyn Error + 'static)) -> bool {
         _ => {}
     }
     cause.is::<ConfigError>()
-        || cause.is::<TokenizerError>()
+        || cause
+            .downcast_ref()
+            .is_some_and(|error| !hub_is_away(error))
         || matches!(cause.downcast_ref(), Some(EmbedError::Config { .. }))
         || matches!(cause.downcast_ref(), Some(ChunkError::NoRoom { .. }))
+}
+
+fn hub_is_away(error: &TokenizerError) -> bool {
+    matches!(error, TokenizerError::Files(hub) if hub.may_pass())
 }
 
 fn store(error: &StoreError) -> bool {

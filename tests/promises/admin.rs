@@ -135,6 +135,29 @@ async fn a_worker_waits_for_a_qdrant_that_is_away_when_it_starts_and_stops_when_
 }
 
 #[tokio::test]
+async fn a_worker_waits_for_a_hub_that_is_away_when_it_starts() {
+    let site = Site::start().await;
+    let folder = crate::support::harness::model().display().to_string();
+    site.configure(&folder, "org/model");
+    let hub = Proxy::to("127.0.0.1", 1).await.port();
+    let (hub, cache) = (format!("http://127.0.0.1:{hub}"), site.path("cache"));
+    let variables = [
+        ("HF_ENDPOINT", hub.as_str()),
+        ("HF_HOME", cache.to_str().unwrap()),
+    ];
+    let worker = site.worker_with(&variables);
+    let admin = Admin::of(&worker).await;
+    worker.says("waiting to begin").await;
+    let check = admin.fails("config").await;
+    let reason = check["reason"].as_str().unwrap();
+    assert!(
+        reason.contains(&hub) && reason.contains("HF_ENDPOINT"),
+        "{reason}"
+    );
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
 async fn a_worker_waits_until_somebody_migrates() {
     let site = Site::empty().await;
     let worker = site.worker();

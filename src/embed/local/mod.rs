@@ -322,7 +322,11 @@ async fn read_json(path: &Path) -> Result<Value, EmbedError> {
 }
 
 fn unavailable(error: HubError) -> EmbedError {
-    EmbedError::config(error.to_string())
+    if error.may_pass() {
+        EmbedError::away(error.to_string())
+    } else {
+        EmbedError::config(error.to_string())
+    }
 }
 
 #[cfg(test)]
