@@ -173,8 +173,8 @@ impl Store {
         let times = match operation {
             // Of a note of many megabytes.
             "commit" => 3,
-            // Nobody waits for a count.
-            "observe" => 15,
+            // They may look at every note, and nobody waits for them.
+            "observe" | "sweep" => 15,
             _ => 1,
         };
         let done = telemetry::timed(span, seconds, self.answered(times, work)).await;

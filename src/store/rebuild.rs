@@ -52,14 +52,13 @@ impl Registered {
 impl Store {
     /// Every collection that this database knows of, the oldest first.
     pub async fn registered_collections(&self) -> Result<Vec<Registered>, StoreError> {
-        let rows = sqlx::query_as!(
+        let registered = sqlx::query_as!(
             Registered,
             "select collection as name, alias, embedding_version as version, state
                from index_collections order by created_at, collection"
         )
-        .fetch_all(&self.pool)
-        .await?;
-        Ok(rows)
+        .fetch_all(&self.pool);
+        self.answered(1, registered).await
     }
 
     /// Registers `collection` as one that a rebuild fills from its ranges, and retires

@@ -121,20 +121,19 @@ impl Store {
         version: &str,
         interval: std::time::Duration,
     ) -> Result<bool, StoreError> {
-        let done = sqlx::query_file!(
+        let begun = sqlx::query_file!(
             "sql/queries/begin_sweep.sql",
             version,
             interval.as_secs_f64()
         )
-        .execute(&self.pool)
-        .await?;
-        Ok(done.rows_affected() > 0)
+        .execute(&self.pool);
+        Ok(self.answered(1, begun).await?.rows_affected() > 0)
     }
 
     /// The collections that are written for `version`: its active one first, then
     /// those that a rebuild is filling.
     pub async fn collections(&self, version: &str) -> Result<Vec<Registered>, StoreError> {
-        collections(&self.pool, version).await
+        self.answered(1, collections(&self.pool, version)).await
     }
 
     /// Registers the first collection of `version` as `<alias>__<n>` with the
