@@ -3,7 +3,7 @@
 use super::{Options, RebuildError, Site, drop_collection};
 use crate::backfill::id_ranges;
 use crate::index::CollectionSpec;
-use crate::store::{Range, Registered};
+use crate::store::{Range, Registered, next_number};
 
 /// Ranges that are read and written side by side: while one waits for the engine,
 /// another reads.
@@ -113,18 +113,17 @@ pub(super) async fn begin(
     Ok(name)
 }
 
-/// `<alias>__<n>` with the lowest `n` that nobody has. An empty one that is just as
-/// it has to be was left by a rebuild that died before it was registered.
+/// `<alias>__<n>` with an `n` above all that are registered, and that the engine does not
+/// have. An empty one that is just as it has to be was left by a rebuild that died before
+/// it was registered.
 pub(crate) async fn free_name(
     site: &Site,
     registered: &[Registered],
     spec: &CollectionSpec,
 ) -> Result<String, RebuildError> {
-    for n in 1u32.. {
+    let names = registered.iter().map(|c| c.name.as_str());
+    for n in next_number(&site.alias, names).. {
         let name = format!("{}__{n}", site.alias);
-        if registered.iter().any(|c| c.name == name) {
-            continue;
-        }
         match site.index.collection(&name).await? {
             None => return Ok(name),
             Some(info) if info.points == 0 && info.spec.as_ref() == Some(spec) => return Ok(name),

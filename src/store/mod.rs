@@ -30,7 +30,7 @@ pub use notes::{ChunkText, ImportedNote, Selection};
 pub use points::{Depth, LiveChunk, NoteProblem};
 pub use rebuild::{Range, Registered};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
-pub use versions::{Known, Version, VersionState};
+pub use versions::{Known, Version, VersionState, next_number};
 
 /// What is not answered within this is asked again. A server whose machine died says no
 /// farewell, and the driver has no keepalive of its own that would notice

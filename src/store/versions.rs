@@ -136,9 +136,9 @@ impl Store {
         self.answered(1, collections(&self.pool, version)).await
     }
 
-    /// Registers the first collection of `version` as `<alias>__<n>` with the
-    /// lowest free `n`, and returns what is registered: another worker's, when
-    /// that was there before.
+    /// Registers the first collection of `version` as `<alias>__<n>` with
+    /// [`next_number`], and returns what is registered: another worker's, when that was
+    /// there before.
     pub async fn register_first_collection(
         &self,
         version: &str,
@@ -152,10 +152,8 @@ impl Store {
         let taken: Vec<String> = sqlx::query_scalar("select collection from index_collections")
             .fetch_all(&mut *tx)
             .await?;
-        let name = (1..)
-            .map(|n| format!("{alias}__{n}"))
-            .find(|name| !taken.contains(name))
-            .expect("the numbers do not run out");
+        let n = next_number(alias, taken.iter().map(String::as_str));
+        let name = format!("{alias}__{n}");
         sqlx::query_file!("sql/queries/register_collection.sql", &name, alias, version)
             .execute(&mut *tx)
             .await?;
@@ -167,6 +165,13 @@ impl Store {
             state: "active".into(),
         })
     }
+}
+
+/// One more than the highest number that a collection of `alias` has among `names`, so
+/// that a name which somebody has written down is not another collection's later.
+pub fn next_number<'n>(alias: &str, names: impl Iterator<Item = &'n str>) -> u32 {
+    let number = |name: &str| name.strip_prefix(alias)?.strip_prefix("__")?.parse().ok();
+    names.filter_map(number).max().map_or(1, |n: u32| n + 1)
 }
 
 pub(super) async fn versions(on: impl PgExecutor<'_>) -> Result<Vec<Known>, StoreError> {
@@ -220,4 +225,16 @@ async fn collections(
         .fetch_all(on)
         .await?;
     Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_was_given_out_is_not_given_out_again() {
+        assert_eq!(next_number("notes", [].into_iter()), 1);
+        let names = ["notes__2", "notes__10", "other__99", "notes__x", "notes"];
+        assert_eq!(next_number("notes", names.into_iter()), 11);
+    }
 }
