@@ -131,11 +131,14 @@ async fn renew(store: Store, holder: String, progress: Arc<Progress>, lost: Canc
     loop {
         tokio::time::sleep(RENEW_EVERY).await;
         let (done, total) = (progress.done(), progress.total());
-        match store.renew_job(&holder, LEASE, done, total).await {
-            Ok(true) => {}
-            Ok(false) => return lost.cancel(),
-            // Nobody can take it over either.
-            Err(error) => tracing::debug!(%error, "could not renew the job's lease"),
+        let renewal = store.renew_job(&holder, LEASE, done, total);
+        // Given up early enough for the next one to come in time.
+        match tokio::time::timeout(RENEW_EVERY, renewal).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => return lost.cancel(),
+            // Where Postgres is away for everybody, nobody can take it over either.
+            Ok(Err(error)) => tracing::debug!(%error, "could not renew the job's lease"),
+            Err(_) => tracing::debug!("the job's lease was not renewed in time"),
         }
     }
 }

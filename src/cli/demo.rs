@@ -27,7 +27,7 @@ use crate::{job, telemetry, verify};
 /// The demo's own database on the server it is given.
 const DATABASE: &str = "elf_demo";
 
-/// Who holds this advisory lock there is the only demo.
+/// Who holds this advisory lock, in the database of --database-url, is the only demo.
 const LOCK: i64 = 0x656c665f64656d6f;
 
 /// Of a demo on this machine, which anybody may read here.
@@ -152,7 +152,7 @@ async fn start_anew(args: &Args) -> anyhow::Result<PgConnection> {
         .await?;
     anyhow::ensure!(
         is_alone,
-        "another demo is running on this Postgres server, perhaps one with --keep: stop it first"
+        "another demo is running, perhaps one with --keep: stop it first"
     );
     admin
         .execute(AssertSqlSafe(format!(

@@ -175,25 +175,40 @@ impl Observer {
             worker::kept_in_step(store, &version.name).await?;
             Ok::<(), SetupError>(store.check_schema().await?)
         };
-        let alias = alias::astray(store, &*self.tools.index, &self.tools.alias);
-        let (config, alias) = tokio::join!(
-            tokio::time::timeout(PATIENCE, config),
-            tokio::time::timeout(PATIENCE, alias)
-        );
+        let (config, alias) =
+            tokio::join!(tokio::time::timeout(PATIENCE, config), self.look_at_alias());
         self.judge_postgres(
             config.unwrap_or_else(|_| Err(StoreError::Unavailable(silent("Postgres")).into())),
         );
         match alias {
-            Ok(alias) => self.judge_index(alias),
-            Err(_) => self
-                .health
-                .set(Part::Index, Some(silent("the vector engine"))),
+            Ok(Some(alias)) => self.judge_index(alias),
+            Ok(None) => self.health.set(Part::Index, None),
+            Err(silence) => self.health.set(Part::Index, Some(silence)),
         }
         let circuit = self.tools.provider.state();
         let problem = circuit.error().map(EmbedError::to_string);
         self.health.set(Part::Provider, problem);
         let outage = self.worker.outage().map(|outage| outage.reason);
         self.health.set(Part::Worker, outage);
+    }
+
+    /// Where the alias points; nothing when only the engine answers, and an error when it
+    /// does not.
+    async fn look_at_alias(&self) -> Result<Option<Result<Option<String>, AliasError>>, String> {
+        let Tools {
+            store,
+            index,
+            alias,
+            ..
+        } = &self.tools;
+        // The engine alone first: what follows asks Postgres too, and a silence of
+        // Postgres is not the engine's.
+        let answer = tokio::time::timeout(PATIENCE, index.resolve(alias)).await;
+        if answer.is_err() {
+            return Err(silent("the vector engine"));
+        }
+        let astray = alias::astray(store, &**index, alias);
+        Ok(tokio::time::timeout(PATIENCE, astray).await.ok())
     }
 
     fn judge_postgres(&self, found: Result<(), SetupError>) {

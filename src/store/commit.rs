@@ -112,7 +112,8 @@ impl Store {
                 collections,
             })
         };
-        self.measured("commit", work).await
+        // That of a note of many megabytes takes its time.
+        self.measured_within(3, "commit", work).await
     }
 }
 

@@ -37,6 +37,9 @@ pub use versions::{Known, Version, VersionState, next_number};
 /// (<https://github.com/launchbadge/sqlx/issues/3540>).
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// So many times as long may take what looks at every note, or writes a row for each.
+const EVERY_NOTE: u32 = 240;
+
 /// A connection that does not answer for this long when it is given back is in the middle
 /// of something that nobody waits for any more.
 const RETURN_PATIENCE: Duration = Duration::from_secs(5);
@@ -168,15 +171,18 @@ impl Store {
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        self.measured_within(1, operation, work).await
+    }
+
+    /// The same, with so many times the patience.
+    async fn measured_within<T>(
+        &self,
+        times: u32,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         let span = tracing::debug_span!("postgres", otel.name = operation, operation);
         let seconds = histogram!("elf_postgres_operation_seconds", "operation" => operation);
-        let times = match operation {
-            // Of a note of many megabytes.
-            "commit" => 3,
-            // They may look at every note, and nobody waits for them.
-            "observe" | "sweep" => 15,
-            _ => 1,
-        };
         let done = telemetry::timed(span, seconds, self.answered(times, work)).await;
         if let Err(error) = &done {
             let kind = match error {
@@ -207,8 +213,9 @@ impl Store {
     }
 }
 
-/// Whether a connection that is given back can be used again. One whose statement was
-/// given up would be waited for by the pool for ever.
+/// Whether a connection that is given back can be used again. The pool asks the same
+/// again afterwards, but without patience: one whose statement was given up would be
+/// waited for, and missed, for ever.
 async fn is_at_rest(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     let ping = tokio::time::timeout(RETURN_PATIENCE, connection.ping()).await;
     Ok(matches!(ping, Ok(Ok(()))))

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Store, StoreError};
+use super::{EVERY_NOTE, Store, StoreError};
 use crate::note::Labels;
 
 /// A chunk of a live note: what a point is made of.
@@ -131,10 +131,13 @@ impl Store {
 
     /// How many points there have to be: chunks of live notes that have a vector.
     pub async fn count_points(&self, version: &str) -> Result<u64, StoreError> {
-        let count = sqlx::query_file_scalar!("sql/queries/count_points.sql", version)
-            .fetch_one(&self.pool)
-            .await?;
-        Ok(count as u64)
+        let work = async {
+            let count = sqlx::query_file_scalar!("sql/queries/count_points.sql", version)
+                .fetch_one(&self.pool)
+                .await?;
+            Ok::<_, StoreError>(count as u64)
+        };
+        self.answered(EVERY_NOTE, work).await
     }
 
     /// Those of `chunk_ids` that are not chunks of a live note any more.
@@ -195,9 +198,12 @@ impl Store {
     /// Has every token from now on be above `revision`. Returns the last that was given
     /// out.
     pub async fn raise_tokens(&self, revision: i64) -> Result<i64, StoreError> {
-        let last = sqlx::query_file_scalar!("sql/queries/raise_tokens.sql", revision)
-            .fetch_one(&self.pool)
-            .await?;
-        Ok(last)
+        let work = async {
+            let last = sqlx::query_file_scalar!("sql/queries/raise_tokens.sql", revision)
+                .fetch_one(&self.pool)
+                .await?;
+            Ok::<_, StoreError>(last)
+        };
+        self.answered(1, work).await
     }
 }

@@ -72,47 +72,53 @@ impl Store {
         lost: &[String],
         ranges: &[Range],
     ) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        self.lock_collections(&mut tx).await?;
-        // Not forgotten: a worker may be making one of them again this very moment.
-        sqlx::query!(
-            "update index_collections set state = 'retired' where collection = any ($1)",
-            lost
-        )
-        .execute(&mut *tx)
-        .await?;
-        sqlx::query_file!("sql/queries/rebuild_begin.sql", collection, alias, version)
-            .execute(&mut *tx)
-            .await?;
-        for range in ranges {
+        let work = async {
+            let mut tx = self.begin().await?;
+            self.lock_collections(&mut tx).await?;
+            // Not forgotten: a worker may be making one of them again this very moment.
             sqlx::query!(
-                "insert into index_rebuild_ranges (collection, range_no, done_upto, ends_at)
-                 values ($1, $2, $3, $4)",
-                collection,
-                range.number,
-                range.done_upto,
-                range.ends_at
+                "update index_collections set state = 'retired' where collection = any ($1)",
+                lost
             )
             .execute(&mut *tx)
             .await?;
-        }
-        tx.commit().await?;
-        Ok(())
+            sqlx::query_file!("sql/queries/rebuild_begin.sql", collection, alias, version)
+                .execute(&mut *tx)
+                .await?;
+            for range in ranges {
+                sqlx::query!(
+                    "insert into index_rebuild_ranges (collection, range_no, done_upto, ends_at)
+                     values ($1, $2, $3, $4)",
+                    collection,
+                    range.number,
+                    range.done_upto,
+                    range.ends_at
+                )
+                .execute(&mut *tx)
+                .await?;
+            }
+            tx.commit().await?;
+            Ok::<_, StoreError>(())
+        };
+        self.answered(3, work).await
     }
 
     /// The ranges of an unfinished rebuild; none when there is none of this name.
     pub async fn rebuild_ranges(&self, collection: &str) -> Result<Vec<Range>, StoreError> {
-        let rows = sqlx::query_file!("sql/queries/rebuild_ranges.sql", collection)
-            .fetch_all(&self.pool)
-            .await?;
-        let ranges = rows.into_iter().map(|row| Range {
-            number: row.range_no,
-            done_upto: row.done_upto,
-            ends_at: row.ends_at,
-            points: row.points as u64,
-            missing_vectors: row.missing_vectors as u64,
-        });
-        Ok(ranges.collect())
+        let work = async {
+            let rows = sqlx::query_file!("sql/queries/rebuild_ranges.sql", collection)
+                .fetch_all(&self.pool)
+                .await?;
+            let ranges = rows.into_iter().map(|row| Range {
+                number: row.range_no,
+                done_upto: row.done_upto,
+                ends_at: row.ends_at,
+                points: row.points as u64,
+                missing_vectors: row.missing_vectors as u64,
+            });
+            Ok::<_, StoreError>(ranges.collect())
+        };
+        self.answered(1, work).await
     }
 
     /// Records that `range` is done up to `done_upto`, with so many more points and
@@ -145,68 +151,77 @@ impl Store {
         collection: &str,
         version: &str,
     ) -> Result<bool, StoreError> {
-        let mut tx = self.begin().await?;
-        self.lock_collections(&mut tx).await?;
-        let is_ours = sqlx::query_scalar!(
-            r#"select exists (select from index_collections
-                               where collection = $1 and state <> 'retired') as "is_ours!""#,
-            collection
-        )
-        .fetch_one(&mut *tx)
-        .await?;
-        if !is_ours {
-            return Ok(false);
-        }
-        sqlx::query!(
-            "update index_collections set state = 'retired'
-              where embedding_version = $2 and state = 'active' and collection <> $1",
-            collection,
-            version
-        )
-        .execute(&mut *tx)
-        .await?;
-        sqlx::query!(
-            "update index_collections set state = 'active' where collection = $1",
-            collection
-        )
-        .execute(&mut *tx)
-        .await?;
-        sqlx::query!(
-            "delete from index_rebuild_ranges where collection = $1",
-            collection
-        )
-        .execute(&mut *tx)
-        .await?;
-        tx.commit().await?;
-        Ok(true)
+        let work = async {
+            let mut tx = self.begin().await?;
+            self.lock_collections(&mut tx).await?;
+            let is_ours = sqlx::query_scalar!(
+                r#"select exists (select from index_collections
+                                   where collection = $1 and state <> 'retired') as "is_ours!""#,
+                collection
+            )
+            .fetch_one(&mut *tx)
+            .await?;
+            if !is_ours {
+                return Ok(false);
+            }
+            sqlx::query!(
+                "update index_collections set state = 'retired'
+                  where embedding_version = $2 and state = 'active' and collection <> $1",
+                collection,
+                version
+            )
+            .execute(&mut *tx)
+            .await?;
+            sqlx::query!(
+                "update index_collections set state = 'active' where collection = $1",
+                collection
+            )
+            .execute(&mut *tx)
+            .await?;
+            sqlx::query!(
+                "delete from index_rebuild_ranges where collection = $1",
+                collection
+            )
+            .execute(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok::<_, StoreError>(true)
+        };
+        self.answered(3, work).await
     }
 
     /// Has a collection kept as it is. From this commit on it is not written any more.
     pub async fn retire_collection(&self, collection: &str) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        self.lock_collections(&mut tx).await?;
-        sqlx::query!(
-            "update index_collections set state = 'retired' where collection = $1",
-            collection
-        )
-        .execute(&mut *tx)
-        .await?;
-        tx.commit().await?;
-        Ok(())
+        let work = async {
+            let mut tx = self.begin().await?;
+            self.lock_collections(&mut tx).await?;
+            sqlx::query!(
+                "update index_collections set state = 'retired' where collection = $1",
+                collection
+            )
+            .execute(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok::<_, StoreError>(())
+        };
+        self.answered(3, work).await
     }
 
     /// Forgets a collection. From this commit on it is not written any more.
     pub async fn forget_collection(&self, collection: &str) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        self.lock_collections(&mut tx).await?;
-        sqlx::query!(
-            "delete from index_collections where collection = $1",
-            collection
-        )
-        .execute(&mut *tx)
-        .await?;
-        tx.commit().await?;
-        Ok(())
+        let work = async {
+            let mut tx = self.begin().await?;
+            self.lock_collections(&mut tx).await?;
+            sqlx::query!(
+                "delete from index_collections where collection = $1",
+                collection
+            )
+            .execute(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok::<_, StoreError>(())
+        };
+        self.answered(3, work).await
     }
 
     /// Waits for the writers that have read their target collections and not yet

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{Store, StoreError};
+use super::{EVERY_NOTE, Store, StoreError};
 
 /// Outbox rows by what they wait for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -108,7 +108,7 @@ impl Store {
                 .await?;
             Ok(counts)
         };
-        self.measured("observe", work).await
+        self.measured_within(EVERY_NOTE, "observe", work).await
     }
 
     /// The latest dead letters, `limit` at most.

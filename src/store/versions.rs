@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use sqlx::PgExecutor;
 
-use super::{Registered, Store, StoreError, schema};
+use super::{EVERY_NOTE, Registered, Store, StoreError, schema};
 
 /// An embedding version, whether a database knows it or not.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,19 +99,25 @@ impl Store {
     /// its points may be there still, unless that is done already: it is, once, for
     /// each time that a version begins to be kept in step. Returns how many.
     pub async fn enqueue_version(&self, version: &str) -> Result<u64, StoreError> {
-        let done = sqlx::query_file!("sql/queries/enqueue_version.sql", version, false)
-            .execute(&self.pool)
-            .await?;
-        Ok(done.rows_affected())
+        let work = async {
+            let done = sqlx::query_file!("sql/queries/enqueue_version.sql", version, false)
+                .execute(&self.pool)
+                .await?;
+            Ok::<_, StoreError>(done.rows_affected())
+        };
+        self.answered(EVERY_NOTE, work).await
     }
 
     /// [`Self::enqueue_version`] whether it is done already or not: for a collection
     /// that was lost.
     pub async fn enqueue_version_again(&self, version: &str) -> Result<u64, StoreError> {
-        let done = sqlx::query_file!("sql/queries/enqueue_version.sql", version, true)
-            .execute(&self.pool)
-            .await?;
-        Ok(done.rows_affected())
+        let work = async {
+            let done = sqlx::query_file!("sql/queries/enqueue_version.sql", version, true)
+                .execute(&self.pool)
+                .await?;
+            Ok::<_, StoreError>(done.rows_affected())
+        };
+        self.answered(EVERY_NOTE, work).await
     }
 
     /// Whether it is time for a worker's own verify of `version`: once in `interval`,
@@ -144,31 +150,34 @@ impl Store {
         version: &str,
         alias: &str,
     ) -> Result<Registered, StoreError> {
-        let mut tx = self.begin().await?;
-        schema::lock_setup(&mut tx).await?;
-        if let Some(first) = collections(&mut *tx, version).await?.into_iter().next() {
-            return Ok(first);
-        }
-        let taken: Vec<String> = sqlx::query_scalar("select collection from index_collections")
-            .fetch_all(&mut *tx)
-            .await?;
-        let n = next_number(alias, taken.iter().map(String::as_str));
-        let name = format!("{alias}__{n}");
-        sqlx::query_file!("sql/queries/register_collection.sql", &name, alias, version)
-            .execute(&mut *tx)
-            .await?;
-        tx.commit().await?;
-        Ok(Registered {
-            name,
-            alias: alias.into(),
-            version: version.into(),
-            state: "active".into(),
-        })
+        let work = async {
+            let mut tx = self.begin().await?;
+            schema::lock_setup(&mut tx).await?;
+            if let Some(first) = collections(&mut *tx, version).await?.into_iter().next() {
+                return Ok(first);
+            }
+            let taken: Vec<String> = sqlx::query_scalar("select collection from index_collections")
+                .fetch_all(&mut *tx)
+                .await?;
+            let n = next_number(alias, taken.iter().map(String::as_str));
+            let name = format!("{alias}__{n}");
+            sqlx::query_file!("sql/queries/register_collection.sql", &name, alias, version)
+                .execute(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            Ok::<_, StoreError>(Registered {
+                name,
+                alias: alias.into(),
+                version: version.into(),
+                state: "active".into(),
+            })
+        };
+        self.answered(3, work).await
     }
 }
 
 /// One more than the highest number that a collection of `alias` has among `names`, so
-/// that a name which somebody has written down is not another collection's later.
+/// that what follows a collection never has the name of one before it.
 pub fn next_number<'n>(alias: &str, names: impl Iterator<Item = &'n str>) -> u32 {
     let number = |name: &str| name.strip_prefix(alias)?.strip_prefix("__")?.parse().ok();
     names.filter_map(number).max().map_or(1, |n: u32| n + 1)
@@ -232,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_was_given_out_is_not_given_out_again() {
+    fn a_number_is_above_all_that_there_are() {
         assert_eq!(next_number("notes", [].into_iter()), 1);
         let names = ["notes__2", "notes__10", "other__99", "notes__x", "notes"];
         assert_eq!(next_number("notes", names.into_iter()), 11);

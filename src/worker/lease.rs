@@ -62,7 +62,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Begins to extend the leases of `claim`, three times per lease.
+    /// Begins to extend the leases of `claim`, four times per lease.
     pub fn start(shared: &Arc<Shared>, claim: &Claim) -> Self {
         let token = claim.token;
         shared
@@ -74,16 +74,17 @@ impl Heartbeat {
             async move {
                 let lease = shared.settings.lease();
                 loop {
-                    tokio::time::sleep(lease / 3).await;
+                    tokio::time::sleep(lease / 4).await;
                     let version = &shared.tools.version.name;
                     let notes = shared.in_flight.unsettled(token);
-                    let beat = shared
-                        .tools
-                        .store
-                        .extend(version, token, &notes, lease)
-                        .await;
-                    if let Err(error) = beat {
-                        tracing::debug!(%error, token, "could not extend leases");
+                    let beat = shared.tools.store.extend(version, token, &notes, lease);
+                    // A beat that is not answered must not keep the next one from coming in time.
+                    match tokio::time::timeout(lease / 3, beat).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => {
+                            tracing::debug!(%error, token, "could not extend leases");
+                        }
+                        Err(_) => tracing::debug!(token, "leases were not extended in time"),
                     }
                 }
             }

@@ -300,24 +300,14 @@ impl Shared {
     /// A batch, or `None` when nothing is due or Postgres is away.
     async fn claim(&self) -> Option<store::Claim> {
         let began = Instant::now();
-        let lease = self.settings.lease();
         let claimed = self.tools.store.claim(
             &self.tools.version.name,
             &self.holder,
-            lease,
+            self.settings.lease(),
             self.settings.batch_notes,
             BATCH_BYTES,
         );
-        // What comes later has run out already. A connection that a firewall has
-        // forgotten never answers.
-        let claimed = tokio::time::timeout(lease, claimed).await;
-        let claimed = claimed.unwrap_or_else(|_| {
-            let reason = format!(
-                "a claim was not answered within {} seconds",
-                lease.as_secs()
-            );
-            Err(store::StoreError::Unavailable(reason))
-        });
+        let claimed = claimed.await;
         histogram!("elf_claim_seconds").record(began.elapsed());
         let outcome = match &claimed {
             Ok(Some(_)) => "notes",

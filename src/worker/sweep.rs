@@ -1,7 +1,7 @@
 //! What no outbox row asks for: notes that expire, done rows that are old.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::setup::{self, SetupError};
 use super::{Shared, Tools};
@@ -10,21 +10,41 @@ use super::{Shared, Tools};
 /// indexed across its own expiry is seen by a later sweep.
 const LOOK_BACK: Duration = Duration::from_secs(600);
 
-/// Every how many sweeps all expired notes are looked at.
-const FULL_SWEEP_EVERY: u32 = 3_600;
+/// After an outage of this length a sweep looks at all expired notes: the last one that
+/// ended well may be too long ago for a look back.
+const LONG_OUTAGE: Duration = Duration::from_secs(300);
+
+/// How often all expired notes are looked at.
+const FULL_SWEEP_EVERY: Duration = Duration::from_secs(3_600);
 
 /// Sweeps at every poll interval. Runs until dropped.
 pub async fn run(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(Duration::from_millis(shared.settings.poll_interval_ms));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    for n in (0..FULL_SWEEP_EVERY).cycle() {
+    let mut full_at = None;
+    let mut swept_at = None;
+    loop {
         ticks.tick().await;
         // Without a look at the gate, each sweep of an outage would be one more connection.
         if shared.gate.outage().is_none() {
-            sweep(&shared, (n > 0).then_some(LOOK_BACK)).await;
+            let now = Instant::now();
+            let look_back = look_back(now, swept_at, full_at);
+            if sweep(&shared, look_back).await {
+                swept_at = Some(now);
+                if look_back.is_none() {
+                    full_at = Some(now);
+                }
+            }
         }
         notice_retirement(&shared).await;
     }
+}
+
+/// How far back a sweep at `now` has to look, `None` for all time, when the last one and
+/// the last one that looked at all began then and ended well.
+fn look_back(now: Instant, swept: Option<Instant>, full: Option<Instant>) -> Option<Duration> {
+    let is_recent = |at: Option<Instant>, limit| at.is_some_and(|at| now - at < limit);
+    (is_recent(swept, LONG_OUTAGE) && is_recent(full, FULL_SWEEP_EVERY)).then_some(LOOK_BACK)
 }
 
 /// One full sweep.
@@ -45,7 +65,8 @@ async fn notice_retirement(shared: &Shared) {
     }
 }
 
-async fn sweep(shared: &Shared, look_back: Option<Duration>) {
+/// Whether it ended well.
+async fn sweep(shared: &Shared, look_back: Option<Duration>) -> bool {
     let store = &shared.tools.store;
     let swept = async {
         let expired = store.expire(&shared.tools.version.name, look_back).await?;
@@ -55,13 +76,32 @@ async fn sweep(shared: &Shared, look_back: Option<Duration>) {
         Ok::<u64, crate::store::StoreError>(expired)
     };
     match swept.await {
-        Ok(0) => {}
+        Ok(0) => true,
         Ok(expired) => {
             tracing::debug!(expired, "notes expired");
             // Without LISTEN nobody else would tell.
             shared.wake.notify_one();
+            true
         }
         // The claim loop meets the same outage and says so.
-        Err(error) => tracing::debug!(%error, "could not sweep"),
+        Err(error) => {
+            tracing::debug!(%error, "could not sweep");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_long_outage_all_expired_notes_are_looked_at() {
+        let start = Instant::now();
+        let at = |secs| start + Duration::from_secs(secs);
+        assert_eq!(look_back(at(0), None, None), None);
+        assert_eq!(look_back(at(1), Some(at(0)), Some(at(0))), Some(LOOK_BACK));
+        assert_eq!(look_back(at(301), Some(at(0)), Some(at(0))), None);
+        assert_eq!(look_back(at(3_600), Some(at(3_599)), Some(at(0))), None);
     }
 }
