@@ -50,7 +50,7 @@ HUB_TIMEOUT_SECS = 5
 
 def set_up_postgres():
     if os.environ.get("DATABASE_URL"):
-        say("Postgres: the server that DATABASE_URL names")
+        say("Postgres: the server that DATABASE_URL names; unset it to have one started here")
         return
     server = Server()
     url = URL_FILE.read_text().strip() if URL_FILE.exists() else None

@@ -51,6 +51,9 @@ impl Part {
     }
 }
 
+/// Why a check fails that has not been made yet.
+const STARTING: &str = "the process is starting";
+
 /// What is known of a part.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Check {
@@ -81,7 +84,7 @@ fn unknown() -> Vec<Check> {
         name,
         ok: false,
         since,
-        reason: Some("the process is starting".into()),
+        reason: Some(STARTING.into()),
     };
     PARTS.map(unknown).into()
 }
@@ -105,7 +108,11 @@ impl Health {
             let name = part.as_str();
             match &problem {
                 Some(reason) => tracing::warn!(check = name, reason, "not ready"),
-                None => tracing::debug!(check = name, "ready"),
+                // That it began is no news; that it is back, somebody may wait for.
+                None if check.reason.as_deref() == Some(STARTING) => {
+                    tracing::debug!(check = name, "ready");
+                }
+                None => tracing::info!(check = name, "ready again"),
             }
             check.ok = ok;
             check.since = Utc::now();

@@ -70,7 +70,7 @@ pub fn lines(items: &[Item]) -> String {
     }
     let hit = |(i, item): (usize, &Item)| {
         let id = item.note_id.to_string();
-        let name = item.key.as_deref().unwrap_or(&id);
+        let name = excerpt(item.key.as_deref().unwrap_or(&id), 200);
         format!(
             "{:>2}. {name} [{}..{}] {:.3}\n    {}",
             i + 1,
@@ -86,4 +86,26 @@ pub fn lines(items: &[Item]) -> String {
         .map(hit)
         .collect::<Vec<_>>()
         .join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn neither_key_nor_text_steers_the_terminal() {
+        let item = Item {
+            note_id: Uuid::nil(),
+            chunk_id: Uuid::nil(),
+            key: Some("red\u{1b}[31m".into()),
+            chunk_index: 0,
+            start_offset: 0,
+            end_offset: 5,
+            score: 0.5,
+            text: "blue\u{1b}[34m".into(),
+        };
+        assert_eq!(lines(&[item]), " 1. red[31m [0..5] 0.500\n    blue[34m");
+    }
 }

@@ -32,6 +32,9 @@ pub use rebuild::{Range, Registered};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
 pub use versions::{Known, Version, VersionState, next_number};
 
+/// For a connection of the pool, a new one included.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
 /// What is not answered within this is asked again. A server whose machine died says no
 /// farewell, and the driver has no keepalive of its own that would notice
 /// (<https://github.com/launchbadge/sqlx/issues/3540>).
@@ -72,6 +75,14 @@ pub enum StoreError {
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
+        if let sqlx::Error::PoolTimedOut = error {
+            // The driver asks again until then, and does not say what it was told.
+            let secs = CONNECT_PATIENCE.as_secs();
+            return Self::Unavailable(format!(
+                "no connection within {secs} seconds: the server is down or out of reach, or has \
+                 none to spare"
+            ));
+        }
         let sqlx::Error::Database(database) = &error else {
             // All that is left is the connection, or a type that is not what it was.
             return Self::Unavailable(error.to_string());
@@ -128,7 +139,7 @@ impl Store {
             .disable_statement_logging();
         let pool = PgPoolOptions::new()
             .max_connections(max_connections)
-            .acquire_timeout(Duration::from_secs(5))
+            .acquire_timeout(CONNECT_PATIENCE)
             .after_release(|connection, _| Box::pin(is_at_rest(connection)))
             .connect_with(options)
             .await?;

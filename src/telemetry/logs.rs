@@ -12,6 +12,11 @@ use crate::config::Service;
 /// Under this target is said who changed what by the admin page, at every log level.
 pub const AUDIT: &str = "elf::audit";
 
+/// The engine in this process warns of its own missing start-up at every start. The driver
+/// of Postgres tells of every connection that an outage has cost, and ELF of the outage.
+const QUIETER: &str =
+    "qdrant_edge=error,sqlx::pool=error,sqlx_core::pool=error,sqlx::postgres::notice=warn";
+
 /// Keeps what logs and traces need; when it is dropped, the last spans are sent.
 #[must_use = "traces end when it is dropped"]
 pub struct Logging {
@@ -23,8 +28,7 @@ pub struct Logging {
 /// OpenTelemetry collector where `OTEL_EXPORTER_OTLP_ENDPOINT` names one.
 pub fn init_logging(service: &Service) -> Logging {
     let filter = EnvFilter::try_from_default_env()
-        // The engine in this process warns of its own missing start-up at every start.
-        .or_else(|_| EnvFilter::try_new(format!("qdrant_edge=error,{}", service.log_level)))
+        .or_else(|_| EnvFilter::try_new(format!("{QUIETER},{}", service.log_level)))
         .unwrap_or_else(|_| EnvFilter::new("info"))
         .add_directive(always());
     let lines = tracing_subscriber::fmt::layer()

@@ -7,7 +7,7 @@ const EVERY_MS = 2000, LONGEST_WAIT_MS = 30_000, TIMEOUT_MS = 10_000;
 const TOKEN = "elf-admin-token";
 const RUNBOOK = "docs/operations.md#";
 /** Where the runbook says what to do about a failing check; else at the worker that is absent. */
-const SECTIONS = { schema: "upgrade", index: "qdrant-lost", alias: "qdrant-lost", provider: "provider-down" };
+const SECTIONS = { postgres: "postgres-away", schema: "upgrade", index: "qdrant-lost", alias: "qdrant-lost", provider: "provider-down" };
 /** A change that waits longer than this is late. */
 const LATE_SECS = 60;
 /** The worker counts every few seconds; when it did not for so long, its counts say nothing. */
