@@ -132,8 +132,8 @@ async fn renew(store: Store, holder: String, progress: Arc<Progress>, lost: Canc
         tokio::time::sleep(RENEW_EVERY).await;
         let (done, total) = (progress.done(), progress.total());
         let renewal = store.renew_job(&holder, LEASE, done, total);
-        // Given up early enough for the next one to come in time.
-        match tokio::time::timeout(RENEW_EVERY, renewal).await {
+        // One that is not answered must not keep the next one from coming about in time.
+        match tokio::time::timeout(LEASE / 2, renewal).await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => return lost.cancel(),
             // Where Postgres is away for everybody, nobody can take it over either.

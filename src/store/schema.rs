@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sqlx::PgConnection;
-use sqlx::migrate::{Migrate, MigrateError, Migrator};
+use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
 
 use super::{Store, StoreError};
 
@@ -29,7 +29,12 @@ impl Store {
         let migrator = migrator();
         // Without the lock of a session that a migration takes, which behind a PgBouncer in
         // transaction mode may be nobody's.
-        if migrator.iter().all(|m| before.contains_key(&m.version)) {
+        let is_applied = |m: &Migration| {
+            before
+                .get(&m.version)
+                .is_some_and(|sum| sum[..] == m.checksum[..])
+        };
+        if migrator.iter().all(is_applied) {
             return Ok(0);
         }
         migrator.run(&mut conn).await.map_err(not_migrated)?;
