@@ -192,32 +192,30 @@ impl Store {
 
     /// Has a collection kept as it is. From this commit on it is not written any more.
     pub async fn retire_collection(&self, collection: &str) -> Result<(), StoreError> {
-        let work = async {
-            let mut tx = self.begin().await?;
-            self.lock_collections(&mut tx).await?;
-            sqlx::query!(
-                "update index_collections set state = 'retired' where collection = $1",
-                collection
-            )
-            .execute(&mut *tx)
-            .await?;
-            tx.commit().await?;
-            Ok::<_, StoreError>(())
-        };
-        self.answered(3, work).await
+        self.change_collections(sqlx::query!(
+            "update index_collections set state = 'retired' where collection = $1",
+            collection
+        ))
+        .await
     }
 
     /// Forgets a collection. From this commit on it is not written any more.
     pub async fn forget_collection(&self, collection: &str) -> Result<(), StoreError> {
+        self.change_collections(sqlx::query!(
+            "delete from index_collections where collection = $1",
+            collection
+        ))
+        .await
+    }
+
+    async fn change_collections(
+        &self,
+        change: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>,
+    ) -> Result<(), StoreError> {
         let work = async {
             let mut tx = self.begin().await?;
             self.lock_collections(&mut tx).await?;
-            sqlx::query!(
-                "delete from index_collections where collection = $1",
-                collection
-            )
-            .execute(&mut *tx)
-            .await?;
+            change.execute(&mut *tx).await?;
             tx.commit().await?;
             Ok::<_, StoreError>(())
         };

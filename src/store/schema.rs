@@ -44,29 +44,32 @@ impl Store {
 
     /// Whether the schema is exactly the one that this program was built for.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
-        let mut conn = self.pool.acquire().await?;
-        let applied = applied(&mut conn).await?;
-        check_not_newer(&applied)?;
-        let migrator = migrator();
-        let missing = migrator
-            .iter()
-            .filter(|m| !applied.contains_key(&m.version))
-            .count();
-        if missing > 0 {
-            return Err(StoreError::Outdated(missing));
-        }
-        if migrator.iter().any(|m| {
-            applied
-                .get(&m.version)
-                .is_some_and(|sum| sum[..] != m.checksum[..])
-        }) {
-            return Err(StoreError::Schema(
-                "the database schema was made by a different build of elf: its migrations differ \
-                 from this program's; run the elf that made it"
-                    .into(),
-            ));
-        }
-        check_notes_table(&mut conn).await
+        let work = async {
+            let mut conn = self.pool.acquire().await?;
+            let applied = applied(&mut conn).await?;
+            check_not_newer(&applied)?;
+            let migrator = migrator();
+            let missing = migrator
+                .iter()
+                .filter(|m| !applied.contains_key(&m.version))
+                .count();
+            if missing > 0 {
+                return Err(StoreError::Outdated(missing));
+            }
+            if migrator.iter().any(|m| {
+                applied
+                    .get(&m.version)
+                    .is_some_and(|sum| sum[..] != m.checksum[..])
+            }) {
+                return Err(StoreError::Schema(
+                    "the database schema was made by a different build of elf: its migrations differ \
+                     from this program's; run the elf that made it"
+                        .into(),
+                ));
+            }
+            check_notes_table(&mut conn).await
+        };
+        self.answered(1, work).await
     }
 }
 
