@@ -177,6 +177,14 @@ async fn a_stop_waits_for_a_claim_that_hangs_no_longer_than_for_work() {
 #[tokio::test]
 async fn a_count_that_hangs_keeps_no_check_from_being_made() {
     let site = Site::start().await;
+    // Its start has nothing to write any more.
+    site.elf(&["worker", "--once"]).await.exits(0);
+    let mut application = site.connect().await;
+    let held = lock(
+        &mut application,
+        "lock table indexing_outbox, memory_notes in access exclusive mode",
+    )
+    .await;
     let worker = site.worker();
     worker.says("working").await;
     let url = worker.admin().await;
@@ -184,12 +192,6 @@ async fn a_count_that_hangs_keeps_no_check_from_being_made() {
         let answer = reqwest::get(format!("{url}{path}")).await.unwrap();
         (answer.status().as_u16(), answer.text().await.unwrap())
     };
-    let mut application = site.connect().await;
-    let held = lock(
-        &mut application,
-        "lock table indexing_outbox, memory_notes in access exclusive mode",
-    )
-    .await;
     let mut db = site.connect().await;
     hangs(&site, "A row without a version").await;
     // What is wrong from now on is seen all the same.
