@@ -12,6 +12,8 @@ pub struct Note {
     pub note_id: Uuid,
     /// The text to be found. May be empty.
     pub text: String,
+    /// Bytes of the text in the row: more than `text` has where it was too long to be read.
+    pub text_bytes: u64,
     /// `active` makes a note searchable; anything else takes it out of the index.
     pub status: String,
     /// When the note stops being live; `None` is never.
@@ -43,6 +45,28 @@ pub struct Labels {
     /// Last change, by the application's clock.
     pub updated_at: DateTime<Utc>,
 }
+
+impl Labels {
+    /// The hash of those labels that say who may find a note.
+    pub fn access(&self) -> AccessHash {
+        let mut hash = Sha256::new();
+        for label in [
+            &self.tenant_id,
+            &self.project_id,
+            &self.agent_id,
+            &self.scope,
+        ] {
+            // With its length, so that no two lists of labels are the same bytes.
+            hash.update((label.len() as u64).to_be_bytes());
+            hash.update(label.as_bytes());
+        }
+        AccessHash(hash.finalize().into())
+    }
+}
+
+/// SHA-256 of a note's access labels: tenant, project, agent and scope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AccessHash(pub [u8; 32]);
 
 impl Note {
     /// Whether the note is to be found at `now`.

@@ -1,7 +1,8 @@
 -- Ends the leases that are still ours and settles exactly the claimed rows of
 -- those notes. The state of a note that is gone goes with it.
 -- $1 version, $2 token, $3 note ids, $4 outbox ids, $5 the note of each outbox id,
--- $6 whether done rows are kept
+-- $6 whether done rows are kept, $7 the hash of the access labels that the points of each
+-- note of $3 have now, null where it has none
 with held as (
     select s.note_id
       from note_index_state s
@@ -11,8 +12,10 @@ with held as (
 ),
 released as (
     update note_index_state s
-       set lease_until = null, holder = null, indexed_at = now()
+       set lease_until = null, holder = null, indexed_at = now(), claims_lost = 0,
+           access_sha256 = a.access_sha256
       from held h
+      join unnest($3::uuid[], $7::bytea[]) as a (note_id, access_sha256) using (note_id)
      where s.note_id = h.note_id and s.embedding_version = $1
 ),
 rows as (

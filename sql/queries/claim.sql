@@ -1,6 +1,8 @@
 -- Leases a batch of distinct notes that have something due, oldest first, and
 -- names the outbox rows that the batch will settle.
--- $1 version, $2 holder, $3 lease seconds, $4 notes at most, $5 bytes of text at most
+-- $1 version, $2 holder, $3 lease seconds, $4 notes at most, $5 bytes of text at most,
+-- $6 and $7 only rows behind this one (available_at, outbox_id), null for all,
+-- $8 from so many lost claims on a note is claimed alone
 
 -- Rows without a version are for the active one. A retired version is frozen: it is
 -- nobody's, and nothing of it is claimed.
@@ -17,13 +19,18 @@ with recursive me as materialized (
 -- sort. The lease is looked up by a scalar subquery, because a join would read all of
 -- note_index_state.
 picks as (
-    (select u.note_id, u.available_at, u.outbox_id, 1 as n, array[u.note_id] as seen
+    (select u.note_id, u.available_at, u.outbox_id, 1 as n, array[u.note_id] as seen,
+            coalesce((select s.claims_lost >= $8 from note_index_state s
+                       where s.note_id = u.note_id and s.embedding_version = $1), false) as alone
        from ((select o.note_id, o.available_at, o.outbox_id
                 from indexing_outbox o
                where o.embedding_version = $1
                  and exists (select from me)
                  and o.status in ('PENDING', 'FAILED')
                  and o.available_at <= now()
+                 and (o.available_at, o.outbox_id) > (
+                     coalesce($6, '-infinity'::timestamptz),
+                     coalesce($7, '00000000-0000-0000-0000-000000000000'::uuid))
                  and not coalesce((select s.lease_until > now() from note_index_state s
                                     where s.note_id = o.note_id and s.embedding_version = $1), false)
                order by o.available_at, o.outbox_id
@@ -35,6 +42,9 @@ picks as (
                  and (select is_active from me)
                  and o.status in ('PENDING', 'FAILED')
                  and o.available_at <= now()
+                 and (o.available_at, o.outbox_id) > (
+                     coalesce($6, '-infinity'::timestamptz),
+                     coalesce($7, '00000000-0000-0000-0000-000000000000'::uuid))
                  and not coalesce((select s.lease_until > now() from note_index_state s
                                     where s.note_id = o.note_id and s.embedding_version = $1), false)
                order by o.embedding_version, o.available_at, o.outbox_id
@@ -42,7 +52,7 @@ picks as (
       order by u.available_at, u.outbox_id
       limit 1)
     union all
-    select next.note_id, next.available_at, next.outbox_id, p.n + 1, p.seen || next.note_id
+    select next.note_id, next.available_at, next.outbox_id, p.n + 1, p.seen || next.note_id, false
       from picks p
      cross join lateral (
             select u.note_id, u.available_at, u.outbox_id
@@ -53,7 +63,8 @@ picks as (
                         and o.available_at <= now()
                         and (o.available_at, o.outbox_id) > (p.available_at, p.outbox_id)
                         and o.note_id <> all (p.seen)
-                        and not coalesce((select s.lease_until > now() from note_index_state s
+                        and not coalesce((select s.lease_until > now() or s.claims_lost >= $8
+                                            from note_index_state s
                                            where s.note_id = o.note_id and s.embedding_version = $1), false)
                       order by o.available_at, o.outbox_id
                       limit 1)
@@ -66,17 +77,18 @@ picks as (
                         and o.available_at <= now()
                         and (o.available_at, o.outbox_id) > (p.available_at, p.outbox_id)
                         and o.note_id <> all (p.seen)
-                        and not coalesce((select s.lease_until > now() from note_index_state s
+                        and not coalesce((select s.lease_until > now() or s.claims_lost >= $8
+                                            from note_index_state s
                                            where s.note_id = o.note_id and s.embedding_version = $1), false)
                       order by o.embedding_version, o.available_at, o.outbox_id
                       limit 1)) u
              order by u.available_at, u.outbox_id
              limit 1) next
-     where p.n < $4
+     where p.n < $4 and not p.alone
 ),
 -- octet_length reads the length of a large text without reading the text.
 sized as (
-    select p.note_id,
+    select p.note_id, p.available_at, p.outbox_id,
            sum(coalesce(octet_length(n.text), 0)) over (order by p.n)
                - coalesce(octet_length(n.text), 0) as bytes_before
       from picks p
@@ -95,10 +107,13 @@ leased as (
     on conflict (note_id, embedding_version) do update
        set lease_token = excluded.lease_token,
            lease_until = excluded.lease_until,
-           holder = excluded.holder
+           holder = excluded.holder,
+           -- A claim that ends in order leaves no holder. One that does not is lost.
+           claims_lost = s.claims_lost + case when s.holder is null then 0 else 1 end
      where (s.lease_until is null or s.lease_until <= now())
        and s.lease_token < excluded.lease_token
-    returning s.note_id, s.lease_token, s.failures, s.failed_sha256
+    returning s.note_id, s.lease_token, s.failures, s.failed_sha256, s.claims_lost,
+              s.access_sha256, s.chunk_count
 ),
 -- The versions that are built beside this one get a row of their own for every note
 -- whose rows are taken, and those become this version's, so that it happens once. A
@@ -131,8 +146,15 @@ select l.note_id as "note_id!",
        r.outbox_ids as "outbox_ids!",
        l.failures as "failures!",
        l.failed_sha256,
-       r.oldest as "oldest!"
+       l.claims_lost as "claims_lost!",
+       l.access_sha256,
+       l.chunk_count as "chunk_count!",
+       -- An application may write '-infinity', which no timestamp of Rust can hold.
+       greatest(z.available_at, '0001-01-01 00:00+00') as "picked_at!",
+       z.outbox_id as "picked_id!",
+       greatest(r.oldest, '0001-01-01 00:00+00') as "oldest!"
   from leased l
+  join sized z using (note_id)
  cross join lateral (
         select array_agg(o.outbox_id order by o.created_at, o.outbox_id) as outbox_ids,
                -- A dead letter waits for a person, not for us.

@@ -1,8 +1,11 @@
 -- The table may be the application's own, so anything but the id may be null or out
 -- of range; that a row is odd must not keep the others from being read. Times are
 -- kept within the years that the payload can say, weights within a real.
--- $1 note ids
-select n.note_id, coalesce(n.text, '') as "text!", coalesce(n.status, '') as "status!",
+-- $1 note ids, $2 bytes of text at most: a longer text is not read
+select n.note_id,
+       case when octet_length(n.text) <= $2 then n.text else '' end as "text!",
+       coalesce(octet_length(n.text), 0) as "text_bytes!",
+       coalesce(n.status, '') as "status!",
        case when n.expires_at is not null
             then least(greatest(n.expires_at, '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
         end as expires_at,

@@ -213,6 +213,8 @@ pub struct Worker {
     pub batch_notes: usize,
     /// Batches in flight at once.
     pub concurrency: usize,
+    /// UTF-8 bytes of a note's text at most; a longer note is dead-lettered.
+    pub max_note_bytes: u64,
     /// How often one of the workers compares the index with Postgres and mends it; 0 is
     /// never.
     pub verify_interval_secs: u64,

@@ -240,6 +240,14 @@ fn numbers_keep_to_their_ranges() {
         ("worker", "max_attempts", "0", "1", "1000", "1001"),
         ("worker", "poll_interval_ms", "9", "10", "600000", "600001"),
         ("worker", "batch_notes", "0", "1", "10000", "10001"),
+        (
+            "worker",
+            "max_note_bytes",
+            "0",
+            "1",
+            "268435456",
+            "268435457",
+        ),
         ("worker", "concurrency", "0", "1", "64", "65"),
         ("worker", "grace_secs", "-1", "0", "3600", "3601"),
         (

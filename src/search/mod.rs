@@ -97,7 +97,8 @@ impl Searcher {
         };
         let hits = self.index.search(&self.alias, &query).await?;
         let ids: Vec<Uuid> = hits.iter().map(|hit| hit.chunk_id).collect();
-        let mut live = self.store.revalidate(&self.version, &ids).await?;
+        let labels = &query.filter.keywords;
+        let mut live = self.store.revalidate(&self.version, &ids, labels).await?;
         let items = hits.into_iter().filter_map(|hit| {
             let chunk = live.remove(&hit.chunk_id)?;
             Some(Item {

@@ -6,7 +6,11 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::{Store, StoreError};
-use crate::note::TextHash;
+use crate::note::{AccessHash, TextHash};
+
+/// A note that has lost so many claims is claimed without others: should it end the next
+/// worker too, it ends no other note's claim.
+pub const CLAIMS_LOST_TOGETHER: u32 = 2;
 
 /// A batch of notes leased to one worker under one token.
 #[derive(Debug, Clone)]
@@ -16,6 +20,17 @@ pub struct Claim {
     pub token: i64,
     /// The notes, each once.
     pub notes: Vec<Claimed>,
+    /// The last outbox row that the claim picked.
+    pub upto: Position,
+}
+
+/// A place in the order in which claims pick outbox rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// When the row was due.
+    pub available_at: DateTime<Utc>,
+    /// The row.
+    pub outbox_id: Uuid,
 }
 
 /// A leased note and the outbox rows that its convergence settles.
@@ -28,6 +43,12 @@ pub struct Claimed {
     /// The text that failed last, and how often in a row; `None` when the last
     /// attempt was no failure.
     pub failed: Option<(TextHash, u32)>,
+    /// Claims in a row, before this one, whose lease ran out: their workers died.
+    pub claims_lost: u32,
+    /// The hash of the access labels that its points have, where that is known.
+    pub access: Option<AccessHash>,
+    /// Its chunks when it was last indexed; without any it has no points.
+    pub chunk_count: u32,
     /// When the oldest row was written.
     pub oldest: DateTime<Utc>,
 }
@@ -45,6 +66,8 @@ pub struct Failure<'a> {
     pub failures: u32,
     /// What happens now.
     pub retry: Retry,
+    /// The lost claims that count against the note from now on.
+    pub claims_lost: u32,
 }
 
 /// What rejected a note.
@@ -58,6 +81,8 @@ pub enum FailedBy {
     Postgres,
     /// The vector engine.
     Index,
+    /// No answer: each process that worked on it died.
+    Process,
 }
 
 impl FailedBy {
@@ -68,6 +93,7 @@ impl FailedBy {
             Self::Provider => "provider",
             Self::Postgres => "postgres",
             Self::Index => "index",
+            Self::Process => "process",
         }
     }
 }
@@ -100,8 +126,10 @@ impl Claim {
 }
 
 impl Store {
-    /// Leases up to `max_notes` due notes of about `max_bytes` of text together,
-    /// oldest first. `None` when nothing is due that nobody else holds.
+    /// Leases up to `max_notes` due notes of about `max_bytes` of text together, oldest
+    /// first, and of those that are due only what lies behind `after`. A note that has
+    /// lost [`CLAIMS_LOST_TOGETHER`] claims is claimed alone. `None` when nothing is due
+    /// that no other worker holds.
     pub async fn claim(
         &self,
         version: &str,
@@ -109,6 +137,7 @@ impl Store {
         lease: Duration,
         max_notes: usize,
         max_bytes: usize,
+        after: Option<Position>,
     ) -> Result<Option<Claim>, StoreError> {
         let work = async {
             let rows = sqlx::query_file!(
@@ -117,13 +146,21 @@ impl Store {
                 holder,
                 lease.as_secs_f64(),
                 max_notes as i32,
-                max_bytes as i64
+                max_bytes as i64,
+                after.map(|position| position.available_at),
+                after.map(|position| position.outbox_id),
+                CLAIMS_LOST_TOGETHER as i32
             )
             .fetch_all(&self.pool)
             .await?;
             let Some(token) = rows.first().map(|row| row.lease_token) else {
                 return Ok(None);
             };
+            let upto = rows.iter().map(|row| Position {
+                available_at: row.picked_at,
+                outbox_id: row.picked_id,
+            });
+            let upto = upto.max().expect("a claim without notes has ended above");
             let notes = rows
                 .into_iter()
                 .map(|row| Claimed {
@@ -132,10 +169,15 @@ impl Store {
                     failed: row.failed_sha256.and_then(|hash| {
                         Some((TextHash(hash.try_into().ok()?), row.failures as u32))
                     }),
+                    claims_lost: row.claims_lost as u32,
+                    access: row
+                        .access_sha256
+                        .and_then(|hash| Some(AccessHash(hash.try_into().ok()?))),
+                    chunk_count: row.chunk_count as u32,
                     oldest: row.oldest,
                 })
                 .collect();
-            Ok(Some(Claim { token, notes }))
+            Ok(Some(Claim { token, notes, upto }))
         };
         self.measured("claim", work).await
     }
@@ -158,6 +200,24 @@ impl Store {
         self.measured("extend", work).await
     }
 
+    /// Leaves notes alone for `pause`: no worker holds them, and none claims them.
+    pub async fn defer(
+        &self,
+        version: &str,
+        token: i64,
+        notes: &[Uuid],
+        pause: Duration,
+    ) -> Result<(), StoreError> {
+        let work = async {
+            let secs = pause.as_secs_f64();
+            sqlx::query_file!("sql/queries/defer_notes.sql", version, token, notes, secs)
+                .execute(&self.pool)
+                .await?;
+            Ok(())
+        };
+        self.measured("release", work).await
+    }
+
     /// Gives leases back: the notes are due as before, no attempt is spent.
     pub async fn release(
         &self,
@@ -174,19 +234,24 @@ impl Store {
         self.measured("release", work).await
     }
 
-    /// Settles the claimed rows of `notes` and ends their leases. Returns the
-    /// notes whose lease was still held; of the others nothing is settled.
+    /// Deletes the claimed rows of `notes` and ends their leases; each note comes with the
+    /// hash of the access labels that its points have now. Returns the notes whose lease
+    /// was still held; of the others nothing is deleted.
     pub async fn ack(
         &self,
         version: &str,
         token: i64,
-        notes: &[&Claimed],
+        notes: &[(&Claimed, Option<AccessHash>)],
         keep_done: bool,
     ) -> Result<Vec<Uuid>, StoreError> {
         let work = async {
-            let note_ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
+            let note_ids: Vec<Uuid> = notes.iter().map(|(n, _)| n.note_id).collect();
+            let access: Vec<Option<&[u8]>> = notes
+                .iter()
+                .map(|(_, access)| access.as_ref().map(|hash| &hash.0[..]))
+                .collect();
             let (mut outbox_ids, mut owners) = (Vec::new(), Vec::new());
-            for note in notes {
+            for (note, _) in notes {
                 outbox_ids.extend_from_slice(&note.outbox_ids);
                 owners.resize(outbox_ids.len(), note.note_id);
             }
@@ -197,7 +262,8 @@ impl Store {
                 &note_ids,
                 &outbox_ids,
                 &owners,
-                keep_done
+                keep_done,
+                &access as _
             )
             .fetch_all(&self.pool)
             .await?;
@@ -246,7 +312,8 @@ impl Store {
                 delay_secs,
                 failure.failures as i32,
                 &failure.text.0[..],
-                failure.by.as_str()
+                failure.by.as_str(),
+                failure.claims_lost as i32
             )
             .fetch_one(&self.pool)
             .await?;

@@ -8,7 +8,7 @@ use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::{Store, StoreError};
-use crate::note::TextHash;
+use crate::note::{AccessHash, TextHash};
 
 /// What a note is to become.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub struct NoteWrite<'a> {
     pub chunks: Vec<ChunkWrite<'a>>,
     /// The mean of the chunks' vectors; `None` when there are no chunks.
     pub pooled: Option<Vec<f32>>,
+    /// The hash of the access labels that its points get; `None` when it gets none.
+    pub access: Option<AccessHash>,
     /// Whether the note is to be found. The chunks of a note that is not live
     /// stay as they are: if it comes back, nothing is embedded again.
     pub live: bool,
@@ -54,6 +56,11 @@ pub struct Committed {
     /// The collections that must have the points now.
     pub collections: Vec<String>,
 }
+
+/// Rows in one statement, and bytes of their texts or vectors. What Postgres reads at once
+/// has to arrive within the time that a transaction may be idle, over a slow network too.
+const STATEMENT_ROWS: usize = 1_000;
+const STATEMENT_BYTES: usize = 4 << 20;
 
 impl Store {
     /// Writes chunks, vectors and pooled vectors of all notes whose lease is
@@ -164,31 +171,47 @@ async fn write_chunks(
         .iter()
         .flat_map(|n| n.chunks.iter().map(|c| (n.note_id, c)))
         .collect();
-    if chunks.is_empty() {
-        return Ok(());
+    for chunks in statements(&chunks, |(_, c)| c.text.len()) {
+        let chunk_ids: Vec<Uuid> = chunks.iter().map(|(_, c)| c.chunk_id).collect();
+        let note_ids: Vec<Uuid> = chunks.iter().map(|(note, _)| *note).collect();
+        let indexes: Vec<i32> = chunks.iter().map(|(_, c)| c.chunk_index as i32).collect();
+        let starts: Vec<i32> = chunks.iter().map(|(_, c)| c.start as i32).collect();
+        let ends: Vec<i32> = chunks.iter().map(|(_, c)| c.end as i32).collect();
+        let texts: Vec<&str> = chunks.iter().map(|(_, c)| c.text).collect();
+        let hashes: Vec<&[u8]> = chunks.iter().map(|(_, c)| &c.hash.0[..]).collect();
+        sqlx::query_file!(
+            "sql/queries/upsert_chunks.sql",
+            version,
+            token,
+            &chunk_ids,
+            &note_ids,
+            &indexes,
+            &starts,
+            &ends,
+            &texts as _,
+            &hashes as _
+        )
+        .execute(&mut **tx)
+        .await?;
     }
-    let chunk_ids: Vec<Uuid> = chunks.iter().map(|(_, c)| c.chunk_id).collect();
-    let note_ids: Vec<Uuid> = chunks.iter().map(|(note, _)| *note).collect();
-    let indexes: Vec<i32> = chunks.iter().map(|(_, c)| c.chunk_index as i32).collect();
-    let starts: Vec<i32> = chunks.iter().map(|(_, c)| c.start as i32).collect();
-    let ends: Vec<i32> = chunks.iter().map(|(_, c)| c.end as i32).collect();
-    let texts: Vec<&str> = chunks.iter().map(|(_, c)| c.text).collect();
-    let hashes: Vec<&[u8]> = chunks.iter().map(|(_, c)| &c.hash.0[..]).collect();
-    sqlx::query_file!(
-        "sql/queries/upsert_chunks.sql",
-        version,
-        token,
-        &chunk_ids,
-        &note_ids,
-        &indexes,
-        &starts,
-        &ends,
-        &texts as _,
-        &hashes as _
-    )
-    .execute(&mut **tx)
-    .await?;
     Ok(())
+}
+
+/// Cuts rows of so many `bytes` each into statements. A row that is too large by itself
+/// has one of its own.
+fn statements<T>(rows: &[T], bytes: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
+    let mut rest = rows;
+    std::iter::from_fn(move || {
+        let mut sum = 0;
+        let fitting = rest.iter().take(STATEMENT_ROWS).take_while(|row| {
+            sum += bytes(row);
+            sum <= STATEMENT_BYTES
+        });
+        let count = fitting.count().max(1);
+        let (statement, later) = rest.split_at_checked(count)?;
+        rest = later;
+        Some(statement)
+    })
 }
 
 /// Writes the vectors of chunks whose text is not what it was.
@@ -209,23 +232,22 @@ async fn write_vectors(
         .flat_map(|n| &n.chunks)
         .filter(changed)
         .collect();
-    if chunks.is_empty() {
-        return Ok(());
+    for chunks in statements(&chunks, |c| size_of_val(&*c.vector)) {
+        let ids: Vec<Uuid> = chunks.iter().map(|c| c.chunk_id).collect();
+        let vectors: Vec<Vector> = chunks
+            .iter()
+            .map(|c| Vector::from(c.vector.to_vec()))
+            .collect();
+        sqlx::query_file!(
+            "sql/queries/upsert_vectors.sql",
+            version,
+            dim as i32,
+            &ids,
+            &vectors as _
+        )
+        .execute(&mut **tx)
+        .await?;
     }
-    let ids: Vec<Uuid> = chunks.iter().map(|c| c.chunk_id).collect();
-    let vectors: Vec<Vector> = chunks
-        .iter()
-        .map(|c| Vector::from(c.vector.to_vec()))
-        .collect();
-    sqlx::query_file!(
-        "sql/queries/upsert_vectors.sql",
-        version,
-        dim as i32,
-        &ids,
-        &vectors as _
-    )
-    .execute(&mut **tx)
-    .await?;
     Ok(())
 }
 
@@ -270,15 +292,36 @@ async fn record_revision(
     let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
     let hashes: Vec<&[u8]> = notes.iter().map(|n| &n.text_hash.0[..]).collect();
     let counts: Vec<i32> = notes.iter().map(|n| n.chunks.len() as i32).collect();
+    let access: Vec<Option<&[u8]>> = notes
+        .iter()
+        .map(|n| n.access.as_ref().map(|hash| &hash.0[..]))
+        .collect();
     sqlx::query_file!(
         "sql/queries/record_revision.sql",
         version,
         token,
         &ids,
         &hashes as _,
-        &counts
+        &counts,
+        &access as _
     )
     .execute(&mut **tx)
     .await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_in_one_statement_and_no_statement_is_too_large() {
+        let sizes = |rows: &[usize]| -> Vec<usize> {
+            statements(rows, |bytes| *bytes).map(<[_]>::len).collect()
+        };
+        assert_eq!(sizes(&[]), Vec::<usize>::new());
+        assert_eq!(sizes(&[1; 2_500]), [1_000, 1_000, 500]);
+        let half = STATEMENT_BYTES / 2;
+        assert_eq!(sizes(&[half, half, 1, 3 * half, 1]), [2, 1, 1, 1]);
+    }
 }

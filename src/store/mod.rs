@@ -1,6 +1,7 @@
 //! Postgres: the truth. Every statement of more than a line is a file under
 //! `sql/queries/`, checked against the real schema when ELF is compiled.
 
+mod access;
 mod claim;
 mod commit;
 mod job;
@@ -16,13 +17,16 @@ mod versions;
 use std::str::FromStr;
 use std::time::Duration;
 
+use futures::TryFutureExt;
+use futures::future::BoxFuture;
 use metrics::{counter, histogram};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
 
 use crate::telemetry;
 
-pub use claim::{Claim, Claimed, FailedBy, Failure, Retry, holder};
+pub use access::Relabelled;
+pub use claim::{CLAIMS_LOST_TOGETHER, Claim, Claimed, FailedBy, Failure, Position, Retry, holder};
 pub use commit::{ChunkWrite, Committed, NoteWrite};
 pub use job::RunningJob;
 pub use listen::listen;
@@ -176,26 +180,26 @@ impl Store {
         Ok(self.pool.begin_with(begin).await?)
     }
 
-    /// Counts and times an operation, and gives it up in the end.
-    async fn measured<T>(
+    /// Counts and times an operation, and ends it when it is not answered in time.
+    fn measured<'w, T: Send + 'w>(
         &self,
         operation: &'static str,
-        work: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        self.measured_within(1, operation, work).await
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'w,
+    ) -> BoxFuture<'w, Result<T, StoreError>> {
+        self.measured_within(1, operation, work)
     }
 
     /// The same, with so many times the patience.
-    async fn measured_within<T>(
+    fn measured_within<'w, T: Send + 'w>(
         &self,
         times: u32,
         operation: &'static str,
-        work: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'w,
+    ) -> BoxFuture<'w, Result<T, StoreError>> {
         let span = tracing::debug_span!("postgres", otel.name = operation, operation);
         let seconds = histogram!("elf_postgres_operation_seconds", "operation" => operation);
-        let done = telemetry::timed(span, seconds, self.answered(times, work)).await;
-        if let Err(error) = &done {
+        let done = telemetry::timed(span, seconds, self.answered(times, work));
+        Box::pin(done.inspect_err(move |error| {
             let kind = match error {
                 StoreError::Unavailable(_) => "unavailable",
                 StoreError::Schema(_) | StoreError::Outdated(_) => "schema",
@@ -203,24 +207,27 @@ impl Store {
             };
             counter!("elf_postgres_errors_total", "operation" => operation, "kind" => kind)
                 .increment(1);
-        }
-        done
+        }))
     }
 
-    /// Waits for an answer, so many times as long as for a usual one.
-    async fn answered<T, E: Into<StoreError>>(
+    /// Waits for an answer, so many times as long as for a usual one. Boxed, see
+    /// [`telemetry::timed`].
+    fn answered<'w, T: Send + 'w, E: Into<StoreError> + Send + 'w>(
         &self,
         times: u32,
-        work: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, StoreError> {
+        work: impl Future<Output = Result<T, E>> + Send + 'w,
+    ) -> BoxFuture<'w, Result<T, StoreError>> {
         let patience = self.patience * times;
-        match tokio::time::timeout(patience, work).await {
-            Ok(answer) => answer.map_err(Into::into),
-            Err(_) => Err(StoreError::Unavailable(format!(
-                "no answer within {} seconds",
-                patience.as_secs()
-            ))),
-        }
+        let work = Box::pin(work);
+        Box::pin(async move {
+            match tokio::time::timeout(patience, work).await {
+                Ok(answer) => answer.map_err(Into::into),
+                Err(_) => Err(StoreError::Unavailable(format!(
+                    "no answer within {} seconds",
+                    patience.as_secs()
+                ))),
+            }
+        })
     }
 }
 

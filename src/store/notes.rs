@@ -1,12 +1,12 @@
 //! Reading notes, known vectors and chunks; writing notes for `elf import`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Store, StoreError};
+use super::{EVERY_NOTE, Store, StoreError};
 use crate::note::{Labels, Note, TextHash};
 
 /// A note for [`Store::import`].
@@ -57,24 +57,27 @@ pub struct ChunkText {
 }
 
 impl Store {
-    /// The rows of these notes, and Postgres's idea of now. A note that is
-    /// missing from the map has no row.
+    /// The rows of these notes, and the time by the clock of Postgres. A note that is
+    /// missing from the map has no row. A text of more than `max_bytes` is left out, and
+    /// `text_bytes` says so.
     pub async fn load_notes(
         &self,
         ids: &[Uuid],
+        max_bytes: u64,
     ) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
         let work = async {
             let mut tx = self.begin().await?;
             let now: DateTime<Utc> = sqlx::query_scalar("select now()")
                 .fetch_one(&mut *tx)
                 .await?;
-            let rows = sqlx::query_file!("sql/queries/load_notes.sql", ids)
+            let rows = sqlx::query_file!("sql/queries/load_notes.sql", ids, max_bytes as i64)
                 .fetch_all(&mut *tx)
                 .await?;
             tx.commit().await?;
             let notes = rows.into_iter().map(|row| Note {
                 note_id: row.note_id,
                 text: row.text,
+                text_bytes: row.text_bytes as u64,
                 status: row.status,
                 expires_at: row.expires_at,
                 labels: Labels {
@@ -115,13 +118,27 @@ impl Store {
         self.measured("lookup", work).await
     }
 
-    /// Those of the chunks that belong to a live note, with their text.
+    /// How many notes are due, and the bytes of the texts of those that are live.
+    pub async fn due_notes(&self, version: &str) -> Result<(u64, u64), StoreError> {
+        let work = async {
+            let due = sqlx::query_file!("sql/queries/due_notes.sql", version)
+                .fetch_one(&self.pool)
+                .await?;
+            Ok((due.notes as u64, due.bytes as u64))
+        };
+        self.measured_within(EVERY_NOTE, "observe", work).await
+    }
+
+    /// Those of the chunks that belong to a live note with these labels (by the names of
+    /// the payload's fields), with their text.
     pub async fn revalidate(
         &self,
         version: &str,
         chunk_ids: &[Uuid],
+        labels: &BTreeMap<String, String>,
     ) -> Result<HashMap<Uuid, ChunkText>, StoreError> {
-        let rows = sqlx::query_file!("sql/queries/revalidate.sql", version, chunk_ids)
+        let labels = serde_json::json!(labels);
+        let rows = sqlx::query_file!("sql/queries/revalidate.sql", version, chunk_ids, labels)
             .fetch_all(&self.pool)
             .await?;
         let chunks = rows.into_iter().map(|row| ChunkText {

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use futures::future::BoxFuture;
 use metrics::{
     Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge,
     histogram,
@@ -95,9 +96,20 @@ fn series(metric: &Metric) -> Vec<Vec<Label>> {
 }
 
 /// Does `work` inside of `span`, and records how long it took in `seconds`.
-pub async fn timed<T>(span: Span, seconds: Histogram, work: impl Future<Output = T>) -> T {
-    let began = Instant::now();
-    let done = work.instrument(span).await;
-    seconds.record(began.elapsed());
-    done
+///
+/// Boxed, because an `async fn` keeps a future that it is given twice: as its argument and
+/// where it awaits it. A few such functions around each other made a future of a few
+/// kilobytes one of hundreds, which overflowed the stacks of its tasks.
+pub fn timed<'w, T>(
+    span: Span,
+    seconds: Histogram,
+    work: impl Future<Output = T> + Send + 'w,
+) -> BoxFuture<'w, T> {
+    let work = Box::pin(work.instrument(span));
+    Box::pin(async move {
+        let began = Instant::now();
+        let done = work.await;
+        seconds.record(began.elapsed());
+        done
+    })
 }

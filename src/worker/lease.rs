@@ -119,7 +119,7 @@ pub async fn defer(shared: &Shared, token: i64, notes: &[Uuid]) {
     shared.in_flight.settle(token, notes);
     let version = &shared.tools.version.name;
     let store = &shared.tools.store;
-    if let Err(error) = store.extend(version, token, notes, DEFERRED).await {
+    if let Err(error) = store.defer(version, token, notes, DEFERRED).await {
         tracing::debug!(%error, token, "could not shorten leases; they will run out");
     }
 }

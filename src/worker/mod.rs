@@ -1,7 +1,9 @@
 //! The daemon: claims notes that changed and makes chunks, vectors and points
 //! equal to what their rows say now.
 
+mod access;
 mod batch;
+mod embedding;
 mod gate;
 mod lease;
 mod plan;
@@ -12,6 +14,7 @@ mod sweep;
 mod totals;
 mod unspent;
 mod verify;
+mod walk;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -32,7 +35,8 @@ use crate::chunk::Chunker;
 use crate::config;
 use crate::embed::provider::Provider;
 use crate::index::VectorIndex;
-use crate::store::{self, Store, Version};
+use crate::store::{self, Position, Store, Version};
+use walk::Walk;
 
 /// Text claimed at once, so that a batch of long notes does not fill the memory.
 const BATCH_BYTES: usize = 4 << 20;
@@ -209,6 +213,7 @@ impl Worker {
         let shared = &self.shared;
         let permits = Arc::new(Semaphore::new(shared.settings.concurrency));
         let poll = Duration::from_millis(shared.settings.poll_interval_ms);
+        let mut walk: Option<Walk> = None;
         // Biased, here and below: once stopped, nothing more is claimed, not even by chance.
         loop {
             let permit = tokio::select! {
@@ -216,22 +221,22 @@ impl Worker {
                 () = stop.cancelled() => return Ok(()),
                 permit = permits.clone().acquire_owned() => permit.expect("nobody closes the semaphore"),
             };
-            if drain.is_some() {
-                tokio::select! {
-                    () = stop.cancelled() => return Ok(()),
-                    waited = shared.patience() => waited?,
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                recovered = shared.stores_recovered(drain) => recovered?,
+            }
+            // While the provider is unavailable, what needs no new vector goes on.
+            let provider_works = shared.tools.provider.state().error().is_none();
+            let after = match provider_works {
+                true => {
+                    walk = None;
+                    None
                 }
-            }
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return Ok(()),
-                () = shared.tools.provider.ready() => {}
-            }
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return Ok(()),
-                () = shared.recovered() => {}
-            }
+                false => walk
+                    .get_or_insert_with(|| Walk::new(Instant::now()))
+                    .after(Instant::now()),
+            };
             // Looked at before the claim: a batch that ends after it may have given notes
             // back that the claim has not seen.
             let is_alone = permits.available_permits() + 1 == shared.settings.concurrency;
@@ -239,11 +244,14 @@ impl Worker {
             // a stop waits for it no longer than for work in flight.
             let claimed = tokio::select! {
                 biased;
-                claimed = shared.claim() => claimed,
+                claimed = shared.claim(after) => claimed,
                 () = shared.grace_after(stop) => return Ok(()),
             };
             match claimed {
                 Some(claim) => {
+                    if let Some(walk) = &mut walk {
+                        walk.took(claim.upto);
+                    }
                     let shared = shared.clone();
                     batches.spawn(async move {
                         batch::run(&shared, claim).await;
@@ -255,8 +263,19 @@ impl Worker {
                 }
                 None => drop(permit),
             }
-            if drain.is_some() && is_alone && shared.gate.outage().is_none() {
-                return Ok(());
+            let stores_work = shared.gate.outage().is_none();
+            if stores_work && let Some(walk) = &mut walk {
+                walk.ended(Instant::now());
+            }
+            if drain.is_some() && is_alone && stores_work {
+                if provider_works {
+                    return Ok(());
+                }
+                tokio::select! {
+                    () = stop.cancelled() => return Ok(()),
+                    waited = shared.within_grace(shared.tools.provider.ready()) => waited?,
+                }
+                continue;
             }
             // `notify_one` keeps one wake-up for us, so nothing that happened
             // since the claim is missed.
@@ -264,6 +283,7 @@ impl Worker {
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 () = shared.wake.notified() => {}
+                () = shared.tools.provider.ready(), if !provider_works => {}
                 () = tokio::time::sleep(poll) => {}
             }
         }
@@ -297,8 +317,9 @@ fn in_the_background(work: impl Future<Output = ()> + Send + 'static) -> AbortOn
 struct Drain;
 
 impl Shared {
-    /// A batch, or `None` when nothing is due or Postgres is away.
-    async fn claim(&self) -> Option<store::Claim> {
+    /// A batch of what is due behind `after`, or `None` when nothing is, or Postgres is
+    /// unavailable.
+    async fn claim(&self, after: Option<Position>) -> Option<store::Claim> {
         let began = Instant::now();
         let claimed = self.tools.store.claim(
             &self.tools.version.name,
@@ -306,6 +327,7 @@ impl Shared {
             self.settings.lease(),
             self.settings.batch_notes,
             BATCH_BYTES,
+            after,
         );
         let claimed = claimed.await;
         histogram!("elf_claim_seconds").record(began.elapsed());
@@ -341,14 +363,18 @@ impl Shared {
         }
     }
 
+    /// [`Self::recovered`]; a drain waits for it no longer than within its grace period.
+    async fn stores_recovered(&self, drain: Option<Drain>) -> Result<(), WorkerError> {
+        match drain {
+            Some(Drain) => self.within_grace(self.recovered()).await,
+            None => Ok(self.recovered().await),
+        }
+    }
+
     /// Waits as long as a stop would for an outage to end; the reason if it does not.
-    async fn patience(&self) -> Result<(), WorkerError> {
-        let both = async {
-            self.tools.provider.ready().await;
-            self.recovered().await;
-        };
+    async fn within_grace(&self, end: impl Future<Output = ()>) -> Result<(), WorkerError> {
         let grace = Duration::from_secs(self.settings.grace_secs.into());
-        match (tokio::time::timeout(grace, both).await, self.outage()) {
+        match (tokio::time::timeout(grace, end).await, self.outage()) {
             (Err(_), Some(reason)) => Err(WorkerError::Outage(reason)),
             _ => Ok(()),
         }

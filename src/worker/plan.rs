@@ -14,7 +14,7 @@ use crate::note::{Note, TextHash, chunk_id};
 use crate::store::{ChunkWrite, FailedBy, NoteWrite};
 
 /// A note, read and cut.
-pub struct Cut {
+pub struct CutNote {
     /// The note's id.
     pub note_id: Uuid,
     /// `None` when its row is gone.
@@ -37,13 +37,13 @@ pub struct Piece {
 /// A vector for each text, or why there is none.
 pub type Vectors = HashMap<TextHash, Result<Arc<[f32]>, EmbedError>>;
 
-/// Who is to blame for a note that cannot be written.
+/// Why a note cannot be written now.
 #[derive(Debug, PartialEq)]
-pub enum Blame {
-    /// The provider is away: the note is due as before.
-    Nobody,
-    /// The note: one more failure.
-    Note {
+pub enum Unwritable {
+    /// The provider is unavailable: the note is due as before.
+    Waits,
+    /// The note itself: one more failure.
+    Fails {
         /// For `elf dead show`. Never holds the text.
         reason: String,
         /// What rejects it.
@@ -53,14 +53,26 @@ pub enum Blame {
     },
 }
 
-/// Cuts a note that is live at `now`; any other has no chunks.
-pub fn cut(chunker: &Chunker, note_id: Uuid, note: Option<Note>, now: DateTime<Utc>) -> Cut {
+/// Cuts a note that is live at `now`; any other has no chunks. A text that was too long to
+/// be read cannot be cut.
+pub fn cut(
+    chunker: &Chunker,
+    note_id: Uuid,
+    note: Option<Note>,
+    now: DateTime<Utc>,
+    max_bytes: u64,
+) -> CutNote {
     let live = note.as_ref().is_some_and(|n| n.is_live(now));
     let pieces = match &note {
+        Some(note) if live && note.text_bytes > max_bytes => Err(format!(
+            "its text has {} bytes, and `worker.max_note_bytes` allows {max_bytes}: make the \
+             note shorter or allow more, then run `elf dead retry {note_id}`",
+            note.text_bytes
+        )),
         Some(note) if live => pieces(chunker, &note.text),
         _ => Ok(Vec::new()),
     };
-    Cut {
+    CutNote {
         note_id,
         note,
         live,
@@ -85,11 +97,11 @@ pub fn pieces(chunker: &Chunker, text: &str) -> Result<Vec<Piece>, String> {
 
 /// What a note is to become. `fixed_tokens` are those of a text without any.
 pub fn write_of<'a>(
-    cut: &'a Cut,
+    cut: &'a CutNote,
     vectors: &Vectors,
     fixed_tokens: usize,
-) -> Result<NoteWrite<'a>, Blame> {
-    let pieces = cut.pieces.as_ref().map_err(|reason| Blame::Note {
+) -> Result<NoteWrite<'a>, Unwritable> {
+    let pieces = cut.pieces.as_ref().map_err(|reason| Unwritable::Fails {
         reason: reason.clone(),
         by: FailedBy::Text,
         // The same text is cut the same way next time.
@@ -97,8 +109,18 @@ pub fn write_of<'a>(
     })?;
     let text = cut.note.as_ref().map_or("", |note| note.text.as_str());
     let mut chunks = Vec::with_capacity(pieces.len());
+    let mut waits = false;
     for (i, piece) in pieces.iter().enumerate() {
         let Chunk { start, end, .. } = piece.chunk;
+        let vector = match vector_of(piece, vectors, fixed_tokens) {
+            Ok(vector) => vector,
+            // Another of its texts may be the note's own fault, and then it need not wait.
+            Err(Unwritable::Waits) => {
+                waits = true;
+                continue;
+            }
+            Err(fails) => return Err(fails),
+        };
         chunks.push(ChunkWrite {
             chunk_id: chunk_id(cut.note_id, i as u32),
             chunk_index: i as u32,
@@ -106,29 +128,56 @@ pub fn write_of<'a>(
             end,
             text: &text[start..end],
             hash: piece.hash,
-            vector: vector_of(piece, vectors, fixed_tokens)?,
+            vector,
         });
+    }
+    if waits {
+        return Err(Unwritable::Waits);
     }
     let all: Vec<Arc<[f32]>> = chunks.iter().map(|c| c.vector.clone()).collect();
     Ok(NoteWrite {
         note_id: cut.note_id,
         text_hash: TextHash::of(text),
         pooled: pooled::mean(&all),
+        access: match &cut.note {
+            Some(note) if !chunks.is_empty() => Some(note.labels.access()),
+            _ => None,
+        },
         chunks,
         live: cut.live,
     })
 }
 
-/// What the notes of these cuts took: of a text that was sent the first chunk is
-/// paid for, every other has a vector that was known.
-pub fn effort<'c>(cuts: impl Iterator<Item = &'c Cut>, fresh: &HashSet<TextHash>) -> Report {
-    let mut paid = HashSet::new();
+/// Whether it is known by now what becomes of a note: each of its texts has an outcome, or
+/// one of them can have no vector.
+pub fn is_decided(cut: &CutNote, vectors: &Vectors, fixed_tokens: usize) -> bool {
+    let Ok(pieces) = &cut.pieces else {
+        return true;
+    };
+    let mut is_complete = true;
+    for piece in pieces {
+        match vectors.get(&piece.hash) {
+            Some(Err(EmbedError::Input { .. })) => return true,
+            Some(_) => {}
+            None if piece.chunk.tokens <= fixed_tokens => return true,
+            None => is_complete = false,
+        }
+    }
+    is_complete
+}
+
+/// What the notes of these cuts took: of a text that was sent the first chunk is paid for,
+/// every other has a vector that was known. Takes what was paid for out of `fresh`.
+pub fn effort<'c>(
+    cuts: impl Iterator<Item = &'c CutNote>,
+    fresh: &mut HashSet<TextHash>,
+) -> Report {
     let mut report = Report::default();
     for cut in cuts {
         report.bytes += cut.note.as_ref().map_or(0, |note| note.text.len() as u64);
         for Piece { chunk, hash } in cut.pieces.iter().flatten() {
             report.chunks += 1;
-            if !fresh.contains(hash) || !paid.insert(hash) {
+            if !fresh.remove(hash) {
                 report.reused += 1;
                 report.tokens_saved += chunk.tokens as u64;
             }
@@ -137,16 +186,20 @@ pub fn effort<'c>(cuts: impl Iterator<Item = &'c Cut>, fresh: &HashSet<TextHash>
     report
 }
 
-fn vector_of(piece: &Piece, vectors: &Vectors, fixed_tokens: usize) -> Result<Arc<[f32]>, Blame> {
+fn vector_of(
+    piece: &Piece,
+    vectors: &Vectors,
+    fixed_tokens: usize,
+) -> Result<Arc<[f32]>, Unwritable> {
     let Chunk { start, end, tokens } = piece.chunk;
     match vectors.get(&piece.hash) {
         Some(Ok(vector)) => Ok(vector.clone()),
-        Some(Err(EmbedError::Input { reason })) => Err(Blame::Note {
+        Some(Err(EmbedError::Input { reason })) => Err(Unwritable::Fails {
             reason: format!("its text at {start}..{end} cannot be embedded: {reason}"),
             by: FailedBy::Provider,
             permanent: false,
         }),
-        None if tokens <= fixed_tokens => Err(Blame::Note {
+        None if tokens <= fixed_tokens => Err(Unwritable::Fails {
             reason: format!(
                 "its text at {start}..{end} has no token left after the tokenizer's \
                  normalisation (control characters only?)"
@@ -154,7 +207,7 @@ fn vector_of(piece: &Piece, vectors: &Vectors, fixed_tokens: usize) -> Result<Ar
             by: FailedBy::Text,
             permanent: true,
         }),
-        _ => Err(Blame::Nobody),
+        _ => Err(Unwritable::Waits),
     }
 }
 
@@ -162,7 +215,7 @@ fn vector_of(piece: &Piece, vectors: &Vectors, fixed_tokens: usize) -> Result<Ar
 mod tests {
     use super::*;
 
-    fn one_piece(tokens: usize) -> (Cut, TextHash) {
+    fn one_piece(tokens: usize) -> (CutNote, TextHash) {
         let hash = TextHash::of("text");
         let chunk = Chunk {
             start: 0,
@@ -170,7 +223,7 @@ mod tests {
             tokens,
         };
         let note_id = Uuid::nil();
-        let cut = Cut {
+        let cut = CutNote {
             note_id,
             note: None,
             live: true,
@@ -179,14 +232,14 @@ mod tests {
         (cut, hash)
     }
 
-    fn blame_for(error: Option<EmbedError>, tokens: usize) -> Blame {
+    fn blame_for(error: Option<EmbedError>, tokens: usize) -> Unwritable {
         let (cut, hash) = one_piece(tokens);
         let vectors = error.into_iter().map(|e| (hash, Err(e))).collect();
         vector_of(&cut.pieces.as_ref().expect("cut")[0], &vectors, 2).expect_err("no vector")
     }
 
     #[test]
-    fn an_outage_is_nobodys_fault() {
+    fn during_an_outage_a_note_waits() {
         let reason = || "not now".to_owned();
         let away = EmbedError::Unavailable {
             reason: reason(),
@@ -194,8 +247,8 @@ mod tests {
             perhaps_input: false,
         };
         let refused = EmbedError::Config { reason: reason() };
-        assert_eq!(blame_for(Some(away), 9), Blame::Nobody);
-        assert_eq!(blame_for(Some(refused), 9), Blame::Nobody);
+        assert_eq!(blame_for(Some(away), 9), Unwritable::Waits);
+        assert_eq!(blame_for(Some(refused), 9), Unwritable::Waits);
     }
 
     #[test]
@@ -205,7 +258,7 @@ mod tests {
         };
         assert!(matches!(
             blame_for(Some(error), 9),
-            Blame::Note {
+            Unwritable::Fails {
                 permanent: false,
                 ..
             }
@@ -216,7 +269,7 @@ mod tests {
     fn a_text_without_tokens_can_never_work() {
         assert!(matches!(
             blame_for(None, 2),
-            Blame::Note {
+            Unwritable::Fails {
                 permanent: true,
                 ..
             }

@@ -716,7 +716,7 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
     assert!(matches!(error, SetupError::Mismatch(_)), "{error:?}");
     let store = &h.tools.store;
     let claim = store
-        .claim(&old.0, "late", h.config.worker.lease(), 16, 1 << 20)
+        .claim(&old.0, "late", h.config.worker.lease(), 16, 1 << 20, None)
         .await;
     assert!(claim.unwrap().is_none());
     store.requeue(&old.0, &[Uuid::new_v4()]).await.unwrap();

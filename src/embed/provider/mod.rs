@@ -148,6 +148,13 @@ impl Provider {
             .collect()
     }
 
+    /// Interim.
+    pub async fn embed_each(&self, inputs: &[Input<'_>], each: impl Fn(TextHash, &Outcome)) {
+        for (input, outcome) in inputs.iter().zip(self.embed(inputs).await) {
+            each(input.hash, &outcome);
+        }
+    }
+
     /// Asks the provider whether it embeds at all. Where it does not, the circuit
     /// opens, and the error says whether waiting can help.
     pub async fn check(&self) -> Result<(), EmbedError> {

@@ -1,0 +1,17 @@
+-- How many notes have something due, and the bytes of the texts of those that are live.
+-- $1 version
+with due as materialized (
+    select distinct o.note_id
+      from indexing_outbox o
+     where o.status in ('PENDING', 'FAILED') and o.available_at <= now()
+       and (o.embedding_version = $1
+            or o.embedding_version is null
+               and exists (select from index_versions v
+                            where v.embedding_version = $1 and v.state = 'active'))
+)
+select count(*) as "notes!",
+       coalesce(sum(octet_length(n.text)) filter (
+           where n.status = 'active' and (n.expires_at is null or n.expires_at > now())), 0)::bigint
+           as "bytes!"
+  from due d
+  left join memory_notes n on n.note_id = d.note_id

@@ -1,0 +1,107 @@
+//! Access labels of notes whose new text cannot be indexed yet: their points keep the text
+//! and take the labels.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::{Store, StoreError};
+use crate::note::AccessHash;
+
+/// The chunks that notes had before, under a new token.
+#[derive(Debug)]
+pub struct Relabelled {
+    /// Those that have a vector.
+    pub chunks: Vec<OldChunk>,
+    /// The notes whose lease was still held.
+    pub notes: Vec<Uuid>,
+    /// The collections that must have the points now.
+    pub collections: Vec<String>,
+}
+
+/// A chunk of a text that is not the note's text any more.
+#[derive(Debug)]
+pub struct OldChunk {
+    /// See [`crate::note::chunk_id`].
+    pub chunk_id: Uuid,
+    /// The note it is of.
+    pub note_id: Uuid,
+    /// 0 for the first chunk of the note.
+    pub chunk_index: u32,
+    /// Byte offset of the first byte in the old text.
+    pub start: usize,
+    /// Byte offset behind the last byte.
+    pub end: usize,
+    /// What the old text says there.
+    pub text: String,
+    /// The vector of `text`.
+    pub vector: Arc<[f32]>,
+}
+
+impl Store {
+    /// Puts the chunks that `notes` have under `token`, so that their points can be
+    /// written again. Until [`Store::record_access`] it is unknown which labels those have.
+    pub async fn relabel(
+        &self,
+        version: &str,
+        token: i64,
+        notes: &[Uuid],
+    ) -> Result<Relabelled, StoreError> {
+        let work = async {
+            let mut tx = self.begin().await?;
+            let held = sqlx::query_file!("sql/queries/lock_leases.sql", version, notes, token)
+                .fetch_all(&mut *tx)
+                .await?;
+            let held: Vec<Uuid> = held.into_iter().map(|row| row.note_id).collect();
+            let rows = sqlx::query_file!("sql/queries/relabel_chunks.sql", version, token, &held)
+                .fetch_all(&mut *tx)
+                .await?;
+            let chunks = rows.into_iter().map(|row| OldChunk {
+                chunk_id: row.chunk_id,
+                note_id: row.note_id,
+                chunk_index: row.chunk_index as u32,
+                start: row.start_offset as usize,
+                end: row.end_offset as usize,
+                text: row.text,
+                vector: Arc::from(row.vec.to_vec()),
+            });
+            let chunks = chunks.collect();
+            let collections =
+                sqlx::query_file_scalar!("sql/queries/target_collections.sql", version)
+                    .fetch_all(&mut *tx)
+                    .await?;
+            tx.commit().await?;
+            Ok(Relabelled {
+                chunks,
+                notes: held,
+                collections,
+            })
+        };
+        self.measured_within(3, "commit", work).await
+    }
+
+    /// Records which access labels the points of notes have, now that the vector engine
+    /// has answered.
+    pub async fn record_access(
+        &self,
+        version: &str,
+        token: i64,
+        notes: &[(Uuid, AccessHash)],
+    ) -> Result<(), StoreError> {
+        let work = async {
+            let ids: Vec<Uuid> = notes.iter().map(|(id, _)| *id).collect();
+            let hashes: Vec<&[u8]> = notes.iter().map(|(_, hash)| &hash.0[..]).collect();
+            sqlx::query_file!(
+                "sql/queries/record_access.sql",
+                version,
+                token,
+                &ids,
+                &hashes as _
+            )
+            .execute(&self.pool)
+            .await?;
+            Ok(())
+        };
+        self.measured("ack", work).await
+    }
+}

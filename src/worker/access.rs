@@ -1,0 +1,95 @@
+//! Access labels follow their rows at once, whatever becomes of the new text.
+
+use uuid::Uuid;
+
+use super::batch::{Batch, Interruption, stage};
+use super::plan::CutNote;
+use crate::note::{AccessHash, Note, TextHash};
+use crate::store::ChunkWrite;
+
+impl Batch<'_> {
+    /// Has the points of notes whose text cannot be written now follow the access labels of
+    /// their rows: they keep the text that they have. Where a store does not take that,
+    /// they are deleted, so that no reader finds a note under labels that are not its own.
+    pub(super) async fn follow_access<'c>(
+        &self,
+        cuts: impl Iterator<Item = &'c CutNote>,
+    ) -> Result<(), Interruption> {
+        let moved: Vec<(&Note, AccessHash)> = cuts.filter_map(|cut| self.moved(cut)).collect();
+        if moved.is_empty() {
+            return Ok(());
+        }
+        match Box::pin(self.relabel(&moved)).await {
+            Err(error) if error.is_rejection() => {
+                tracing::warn!(
+                    %error,
+                    notes = moved.len(),
+                    "could not relabel points, deleting them until the notes are indexed again"
+                );
+                self.withdraw(&moved).await
+            }
+            done => done,
+        }
+    }
+
+    /// The note and its labels, where its points have or may have others.
+    fn moved<'c>(&self, cut: &'c CutNote) -> Option<(&'c Note, AccessHash)> {
+        let note = cut.note.as_ref().filter(|_| cut.live)?;
+        let claimed = self.notes[&cut.note_id];
+        let access = note.labels.access();
+        (claimed.chunk_count > 0 && claimed.access != Some(access)).then_some((note, access))
+    }
+
+    async fn relabel(&self, moved: &[(&Note, AccessHash)]) -> Result<(), Interruption> {
+        let tools = &self.shared.tools;
+        let version = &tools.version.name;
+        let ids: Vec<Uuid> = moved.iter().map(|(note, _)| note.note_id).collect();
+        let relabelled = tools.store.relabel(version, self.token, &ids);
+        let relabelled = stage("relabel", relabelled).await?;
+        if relabelled.collections.is_empty() {
+            return Err(self.no_collection());
+        }
+        // With the labels that were loaded, not with those of this moment: what is recorded
+        // below has to be what the points have.
+        let mut points = Vec::with_capacity(relabelled.chunks.len());
+        for chunk in &relabelled.chunks {
+            let note = moved.iter().find(|(note, _)| note.note_id == chunk.note_id);
+            let (note, _) = note.expect("only chunks of these notes were asked for");
+            let write = ChunkWrite {
+                chunk_id: chunk.chunk_id,
+                chunk_index: chunk.chunk_index,
+                start: chunk.start,
+                end: chunk.end,
+                text: &chunk.text,
+                hash: TextHash::of(&chunk.text),
+                vector: chunk.vector.clone(),
+            };
+            points.push(self.point(note, &write));
+        }
+        self.upsert(&relabelled.collections, points).await?;
+        self.prune(&relabelled.collections, relabelled.notes)
+            .await?;
+        self.record_access(moved).await
+    }
+
+    async fn withdraw(&self, moved: &[(&Note, AccessHash)]) -> Result<(), Interruption> {
+        let tools = &self.shared.tools;
+        let targets = tools.store.collections(&tools.version.name).await?;
+        let collections: Vec<String> = targets.into_iter().map(|target| target.name).collect();
+        let ids = moved.iter().map(|(note, _)| note.note_id).collect();
+        self.prune(&collections, ids).await?;
+        self.record_access(moved).await
+    }
+
+    async fn record_access(&self, moved: &[(&Note, AccessHash)]) -> Result<(), Interruption> {
+        let tools = &self.shared.tools;
+        let access: Vec<(Uuid, AccessHash)> = moved
+            .iter()
+            .map(|(note, access)| (note.note_id, *access))
+            .collect();
+        let recorded = tools
+            .store
+            .record_access(&tools.version.name, self.token, &access);
+        Ok(recorded.await?)
+    }
+}

@@ -1,0 +1,84 @@
+//! Where claims begin while the provider is unavailable.
+//!
+//! Notes that wait for a vector stay due. If every claim began with the oldest of them, a
+//! deletion behind them would wait too, and each would be cut again with every claim. So
+//! claims walk over the outbox once, and then look only at what is written behind it.
+
+use std::time::{Duration, Instant};
+
+use crate::store::Position;
+
+/// Rows of a transaction that was open for long are due before rows that were seen already.
+/// So the walk begins again now and then: after this long at least, and after so many times
+/// as long as it took.
+const REST: Duration = Duration::from_secs(5);
+const REST_TIMES: u32 = 9;
+
+/// One walk over the rows that are due.
+#[derive(Debug)]
+pub struct Walk {
+    after: Option<Position>,
+    began: Instant,
+    begins_again: Option<Instant>,
+}
+
+impl Walk {
+    /// A walk that begins with the oldest row.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            after: None,
+            began: now,
+            begins_again: None,
+        }
+    }
+
+    /// The next claim takes rows behind this one; `None` is the oldest row.
+    pub fn after(&mut self, now: Instant) -> Option<Position> {
+        if self.begins_again.is_some_and(|at| at <= now) {
+            *self = Self::new(now);
+        }
+        self.after
+    }
+
+    /// A claim took rows up to `position`.
+    pub fn took(&mut self, position: Position) {
+        self.after = self.after.max(Some(position));
+    }
+
+    /// A claim found no more rows.
+    pub fn ended(&mut self, now: Instant) {
+        let rest = REST.max((now - self.began) * REST_TIMES);
+        self.begins_again.get_or_insert(now + rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn position(secs: i64) -> Position {
+        Position {
+            available_at: chrono::DateTime::UNIX_EPOCH + chrono::TimeDelta::seconds(secs),
+            outbox_id: uuid::Uuid::nil(),
+        }
+    }
+
+    #[test]
+    fn each_row_is_taken_once_until_the_walk_begins_again() {
+        let start = Instant::now();
+        let at = |secs| start + Duration::from_secs(secs);
+        let mut walk = Walk::new(start);
+        assert_eq!(walk.after(at(0)), None);
+        walk.took(position(10));
+        // Two claims at once may end in any order.
+        walk.took(position(7));
+        assert_eq!(walk.after(at(1)), Some(position(10)));
+        walk.ended(at(2));
+        assert_eq!(walk.after(at(3)), Some(position(10)));
+        walk.took(position(11));
+        walk.ended(at(4));
+        assert_eq!(walk.after(at(19)), Some(position(11)), "it took 2 seconds");
+        assert_eq!(walk.after(at(20)), None);
+        assert_eq!(walk.after(at(21)), None, "and goes on from there");
+    }
+}
