@@ -5,59 +5,51 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::Notify;
+use tokio::sync::Semaphore;
 
-/// Between one lane and as many as are configured.
+/// Between one lane and as many as are configured. Those who wait enter in the
+/// order they came.
 pub struct Lanes {
     state: Mutex<State>,
-    changed: Notify,
+    free: Semaphore,
 }
 
 struct State {
     /// A fraction is what was earned towards the next lane.
     limit: f64,
     max: f64,
-    in_flight: usize,
+    /// Lanes there are, free ones and those in use.
+    open: usize,
     narrowed: Option<Instant>,
 }
 
 impl Lanes {
     /// `max` lanes, all of them open.
     pub fn new(max: usize) -> Self {
-        let max = max.max(1) as f64;
+        let open = max.max(1);
         Self {
             state: Mutex::new(State {
-                limit: max,
-                max,
-                in_flight: 0,
+                limit: open as f64,
+                max: open as f64,
+                open,
                 narrowed: None,
             }),
-            changed: Notify::new(),
+            free: Semaphore::new(open),
         }
     }
 
     /// Waits for a free lane; it is free again when the guard is dropped.
     pub async fn enter(&self) -> Lane<'_> {
-        loop {
-            // Registered before the look, or a lane freed in between would be missed.
-            let changed = self.changed.notified();
-            {
-                let mut state = self.lock();
-                if (state.in_flight as f64) < state.limit.floor() {
-                    state.in_flight += 1;
-                    return Lane(self);
-                }
-            }
-            changed.await;
-        }
+        let permit = self.free.acquire().await;
+        permit.expect("nobody closes the semaphore").forget();
+        Lane(self)
     }
 
     /// A request succeeded: a round of them earns one lane.
     pub fn widen(&self) {
         let mut state = self.lock();
         state.limit = (state.limit + 1.0 / state.limit).min(state.max);
-        drop(state);
-        self.changed.notify_waiters();
+        self.adjust(&mut state);
     }
 
     /// A request that was sent at `sent` met an overworked provider. Requests
@@ -68,6 +60,17 @@ impl Lanes {
             state.limit = (state.limit / 2.0).max(1.0);
             state.narrowed = Some(now);
         }
+        self.adjust(&mut state);
+    }
+
+    /// Opens lanes, or closes free ones. One in use is closed when it is left.
+    fn adjust(&self, state: &mut State) {
+        let limit = state.limit as usize;
+        if limit > state.open {
+            self.free.add_permits(limit - state.open);
+            state.open = limit;
+        }
+        state.open -= self.free.forget_permits(state.open.saturating_sub(limit));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -80,8 +83,12 @@ pub struct Lane<'a>(&'a Lanes);
 
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
-        self.0.lock().in_flight -= 1;
-        self.0.changed.notify_waiters();
+        let mut state = self.0.lock();
+        if state.open > state.limit as usize {
+            state.open -= 1;
+        } else {
+            self.0.free.add_permits(1);
+        }
     }
 }
 

@@ -6,15 +6,17 @@ mod clock;
 mod in_flight;
 mod lanes;
 mod metrics;
+mod queue;
 mod rate;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use futures::future::join_all;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tracing::Instrument;
 
 pub use circuit::{CircuitState, Timing};
@@ -25,8 +27,9 @@ use crate::config;
 use crate::note::TextHash;
 use circuit::Circuit;
 use clock::Clock;
-use in_flight::{Claim, InFlight, Ticket};
-use lanes::Lanes;
+use in_flight::{Claim, InFlight};
+use lanes::{Lane, Lanes};
+use queue::{Part, Queue, Text};
 use rate::Rate;
 
 /// A text as it is sent, prefix included.
@@ -61,6 +64,16 @@ impl<'a> Input<'a> {
 /// closes it again.
 #[derive(Clone)]
 pub struct Provider(Arc<Shared>);
+
+/// What becomes of the texts of a request.
+enum Ended {
+    /// They have an outcome each.
+    Settled(Vec<Outcome>),
+    /// They are sent again, before everything else.
+    Next,
+    /// They are sent again, after everything else.
+    Last,
+}
 
 struct Shared {
     embedder: Arc<dyn Embedder>,
@@ -114,38 +127,80 @@ impl Provider {
     /// One outcome for each of `inputs`, in their order. Equal texts are sent
     /// once, also when another call has one of them in flight.
     pub async fn embed(&self, inputs: &[Input<'_>]) -> Vec<Outcome> {
-        let mut seen = HashSet::new();
-        let mut missing: Vec<&Input> = inputs
-            .iter()
-            .filter(|input| seen.insert(input.hash))
-            .collect();
-        let mut outcomes = HashMap::with_capacity(missing.len());
-        while !missing.is_empty() {
-            let mut mine = Vec::new();
-            let mut theirs = Vec::new();
-            for input in missing {
-                match self.0.in_flight.claim(input.hash) {
-                    Claim::Mine(ticket) => mine.push((input, ticket)),
-                    Claim::Theirs(pending) => theirs.push((input, pending)),
-                }
-            }
-            // Before waiting for others, who may be waiting for these.
-            outcomes.extend(self.embed_mine(mine).await);
-            missing = Vec::new();
-            for (input, pending) in theirs {
-                match in_flight::wait(pending).await {
-                    Some(outcome) => {
-                        outcomes.insert(input.hash, outcome);
-                    }
-                    None => missing.push(input),
-                }
-            }
-        }
+        let mut outcomes = HashMap::with_capacity(inputs.len());
+        self.embed_each(inputs, |hash, outcome| {
+            outcomes.insert(hash, outcome.clone());
+        })
+        .await;
         let outcome = |input: &Input| outcomes.get(&input.hash).cloned();
         inputs
             .iter()
-            .map(|input| outcome(input).expect("the loop ends when no text is missing"))
+            .map(|input| outcome(input).expect("every text has an outcome"))
             .collect()
+    }
+
+    /// Calls `each` once for every distinct text of `inputs`, as soon as its
+    /// outcome is known: when its own request ended, or that of another call
+    /// which has the text in flight.
+    pub async fn embed_each(
+        &self,
+        inputs: &[Input<'_>],
+        mut each: impl FnMut(TextHash, &Outcome) + Send,
+    ) {
+        let shared = &*self.0;
+        let before = shared.successes();
+        let mut seen = HashSet::new();
+        let mut unclaimed: Vec<&Input> = inputs
+            .iter()
+            .filter(|input| seen.insert(input.hash))
+            .collect();
+        let mut queue = Queue::default();
+        let mut theirs = FuturesUnordered::new();
+        let mut requests = FuturesUnordered::new();
+        // One turn at a time, kept over the rounds of the loop: a new one would
+        // have to queue up again behind the other calls.
+        let mut turn = pin!(shared.turn());
+        loop {
+            for input in unclaimed.drain(..) {
+                match shared.in_flight.claim(input.hash) {
+                    Claim::Mine(ticket) => queue.push((input, ticket)),
+                    Claim::Theirs(pending) => {
+                        theirs.push(async move { (input, in_flight::wait(pending).await) });
+                    }
+                }
+            }
+            tokio::select! {
+                Some((input, outcome)) = theirs.next() => match outcome {
+                    Some(outcome) => each(input.hash, &outcome),
+                    None => unclaimed.push(input),
+                },
+                Some((part, ended)) = requests.next() => match ended {
+                    Ended::Settled(outcomes) => {
+                        let part: Part = part;
+                        for (text, outcome) in part.texts.into_iter().zip(outcomes) {
+                            settle(text, outcome, &mut each);
+                        }
+                    }
+                    Ended::Next => queue.push_front(part),
+                    Ended::Last => queue.push_back(part),
+                },
+                lane = &mut turn, if !queue.is_empty() => {
+                    match lane {
+                        Ok(lane) => {
+                            let fits = |tokens: &mut dyn Iterator<Item = usize>| fits(tokens, shared.limits);
+                            requests.extend(queue.take(fits).map(|part| self.request(lane, part, before)));
+                        }
+                        Err(error) => {
+                            for text in queue.drain() {
+                                settle(text, Err(error.clone()), &mut each);
+                            }
+                        }
+                    }
+                    turn.set(shared.turn());
+                }
+                else => break,
+            }
+        }
     }
 
     /// Asks the provider whether it embeds at all. Where it does not, the circuit
@@ -174,94 +229,60 @@ impl Provider {
         self.0.usd_per_token
     }
 
-    async fn embed_mine(
+    /// One request with `part`, and what is to become of its texts. `before` is
+    /// the count of successes when the call began.
+    async fn request<'a>(
         &self,
-        mut texts: Vec<(&Input<'_>, Ticket<'_>)>,
-    ) -> Vec<(TextHash, Outcome)> {
-        let tokens: Vec<usize> = texts.iter().map(|(input, _)| input.tokens).collect();
-        let mut requests: Vec<Vec<_>> = batches(&tokens, self.0.limits)
-            .into_iter()
-            .rev()
-            .map(|batch| texts.split_off(batch.start))
-            .collect();
-        requests.reverse();
-        // All at once: the lanes let as many through as there may be.
-        join_all(requests.into_iter().map(|batch| self.settle(batch)))
-            .await
-            .concat()
-    }
-
-    /// Embeds a batch; halves of it where the whole is rejected, until what is
-    /// rejected stands alone.
-    async fn settle(&self, batch: Vec<(&Input<'_>, Ticket<'_>)>) -> Vec<(TextHash, Outcome)> {
-        let before = self.0.successes();
-        let mut settled = Vec::with_capacity(batch.len());
-        let mut parts = vec![batch];
-        while let Some(mut part) = parts.pop() {
-            let result = self.ask(&part, before).await;
-            if part.len() > 1 && matches!(result, Err(EmbedError::Input { .. })) {
-                metrics::retries(2);
-                parts.push(part.split_off(part.len() / 2));
-                parts.push(part);
-                continue;
-            }
-            let outcomes: Vec<Outcome> = match result {
-                Ok(vectors) => vectors
-                    .into_iter()
-                    .map(|vector| Ok(vector.into()))
-                    .collect(),
-                Err(error) => vec![Err(error); part.len()],
-            };
-            for ((input, ticket), outcome) in part.into_iter().zip(outcomes) {
-                ticket.settle(outcome.clone());
-                settled.push((input.hash, outcome));
-            }
-        }
-        settled
-    }
-
-    /// The vectors of `part`, or whose fault it is that there are none: an
-    /// `Input` error is the fault of at least one text. `before` is the count of
-    /// successes when its batch was first sent.
-    async fn ask(
-        &self,
-        part: &[(&Input<'_>, Ticket<'_>)],
+        lane: Lane<'_>,
+        mut part: Part<'a>,
         before: u64,
-    ) -> Result<Vec<Vec<f32>>, EmbedError> {
-        let shared = &self.0;
-        let texts: Vec<&str> = part.iter().map(|(input, _)| &*input.text).collect();
-        let tokens = part.iter().map(|(input, _)| input.tokens).sum();
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let before_try = shared.successes();
-            match shared.send(&texts, tokens).await {
-                Ok(vectors) => return Ok(vectors),
-                // The halves will tell.
-                Err(error @ EmbedError::Input { .. }) if texts.len() > 1 => return Err(error),
-                Err(error @ EmbedError::Input { .. }) => {
-                    self.still_works(before).await?;
-                    return Err(error);
-                }
-                Err(EmbedError::Unavailable {
-                    reason,
-                    perhaps_input: true,
-                    ..
-                }) => {
-                    // A hiccup is over by the second try. A provider that serves
-                    // others, and on these texts fails again, chokes on them.
-                    self.still_works(before_try).await?;
-                    if tries > 1 {
-                        return Err(EmbedError::Input { reason });
-                    }
-                    metrics::retries(1);
-                }
-                Err(error) => {
-                    self.open(&error);
-                    return Err(error);
-                }
+    ) -> (Part<'a>, Ended) {
+        let alone = part.texts.len() == 1;
+        let before_request = self.0.successes();
+        let failure = match self.0.send(lane, &part).await {
+            Ok(vectors) => {
+                let vectors = vectors.into_iter().map(|vector| Ok(vector.into()));
+                return (part, Ended::Settled(vectors.collect()));
             }
-        }
+            Err(failure) => failure,
+        };
+        let error = match failure {
+            // The halves will tell.
+            EmbedError::Input { .. } if !alone => {
+                metrics::retries(2);
+                return (part.halved(), Ended::Next);
+            }
+            EmbedError::Input { .. } => match self.still_works(before).await {
+                Ok(()) => failure,
+                Err(outage) => outage,
+            },
+            EmbedError::Unavailable {
+                reason,
+                perhaps_input: true,
+                ..
+            } => match self.still_works(before_request).await {
+                Err(outage) => outage,
+                // A hiccup is over by the second try.
+                Ok(()) if !part.failed => {
+                    metrics::retries(1);
+                    part.failed = true;
+                    return (part, Ended::Next);
+                }
+                // A provider that serves others, and on these texts fails again,
+                // chokes on them.
+                Ok(()) if !alone => {
+                    metrics::retries(2);
+                    return (part.halved(), Ended::Next);
+                }
+                Ok(()) => EmbedError::Input { reason },
+            },
+            error => {
+                self.open(&error);
+                error
+            }
+        };
+        let outcomes = vec![Err(error); part.texts.len()];
+        (part, Ended::Settled(outcomes))
     }
 
     /// Makes sure that the provider embedded something since there were `before`
@@ -288,21 +309,27 @@ impl Provider {
 }
 
 impl Shared {
-    /// One request, as soon as it may be sent.
-    async fn send(&self, texts: &[&str], tokens: usize) -> Result<Vec<Vec<f32>>, EmbedError> {
-        let admitted = async {
-            let lane = self.lanes.enter().await;
-            self.rate.wait(tokens).await;
-            lane
-        };
-        let lane = tokio::select! {
+    /// Waits for a free lane, or returns why nothing is sent.
+    async fn turn(&self) -> Result<Lane<'_>, EmbedError> {
+        tokio::select! {
+            biased;
+            error = self.circuit.refused() => Err(error),
+            lane = self.lanes.enter() => Ok(lane),
+        }
+    }
+
+    /// One request, as soon as the rate limits let it.
+    async fn send(&self, lane: Lane<'_>, part: &Part<'_>) -> Result<Vec<Vec<f32>>, EmbedError> {
+        let texts: Vec<&str> = part.texts.iter().map(|(input, _)| &*input.text).collect();
+        let tokens = part.tokens().sum();
+        tokio::select! {
             biased;
             error = self.circuit.refused() => return Err(error),
-            lane = admitted => lane,
-        };
+            () = self.rate.wait(tokens) => {}
+        }
         let sent = self.clock.now();
         let span = tracing::debug_span!("request", texts = texts.len(), tokens);
-        let result = self.embedder.embed(texts).instrument(span).await;
+        let result = self.embedder.embed(&texts).instrument(span).await;
         let now = self.clock.now();
         metrics::request(&result, now - sent, tokens, self.usd_per_token);
         drop(lane);
@@ -334,6 +361,12 @@ impl Shared {
     }
 }
 
+/// Tells whoever waits for the text, and the caller.
+fn settle((input, ticket): Text<'_>, outcome: Outcome, each: &mut impl FnMut(TextHash, &Outcome)) {
+    each(input.hash, &outcome);
+    ticket.settle(outcome);
+}
+
 /// Sends one probe after each pause. Ends with the circuit closed, or with the
 /// last clone of the provider.
 async fn probe_until_closed(provider: Weak<Shared>) {
@@ -358,24 +391,16 @@ async fn probe_until_closed(provider: Weak<Shared>) {
     }
 }
 
-/// Cuts texts of so many `tokens` into requests within `limits`, in their order.
-/// A text that is over the limit by itself goes alone: the provider has the say.
-fn batches(tokens: &[usize], limits: Limits) -> Vec<Range<usize>> {
-    let mut batches: Vec<Range<usize>> = Vec::new();
+/// How many of texts with so many tokens one request takes.
+fn fits(tokens: &mut dyn Iterator<Item = usize>, limits: Limits) -> usize {
     let mut sum = 0;
-    for (index, &tokens) in tokens.iter().enumerate() {
-        match batches.last_mut() {
-            Some(batch) if batch.len() < limits.max_inputs && sum + tokens <= limits.max_tokens => {
-                batch.end = index + 1;
-                sum += tokens;
-            }
-            _ => {
-                batches.push(index..index + 1);
-                sum = tokens;
-            }
-        }
-    }
-    batches
+    tokens
+        .take(limits.max_inputs)
+        .take_while(|tokens| {
+            sum += tokens;
+            sum <= limits.max_tokens
+        })
+        .count()
 }
 
 #[cfg(test)]

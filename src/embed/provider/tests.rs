@@ -202,16 +202,62 @@ async fn the_probe_comes_after_the_pause_that_was_asked_for() {
     assert_eq!(sent, [0, 20, 40], "the text, a probe in vain, a probe");
 }
 
+#[tokio::test]
+async fn a_call_can_be_a_task_of_its_own() {
+    let fake = Fake::new(1000);
+    let provider = provider(&fake, &settings());
+    let inputs = inputs(9, 1);
+    let (outcomes, mut known) = tokio::sync::mpsc::unbounded_channel();
+    let call = async move {
+        provider
+            .embed_each(&inputs, |hash, outcome| {
+                outcomes.send((hash, outcome.is_ok())).unwrap();
+            })
+            .await;
+    };
+    tokio::spawn(call).await.unwrap();
+    let mut count = 0;
+    while let Some((_, embedded)) = known.recv().await {
+        assert!(embedded);
+        count += 1;
+    }
+    assert_eq!(count, 9);
+}
+
+#[tokio::test]
+async fn an_outcome_is_told_when_its_own_request_ended() {
+    let fake = Fake::new(0);
+    let provider = provider(&fake, &settings());
+    let inputs = inputs(9, 1);
+    let (outcomes, mut known) = tokio::sync::mpsc::unbounded_channel();
+    let mut call = Box::pin(provider.embed_each(&inputs, |hash, _| {
+        outcomes.send(hash).unwrap();
+    }));
+    for told in 1..9 {
+        fake.let_through.add_permits(1);
+        assert!((&mut call).now_or_never().is_none());
+        assert_eq!(known.len(), told, "of one text in each request");
+    }
+    known.close();
+}
+
 #[test]
 fn requests_are_filled_to_either_limit() {
     let limits = Limits {
         max_inputs: 3,
         max_tokens: 10,
     };
-    assert_eq!(batches(&[1, 1, 1, 1], limits), [0..3, 3..4]);
-    assert_eq!(
-        batches(&[5, 5, 1, 20, 1, 9], limits),
-        [0..2, 2..3, 3..4, 4..6]
-    );
-    assert!(batches(&[], limits).is_empty());
+    for (tokens, fitting) in [
+        (vec![1, 1, 1, 1], 3),
+        (vec![5, 5, 1], 2),
+        (vec![1, 9, 1], 2),
+        (vec![20, 1], 0),
+        (vec![], 0),
+    ] {
+        assert_eq!(
+            fits(&mut tokens.iter().copied(), limits),
+            fitting,
+            "{tokens:?}"
+        );
+    }
 }
