@@ -1,13 +1,17 @@
-//! What stands between an [`Embedder`] and those who want vectors: batches,
-//! limits, one send per text, and whose fault a failure is.
+//! What stands between an [`Embedder`] and those who want vectors: requests at
+//! the provider's pace, limits, one send per text, and whose fault a failure is.
 
 mod circuit;
 mod clock;
 mod in_flight;
 mod lanes;
 mod metrics;
+mod pace;
 mod queue;
 mod rate;
+#[cfg(test)]
+mod simulated;
+mod speed;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -17,12 +21,13 @@ use std::sync::{Arc, Weak};
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use tokio::sync::Mutex;
 use tracing::Instrument;
 
 pub use circuit::{CircuitState, Timing};
 pub use in_flight::Outcome;
 
-use super::{EmbedError, Embedder, Limits, PROBE, probe};
+use super::{EmbedError, Embedder, PROBE, probe};
 use crate::config;
 use crate::note::TextHash;
 use circuit::Circuit;
@@ -77,7 +82,6 @@ enum Ended {
 
 struct Shared {
     embedder: Arc<dyn Embedder>,
-    limits: Limits,
     circuit: Circuit,
     lanes: Lanes,
     rate: Rate,
@@ -85,8 +89,12 @@ struct Shared {
     clock: Clock,
     model: String,
     usd_per_token: Option<f64>,
-    /// Requests that gave vectors, ever.
+    /// Requests that gave vectors, ever; probes are among them.
     successes: AtomicU64,
+    /// Requests with real texts that gave vectors, ever.
+    answers: AtomicU64,
+    /// Held while a request that failed asks whether the provider works at all.
+    probing: Mutex<()>,
 }
 
 impl Provider {
@@ -111,16 +119,17 @@ impl Provider {
         clock: Clock,
     ) -> Self {
         Self(Arc::new(Shared {
-            limits: embedder.limits(),
+            lanes: Lanes::new(embedder.limits(), settings, clock.clone()),
             embedder,
             circuit: Circuit::new(timing, clock.clone()),
-            lanes: Lanes::new(settings.concurrency),
             rate: Rate::new(settings, clock.clone()),
             in_flight: InFlight::default(),
             clock,
             model: settings.model.clone(),
             usd_per_token: settings.usd_per_million_tokens.map(|usd| usd / 1e6),
             successes: AtomicU64::new(0),
+            answers: AtomicU64::new(0),
+            probing: Mutex::new(()),
         }))
     }
 
@@ -187,8 +196,8 @@ impl Provider {
                 lane = &mut turn, if !queue.is_empty() => {
                     match lane {
                         Ok(lane) => {
-                            let fits = |tokens: &mut dyn Iterator<Item = usize>| fits(tokens, shared.limits);
-                            requests.extend(queue.take(fits).map(|part| self.request(lane, part, before)));
+                            let part = queue.take(|tokens| lane.fits(tokens));
+                            requests.extend(part.map(|part| self.request(lane, part, before)));
                         }
                         Err(error) => {
                             for text in queue.drain() {
@@ -233,34 +242,33 @@ impl Provider {
     /// the count of successes when the call began.
     async fn request<'a>(
         &self,
-        lane: Lane<'_>,
+        mut lane: Lane<'_>,
         mut part: Part<'a>,
         before: u64,
     ) -> (Part<'a>, Ended) {
+        let shared = &*self.0;
         let alone = part.texts.len() == 1;
-        let before_request = self.0.successes();
-        let failure = match self.0.send(lane, &part).await {
+        let (before_request, answers) = (shared.successes(), shared.answers());
+        let (result, unexplained) = shared.send(&mut lane, &part).await;
+        let error = match result {
             Ok(vectors) => {
                 let vectors = vectors.into_iter().map(|vector| Ok(vector.into()));
                 return (part, Ended::Settled(vectors.collect()));
             }
-            Err(failure) => failure,
-        };
-        let error = match failure {
             // The halves will tell.
-            EmbedError::Input { .. } if !alone => {
+            Err(EmbedError::Input { .. }) if !alone => {
                 metrics::retries(2);
                 return (part.halved(), Ended::Next);
             }
-            EmbedError::Input { .. } => match self.still_works(before).await {
-                Ok(()) => failure,
+            Err(error @ EmbedError::Input { .. }) => match self.still_works(before).await {
+                Ok(()) => error,
                 Err(outage) => outage,
             },
-            EmbedError::Unavailable {
+            Err(EmbedError::Unavailable {
                 reason,
                 perhaps_input: true,
                 ..
-            } => match self.still_works(before_request).await {
+            }) => match self.still_works(before_request).await {
                 Err(outage) => outage,
                 // A hiccup is over by the second try.
                 Ok(()) if !part.failed => {
@@ -276,10 +284,32 @@ impl Provider {
                 }
                 Ok(()) => EmbedError::Input { reason },
             },
-            error => {
-                self.open(&error);
-                error
+            // The provider may still compute these texts: they go in smaller
+            // requests, and only after everything else.
+            Err(EmbedError::TimedOut { reason }) => {
+                let suspected = part.timed_out.is_some();
+                let since = *part.timed_out.get_or_insert(answers);
+                match self.still_works(before_request).await {
+                    Err(outage) => outage,
+                    Ok(()) if !alone => {
+                        metrics::retries(2);
+                        return (part.halved(), Ended::Last);
+                    }
+                    // Others like it are quick.
+                    Ok(()) if unexplained && shared.answers() > since => {
+                        if !suspected {
+                            metrics::retries(1);
+                            return (part, Ended::Last);
+                        }
+                        EmbedError::Input { reason }
+                    }
+                    // The provider is slow, and one text cannot be made smaller.
+                    Ok(()) => self.opened(EmbedError::failed(format!(
+                        "{reason} to a single text, although it answers a short one"
+                    ))),
+                }
             }
+            Err(error) => self.opened(error),
         };
         let outcomes = vec![Err(error); part.texts.len()];
         (part, Ended::Settled(outcomes))
@@ -288,23 +318,23 @@ impl Provider {
     /// Makes sure that the provider embedded something since there were `before`
     /// successes; else asks it, and opens the circuit where it does not.
     async fn still_works(&self, before: u64) -> Result<(), EmbedError> {
+        // Requests that failed together wait for one probe.
+        let _one = self.0.probing.lock().await;
         if self.0.successes() > before {
             return Ok(());
         }
         if let Some(error) = self.0.circuit.state().error() {
             return Err(error.clone());
         }
-        let probed = self.0.probe().await;
-        if let Err(error) = &probed {
-            self.open(error);
-        }
-        probed
+        self.0.probe().await.map_err(|error| self.opened(error))
     }
 
-    fn open(&self, error: &EmbedError) {
-        if self.0.circuit.open(error) {
+    /// `error`, for which the circuit is open now.
+    fn opened(&self, error: EmbedError) -> EmbedError {
+        if self.0.circuit.open(&error) {
             tokio::spawn(probe_until_closed(Arc::downgrade(&self.0)));
         }
+        error
     }
 }
 
@@ -318,31 +348,33 @@ impl Shared {
         }
     }
 
-    /// One request, as soon as the rate limits let it.
-    async fn send(&self, lane: Lane<'_>, part: &Part<'_>) -> Result<Vec<Vec<f32>>, EmbedError> {
+    /// One request, as soon as the rate limits let it. Returns, too, whether it
+    /// took longer than the provider's pace explains.
+    async fn send(
+        &self,
+        lane: &mut Lane<'_>,
+        part: &Part<'_>,
+    ) -> (Result<Vec<Vec<f32>>, EmbedError>, bool) {
         let texts: Vec<&str> = part.texts.iter().map(|(input, _)| &*input.text).collect();
-        let tokens = part.tokens().sum();
+        let tokens = part.tokens();
+        let total = tokens.iter().sum();
         tokio::select! {
             biased;
-            error = self.circuit.refused() => return Err(error),
-            () = self.rate.wait(tokens) => {}
+            error = self.circuit.refused() => return (Err(error), false),
+            () = self.rate.wait(total) => {}
         }
-        let sent = self.clock.now();
-        let span = tracing::debug_span!("request", texts = texts.len(), tokens);
+        lane.send(&tokens);
+        metrics::request_size(texts.len());
+        let span = tracing::debug_span!("request", texts = texts.len(), tokens = total);
         let result = self.embedder.embed(&texts).instrument(span).await;
-        let now = self.clock.now();
-        metrics::request(&result, now - sent, tokens, self.usd_per_token);
-        drop(lane);
-        match &result {
-            Ok(_) => {
-                self.successes.fetch_add(1, Ordering::Relaxed);
-                self.circuit.worked();
-                self.lanes.widen();
-            }
-            Err(EmbedError::Unavailable { .. }) => self.lanes.narrow(sent, now),
-            Err(_) => {}
+        let (took, unexplained) = lane.end(&result);
+        metrics::request(&result, took, total, self.usd_per_token);
+        if result.is_ok() {
+            self.successes.fetch_add(1, Ordering::Relaxed);
+            self.answers.fetch_add(1, Ordering::Relaxed);
+            self.circuit.worked();
         }
-        result
+        (result, unexplained)
     }
 
     /// Asks the provider for something that it cannot but embed.
@@ -358,6 +390,10 @@ impl Shared {
 
     fn successes(&self) -> u64 {
         self.successes.load(Ordering::Relaxed)
+    }
+
+    fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
     }
 }
 
@@ -389,18 +425,6 @@ async fn probe_until_closed(provider: Weak<Shared>) {
             Err(error) => shared.circuit.reopen(error),
         }
     }
-}
-
-/// How many of texts with so many tokens one request takes.
-fn fits(tokens: &mut dyn Iterator<Item = usize>, limits: Limits) -> usize {
-    let mut sum = 0;
-    tokens
-        .take(limits.max_inputs)
-        .take_while(|tokens| {
-            sum += tokens;
-            sum <= limits.max_tokens
-        })
-        .count()
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub struct Part<'a> {
     pub most: usize,
     /// Whether the provider failed on exactly these texts, and may have hiccuped.
     pub failed: bool,
-    /// Answers there had been when a request with these texts first timed out.
+    /// Answers there had been before a request with these texts first timed out.
     pub timed_out: Option<u64>,
 }
 
@@ -32,8 +32,8 @@ impl<'a> Part<'a> {
     }
 
     /// Tokens of each text.
-    pub fn tokens(&self) -> impl Iterator<Item = usize> {
-        self.texts.iter().map(|(input, _)| input.tokens)
+    pub fn tokens(&self) -> Vec<usize> {
+        self.texts.iter().map(|(input, _)| input.tokens).collect()
     }
 }
 
@@ -73,7 +73,7 @@ impl<'a> Queue<'a> {
         fits: impl FnOnce(&mut dyn Iterator<Item = usize>) -> usize,
     ) -> Option<Part<'a>> {
         let first = self.0.front_mut()?;
-        let fitting = fits(&mut first.tokens());
+        let fitting = fits(&mut first.texts.iter().map(|(input, _)| input.tokens));
         let count = fitting.min(first.most).clamp(1, first.texts.len());
         if count == first.texts.len() {
             return self.0.pop_front();
