@@ -188,44 +188,40 @@ impl Pace {
                 .map_or(most, |reach| most.max(reach * KEPT_REACH)),
         );
         self.answered = Some(now);
-        self.halved = self.halved.filter(|halved| sent.at <= *halved);
         // Fewer than allowed: that says nothing about the number that is allowed.
         let share = mean_in_flight / self.allowed as f64;
         let full = share > 0.75;
-        match &mut self.trial {
-            // Most of those that it shared the server with are not allowed any more.
-            None if share > 1.5 => return,
-            None => self.learn(sent.weight, secs),
-            // Sent before the trial, or not part of it.
-            Some(trial) if sent.at < trial.started || !full => return,
-            Some(trial) if !trial.steady => {
-                trial.steady = true;
-                trial.started = now;
-                return;
+        let Some(trial) = &mut self.trial else {
+            // Else it shared the server with requests that are not allowed any more.
+            if share < 1.5 {
+                self.learn(sent.weight, secs);
             }
-            Some(trial) => {
-                let more = self.allowed as f64 / trial.before as f64;
-                if self.speed.change(sent.weight, secs, more).is_some() {
-                    // The pace changed, whatever the trial did.
-                    self.allowed = trial.before;
-                    self.trial = None;
-                    self.learn(sent.weight, secs);
-                    return;
+            if full {
+                self.until_trial = self.until_trial.saturating_sub(1);
+                if self.until_trial == 0 {
+                    self.begin_trial(now);
                 }
-                trial.answers += 1;
-                trial.took += secs;
-                trial.expected += self.speed.expected(sent.weight).unwrap_or(secs);
-                trial.in_flight_secs += mean_in_flight * secs;
-                if trial.answers >= FEWEST_ANSWERS.max(self.allowed + 2) {
-                    self.judge(now);
-                }
-                return;
             }
-        }
-        if full {
-            self.until_trial = self.until_trial.saturating_sub(1);
-            if self.until_trial == 0 {
-                self.begin_trial(now);
+            return;
+        };
+        let more = self.allowed as f64 / trial.before as f64;
+        if self.speed.change(sent.weight, secs, more).is_some() {
+            // The pace changed, whatever the trial did.
+            self.allowed = trial.before;
+            self.trial = None;
+            self.learn(sent.weight, secs);
+        } else if !full {
+            self.learn(sent.weight, secs);
+        } else if sent.at >= trial.started && !trial.steady {
+            trial.steady = true;
+            trial.started = now;
+        } else if sent.at >= trial.started {
+            trial.answers += 1;
+            trial.took += secs;
+            trial.expected += self.speed.expected(sent.weight).unwrap_or(secs);
+            trial.in_flight_secs += mean_in_flight * secs;
+            if trial.answers >= FEWEST_ANSWERS.max(self.allowed + 2) {
+                self.judge(now);
             }
         }
     }
