@@ -190,7 +190,7 @@ fn embedding(section: &mut Section<'_, '_>) -> Embedding {
         api_key: section.secret("api_key", header_value),
         max_batch_inputs: section.int("max_batch_inputs", batch_inputs, 1..=2048),
         max_batch_tokens: section.int("max_batch_tokens", batch_tokens, 1..=10_000_000),
-        concurrency: section.int("concurrency", 4, 1..=256),
+        concurrency: section.int("concurrency", 16, 1..=256),
         timeout_ms: section.int("timeout_ms", 30_000, 100..=10 * MINUTE_MS),
         requests_per_minute: section.int_or_unset("requests_per_minute", 1..=u32::MAX),
         tokens_per_minute: section.int_or_unset("tokens_per_minute", 1..=u32::MAX),

@@ -57,10 +57,18 @@ pub enum EmbedError {
         /// How long the provider asked to be left alone.
         retry_after: Option<Duration>,
         /// Whether it may be that this request alone makes the provider fail:
-        /// a 500, a timeout, an answer without sense; not a 429, a 503 or a
+        /// a 500, an answer without sense; not a 429, a 503 or a
         /// refused connection. Asking for something else tells
         /// ([`provider::Provider`] does).
         perhaps_input: bool,
+    },
+    /// The provider gave no answer in time, and may go on computing it. Only an
+    /// [`Embedder`] says this; [`provider::Provider`] and [`connect`] make it one
+    /// of the others.
+    #[error("the embedding provider timed out: {reason}")]
+    TimedOut {
+        /// What was waited for.
+        reason: String,
     },
     /// Nothing will work until an operator changes something.
     #[error("the embedding provider refuses the configuration: {reason}")]
@@ -104,9 +112,10 @@ impl EmbedError {
     /// What happened, without the class before it.
     pub fn reason(&self) -> &str {
         match self {
-            Self::Input { reason } | Self::Unavailable { reason, .. } | Self::Config { reason } => {
-                reason
-            }
+            Self::Input { reason }
+            | Self::Unavailable { reason, .. }
+            | Self::TimedOut { reason }
+            | Self::Config { reason } => reason,
         }
     }
 }
@@ -203,6 +212,7 @@ pub async fn probe(embedder: &dyn Embedder) -> Result<usize, EmbedError> {
             "it rejects every text, even {PROBE:?}: {reason}; check `providers.embedding.model` \
              and `providers.embedding.path`"
         )),
+        EmbedError::TimedOut { reason } => EmbedError::failed(reason),
         error => error,
     })?;
     match vectors.first() {

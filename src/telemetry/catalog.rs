@@ -307,7 +307,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             counter(
                 "elf_embedding_retries_total",
                 NONE,
-                "Requests sent for texts that were sent before: halves of a rejected batch, and second tries",
+                "Requests sent for texts that were sent before: halves of a rejected batch, parts of one that timed out, and second tries",
             ),
             gauge(
                 "elf_embedding_circuit_open",
@@ -320,6 +320,21 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 "Tokens of the texts that were embedded, by ELF's own count",
             ),
             counter(
+                "elf_embedding_tokens_abandoned_total",
+                NONE,
+                "Tokens of requests that got no answer in time: the provider may have computed and charged them",
+            ),
+            gauge(
+                "elf_embedding_request_texts",
+                NONE,
+                "Texts of the newest request: as many as there were, or as the pace of the provider allows",
+            ),
+            gauge(
+                "elf_embedding_in_flight_limit",
+                NONE,
+                "Requests that may be in flight at once at the pace of the provider, up to providers.embedding.concurrency",
+            ),
+            counter(
                 "elf_embedding_tokens_saved_total",
                 NONE,
                 "Tokens of chunks whose vector was known",
@@ -327,7 +342,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             gauge(
                 "elf_embedding_cost_usd",
                 NONE,
-                "Estimate of what the tokens since the start of the process cost, in US dollars, at providers.embedding.usd_per_million_tokens; rises only",
+                "Estimate of what the tokens since the start of the process cost, abandoned ones included, in US dollars, at providers.embedding.usd_per_million_tokens; rises only",
             ),
         ],
     ),

@@ -21,8 +21,17 @@ use refusal::Refusal;
 /// A server that is there answers a handshake sooner than this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An answer of 2,048 vectors of 4,096 floats as decimal text has half of this.
-const MAX_ANSWER_BYTES: usize = 256 << 20;
+/// A float as decimal text, as a server indents it.
+const MAX_FLOAT_BYTES: usize = 40;
+
+/// What surrounds a vector in an answer.
+const MAX_ITEM_BYTES: usize = 1 << 10;
+
+/// What surrounds all of them.
+const MAX_FRAME_BYTES: usize = 64 << 10;
+
+/// The dimension that is taken for possible where the first answer is to tell it.
+const MAX_DIM: usize = 1 << 16;
 
 /// What is read of an answer that holds no vectors anyway.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
@@ -125,14 +134,19 @@ impl OpenAi {
             .and_then(|kind| kind.to_str().ok())
             .unwrap_or("no content type")
             .to_owned();
-        let (body, whole) = read(response, MAX_ANSWER_BYTES)
+        let dim = self.dim.get().copied();
+        let max_bytes = max_answer_bytes(texts.len(), dim);
+        let (body, whole) = read(response, max_bytes)
             .await
             .map_err(|error| self.broken(&error))?;
         if !whole {
             return Err(EmbedError::failed(format!(
-                "{} answered with more than {} MB",
+                "{} answered with more than {max_bytes} bytes, which is more than {} vectors of \
+                 {} floats take; check `providers.embedding.api_base`, `path`, `model` and \
+                 `dimensions`",
                 self.url,
-                MAX_ANSWER_BYTES >> 20
+                texts.len(),
+                dim.unwrap_or(MAX_DIM)
             )));
         }
         let answer = wire::parse(&body).map_err(|error| {
@@ -145,7 +159,7 @@ impl OpenAi {
                 )
             ))
         })?;
-        let vectors = check::answer(answer, texts.len(), self.dim.get().copied())?;
+        let vectors = check::answer(answer, texts.len(), dim)?;
         if let Some(first) = vectors.first() {
             self.dim.get_or_init(|| first.len());
         }
@@ -171,9 +185,9 @@ impl OpenAi {
             return EmbedError::away(format!("cannot connect to {url}: {}", causes(error)));
         }
         if error.is_timeout() {
-            return EmbedError::failed(format!(
-                "{url} gave no answer within `providers.embedding.timeout_ms`"
-            ));
+            return EmbedError::TimedOut {
+                reason: format!("{url} gave no answer within `providers.embedding.timeout_ms`"),
+            };
         }
         EmbedError::failed(format!("the answer of {url} broke off: {}", causes(error)))
     }
@@ -255,7 +269,13 @@ fn secret_value(value: &str, key: &str) -> Result<HeaderValue, EmbedError> {
     Ok(value)
 }
 
-/// The body, and whether it ended within `max_bytes`.
+/// The longest body that `inputs` vectors of `dim` floats take.
+fn max_answer_bytes(inputs: usize, dim: Option<usize>) -> usize {
+    let vector_bytes = dim.unwrap_or(MAX_DIM) * MAX_FLOAT_BYTES + MAX_ITEM_BYTES;
+    MAX_FRAME_BYTES + inputs * vector_bytes
+}
+
+/// The body, decompressed, and whether it ended within `max_bytes`.
 async fn read(mut response: Response, max_bytes: usize) -> Result<(Vec<u8>, bool), reqwest::Error> {
     let mut body = Vec::new();
     while let Some(part) = response.chunk().await? {

@@ -70,6 +70,8 @@ impl Refusal {
             )),
             // 402: the account is out of money, and nothing here can be configured.
             402 | 425 | 429 | 503 | 529 => self.unavailable(said, false),
+            // A proxy in front of a slow server says so.
+            408 | 504 if self.retry_after.is_none() => EmbedError::TimedOut { reason: said },
             408 | 500..=599 => self.unavailable(said, true),
             _ => EmbedError::config(format!(
                 "{said}; check `providers.embedding.api_base` and `path`"
@@ -243,12 +245,10 @@ mod tests {
     fn busy_and_broken_servers_are_unavailable() {
         for (status, doubt) in [
             (402, false),
-            (408, true),
             (429, false),
             (500, true),
             (502, true),
             (503, false),
-            (504, true),
             (529, false),
         ] {
             let error = class(
@@ -260,6 +260,14 @@ mod tests {
                 "{status}: {error}"
             );
             assert!(error.to_string().contains(": no"));
+        }
+    }
+
+    #[test]
+    fn a_proxy_that_waited_in_vain_is_a_timeout() {
+        for status in [408, 504] {
+            let error = class(status, "");
+            assert!(matches!(error, EmbedError::TimedOut { .. }), "{error}");
         }
     }
 

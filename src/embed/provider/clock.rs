@@ -19,6 +19,15 @@ impl Clock {
         Self::Jumping(std::sync::Arc::new(std::sync::Mutex::new(Instant::now())))
     }
 
+    /// Jumps ahead.
+    #[cfg(test)]
+    pub fn advance_to(&self, at: Instant) {
+        if let Self::Jumping(now) = self {
+            let mut now = now.lock().expect("no test panics while it holds it");
+            *now = at.max(*now);
+        }
+    }
+
     pub fn now(&self) -> Instant {
         match self {
             Self::System => Instant::now(),

@@ -1,73 +1,65 @@
-//! How many requests are in flight at once: fewer when the provider is
-//! overworked, slowly more when it copes (additive increase, multiplicative
-//! decrease, as in TCP; RFC 5681).
+//! Requests in flight: as many as the provider's pace allows.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::Semaphore;
 
-/// Between one lane and as many as are configured.
+use super::clock::Clock;
+use super::metrics;
+use super::pace::{Pace, Sent};
+use crate::config;
+use crate::embed::{EmbedError, Limits};
+
+/// Between one lane and as many as are configured. Those who wait enter in the
+/// order they came.
 pub struct Lanes {
     state: Mutex<State>,
-    changed: Notify,
+    free: Semaphore,
+    clock: Clock,
+    usd_per_token: Option<f64>,
 }
 
 struct State {
-    /// A fraction is what was earned towards the next lane.
-    limit: f64,
-    max: f64,
-    in_flight: usize,
-    narrowed: Option<Instant>,
+    pace: Pace,
+    /// Lanes there are, free ones and those in use.
+    open: usize,
 }
 
 impl Lanes {
-    /// `max` lanes, all of them open.
-    pub fn new(max: usize) -> Self {
-        let max = max.max(1) as f64;
+    /// Lanes for requests within `limits` and `settings`.
+    pub fn new(limits: Limits, settings: &config::Embedding, clock: Clock) -> Self {
+        let timeout = Duration::from_millis(settings.timeout_ms);
+        let pace = Pace::new(limits, settings.concurrency, timeout);
+        let open = pace.allowed();
+        metrics::in_flight_limit(open);
         Self {
-            state: Mutex::new(State {
-                limit: max,
-                max,
-                in_flight: 0,
-                narrowed: None,
-            }),
-            changed: Notify::new(),
+            state: Mutex::new(State { pace, open }),
+            free: Semaphore::new(open),
+            clock,
+            usd_per_token: settings.usd_per_million_tokens.map(|usd| usd / 1e6),
         }
     }
 
     /// Waits for a free lane; it is free again when the guard is dropped.
     pub async fn enter(&self) -> Lane<'_> {
-        loop {
-            // Registered before the look, or a lane freed in between would be missed.
-            let changed = self.changed.notified();
-            {
-                let mut state = self.lock();
-                if (state.in_flight as f64) < state.limit.floor() {
-                    state.in_flight += 1;
-                    return Lane(self);
-                }
-            }
-            changed.await;
+        let permit = self.free.acquire().await;
+        permit.expect("nobody closes the semaphore").forget();
+        Lane {
+            lanes: self,
+            sent: None,
         }
     }
 
-    /// A request succeeded: a round of them earns one lane.
-    pub fn widen(&self) {
-        let mut state = self.lock();
-        state.limit = (state.limit + 1.0 / state.limit).min(state.max);
-        drop(state);
-        self.changed.notify_waiters();
-    }
-
-    /// A request that was sent at `sent` met an overworked provider. Requests
-    /// that were in flight together tell this once, not each anew.
-    pub fn narrow(&self, sent: Instant, now: Instant) {
-        let mut state = self.lock();
-        if state.narrowed.is_none_or(|narrowed| sent > narrowed) {
-            state.limit = (state.limit / 2.0).max(1.0);
-            state.narrowed = Some(now);
+    /// Opens lanes, or closes free ones. One in use is closed when it is left.
+    fn adjust(&self, state: &mut State) {
+        let allowed = state.pace.allowed();
+        if allowed > state.open {
+            self.free.add_permits(allowed - state.open);
+            state.open = allowed;
         }
+        state.open -= self.free.forget_permits(state.open - allowed);
+        metrics::in_flight_limit(allowed);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -75,13 +67,63 @@ impl Lanes {
     }
 }
 
-/// A request in flight.
-pub struct Lane<'a>(&'a Lanes);
+/// Leave for one request.
+pub struct Lane<'a> {
+    lanes: &'a Lanes,
+    /// The request in flight, and its tokens.
+    sent: Option<(Sent, usize)>,
+}
+
+impl Lane<'_> {
+    /// How many of texts with so many tokens the request may hold, one at least.
+    pub fn fits(&self, tokens: &mut dyn Iterator<Item = usize>) -> usize {
+        let now = self.lanes.clock.now();
+        self.lanes.lock().pace.fits(tokens, now)
+    }
+
+    /// A request with texts of so many tokens is sent.
+    pub fn send(&mut self, tokens: &[usize]) {
+        let now = self.lanes.clock.now();
+        let sent = self.lanes.lock().pace.sent(tokens.iter().copied(), now);
+        self.sent = Some((sent, tokens.iter().sum()));
+    }
+
+    /// The request came back. Returns how long it took, and whether that is
+    /// beyond what the provider's pace explains.
+    pub fn end<T>(&mut self, result: &Result<T, EmbedError>) -> (Duration, bool) {
+        let Some((sent, tokens)) = self.sent.take() else {
+            return (Duration::ZERO, false);
+        };
+        let now = self.lanes.clock.now();
+        let mut state = self.lanes.lock();
+        let unexplained = !state.pace.explains(&sent, now);
+        match result {
+            Ok(_) => state.pace.answered(&sent, now),
+            Err(EmbedError::TimedOut { .. }) => {
+                state.pace.timed_out(&sent, now);
+                metrics::abandoned(tokens, self.lanes.usd_per_token);
+            }
+            Err(EmbedError::Unavailable { .. }) => state.pace.refused(&sent, now),
+            Err(_) => state.pace.ended(now),
+        }
+        self.lanes.adjust(&mut state);
+        (now - sent.at, unexplained)
+    }
+}
 
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
-        self.0.lock().in_flight -= 1;
-        self.0.changed.notify_waiters();
+        let mut state = self.lanes.lock();
+        // The caller is gone, and with it the request.
+        if let Some((_, tokens)) = self.sent.take() {
+            state.pace.ended(self.lanes.clock.now());
+            metrics::abandoned(tokens, self.lanes.usd_per_token);
+        }
+        if state.open > state.pace.allowed() {
+            state.open -= 1;
+        } else {
+            self.lanes.free.add_permits(1);
+        }
     }
 }
 
@@ -90,62 +132,46 @@ impl Drop for Lane<'_> {
 mod tests {
     use super::*;
     use futures::FutureExt;
-    use std::time::Duration;
 
-    fn open(lanes: &Lanes) -> usize {
-        let mut inside = Vec::new();
-        while let Some(lane) = lanes.enter().now_or_never() {
-            inside.push(lane);
-        }
-        inside.len()
-    }
-
-    #[test]
-    fn an_overworked_provider_gets_half_as_many_requests_but_never_none() {
-        let lanes = Lanes::new(8);
-        let mut now = Instant::now();
-        let mut seen = vec![open(&lanes)];
-        for _ in 0..4 {
-            let sent = now + Duration::from_secs(1);
-            now = sent + Duration::from_secs(1);
-            lanes.narrow(sent, now);
-            seen.push(open(&lanes));
-        }
-        assert_eq!(seen, [8, 4, 2, 1, 1]);
-    }
-
-    #[test]
-    fn requests_that_failed_together_count_once() {
-        let lanes = Lanes::new(8);
-        let sent = Instant::now();
-        for _ in 0..8 {
-            lanes.narrow(sent, sent + Duration::from_secs(1));
-        }
-        assert_eq!(open(&lanes), 4);
-    }
-
-    #[test]
-    fn successes_open_the_lanes_again_up_to_the_configured_number() {
-        let lanes = Lanes::new(4);
-        let now = Instant::now();
-        lanes.narrow(now, now);
-        lanes.narrow(now + Duration::from_secs(1), now + Duration::from_secs(1));
-        assert_eq!(open(&lanes), 1);
-        lanes.widen();
-        assert_eq!(open(&lanes), 2);
-        for _ in 0..100 {
-            lanes.widen();
-        }
-        assert_eq!(open(&lanes), 4);
+    fn lanes() -> Lanes {
+        let limits = Limits {
+            max_inputs: 256,
+            max_tokens: 100_000,
+        };
+        Lanes::new(
+            limits,
+            &crate::embed::provider::tests::settings(),
+            Clock::System,
+        )
     }
 
     #[tokio::test]
-    async fn who_waits_enters_when_a_lane_is_left() {
-        let lanes = Lanes::new(1);
+    async fn who_waits_enters_when_a_lane_is_left_and_in_turn() {
+        let lanes = lanes();
         let first = lanes.enter().await;
         let mut second = Box::pin(lanes.enter());
+        let mut third = Box::pin(lanes.enter());
         assert!((&mut second).now_or_never().is_none());
+        assert!((&mut third).now_or_never().is_none());
         drop(first);
-        second.now_or_never().unwrap();
+        assert!(
+            lanes.enter().now_or_never().is_none(),
+            "not before the others"
+        );
+        let second = second.now_or_never().unwrap();
+        assert!((&mut third).now_or_never().is_none());
+        drop(second);
+        third.now_or_never().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_request_whose_caller_is_gone_is_not_in_flight_any_more() {
+        let lanes = lanes();
+        let mut lane = lanes.enter().await;
+        lane.send(&[10]);
+        assert_eq!(lanes.lock().pace.in_flight(), 1);
+        drop(lane);
+        assert_eq!(lanes.lock().pace.in_flight(), 0);
+        lanes.enter().now_or_never().unwrap();
     }
 }

@@ -17,7 +17,7 @@ pub fn request<T>(
     let outcome = match result {
         Ok(_) => "ok",
         Err(EmbedError::Input { .. }) => "input",
-        Err(EmbedError::Unavailable { .. }) => "unavailable",
+        Err(EmbedError::Unavailable { .. } | EmbedError::TimedOut { .. }) => "unavailable",
         Err(EmbedError::Config { .. }) => "config",
     };
     counter!("elf_embedding_requests_total", "outcome" => outcome).increment(1);
@@ -26,6 +26,22 @@ pub fn request<T>(
         counter!("elf_embedding_tokens_total").increment(tokens as u64);
         gauge!("elf_embedding_cost_usd").increment(tokens as f64 * usd_per_token.unwrap_or(0.0));
     }
+}
+
+/// A request with `tokens` got no answer, which may have been computed and charged all the same.
+pub fn abandoned(tokens: usize, usd_per_token: Option<f64>) {
+    counter!("elf_embedding_tokens_abandoned_total").increment(tokens as u64);
+    gauge!("elf_embedding_cost_usd").increment(tokens as f64 * usd_per_token.unwrap_or(0.0));
+}
+
+/// A request with `texts` texts is sent.
+pub fn request_size(texts: usize) {
+    gauge!("elf_embedding_request_texts").set(texts as f64);
+}
+
+/// So many requests may be in flight.
+pub fn in_flight_limit(requests: usize) {
+    gauge!("elf_embedding_in_flight_limit").set(requests as f64);
 }
 
 /// `requests` will be sent for texts that were sent before.

@@ -1,32 +1,40 @@
-//! What stands between an [`Embedder`] and those who want vectors: batches,
-//! limits, one send per text, and whose fault a failure is.
+//! What stands between an [`Embedder`] and those who want vectors: requests at
+//! the provider's pace, limits, one send per text, and whose fault a failure is.
 
 mod circuit;
 mod clock;
 mod in_flight;
 mod lanes;
 mod metrics;
+mod pace;
+mod queue;
 mod rate;
+#[cfg(test)]
+mod simulated;
+mod speed;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use futures::future::join_all;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::sync::Mutex;
 use tracing::Instrument;
 
 pub use circuit::{CircuitState, Timing};
 pub use in_flight::Outcome;
 
-use super::{EmbedError, Embedder, Limits, PROBE, probe};
+use super::{EmbedError, Embedder, PROBE, probe};
 use crate::config;
 use crate::note::TextHash;
 use circuit::Circuit;
 use clock::Clock;
-use in_flight::{Claim, InFlight, Ticket};
-use lanes::Lanes;
+use in_flight::{Claim, InFlight};
+use lanes::{Lane, Lanes};
+use queue::{Part, Queue, Text};
 use rate::Rate;
 
 /// A text as it is sent, prefix included.
@@ -62,9 +70,18 @@ impl<'a> Input<'a> {
 #[derive(Clone)]
 pub struct Provider(Arc<Shared>);
 
+/// What becomes of the texts of a request.
+enum Ended {
+    /// They have an outcome each.
+    Settled(Vec<Outcome>),
+    /// They are sent again, before everything else.
+    Next,
+    /// They are sent again, after everything else.
+    Last,
+}
+
 struct Shared {
     embedder: Arc<dyn Embedder>,
-    limits: Limits,
     circuit: Circuit,
     lanes: Lanes,
     rate: Rate,
@@ -72,8 +89,12 @@ struct Shared {
     clock: Clock,
     model: String,
     usd_per_token: Option<f64>,
-    /// Requests that gave vectors, ever.
+    /// Requests that gave vectors, ever; probes are among them.
     successes: AtomicU64,
+    /// Requests with real texts that gave vectors, ever.
+    answers: AtomicU64,
+    /// Held while a request that failed asks whether the provider works at all.
+    probing: Mutex<()>,
 }
 
 impl Provider {
@@ -98,60 +119,96 @@ impl Provider {
         clock: Clock,
     ) -> Self {
         Self(Arc::new(Shared {
-            limits: embedder.limits(),
+            lanes: Lanes::new(embedder.limits(), settings, clock.clone()),
             embedder,
             circuit: Circuit::new(timing, clock.clone()),
-            lanes: Lanes::new(settings.concurrency),
             rate: Rate::new(settings, clock.clone()),
             in_flight: InFlight::default(),
             clock,
             model: settings.model.clone(),
             usd_per_token: settings.usd_per_million_tokens.map(|usd| usd / 1e6),
             successes: AtomicU64::new(0),
+            answers: AtomicU64::new(0),
+            probing: Mutex::new(()),
         }))
     }
 
     /// One outcome for each of `inputs`, in their order. Equal texts are sent
     /// once, also when another call has one of them in flight.
     pub async fn embed(&self, inputs: &[Input<'_>]) -> Vec<Outcome> {
-        let mut seen = HashSet::new();
-        let mut missing: Vec<&Input> = inputs
-            .iter()
-            .filter(|input| seen.insert(input.hash))
-            .collect();
-        let mut outcomes = HashMap::with_capacity(missing.len());
-        while !missing.is_empty() {
-            let mut mine = Vec::new();
-            let mut theirs = Vec::new();
-            for input in missing {
-                match self.0.in_flight.claim(input.hash) {
-                    Claim::Mine(ticket) => mine.push((input, ticket)),
-                    Claim::Theirs(pending) => theirs.push((input, pending)),
-                }
-            }
-            // Before waiting for others, who may be waiting for these.
-            outcomes.extend(self.embed_mine(mine).await);
-            missing = Vec::new();
-            for (input, pending) in theirs {
-                match in_flight::wait(pending).await {
-                    Some(outcome) => {
-                        outcomes.insert(input.hash, outcome);
-                    }
-                    None => missing.push(input),
-                }
-            }
-        }
+        let mut outcomes = HashMap::with_capacity(inputs.len());
+        self.embed_each(inputs, |hash, outcome| {
+            outcomes.insert(hash, outcome.clone());
+        })
+        .await;
         let outcome = |input: &Input| outcomes.get(&input.hash).cloned();
         inputs
             .iter()
-            .map(|input| outcome(input).expect("the loop ends when no text is missing"))
+            .map(|input| outcome(input).expect("every text has an outcome"))
             .collect()
     }
 
-    /// Interim.
-    pub async fn embed_each(&self, inputs: &[Input<'_>], each: impl Fn(TextHash, &Outcome)) {
-        for (input, outcome) in inputs.iter().zip(self.embed(inputs).await) {
-            each(input.hash, &outcome);
+    /// Calls `each` once for every distinct text of `inputs`, as soon as its
+    /// outcome is known: when its own request ended, or that of another call
+    /// which has the text in flight.
+    pub async fn embed_each(
+        &self,
+        inputs: &[Input<'_>],
+        mut each: impl FnMut(TextHash, &Outcome) + Send,
+    ) {
+        let shared = &*self.0;
+        let before = shared.successes();
+        let mut seen = HashSet::new();
+        let mut unclaimed: Vec<&Input> = inputs
+            .iter()
+            .filter(|input| seen.insert(input.hash))
+            .collect();
+        let mut queue = Queue::default();
+        let mut theirs = FuturesUnordered::new();
+        let mut requests = FuturesUnordered::new();
+        // One turn at a time, kept over the rounds of the loop: a new one would
+        // have to queue up again behind the other calls.
+        let mut turn = pin!(shared.turn());
+        loop {
+            for input in unclaimed.drain(..) {
+                match shared.in_flight.claim(input.hash) {
+                    Claim::Mine(ticket) => queue.push((input, ticket)),
+                    Claim::Theirs(pending) => {
+                        theirs.push(async move { (input, in_flight::wait(pending).await) });
+                    }
+                }
+            }
+            tokio::select! {
+                Some((input, outcome)) = theirs.next() => match outcome {
+                    Some(outcome) => each(input.hash, &outcome),
+                    None => unclaimed.push(input),
+                },
+                Some((part, ended)) = requests.next() => match ended {
+                    Ended::Settled(outcomes) => {
+                        let part: Part = part;
+                        for (text, outcome) in part.texts.into_iter().zip(outcomes) {
+                            settle(text, outcome, &mut each);
+                        }
+                    }
+                    Ended::Next => queue.push_front(part),
+                    Ended::Last => queue.push_back(part),
+                },
+                lane = &mut turn, if !queue.is_empty() => {
+                    match lane {
+                        Ok(lane) => {
+                            let part = queue.take(|tokens| lane.fits(tokens));
+                            requests.extend(part.map(|part| self.request(lane, part, before)));
+                        }
+                        Err(error) => {
+                            for text in queue.drain() {
+                                settle(text, Err(error.clone()), &mut each);
+                            }
+                        }
+                    }
+                    turn.set(shared.turn());
+                }
+                else => break,
+            }
         }
     }
 
@@ -181,148 +238,143 @@ impl Provider {
         self.0.usd_per_token
     }
 
-    async fn embed_mine(
+    /// One request with `part`, and what is to become of its texts. `before` is
+    /// the count of successes when the call began.
+    async fn request<'a>(
         &self,
-        mut texts: Vec<(&Input<'_>, Ticket<'_>)>,
-    ) -> Vec<(TextHash, Outcome)> {
-        let tokens: Vec<usize> = texts.iter().map(|(input, _)| input.tokens).collect();
-        let mut requests: Vec<Vec<_>> = batches(&tokens, self.0.limits)
-            .into_iter()
-            .rev()
-            .map(|batch| texts.split_off(batch.start))
-            .collect();
-        requests.reverse();
-        // All at once: the lanes let as many through as there may be.
-        join_all(requests.into_iter().map(|batch| self.settle(batch)))
-            .await
-            .concat()
-    }
-
-    /// Embeds a batch; halves of it where the whole is rejected, until what is
-    /// rejected stands alone.
-    async fn settle(&self, batch: Vec<(&Input<'_>, Ticket<'_>)>) -> Vec<(TextHash, Outcome)> {
-        let before = self.0.successes();
-        let mut settled = Vec::with_capacity(batch.len());
-        let mut parts = vec![batch];
-        while let Some(mut part) = parts.pop() {
-            let result = self.ask(&part, before).await;
-            if part.len() > 1 && matches!(result, Err(EmbedError::Input { .. })) {
-                metrics::retries(2);
-                parts.push(part.split_off(part.len() / 2));
-                parts.push(part);
-                continue;
-            }
-            let outcomes: Vec<Outcome> = match result {
-                Ok(vectors) => vectors
-                    .into_iter()
-                    .map(|vector| Ok(vector.into()))
-                    .collect(),
-                Err(error) => vec![Err(error); part.len()],
-            };
-            for ((input, ticket), outcome) in part.into_iter().zip(outcomes) {
-                ticket.settle(outcome.clone());
-                settled.push((input.hash, outcome));
-            }
-        }
-        settled
-    }
-
-    /// The vectors of `part`, or whose fault it is that there are none: an
-    /// `Input` error is the fault of at least one text. `before` is the count of
-    /// successes when its batch was first sent.
-    async fn ask(
-        &self,
-        part: &[(&Input<'_>, Ticket<'_>)],
+        mut lane: Lane<'_>,
+        mut part: Part<'a>,
         before: u64,
-    ) -> Result<Vec<Vec<f32>>, EmbedError> {
-        let shared = &self.0;
-        let texts: Vec<&str> = part.iter().map(|(input, _)| &*input.text).collect();
-        let tokens = part.iter().map(|(input, _)| input.tokens).sum();
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let before_try = shared.successes();
-            match shared.send(&texts, tokens).await {
-                Ok(vectors) => return Ok(vectors),
-                // The halves will tell.
-                Err(error @ EmbedError::Input { .. }) if texts.len() > 1 => return Err(error),
-                Err(error @ EmbedError::Input { .. }) => {
-                    self.still_works(before).await?;
-                    return Err(error);
-                }
-                Err(EmbedError::Unavailable {
-                    reason,
-                    perhaps_input: true,
-                    ..
-                }) => {
-                    // A hiccup is over by the second try. A provider that serves
-                    // others, and on these texts fails again, chokes on them.
-                    self.still_works(before_try).await?;
-                    if tries > 1 {
-                        return Err(EmbedError::Input { reason });
-                    }
+    ) -> (Part<'a>, Ended) {
+        let shared = &*self.0;
+        let alone = part.texts.len() == 1;
+        let (before_request, answers) = (shared.successes(), shared.answers());
+        let (result, unexplained) = shared.send(&mut lane, &part).await;
+        let error = match result {
+            Ok(vectors) => {
+                let vectors = vectors.into_iter().map(|vector| Ok(vector.into()));
+                return (part, Ended::Settled(vectors.collect()));
+            }
+            // The halves will tell.
+            Err(EmbedError::Input { .. }) if !alone => {
+                metrics::retries(2);
+                return (part.halved(), Ended::Next);
+            }
+            Err(error @ EmbedError::Input { .. }) => match self.still_works(before).await {
+                Ok(()) => error,
+                Err(outage) => outage,
+            },
+            Err(EmbedError::Unavailable {
+                reason,
+                perhaps_input: true,
+                ..
+            }) => match self.still_works(before_request).await {
+                Err(outage) => outage,
+                // A hiccup is over by the second try.
+                Ok(()) if !part.failed => {
                     metrics::retries(1);
+                    part.failed = true;
+                    return (part, Ended::Next);
                 }
-                Err(error) => {
-                    self.open(&error);
-                    return Err(error);
+                // A provider that serves others, and on these texts fails again,
+                // chokes on them.
+                Ok(()) if !alone => {
+                    metrics::retries(2);
+                    return (part.halved(), Ended::Next);
+                }
+                Ok(()) => EmbedError::Input { reason },
+            },
+            // The provider may still compute these texts: they go in smaller
+            // requests, and only after everything else.
+            Err(EmbedError::TimedOut { reason }) => {
+                let suspected = part.timed_out.is_some();
+                let since = *part.timed_out.get_or_insert(answers);
+                match self.still_works(before_request).await {
+                    Err(outage) => outage,
+                    Ok(()) if !alone => {
+                        metrics::retries(2);
+                        return (part.halved(), Ended::Last);
+                    }
+                    // Others like it are quick.
+                    Ok(()) if unexplained && shared.answers() > since => {
+                        if !suspected {
+                            metrics::retries(1);
+                            return (part, Ended::Last);
+                        }
+                        EmbedError::Input { reason }
+                    }
+                    // The provider is slow, and one text cannot be made smaller.
+                    Ok(()) => self.opened(EmbedError::failed(format!(
+                        "{reason} to a single text, although it answers a short one"
+                    ))),
                 }
             }
-        }
+            Err(error) => self.opened(error),
+        };
+        let outcomes = vec![Err(error); part.texts.len()];
+        (part, Ended::Settled(outcomes))
     }
 
     /// Makes sure that the provider embedded something since there were `before`
     /// successes; else asks it, and opens the circuit where it does not.
     async fn still_works(&self, before: u64) -> Result<(), EmbedError> {
+        // Requests that failed together wait for one probe.
+        let _one = self.0.probing.lock().await;
         if self.0.successes() > before {
             return Ok(());
         }
         if let Some(error) = self.0.circuit.state().error() {
             return Err(error.clone());
         }
-        let probed = self.0.probe().await;
-        if let Err(error) = &probed {
-            self.open(error);
-        }
-        probed
+        self.0.probe().await.map_err(|error| self.opened(error))
     }
 
-    fn open(&self, error: &EmbedError) {
-        if self.0.circuit.open(error) {
+    /// `error`, for which the circuit is open now.
+    fn opened(&self, error: EmbedError) -> EmbedError {
+        if self.0.circuit.open(&error) {
             tokio::spawn(probe_until_closed(Arc::downgrade(&self.0)));
         }
+        error
     }
 }
 
 impl Shared {
-    /// One request, as soon as it may be sent.
-    async fn send(&self, texts: &[&str], tokens: usize) -> Result<Vec<Vec<f32>>, EmbedError> {
-        let admitted = async {
-            let lane = self.lanes.enter().await;
-            self.rate.wait(tokens).await;
-            lane
-        };
-        let lane = tokio::select! {
+    /// Waits for a free lane, or returns why nothing is sent.
+    async fn turn(&self) -> Result<Lane<'_>, EmbedError> {
+        tokio::select! {
             biased;
-            error = self.circuit.refused() => return Err(error),
-            lane = admitted => lane,
-        };
-        let sent = self.clock.now();
-        let span = tracing::debug_span!("request", texts = texts.len(), tokens);
-        let result = self.embedder.embed(texts).instrument(span).await;
-        let now = self.clock.now();
-        metrics::request(&result, now - sent, tokens, self.usd_per_token);
-        drop(lane);
-        match &result {
-            Ok(_) => {
-                self.successes.fetch_add(1, Ordering::Relaxed);
-                self.circuit.worked();
-                self.lanes.widen();
-            }
-            Err(EmbedError::Unavailable { .. }) => self.lanes.narrow(sent, now),
-            Err(_) => {}
+            error = self.circuit.refused() => Err(error),
+            lane = self.lanes.enter() => Ok(lane),
         }
-        result
+    }
+
+    /// One request, as soon as the rate limits let it. Returns, too, whether it
+    /// took longer than the provider's pace explains.
+    async fn send(
+        &self,
+        lane: &mut Lane<'_>,
+        part: &Part<'_>,
+    ) -> (Result<Vec<Vec<f32>>, EmbedError>, bool) {
+        let texts: Vec<&str> = part.texts.iter().map(|(input, _)| &*input.text).collect();
+        let tokens = part.tokens();
+        let total = tokens.iter().sum();
+        tokio::select! {
+            biased;
+            error = self.circuit.refused() => return (Err(error), false),
+            () = self.rate.wait(total) => {}
+        }
+        lane.send(&tokens);
+        metrics::request_size(texts.len());
+        let span = tracing::debug_span!("request", texts = texts.len(), tokens = total);
+        let result = self.embedder.embed(&texts).instrument(span).await;
+        let (took, unexplained) = lane.end(&result);
+        metrics::request(&result, took, total, self.usd_per_token);
+        if result.is_ok() {
+            self.successes.fetch_add(1, Ordering::Relaxed);
+            self.answers.fetch_add(1, Ordering::Relaxed);
+            self.circuit.worked();
+        }
+        (result, unexplained)
     }
 
     /// Asks the provider for something that it cannot but embed.
@@ -339,6 +391,16 @@ impl Shared {
     fn successes(&self) -> u64 {
         self.successes.load(Ordering::Relaxed)
     }
+
+    fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
+    }
+}
+
+/// Tells whoever waits for the text, and the caller.
+fn settle((input, ticket): Text<'_>, outcome: Outcome, each: &mut impl FnMut(TextHash, &Outcome)) {
+    each(input.hash, &outcome);
+    ticket.settle(outcome);
 }
 
 /// Sends one probe after each pause. Ends with the circuit closed, or with the
@@ -363,26 +425,6 @@ async fn probe_until_closed(provider: Weak<Shared>) {
             Err(error) => shared.circuit.reopen(error),
         }
     }
-}
-
-/// Cuts texts of so many `tokens` into requests within `limits`, in their order.
-/// A text that is over the limit by itself goes alone: the provider has the say.
-fn batches(tokens: &[usize], limits: Limits) -> Vec<Range<usize>> {
-    let mut batches: Vec<Range<usize>> = Vec::new();
-    let mut sum = 0;
-    for (index, &tokens) in tokens.iter().enumerate() {
-        match batches.last_mut() {
-            Some(batch) if batch.len() < limits.max_inputs && sum + tokens <= limits.max_tokens => {
-                batch.end = index + 1;
-                sum += tokens;
-            }
-            _ => {
-                batches.push(index..index + 1);
-                sum = tokens;
-            }
-        }
-    }
-    batches
 }
 
 #[cfg(test)]

@@ -1,13 +1,17 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
+use super::simulated::{Ended, Kind, Server};
 use super::*;
+use crate::embed::Limits;
 
 /// Embeds anything in no time, or whenever it is let, and remembers when.
 struct Fake {
@@ -63,7 +67,7 @@ impl Embedder for Fake {
     }
 }
 
-fn settings() -> config::Embedding {
+pub(super) fn settings() -> config::Embedding {
     config::Embedding {
         provider: config::Provider::Openai,
         api_base: String::new(),
@@ -145,20 +149,6 @@ async fn requests_per_minute_are_honoured() {
 }
 
 #[tokio::test]
-async fn no_more_requests_are_in_flight_than_configured() {
-    let fake = Fake::new(0);
-    let provider = provider(&fake, &settings());
-    let (first, second) = (inputs(9, 1), inputs(18, 1));
-    let (first, second) = (provider.embed(&first), provider.embed(&second));
-    let mut both = Box::pin(futures::future::join(first, second));
-    assert!((&mut both).now_or_never().is_none());
-    assert_eq!(fake.sent.lock().unwrap().len(), 3);
-    fake.let_through.add_permits(100);
-    both.await;
-    assert_eq!(fake.most_at_once.lock().unwrap().1, 3);
-}
-
-#[tokio::test]
 async fn who_waits_for_a_turn_is_told_of_an_outage_at_once() {
     let fake = Fake::new(1);
     fake.errors
@@ -202,16 +192,253 @@ async fn the_probe_comes_after_the_pause_that_was_asked_for() {
     assert_eq!(sent, [0, 20, 40], "the text, a probe in vain, a probe");
 }
 
-#[test]
-fn requests_are_filled_to_either_limit() {
-    let limits = Limits {
-        max_inputs: 3,
-        max_tokens: 10,
+#[tokio::test]
+async fn a_call_can_be_a_task_of_its_own() {
+    let fake = Fake::new(1000);
+    let provider = provider(&fake, &settings());
+    let inputs = inputs(9, 1);
+    let (outcomes, mut known) = tokio::sync::mpsc::unbounded_channel();
+    let call = async move {
+        provider
+            .embed_each(&inputs, |hash, outcome| {
+                outcomes.send((hash, outcome.is_ok())).unwrap();
+            })
+            .await;
     };
-    assert_eq!(batches(&[1, 1, 1, 1], limits), [0..3, 3..4]);
-    assert_eq!(
-        batches(&[5, 5, 1, 20, 1, 9], limits),
-        [0..2, 2..3, 3..4, 4..6]
-    );
-    assert!(batches(&[], limits).is_empty());
+    tokio::spawn(call).await.unwrap();
+    let mut count = 0;
+    while let Some((_, embedded)) = known.recv().await {
+        assert!(embedded);
+        count += 1;
+    }
+    assert_eq!(count, 9);
+}
+
+#[tokio::test]
+async fn an_outcome_is_told_when_its_own_request_ended() {
+    let fake = Fake::new(0);
+    let provider = provider(&fake, &settings());
+    let inputs = inputs(9, 1);
+    let (outcomes, mut known) = tokio::sync::mpsc::unbounded_channel();
+    let mut call = Box::pin(provider.embed_each(&inputs, |hash, _| {
+        outcomes.send(hash).unwrap();
+    }));
+    for told in 1..9 {
+        fake.let_through.add_permits(1);
+        assert!((&mut call).now_or_never().is_none());
+        assert_eq!(known.len(), told, "of one text in each request");
+    }
+    known.close();
+}
+
+/// A simulated server as an embedder. Time passes only in [`Slow::run`].
+struct Slow {
+    clock: Clock,
+    start: Instant,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    server: Server,
+    waiting: HashMap<u32, oneshot::Sender<bool>>,
+    requests: Vec<Vec<String>>,
+    most_in_flight: usize,
+    /// A text that is never answered.
+    hangs: Option<&'static str>,
+}
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Slow {
+    fn new(server: Server) -> Arc<Self> {
+        let clock = Clock::jumping();
+        Arc::new(Self {
+            start: clock.now(),
+            clock,
+            inner: Mutex::new(Inner {
+                server,
+                waiting: HashMap::new(),
+                requests: Vec::new(),
+                most_in_flight: 0,
+                hangs: None,
+            }),
+        })
+    }
+
+    fn provider(self: &Arc<Self>) -> Provider {
+        let settings = config::Embedding {
+            concurrency: 16,
+            timeout_ms: TIMEOUT.as_millis() as u64,
+            ..settings()
+        };
+        Provider::with_clock(
+            self.clone(),
+            &settings,
+            Timing::default(),
+            self.clock.clone(),
+        )
+    }
+
+    /// Lets the simulated time pass until `call` has ended.
+    async fn run<T>(&self, call: impl Future<Output = T>) -> T {
+        let mut call = pin!(call);
+        loop {
+            if let Some(ended) = call.as_mut().now_or_never() {
+                return ended;
+            }
+            // Those who probe are tasks of their own.
+            tokio::task::yield_now().await;
+            let mut inner = self.inner.lock().unwrap();
+            let Some(ended) = inner.server.advance() else {
+                continue;
+            };
+            self.clock
+                .advance_to(self.start + Duration::from_secs_f64(inner.server.now()));
+            let (id, answered) = match ended {
+                Ended::Answered(id) => (id, true),
+                Ended::TimedOut(id) => (id, false),
+            };
+            let _ = inner.waiting.remove(&id).unwrap().send(answered);
+        }
+    }
+
+    fn times_sent(&self) -> HashMap<String, usize> {
+        let mut times = HashMap::new();
+        for text in self.inner.lock().unwrap().requests.iter().flatten() {
+            *times.entry(text.clone()).or_default() += 1;
+        }
+        times.remove(PROBE);
+        times
+    }
+}
+
+impl Embedder for Slow {
+    fn embed<'a>(
+        &'a self,
+        texts: &'a [&'a str],
+    ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, EmbedError>> {
+        async move {
+            let answered = {
+                let mut inner = self.inner.lock().unwrap();
+                let hangs = texts.iter().any(|text| Some(*text) == inner.hangs);
+                let id = inner
+                    .server
+                    .submit(if hangs { 1_000_000 } else { texts.len() }, TIMEOUT);
+                let (tell, answered) = oneshot::channel();
+                inner.waiting.insert(id, tell);
+                inner
+                    .requests
+                    .push(texts.iter().map(|text| (*text).to_owned()).collect());
+                inner.most_in_flight = inner.most_in_flight.max(inner.waiting.len());
+                answered
+            };
+            if answered.await.unwrap() {
+                return Ok(vec![vec![1.0]; texts.len()]);
+            }
+            Err(EmbedError::TimedOut {
+                reason: "no answer".to_owned(),
+            })
+        }
+        .boxed()
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            max_inputs: 256,
+            max_tokens: 100_000,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_reaches_what_its_server_can_and_sends_each_text_once() {
+    for kind in [Kind::Shared, Kind::Serial, Kind::Parallel(3)] {
+        let server = Server::new(kind, 0.01, 0.15);
+        let best = server.best_secs(2000, 256);
+        let slow = Slow::new(server);
+        let provider = slow.provider();
+        let (first, second) = (inputs(1000, 100), inputs(2000, 100));
+        let both = futures::future::join(provider.embed(&first), provider.embed(&second[1000..]));
+        let (first, second) = slow.run(both).await;
+        assert!(first.iter().chain(&second).all(Result::is_ok), "{kind:?}");
+        let ratio = best / slow.inner.lock().unwrap().server.answered_at();
+        assert!(ratio >= 0.85, "{kind:?}: {ratio} of its best");
+        assert_eq!(slow.times_sent().values().max(), Some(&1), "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn no_more_requests_are_in_flight_than_configured() {
+    let slow = Slow::new(Server::new(Kind::Parallel(64), 0.1, 0.0));
+    let provider = slow.provider();
+    slow.run(provider.embed(&inputs(60_000, 100))).await;
+    assert_eq!(slow.inner.lock().unwrap().most_in_flight, 16);
+}
+
+#[tokio::test]
+async fn what_timed_out_goes_again_in_requests_of_half_the_size_at_most() {
+    // Forty times slower in the midst: that is too much for the timeout.
+    let slow = Slow::new(Server::new(Kind::Shared, 0.01, 0.05).changing_at(20.0, 40.0));
+    let provider = slow.provider();
+    let mut texts: Vec<Input> = inputs(1000, 100);
+    let mut rounds = 0;
+    while !texts.is_empty() {
+        slow.run(provider.ready()).await;
+        let outcomes = slow.run(provider.embed(&texts)).await;
+        let mut outcomes = outcomes.into_iter();
+        texts.retain(|_| match outcomes.next().unwrap() {
+            Ok(_) => false,
+            // No text is to blame, and the provider has a pause.
+            Err(EmbedError::Unavailable { .. }) => true,
+            Err(error) => panic!("{error}"),
+        });
+        rounds += 1;
+        assert!(rounds < 10);
+    }
+    let requests = slow.inner.lock().unwrap().requests.clone();
+    for (place, request) in requests.iter().enumerate() {
+        for later in &requests[place + 1..] {
+            let again = later
+                .iter()
+                .filter(|text| **text != PROBE && request.contains(text))
+                .count();
+            assert!(
+                again <= request.len() / 2 || request.len() == 1,
+                "{request:?} {later:?}"
+            );
+        }
+    }
+    let times: usize = slow.times_sent().values().sum();
+    assert!(times <= 1100, "{times} for 1000 texts");
+}
+
+#[tokio::test]
+async fn a_text_that_hangs_the_server_is_found_though_it_only_times_out() {
+    let slow = Slow::new(Server::new(Kind::Parallel(8), 0.02, 0.001));
+    slow.inner.lock().unwrap().hangs = Some("137");
+    let provider = slow.provider();
+    let outcomes = slow.run(provider.embed(&inputs(300, 100))).await;
+    for (n, outcome) in outcomes.iter().enumerate() {
+        match outcome {
+            Err(EmbedError::Input { .. }) => assert_eq!(n, 137),
+            Ok(_) => assert_ne!(n, 137),
+            Err(error) => panic!("{n}: {error}"),
+        }
+    }
+    let worst = *slow.times_sent().values().max().unwrap();
+    assert!(worst <= 9, "sent {worst} times");
+    assert_eq!(provider.state(), CircuitState::Closed);
+}
+
+#[tokio::test]
+async fn a_single_text_beyond_the_timeout_is_not_blamed_while_no_other_is_quick() {
+    let slow = Slow::new(Server::new(Kind::Serial, 0.01, 0.15).changing_at(5.0, 400.0));
+    let provider = slow.provider();
+    let outcomes = slow.run(provider.embed(&inputs(60, 100))).await;
+    let blamed = outcomes
+        .iter()
+        .filter(|outcome| matches!(outcome, Err(EmbedError::Input { .. })));
+    assert_eq!(blamed.count(), 0);
+    assert!(matches!(outcomes[59], Err(EmbedError::Unavailable { .. })));
+    assert!(provider.state().error().is_some());
 }

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -19,6 +20,15 @@ use tokio::sync::watch;
 
 /// Floats in each vector, unless the server was started with another number.
 pub const DIM: usize = 8;
+
+/// 400,000 spaces, compressed.
+const GZIPPED_SPACES: &str = "H4sIAGj1AmsC/+3BMQEAAADCoCrrn9IUfkABAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\
+    AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\
+    AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\
+    AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\
+    AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\
+    AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAADA\
+    3wB0C1+8gBoGAA==";
 
 /// What the server does with a request.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,6 +59,10 @@ pub enum Behaviour {
     Never,
     /// Gives decimal numbers, whatever it was asked for.
     Decimal,
+    /// Answers with far more bytes than vectors take.
+    Endless,
+    /// Answers with a few bytes that decompress to far more than vectors take.
+    Bomb,
 }
 
 /// A server on a free port of this machine. It ends with the test's runtime.
@@ -62,6 +76,7 @@ struct Shared {
     dim: usize,
     state: Mutex<Inner>,
     held: watch::Sender<bool>,
+    processor: Arc<tokio::sync::Mutex<()>>,
     /// Requests that have arrived, and those that wait for a release.
     arrived: watch::Sender<usize>,
     waiting: watch::Sender<usize>,
@@ -73,6 +88,8 @@ struct Inner {
     always: Option<Behaviour>,
     poison: Option<(String, Behaviour)>,
     knows_base64: bool,
+    /// What a text takes on the one processor that all requests share.
+    processor: Option<Duration>,
     requests: Vec<Request>,
 }
 
@@ -104,6 +121,7 @@ impl EmbeddingServer {
                 ..Inner::default()
             }),
             held: watch::Sender::new(false),
+            processor: Arc::default(),
             arrived: watch::Sender::new(0),
             waiting: watch::Sender::new(0),
         });
@@ -169,6 +187,13 @@ impl EmbeddingServer {
     /// From now on a request for base64 is answered with a 400.
     pub fn forget_base64(&self) -> &Self {
         self.state().knows_base64 = false;
+        self
+    }
+
+    /// From now on every text takes `per_text` on one processor, which the requests
+    /// share. A request that its client abandons is computed to its end.
+    pub fn share_processor(&self, per_text: Duration) -> &Self {
+        self.state().processor = Some(per_text);
         self
     }
 
@@ -251,6 +276,10 @@ async fn answer(
         held.wait_for(|held| !held).await.unwrap();
         shared.waiting.send_modify(|waiting| *waiting -= 1);
     }
+    let per_text = shared.state.lock().unwrap().processor;
+    if let Some(per_text) = per_text {
+        compute(shared.processor.clone(), texts.len(), per_text).await;
+    }
     if wants_base64 && !knows_base64 {
         return error(400, "encoding_format base64 is not supported");
     }
@@ -275,6 +304,15 @@ async fn answer(
             return respond(200, "content-type", "text/html", Body::from(page));
         }
         Behaviour::Never => std::future::pending().await,
+        Behaviour::Endless => {
+            let spaces = stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b' '; 1 << 16]));
+            let body = Body::from_stream(spaces);
+            return respond(200, "content-type", "application/json", body);
+        }
+        Behaviour::Bomb => {
+            let bomb = STANDARD.decode(GZIPPED_SPACES).unwrap();
+            return respond(200, "content-encoding", "gzip", Body::from(bomb));
+        }
     }
     let mut data: Vec<Value> = vectors
         .iter()
@@ -296,6 +334,18 @@ async fn answer(
         return respond(200, "content-length", &promised, Body::from_stream(parts));
     }
     respond(200, "content-type", "application/json", Body::from(body))
+}
+
+/// One text after the other, in turn with those of other requests. The task goes on
+/// when the client is gone.
+async fn compute(processor: Arc<tokio::sync::Mutex<()>>, texts: usize, per_text: Duration) {
+    let computing = tokio::spawn(async move {
+        for _ in 0..texts {
+            let _turn = processor.lock().await;
+            tokio::time::sleep(per_text).await;
+        }
+    });
+    computing.await.unwrap();
 }
 
 fn encoded(vector: &[f32], base64: bool) -> Value {

@@ -1,0 +1,556 @@
+//! The provider's pace, learned from its answers: how much the next request may
+//! hold, and how many requests may be in flight.
+//!
+//! A small server computes all requests on one processor, and goes on computing
+//! those that the client has abandoned. So a request is made small enough to
+//! answer long before it times out, and requests are added only while that
+//! raises the throughput.
+
+use std::time::{Duration, Instant};
+
+use super::speed::Speed;
+use crate::embed::Limits;
+
+/// An answer should take this part of the timeout: a provider that turns ten
+/// times slower still answers in time.
+const TARGET_OF_TIMEOUT: f64 = 1.0 / 12.0;
+
+/// An answer should take no longer than this however long the timeout is: what
+/// has been answered is what a crash cannot lose.
+const LONGEST_TARGET_SECS: f64 = 1.5;
+
+/// Where a request has a fixed cost, the texts of one request should take this
+/// many times as long, as far as [`LONGEST_OF_TIMEOUT`] allows.
+const TIMES_FIXED_COST: f64 = 10.0;
+const LONGEST_OF_TIMEOUT: f64 = 0.25;
+
+/// Texts of the first request, when nothing is known.
+const FIRST_TEXTS: usize = 8;
+
+/// A request holds at most this many times as much as one that was answered.
+const GROWTH: f64 = 8.0;
+
+/// What was learned of large requests is forgotten while only small ones are sent.
+const KEPT_REACH: f64 = 0.95;
+
+/// After this time without an answer, requests begin small again.
+const STALE: Duration = Duration::from_secs(300);
+
+/// A text weighs its tokens and this much more: a server that pads texts, or
+/// charges by the text, is then not underestimated by far where they are short.
+const TEXT_WEIGHT: usize = 32;
+
+/// More requests in flight must raise the throughput by this factor.
+const WORTHWHILE: f64 = 1.15;
+
+/// Fewest answers to judge a number of requests in flight by.
+const FEWEST_ANSWERS: usize = 3;
+
+/// Answers until another number of requests in flight is tried, after one that
+/// was not better; twice as many each time.
+const PATIENCE: std::ops::RangeInclusive<usize> = 32..=256;
+
+/// What is known of the provider, and what it allows.
+pub struct Pace {
+    limits: Limits,
+    most_in_flight: usize,
+    timeout_secs: f64,
+    speed: Speed,
+    /// Weight that a request may hold by what was answered before; `None` at first.
+    reach: Option<f64>,
+    answered: Option<Instant>,
+    allowed: usize,
+    trial: Option<Trial>,
+    next: Direction,
+    /// Whether the next trial upwards is twice as many: until that was too much.
+    doubling: bool,
+    /// Answers until the next trial, and how many there were between the last ones.
+    until_trial: usize,
+    patience: usize,
+    halved: Option<Instant>,
+    in_flight: usize,
+    /// The number of requests in flight, summed over time.
+    in_flight_secs: f64,
+    changed: Option<Instant>,
+}
+
+/// Another number of requests in flight than before, until it is judged.
+struct Trial {
+    before: usize,
+    /// Requests count that were sent since.
+    started: Instant,
+    /// Whether one has ended: the first ones meet a server that is not yet full.
+    steady: bool,
+    answers: usize,
+    took: f64,
+    /// What the same requests would have taken before.
+    expected: f64,
+    in_flight_secs: f64,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Direction {
+    Up,
+    Down,
+}
+
+/// A request on its way.
+pub struct Sent {
+    /// When it was sent.
+    pub at: Instant,
+    weight: f64,
+    in_flight_secs: f64,
+}
+
+impl Pace {
+    /// Nothing is known yet. `limits` and `most_in_flight` are never exceeded.
+    pub fn new(limits: Limits, most_in_flight: usize, timeout: Duration) -> Self {
+        Self {
+            limits,
+            most_in_flight: most_in_flight.max(1),
+            timeout_secs: timeout.as_secs_f64(),
+            speed: Speed::default(),
+            reach: None,
+            answered: None,
+            allowed: 1,
+            trial: None,
+            next: Direction::Up,
+            doubling: true,
+            until_trial: FEWEST_ANSWERS,
+            patience: *PATIENCE.start(),
+            halved: None,
+            in_flight: 0,
+            in_flight_secs: 0.0,
+            changed: None,
+        }
+    }
+
+    /// Requests that may be in flight.
+    pub fn allowed(&self) -> usize {
+        self.allowed
+    }
+
+    /// Requests that are in flight.
+    #[cfg(test)]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// How many of texts with so many tokens the next request may hold. A text
+    /// that is too much by itself goes alone: the provider has the say.
+    pub fn fits(&self, tokens: &mut dyn Iterator<Item = usize>, now: Instant) -> usize {
+        let stale = self.answered.is_some_and(|at| now > at + STALE);
+        let (reach, inputs) = match self.reach {
+            Some(reach) if !stale => (reach, self.limits.max_inputs),
+            _ => (f64::INFINITY, self.limits.max_inputs.min(FIRST_TEXTS)),
+        };
+        let most = reach.min(self.quick_weight());
+        let (mut sum, mut weight) = (0, 0);
+        let fitting = tokens.take(inputs).take_while(|tokens| {
+            sum += tokens;
+            weight += tokens + TEXT_WEIGHT;
+            sum <= self.limits.max_tokens && weight as f64 <= most
+        });
+        fitting.count().max(1)
+    }
+
+    /// Whether such a request may take as long as it has by now: nothing is known
+    /// of the pace, or it is slow.
+    pub fn explains(&self, sent: &Sent, now: Instant) -> bool {
+        let expected = self.speed.expected(sent.weight);
+        let took = secs_between(sent.at, now);
+        expected.is_none_or(|secs| secs > took * LONGEST_OF_TIMEOUT)
+    }
+
+    /// A request is sent.
+    pub fn sent(&mut self, tokens: impl IntoIterator<Item = usize>, now: Instant) -> Sent {
+        self.count(1, now);
+        Sent {
+            at: now,
+            weight: weight(tokens),
+            in_flight_secs: self.in_flight_secs,
+        }
+    }
+
+    /// It ended, and nothing can be learned from how.
+    pub fn ended(&mut self, now: Instant) {
+        self.count(-1, now);
+    }
+
+    /// It gave vectors.
+    pub fn answered(&mut self, sent: &Sent, now: Instant) {
+        self.count(-1, now);
+        let secs = secs_between(sent.at, now).max(1e-6);
+        let mean_in_flight = (self.in_flight_secs - sent.in_flight_secs) / secs;
+        let most = sent.weight * GROWTH;
+        self.reach = Some(
+            self.reach
+                .map_or(most, |reach| most.max(reach * KEPT_REACH)),
+        );
+        self.answered = Some(now);
+        // Fewer than allowed: that says nothing about the number that is allowed.
+        let share = mean_in_flight / self.allowed as f64;
+        let full = share > 0.75;
+        let Some(trial) = &mut self.trial else {
+            // Else it shared the server with requests that are not allowed any more.
+            if share < 1.5 {
+                self.learn(sent.weight, secs);
+            }
+            if full {
+                self.until_trial = self.until_trial.saturating_sub(1);
+                if self.until_trial == 0 {
+                    self.begin_trial(now);
+                }
+            }
+            return;
+        };
+        let more = self.allowed as f64 / trial.before as f64;
+        if self.speed.change(sent.weight, secs, more).is_some() {
+            // The pace changed, whatever the trial did.
+            self.allowed = trial.before;
+            self.trial = None;
+            self.learn(sent.weight, secs);
+        } else if !full {
+            self.learn(sent.weight, secs);
+        } else if sent.at >= trial.started && !trial.steady {
+            trial.steady = true;
+            trial.started = now;
+        } else if sent.at >= trial.started {
+            trial.answers += 1;
+            trial.took += secs;
+            trial.expected += self.speed.expected(sent.weight).unwrap_or(secs);
+            trial.in_flight_secs += mean_in_flight * secs;
+            if trial.answers >= FEWEST_ANSWERS.max(self.allowed + 2) {
+                self.judge(now);
+            }
+        }
+    }
+
+    /// It got no answer in time: the provider may go on computing it.
+    pub fn timed_out(&mut self, sent: &Sent, now: Instant) {
+        self.count(-1, now);
+        self.reach = Some(self.reach.unwrap_or(f64::INFINITY).min(sent.weight / 2.0));
+        self.halve(sent, now);
+        // It may have taken any longer.
+        self.learn(
+            sent.weight,
+            secs_between(sent.at, now).max(self.timeout_secs),
+        );
+    }
+
+    /// It was refused because there are too many.
+    pub fn refused(&mut self, sent: &Sent, now: Instant) {
+        self.count(-1, now);
+        self.halve(sent, now);
+    }
+
+    /// Half as many in flight. Requests that were in flight together tell this
+    /// once, not each anew.
+    fn halve(&mut self, sent: &Sent, now: Instant) {
+        if self.halved.is_some_and(|halved| sent.at <= halved) {
+            return;
+        }
+        let before = self.trial.take().map_or(self.allowed, |trial| trial.before);
+        self.allowed = (before.min(self.allowed) / 2).max(1);
+        self.halved = Some(now);
+        self.next = Direction::Up;
+        self.until_trial = *PATIENCE.start();
+    }
+
+    fn learn(&mut self, weight: f64, secs: f64) {
+        let Some(change) = self.speed.change(weight, secs, 1.0) else {
+            return self.speed.add(weight, secs);
+        };
+        self.speed.scale(change);
+        self.speed.add(weight, secs);
+        self.until_trial = self.until_trial.min(FEWEST_ANSWERS);
+        self.patience = *PATIENCE.start();
+        self.doubling = true;
+        self.next = if change > 1.0 {
+            Direction::Down
+        } else {
+            Direction::Up
+        };
+    }
+
+    fn begin_trial(&mut self, now: Instant) {
+        if self.allowed == 1 {
+            self.next = Direction::Up;
+        } else if self.allowed == self.most_in_flight {
+            self.next = Direction::Down;
+        }
+        let allowed = match self.next {
+            Direction::Down => self.allowed / 2,
+            Direction::Up if self.doubling => self.allowed * 2,
+            Direction::Up => self.allowed + (self.allowed / 4).max(1),
+        };
+        let allowed = allowed.clamp(1, self.most_in_flight);
+        if allowed == self.allowed {
+            self.until_trial = *PATIENCE.end();
+            return;
+        }
+        self.trial = Some(Trial {
+            before: self.allowed,
+            started: now,
+            steady: false,
+            answers: 0,
+            took: 0.0,
+            expected: 0.0,
+            in_flight_secs: 0.0,
+        });
+        self.allowed = allowed;
+    }
+
+    fn judge(&mut self, now: Instant) {
+        let Some(trial) = self.trial.take() else {
+            return;
+        };
+        let slower = trial.took / trial.expected;
+        let in_flight = trial.in_flight_secs / trial.took;
+        let throughput = in_flight / trial.before as f64 / slower;
+        if throughput >= required(trial.before, self.allowed) {
+            self.speed.scale(slower);
+            self.begin_trial(now);
+        } else {
+            self.doubling &= self.allowed < trial.before;
+            self.next = match self.next {
+                Direction::Up => Direction::Down,
+                Direction::Down => Direction::Up,
+            };
+            self.allowed = trial.before;
+            self.until_trial = self.patience;
+            self.patience = (self.patience * 2).min(*PATIENCE.end());
+        }
+    }
+
+    /// Weight of a request that answers in time.
+    fn quick_weight(&self) -> f64 {
+        let target = (self.timeout_secs * TARGET_OF_TIMEOUT).min(LONGEST_TARGET_SECS);
+        let longest = self.longest_secs();
+        let allowed = |fixed: f64| (fixed * TIMES_FIXED_COST).clamp(target, longest);
+        self.speed.weight_within(target, longest, allowed)
+    }
+
+    fn longest_secs(&self) -> f64 {
+        self.timeout_secs * LONGEST_OF_TIMEOUT
+    }
+
+    fn count(&mut self, more: isize, now: Instant) {
+        if let Some(changed) = self.changed.replace(now) {
+            self.in_flight_secs += secs_between(changed, now) * self.in_flight as f64;
+        }
+        self.in_flight = self.in_flight.saturating_add_signed(more);
+    }
+}
+
+/// What the throughput must be, as a factor, to go from `before` requests in
+/// flight to `after`: fewer are better where they give nearly as much.
+fn required(before: usize, after: usize) -> f64 {
+    let ratio = after as f64 / before as f64;
+    if ratio > 1.0 {
+        WORTHWHILE.min(1.0 + (ratio - 1.0) / 2.0)
+    } else {
+        1.0 / WORTHWHILE
+    }
+}
+
+fn weight(tokens: impl IntoIterator<Item = usize>) -> f64 {
+    let weights = tokens.into_iter().map(|tokens| tokens + TEXT_WEIGHT);
+    weights.sum::<usize>() as f64
+}
+
+fn secs_between(earlier: Instant, later: Instant) -> f64 {
+    later.saturating_duration_since(earlier).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::embed::provider::simulated::{Ended, Kind, Server};
+
+    const TIMEOUT: Duration = Duration::from_secs(30);
+    const LIMITS: Limits = Limits {
+        max_inputs: 256,
+        max_tokens: 100_000,
+    };
+
+    #[derive(Debug)]
+    struct Run {
+        /// Of what the server can do at its best.
+        ratio: f64,
+        /// How often each text was sent.
+        sent: f64,
+        requests: usize,
+        most_in_flight: usize,
+        allowed: usize,
+    }
+
+    /// Sends `texts` texts to `server` at the pace that is learned.
+    fn run(mut server: Server, texts: usize) -> Run {
+        let best = server.best_secs(texts, LIMITS.max_inputs);
+        let start = Instant::now();
+        let mut pace = Pace::new(LIMITS, 16, TIMEOUT);
+        let mut in_flight = HashMap::new();
+        let (mut left, mut sent, mut requests, mut most) = (texts, 0, 0, 0);
+        loop {
+            let now = start + Duration::from_secs_f64(server.now());
+            if in_flight.len() < pace.allowed() && left > 0 {
+                let count = pace.fits(&mut std::iter::repeat_n(100, left), now);
+                let request = pace.sent(std::iter::repeat_n(100, count), now);
+                in_flight.insert(server.submit(count, TIMEOUT), (request, count));
+                left -= count;
+                sent += count;
+                requests += 1;
+                most = most.max(in_flight.len());
+                continue;
+            }
+            let Some(ended) = server.advance() else {
+                break;
+            };
+            let now = start + Duration::from_secs_f64(server.now());
+            match ended {
+                Ended::Answered(id) => pace.answered(&in_flight.remove(&id).expect("sent").0, now),
+                Ended::TimedOut(id) => {
+                    let (request, count) = in_flight.remove(&id).expect("sent");
+                    pace.timed_out(&request, now);
+                    left += count;
+                }
+            }
+        }
+        let run = Run {
+            ratio: best / server.answered_at(),
+            sent: sent as f64 / texts as f64,
+            requests,
+            most_in_flight: most,
+            allowed: pace.allowed(),
+        };
+        println!("{server:?}: {run:?}");
+        assert!(run.sent <= 1.1, "{server:?}: {run:?}");
+        run
+    }
+
+    fn reaches(server: Server, texts: usize, ratio: f64) -> Run {
+        let run = run(server, texts);
+        assert!(run.ratio >= ratio, "{run:?}");
+        run
+    }
+
+    #[test]
+    fn one_processor_gets_no_more_requests_than_it_computes() {
+        for kind in [Kind::Shared, Kind::Serial] {
+            for text in [0.015, 0.15, 1.5] {
+                let run = reaches(Server::new(kind, 0.01, text), 2000, 0.85);
+                assert!(run.most_in_flight <= 2, "{run:?}");
+            }
+            reaches(Server::new(kind, 0.01, 0.15), 410, 0.85);
+        }
+    }
+
+    #[test]
+    fn a_parallel_server_gets_as_many_requests_as_it_computes_at_once() {
+        for at_once in [2, 3, 5, 6, 8, 12] {
+            let run = reaches(
+                Server::new(Kind::Parallel(at_once), 0.02, 0.0),
+                400_000,
+                0.85,
+            );
+            assert!(run.allowed >= at_once, "{run:?}");
+        }
+        reaches(Server::new(Kind::Parallel(4), 0.2, 0.01), 100_000, 0.8);
+        reaches(Server::new(Kind::Parallel(8), 0.05, 0.15), 5_000, 0.8);
+    }
+
+    #[test]
+    fn a_fast_server_has_full_requests_from_the_third_on() {
+        let run = run(Server::new(Kind::Parallel(8), 0.02, 0.0), 10_000);
+        assert!(
+            run.requests <= 2 + 10_000 / LIMITS.max_inputs + 1,
+            "{run:?}"
+        );
+    }
+
+    #[test]
+    fn a_fixed_cost_is_not_answered_with_small_requests() {
+        let run = run(Server::new(Kind::Serial, 3.0, 0.001), 10_000);
+        assert!(run.requests < 150, "{run:?}");
+    }
+
+    #[test]
+    fn a_pace_that_changes_by_ten_is_followed_without_a_timeout() {
+        for kind in [Kind::Shared, Kind::Serial, Kind::Parallel(4)] {
+            for factor in [10.0, 0.1] {
+                let server = Server::new(kind, 0.01, 0.15).changing_at(30.0, factor);
+                let run = reaches(server, 4000, 0.85);
+                assert!(run.sent <= 1.0, "{kind:?} {factor}: {run:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn after_a_timeout_requests_are_far_smaller() {
+        let start = Instant::now();
+        let at = |secs| start + Duration::from_secs(secs);
+        let mut pace = Pace::new(LIMITS, 4, TIMEOUT);
+        let first = pace.sent([100; 8], start);
+        pace.answered(&first, at(0));
+        let tokens = || std::iter::repeat_n(100, 500);
+        assert_eq!(pace.fits(&mut tokens(), at(0)), 64);
+        let second = pace.sent([100; 64], at(0));
+        assert!(!pace.explains(&second, at(30)));
+        pace.timed_out(&second, at(30));
+        assert!(pace.fits(&mut tokens(), at(30)) <= 5);
+        // It may be as slow as that.
+        let third = pace.sent([100; 64], at(30));
+        assert!(pace.explains(&third, at(60)));
+    }
+
+    #[test]
+    fn requests_begin_small_after_a_long_silence() {
+        let start = Instant::now();
+        let mut pace = Pace::new(LIMITS, 4, TIMEOUT);
+        let sent = pace.sent([100; 8], start);
+        pace.answered(&sent, start);
+        let fits = |at| pace.fits(&mut std::iter::repeat_n(100, 500), at);
+        assert_eq!(fits(start + STALE), 64);
+        assert_eq!(fits(start + STALE * 2), FIRST_TEXTS);
+    }
+
+    #[test]
+    fn a_busy_provider_gets_half_as_many_requests_and_is_heard_once() {
+        let start = Instant::now();
+        let mut pace = Pace::new(LIMITS, 16, TIMEOUT);
+        pace.allowed = 8;
+        let mut now = start;
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            let together = [(); 3].map(|()| pace.sent([100; 8], now));
+            now += Duration::from_secs(1);
+            for sent in &together {
+                pace.refused(sent, now);
+            }
+            now += Duration::from_secs(1);
+            seen.push(pace.allowed());
+        }
+        assert_eq!(seen, [4, 2, 1, 1]);
+    }
+
+    #[test]
+    fn requests_are_filled_to_either_limit() {
+        let limits = Limits {
+            max_inputs: 3,
+            max_tokens: 10,
+        };
+        let pace = Pace::new(limits, 4, TIMEOUT);
+        for (tokens, fitting) in [
+            (vec![1, 1, 1, 1], 3),
+            (vec![5, 5, 1], 2),
+            (vec![1, 9, 1], 2),
+            (vec![20, 1], 1),
+        ] {
+            let fits = pace.fits(&mut tokens.iter().copied(), Instant::now());
+            assert_eq!(fits, fitting, "{tokens:?}");
+        }
+    }
+}
