@@ -268,12 +268,22 @@ pub enum IndexError {
         /// The collection or alias.
         name: String,
     },
-    /// The engine refuses the request: wrong key, wrong dimension, too old.
+    /// The engine does not let ELF do this, whatever the points are: the key, a quota, the
+    /// strict mode, a limit, another model's dimension, a version that is too old. It
+    /// takes an operator to change that, and it is never a note's fault.
     #[error("{engine} refuses: {reason}")]
-    Refused {
+    Denied {
         /// Which engine, and where.
         engine: String,
         /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The engine does not accept what this request holds. Other points may pass.
+    #[error("{engine} does not accept what it was sent: {reason}")]
+    Refused {
+        /// Which engine, and where.
+        engine: String,
+        /// What the engine said.
         reason: String,
     },
 }

@@ -74,7 +74,7 @@ fn a_second_opener_is_told_who_has_the_folder() {
     block_on(async {
         let index = connect(&at(dir.path())).await.unwrap();
         let error = connect(&at(dir.path())).await.err().unwrap();
-        assert!(matches!(error, IndexError::Refused { .. }), "{error:?}");
+        assert!(matches!(error, IndexError::Denied { .. }), "{error:?}");
         let pid = std::process::id().to_string();
         assert!(
             error.to_string().contains(&pid),
@@ -150,7 +150,7 @@ fn a_name_that_is_no_folder_is_refused() {
         for name in ["", "../up", ".hidden", "a/b", "ü"] {
             let error = index.create_collection(name, &spec()).await.unwrap_err();
             assert!(
-                matches!(error, IndexError::Refused { .. }),
+                matches!(error, IndexError::Denied { .. }),
                 "{name:?}: {error:?}"
             );
         }

@@ -103,7 +103,7 @@ pub async fn an_unknown_language_is_refused(bench: Bench) {
         .create_collection(&bench.name, &CollectionSpec { bm25, ..spec() })
         .await;
     let error = refused.unwrap_err();
-    assert!(matches!(error, IndexError::Refused { .. }), "{error}");
+    assert!(matches!(error, IndexError::Denied { .. }), "{error}");
     assert!(
         error.to_string().contains("german"),
         "{error} does not say what to use"
@@ -413,7 +413,7 @@ pub async fn bulk_loading_is_asked_of_a_collection(bench: Bench) {
     bench.index.point_alias(&alias, &bench.name).await.unwrap();
     for on in [true, false] {
         let refused = bench.index.bulk_load(&alias, on).await.unwrap_err();
-        assert!(matches!(refused, IndexError::Refused { .. }), "{refused:?}");
+        assert!(matches!(refused, IndexError::Denied { .. }), "{refused:?}");
         assert!(refused.to_string().contains(&alias), "{refused}");
     }
 }
@@ -553,7 +553,7 @@ pub async fn an_alias_to_nowhere_leaves_the_old_one(bench: Bench) {
         .point_alias(&bench.name, &bench.name)
         .await
         .unwrap_err();
-    assert!(matches!(error, IndexError::Refused { .. }), "{error}");
+    assert!(matches!(error, IndexError::Denied { .. }), "{error}");
 }
 
 pub async fn dropping_a_collection_twice_is_no_error(bench: Bench) {
@@ -825,7 +825,7 @@ pub async fn a_wrong_dimension_is_refused(bench: Bench) {
         bench.index.search(&bench.name, &query).await.unwrap_err(),
     ];
     for failure in failures {
-        assert!(matches!(failure, IndexError::Refused { .. }), "{failure:?}");
+        assert!(matches!(failure, IndexError::Denied { .. }), "{failure:?}");
         assert!(failure.to_string().contains("elf reindex"), "{failure}");
     }
     // The collection is none the worse for it.

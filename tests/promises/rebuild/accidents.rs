@@ -301,7 +301,7 @@ async fn a_refusal_ends_it_and_the_next_one_goes_on() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let index = Hooked::over(&h.tools.index);
-    let refusal = IndexError::Refused {
+    let refusal = IndexError::Denied {
         engine: "the engine".into(),
         reason: "a limit is reached".into(),
     };
