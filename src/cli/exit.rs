@@ -126,6 +126,7 @@ fn setup(error: &SetupError) -> bool {
         SetupError::Store(error) => store(error),
         SetupError::Index(error) => index(error),
         SetupError::Mismatch(_) => true,
+        SetupError::RolledBack => false,
     }
 }
 

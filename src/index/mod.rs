@@ -194,6 +194,9 @@ pub struct Payload {
 pub enum UpsertMode {
     /// When the stored revision is at most the new one: what a worker does.
     NotNewer,
+    /// When the stored revision is at most this one, which may be above the new one: what
+    /// a repair does about points that Postgres has forgotten.
+    Over(i64),
     /// Never: what a backfill does beside live workers.
     InsertOnly,
 }
@@ -205,8 +208,12 @@ pub struct Filter {
     pub chunk_ids: Option<Vec<Uuid>>,
     /// One of these notes.
     pub note_ids: Option<Vec<Uuid>>,
+    /// None of these chunks.
+    pub except_chunk_ids: Option<Vec<Uuid>>,
     /// A revision below this.
     pub revision_below: Option<i64>,
+    /// A revision above this.
+    pub revision_above: Option<i64>,
     /// Payload keyword fields with these values: `tenant_id`, `project_id`,
     /// `agent_id`, `scope`, `type`, `key`, `status`.
     pub keywords: BTreeMap<String, String>,

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::lease::{self, Heartbeat};
 use super::plan::{self, Blame, Cut, Piece, Vectors};
 use super::setup::{self, SetupError};
-use super::{Report, Shared, Stage, Tools, retry};
+use super::{Report, Shared, Stage, Tools, retry, rollback};
 use crate::embed::provider::Input;
 use crate::index::{Filter, IndexError, Payload, Point, UpsertMode};
 use crate::note::{Note, TextHash};
@@ -142,6 +142,11 @@ impl Batch<'_> {
             .filter_map(|c| Some((c.note_id, c.note.as_ref()?)))
             .collect();
         let points = self.index(&committed, &done, &notes).await?;
+        // A Postgres that was rolled back gives out tokens again, and upserts under them change
+        // nothing: seen before the ack.
+        let ids: Vec<Uuid> = done.iter().map(|w| w.note_id).collect();
+        let checked = rollback::check(&self.shared.tools, self.token, &ids, &committed.collections);
+        stage("check", checked).await?;
         let acked = stage("ack", self.ack(&done, &notes)).await?;
         self.shared.reached(Stage::Acked).await;
 
@@ -322,9 +327,12 @@ impl Batch<'_> {
         }
         self.shared.reached(Stage::Upserted).await;
 
+        // A retry under the same token may find fewer chunks than the try before has written.
+        let written_ids = done.iter().flat_map(|w| &w.chunks).map(|c| c.chunk_id);
         let older = Filter {
             note_ids: Some(done.iter().map(|w| w.note_id).collect()),
-            revision_below: Some(self.token),
+            except_chunk_ids: Some(written_ids.collect()),
+            revision_below: Some(self.token + 1),
             ..Filter::default()
         };
         for collection in &committed.collections {

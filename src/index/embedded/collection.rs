@@ -6,10 +6,10 @@
 //! journal in one go, applies it and answers all of it (group commit).
 //!
 //! `EdgeShard::flush` panics when an update runs beside it or the disk is full;
-//! one thread does both, and takes the panic for an answer. The engine's log is
-//! left as it is, although it only grows: its index is the version of the next
-//! update, and versions that begin again at 0 would make the engine ignore
-//! updates. A rebuild begins with a new log.
+//! one thread does both, and takes the panic for an answer. The engine's log only
+//! grows while it is open. Its end has to stay: its index is the version of the
+//! next update, and versions that begin again at 0 would make the engine ignore
+//! updates. What lies before that goes when the collection is opened.
 //!
 //! `EdgeShard::optimize` is never called: it blocks every reader and writer. Up
 //! to some hundred thousand points a scan of all vectors answers in time, which
@@ -153,6 +153,7 @@ impl Collection {
         };
         let spec = folder::load_spec(&dir).map_err(|error| broken(&error))?;
         let bm25 = convert::bm25(&spec.bm25).map_err(|error| broken(&error))?;
+        folder::trim_log(&dir).map_err(|error| broken(&format!("the engine's log: {error}")))?;
         let shard = unpanicked(|| EdgeShard::load(&dir.join("shard"), None))
             .map_err(|error| broken(&error))?;
         let journal = Journal::open(&dir.join("journal"), |operations| {
