@@ -66,6 +66,7 @@ async fn compare() -> Result<()> {
             index: site.index.clone(),
             version: version().name,
             collection,
+            writes: Default::default(),
         };
         let began = Instant::now();
         let verified = verify::all(&target, DIM, &looking()).await?;

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::index::{Filter, IndexError, Payload, Point, UpsertMode, VectorIndex};
@@ -20,6 +21,31 @@ pub struct Target {
     pub version: String,
     /// The collection.
     pub collection: String,
+    /// Its writes in flight: whoever ends waits for them.
+    pub writes: TaskTracker,
+}
+
+/// Points that the engine refuses one by one, with none that it takes, until that is its own
+/// fault.
+const MOST_REFUSED: usize = 8;
+
+/// What became of points.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// So many were written.
+    pub points: u64,
+    /// These the engine does not accept.
+    pub refused: Vec<Refused>,
+}
+
+/// A point that the engine does not accept.
+#[derive(Debug, thiserror::Error)]
+#[error("refused: point {chunk_id} of note {note_id}: {reason}; the note is in the outbox")]
+#[expect(missing_docs, reason = "the message says what they are")]
+pub struct Refused {
+    pub chunk_id: Uuid,
+    pub note_id: Uuid,
+    pub reason: String,
 }
 
 /// Told of every single thing that is found, for `--verbose`.
@@ -63,38 +89,85 @@ pub fn payload(chunk: &LiveChunk, version: &str) -> Payload {
 
 impl Target {
     /// Writes the points of chunks that were read whole; those without a vector are
-    /// left out. Returns how many that were.
+    /// left out.
     ///
     /// Between the read and the write a worker may have written the note anew and
     /// removed what was older, or the note may have gone: the mode keeps a newer
     /// point, and a point that nobody would remove any more is removed here. Should
     /// its note come back meanwhile, its worker writes it under a higher revision.
+    ///
+    /// Once begun it goes to its end, also when the caller is dropped: a job that loses its
+    /// lease in the middle would leave points of chunks that are gone in a collection that
+    /// its successor has finished. See [`Target::writes`].
     pub async fn write(
         &self,
         chunks: Vec<LiveChunk>,
         mode: UpsertMode,
-    ) -> Result<u64, TargetError> {
+    ) -> Result<Written, TargetError> {
         let points: Vec<Point> = chunks
             .into_iter()
             .filter_map(|chunk| self.point(chunk))
             .collect();
         if points.is_empty() {
-            return Ok(0);
+            return Ok(Written::default());
         }
-        let written: Vec<(Uuid, i64)> = points
+        let target = self.clone();
+        let writing = async move { target.write_points(points, mode).await };
+        let written = self.writes.spawn(writing).await;
+        written.expect("a write does not panic and is not aborted")
+    }
+
+    async fn write_points(
+        &self,
+        points: Vec<Point>,
+        mode: UpsertMode,
+    ) -> Result<Written, TargetError> {
+        let sent: Vec<(Uuid, i64)> = points
             .iter()
             .map(|point| (point.payload.chunk_id, point.payload.revision))
             .collect();
-        self.index.upsert(&self.collection, points, mode).await?;
-        let count = written.len() as u64;
-        let ids: Vec<Uuid> = written.iter().map(|(id, _)| *id).collect();
+        let upserted = self.upsert(points, mode).await;
+        // What is not answered may be written all the same.
+        let ids: Vec<Uuid> = sent.iter().map(|(id, _)| *id).collect();
         let gone = self.store.gone_chunks(&self.version, &ids).await?;
         if !gone.is_empty() {
-            let seen = written.into_iter().filter(|(id, _)| gone.contains(id));
+            let seen = sent.into_iter().filter(|(id, _)| gone.contains(id));
             self.remove(seen.map(|(id, revision)| (id, Some(revision))))
                 .await?;
         }
-        Ok(count)
+        Ok(upserted?)
+    }
+
+    /// What the engine refuses is halved until the point to blame stands alone; that one is
+    /// left out. An engine that refuses one after the other and takes none is not fed all of
+    /// them.
+    async fn upsert(&self, points: Vec<Point>, mode: UpsertMode) -> Result<Written, IndexError> {
+        let mut written = Written::default();
+        let mut parts = vec![points];
+        while let Some(mut part) = parts.pop() {
+            let upserted = self.index.upsert(&self.collection, part.clone(), mode);
+            match upserted.await {
+                Ok(()) => written.points += part.len() as u64,
+                Err(IndexError::Refused { reason, .. }) if part.len() == 1 => {
+                    written.refused.extend(part.pop().map(|point| Refused {
+                        chunk_id: point.payload.chunk_id,
+                        note_id: point.payload.note_id,
+                        reason,
+                    }));
+                }
+                Err(error @ IndexError::Refused { .. })
+                    if written.points == 0 && written.refused.len() >= MOST_REFUSED =>
+                {
+                    return Err(error);
+                }
+                Err(IndexError::Refused { .. }) => {
+                    let half = part.split_off(part.len() / 2);
+                    parts.extend([half, part]);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(written)
     }
 
     /// Removes points that were seen with a revision, and none that a worker has

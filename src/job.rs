@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::store::{self, RunningJob, Store, StoreError};
 
 /// How long a job that died keeps others waiting.
 const LEASE: Duration = Duration::from_secs(10);
 const RENEW_EVERY: Duration = Duration::from_secs(3);
+/// How long writes in flight may take: longer than a request to either store, as a rule.
+const WRITES_END: Duration = Duration::from_secs(30);
 /// How often to look whether a job that is in the way still lives.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -23,6 +26,7 @@ pub struct Job {
     progress: Arc<Progress>,
     lost: CancellationToken,
     renewing: AbortHandle,
+    writes: TaskTracker,
 }
 
 /// How far a job is, in points or notes.
@@ -93,12 +97,18 @@ impl Job {
             progress,
             lost,
             renewing: renewing.abort_handle(),
+            writes: TaskTracker::new(),
         })
     }
 
     /// How far it is.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
+    }
+
+    /// Its writes in flight, which go to their end whatever becomes of the job.
+    pub fn writes(&self) -> &TaskTracker {
+        &self.writes
     }
 
     /// Works as long as the lease is ours.
@@ -112,8 +122,16 @@ impl Job {
         }
     }
 
-    /// Gives the lease back. When that fails it runs out by itself.
+    /// Waits for the writes in flight and gives the lease back. When that fails it runs out
+    /// by itself.
     pub async fn end(self) {
+        self.writes.close();
+        if tokio::time::timeout(WRITES_END, self.writes.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("writes in flight did not end in time");
+        }
         self.renewing.abort();
         if let Err(error) = self.store.end_job(&self.holder).await {
             tracing::debug!(%error, "could not give the job back; it will run out");

@@ -42,6 +42,8 @@ contract! {
     insert_only_never_replaces
     delete_takes_only_what_is_older
     an_empty_list_matches_nothing
+    a_filter_takes_what_is_newer_and_leaves_what_is_excepted
+    an_upsert_over_a_forgotten_revision_replaces_it_and_nothing_newer
     a_delete_by_chunk_leaves_a_newer_point_alone
     a_thousand_chunks_fit_in_a_filter
     points_are_read_by_their_ids

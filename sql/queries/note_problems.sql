@@ -1,16 +1,28 @@
 -- Whether what is kept of each live note follows from its text. A note that is about
 -- to be indexed, or was given up, is somebody's business already.
 -- $1 version, $2 dimension, $3 note ids above this, $4 notes at most, $5 the part of
--- the notes that is looked at, 0 to 1
+-- the notes that is looked at, 0 to 1, $6 bytes of text at most, more only for one note
 with page as materialized (
-    -- Once per note: the bytes of a long text are looked at once per chunk.
-    select n.note_id, convert_to(coalesce(n.text, ''), 'UTF8') as bytes
+    -- octet_length reads the length of a large text without reading the text.
+    select n.note_id, octet_length(n.text) as bytes
       from memory_notes n
      where n.note_id > $3
        and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
        and ($5::double precision >= 1 or random() < $5)
      order by n.note_id
      limit $4
+),
+sized as (
+    select s.note_id,
+           sum(coalesce(s.bytes, 0)) over (order by s.note_id) - coalesce(s.bytes, 0) as bytes_before
+      from page s
+),
+texts as materialized (
+    -- Once per note: the bytes of a long text are looked at once per chunk.
+    select n.note_id, convert_to(coalesce(n.text, ''), 'UTF8') as bytes
+      from sized s
+      join memory_notes n using (note_id)
+     where s.bytes_before < $6
 )
 select p.note_id as "note_id!",
        case
@@ -35,7 +47,7 @@ select p.note_id as "note_id!",
            when k.chunks > 0 and (m.vec <-> k.mean) > 1e-4 * (1 + vector_norm(k.mean))
                then 'its pooled vector is not the mean of its chunks'
        end as problem
-  from page p
+  from texts p
   left join note_index_state s on s.note_id = p.note_id and s.embedding_version = $1
   left join note_embeddings m on m.note_id = p.note_id and m.embedding_version = $1
  cross join lateral (

@@ -1,3 +1,12 @@
--- $1 collection, $2 alias, $3 version
-insert into index_collections (collection, alias, embedding_version, state)
-values ($1, $2, $3, 'active')
+-- The sequence keeps the highest number that a collection ever had, also after its row is
+-- gone: what follows a collection never has the name of one before it.
+-- $1 collection, $2 alias, $3 version, $4 state
+with registered as (
+    insert into index_collections (collection, alias, embedding_version, state)
+    values ($1, $2, $3, $4)
+    returning substring(collection from '__([0-9]{1,9})$')::bigint as number
+)
+select setval('elf_collection_number', greatest(r.number, s.last_value)) as "last"
+  from registered r
+ cross join elf_collection_number s
+ where r.number > 0

@@ -103,7 +103,7 @@ fn store(error: &StoreError) -> bool {
 }
 
 fn index(error: &IndexError) -> bool {
-    matches!(error, IndexError::Refused { .. })
+    matches!(error, IndexError::Denied { .. })
 }
 
 fn target(error: &TargetError) -> bool {
@@ -126,6 +126,7 @@ fn setup(error: &SetupError) -> bool {
         SetupError::Store(error) => store(error),
         SetupError::Index(error) => index(error),
         SetupError::Mismatch(_) => true,
+        SetupError::RolledBack => false,
     }
 }
 
@@ -152,8 +153,8 @@ fn reindex(error: &ReindexError) -> bool {
 mod tests {
     use super::*;
 
-    fn refused() -> IndexError {
-        IndexError::Refused {
+    fn denied() -> IndexError {
+        IndexError::Denied {
             engine: "qdrant".into(),
             reason: "too old".into(),
         }
@@ -162,10 +163,10 @@ mod tests {
     #[test]
     fn a_refusal_is_a_matter_of_configuration_whoever_passes_it_on() {
         let errors: [anyhow::Error; 4] = [
-            refused().into(),
-            SetupError::from(refused()).into(),
-            RebuildError::from(refused()).into(),
-            ReindexError::from(SetupError::from(refused())).into(),
+            denied().into(),
+            SetupError::from(denied()).into(),
+            RebuildError::from(denied()).into(),
+            ReindexError::from(SetupError::from(denied())).into(),
         ];
         for error in errors {
             assert_eq!(code(&error.context("failed to start")), CONFIGURATION);
@@ -174,6 +175,11 @@ mod tests {
 
     #[test]
     fn what_may_work_later_is_only_a_failure() {
+        let content = IndexError::Refused {
+            engine: "qdrant".into(),
+            reason: "a vector that is none".into(),
+        };
+        assert_eq!(code(&content.into()), FAILED);
         let away = StoreError::Unavailable("away".into());
         assert_eq!(code(&RebuildError::from(away).into()), FAILED);
         assert_eq!(code(&anyhow::anyhow!("no")), FAILED);

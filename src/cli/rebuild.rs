@@ -89,8 +89,15 @@ pub(super) fn lines(report: &Report) -> String {
              (--verbose lists them)"
         ),
     };
+    let refused = match report.refused_points {
+        0 => String::new(),
+        refused => format!(
+            "\n{refused} points are refused by the engine; their notes are in the outbox, see `elf dead \
+             list` (--verbose lists them)"
+        ),
+    };
     format!(
-        "{}: {} points in {:.1} s, {:.0} points/s, embedding calls: {}{missing}",
+        "{}: {} points in {:.1} s, {:.0} points/s, embedding calls: {}{missing}{refused}",
         report.collection,
         report.points,
         report.seconds,

@@ -49,6 +49,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         deep: args.deep,
         sample: args.sample / 100.0,
         repair: args.repair,
+        from: Arc::default(),
         rest: 0,
         notice: notice(args.verbose),
         progress: counts,
@@ -66,7 +67,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 pub(super) fn lines(report: &Report) -> String {
     format!(
         "{} notes, {} chunks, {} points: {} missing, {} stale, {} orphaned, {} notes inconsistent; \
-         {} repaired",
+         {} repaired{}",
         report.notes,
         report.chunks,
         report.points,
@@ -74,7 +75,14 @@ pub(super) fn lines(report: &Report) -> String {
         report.stale,
         report.orphaned,
         report.inconsistent,
-        report.repaired
+        report.repaired,
+        match report.refused {
+            0 => String::new(),
+            refused => format!(
+                "; {refused} points are refused by the engine: their notes are in the outbox, see \
+                 `elf dead list` (--verbose lists them)"
+            ),
+        }
     )
 }
 

@@ -20,14 +20,14 @@ async fn open(settings: &config::Qdrant) -> Result<Arc<dyn VectorIndex>, IndexEr
     settings
         .bm25
         .check()
-        .map_err(|reason| refused("the index", reason))?;
+        .map_err(|reason| denied("the index", reason))?;
     if let Some(dir) = settings.url.strip_prefix("embedded:") {
         return open_embedded(dir, settings).await;
     }
     if settings.url.starts_with("http://") || settings.url.starts_with("https://") {
         return Ok(Arc::new(qdrant::Server::connect(settings).await?));
     }
-    Err(refused(
+    Err(denied(
         "the index",
         format!(
             "storage.qdrant.url {:?} names no engine: write \"http://host:6334\" (gRPC) or \"embedded:DIR\"",
@@ -42,7 +42,7 @@ async fn open_embedded(
     settings: &config::Qdrant,
 ) -> Result<Arc<dyn VectorIndex>, IndexError> {
     if dir.is_empty() {
-        return Err(refused(
+        return Err(denied(
             "the embedded engine",
             "storage.qdrant.url names no folder: write \"embedded:DIR\"".into(),
         ));
@@ -58,14 +58,14 @@ async fn open_embedded(
     _dir: &str,
     _settings: &config::Qdrant,
 ) -> Result<Arc<dyn VectorIndex>, IndexError> {
-    Err(refused(
+    Err(denied(
         "the embedded engine",
         "this build of elf lacks it: build with `--features embedded`, or set storage.qdrant.url to a server, \"http://host:6334\"".into(),
     ))
 }
 
-fn refused(engine: &str, reason: String) -> IndexError {
-    IndexError::Refused {
+fn denied(engine: &str, reason: String) -> IndexError {
+    IndexError::Denied {
         engine: engine.into(),
         reason,
     }

@@ -194,6 +194,9 @@ pub struct Payload {
 pub enum UpsertMode {
     /// When the stored revision is at most the new one: what a worker does.
     NotNewer,
+    /// When the stored revision is at most this one, which may be above the new one: what
+    /// a repair does about points that Postgres has forgotten.
+    Over(i64),
     /// Never: what a backfill does beside live workers.
     InsertOnly,
 }
@@ -205,8 +208,12 @@ pub struct Filter {
     pub chunk_ids: Option<Vec<Uuid>>,
     /// One of these notes.
     pub note_ids: Option<Vec<Uuid>>,
+    /// None of these chunks.
+    pub except_chunk_ids: Option<Vec<Uuid>>,
     /// A revision below this.
     pub revision_below: Option<i64>,
+    /// A revision above this.
+    pub revision_above: Option<i64>,
     /// Payload keyword fields with these values: `tenant_id`, `project_id`,
     /// `agent_id`, `scope`, `type`, `key`, `status`.
     pub keywords: BTreeMap<String, String>,
@@ -268,12 +275,22 @@ pub enum IndexError {
         /// The collection or alias.
         name: String,
     },
-    /// The engine refuses the request: wrong key, wrong dimension, too old.
+    /// The engine does not let ELF do this, whatever the points are: the key, a quota, the
+    /// strict mode, a limit, another model's dimension, a version that is too old. It
+    /// takes an operator to change that, and it is never a note's fault.
     #[error("{engine} refuses: {reason}")]
-    Refused {
+    Denied {
         /// Which engine, and where.
         engine: String,
         /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The engine does not accept what this request holds. Other points may pass.
+    #[error("{engine} does not accept what it was sent: {reason}")]
+    Refused {
+        /// Which engine, and where.
+        engine: String,
+        /// What the engine said.
         reason: String,
     },
 }

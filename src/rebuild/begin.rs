@@ -3,7 +3,7 @@
 use super::{Options, RebuildError, Site, drop_collection};
 use crate::backfill::id_ranges;
 use crate::index::CollectionSpec;
-use crate::store::{Range, Registered, next_number};
+use crate::store::{Range, Registered};
 
 /// Ranges that are read and written side by side: while one waits for the engine,
 /// another reads.
@@ -83,10 +83,9 @@ pub(super) async fn unfinished(
 pub(super) async fn begin(
     site: &Site,
     ours: &[&Registered],
-    registered: &[Registered],
     spec: &CollectionSpec,
 ) -> Result<String, RebuildError> {
-    let name = free_name(site, registered, spec).await?;
+    let name = free_name(site, spec).await?;
     site.index.create_collection(&name, spec).await?;
     site.index.bulk_load(&name, true).await?;
     // Workers would wait for a collection that is not there any more.
@@ -113,16 +112,12 @@ pub(super) async fn begin(
     Ok(name)
 }
 
-/// `<alias>__<n>` with an `n` above all that are registered, and that the engine does not
-/// have. An empty one that is just as it has to be was left by a rebuild that died before
-/// it was registered.
-pub(crate) async fn free_name(
-    site: &Site,
-    registered: &[Registered],
-    spec: &CollectionSpec,
-) -> Result<String, RebuildError> {
-    let names = registered.iter().map(|c| c.name.as_str());
-    for n in next_number(&site.alias, names).. {
+/// `<alias>__<n>` with an `n` above all that collections of this database ever had, and
+/// that the engine does not have. An empty one that is just as it has to be was left by a
+/// rebuild that died before it was registered.
+pub(crate) async fn free_name(site: &Site, spec: &CollectionSpec) -> Result<String, RebuildError> {
+    let last = site.store.last_collection_number().await?;
+    for n in last + 1.. {
         let name = format!("{}__{n}", site.alias);
         match site.index.collection(&name).await? {
             None => return Ok(name),

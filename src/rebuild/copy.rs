@@ -15,13 +15,15 @@ use crate::store::{Depth, LiveChunk, Range};
 /// Chunks read and points written at once: one request.
 const PAGE: usize = 512;
 
-/// Copies what is left of all ranges, side by side.
+/// Copies what is left of all ranges, side by side. Returns how many points the engine
+/// did not accept.
 pub(super) async fn copy(
     target: &Target,
     ranges: Vec<Range>,
     options: &Options,
     progress: &Arc<Progress>,
-) -> Result<(), RebuildError> {
+) -> Result<u64, RebuildError> {
+    let mut refused = 0;
     let mut tasks = JoinSet::new();
     let outage = Arc::new(Outage::default());
     for range in ranges {
@@ -31,9 +33,9 @@ pub(super) async fn copy(
     }
     // Dropping the set, on an error or a stop, ends the others.
     while let Some(done) = tasks.join_next().await {
-        done.expect("a range does not panic")?;
+        refused += done.expect("a range does not panic")?;
     }
-    Ok(())
+    Ok(refused)
 }
 
 async fn copy_range(
@@ -42,14 +44,14 @@ async fn copy_range(
     notice: &Notice,
     progress: &Progress,
     outage: &Outage,
-) -> Result<(), RebuildError> {
+) -> Result<u64, RebuildError> {
     let Target {
         store,
         version,
         collection,
         ..
     } = target;
-    let mut after = range.done_upto;
+    let (mut after, mut refused) = (range.done_upto, 0);
     while after < range.ends_at {
         let ends_at = range.ends_at;
         let read = || store.live_chunks(version, after, ends_at, PAGE, Depth::Whole);
@@ -68,15 +70,26 @@ async fn copy_range(
             target.write(page.clone(), UpsertMode::InsertOnly).await
         };
         let written = outage.sit_out(write).await?;
-        let (number, lacking) = (range.number, page.len() as u64 - written);
-        let record = || store.advance_rebuild(collection, number, upto, written, lacking);
+        // Its worker says why, and gives the note up if it has to.
+        let notes: Vec<Uuid> = written.refused.iter().map(|r| r.note_id).collect();
+        if !notes.is_empty() {
+            written.refused.iter().for_each(|r| notice(r.to_string()));
+            outage.sit_out(|| store.requeue(version, &notes)).await?;
+            refused += notes.len() as u64;
+        }
+        let (number, lacking) = (range.number, missing_vectors(&page));
+        let record = || store.advance_rebuild(collection, number, upto, written.points, lacking);
         if !outage.sit_out(record).await? {
             return Err(RebuildError::Forgotten(collection.clone()));
         }
-        progress.add(written);
+        progress.add(written.points);
         after = upto;
     }
-    Ok(())
+    Ok(refused)
+}
+
+fn missing_vectors(page: &[LiveChunk]) -> u64 {
+    page.iter().filter(|chunk| !chunk.has_vector).count() as u64
 }
 
 /// The notes of chunks that have no vector: a worker will embed them.

@@ -20,6 +20,7 @@ pub(crate) use begin::free_name;
 use self::begin::{begin, lend_alias, refuse_foreign, unfinished};
 use self::copy::copy;
 use self::patience::{PATIENCE, patiently};
+use crate::alias::{self, AliasError};
 use crate::backfill::{Notice, Target, TargetError};
 use crate::index::{Bm25Options, CollectionSpec, Filter, IndexError, VectorIndex};
 use crate::job::{Job, JobError, Progress};
@@ -72,6 +73,8 @@ pub struct Report {
     pub embedding_calls: u64,
     /// Chunks that have no vector in Postgres: their notes are in the outbox.
     pub missing_vectors: u64,
+    /// Points that the engine did not accept in this run: their notes are in the outbox.
+    pub refused_points: u64,
 }
 
 /// Why a rebuild ended. What it has done is kept, and the next one goes on with it.
@@ -135,7 +138,7 @@ pub async fn run(
 ) -> Result<Report, RebuildError> {
     let job = Job::take(&site.store, "rebuild", &site.alias, progress).await?;
     let outcome = tokio::select! {
-        outcome = job.run(rebuild(site, options, job.progress())) => outcome,
+        outcome = job.run(rebuild(site, options, &job)) => outcome,
         () = stop.cancelled() => Err(RebuildError::Stopped {
             done: job.progress().done(),
             total: job.progress().total(),
@@ -175,11 +178,8 @@ async fn drop_collection(site: &Site, name: &str) -> Result<(), RebuildError> {
     Ok(())
 }
 
-async fn rebuild(
-    site: &Site,
-    options: &Options,
-    progress: &Arc<Progress>,
-) -> Result<Report, RebuildError> {
+async fn rebuild(site: &Site, options: &Options, job: &Job) -> Result<Report, RebuildError> {
+    let progress = job.progress();
     let began = Instant::now();
     let version = site
         .store
@@ -202,7 +202,7 @@ async fn rebuild(
     let resumed = unfinished.is_some();
     let collection = match unfinished {
         Some(name) => name,
-        None => begin(site, &ours, &registered, &spec).await?,
+        None => begin(site, &ours, &spec).await?,
     };
     lend_alias(site, &ours, &collection, options.swap_last).await?;
 
@@ -211,6 +211,7 @@ async fn rebuild(
         index: site.index.clone(),
         version: version.name.clone(),
         collection: collection.clone(),
+        writes: job.writes().clone(),
     };
     let ranges = site.store.rebuild_ranges(&collection).await?;
     let before: u64 = ranges.iter().map(|range| range.points).sum();
@@ -222,7 +223,7 @@ async fn rebuild(
         "rebuilding from Postgres"
     );
     let copying = Instant::now();
-    copy(&target, ranges, options, progress).await?;
+    let refused_points = copy(&target, ranges, options, progress).await?;
     let copied = site.store.rebuild_ranges(&collection).await?;
     let points: u64 = copied.iter().map(|range| range.points).sum();
     let points_per_sec = (points - before) as f64 / copying.elapsed().as_secs_f64();
@@ -238,6 +239,7 @@ async fn rebuild(
         points_per_sec,
         embedding_calls: 0,
         missing_vectors: copied.iter().map(|range| range.missing_vectors).sum(),
+        refused_points,
     })
 }
 
@@ -261,6 +263,17 @@ async fn settle(target: &Target, resumed: bool) -> Result<(), RebuildError> {
         tracing::info!(repaired = report.repaired, "mended points");
     }
     Ok(())
+}
+
+async fn settle_alias(site: &Site) -> Result<Result<(), RebuildError>, TargetError> {
+    match alias::settle(&site.store, &*site.index, &site.alias).await {
+        Ok(()) => Ok(Ok(())),
+        Err(AliasError::Store(error)) => Err(error.into()),
+        Err(AliasError::Index(error)) => Err(error.into()),
+        Err(foreign @ AliasError::Foreign { .. }) => {
+            Ok(Err(RebuildError::Foreign(foreign.to_string())))
+        }
+    }
 }
 
 async fn wait_until_green(site: &Site, collection: &str) -> Result<(), RebuildError> {
@@ -293,6 +306,9 @@ async fn swap(
     if !patiently(|| site.store.finish_rebuild(collection, version)).await? {
         return Err(RebuildError::Forgotten(collection.into()));
     }
+    // Looks again after the commit: another process may have pointed the alias back at the
+    // collection that was registered until then.
+    patiently(|| settle_alias(site)).await??;
     if options.keep_old {
         return Ok(());
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::{ReindexError, site};
 use crate::alias;
@@ -137,7 +138,7 @@ async fn begin(tools: &Tools) -> Result<VersionState, ReindexError> {
     }
     // First the engine: a collection that is registered is there, or was lost.
     let spec = worker::spec(tools);
-    let collection = free_name(&site(tools), &registered, &spec).await?;
+    let collection = free_name(&site(tools), &spec).await?;
     tools.index.create_collection(&collection, &spec).await?;
     store.begin_version(version, &collection, alias).await?;
     tracing::info!(
@@ -235,6 +236,7 @@ async fn swap(tools: &Tools, options: &verify::Options) -> Result<verify::Report
         index: index.clone(),
         version: version.name.clone(),
         collection: main.name.clone(),
+        writes: TaskTracker::new(),
     };
     options
         .progress

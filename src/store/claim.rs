@@ -218,6 +218,18 @@ impl Store {
         self.measured("release", work).await
     }
 
+    /// Those of `notes` that no later claim than that of `token` has taken.
+    pub async fn held(
+        &self,
+        version: &str,
+        token: i64,
+        notes: &[Uuid],
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let held = sqlx::query_file_scalar!("sql/queries/held_notes.sql", version, notes, token)
+            .fetch_all(&self.pool);
+        self.answered(1, held).await
+    }
+
     /// Gives leases back: the notes are due as before, no attempt is spent.
     pub async fn release(
         &self,

@@ -15,6 +15,8 @@ mod schema;
 mod versions;
 
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::TryFutureExt;
@@ -34,7 +36,7 @@ pub use notes::{ChunkText, ImportedNote, Selection};
 pub use points::{Depth, LiveChunk, NoteProblem};
 pub use rebuild::{Range, Registered};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
-pub use versions::{Known, Version, VersionState, next_number};
+pub use versions::{Known, Swept, Version, VersionState};
 
 /// For a connection of the pool, a new one included.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -56,6 +58,8 @@ const RETURN_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Store {
     pool: PgPool,
     patience: Duration,
+    /// Connections made so far: behind a new one may be another server.
+    connections: Arc<AtomicU64>,
 }
 
 /// Why Postgres did not do what it was asked.
@@ -141,15 +145,24 @@ impl Store {
             .application_name("elf")
             // A slow statement would be logged with all of its text.
             .disable_statement_logging();
+        let connections = Arc::new(AtomicU64::new(0));
         let pool = PgPoolOptions::new()
             .max_connections(max_connections)
             .acquire_timeout(CONNECT_PATIENCE)
+            .after_connect({
+                let connections = connections.clone();
+                move |_, _| {
+                    connections.fetch_add(1, Ordering::Relaxed);
+                    Box::pin(async { Ok(()) })
+                }
+            })
             .after_release(|connection, _| Box::pin(is_at_rest(connection)))
             .connect_with(options)
             .await?;
         Ok(Self {
             pool,
             patience: PATIENCE,
+            connections,
         })
     }
 
@@ -163,6 +176,11 @@ impl Store {
         let ping = sqlx::query("select 1").execute(&self.pool);
         self.answered(1, ping).await?;
         Ok(())
+    }
+
+    /// How many connections were made so far. A failover shows as more of them.
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// The pool, for what needs a connection of its own kind.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{EVERY_NOTE, Store, StoreError};
+use super::{EVERY_NOTE, Store, StoreError, schema};
 use crate::note::Labels;
 
 /// A chunk of a live note: what a point is made of.
@@ -163,8 +163,8 @@ impl Store {
         Ok(self.answered(1, busy).await?.into_iter().collect())
     }
 
-    /// Looks at the next `limit` live notes behind `after`, or at the part `sample`
-    /// (0 to 1) of them. Returns the last of them and how many it looked at, `None`
+    /// Looks at the next `limit` live notes behind `after` with about `max_bytes` of text
+    /// together, at least one, or at the part `sample` (0 to 1) of them. Returns the last of them and how many it looked at, `None`
     /// at the end, and what is wrong with which.
     pub async fn note_problems(
         &self,
@@ -172,6 +172,7 @@ impl Store {
         dim: usize,
         after: Uuid,
         limit: usize,
+        max_bytes: usize,
         sample: f64,
     ) -> Result<(Option<(Uuid, u64)>, Vec<NoteProblem>), StoreError> {
         let page = sqlx::query_file!(
@@ -180,7 +181,8 @@ impl Store {
             dim as i32,
             after,
             limit as i64,
-            sample
+            sample,
+            max_bytes as i64
         )
         .fetch_all(&self.pool);
         let rows = self.answered(3, page).await?;
@@ -199,11 +201,21 @@ impl Store {
     /// out.
     pub async fn raise_tokens(&self, revision: i64) -> Result<i64, StoreError> {
         let work = async {
+            // One at a time: of two that leap, the second would set the sequence back.
+            let mut tx = self.begin().await?;
+            schema::lock_setup(&mut tx).await?;
             let last = sqlx::query_file_scalar!("sql/queries/raise_tokens.sql", revision)
-                .fetch_one(&self.pool)
+                .fetch_one(&mut *tx)
                 .await?;
+            tx.commit().await?;
             Ok::<_, StoreError>(last)
         };
         self.answered(1, work).await
+    }
+
+    /// The last token that was given out; 0 when none was.
+    pub async fn last_token(&self) -> Result<i64, StoreError> {
+        let last = sqlx::query_file_scalar!("sql/queries/last_token.sql").fetch_one(&self.pool);
+        self.answered(1, last).await
     }
 }

@@ -82,9 +82,15 @@ impl Store {
             )
             .execute(&mut *tx)
             .await?;
-            sqlx::query_file!("sql/queries/rebuild_begin.sql", collection, alias, version)
-                .execute(&mut *tx)
-                .await?;
+            sqlx::query_file!(
+                "sql/queries/register_collection.sql",
+                collection,
+                alias,
+                version,
+                "building"
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
             for range in ranges {
                 sqlx::query!(
                     "insert into index_rebuild_ranges (collection, range_no, done_upto, ends_at)

@@ -24,9 +24,10 @@ impl Store {
             "sql/queries/register_collection.sql",
             collection,
             alias,
-            &version.name
+            &version.name,
+            "active"
         )
-        .execute(&mut *tx)
+        .fetch_optional(&mut *tx)
         .await?;
         tx.commit().await?;
         Ok(())

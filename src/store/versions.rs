@@ -1,8 +1,11 @@
 //! Embedding versions and the collections that hold them.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use sqlx::PgExecutor;
+use uuid::Uuid;
 
 use super::{EVERY_NOTE, Registered, Store, StoreError, schema};
 
@@ -41,6 +44,15 @@ pub enum VersionState {
     Active,
     /// Neither: kept as it was, for a rollback.
     Retired,
+}
+
+/// How far a worker's own verify has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Swept {
+    /// Every chunk and point up to this id is compared.
+    pub chunks_upto: Uuid,
+    /// Every note up to this id is compared.
+    pub notes_upto: Uuid,
 }
 
 impl VersionState {
@@ -120,20 +132,59 @@ impl Store {
         self.answered(EVERY_NOTE, work).await
     }
 
-    /// Whether it is time for a worker's own verify of `version`: once in `interval`,
-    /// over all workers. Asking begins it.
+    /// Where a worker's own verify of `version` begins, if it is time for one: once in
+    /// `interval` over all workers, when one was demanded, or where its worker died. For
+    /// `None` as interval, only when demanded. Asking begins it, under a lease.
     pub async fn begin_sweep(
         &self,
         version: &str,
-        interval: std::time::Duration,
-    ) -> Result<bool, StoreError> {
-        let begun = sqlx::query_file!(
+        interval: Option<Duration>,
+        lease: Duration,
+    ) -> Result<Option<Swept>, StoreError> {
+        let begun = sqlx::query_file_as!(
+            Swept,
             "sql/queries/begin_sweep.sql",
             version,
-            interval.as_secs_f64()
+            interval.map(|interval| interval.as_secs_f64()) as _,
+            lease.as_secs_f64()
+        )
+        .fetch_optional(&self.pool);
+        self.answered(1, begun).await
+    }
+
+    /// Records how far a worker's own verify has come, and renews its lease.
+    pub async fn keep_sweep(
+        &self,
+        version: &str,
+        swept: Swept,
+        lease: Duration,
+    ) -> Result<(), StoreError> {
+        let kept = sqlx::query_file!(
+            "sql/queries/keep_sweep.sql",
+            version,
+            swept.chunks_upto,
+            swept.notes_upto,
+            lease.as_secs_f64()
         )
         .execute(&self.pool);
-        Ok(self.answered(1, begun).await?.rows_affected() > 0)
+        self.answered(1, kept).await?;
+        Ok(())
+    }
+
+    /// Records that a worker's own verify has come to the end.
+    pub async fn end_sweep(&self, version: &str) -> Result<(), StoreError> {
+        let ended = sqlx::query_file!("sql/queries/end_sweep.sql", version).execute(&self.pool);
+        self.answered(1, ended).await?;
+        Ok(())
+    }
+
+    /// Has a worker verify and repair the whole index as soon as it can, without waiting
+    /// for the interval.
+    pub async fn demand_sweep(&self, version: &str) -> Result<(), StoreError> {
+        let demanded =
+            sqlx::query_file!("sql/queries/demand_sweep.sql", version).execute(&self.pool);
+        self.answered(1, demanded).await?;
+        Ok(())
     }
 
     /// The collections that are written for `version`: its active one first, then
@@ -142,8 +193,13 @@ impl Store {
         self.answered(1, collections(&self.pool, version)).await
     }
 
-    /// Registers the first collection of `version` as `<alias>__<n>` with
-    /// [`next_number`], and returns what is registered: another worker's, when that was
+    /// The highest number that a collection of this database ever had.
+    pub async fn last_collection_number(&self) -> Result<i64, StoreError> {
+        self.answered(1, last_collection_number(&self.pool)).await
+    }
+
+    /// Registers the first collection of `version` as `<alias>__<n>` with a number that no
+    /// collection had before, and returns what is registered: another worker's, when that was
     /// there before.
     pub async fn register_first_collection(
         &self,
@@ -156,14 +212,17 @@ impl Store {
             if let Some(first) = collections(&mut *tx, version).await?.into_iter().next() {
                 return Ok(first);
             }
-            let taken: Vec<String> = sqlx::query_scalar("select collection from index_collections")
-                .fetch_all(&mut *tx)
-                .await?;
-            let n = next_number(alias, taken.iter().map(String::as_str));
+            let n = 1 + last_collection_number(&mut *tx).await?;
             let name = format!("{alias}__{n}");
-            sqlx::query_file!("sql/queries/register_collection.sql", &name, alias, version)
-                .execute(&mut *tx)
-                .await?;
+            sqlx::query_file!(
+                "sql/queries/register_collection.sql",
+                &name,
+                alias,
+                version,
+                "active"
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
             tx.commit().await?;
             Ok::<_, StoreError>(Registered {
                 name,
@@ -176,11 +235,9 @@ impl Store {
     }
 }
 
-/// One more than the highest number that a collection of `alias` has among `names`, so
-/// that what follows a collection never has the name of one before it.
-pub fn next_number<'n>(alias: &str, names: impl Iterator<Item = &'n str>) -> u32 {
-    let number = |name: &str| name.strip_prefix(alias)?.strip_prefix("__")?.parse().ok();
-    names.filter_map(number).max().map_or(1, |n: u32| n + 1)
+async fn last_collection_number(on: impl PgExecutor<'_>) -> Result<i64, StoreError> {
+    let last = sqlx::query_file_scalar!("sql/queries/last_collection_number.sql");
+    Ok(last.fetch_one(on).await?)
 }
 
 pub(super) async fn versions(on: impl PgExecutor<'_>) -> Result<Vec<Known>, StoreError> {
@@ -234,16 +291,4 @@ async fn collections(
         .fetch_all(on)
         .await?;
     Ok(rows)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_number_is_above_all_that_there_are() {
-        assert_eq!(next_number("notes", [].into_iter()), 1);
-        let names = ["notes__2", "notes__10", "other__99", "notes__x", "notes"];
-        assert_eq!(next_number("notes", names.into_iter()), 11);
-    }
 }

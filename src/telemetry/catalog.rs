@@ -91,7 +91,7 @@ const CHECK: &[Label] = &[Label {
 const STAGE: &[Label] = &[Label {
     name: "stage",
     values: &[
-        "load", "cut", "lookup", "embed", "commit", "upsert", "prune", "ack",
+        "load", "cut", "lookup", "embed", "commit", "upsert", "prune", "check", "ack",
     ],
 }];
 const CLAIM_OUTCOME: &[Label] = &[Label {
@@ -120,7 +120,7 @@ const POSTGRES_ERROR: Label = Label {
 };
 const INDEX_ERROR: Label = Label {
     name: "kind",
-    values: &["unavailable", "not_found", "refused"],
+    values: &["unavailable", "not_found", "denied", "refused"],
 };
 
 const fn counter(name: &'static str, labels: &'static [Label], help: &'static str) -> Metric {
@@ -287,6 +287,11 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 "elf_leases_lost_total",
                 NONE,
                 "Notes whose lease ran out under a worker",
+            ),
+            counter(
+                "elf_postgres_rollbacks_total",
+                NONE,
+                "Times that this worker found a Postgres that has lost its newest transactions",
             ),
         ],
     ),

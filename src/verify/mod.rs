@@ -9,22 +9,24 @@
 mod compare;
 mod points;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use serde::Serialize;
-use uuid::Uuid;
-
 pub use points::points;
+use serde::Serialize;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
 
 use crate::alias::{self, AliasError};
 use crate::backfill::{Notice, Target, TargetError};
 use crate::index::{IndexError, VectorIndex};
 use crate::job::Progress;
-use crate::store::{Registered, Store, StoreError};
+use crate::store::{Registered, Store, StoreError, Swept};
 
 /// Live notes that are looked at in one statement.
 const NOTES_PAGE: usize = 200;
+/// Bytes of their texts, about: Postgres holds the texts of a page in memory.
+const PAGE_BYTES: usize = 8 << 20;
 
 /// How to look, and what to do about what is found.
 #[derive(Clone)]
@@ -35,6 +37,9 @@ pub struct Options {
     pub sample: f64,
     /// Mend what is found.
     pub repair: bool,
+    /// Where to begin; moves on with what has been looked at. A sample begins where it
+    /// likes.
+    pub from: Arc<Mutex<Swept>>,
     /// How many times as long as a page took to rest after it.
     pub rest: u32,
     /// Told of everything that is found.
@@ -50,10 +55,15 @@ impl Options {
             deep: false,
             sample: 1.0,
             repair: true,
+            from: Arc::default(),
             rest: 0,
             notice: Arc::new(|_| {}),
             progress: Arc::default(),
         }
+    }
+
+    fn from(&self) -> MutexGuard<'_, Swept> {
+        self.from.lock().expect("nobody panics while holding it")
     }
 
     async fn rest_after(&self, took: Duration) {
@@ -82,6 +92,9 @@ pub struct Report {
     pub inconsistent: u64,
     /// Points mended, and inconsistent notes put into the outbox.
     pub repaired: u64,
+    /// Points that the engine does not accept; their notes are in the outbox, and a worker
+    /// says why.
+    pub refused: u64,
 }
 
 impl Report {
@@ -104,6 +117,7 @@ impl Report {
         self.orphaned += more.orphaned;
         self.inconsistent += more.inconsistent;
         self.repaired += more.repaired;
+        self.refused += more.refused;
     }
 }
 
@@ -169,6 +183,7 @@ pub async fn run(
         index: index.clone(),
         version: version.name,
         collection: collection.name.clone(),
+        writes: TaskTracker::new(),
     };
     Ok(all(&target, version.dim, options).await?)
 }
@@ -186,11 +201,11 @@ pub async fn all(target: &Target, dim: usize, options: &Options) -> Result<Repor
 async fn notes(target: &Target, dim: usize, options: &Options) -> Result<Report, TargetError> {
     let Target { store, version, .. } = target;
     let mut report = Report::default();
-    let mut after = Uuid::nil();
+    let mut after = options.from().notes_upto;
     loop {
         let began = std::time::Instant::now();
         let (looked_at, problems) = store
-            .note_problems(version, dim, after, NOTES_PAGE, options.sample)
+            .note_problems(version, dim, after, NOTES_PAGE, PAGE_BYTES, options.sample)
             .await?;
         for problem in &problems {
             (options.notice)(format!("note {}: {}", problem.note_id, problem.problem));
@@ -206,6 +221,7 @@ async fn notes(target: &Target, dim: usize, options: &Options) -> Result<Report,
         };
         report.notes += count;
         after = last;
+        options.from().notes_upto = last;
         options.rest_after(began.elapsed()).await;
     }
 }

@@ -1,6 +1,6 @@
 //! The index against Postgres, point by point.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use tokio::task::JoinSet;
@@ -16,16 +16,26 @@ use crate::store::{Depth, LiveChunk};
 const RANGES: u32 = 4;
 /// Chunks and points read at once.
 const PAGE: usize = 1000;
+/// Suspects that are read whole at once, text and vector.
+const JUDGED_AT_ONCE: usize = 256;
 
 /// Compares every point of a collection with its chunk and the other way round.
 pub async fn points(target: &Target, options: &Options) -> Result<Report, TargetError> {
-    // What rests between its pages has no hurry.
-    let ranges = id_ranges(if options.rest > 0 { 1 } else { RANGES });
+    // What rests between its pages has no hurry, and what goes on has one place to go on from.
+    let begun = options.from().chunks_upto;
+    let ranges = match begun.is_nil() && options.rest == 0 {
+        true => id_ranges(RANGES),
+        false => vec![(begun, Uuid::max())],
+    };
+    let is_alone = ranges.len() == 1 && options.sample >= 1.0;
     let mut tasks = JoinSet::new();
     for range in ranges {
         let (after, upto) = window(range, options.sample, rand::random());
         let (target, options) = (target.clone(), options.clone());
-        tasks.spawn(async move { Walk::new(&target, &options, after, upto).run().await });
+        tasks.spawn(async move {
+            let walk = Walk::new(&target, &options, after, upto);
+            Walk { is_alone, ..walk }.run().await
+        });
     }
     let mut report = Report::default();
     while let Some(done) = tasks.join_next().await {
@@ -57,6 +67,8 @@ struct Walk<'a> {
     report: Report,
     /// No token up to this one is given out again.
     last_token: i64,
+    /// Whether it is all there is, so that what is behind it is done.
+    is_alone: bool,
 }
 
 /// What has been read of one side and not compared yet.
@@ -114,6 +126,7 @@ impl<'a> Walk<'a> {
             points: Side::new(after),
             report: Report::default(),
             last_token: 0,
+            is_alone: false,
         }
     }
 
@@ -140,10 +153,14 @@ impl<'a> Walk<'a> {
                 .iter()
                 .filter(|point| suspects.binary_search(&point.chunk_id).is_ok())
                 .filter_map(compare::note_id)
-                .collect();
+                .collect::<HashSet<Uuid>>();
             drop((chunks, points));
-            if !suspects.is_empty() {
-                self.judge(&suspects, named).await?;
+            // By parts: those that are judged are read whole.
+            for part in suspects.chunks(JUDGED_AT_ONCE) {
+                self.judge(part, &named).await?;
+            }
+            if self.is_alone {
+                self.options.from().chunks_upto = bound;
             }
             self.options.rest_after(began.elapsed()).await;
         }
@@ -156,6 +173,7 @@ impl<'a> Walk<'a> {
             index,
             version,
             collection,
+            ..
         } = self.target;
         let depth = if self.options.deep {
             Depth::Vectors
@@ -205,11 +223,8 @@ impl<'a> Walk<'a> {
 
     /// Looks again at what differed: Postgres, the index, Postgres. `named` are the
     /// notes that points among them said they were of.
-    async fn judge(
-        &mut self,
-        suspects: &[Uuid],
-        mut named: HashSet<Uuid>,
-    ) -> Result<(), TargetError> {
+    async fn judge(&mut self, suspects: &[Uuid], named: &HashSet<Uuid>) -> Result<(), TargetError> {
+        let mut named = named.clone();
         let before = self.settled(suspects, &named).await?;
         named.extend(before.chunks.values().map(|chunk| chunk.note_id));
         let deep = self.options.deep;
@@ -285,6 +300,7 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// First what has to be there, then away with what must not: a kill leaves no gap.
     async fn repair(
         &mut self,
         found: &[(Uuid, Drift)],
@@ -292,27 +308,50 @@ impl<'a> Walk<'a> {
         points: &HashMap<Uuid, StoredPoint>,
     ) -> Result<(), TargetError> {
         let revision_of = |id: &Uuid| points.get(id).and_then(compare::revision);
-        let (mut renew, mut replace, mut remove) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut renew, mut remove) = (Vec::new(), Vec::new());
+        let mut forgotten: BTreeMap<i64, Vec<LiveChunk>> = BTreeMap::new();
+        let mut foreign = (Vec::new(), Vec::new());
         for (id, drift) in found {
-            let chunk = chunks.remove(id);
-            match (drift, chunk) {
-                (Drift::Orphaned, _) => remove.push((*id, revision_of(id))),
-                (Drift::Stale, Some(chunk))
-                    if revision_of(id).is_none_or(|r| r > chunk.revision) =>
-                {
-                    // Written under a token that this Postgres does not know of, as it
-                    // is after a restore, or by nobody: it gives way to no upsert.
-                    remove.push((*id, revision_of(id)));
-                    replace.push(chunk);
+            match (drift, chunks.remove(id), revision_of(id)) {
+                (Drift::Orphaned, _, revision) => remove.push((*id, revision)),
+                (Drift::Stale, Some(chunk), None) => {
+                    // Not written by ELF: no condition on its revision holds.
+                    foreign.0.push((*id, None));
+                    foreign.1.push(chunk);
                 }
-                (_, Some(chunk)) => renew.push(chunk),
-                (_, None) => {}
+                (Drift::Stale, Some(chunk), Some(revision)) if revision > chunk.revision => {
+                    // Written under a token that this Postgres does not know of, as it is
+                    // after a restore. The tokens were raised above it, so that a worker's
+                    // point of now is newer and stays.
+                    forgotten.entry(revision).or_default().push(chunk);
+                }
+                (_, Some(chunk), _) => renew.push(chunk),
+                (_, None, _) => {}
             }
         }
-        self.target.remove(remove.into_iter()).await?;
-        self.target.write(replace, UpsertMode::InsertOnly).await?;
-        self.target.write(renew, UpsertMode::NotNewer).await?;
         self.report.repaired += found.len() as u64;
+        self.write(renew, UpsertMode::NotNewer).await?;
+        for (revision, chunks) in forgotten {
+            self.write(chunks, UpsertMode::Over(revision)).await?;
+        }
+        self.target.remove(foreign.0.into_iter()).await?;
+        self.write(foreign.1, UpsertMode::InsertOnly).await?;
+        self.target.remove(remove.into_iter()).await?;
+        Ok(())
+    }
+
+    /// A point that the engine refuses is left as it is, and its note is a worker's: it says
+    /// why, and gives it up if it has to.
+    async fn write(&mut self, chunks: Vec<LiveChunk>, mode: UpsertMode) -> Result<(), TargetError> {
+        let written = self.target.write(chunks, mode).await?;
+        let Target { store, version, .. } = self.target;
+        for refused in &written.refused {
+            (self.options.notice)(refused.to_string());
+            store.requeue(version, &[refused.note_id]).await?;
+        }
+        let refused = written.refused.len() as u64;
+        self.report.refused += refused;
+        self.report.repaired -= refused;
         Ok(())
     }
 }

@@ -66,8 +66,9 @@ impl Batch<'_> {
             };
             points.push(self.point(note, &write));
         }
+        let written = points.iter().map(|p| p.payload.chunk_id).collect();
         self.upsert(&relabelled.collections, points).await?;
-        self.prune(&relabelled.collections, relabelled.notes)
+        self.prune(&relabelled.collections, relabelled.notes, written)
             .await?;
         self.record_access(moved).await
     }
@@ -77,7 +78,7 @@ impl Batch<'_> {
         let targets = tools.store.collections(&tools.version.name).await?;
         let collections: Vec<String> = targets.into_iter().map(|target| target.name).collect();
         let ids = moved.iter().map(|(note, _)| note.note_id).collect();
-        self.prune(&collections, ids).await?;
+        self.prune(&collections, ids, Vec::new()).await?;
         self.record_access(moved).await
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use metrics::{counter, histogram};
+use tokio_util::task::TaskTracker;
 use tracing::{Instrument, Span};
 use uuid::Uuid;
 
@@ -14,7 +15,7 @@ use super::embedding::{Embedding, Missing};
 use super::lease::{self, Heartbeat};
 use super::plan::{self, CutNote, Piece, Unwritable, Vectors};
 use super::setup::{self, SetupError};
-use super::{Report, Shared, Stage, Tools, retry};
+use super::{Report, Shared, Stage, Tools, retry, rollback};
 use crate::backfill::{Target, TargetError};
 use crate::embed::provider::Input;
 use crate::index::{Filter, IndexError, Payload, Point, UpsertMode};
@@ -385,10 +386,12 @@ impl Batch<'_> {
                 index: index.clone(),
                 version: version.name.clone(),
                 collection: collection.name,
+                writes: TaskTracker::new(),
             };
             let write = target.write(vec![another.clone()], UpsertMode::NotNewer);
-            if let Err(error) = write.await {
-                tracing::debug!(%error, "the point of another note is not taken either");
+            let is_taken = write.await.is_ok_and(|written| written.refused.is_empty());
+            if !is_taken {
+                tracing::debug!("the index does not take the point of another note either");
                 return Ok(false);
             }
         }
@@ -412,6 +415,11 @@ impl Batch<'_> {
             .filter(|w| committed.notes.contains(&w.note_id))
             .collect();
         let points = self.index(&committed, &done, notes).await?;
+        // A Postgres that was rolled back gives out tokens again, and upserts under them change
+        // nothing: seen before the ack.
+        let ids: Vec<Uuid> = done.iter().map(|w| w.note_id).collect();
+        let checked = rollback::check(&self.shared.tools, self.token, &ids, &committed.collections);
+        stage("check", checked).await?;
         let acked = stage("ack", self.ack(&done, notes)).await?;
         self.shared.reached(Stage::Acked).await;
 
@@ -464,13 +472,14 @@ impl Batch<'_> {
             .filter_map(|write| Some((write, notes[&write.note_id].note.as_ref()?)))
             .flat_map(|(write, note)| write.chunks.iter().map(|chunk| self.point(note, chunk)))
             .collect();
-        let written = points.len() as u64;
+        let written: Vec<Uuid> = points.iter().map(|p| p.payload.chunk_id).collect();
+        let count = written.len() as u64;
         self.upsert(&committed.collections, points).await?;
         self.shared.reached(Stage::Upserted).await;
         let done: Vec<Uuid> = done.iter().map(|w| w.note_id).collect();
-        self.prune(&committed.collections, done).await?;
+        self.prune(&committed.collections, done, written).await?;
         self.shared.reached(Stage::Pruned).await;
-        Ok(written)
+        Ok(count)
     }
 
     /// Acking without a target collection would lose the notes. The check registers one.
@@ -499,15 +508,19 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Deletes the points of notes that were written under an older token.
+    /// Deletes the points of notes that are not newer than this batch, but for those that it
+    /// has `written`. Not only the older ones: a retry under the same token may have fewer
+    /// chunks than the try before it.
     pub(super) async fn prune(
         &self,
         collections: &[String],
         notes: Vec<Uuid>,
+        written: Vec<Uuid>,
     ) -> Result<(), Interruption> {
         let older = Filter {
             note_ids: Some(notes),
-            revision_below: Some(self.token),
+            except_chunk_ids: Some(written),
+            revision_below: Some(self.token + 1),
             ..Filter::default()
         };
         for collection in collections {

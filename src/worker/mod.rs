@@ -9,6 +9,7 @@ mod lease;
 mod plan;
 mod pooled;
 mod retry;
+mod rollback;
 mod setup;
 mod sweep;
 mod totals;
@@ -83,6 +84,9 @@ struct Shared {
     totals: Totals,
     in_flight: lease::InFlight,
     unspent: unspent::Unspent,
+    watch: rollback::Watch,
+    /// A verify may have been demanded.
+    verify: Notify,
     verified: Mutex<Option<Verified>>,
     breakpoint: Option<Breakpoint>,
 }
@@ -131,6 +135,8 @@ impl Worker {
             totals: Totals::default(),
             in_flight: lease::InFlight::default(),
             unspent: unspent::Unspent::default(),
+            watch: rollback::Watch::default(),
+            verify: Notify::new(),
             verified: Mutex::default(),
             breakpoint: None,
         };
@@ -197,7 +203,13 @@ impl Worker {
     pub async fn drain(&self, stop: CancellationToken) -> Result<(), WorkerError> {
         let batches = TaskTracker::new();
         sweep::once(&self.shared).await;
-        let outcome = self.claim_until(&batches, &stop, Some(Drain)).await;
+        let outcome = loop {
+            let outcome = self.claim_until(&batches, &stop, Some(Drain)).await;
+            // What that puts into the outbox is this drain's, too.
+            if outcome.is_err() || !verify::once_if_demanded(&self.shared).await {
+                break outcome;
+            }
+        };
         self.finish(batches).await;
         outcome
     }
@@ -320,6 +332,10 @@ impl Shared {
     /// A batch of what is due behind `after`, or `None` when nothing is, or Postgres is
     /// unavailable.
     async fn claim(&self, after: Option<Position>) -> Option<store::Claim> {
+        if let Err(error) = rollback::look_behind_new_connections(self).await {
+            self.gate.close(error.to_string());
+            return None;
+        }
         let began = Instant::now();
         let claimed = self.tools.store.claim(
             &self.tools.version.name,
@@ -337,7 +353,12 @@ impl Shared {
             Err(_) => "error",
         };
         counter!("elf_claims_total", "outcome" => outcome).increment(1);
-        match claimed {
+        let admitted = match claimed {
+            Ok(Some(claim)) => rollback::admit(self, claim).await.map(Some),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error.into()),
+        };
+        match admitted {
             Ok(claim) => claim,
             Err(error) => {
                 self.gate.close(error.to_string());
@@ -357,7 +378,10 @@ impl Shared {
         while self.gate.outage().is_some() {
             tokio::time::sleep(retry::pause(&self.settings, self.gate.closings())).await;
             match setup::check(&self.tools).await {
-                Ok(()) => self.gate.open(),
+                Ok(()) => {
+                    self.gate.open();
+                    self.verify.notify_one();
+                }
                 Err(error) => self.gate.close(error.to_string()),
             }
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::Tools;
+use super::{Tools, rollback};
 use crate::alias::{self, AliasError};
 use crate::index::{CollectionInfo, CollectionSpec, IndexError};
 use crate::store::{Known, Registered, Store, StoreError, Version, VersionState};
@@ -22,6 +22,13 @@ pub enum SetupError {
     /// The vector engine.
     #[error(transparent)]
     Index(#[from] IndexError),
+    /// Postgres gives out tokens again that the index has seen.
+    #[error(
+        "Postgres lost its newest transactions (a failover to a standby that lagged, or a restore): \
+         nothing was acked, tokens are raised above all that the index has seen, and a verify \
+         repairs what Postgres forgot"
+    )]
+    RolledBack,
     /// Configuration, database and index do not belong together.
     #[error("{0}")]
     Mismatch(String),
@@ -138,6 +145,7 @@ async fn check_once(tools: &Tools) -> Result<(), SetupError> {
         None => create(tools, &collection.name).await?,
     }
     forget_lost_rebuilds(tools).await?;
+    rollback::look(tools).await?;
     if known.state == VersionState::Active {
         alias::settle(&tools.store, &*tools.index, &tools.alias).await?;
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::setup::{self, SetupError};
 use super::{Shared, Tools};
+use crate::alias;
 
 /// Far longer than a note needs from the claim to the index: a note that was
 /// indexed across its own expiry is seen by a later sweep.
@@ -13,6 +14,9 @@ const LOOK_BACK: Duration = Duration::from_secs(600);
 /// After an outage of this length a sweep looks at all expired notes: the last one that
 /// ended well may be too long ago for a look back.
 const LONG_OUTAGE: Duration = Duration::from_secs(300);
+
+/// Two small queries and a request to the engine.
+const LOOK_AT_ALIAS_EVERY: Duration = Duration::from_secs(5);
 
 /// How often all expired notes are looked at.
 const FULL_SWEEP_EVERY: Duration = Duration::from_secs(3_600);
@@ -23,8 +27,15 @@ pub async fn run(shared: Arc<Shared>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut full_at = None;
     let mut swept_at = None;
+    let mut aliases = tokio::time::interval(LOOK_AT_ALIAS_EVERY);
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            _ = aliases.tick() => {
+                point_alias_back(&shared).await;
+                continue;
+            }
+        }
         // Without a look at the gate, each sweep of an outage would be one more connection.
         if shared.gate.outage().is_none() {
             let now = Instant::now();
@@ -45,6 +56,23 @@ pub async fn run(shared: Arc<Shared>) {
 fn look_back(now: Instant, swept: Option<Instant>, full: Option<Instant>) -> Option<Duration> {
     let is_recent = |at: Option<Instant>, limit| at.is_some_and(|at| now - at < limit);
     (is_recent(swept, LONG_OUTAGE) && is_recent(full, FULL_SWEEP_EVERY)).then_some(LOOK_BACK)
+}
+
+/// A swap that died between its commit and the alias, or an operator's hand.
+async fn point_alias_back(shared: &Shared) {
+    if shared.gate.outage().is_some() {
+        return;
+    }
+    let Tools {
+        store,
+        index,
+        alias,
+        ..
+    } = &shared.tools;
+    // `/readyz` and the check after an outage say what is wrong.
+    if let Err(error) = alias::settle(store, &**index, alias).await {
+        tracing::debug!(%error, "could not look at the alias");
+    }
 }
 
 /// One full sweep.

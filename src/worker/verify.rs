@@ -1,17 +1,22 @@
 //! The daemon's own verify: now and then, mending, and so slowly that nobody notices.
 
-use std::sync::{Arc, MutexGuard};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use metrics::{counter, gauge};
 use serde::Serialize;
 
-use super::Shared;
+use super::{Shared, Tools};
+use crate::store::Swept;
 use crate::verify::{self, Options};
 
 /// How often at most to look whether it is time.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// How long a worker that died keeps others from going on with its verify.
+const LEASE: Duration = Duration::from_secs(60);
 
 /// Rests nine times as long as it works: a tenth of one connection.
 const REST: u32 = 9;
@@ -55,56 +60,88 @@ impl Shared {
     }
 }
 
-/// Verifies whenever the interval is over. Runs until dropped.
+/// Verifies whenever the interval is over or a verify is demanded. Runs until dropped.
 pub async fn run(shared: Arc<Shared>) {
     let interval = Duration::from_secs(shared.settings.verify_interval_secs);
-    if interval.is_zero() {
-        return;
-    }
-    let mut ticks = tokio::time::interval(LOOK_EVERY.min(interval / 2));
+    let interval = (!interval.is_zero()).then_some(interval);
+    let look_every = interval.map_or(LOOK_EVERY, |interval| LOOK_EVERY.min(interval / 2));
+    let mut ticks = tokio::time::interval(look_every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = shared.verify.notified() => {}
+        }
         if shared.gate.outage().is_none() {
-            verify_if_due(&shared, interval).await;
+            verify_if_due(&shared, interval, REST).await;
         }
     }
 }
 
-/// One worker of all does it; if that one dies, another does when the next is due.
-async fn verify_if_due(shared: &Shared, interval: Duration) {
-    let tools = &shared.tools;
-    let due = tools
-        .store
-        .begin_sweep(&tools.version.name, interval)
-        .await
-        // The claim loop meets the same outage and says so.
-        .unwrap_or(false);
-    if !due {
-        return;
-    }
+/// For a drain: whether a verify was demanded, and made.
+pub async fn once_if_demanded(shared: &Shared) -> bool {
+    verify_if_due(shared, None, 0).await
+}
+
+/// One worker of all does it, under a lease; if that one dies, another goes on where it
+/// was. Says whether it was this one.
+async fn verify_if_due(shared: &Shared, interval: Option<Duration>, rest: u32) -> bool {
+    let Tools { store, version, .. } = &shared.tools;
+    let begun = store.begin_sweep(&version.name, interval, LEASE).await;
+    // Where Postgres is away, the claim loop meets the same outage and says so.
+    let Ok(Some(from)) = begun else {
+        return false;
+    };
     let options = Options {
-        rest: REST,
+        rest,
+        from: Arc::new(Mutex::new(from)),
         notice: Arc::new(|finding| tracing::info!(finding, "drift")),
         ..Options::repairing()
     };
-    match verify::run(&tools.store, &tools.index, &tools.alias, &options).await {
-        Ok(report) => {
-            shared.publish_drift(&report);
-            let (points, drift) = (report.points, report.drift());
-            if drift > 0 {
-                tracing::warn!(
-                    points,
-                    drift,
-                    repaired = report.repaired,
-                    "the index had drifted from Postgres"
-                );
-                // What was put into the outbox is due.
-                shared.wake.notify_one();
-            } else {
-                tracing::info!(points, "the index is exactly what Postgres says");
-            }
+    tokio::select! {
+        () = verify_from(shared, &options) => {}
+        never = keep(shared, &options.from) => match never {},
+    }
+    true
+}
+
+/// Records how far the verify has come, and that this worker lives.
+async fn keep(shared: &Shared, upto: &Mutex<Swept>) -> Infallible {
+    let Tools { store, version, .. } = &shared.tools;
+    loop {
+        tokio::time::sleep(LEASE / 4).await;
+        let upto = *upto.lock().expect("nobody panics while holding it");
+        if let Err(error) = store.keep_sweep(&version.name, upto, LEASE).await {
+            tracing::debug!(%error, "could not record how far the verify is");
         }
-        Err(error) => tracing::warn!(%error, "could not verify the index"),
+    }
+}
+
+async fn verify_from(shared: &Shared, options: &Options) {
+    let tools = &shared.tools;
+    let report = match verify::run(&tools.store, &tools.index, &tools.alias, options).await {
+        Ok(report) => report,
+        Err(error) => {
+            // Its lease runs out, and a worker goes on from what was recorded.
+            tracing::warn!(%error, "could not verify the index");
+            return;
+        }
+    };
+    if let Err(error) = tools.store.end_sweep(&tools.version.name).await {
+        tracing::debug!(%error, "could not record that the verify has ended");
+    }
+    shared.publish_drift(&report);
+    let (points, drift) = (report.points, report.drift());
+    if drift > 0 {
+        tracing::warn!(
+            points,
+            drift,
+            repaired = report.repaired,
+            "the index had drifted from Postgres"
+        );
+        // What was put into the outbox is due.
+        shared.wake.notify_one();
+    } else {
+        tracing::info!(points, "the index is exactly what Postgres says");
     }
 }

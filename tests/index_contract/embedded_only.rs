@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use elf::index::{IndexError, Point, UpsertMode, connect};
+use elf::index::{Filter, IndexError, Point, UpsertMode, connect};
 
 use crate::qdrant_server;
 use crate::setup::{assert_same_direction, block_on, direction, id, point, query, settings, spec};
@@ -74,7 +74,7 @@ fn a_second_opener_is_told_who_has_the_folder() {
     block_on(async {
         let index = connect(&at(dir.path())).await.unwrap();
         let error = connect(&at(dir.path())).await.err().unwrap();
-        assert!(matches!(error, IndexError::Refused { .. }), "{error:?}");
+        assert!(matches!(error, IndexError::Denied { .. }), "{error:?}");
         let pid = std::process::id().to_string();
         assert!(
             error.to_string().contains(&pid),
@@ -150,7 +150,7 @@ fn a_name_that_is_no_folder_is_refused() {
         for name in ["", "../up", ".hidden", "a/b", "ü"] {
             let error = index.create_collection(name, &spec()).await.unwrap_err();
             assert!(
-                matches!(error, IndexError::Refused { .. }),
+                matches!(error, IndexError::Denied { .. }),
                 "{name:?}: {error:?}"
             );
         }
@@ -314,5 +314,41 @@ fn child_that_writes() {
         };
         // Three at once, so that some share a sync.
         futures::join!(write(from), write(from + 1), write(from + 2));
+    });
+}
+
+/// The engine's log keeps its end, and versions go on from there.
+#[test]
+fn the_engines_log_is_trimmed_when_it_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("collections/notes/shard/wal");
+    let full_segments = || {
+        let names = std::fs::read_dir(&log).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("closed-")).count()
+    };
+    block_on(async {
+        let mut written = 0;
+        for round in 0..3 {
+            let index = connect(&at(dir.path())).await.unwrap();
+            index.create_collection("notes", &spec()).await.unwrap();
+            assert!(round == 0 || full_segments() == 1);
+            while round == 0 && full_segments() < 3 || written < 3 * (round + 1) {
+                let points = (0..50).map(|_| {
+                    written += 1;
+                    bulky(written)
+                });
+                index
+                    .upsert("notes", points.collect(), UpsertMode::NotNewer)
+                    .await
+                    .unwrap();
+            }
+            index
+                .upsert("notes", vec![bulky(1)], UpsertMode::NotNewer)
+                .await
+                .unwrap();
+            let count = index.count("notes", &Filter::default()).await.unwrap();
+            assert_eq!(count, written, "an update was ignored");
+        }
     });
 }

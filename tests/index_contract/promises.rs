@@ -103,7 +103,7 @@ pub async fn an_unknown_language_is_refused(bench: Bench) {
         .create_collection(&bench.name, &CollectionSpec { bm25, ..spec() })
         .await;
     let error = refused.unwrap_err();
-    assert!(matches!(error, IndexError::Refused { .. }), "{error}");
+    assert!(matches!(error, IndexError::Denied { .. }), "{error}");
     assert!(
         error.to_string().contains("german"),
         "{error} does not say what to use"
@@ -279,6 +279,67 @@ pub async fn delete_takes_only_what_is_older(bench: Bench) {
     assert_eq!(bench.count(&Filter::default()).await, 3);
 }
 
+pub async fn a_filter_takes_what_is_newer_and_leaves_what_is_excepted(bench: Bench) {
+    bench.create().await;
+    let points = (1..=5)
+        .map(|n| at_revision(n as i64, point(n, EAST, "")))
+        .collect();
+    bench
+        .index
+        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .await
+        .unwrap();
+    let notes = Some((1..=5).map(note).collect::<Vec<_>>());
+    let newer = Filter {
+        note_ids: notes.clone(),
+        revision_above: Some(3),
+        ..Filter::default()
+    };
+    assert_eq!(bench.count(&newer).await, 2);
+    let between = Filter {
+        revision_below: Some(5),
+        ..newer
+    };
+    assert_eq!(bench.count(&between).await, 1);
+    let not_written = Filter {
+        note_ids: notes,
+        except_chunk_ids: Some(vec![id(2), id(9)]),
+        revision_below: Some(4),
+        ..Filter::default()
+    };
+    assert_eq!(bench.count(&not_written).await, 2);
+    bench.index.delete(&bench.name, &not_written).await.unwrap();
+    let left: BTreeSet<_> = bench.all().await.iter().map(|p| p.chunk_id).collect();
+    assert_eq!(left, BTreeSet::from([id(2), id(4), id(5)]));
+    let none_excepted = Filter {
+        except_chunk_ids: Some(Vec::new()),
+        ..Filter::default()
+    };
+    assert_eq!(bench.count(&none_excepted).await, 3);
+}
+
+pub async fn an_upsert_over_a_forgotten_revision_replaces_it_and_nothing_newer(bench: Bench) {
+    bench.create().await;
+    let upsert = async |points, mode| {
+        bench.index.upsert(&bench.name, points, mode).await.unwrap();
+    };
+    let stored = vec![
+        at_revision(80, point(1, EAST, "")),
+        at_revision(81, point(2, EAST, "")),
+    ];
+    upsert(stored, UpsertMode::NotNewer).await;
+    let repaired = (1..=3)
+        .map(|n| at_revision(7, point(n, NORTH, "")))
+        .collect();
+    upsert(repaired, UpsertMode::Over(80)).await;
+    let stored = bench.all().await;
+    let revisions: Vec<_> = (1..=3)
+        .map(|n| stored.iter().find(|p| p.chunk_id == id(n)).unwrap())
+        .map(|p| p.payload["revision"].as_i64().unwrap())
+        .collect();
+    assert_eq!(revisions, [7, 81, 7]);
+}
+
 pub async fn an_empty_list_matches_nothing(bench: Bench) {
     bench.create().await;
     bench
@@ -413,7 +474,7 @@ pub async fn bulk_loading_is_asked_of_a_collection(bench: Bench) {
     bench.index.point_alias(&alias, &bench.name).await.unwrap();
     for on in [true, false] {
         let refused = bench.index.bulk_load(&alias, on).await.unwrap_err();
-        assert!(matches!(refused, IndexError::Refused { .. }), "{refused:?}");
+        assert!(matches!(refused, IndexError::Denied { .. }), "{refused:?}");
         assert!(refused.to_string().contains(&alias), "{refused}");
     }
 }
@@ -553,7 +614,7 @@ pub async fn an_alias_to_nowhere_leaves_the_old_one(bench: Bench) {
         .point_alias(&bench.name, &bench.name)
         .await
         .unwrap_err();
-    assert!(matches!(error, IndexError::Refused { .. }), "{error}");
+    assert!(matches!(error, IndexError::Denied { .. }), "{error}");
 }
 
 pub async fn dropping_a_collection_twice_is_no_error(bench: Bench) {
@@ -825,7 +886,7 @@ pub async fn a_wrong_dimension_is_refused(bench: Bench) {
         bench.index.search(&bench.name, &query).await.unwrap_err(),
     ];
     for failure in failures {
-        assert!(matches!(failure, IndexError::Refused { .. }), "{failure:?}");
+        assert!(matches!(failure, IndexError::Denied { .. }), "{failure:?}");
         assert!(failure.to_string().contains("elf reindex"), "{failure}");
     }
     // The collection is none the worse for it.

@@ -26,7 +26,7 @@ fn a_url_of_another_kind_is_refused() {
     for url in ["localhost:6334", "postgres://x", "", "embedded:", "http://"] {
         let error = block_on(connect(&settings(url))).err().unwrap();
         assert!(
-            matches!(error, IndexError::Refused { .. }),
+            matches!(error, IndexError::Denied { .. }),
             "{url:?}: {error:?}"
         );
         assert!(error.to_string().contains("storage.qdrant.url"), "{error}");
@@ -62,7 +62,7 @@ fn a_collection_of_somebody_else_has_no_spec() {
         assert_eq!(info.spec, None);
         let query = crate::setup::query([1.0, 0.0, 0.0, 0.0], "");
         let error = index.search(&name, &query).await.unwrap_err();
-        assert!(matches!(error, IndexError::Refused { .. }), "{error:?}");
+        assert!(matches!(error, IndexError::Denied { .. }), "{error:?}");
         index.drop_collection(&name).await.unwrap();
     });
 }
@@ -83,7 +83,7 @@ fn a_wrong_key_is_refused_and_says_which_setting() {
                 Ok(index) => index.collection("notes").await.unwrap_err(),
                 Err(error) => error,
             };
-            assert!(matches!(error, IndexError::Refused { .. }), "{error:?}");
+            assert!(matches!(error, IndexError::Denied { .. }), "{error:?}");
             assert!(
                 error.to_string().contains("storage.qdrant.api_key"),
                 "{error}"

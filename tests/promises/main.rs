@@ -14,6 +14,7 @@ mod patience;
 mod readme;
 mod rebuild;
 mod reindex;
+mod rollback;
 mod runbook;
 mod schema;
 mod support;

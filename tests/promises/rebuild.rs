@@ -93,6 +93,7 @@ async fn assert_building_is_exact(h: &Harness) {
         index: h.tools.index.clone(),
         version: h.tools.version.name.clone(),
         collection: building(h).await.expect("one is building"),
+        writes: Default::default(),
     };
     let found = Findings::default();
     let report = verify::points(&target, &found.deep()).await.unwrap();
@@ -511,4 +512,29 @@ async fn other_bm25_options_take_a_rebuild_and_no_embedding() {
     assert_eq!(info.unwrap().spec.unwrap().bm25, site.bm25);
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
+}
+
+/// A swap that died on its way, or an operator's hand, is put right by a worker that runs.
+#[tokio::test]
+async fn a_running_worker_points_the_alias_back() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let old = h.collection().await;
+    let kept = Options {
+        keep_old: true,
+        ..options()
+    };
+    let site = h.rebuilds_with(h.tools.index.clone());
+    let new = run(&site, &kept).await.unwrap().collection;
+    let working = h.work();
+    h.tools
+        .index
+        .point_alias(&h.tools.alias, &old)
+        .await
+        .unwrap();
+    crate::support::eventually(async || {
+        h.tools.index.resolve(&h.tools.alias).await.unwrap() == Some(new.clone())
+    })
+    .await;
+    working.stop().await;
 }

@@ -131,6 +131,7 @@ async fn every_drift_is_found_counted_and_named() {
         orphaned: 3,
         inconsistent: 0,
         repaired: 0,
+        refused: 0,
     };
     assert_eq!(report, expected, "{}", found.all().join("\n"));
     assert_eq!((report.drift(), report.unrepaired()), (10, 10));

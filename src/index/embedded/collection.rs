@@ -6,16 +6,16 @@
 //! journal in one go, applies it and answers all of it (group commit).
 //!
 //! `EdgeShard::flush` panics when an update runs beside it or the disk is full;
-//! one thread does both, and takes the panic for an answer. The engine's log is
-//! left as it is, although it only grows: its index is the version of the next
-//! update, and versions that begin again at 0 would make the engine ignore
-//! updates. A rebuild begins with a new log.
+//! one thread does both, and takes the panic for an answer. The engine's log only
+//! grows while it is open. Its end has to stay: its index is the version of the
+//! next update, and versions that begin again at 0 would make the engine ignore
+//! updates. What lies before that goes when the collection is opened.
 //!
 //! `EdgeShard::optimize` is never called: it blocks every reader and writer. Up
 //! to some hundred thousand points a scan of all vectors answers in time, which
 //! is what this engine is for.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::{self, JoinHandle};
@@ -59,6 +59,31 @@ pub(super) enum Failure {
     Dropped,
     /// The engine failed.
     Engine(String),
+    /// The engine does not accept what the request holds.
+    Content(String),
+}
+
+impl Failure {
+    fn of(error: &OperationError) -> Self {
+        let reason = error.to_string();
+        match error {
+            OperationError::ServiceError { .. }
+            | OperationError::InconsistentStorage { .. }
+            | OperationError::OutOfMemory { .. }
+            | OperationError::Cancelled { .. }
+            | OperationError::Timeout { .. } => Self::Engine(reason),
+            _ => Self::Content(reason),
+        }
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dropped => f.write_str("the collection was dropped"),
+            Self::Engine(reason) | Self::Content(reason) => f.write_str(reason),
+        }
+    }
 }
 
 /// Updates that stand or fall together, as they go to the engine and to the
@@ -128,6 +153,7 @@ impl Collection {
         };
         let spec = folder::load_spec(&dir).map_err(|error| broken(&error))?;
         let bm25 = convert::bm25(&spec.bm25).map_err(|error| broken(&error))?;
+        folder::trim_log(&dir).map_err(|error| broken(&format!("the engine's log: {error}")))?;
         let shard = unpanicked(|| EdgeShard::load(&dir.join("shard"), None))
             .map_err(|error| broken(&error))?;
         let journal = Journal::open(&dir.join("journal"), |operations| {
@@ -135,7 +161,7 @@ impl Collection {
                 // It failed before the crash as well, and whoever asked was told.
                 tracing::warn!(
                     collection = name,
-                    error,
+                    %error,
                     "an update of the journal is left out"
                 );
             }
@@ -159,7 +185,7 @@ impl Collection {
     ) -> Result<T, Failure> {
         let shard = self.shard.read().expect(POISON);
         let shard = shard.as_ref().ok_or(Failure::Dropped)?;
-        unpanicked(|| read(shard)).map_err(Failure::Engine)
+        unpanicked(|| read(shard))
     }
 
     /// Applies an update; it is on disk when this returns `Ok`.
@@ -231,7 +257,7 @@ fn write_all(jobs: &mpsc::Receiver<Job>, shard: &Shard, mut journal: Journal) ->
             Ok(()) => FLUSH_EVERY_BYTES,
             Err(error) => {
                 tracing::warn!(
-                    error,
+                    %error,
                     "the embedded index could not flush; its journal grows"
                 );
                 journal.bytes() + FLUSH_EVERY_BYTES
@@ -249,10 +275,7 @@ fn write_group(shard: &EdgeShard, journal: &mut Journal, group: Vec<Job>) {
             .for_each(|job| answer(job.done, Err(failure.clone())));
     }
     for job in group {
-        answer(
-            job.done,
-            apply(shard, job.update.operations).map_err(Failure::Engine),
-        );
+        answer(job.done, apply(shard, job.update.operations));
     }
 }
 
@@ -261,22 +284,24 @@ fn answer(done: oneshot::Sender<Result<(), Failure>>, result: Result<(), Failure
     let _ = done.send(result);
 }
 
-fn apply(shard: &EdgeShard, operations: Vec<UpdateOperation>) -> Result<(), String> {
+fn apply(shard: &EdgeShard, operations: Vec<UpdateOperation>) -> Result<(), Failure> {
     operations
         .into_iter()
         .try_for_each(|operation| unpanicked(|| shard.update(operation)))
 }
 
-fn flush(shard: &EdgeShard, journal: &mut Journal) -> Result<(), String> {
+fn flush(shard: &EdgeShard, journal: &mut Journal) -> Result<(), Failure> {
     unpanicked(|| {
         shard.flush();
         Ok(())
     })?;
-    journal.clear().map_err(|error| error.to_string())
+    journal
+        .clear()
+        .map_err(|error| Failure::Engine(error.to_string()))
 }
 
 /// Dropping a shard flushes it, which panics when the disk is full.
-fn close_shard(shard: EdgeShard) -> Result<(), String> {
+fn close_shard(shard: EdgeShard) -> Result<(), Failure> {
     unpanicked(move || {
         drop(shard);
         Ok(())
@@ -285,16 +310,16 @@ fn close_shard(shard: EdgeShard) -> Result<(), String> {
 
 /// The engine panics where it meets what it does not expect, a full disk among
 /// it. Its locks survive that.
-fn unpanicked<T>(call: impl FnOnce() -> Result<T, OperationError>) -> Result<T, String> {
+fn unpanicked<T>(call: impl FnOnce() -> Result<T, OperationError>) -> Result<T, Failure> {
     match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(result) => result.map_err(|error| error.to_string()),
+        Ok(result) => result.map_err(|error| Failure::of(&error)),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or(panic.downcast_ref::<&str>().copied());
-            Err(format!(
+            Err(Failure::Engine(format!(
                 "the engine panicked: {}",
                 text.unwrap_or("without a word")
-            ))
+            )))
         }
     }
 }

@@ -91,6 +91,7 @@ pub(super) fn upserts(
     for point in points {
         let revision = match mode {
             UpsertMode::NotNewer => point.payload.revision,
+            UpsertMode::Over(revision) => revision,
             UpsertMode::InsertOnly => 0,
         };
         by_revision
@@ -100,7 +101,7 @@ pub(super) fn upserts(
     }
     let upsert = |(revision, points)| {
         let (condition, update_mode) = match mode {
-            UpsertMode::NotNewer => {
+            UpsertMode::NotNewer | UpsertMode::Over(_) => {
                 let not_newer = Range {
                     lte: Some(OrderedFloat(revision as f64)),
                     ..no_range()
@@ -162,14 +163,16 @@ fn filter(filter: &Filter) -> edge::Filter {
             Match::new_any(any),
         )));
     }
-    if let Some(revision) = filter.revision_below {
-        let below = Range {
-            lt: Some(OrderedFloat(revision as f64)),
+    if filter.revision_below.is_some() || filter.revision_above.is_some() {
+        let bound = |revision: i64| OrderedFloat(revision as f64);
+        let between = Range {
+            lt: filter.revision_below.map(bound),
+            gt: filter.revision_above.map(bound),
             ..no_range()
         };
         conditions.push(Condition::Field(FieldCondition::new_range(
             path("revision"),
-            below,
+            between,
         )));
     }
     for (field, keyword) in &filter.keywords {
@@ -196,7 +199,14 @@ fn filter(filter: &Filter) -> edge::Filter {
         };
         conditions.push(Condition::Filter(never_or_later));
     }
-    must(conditions)
+    let excepted = filter.except_chunk_ids.iter().flatten();
+    let excepted: Vec<PointId> = excepted.copied().map(PointId::Uuid).collect();
+    let must_not =
+        (!excepted.is_empty()).then(|| vec![Condition::HasId(excepted.into_iter().collect())]);
+    edge::Filter {
+        must_not,
+        ..must(conditions)
+    }
 }
 
 fn must(conditions: Vec<Condition>) -> edge::Filter {

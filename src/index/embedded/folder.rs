@@ -179,6 +179,28 @@ fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
+/// Removes what the engine's log has no use for, from the collection that lies in `dir` and
+/// is not open: all of its segments that are full (`closed-<first entry>`) but the last,
+/// which says where the next entry is. The engine never reads the log back.
+pub(super) fn trim_log(dir: &Path) -> io::Result<()> {
+    let mut full = Vec::new();
+    for entry in fs::read_dir(dir.join("shard").join("wal"))? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let first = name.to_str().and_then(|name| name.strip_prefix("closed-"));
+        if let Some(first) = first.and_then(|first| first.parse::<u64>().ok()) {
+            full.push((first, entry.path()));
+        }
+    }
+    // In their order: what is left after a crash has no hole.
+    full.sort_unstable();
+    full.pop();
+    for (_, segment) in full {
+        fs::remove_file(segment)?;
+    }
+    Ok(())
+}
+
 /// `elf.json`: what the engine itself does not keep of a collection.
 #[derive(Debug, Serialize, Deserialize)]
 struct Label {

@@ -28,7 +28,11 @@ const CHECK_BYTES: usize = 8;
 #[derive(Debug)]
 pub(super) struct Journal {
     file: File,
+    /// Length of the whole records.
     bytes: u64,
+    /// Something may lie behind them that has to go before the next record: what came after
+    /// it would not be found again.
+    torn: bool,
 }
 
 /// The record of updates that stand or fall together.
@@ -61,7 +65,11 @@ impl Journal {
             bytes += (LENGTH_BYTES + CHECK_BYTES + json.len()) as u64;
             apply(serde_json::from_slice(&json)?);
         }
-        let mut journal = Self { file, bytes };
+        let mut journal = Self {
+            file,
+            bytes,
+            torn: true,
+        };
         journal.cut()?;
         Ok(journal)
     }
@@ -69,15 +77,18 @@ impl Journal {
     /// Appends records. They are on disk when this returns `Ok`; none of them is
     /// in the journal when it fails.
     pub(super) fn append<'a>(&mut self, records: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
-        let records: Vec<u8> = records.flatten().copied().collect();
-        if let Err(error) = self
-            .file
-            .write_all(&records)
-            .and_then(|()| self.file.sync_data())
-        {
+        if self.torn {
             self.cut()?;
+        }
+        let records: Vec<u8> = records.flatten().copied().collect();
+        // Until it is known that they are there. On a full disk the cut may fail, too.
+        self.torn = true;
+        let written = self.file.write_all(&records);
+        if let Err(error) = written.and_then(|()| self.file.sync_data()) {
+            let _ = self.cut();
             return Err(error);
         }
+        self.torn = false;
         self.bytes += records.len() as u64;
         Ok(())
     }
@@ -85,6 +96,7 @@ impl Journal {
     /// Forgets all records: the engine has flushed what they say.
     pub(super) fn clear(&mut self) -> io::Result<()> {
         self.bytes = 0;
+        self.torn = true;
         self.cut()?;
         self.file.sync_all()
     }
@@ -98,6 +110,7 @@ impl Journal {
     fn cut(&mut self) -> io::Result<()> {
         self.file.set_len(self.bytes)?;
         self.file.seek(SeekFrom::Start(self.bytes))?;
+        self.torn = false;
         Ok(())
     }
 }
@@ -150,7 +163,9 @@ mod tests {
         let filter = Filter {
             chunk_ids: Some(vec![uuid::Uuid::nil(), uuid::Uuid::max()]),
             note_ids: Some(vec![uuid::Uuid::nil()]),
+            except_chunk_ids: Some(vec![uuid::Uuid::max()]),
             revision_below: Some(7),
+            revision_above: Some(3),
             live_at: Some(test_payload().labels.updated_at),
             keywords: [("scope".to_owned(), "my team".to_owned())].into(),
         };
@@ -211,6 +226,24 @@ mod tests {
         std::fs::write(&path, zeros).unwrap();
         write(&path, &updates[..1]);
         assert_eq!(read(&path), [&updates[..2], &updates[..1]].concat());
+    }
+
+    /// A write that fails halfway, and then the cut that is to undo it.
+    #[test]
+    fn what_a_double_fault_left_does_not_hide_what_comes_after_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let records: Vec<_> = updates().iter().map(|u| record(u).unwrap()).collect();
+        let append = |journal: &mut Journal, of: &[u8]| journal.append(std::iter::once(of));
+        let mut journal = Journal::open(&path, |_| {}).unwrap();
+        append(&mut journal, &records[0]).unwrap();
+        // A file that cannot be written cannot be cut either.
+        let writable = std::mem::replace(&mut journal.file, File::open(&path).unwrap());
+        append(&mut journal, &records[1]).unwrap_err();
+        journal.file = writable;
+        journal.file.write_all(&records[1][..20]).unwrap();
+        append(&mut journal, &records[2]).unwrap();
+        assert_eq!(read(&path), [updates()[0].clone(), updates()[2].clone()]);
     }
 
     #[test]

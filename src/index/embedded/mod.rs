@@ -109,19 +109,19 @@ impl Embedded {
 
 impl Shared {
     fn open(engine: String, dir: PathBuf, on_disk: bool) -> Result<Self, IndexError> {
-        let refused = |reason: String| IndexError::Refused {
+        let denied = |reason: String| IndexError::Denied {
             engine: engine.clone(),
             reason,
         };
-        let folder = Arc::new(Folder::open(dir).map_err(|error| refused(error.to_string()))?);
+        let folder = Arc::new(Folder::open(dir).map_err(|error| denied(error.to_string()))?);
         let mut state = State::default();
-        for name in folder.names().map_err(|error| refused(error.to_string()))? {
-            let collection = Collection::load(&folder, &name).map_err(refused)?;
+        for name in folder.names().map_err(|error| denied(error.to_string()))? {
+            let collection = Collection::load(&folder, &name).map_err(denied)?;
             state.collections.insert(name, Arc::new(collection));
         }
         state.aliases = folder
             .aliases()
-            .map_err(|error| refused(format!("aliases.json: {error}")))?;
+            .map_err(|error| denied(format!("aliases.json: {error}")))?;
         // An alias goes with its collection, also when that was moved away by hand.
         let State {
             collections,
@@ -144,8 +144,8 @@ impl Shared {
         }
     }
 
-    fn refused(&self, reason: String) -> IndexError {
-        IndexError::Refused {
+    fn denied(&self, reason: String) -> IndexError {
+        IndexError::Denied {
             engine: self.engine.clone(),
             reason,
         }
@@ -162,6 +162,10 @@ impl Shared {
         match failure {
             Failure::Dropped => self.not_found(name),
             Failure::Engine(reason) => self.unavailable(format!("{name:?}: {reason}")),
+            Failure::Content(reason) => IndexError::Refused {
+                engine: self.engine.clone(),
+                reason: format!("{name:?}: {reason}"),
+            },
         }
     }
 
@@ -204,15 +208,15 @@ impl Shared {
         let expected = collection.spec.dim;
         match dims.find(|dim| *dim != expected) {
             None => Ok(()),
-            Some(dim) => Err(self.refused(format!(
+            Some(dim) => Err(self.denied(format!(
                 "{name:?}: vector dimension {dim} instead of {expected}; {OTHER_MODEL}"
             ))),
         }
     }
 
     fn create(&self, name: &str, spec: &CollectionSpec) -> Result<(), IndexError> {
-        check_name(name).map_err(|reason| self.refused(reason))?;
-        spec.bm25.check().map_err(|reason| self.refused(reason))?;
+        check_name(name).map_err(|reason| self.denied(reason))?;
+        spec.bm25.check().map_err(|reason| self.denied(reason))?;
         let _change = self.change.lock().expect(POISON);
         {
             let state = self.state.read().expect(POISON);
@@ -220,7 +224,7 @@ impl Shared {
                 return Ok(());
             }
             if state.aliases.contains_key(name) {
-                return Err(self.refused(format!(
+                return Err(self.denied(format!(
                     "the collection {name:?} cannot be made: an alias has that name"
                 )));
             }
@@ -278,7 +282,7 @@ impl Shared {
                 return Err(self.not_found(collection));
             }
             if state.collections.contains_key(alias) {
-                return Err(self.refused(format!(
+                return Err(self.denied(format!(
                     "the alias {alias:?} cannot be made: a collection has that name"
                 )));
             }
@@ -330,7 +334,7 @@ impl VectorIndex for Embedded {
         Box::pin(async move {
             let state = self.shared.state.read().expect(POISON);
             if state.aliases.contains_key(collection) {
-                return Err(self.shared.refused(alias_to_load(collection)));
+                return Err(self.shared.denied(alias_to_load(collection)));
             }
             if !state.collections.contains_key(collection) {
                 return Err(self.shared.not_found(collection));

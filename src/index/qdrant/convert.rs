@@ -175,6 +175,7 @@ pub(super) fn batches(points: Vec<Point>, mode: UpsertMode) -> Vec<Batch> {
     for point in points {
         let revision = match mode {
             UpsertMode::NotNewer => Some(point.payload.revision),
+            UpsertMode::Over(revision) => Some(revision),
             UpsertMode::InsertOnly => None,
         };
         by_revision.entry(revision).or_default().push(point);
@@ -288,11 +289,12 @@ pub(super) fn filter(filter: &Filter) -> qdrant::Filter {
             MatchValue::Keywords(RepeatedStrings { strings }),
         ));
     }
-    if let Some(revision) = filter.revision_below {
+    if filter.revision_below.is_some() || filter.revision_above.is_some() {
         must.push(Condition::range(
             "revision",
             Range {
-                lt: Some(revision as f64),
+                lt: filter.revision_below.map(|revision| revision as f64),
+                gt: filter.revision_above.map(|revision| revision as f64),
                 ..Range::default()
             },
         ));
@@ -320,7 +322,16 @@ pub(super) fn filter(filter: &Filter) -> qdrant::Filter {
         ];
         must.push(qdrant::Filter::should(never_or_later).into());
     }
-    qdrant::Filter::must(must)
+    let excepted = filter.except_chunk_ids.as_deref().unwrap_or_default();
+    let must_not = match excepted {
+        [] => Vec::new(),
+        ids => vec![Condition::has_id(ids.iter().copied().map(point_id))],
+    };
+    qdrant::Filter {
+        must,
+        must_not,
+        ..qdrant::Filter::default()
+    }
 }
 
 pub(super) fn points(

@@ -70,7 +70,7 @@ impl Server {
             .await
             .map_err(|error| unreachable_at(&settings.url, &engine, error))?;
         if let Err(reason) = check_version(&health.version) {
-            return Err(IndexError::Refused { engine, reason });
+            return Err(IndexError::Denied { engine, reason });
         }
         let engine = format!("qdrant {} at {}", health.version, settings.url);
         Ok(Self {
@@ -122,7 +122,7 @@ impl Server {
     }
 
     async fn create(&self, name: &str, spec: &CollectionSpec) -> Result<(), IndexError> {
-        spec.bm25.check().map_err(|reason| IndexError::Refused {
+        spec.bm25.check().map_err(|reason| IndexError::Denied {
             engine: self.engine.clone(),
             reason,
         })?;
@@ -208,7 +208,7 @@ impl Server {
 
     async fn switch_bulk_load(&self, name: &str, on: bool) -> Result<(), IndexError> {
         if self.resolve(name).await?.is_some() {
-            return Err(IndexError::Refused {
+            return Err(IndexError::Denied {
                 engine: self.engine.clone(),
                 reason: alias_to_load(name),
             });
@@ -276,7 +276,7 @@ impl Server {
             });
         };
         let Some(spec) = convert::spec(&info) else {
-            return Err(IndexError::Refused {
+            return Err(IndexError::Denied {
                 engine: self.engine.clone(),
                 reason: format!(
                     "the collection {collection:?} was not made by ELF (it lacks ELF's vectors or metadata): \

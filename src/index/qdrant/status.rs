@@ -11,6 +11,7 @@ const INVALID_ARGUMENT: i32 = 3;
 const NOT_FOUND: i32 = 5;
 const ALREADY_EXISTS: i32 = 6;
 const PERMISSION_DENIED: i32 = 7;
+const RESOURCE_EXHAUSTED: i32 = 8;
 const FAILED_PRECONDITION: i32 = 9;
 const OUT_OF_RANGE: i32 = 11;
 const UNIMPLEMENTED: i32 = 12;
@@ -32,7 +33,7 @@ pub(super) fn classify(engine: &str, name: &str, error: QdrantError) -> IndexErr
                 status.message()
             ),
         },
-        QdrantError::InvalidUri(error) => IndexError::Refused {
+        QdrantError::InvalidUri(error) => IndexError::Denied {
             engine: engine.into(),
             reason: format!("storage.qdrant.url is no URL: {error}"),
         },
@@ -53,42 +54,88 @@ pub(super) fn already_exists(error: &QdrantError) -> bool {
 
 fn from_status(engine: &str, name: &str, code: i32, message: &str) -> IndexError {
     let engine = engine.to_owned();
-    if code == NOT_FOUND || (message.contains("Collection `") && message.contains("doesn't exist"))
-    {
-        return IndexError::NotFound {
-            engine,
-            name: name.into(),
-        };
-    }
-    let advice = match code {
-        UNAUTHENTICATED => "set storage.qdrant.api_key to a key that the server knows",
-        PERMISSION_DENIED => {
-            "storage.qdrant.api_key must be a key that may read and write this collection"
-        }
-        UNIMPLEMENTED => {
-            "the server is too old or storage.qdrant.url is not its gRPC port (usually 6334)"
-        }
-        INVALID_ARGUMENT if message.to_lowercase().contains("dimension") => OTHER_MODEL,
-        INVALID_ARGUMENT | FAILED_PRECONDITION | OUT_OF_RANGE | ALREADY_EXISTS => {
-            "the collection or the server's limits do not allow this request"
-        }
-        // The rest may pass: cancelled, deadline, exhausted, aborted, internal,
-        // unavailable, data loss, unknown.
-        _ => {
-            return IndexError::Unavailable {
-                engine,
-                reason: readable(message).into(),
-            };
-        }
-    };
     let subject = if name.is_empty() {
         String::new()
     } else {
         format!("{name:?}: ")
     };
-    IndexError::Refused {
-        engine,
-        reason: format!("{subject}{message}; {advice}"),
+    match class(code, message) {
+        Class::Missing => IndexError::NotFound {
+            engine,
+            name: name.into(),
+        },
+        Class::Passing => IndexError::Unavailable {
+            engine,
+            reason: readable(message).into(),
+        },
+        Class::Denied(advice) => IndexError::Denied {
+            engine,
+            reason: format!("{subject}{message}; {advice}"),
+        },
+        Class::Content => IndexError::Refused {
+            engine,
+            reason: format!("{subject}{message}"),
+        },
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Class {
+    Missing,
+    /// The same request may work later.
+    Passing,
+    /// An operator has to do this first, whatever the request holds.
+    Denied(&'static str),
+    /// This request holds something that the server does not take.
+    Content,
+}
+
+/// The server answers most of what it does not do with `INVALID_ARGUMENT`: a limit of an
+/// operator's as well as a value that is wrong. Only the message tells them apart (qdrant
+/// 1.18.3, `lib/storage/src/content_manager/conversions.rs` for the codes,
+/// `lib/collection/src/operations/verification` for the limits). A strict mode's message
+/// always ends with its `Help: `.
+fn class(code: i32, message: &str) -> Class {
+    let says = |part: &str| message.contains(part);
+    let is_missing = says("Collection `") && says("doesn't exist");
+    match code {
+        _ if code == NOT_FOUND || is_missing => Class::Missing,
+        UNAUTHENTICATED => {
+            Class::Denied("set storage.qdrant.api_key to a key that the server knows")
+        }
+        PERMISSION_DENIED => Class::Denied(
+            "storage.qdrant.api_key must be a key that may read and write this collection",
+        ),
+        UNIMPLEMENTED => Class::Denied(
+            "the server is too old or storage.qdrant.url is not its gRPC port (usually 6334)",
+        ),
+        ALREADY_EXISTS => Class::Denied("choose another storage.qdrant.collection"),
+        // The server, or a proxy before it, takes no message of that size.
+        RESOURCE_EXHAUSTED | OUT_OF_RANGE if says("message") && says("larg") => Class::Content,
+        // More than a whole minute's budget in one request: waiting does not help.
+        RESOURCE_EXHAUSTED if says("rate limit exceeded, ") => Class::Denied(
+            "raise write_rate_limit and read_rate_limit in the collection's strict mode",
+        ),
+        FAILED_PRECONDITION if says("locked") => {
+            Class::Denied("unlock the server: an operator or its recovery mode locked it")
+        }
+        INVALID_ARGUMENT if message.to_lowercase().contains("dimension") => {
+            Class::Denied(OTHER_MODEL)
+        }
+        INVALID_ARGUMENT if says("Help: ") => {
+            Class::Denied("the collection's strict mode does not allow it")
+        }
+        INVALID_ARGUMENT if says("limit of ") && says(" reached!") => {
+            Class::Denied("make room, or raise the limit in the collection's strict mode")
+        }
+        INVALID_ARGUMENT if says("Not existing vector name") || says("Inference") => Class::Denied(
+            "the collection or the server cannot hold ELF's vectors: run `elf rebuild`, or update \
+             the server",
+        ),
+        INVALID_ARGUMENT | OUT_OF_RANGE => Class::Content,
+        // Cancelled, deadline, exhausted, aborted, internal (a full disk among it),
+        // unavailable, data loss, unknown, a precondition of a cluster that changes.
+        _ => Class::Passing,
     }
 }
 
@@ -108,50 +155,152 @@ fn readable(message: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn class(code: i32, message: &str) -> IndexError {
+    fn error(code: i32, message: &str) -> IndexError {
         from_status("qdrant", "notes", code, message)
     }
 
     #[test]
     fn what_may_pass_is_unavailable() {
-        // cancelled, unknown, deadline, exhausted, aborted, internal, unavailable, data loss
-        for code in [1, 2, 4, 8, 10, 13, 14, 15] {
-            assert!(
-                matches!(class(code, "busy"), IndexError::Unavailable { .. }),
-                "code {code}"
-            );
+        for (code, message) in [
+            (1, "Operation cancelled"),
+            (2, "transport error"),
+            (
+                4,
+                "Timeout: Timeout error: Operation 'Update' timed out after 9s",
+            ),
+            (
+                8,
+                "Rate limiting exceeded: Write rate limit exceeded: Operation requires 40 tokens but \
+                 only 3.0 were available. Retry after 12s",
+            ),
+            (9, "Pre-condition failure: The shard is being transferred"),
+            (10, "aborted"),
+            (
+                13,
+                "Service internal error: No space left on device: WAL buffer size exceeds available \
+                 disk space",
+            ),
+            (
+                14,
+                "Shard temporarily unavailable: The update queue is full",
+            ),
+            (15, "Checksum mismatch: expected a, actual b"),
+        ] {
+            assert_eq!(class(code, message), Class::Passing, "{code}: {message}");
         }
     }
 
     #[test]
     fn a_missing_collection_is_not_found_whatever_the_code() {
-        assert!(matches!(
-            class(5, "Not found: Collection `notes` doesn't exist!"),
-            IndexError::NotFound { .. }
-        ));
-        assert!(matches!(
-            class(3, "Collection `notes` doesn't exist!"),
-            IndexError::NotFound { .. }
-        ));
+        let message = "Not found: Collection `notes` doesn't exist!";
+        for code in [3, 5] {
+            assert!(matches!(error(code, message), IndexError::NotFound { .. }));
+        }
+    }
+
+    /// The messages of a qdrant 1.18.3.
+    #[test]
+    fn what_an_operator_set_is_denied_and_says_what_to_do() {
+        for (code, message, advice) in [
+            (
+                16,
+                "Must provide an API key or an Authorization bearer token",
+                "storage.qdrant.api_key",
+            ),
+            (16, "Invalid API key or JWT", "storage.qdrant.api_key"),
+            (7, "ExpiredSignature", "storage.qdrant.api_key"),
+            (
+                7,
+                "Forbidden: Write access to collection notes is required",
+                "read and write",
+            ),
+            (7, "Forbidden: Global access is required", "read and write"),
+            (
+                3,
+                "Wrong input: Vector dimension error: expected dim: 4, got 3",
+                "elf reindex",
+            ),
+            (
+                3,
+                "Wrong input: Not existing vector name error: bm25",
+                "elf rebuild",
+            ),
+            (
+                3,
+                "Inference required for document but service returned no results",
+                "update the server",
+            ),
+            (12, "unknown service qdrant.Points", "6334"),
+            (
+                3,
+                "Bad request: Limit exceeded 512 > 100 for \"upsert limit\". Help: Reduce the \
+                 \"upsert limit\" parameter to or below 100.",
+                "strict mode",
+            ),
+            (
+                3,
+                "Bad request: Disk usage is at 91% of total capacity, exceeding the configured limit \
+                 of 90%. Help: Reduce disk usage (e.g. delete points or drop collections) or raise \
+                 `max_disk_usage_percent` in strict mode.",
+                "strict mode",
+            ),
+            (
+                3,
+                "Bad request: Max points count limit of 1000 reached!",
+                "raise the limit",
+            ),
+            (
+                3,
+                "Bad request: Max vector storage size limit of 12.5MB reached!",
+                "raise the limit",
+            ),
+            (
+                3,
+                "Bad request: Max payload storage size limit of 1MB reached!",
+                "raise the limit",
+            ),
+            (
+                8,
+                "Rate limiting exceeded: Write rate limit exceeded, request larger than rate limiter \
+                 capacity, please try to split your request",
+                "write_rate_limit",
+            ),
+            (9, "Storage locked: maintenance", "unlock"),
+            (
+                6,
+                "Wrong input: Collection `notes` already exists!",
+                "storage.qdrant.collection",
+            ),
+        ] {
+            let error = error(code, message);
+            assert!(matches!(error, IndexError::Denied { .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(
+                text.contains(advice) && text.contains(message) && text.contains("notes"),
+                "{text}"
+            );
+        }
     }
 
     #[test]
-    fn a_refusal_says_what_to_do() {
-        for (code, message, advice) in [
-            (16, "Must provide an API key", "storage.qdrant.api_key"),
-            (7, "Forbidden", "read and write"),
+    fn what_a_request_holds_is_refused() {
+        for (code, message) in [
+            (3, "Wrong input: Unable to parse UUID: x"),
             (
                 3,
-                "Vector dimension error: expected dim: 4, got 3",
-                "elf reindex",
+                "Bad request: Sparse vector 'bm25' has a limit of 100 indices, but 128 were provided!",
             ),
-            (12, "unknown service", "6334"),
+            (
+                11,
+                "Error, decoded message length too large: found 80000000 bytes, the limit is: \
+                 67108864 bytes",
+            ),
+            (
+                8,
+                "grpc: received message larger than max (80000000 vs. 4194304)",
+            ),
         ] {
-            let error = class(code, message).to_string();
-            assert!(
-                error.contains(advice) && error.contains(message) && error.contains("notes"),
-                "{error}"
-            );
+            assert_eq!(class(code, message), Class::Content, "{code}: {message}");
         }
     }
 

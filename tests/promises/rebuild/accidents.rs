@@ -301,7 +301,7 @@ async fn a_refusal_ends_it_and_the_next_one_goes_on() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let index = Hooked::over(&h.tools.index);
-    let refusal = IndexError::Refused {
+    let refusal = IndexError::Denied {
         engine: "the engine".into(),
         reason: "a limit is reached".into(),
     };
@@ -355,6 +355,7 @@ async fn a_backfill_replaces_nothing() {
         index: h.tools.index.clone(),
         version: h.tools.version.name.clone(),
         collection: h.collection().await,
+        writes: Default::default(),
     };
     let mut relabelled = chunk.clone();
     relabelled.labels.scope = "another".into();
@@ -364,4 +365,70 @@ async fn a_backfill_replaces_nothing() {
         .await
         .unwrap();
     h.assert_exact().await;
+}
+
+/// One point that the engine does not accept is left out and said; the rest is there.
+#[tokio::test]
+async fn a_refused_point_is_left_out_and_reported() {
+    let h = Harness::start_with(|toml| toml.replace("batch_notes = 16", "batch_notes = 256")).await;
+    let many = "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+                select 't', 'p', 'a', 's', 'n', $2 || g from generate_series(1, 2000) g where $1::uuid is not null";
+    h.execute(many, uuid::Uuid::nil(), "Note number ").await;
+    h.drain().await;
+    let bad: uuid::Uuid = sqlx::query_scalar("select note_id from memory_notes limit 1")
+        .fetch_one(&h.pool)
+        .await
+        .unwrap();
+    let index = Hooked::over(&h.tools.index);
+    index.refuse(bad);
+    let found = crate::support::harness::Findings::default();
+    let noticing = Options {
+        notice: found.notice(),
+        ..options()
+    };
+    let report = begin(&h, &index, noticing).await.unwrap().unwrap();
+    assert_eq!((report.points, report.refused_points), (1_999, 1));
+    assert!(
+        found.have(&["refused", &bad.to_string()]),
+        "{:?}",
+        found.all()
+    );
+    // A worker is to say what is wrong with it, and a verify finds it too.
+    let due = format!("indexing_outbox where note_id = '{bad}'");
+    assert!(h.count(&due).await > 0);
+    sqlx::query("delete from indexing_outbox")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    let hooked: std::sync::Arc<dyn elf::index::VectorIndex> = index;
+    let options = elf::verify::Options::repairing();
+    let report = elf::verify::run(&h.tools.store, &hooked, &h.tools.alias, &options)
+        .await
+        .unwrap();
+    assert_eq!(
+        (report.missing, report.refused, report.unrepaired()),
+        (1, 1, 1)
+    );
+    h.drain().await;
+    h.assert_exact().await;
+    assert_nothing_is_left(&h).await;
+}
+
+/// An engine that takes nothing at all is not fed every point alone.
+#[tokio::test]
+async fn an_engine_that_refuses_every_point_ends_the_rebuild() {
+    let h = Harness::start().await;
+    for note in with_notes(&h).await {
+        h.insert(&format!("More than {note}.")).await;
+    }
+    h.drain().await;
+    let index = Hooked::over(&h.tools.index);
+    let notes: Vec<uuid::Uuid> = sqlx::query_scalar("select note_id from memory_notes")
+        .fetch_all(&h.pool)
+        .await
+        .unwrap();
+    notes.into_iter().for_each(|note| index.refuse(note));
+    let before = alias(&h).await;
+    begin(&h, &index, options()).await.unwrap().unwrap_err();
+    assert_eq!(alias(&h).await, before);
 }

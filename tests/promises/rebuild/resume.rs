@@ -1,15 +1,17 @@
 //! Rebuilds that die, and the next ones.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use elf::index::Filter;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
     Options, alias, assert_nothing_is_left, begin, building, kill, options, ranges_with_chunks,
-    rebuild, with_notes,
+    rebuild, run, with_notes,
 };
 use crate::support::application::{Application, seed};
 use crate::support::eventually;
@@ -313,4 +315,49 @@ async fn one_whose_lease_was_taken_stops() {
     let error = rebuilding.await.unwrap().unwrap_err();
     assert!(error.to_string().contains("taken over"), "{error}");
     assert_eq!(h.count("index_job where holder = 'another'").await, 1);
+}
+
+/// A rebuild that is stopped in its writes and wakes after its successor has finished: what
+/// it wrote reaches the engine all the same.
+#[tokio::test]
+async fn a_rebuild_that_wakes_after_its_successor_brings_nothing_back() {
+    let h = Harness::start().await;
+    let notes = with_notes(&h).await;
+    let index = Hooked::over(&h.tools.index);
+    let writes = index.delay_upserts();
+    let (site, stop) = (h.rebuilds_with(index.clone()), CancellationToken::new());
+    let paused = tokio::spawn({
+        let stop = stop.clone();
+        async move { rebuild::run(&site, &options(), Arc::default(), stop).await }
+    });
+    writes.reached_by(ranges_with_chunks(&h).await).await;
+    h.bury_job().await;
+    rebuild(&h).await;
+    h.delete(notes[0]).await;
+    h.edit(notes[1], "Little is left.").await;
+    h.drain().await;
+    h.assert_exact().await;
+    stop.cancel();
+    writes.open();
+    paused.await.unwrap().unwrap_err();
+    index.all_landed().await;
+    h.assert_exact().await;
+}
+
+/// Also one that was dropped before it was complete.
+#[tokio::test]
+async fn a_collections_number_is_never_given_out_again() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let index = Hooked::over(&h.tools.index);
+    index.halt(When::Before, Verb::Upsert);
+    let rebuilding = begin(&h, &index, options());
+    eventually(async || building(&h).await.is_some()).await;
+    let unfinished = building(&h).await.unwrap();
+    kill(&h, rebuilding).await;
+    rebuild::drop_leftovers(&h.rebuilds_with(h.tools.index.clone()))
+        .await
+        .unwrap();
+    let next = run(&h.rebuilds_with(h.tools.index.clone()), &options()).await;
+    assert!(next.unwrap().collection > unfinished);
 }

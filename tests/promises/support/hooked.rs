@@ -7,6 +7,7 @@ use elf::index::{
     UpsertMode, VectorIndex,
 };
 use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 /// A verb of [`VectorIndex`].
@@ -40,6 +41,9 @@ pub struct Hooked {
     inner: Arc<dyn VectorIndex>,
     rules: Mutex<Vec<(When, Verb, Rule)>>,
     calls: Mutex<Vec<Verb>>,
+    refused: Mutex<Vec<Uuid>>,
+    late: Mutex<Option<Halt>>,
+    on_the_network: TaskTracker,
 }
 
 #[derive(Clone)]
@@ -79,6 +83,9 @@ impl Hooked {
             inner: inner.clone(),
             rules: Mutex::default(),
             calls: Mutex::default(),
+            refused: Mutex::default(),
+            late: Mutex::default(),
+            on_the_network: TaskTracker::new(),
         })
     }
 
@@ -95,6 +102,38 @@ impl Hooked {
     /// Every such call fails from now on, [`When::After`] it was done if so wanted.
     pub fn fail(&self, when: When, verb: Verb, error: IndexError) {
         self.add(when, verb, Rule::Fail(error));
+    }
+
+    /// Upserts with a point of this note are refused from now on.
+    pub fn refuse(&self, note: Uuid) {
+        self.refused.lock().unwrap().push(note);
+    }
+
+    fn refusal(&self, points: &[Point]) -> Option<IndexError> {
+        let refused = self.refused.lock().unwrap();
+        let point = points
+            .iter()
+            .find(|p| refused.contains(&p.payload.note_id))?;
+        Some(IndexError::Refused {
+            engine: "the engine".into(),
+            reason: format!("it does not like point {}", point.payload.chunk_id),
+        })
+    }
+
+    /// Upserts reach the engine only when it is opened, whoever waits for them by then.
+    pub fn delay_upserts(&self) -> Halt {
+        let halt = Halt {
+            arrived: Arc::new(watch::Sender::new(0)),
+            open: Arc::new(watch::Sender::new(false)),
+        };
+        *self.late.lock().unwrap() = Some(halt.clone());
+        halt
+    }
+
+    /// Waits until upserts that were delayed have reached the engine.
+    pub async fn all_landed(&self) {
+        self.on_the_network.close();
+        self.on_the_network.wait().await;
     }
 
     /// Nothing fails any more.
@@ -184,6 +223,18 @@ impl VectorIndex for Hooked {
         points: Vec<Point>,
         mode: UpsertMode,
     ) -> Answer<'a, ()> {
+        if let Some(refusal) = self.refusal(&points) {
+            return self.on_the_way(Verb::Upsert, Box::pin(async { Err(refusal) }));
+        }
+        if let Some(halt) = self.late.lock().unwrap().clone() {
+            let (inner, collection) = (self.inner.clone(), collection.to_owned());
+            let landing = self.on_the_network.spawn(async move {
+                halt.arrived.send_modify(|arrived| *arrived += 1);
+                halt.open.subscribe().wait_for(|open| *open).await.unwrap();
+                inner.upsert(&collection, points, mode).await
+            });
+            return self.on_the_way(Verb::Upsert, Box::pin(async { landing.await.unwrap() }));
+        }
         let call = self.inner.upsert(collection, points, mode);
         self.on_the_way(Verb::Upsert, call)
     }

@@ -12,6 +12,7 @@ pub mod prometheus;
 pub mod proxy;
 pub mod qdrant;
 pub mod site;
+pub mod standby;
 pub mod stock;
 
 use std::time::Duration;

@@ -149,7 +149,10 @@ async fn a_note_of_ten_megabytes_is_looked_at_in_bounded_time() {
         1
     );
     let nil = Uuid::nil();
-    let look = h.tools.store.note_problems(version, 8, nil, 200, 1.0);
+    let look = h
+        .tools
+        .store
+        .note_problems(version, 8, nil, 200, 1 << 20, 1.0);
     let (last, problems) = tokio::time::timeout(crate::support::DEADLINE, look)
         .await
         .expect("it ends")
@@ -165,8 +168,36 @@ async fn a_note_of_ten_megabytes_is_looked_at_in_bounded_time() {
     let (_, problems) = h
         .tools
         .store
-        .note_problems(version, 8, nil, 200, 1.0)
+        .note_problems(version, 8, nil, 200, 1 << 20, 1.0)
         .await
         .unwrap();
     assert_eq!(problems.len(), 1);
+}
+
+/// Postgres holds the texts of a page in memory.
+#[tokio::test]
+async fn a_page_of_notes_is_bounded_in_bytes() {
+    let h = Harness::start().await;
+    for i in 0..10 {
+        h.insert(&sentences(4, &format!("matter {i}"))).await;
+    }
+    h.drain().await;
+    let (version, mut after, mut pages) = (&h.tools.version.name, uuid::Uuid::nil(), Vec::new());
+    loop {
+        let page = h
+            .tools
+            .store
+            .note_problems(version, 8, after, 200, 300, 1.0);
+        let (looked_at, problems) = page.await.unwrap();
+        assert_eq!(problems, []);
+        let Some((last, count)) = looked_at else {
+            break;
+        };
+        (after, pages) = (last, [pages, vec![count]].concat());
+    }
+    assert_eq!(pages.iter().sum::<u64>(), 10);
+    assert!(
+        pages.len() > 1 && pages.iter().all(|count| (1..=3).contains(count)),
+        "{pages:?}"
+    );
 }

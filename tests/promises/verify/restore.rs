@@ -8,42 +8,7 @@ use super::{repairing, with_notes};
 use crate::support::embedding_server::Behaviour;
 use crate::support::harness::{Findings, Harness, sentences};
 use crate::support::qdrant::Qdrant;
-
-const TABLES: [&str; 6] = [
-    "memory_notes",
-    "memory_note_chunks",
-    "note_chunk_embeddings",
-    "note_embeddings",
-    "note_index_state",
-    "indexing_outbox",
-];
-
-/// A backup of Postgres, in Postgres.
-async fn back_up(h: &Harness) -> i64 {
-    for table in TABLES {
-        let copy = format!("create table backup_{table} as table {table}");
-        sqlx::raw_sql(sqlx::AssertSqlSafe(copy))
-            .execute(&h.pool)
-            .await
-            .unwrap();
-    }
-    sqlx::query_scalar("select last_value from elf_lease_token")
-        .fetch_one(&h.pool)
-        .await
-        .unwrap()
-}
-
-async fn restore(h: &Harness, token: i64) {
-    let mut all = "begin; set local session_replication_role = replica;".to_owned();
-    for table in TABLES {
-        all += &format!("delete from {table}; insert into {table} select * from backup_{table};");
-    }
-    all += &format!("select setval('elf_lease_token', {token}); commit");
-    sqlx::raw_sql(sqlx::AssertSqlSafe(all))
-        .execute(&h.pool)
-        .await
-        .unwrap();
-}
+use crate::support::standby::Moment;
 
 /// The index is ahead of Postgres: texts, labels, notes and tokens that it knows
 /// nothing of any more.
@@ -55,7 +20,7 @@ async fn a_postgres_from_an_older_backup_is_what_the_index_becomes() {
         notes.push(h.insert(&sentences(6, &format!("matter {i}"))).await);
     }
     h.drain().await;
-    let token = back_up(&h).await;
+    let kept = Moment::keep(&h).await;
     for round in 0..20 {
         h.edit(
             notes[0],
@@ -71,7 +36,7 @@ async fn a_postgres_from_an_older_backup_is_what_the_index_becomes() {
     h.insert(&sentences(5, "what came after the backup")).await;
     h.drain().await;
     h.assert_exact().await;
-    restore(&h, token).await;
+    kept.restore(&h).await;
 
     let found = Findings::default();
     let report = h.verify(&found.deep()).await;
@@ -170,12 +135,12 @@ async fn a_backup_with_a_waiting_note_is_what_the_index_becomes() {
     let note = h.insert(&sentences(4, "matter")).await;
     h.drain().await;
     h.edit(note, &sentences(3, "was waiting")).await;
-    let token = back_up(&h).await;
+    let kept = Moment::keep(&h).await;
     for round in 0..8 {
         h.edit(note, &sentences(6, &format!("round {round}"))).await;
         h.drain().await;
     }
-    restore(&h, token).await;
+    kept.restore(&h).await;
     h.verify(&repairing(true)).await;
     h.drain().await;
     h.assert_exact().await;

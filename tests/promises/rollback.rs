@@ -1,0 +1,261 @@
+//! A Postgres that lost its newest transactions.
+
+use std::sync::Arc;
+
+use elf::index::Filter;
+use elf::worker::{Stage, Worker};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::support::eventually;
+use crate::support::harness::{Barrier, Harness, sentences};
+use crate::support::hooked::{Hooked, Verb, When};
+use crate::support::standby::Moment;
+
+async fn last_token(h: &Harness) -> i64 {
+    h.tools.store.last_token().await.unwrap()
+}
+
+/// The highest revision in the index.
+async fn highest_revision(h: &Harness) -> i64 {
+    let points = h.points().await;
+    let revisions = points
+        .iter()
+        .map(|p| p.payload["revision"].as_i64().unwrap());
+    revisions.max().unwrap()
+}
+
+/// Notes of two chunks each, indexed.
+async fn with_notes(h: &Harness, count: usize) -> Vec<Uuid> {
+    let mut notes = Vec::new();
+    for i in 0..count {
+        notes.push(h.insert(&sentences(6, &format!("matter {i}"))).await);
+    }
+    h.drain().await;
+    notes
+}
+
+/// What happens after the moment, and is forgotten: texts that change, shrink and grow,
+/// notes that come and go.
+async fn go_on(h: &Harness, notes: &[Uuid]) {
+    for round in 0..4 {
+        for (i, note) in notes.iter().enumerate() {
+            let text = sentences(1 + (i + round) % 9, &format!("round {round} of {i}"));
+            h.edit(*note, &text).await;
+        }
+        h.drain().await;
+    }
+    for i in 0..7 {
+        h.insert(&sentences(5, &format!("what came after {i}")))
+            .await;
+    }
+    h.drain().await;
+}
+
+async fn edit_all(h: &Harness, notes: &[Uuid]) {
+    for (i, note) in notes.iter().enumerate() {
+        h.edit(*note, &sentences(3, &format!("new after it {i}")))
+            .await;
+    }
+}
+
+/// Nothing is due, and no verify is demanded or under way.
+async fn is_at_rest(h: &Harness) -> bool {
+    h.count("indexing_outbox").await == 0
+        && h.count("index_versions where sweep_demanded or sweep_chunks_upto is not null")
+            .await
+            == 0
+}
+
+#[tokio::test]
+async fn workers_that_run_through_a_failover_ack_nothing_under_an_old_token() {
+    let h = Harness::start().await;
+    let notes = with_notes(&h, 40).await;
+    let kept = Moment::keep(&h).await;
+    let working = [h.work(), h.work()];
+    go_on(&h, &notes).await;
+    h.delete(notes[39]).await;
+    eventually(async || is_at_rest(&h).await).await;
+    let highest = highest_revision(&h).await;
+
+    kept.restore(&h).await;
+    assert!(last_token(&h).await < highest);
+    edit_all(&h, &notes).await;
+    eventually(async || last_token(&h).await > highest && is_at_rest(&h).await).await;
+    for worker in working {
+        worker.stop().await;
+    }
+    h.assert_exact().await;
+    let old = format!("note_index_state where revision <= {highest} and chunk_count > 0");
+    assert_eq!(
+        h.count(&old).await,
+        0,
+        "notes were acked under an old token"
+    );
+}
+
+#[tokio::test]
+async fn a_worker_that_starts_after_a_failover_repairs_what_postgres_forgot() {
+    let h = Harness::start().await;
+    let notes = with_notes(&h, 40).await;
+    let kept = Moment::keep(&h).await;
+    go_on(&h, &notes).await;
+    h.delete(notes[0]).await;
+    h.drain().await;
+    kept.restore(&h).await;
+    // Nothing is due: what was lost shows in the index alone.
+    h.drain().await;
+    h.assert_exact().await;
+    edit_all(&h, &notes).await;
+    h.drain().await;
+    h.assert_exact().await;
+}
+
+/// The one claim that was forgotten had the token that the next one gets.
+#[tokio::test]
+async fn a_token_that_is_given_out_twice_leaves_no_points_behind() {
+    let h = Harness::start().await;
+    let note = h.insert(&sentences(3, "matter")).await;
+    h.drain().await;
+    let kept = Moment::keep(&h).await;
+    h.edit(note, &sentences(12, "much more")).await;
+    h.drain().await;
+    kept.restore(&h).await;
+    h.edit(note, "Little is left.").await;
+    h.drain().await;
+    h.assert_exact().await;
+}
+
+#[tokio::test]
+async fn thousands_of_notes_in_batches_of_256_come_through_a_failover() {
+    let h = Harness::start_with(|toml| toml.replace("batch_notes = 16", "batch_notes = 256")).await;
+    let many = "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+                select 't', 'p', 'a', 's', 'n', $2 || g from generate_series(1, 3000) g where $1::uuid is not null";
+    h.execute(many, Uuid::nil(), "Note number ").await;
+    h.drain().await;
+    let kept = Moment::keep(&h).await;
+    let change = "update memory_notes set text = text || $2 where $1::uuid is not null";
+    for round in 0..3 {
+        h.execute(change, Uuid::nil(), &format!(" in round {round}"))
+            .await;
+        h.drain().await;
+    }
+    let highest = highest_revision(&h).await;
+    let working = h.work();
+    kept.restore(&h).await;
+    let some = "update memory_notes set text = $2 || note_id where $1::uuid < note_id and ascii(right(note_id::text, 1)) % 3 = 0";
+    h.execute(some, Uuid::nil(), "Edited after it: ").await;
+    eventually(async || last_token(&h).await > highest && is_at_rest(&h).await).await;
+    working.stop().await;
+    h.assert_exact().await;
+}
+
+/// A lease that was lost looks alike: points of the batch's notes are newer than its token.
+#[tokio::test]
+async fn a_lost_lease_is_no_failover() {
+    let h = Harness::start().await;
+    let note = h.insert(&sentences(6, "matter")).await;
+    let barrier = Barrier::at(Stage::Pruned);
+    let slow = Worker::new(h.tools.clone(), &h.config.worker, &h.config.outbox)
+        .with_breakpoint(barrier.breakpoint());
+    let slow = tokio::spawn(async move { slow.drain(CancellationToken::new()).await });
+    barrier.reached().await;
+    h.expire_leases().await;
+    h.edit(note, &sentences(4, "another matter")).await;
+    h.drain().await;
+    let last = last_token(&h).await;
+    barrier.open();
+    slow.await.unwrap().unwrap();
+    h.settle().await;
+    h.assert_exact().await;
+    assert!(last_token(&h).await <= last + 2, "tokens were raised");
+    assert_eq!(h.count("index_versions where sweep_demanded").await, 0);
+}
+
+/// What the check of a batch costs: one count.
+#[tokio::test]
+async fn a_healthy_batch_asks_the_index_once_more() {
+    let mut h = Harness::start().await;
+    let index = Hooked::over(&h.tools.index);
+    h.tools.index = index.clone();
+    with_notes(&h, 10).await;
+    // One look at the start, behind the first connection, and one for the batch.
+    let before = index.calls(Verb::Count);
+    h.insert("One more.").await;
+    h.drain().await;
+    assert!(index.calls(Verb::Count) <= before + 2);
+    assert_eq!(index.calls(Verb::Scroll), 0);
+}
+
+/// A verify that fails halfway leaves no gap where a point is newer than Postgres knows.
+#[tokio::test]
+async fn a_repair_writes_before_it_removes() {
+    let mut h = Harness::start().await;
+    let notes = with_notes(&h, 6).await;
+    let kept = Moment::keep(&h).await;
+    go_on(&h, &notes).await;
+    kept.restore(&h).await;
+    let index = Hooked::over(&h.tools.index);
+    let away = elf::index::IndexError::Unavailable {
+        engine: "the engine".into(),
+        reason: "it was killed".into(),
+    };
+    index.fail(When::After, Verb::Delete, away);
+    let inner = std::mem::replace(&mut h.tools.index, index);
+    let tools = &h.tools;
+    let options = elf::verify::Options::repairing();
+    elf::verify::run(&tools.store, &tools.index, &tools.alias, &options)
+        .await
+        .unwrap_err();
+    h.tools.index = inner;
+    let chunks: Vec<Uuid> = sqlx::query_scalar("select chunk_id from memory_note_chunks")
+        .fetch_all(&h.pool)
+        .await
+        .unwrap();
+    let there = Filter {
+        chunk_ids: Some(chunks.clone()),
+        ..Filter::default()
+    };
+    let found = h.tools.index.count(&h.tools.alias, &there).await.unwrap();
+    assert_eq!(found, chunks.len() as u64);
+}
+
+/// A verify that is demanded is one worker's, and goes on where that one died.
+#[tokio::test]
+async fn a_verify_goes_on_where_its_worker_died() {
+    let h = Harness::start().await;
+    with_notes(&h, 40).await;
+    let (store, version) = (&h.tools.store, &h.tools.version.name);
+    let lease = std::time::Duration::from_secs(60);
+    assert_eq!(store.begin_sweep(version, None, lease).await.unwrap(), None);
+    store.demand_sweep(version).await.unwrap();
+    let mut swept = store
+        .begin_sweep(version, None, lease)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(swept, elf::store::Swept::default());
+    assert_eq!(store.begin_sweep(version, None, lease).await.unwrap(), None);
+    let ids: Vec<Uuid> = sqlx::query_scalar("select chunk_id from memory_note_chunks order by 1")
+        .fetch_all(&h.pool)
+        .await
+        .unwrap();
+    swept.chunks_upto = ids[ids.len() / 2];
+    store.keep_sweep(version, swept, lease).await.unwrap();
+    sqlx::query("update index_versions set sweep_until = now() - interval '1 second'")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+
+    let taken = store.begin_sweep(version, None, lease).await.unwrap();
+    assert_eq!(taken, Some(swept));
+    let options = elf::verify::Options {
+        from: Arc::new(std::sync::Mutex::new(swept)),
+        ..elf::verify::Options::repairing()
+    };
+    let report = h.verify(&options).await;
+    assert_eq!(report.chunks, (ids.len() - ids.len() / 2 - 1) as u64);
+    assert_eq!(report.notes, 40);
+    store.end_sweep(version).await.unwrap();
+    assert_eq!(store.begin_sweep(version, None, lease).await.unwrap(), None);
+}

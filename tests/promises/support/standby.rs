@@ -1,0 +1,50 @@
+//! A Postgres that is set back to what it was a while ago, as a failover to a standby that
+//! lagged or a restore sets it back.
+
+use super::harness::Harness;
+
+const TABLES: [&str; 6] = [
+    "memory_notes",
+    "memory_note_chunks",
+    "note_chunk_embeddings",
+    "note_embeddings",
+    "note_index_state",
+    "indexing_outbox",
+];
+
+/// What Postgres held at one moment, kept in Postgres.
+pub struct Moment {
+    token: i64,
+}
+
+impl Moment {
+    /// Now.
+    pub async fn keep(h: &Harness) -> Self {
+        for table in TABLES {
+            let copy = format!("create table kept_{table} as table {table}");
+            execute(h, copy).await;
+        }
+        let token = sqlx::query_scalar("select last_value from elf_lease_token")
+            .fetch_one(&h.pool)
+            .await
+            .unwrap();
+        Self { token }
+    }
+
+    /// Rows and tokens are again what they were.
+    pub async fn restore(&self, h: &Harness) {
+        let mut all = "begin; set local session_replication_role = replica;".to_owned();
+        for table in TABLES {
+            all += &format!("delete from {table}; insert into {table} select * from kept_{table};");
+        }
+        all += &format!("select setval('elf_lease_token', {}); commit", self.token);
+        execute(h, all).await;
+    }
+}
+
+async fn execute(h: &Harness, statements: String) {
+    sqlx::raw_sql(sqlx::AssertSqlSafe(statements))
+        .execute(&h.pool)
+        .await
+        .unwrap();
+}
