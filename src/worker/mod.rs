@@ -23,8 +23,9 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use metrics::{counter, histogram};
 use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::task::AbortOnDropHandle;
 
 pub use gate::{Gate, Outage};
 pub use plan::{Piece, pieces};
@@ -193,18 +194,18 @@ impl Worker {
         });
         let sweeping = in_the_background(sweep::run(self.shared.clone()));
         let verifying = in_the_background(verify::run(self.shared.clone()));
-        let batches = TaskTracker::new();
-        self.claim_until(&batches, &stop, None).await.ok();
+        let mut batches = JoinSet::new();
+        self.claim_until(&mut batches, &stop, None).await.ok();
         drop((listening, sweeping, verifying));
         self.finish(batches).await;
     }
 
     /// Works until nothing is due that nobody else holds, then returns.
     pub async fn drain(&self, stop: CancellationToken) -> Result<(), WorkerError> {
-        let batches = TaskTracker::new();
+        let mut batches = JoinSet::new();
         sweep::once(&self.shared).await;
         let outcome = loop {
-            let outcome = self.claim_until(&batches, &stop, Some(Drain)).await;
+            let outcome = self.claim_until(&mut batches, &stop, Some(Drain)).await;
             // What that puts into the outbox is this drain's, too.
             if outcome.is_err() || !verify::once_if_demanded(&self.shared).await {
                 break outcome;
@@ -218,7 +219,7 @@ impl Worker {
     /// with an error when an outage keeps it from that.
     async fn claim_until(
         &self,
-        batches: &TaskTracker,
+        batches: &mut JoinSet<()>,
         stop: &CancellationToken,
         drain: Option<Drain>,
     ) -> Result<(), WorkerError> {
@@ -264,6 +265,8 @@ impl Worker {
                     if let Some(walk) = &mut walk {
                         walk.took(claim.upto);
                     }
+                    // Those that have ended, so that they do not pile up.
+                    while batches.try_join_next().is_some() {}
                     let shared = shared.clone();
                     batches.spawn(async move {
                         batch::run(&shared, claim).await;
@@ -303,10 +306,10 @@ impl Worker {
 
     /// Waits for the batches in flight, and gives back the leases of those that
     /// do not end in time.
-    async fn finish(&self, batches: TaskTracker) {
-        batches.close();
+    async fn finish(&self, mut batches: JoinSet<()>) {
         let grace = Duration::from_secs(self.shared.settings.grace_secs.into());
-        if tokio::time::timeout(grace, batches.wait()).await.is_err() {
+        let all = async { while batches.join_next().await.is_some() {} };
+        if tokio::time::timeout(grace, all).await.is_err() {
             tracing::warn!(
                 ?grace,
                 "work in flight did not end in time; its leases are given back"

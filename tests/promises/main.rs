@@ -3,7 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod access;
 mod admin;
+mod blame;
 mod cli;
 mod crash;
 mod dashboards;
@@ -17,6 +19,7 @@ mod reindex;
 mod rollback;
 mod runbook;
 mod schema;
+mod slices;
 mod support;
 mod telemetry;
 mod verify;

@@ -1,0 +1,161 @@
+//! Who finds a note: deletions and access labels wait for no provider and no new text.
+
+use std::collections::BTreeMap;
+
+use crate::support::embedding_server::Behaviour;
+use crate::support::eventually;
+use crate::support::harness::{Harness, sentences};
+use elf::index::Filter;
+use uuid::Uuid;
+
+/// How many points a search of `tenant` may find of `note`.
+async fn visible_to(h: &Harness, tenant: &str, note: Uuid) -> u64 {
+    let filter = Filter {
+        note_ids: Some(vec![note]),
+        keywords: BTreeMap::from([("tenant_id".to_owned(), tenant.to_owned())]),
+        ..Filter::default()
+    };
+    h.tools.index.count(&h.tools.alias, &filter).await.unwrap()
+}
+
+async fn search(h: &Harness, tenant: &str) -> Vec<Uuid> {
+    let searcher = elf::cli::parts::searcher(&h.tools, &h.config);
+    let filter = Filter {
+        keywords: BTreeMap::from([("tenant_id".to_owned(), tenant.to_owned())]),
+        ..Filter::default()
+    };
+    let items = searcher.search("the tides", filter, 10).await.unwrap();
+    items.into_iter().map(|item| item.note_id).collect()
+}
+
+#[tokio::test]
+async fn labels_follow_at_once_though_the_new_text_fails_and_dies() {
+    let h = Harness::start().await;
+    let note = h.insert(&sentences(20, "the tides")).await;
+    h.insert("another note of the same tenant").await;
+    h.drain().await;
+    let chunks = visible_to(&h, "t", note).await;
+    assert!(chunks > 3);
+
+    h.provider.poison("arsenic", Behaviour::Status(400));
+    h.execute(
+        "update memory_notes set tenant_id = 'u', text = $2 where note_id = $1",
+        note,
+        "a spoon of arsenic",
+    )
+    .await;
+    h.drain().await;
+    assert_eq!(visible_to(&h, "t", note).await, 0);
+    assert_eq!(visible_to(&h, "u", note).await, chunks, "no gap");
+    assert!(!search(&h, "t").await.contains(&note));
+
+    h.settle().await;
+    assert_eq!(h.count("indexing_outbox where status = 'DEAD'").await, 1);
+    assert_eq!(visible_to(&h, "t", note).await, 0);
+    h.execute(
+        "update memory_notes set tenant_id = $2 where note_id = $1",
+        note,
+        "v",
+    )
+    .await;
+    h.settle().await;
+    assert_eq!(
+        visible_to(&h, "u", note).await,
+        0,
+        "dead, and followed all the same"
+    );
+    assert_eq!(visible_to(&h, "v", note).await, chunks);
+
+    h.provider.heal();
+    h.tools.store.retry_dead(None).await.unwrap();
+    h.settle().await;
+    h.assert_converged().await;
+}
+
+#[tokio::test]
+async fn while_the_provider_refuses_what_needs_no_new_vector_goes_on() {
+    let h = Harness::start_with(|toml| toml.replace("batch_notes = 16", "batch_notes = 256")).await;
+    let [deleted, archived, expired, moved, moved_and_edited, doubled] = {
+        let mut notes = [Uuid::nil(); 6];
+        for (i, note) in notes.iter_mut().enumerate() {
+            *note = h.insert(&sentences(5, &format!("matter {i}"))).await;
+        }
+        notes
+    };
+    h.drain().await;
+    h.provider.always(Behaviour::Status(401));
+    let waiting = 3_000;
+    sqlx::query(
+        "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+         select 't', 'p', 'a', 's', 'n', 'Waiting note number ' || i from generate_series(1, $1) i",
+    )
+    .bind(waiting)
+    .execute(&h.pool)
+    .await
+    .unwrap();
+    let working = h.work();
+    // The key is refused by now, and stays so.
+    eventually(async || h.tools.provider.state().error().is_some()).await;
+
+    h.delete(deleted).await;
+    let update = |statement| h.execute(statement, archived, "");
+    update("update memory_notes set status = 'archived' || $2 where note_id = $1").await;
+    h.execute(
+        "update memory_notes set expires_at = now(), type = type || $2 where note_id = $1",
+        expired,
+        "",
+    )
+    .await;
+    h.execute(
+        "update memory_notes set tenant_id = $2 where note_id = $1",
+        moved,
+        "u",
+    )
+    .await;
+    h.execute(
+        "update memory_notes set tenant_id = 'u', text = $2 where note_id = $1",
+        moved_and_edited,
+        "a text that nobody has embedded",
+    )
+    .await;
+    // The text of the archived note: its vectors stay.
+    let known = sentences(5, "matter 1");
+    h.edit(doubled, &known).await;
+
+    for note in [deleted, archived, expired] {
+        eventually(async || h.points_of(note).await == 0).await;
+    }
+    for note in [moved, moved_and_edited] {
+        eventually(async || visible_to(&h, "t", note).await == 0).await;
+        assert!(visible_to(&h, "u", note).await > 0, "no gap");
+    }
+    eventually(async || {
+        h.count(&format!("indexing_outbox where note_id = '{doubled}'"))
+            .await
+            == 0
+    })
+    .await;
+    assert_eq!(h.count("indexing_outbox where attempts > 0").await, 0);
+    working.stop().await;
+    assert_eq!(
+        h.count("indexing_outbox").await,
+        i64::from(waiting) + 1,
+        "only new texts wait"
+    );
+}
+
+#[tokio::test]
+async fn a_point_under_old_labels_is_not_shown() {
+    let h = Harness::start().await;
+    let note = h.insert(&sentences(3, "the tides")).await;
+    h.drain().await;
+    assert!(search(&h, "t").await.contains(&note));
+    // As between the commit of a move and its claim: the point is still the old tenant's.
+    let mut connection = h.pool.acquire().await.unwrap();
+    sqlx::raw_sql("set session_replication_role = replica; update memory_notes set tenant_id = 'u'; reset session_replication_role")
+        .execute(&mut *connection)
+        .await
+        .unwrap();
+    assert!(visible_to(&h, "t", note).await > 0);
+    assert!(search(&h, "t").await.is_empty());
+}

@@ -1,0 +1,207 @@
+//! What a note is blamed for, and what not, at the batch size that people run.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::support::harness::{Harness, sentences};
+use crate::support::hooked::{Hooked, Verb, When};
+use elf::index::IndexError;
+use elf::worker::Worker;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// The default batch, and retries that a test need not wait for.
+async fn with_default_batches() -> Harness {
+    Harness::start_with(|toml| toml.replace("batch_notes = 16", "batch_notes = 256")).await
+}
+
+/// `count` notes in one statement, each of one chunk and no two alike.
+async fn insert_many(h: &Harness, count: i32) {
+    sqlx::query(
+        "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+         select 't', 'p', 'a', 's', 'n', 'Wholesome note number ' || i
+           from generate_series(1, $1) i",
+    )
+    .bind(count)
+    .execute(&h.pool)
+    .await
+    .unwrap();
+}
+
+/// Postgres takes no chunk with the word `secret`.
+async fn reject_secrets(h: &Harness) {
+    sqlx::raw_sql(
+        "create function no_secrets() returns trigger language plpgsql as $$
+         begin
+             if new.text like '%secret%' then raise exception 'no secrets'; end if;
+             return new;
+         end $$;
+         create trigger no_secrets before insert on memory_note_chunks
+             for each row execute function no_secrets();",
+    )
+    .execute(&h.pool)
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn one_note_that_postgres_rejects_among_2000_dies_alone_and_costs_no_embedding() {
+    let h = with_default_batches().await;
+    reject_secrets(&h).await;
+    insert_many(&h, 1_000).await;
+    let secret = h.insert("a secret").await;
+    insert_many(&h, 999).await;
+    let report = h.settle().await;
+    assert_eq!(report.dead, 1);
+    let letters = h.tools.store.dead_letters(10).await.unwrap();
+    assert_eq!((letters[0].note_id, letters[0].attempts), (secret, 3));
+    assert_eq!(h.points().await.len(), 1_999);
+    let mut texts = h.provider.texts_seen();
+    let sent = texts.len();
+    texts.sort();
+    texts.dedup();
+    assert_eq!(sent, texts.len(), "a text was paid for twice");
+}
+
+#[tokio::test]
+async fn one_note_that_the_index_refuses_among_2000_dies_alone_and_costs_no_embedding() {
+    let mut h = with_default_batches().await;
+    let hooked = Hooked::over(&h.tools.index);
+    h.tools.index = hooked.clone();
+    insert_many(&h, 1_000).await;
+    let odd = h.insert("an odd one").await;
+    insert_many(&h, 999).await;
+    hooked.refuse(odd);
+    let report = h.settle().await;
+    assert_eq!(report.dead, 1);
+    let letters = h.tools.store.dead_letters(10).await.unwrap();
+    assert_eq!(letters[0].note_id, odd);
+    assert_eq!(letters[0].reason, "index");
+    assert_eq!(h.points().await.len(), 1_999);
+    assert!(h.provider.texts_seen().len() <= 1_000 + 2 + 999);
+}
+
+/// A key that may only read, a full disk, a quota: the index answers every write so.
+#[tokio::test]
+async fn an_index_that_takes_no_write_blames_no_note() {
+    let refusal = || IndexError::Refused {
+        engine: "the engine".into(),
+        reason: "not with this request".into(),
+    };
+    let denied = || IndexError::Denied {
+        engine: "the engine".into(),
+        reason: "this key may only read".into(),
+    };
+    for error in [refusal(), denied()] {
+        let mut h = with_default_batches().await;
+        h.insert("indexed before").await;
+        h.drain().await;
+        let hooked = Hooked::over(&h.tools.index);
+        h.tools.index = hooked.clone();
+        hooked.fail(When::Before, Verb::Upsert, error.clone());
+        insert_many(&h, 300).await;
+        let worker = h.worker();
+        let outcome = worker.drain(CancellationToken::new());
+        // A drain would wait its whole grace period for the index.
+        let outcome = tokio::time::timeout(std::time::Duration::from_secs(2), outcome).await;
+        assert!(
+            outcome.is_err() || outcome.unwrap().is_err(),
+            "{error}: it drained nothing"
+        );
+        drop(worker);
+        h.expire_leases().await;
+        assert_eq!(
+            h.count("indexing_outbox where attempts > 0 or status <> 'PENDING'")
+                .await,
+            0,
+            "{error}"
+        );
+        hooked.heal();
+        h.drain().await;
+        h.assert_converged().await;
+    }
+}
+
+/// The process that works on the note is gone each time, and all it had claimed with it.
+#[tokio::test]
+async fn a_note_that_ends_every_worker_dies_alone() {
+    let h = with_default_batches().await;
+    insert_many(&h, 300).await;
+    let deadly = h.insert(&sentences(3, "the end of the worker")).await;
+    insert_many(&h, 300).await;
+    let deaths = Arc::new(AtomicUsize::new(0));
+    let letters = loop {
+        let died = Arc::new(Notify::new());
+        let (pool, deaths, notify) = (h.pool.clone(), deaths.clone(), died.clone());
+        let breakpoint: elf::worker::Breakpoint = Arc::new(move |stage| {
+            let (pool, deaths, died) = (pool.clone(), deaths.clone(), notify.clone());
+            Box::pin(async move {
+                if stage == elf::worker::Stage::Chunked && is_leased(&pool, deadly).await {
+                    deaths.fetch_add(1, Ordering::Relaxed);
+                    died.notify_one();
+                    std::future::pending::<()>().await;
+                }
+            })
+        });
+        let settings = elf::config::Worker {
+            concurrency: 1,
+            ..h.config.worker.clone()
+        };
+        let worker = Worker::new(h.tools.clone(), &settings, &h.config.outbox);
+        let worker = worker.with_breakpoint(breakpoint);
+        let drained = async { worker.drain(CancellationToken::new()).await.unwrap() };
+        tokio::select! {
+            () = drained => break h.tools.store.dead_letters(10).await.unwrap(),
+            () = died.notified() => {}
+        }
+        drop(worker);
+        h.expire_leases().await;
+    };
+    assert_eq!(
+        deaths.load(Ordering::Relaxed),
+        5,
+        "two together, three alone"
+    );
+    assert_eq!(letters.len(), 1);
+    assert_eq!(
+        (letters[0].note_id, &*letters[0].reason),
+        (deadly, "process")
+    );
+    assert_eq!(h.points().await.len(), 600);
+
+    // Edited, it has new chances, and takes no other note with it.
+    h.edit(deadly, "Harmless now.").await;
+    h.drain().await;
+    h.assert_converged().await;
+}
+
+async fn is_leased(pool: &sqlx::PgPool, note: Uuid) -> bool {
+    sqlx::query_scalar(
+        "select exists (select from note_index_state
+                         where note_id = $1 and lease_until > now() and holder is not null)",
+    )
+    .bind(note)
+    .fetch_one(pool)
+    .await
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_note_longer_than_allowed_dies_without_being_read() {
+    let h = Harness::start_with(|toml| toml.replace("[worker]", "[worker]\nmax_note_bytes = 1000"))
+        .await;
+    let long = h.insert(&"long ".repeat(201)).await;
+    h.insert(&"short ".repeat(100)).await;
+    let report = h.drain().await;
+    assert_eq!((report.notes, report.dead), (1, 1));
+    let letters = h.tools.store.dead_letters(10).await.unwrap();
+    assert_eq!((letters[0].note_id, letters[0].attempts), (long, 1));
+    let reason = letters[0].last_error.clone().unwrap();
+    for word in ["1005 bytes", "worker.max_note_bytes", "1000"] {
+        assert!(reason.contains(word), "{reason} lacks {word}");
+    }
+    h.edit(long, "short enough").await;
+    h.drain().await;
+    h.assert_converged().await;
+}

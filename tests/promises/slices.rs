@@ -1,0 +1,66 @@
+//! A batch is committed as its vectors arrive.
+
+use crate::support::embedding_server::Behaviour;
+use crate::support::eventually;
+use crate::support::harness::Harness;
+use tokio_util::sync::CancellationToken;
+
+#[tokio::test]
+async fn a_batch_that_is_killed_has_paid_for_little_that_is_not_committed() {
+    let h = Harness::start_with(|toml| {
+        toml.replace("batch_notes = 16", "batch_notes = 256")
+            .replace(
+                "timeout_ms = 2000",
+                "timeout_ms = 60000\nmax_batch_inputs = 8",
+            )
+    })
+    .await;
+    h.provider.poison("glacier", Behaviour::Never);
+    for i in 0..100 {
+        h.insert(&format!("quick note {i}")).await;
+    }
+    h.insert("as slow as a glacier").await;
+    let worker = h.worker();
+    let drain = tokio::spawn(async move { worker.drain(CancellationToken::new()).await });
+    // Up to seven texts share the request that does not end.
+    eventually(async || h.count("indexing_outbox").await <= 8).await;
+    drain.abort();
+    h.provider.heal();
+    h.expire_leases().await;
+    h.drain().await;
+    h.assert_converged().await;
+    let mut texts = h.provider.texts_seen();
+    let sent = texts.len();
+    texts.sort();
+    texts.dedup();
+    assert!(
+        sent - texts.len() <= 8,
+        "{} texts were paid for twice",
+        sent - texts.len()
+    );
+}
+
+/// Two batches meet the same text; the first has its vector and waits for another one.
+#[tokio::test]
+async fn a_text_is_paid_for_once_though_requests_of_a_batch_end_at_different_times() {
+    let h = Harness::start_with(|toml| {
+        toml.replace("batch_notes = 16", "batch_notes = 2").replace(
+            "timeout_ms = 2000",
+            "timeout_ms = 60000\nmax_batch_inputs = 1",
+        )
+    })
+    .await;
+    h.provider.poison("glacier", Behaviour::Never);
+    h.insert("the same words").await;
+    h.insert("as slow as a glacier").await;
+    let working = h.work();
+    eventually(async || h.provider.texts_seen().len() == 2).await;
+    for _ in 0..5 {
+        h.insert("the same words").await;
+    }
+    eventually(async || h.count("indexing_outbox").await == 1).await;
+    let same = |texts: Vec<String>| texts.iter().filter(|t| t.contains("same")).count();
+    assert_eq!(same(h.provider.texts_seen()), 1);
+    h.provider.heal();
+    drop(working);
+}
