@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use elf::index::Filter;
+use elf::index::{Filter, IndexError};
 use elf::worker::{Stage, Worker};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -172,6 +172,31 @@ async fn a_lost_lease_is_no_failover() {
     assert_eq!(h.count("index_versions where sweep_demanded").await, 0);
 }
 
+/// A batch that is split goes again under its token, and reads the rows again.
+#[tokio::test]
+async fn a_retry_under_the_same_token_leaves_no_points_behind() {
+    let mut h = Harness::start().await;
+    let note = h.insert(&sentences(9, "matter")).await;
+    h.insert("Another note.").await;
+    let index = Hooked::over(&h.tools.index);
+    h.tools.index = index.clone();
+    let pruned = index.halt(When::Before, Verb::Delete);
+    let refusal = IndexError::Refused {
+        engine: "the engine".into(),
+        reason: "it does not like that".into(),
+    };
+    index.fail(When::Before, Verb::Delete, refusal);
+    let worker = h.worker();
+    let working = tokio::spawn(async move { worker.drain(CancellationToken::new()).await });
+    pruned.reached_by(1).await;
+    index.heal();
+    h.edit(note, "Little is left.").await;
+    pruned.open();
+    working.await.unwrap().unwrap();
+    h.settle().await;
+    h.assert_exact().await;
+}
+
 /// What the check of a batch costs: one count.
 #[tokio::test]
 async fn a_healthy_batch_asks_the_index_once_more() {
@@ -196,7 +221,7 @@ async fn a_repair_writes_before_it_removes() {
     go_on(&h, &notes).await;
     kept.restore(&h).await;
     let index = Hooked::over(&h.tools.index);
-    let away = elf::index::IndexError::Unavailable {
+    let away = IndexError::Unavailable {
         engine: "the engine".into(),
         reason: "it was killed".into(),
     };
