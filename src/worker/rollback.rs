@@ -45,6 +45,8 @@ pub async fn look_behind_new_connections(shared: &Shared) -> Result<(), SetupErr
     let connections = shared.tools.store.connections();
     if shared.watch.connections.load(Ordering::Relaxed) != connections {
         look(&shared.tools).await?;
+        // It may have demanded a verify.
+        shared.verify.notify_one();
         shared
             .watch
             .connections

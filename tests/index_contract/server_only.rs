@@ -3,8 +3,8 @@
 use elf::config::Secret;
 use elf::index::{Filter, IndexError, UpsertMode, connect};
 use qdrant_client::qdrant::{
-    CollectionInfo, OptimizersConfigDiffBuilder, PointStruct, UpdateCollectionBuilder,
-    UpsertPointsBuilder, Vector,
+    CollectionInfo, OptimizersConfigDiffBuilder, PointStruct, StrictModeConfigBuilder,
+    UpdateCollectionBuilder, UpsertPointsBuilder, Vector,
 };
 
 use crate::qdrant_server::{self, Server};
@@ -255,5 +255,84 @@ fn graphs_are_built_when_the_bulk_load_is_over() {
         assert_eq!(info.config.unwrap().metadata, as_made);
         assert_eq!((green.spec, green.points), (Some(spec()), POINTS));
         index.drop_collection(&name).await.unwrap();
+    });
+}
+
+#[test]
+fn a_key_that_may_only_read_is_denied_every_write() {
+    let keys = [
+        ("QDRANT__SERVICE__API_KEY", "writes"),
+        ("QDRANT__SERVICE__READ_ONLY_API_KEY", "reads"),
+    ];
+    let Some(server) = Server::own(&keys) else {
+        return;
+    };
+    let with_key = |key| elf::config::Qdrant {
+        api_key: Some(Secret::new(key)),
+        ..settings(&server.url)
+    };
+    block_on(async {
+        let writer = connect(&with_key("writes")).await.unwrap();
+        writer.create_collection("notes", &spec()).await.unwrap();
+        let reader = connect(&with_key("reads")).await.unwrap();
+        assert!(reader.collection("notes").await.unwrap().is_some());
+        let points = vec![point(1, direction(1), "")];
+        let failures = [
+            reader
+                .upsert("notes", points, UpsertMode::NotNewer)
+                .await
+                .unwrap_err(),
+            reader
+                .delete("notes", &Filter::default())
+                .await
+                .unwrap_err(),
+            reader.point_alias("alias", "notes").await.unwrap_err(),
+        ];
+        for failure in failures {
+            assert!(matches!(failure, IndexError::Denied { .. }), "{failure:?}");
+            assert!(failure.to_string().contains("storage.qdrant.api_key"));
+        }
+    });
+}
+
+#[test]
+fn what_strict_mode_does_not_allow_is_denied() {
+    let Some(url) = qdrant_server::url() else {
+        return;
+    };
+    let limits = [
+        StrictModeConfigBuilder::default().upsert_max_batchsize(2),
+        StrictModeConfigBuilder::default().max_points_count(1),
+        StrictModeConfigBuilder::default().max_collection_vector_size_bytes(1),
+        StrictModeConfigBuilder::default().max_collection_payload_size_bytes(1),
+        StrictModeConfigBuilder::default().write_rate_limit(2),
+    ];
+    block_on(async {
+        let client = qdrant_client::Qdrant::from_url(url).build().unwrap();
+        let index = connect(&settings(url)).await.unwrap();
+        for limit in limits {
+            let name = format!("elf_contract_{}", uuid::Uuid::new_v4().simple());
+            index.create_collection(&name, &spec()).await.unwrap();
+            let limit = limit.enabled(true).build();
+            let update = UpdateCollectionBuilder::new(&name).strict_mode_config(limit.clone());
+            client.update_collection(update).await.unwrap();
+            // Limits on what is there are counted every hundred updates or so.
+            let mut failure = None;
+            for _ in 0..300 {
+                let points = (0..3).map(|n| point(n, direction(n), "words")).collect();
+                failure = index
+                    .upsert(&name, points, UpsertMode::NotNewer)
+                    .await
+                    .err();
+                if failure.is_some() {
+                    break;
+                }
+            }
+            assert!(
+                matches!(failure, Some(IndexError::Denied { .. })),
+                "{limit:?}: {failure:?}"
+            );
+            index.drop_collection(&name).await.unwrap();
+        }
     });
 }

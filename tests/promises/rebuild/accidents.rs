@@ -372,7 +372,7 @@ async fn a_backfill_replaces_nothing() {
 async fn a_refused_point_is_left_out_and_reported() {
     let h = Harness::start_with(|toml| toml.replace("batch_notes = 16", "batch_notes = 256")).await;
     let many = "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
-                select 't', 'p', 'a', 's', 'n', $2 || g from generate_series(1, 2000) g where $1::uuid is not null";
+                select 't', 'p', 'a', 's', 'n', $2::text || g from generate_series(1, 2000) g where $1::uuid is not null";
     h.execute(many, uuid::Uuid::nil(), "Note number ").await;
     h.drain().await;
     let bad: uuid::Uuid = sqlx::query_scalar("select note_id from memory_notes limit 1")
