@@ -88,8 +88,12 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
 /// Connects to everything, and makes sure that it belongs together.
 async fn begin(config: &Config, migrate: bool) -> anyhow::Result<Tools> {
     if migrate {
-        let migrations = parts::store(config).await?.migrate().await?;
+        let store = parts::store(config).await?;
+        let migrations = store.migrate().await?;
         tracing::info!(migrations, "the schema is up to date");
+        for note in store.restrict_triggers().await? {
+            tracing::warn!("{note}");
+        }
     }
     let tools = parts::tools(config).await?;
     worker::prepare(&tools.store, &tools.version).await?;

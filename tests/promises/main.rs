@@ -11,6 +11,7 @@ mod deploy;
 mod embedding;
 mod page;
 mod patience;
+mod privileges;
 mod readme;
 mod rebuild;
 mod reindex;
