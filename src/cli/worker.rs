@@ -61,6 +61,9 @@ async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
 }
 
 async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
+    for warning in config.clear_text_warnings() {
+        tracing::warn!("{warning}");
+    }
     let stop = stop_on_signals("no new claims, work in flight ends")?;
     let daemon = Daemon::start(&config.service).await?;
     let begun = tokio::select! {

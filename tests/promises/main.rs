@@ -19,5 +19,6 @@ mod runbook;
 mod schema;
 mod support;
 mod telemetry;
+mod tls;
 mod verify;
 mod worker;

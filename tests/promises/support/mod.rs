@@ -13,6 +13,7 @@ pub mod proxy;
 pub mod qdrant;
 pub mod site;
 pub mod stock;
+pub mod tls;
 
 use std::time::Duration;
 
