@@ -100,6 +100,7 @@ async fn begin(config: &Config, migrate: bool) -> anyhow::Result<Tools> {
     }
     let tools = parts::tools(config).await?;
     worker::prepare(&tools.store, &tools.version).await?;
+    tools.store.record_settings(&tools.version).await?;
     worker::check(&tools).await?;
     // A dimension that is known already was not asked for, so nobody has knocked yet.
     // A provider that is away may come back; one that refuses us will not by itself.

@@ -98,7 +98,8 @@ async fn a_request_carries_model_key_headers_and_texts() {
         facts,
         ModelFacts {
             dim: DIM,
-            window: None
+            window: None,
+            weights: None,
         }
     );
     assert_eq!(

@@ -21,4 +21,6 @@ mod support;
 mod telemetry;
 mod tls;
 mod verify;
+#[cfg(feature = "local")]
+mod weights;
 mod worker;
