@@ -467,7 +467,7 @@ mod tests {
             .push((path.clone(), headers.clone()));
         let body = match path.as_str() {
             "org/model/resolve/main/tokenizer.json" => TOKENIZER,
-            "org/model/resolve/v2/tokenizer.json" => b"{\"version\":\"2.0\"}",
+            "org/model/resolve/v2/tokenizer.json" => b"{\"version\":\"2.0.0\"}",
             "org/model/resolve/main/1_Pooling/config.json" => b"{}",
             "org/broken/resolve/main/tokenizer.json" => {
                 return StatusCode::BAD_GATEWAY.into_response();
@@ -476,6 +476,10 @@ mod tests {
                 return StatusCode::UNAUTHORIZED.into_response();
             }
             _ => return StatusCode::NOT_FOUND.into_response(),
+        };
+        let commit = match path.contains("/resolve/main/") {
+            true => COMMIT,
+            false => "0000000000000000000000000000000000000000",
         };
         let range = headers[header::RANGE].to_str().unwrap();
         let (first, last) = range
@@ -494,7 +498,7 @@ mod tests {
                     header::ETAG.as_str(),
                     format!("\"{:x}\"", body.len()).as_str(),
                 ),
-                ("x-repo-commit", COMMIT),
+                ("x-repo-commit", commit),
             ],
             body[first..=last].to_vec(),
         )
@@ -547,7 +551,7 @@ mod tests {
             assert_eq!(files.optional("absent.json").await.unwrap(), None);
             texts.push(std::fs::read_to_string(path).unwrap());
         }
-        assert_eq!(texts[1], "{\"version\":\"2.0\"}");
+        assert_eq!(texts[1], "{\"version\":\"2.0.0\"}");
         assert_eq!(texts[0].as_bytes(), TOKENIZER);
         assert_eq!(texts[2], texts[0]);
         for model in [
