@@ -43,7 +43,7 @@ lint:
 	$(CARGO) clippy --all-targets --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps
 	PYTHONPYCACHEPREFIX=.elf/pycache $(PYTHON) -W error -m py_compile scripts/*.py
-	@if command -v cargo-deny >/dev/null; then $(CARGO) deny check; else echo "cargo-deny is not installed: skipped"; fi
+	@$(PYTHON) scripts/deny.py
 	@if command -v cargo-machete >/dev/null; then $(CARGO) machete; else echo "cargo-machete is not installed: skipped"; fi
 
 # Against a Qdrant server where there is one: the engine in the process turns on

@@ -246,9 +246,11 @@ def compose(check, elf):
     check.that(worker["image"] == f"elf:{version}", f"elf: the image is not elf:{version}")
 
     written = set(re.findall(r"\| write (\S+) \d+", read(DOCKER / "secrets.sh")))
-    used = set(re.findall(r"/secrets/([\w.]+)", read(file))) | {Path(path).name for path in config.secret_files}
+    init = DEPLOY / "postgres" / "init.sh"
+    used = set(re.findall(r"/secrets/([\w.]+)", read(file) + read(init))) | {Path(path).name for path in config.secret_files}
     check.that(used == written, f"secrets.sh writes {sorted(written)}, used are {sorted(used)}")
     check.runs(["sh", "-n", DOCKER / "secrets.sh"])
+    check.runs(["sh", "-n", init])
 
     embedding = options(services["embedding"]["command"])
     check.that(embedding["--model-id"] == config["providers.embedding.model"], "embedding: another model than in elf.toml")

@@ -1,12 +1,12 @@
 //! The files of a model: from a folder, or from the Hugging Face hub, kept in
 //! its usual cache so that they are downloaded once.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hf_hub::api::tokio::{ApiBuilder, ApiError, ApiRepo, Progress};
-use hf_hub::{Cache, Repo};
+use hf_hub::{Cache, Repo, RepoType};
 use tokio::sync::Notify;
 
 /// The hub's client has no timeouts of its own. A live download, however large,
@@ -36,6 +36,16 @@ pub enum HubError {
     Missing {
         /// The folder that was looked into.
         folder: PathBuf,
+        /// The file that was looked for.
+        file: String,
+    },
+    /// A file of the model, `modules.json` for one, names a path that leads out of it.
+    #[error(
+        "the model {model} names the file {file:?}, which is not inside of it; choose another model"
+    )]
+    Outside {
+        /// What was asked for.
+        model: String,
         /// The file that was looked for.
         file: String,
     },
@@ -153,7 +163,7 @@ impl ModelFiles {
                     .with_progress(false)
                     .build()
                     .map_err(|error| download_error(model, hub.endpoint.clone(), &error))?
-                    .repo(Repo::model(model.to_owned()));
+                    .repo(repository(model));
                 Source::Hub {
                     hub,
                     api: Box::new(api),
@@ -175,6 +185,12 @@ impl ModelFiles {
     /// Where the file `name` (`tokenizer.json`, `1_Pooling/config.json`) lies on
     /// this machine; downloads it when it is not in the cache yet.
     pub async fn file(&self, name: &str) -> Result<PathBuf, HubError> {
+        if !is_inside(name) {
+            return Err(HubError::Outside {
+                model: self.model.clone(),
+                file: name.to_owned(),
+            });
+        }
         let (hub, api) = match &self.source {
             Source::File(path) if name == "tokenizer.json" => return Ok(path.clone()),
             Source::File(path) => return in_folder(path.parent().unwrap_or(path), name).await,
@@ -205,9 +221,10 @@ impl ModelFiles {
     /// [`ModelFiles::file`], or `None` where the model has no such file. That it
     /// has none is remembered, so that a cached model opens without the hub.
     pub async fn optional(&self, name: &str) -> Result<Option<PathBuf>, HubError> {
-        if self
-            .absence_marker(name)
-            .is_some_and(|marker| marker.exists())
+        if is_inside(name)
+            && self
+                .absence_marker(name)
+                .is_some_and(|marker| marker.exists())
         {
             return Ok(None);
         }
@@ -226,7 +243,7 @@ impl ModelFiles {
 
     fn cached(&self, hub: &Hub, name: &str) -> Option<PathBuf> {
         Cache::new(hub.cache.clone())
-            .model(self.model.clone())
+            .repo(repository(&self.model))
             .get(name)
     }
 
@@ -236,10 +253,9 @@ impl ModelFiles {
         let Source::Hub { hub, .. } = &self.source else {
             return None;
         };
-        let repo = hub
-            .cache
-            .join(Repo::model(self.model.clone()).folder_name());
-        let commit = std::fs::read_to_string(repo.join("refs").join("main")).ok()?;
+        let model = repository(&self.model);
+        let repo = hub.cache.join(model.folder_name());
+        let commit = std::fs::read_to_string(repo.join("refs").join(model.revision())).ok()?;
         Some(repo.join(".no_exist").join(commit.trim()).join(name))
     }
 
@@ -311,9 +327,41 @@ impl Progress for Pulse {
     }
 }
 
-/// `name` or `organisation/name` in the characters that the hub allows.
+/// Whether a name leads to a file below a folder, as a path and in a URL.
+fn is_inside(name: &str) -> bool {
+    let is_plain = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
+    Path::new(name).components().all(is_plain) && !name.contains(['\\', '?', '#', '%'])
+}
+
+/// `organisation/name@revision` is the repository and what to take of it: a branch, a tag
+/// or a commit. Without a revision it is `main`, which its owner can move.
+fn repository(model: &str) -> Repo {
+    match model.split_once('@') {
+        Some((name, revision)) => {
+            Repo::with_revision(name.to_owned(), RepoType::Model, revision.to_owned())
+        }
+        None => Repo::model(model.to_owned()),
+    }
+}
+
+/// `name` or `organisation/name` in the characters that the hub allows, with `@revision`
+/// behind it or not.
 fn is_repository_name(model: &str) -> bool {
-    let parts: Vec<&str> = model.split('/').collect();
+    let is_revision = |revision: &str| {
+        revision.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && revision
+                .split('/')
+                .all(|part| !part.is_empty() && part != "..")
+            && revision
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "._-/".contains(c))
+    };
+    let name = match model.split_once('@') {
+        Some((name, revision)) if is_revision(revision) => name,
+        Some(_) => return false,
+        None => model,
+    };
+    let parts: Vec<&str> = name.split('/').collect();
     parts.len() <= 2
         && parts.iter().all(|part| {
             part.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
@@ -419,6 +467,7 @@ mod tests {
             .push((path.clone(), headers.clone()));
         let body = match path.as_str() {
             "org/model/resolve/main/tokenizer.json" => TOKENIZER,
+            "org/model/resolve/v2/tokenizer.json" => b"{\"version\":\"2.0.0\"}",
             "org/model/resolve/main/1_Pooling/config.json" => b"{}",
             "org/broken/resolve/main/tokenizer.json" => {
                 return StatusCode::BAD_GATEWAY.into_response();
@@ -427,6 +476,10 @@ mod tests {
                 return StatusCode::UNAUTHORIZED.into_response();
             }
             _ => return StatusCode::NOT_FOUND.into_response(),
+        };
+        let commit = match path.contains("/resolve/main/") {
+            true => COMMIT,
+            false => "0000000000000000000000000000000000000000",
         };
         let range = headers[header::RANGE].to_str().unwrap();
         let (first, last) = range
@@ -445,7 +498,7 @@ mod tests {
                     header::ETAG.as_str(),
                     format!("\"{:x}\"", body.len()).as_str(),
                 ),
-                ("x-repo-commit", COMMIT),
+                ("x-repo-commit", commit),
             ],
             body[first..=last].to_vec(),
         )
@@ -486,6 +539,59 @@ mod tests {
         let again = ModelFiles::open_from("org/model", hub).await.unwrap();
         assert_eq!(again.file("tokenizer.json").await.unwrap(), path);
         assert_eq!(requests.0.lock().unwrap().len(), asked, "the cache answers");
+    }
+
+    #[tokio::test]
+    async fn a_revision_is_another_model() {
+        let (hub, _, _cache) = hub().await;
+        let mut texts = Vec::new();
+        for model in ["org/model", "org/model@v2", "org/model"] {
+            let files = ModelFiles::open_from(model, hub.clone()).await.unwrap();
+            let path = files.file("tokenizer.json").await.unwrap();
+            assert_eq!(files.optional("absent.json").await.unwrap(), None);
+            texts.push(std::fs::read_to_string(path).unwrap());
+        }
+        assert_eq!(texts[1], "{\"version\":\"2.0.0\"}");
+        assert_eq!(texts[0].as_bytes(), TOKENIZER);
+        assert_eq!(texts[2], texts[0]);
+        for model in [
+            "org/model@",
+            "org/model@../x",
+            "org/model@a//b",
+            "org/model@-x",
+        ] {
+            let error = ModelFiles::open_from(model, hub.clone()).await.unwrap_err();
+            assert!(matches!(error, HubError::Name { .. }), "{error}");
+        }
+    }
+
+    /// The names come from the model's own `modules.json`.
+    #[tokio::test]
+    async fn no_file_outside_of_a_model_is_read() {
+        let (hub, requests, cache) = hub().await;
+        let folder = cache.path().join("model");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(cache.path().join("secret.json"), "{}").unwrap();
+        let absolute = cache.path().join("secret.json");
+        for model in [folder.to_str().unwrap(), "org/model"] {
+            let files = ModelFiles::open_from(model, hub.clone()).await.unwrap();
+            for name in [
+                "../secret.json",
+                "1_Pooling/../../secret.json",
+                "..\\secret.json",
+                "%2e%2e/secret.json",
+                "tokenizer.json?x",
+                absolute.to_str().unwrap(),
+            ] {
+                for error in [
+                    files.file(name).await.unwrap_err(),
+                    files.optional(name).await.unwrap_err(),
+                ] {
+                    assert!(matches!(error, HubError::Outside { .. }), "{error}");
+                }
+            }
+        }
+        assert!(requests.0.lock().unwrap().is_empty());
     }
 
     #[tokio::test]

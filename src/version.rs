@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::config::{Config, Provider};
-use crate::store::Version;
+use crate::store::{Known, Version};
 
 /// The version that a configuration asks for. Two configurations have the same
 /// one exactly when their vectors may be mixed.
@@ -21,7 +21,7 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
     let model = match embedding.provider {
         Provider::Openai => embedding.model.as_str(),
         // The same model from a folder, or from the hub.
-        Provider::Local => last_part(&embedding.model),
+        Provider::Local => last_part(without_revision(&embedding.model)),
     };
     let settings = [
         ("providers.embedding.provider", json!(provider)),
@@ -43,12 +43,7 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
     for (key, value) in &settings {
         hash.update(format!("{key}={value}\n"));
     }
-    let digest: String = hash
-        .finalize()
-        .iter()
-        .take(4)
-        .map(|b| format!("{b:02x}"))
-        .collect();
+    let digest = hex(&hash.finalize()[..4]);
     Version {
         name: format!("{}-{dim}-{digest}", last_part(model)),
         dim,
@@ -57,6 +52,42 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
             .map(|(k, v)| (k.to_owned(), v))
             .collect::<Map<_, _>>()
             .into(),
+    }
+}
+
+/// The setting that a local model's weights are.
+const WEIGHTS: &str = "providers.embedding.model (SHA-256 of the weights)";
+
+/// The same version with the weights of a local model in it; `known` are the database's.
+///
+/// A version that was registered before ELF knew of weights keeps its name: it counts as
+/// one of these weights, and [`crate::store::Store::record_settings`] makes it so. A
+/// version of other weights has another name.
+pub fn with_weights(version: Version, weights: [u8; 32], known: &[Known]) -> Version {
+    let weights = hex(&weights);
+    let same_name = known
+        .iter()
+        .find(|known| known.version.name == version.name);
+    let is_of_these = |known: &Known| {
+        let recorded = known.version.settings.get(WEIGHTS);
+        recorded.is_none_or(|recorded| *recorded == weights)
+    };
+    let name = match (
+        same_name.is_some_and(is_of_these),
+        version.name.rsplit_once('-'),
+    ) {
+        (false, Some((model_and_dim, digest))) => {
+            let both = Sha256::digest(format!("{digest}\n{WEIGHTS}={weights}\n"));
+            format!("{model_and_dim}-{}", hex(&both[..4]))
+        }
+        _ => version.name,
+    };
+    let mut settings = version.settings;
+    settings[WEIGHTS] = weights.into();
+    Version {
+        name,
+        settings,
+        ..version
     }
 }
 
@@ -101,10 +132,64 @@ pub fn changes(from: &Version, to: &Version) -> Vec<Change> {
         .collect()
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The weights tell one revision from another.
+fn without_revision(model: &str) -> &str {
+    model.split_once('@').map_or(model, |(model, _)| model)
+}
+
 fn last_part(model: &str) -> &str {
     model
         .trim_end_matches('/')
         .rsplit('/')
         .next()
         .unwrap_or(model)
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+
+    use super::*;
+    use crate::store::VersionState;
+
+    fn known(version: &Version) -> Known {
+        Known {
+            version: version.clone(),
+            state: VersionState::Active,
+            state_since: DateTime::UNIX_EPOCH,
+            enqueued: true,
+        }
+    }
+
+    #[test]
+    fn weights_are_part_of_a_version_and_one_without_them_is_completed() {
+        let toml = "[storage.postgres]\ndsn = \"postgres://h/d\"\n[providers.embedding]\nprovider = \"local\"\n\
+                    model = \"org/m@v2\"\n[storage.qdrant]\nurl = \"embedded:x\"";
+        let config = Config::parse(toml, "elf.toml", &|_| None).expect("a configuration");
+        let old = embedding_version(&config, "tokenizer", 8);
+        assert!(old.name.starts_with("m-8-"), "{}", old.name);
+
+        let fresh = with_weights(old.clone(), [1; 32], &[]);
+        assert_ne!(fresh.name, old.name);
+        assert_eq!(with_weights(old.clone(), [1; 32], &[known(&fresh)]), fresh);
+        let other = with_weights(old.clone(), [2; 32], &[known(&fresh)]);
+        assert_ne!(other.name, fresh.name);
+        let changed = changes(&fresh, &other);
+        assert_eq!(changed.len(), 1, "{changed:?}");
+        assert_eq!(changed[0].key, WEIGHTS);
+
+        // Registered by an older ELF.
+        let completed = with_weights(old.clone(), [1; 32], &[known(&old)]);
+        assert_eq!(completed.name, old.name);
+        assert_eq!(completed.settings, fresh.settings);
+        // And later the weights change.
+        let other = with_weights(old.clone(), [2; 32], &[known(&completed)]);
+        assert_ne!(other.name, old.name);
+        let again = with_weights(old.clone(), [1; 32], &[known(&completed)]);
+        assert_eq!(again, completed);
+    }
 }

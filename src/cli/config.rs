@@ -20,9 +20,17 @@ pub enum Command {
 pub fn run(path: &Path, command: Command, out: Output) -> anyhow::Result<()> {
     let config = Config::load(path)?;
     match command {
-        Command::Check => out.report(&json!({ "ok": true, "path": path }), |_| {
-            format!("{} is fine", path.display())
-        }),
+        Command::Check => {
+            let warnings = config.clear_text_warnings();
+            let report = json!({ "ok": true, "path": path, "warnings": warnings });
+            out.report(&report, |_| {
+                let warnings = warnings
+                    .iter()
+                    .map(|warning| format!("warning: {warning}\n"));
+                let warnings: String = warnings.collect();
+                format!("{warnings}{} is fine", path.display())
+            })
+        }
         Command::Show => out.report(&config, |config| config.to_toml().trim_end().to_owned()),
     }
 }

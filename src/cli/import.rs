@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::output::Output;
+use super::output::{Output, complain};
 use super::parts;
 use crate::config::Config;
 use crate::note::Labels;
@@ -28,10 +28,14 @@ const KEYS: Uuid = Uuid::from_u128(0x656c_6600_6b65_7973_8000_6e6f_7465_7321);
 pub struct Args {
     /// A folder of .md and .txt files, one such file, or JSONL; - reads JSONL from stdin
     path: PathBuf,
-    /// Whose notes they are, where a JSONL line does not say
-    #[arg(long, default_value = "default")]
-    tenant: String,
-    /// Their project, likewise
+    /// Whose notes they are: a JSONL line of another tenant is skipped. Without this each
+    /// line says whose it is, else it is the tenant "default"
+    #[arg(long)]
+    tenant: Option<String>,
+    /// With --tenant: a line may name another tenant all the same
+    #[arg(long, requires = "tenant")]
+    tenant_from_file: bool,
+    /// Their project, where a JSONL line does not say
     #[arg(long, default_value = "default")]
     project: String,
     /// Their author, likewise
@@ -88,13 +92,21 @@ pub async fn import_folder(store: &Store, folder: &Path) -> anyhow::Result<u64> 
     let text = |s: &str| s.to_owned();
     let args = Args {
         path: folder.to_owned(),
-        tenant: text("default"),
+        tenant: None,
+        tenant_from_file: false,
         project: text("default"),
         agent: text("import"),
         scope: text("shared"),
         kind: text("note"),
     };
     Ok(import(store, &args).await?.changed)
+}
+
+impl Args {
+    /// The one tenant that all notes must be of, if there is one.
+    fn only_tenant(&self) -> Option<&str> {
+        self.tenant.as_deref().filter(|_| !self.tenant_from_file)
+    }
 }
 
 #[derive(Default)]
@@ -111,21 +123,22 @@ async fn import(store: &Store, args: &Args) -> anyhow::Result<Done> {
         match note {
             Ok(note) => batch.push(note),
             Err(problem) => {
-                eprintln!("elf: skipped {problem:#}");
+                complain(&format!("elf: skipped {problem:#}"));
                 done.skipped += 1;
             }
         }
         let bytes: usize = batch.iter().map(|n: &ImportedNote| n.text.len()).sum();
         if batch.len() >= BATCH_NOTES || bytes >= BATCH_BYTES {
-            write(store, &mut batch, &mut done).await?;
+            write(store, args, &mut batch, &mut done).await?;
         }
     }
-    write(store, &mut batch, &mut done).await?;
+    write(store, args, &mut batch, &mut done).await?;
     Ok(done)
 }
 
 async fn write(
     store: &Store,
+    args: &Args,
     batch: &mut Vec<ImportedNote>,
     done: &mut Done,
 ) -> anyhow::Result<()> {
@@ -138,6 +151,17 @@ async fn write(
         .filter(|n| seen.insert(n.note_id))
         .collect();
     notes.reverse();
+    if let Some(tenant) = args.only_tenant() {
+        let ids: Vec<Uuid> = notes.iter().map(|note| note.note_id).collect();
+        let foreign = store.notes_of_others(&ids, tenant).await?;
+        for note_id in &foreign {
+            complain(&format!(
+                "elf: skipped note {note_id}: there is one of another tenant with this id"
+            ));
+        }
+        done.skipped += foreign.len() as u64;
+        notes.retain(|note| !foreign.contains(&note.note_id));
+    }
     if !notes.is_empty() {
         done.changed += store
             .import(&notes)
@@ -246,8 +270,14 @@ fn jsonl<'a>(name: impl Into<String>, reader: impl BufRead + 'a, args: &'a Args)
 
 fn note(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
     let or = |given: Option<String>, default: &str| given.unwrap_or_else(|| default.to_owned());
+    if let (Some(only), Some(named)) = (args.only_tenant(), &line.tenant_id) {
+        anyhow::ensure!(
+            only == named,
+            "the note is of the tenant {named:?}, not {only:?}; --tenant-from-file allows it"
+        );
+    }
     let labels = Labels {
-        tenant_id: or(line.tenant_id, &args.tenant),
+        tenant_id: or(line.tenant_id, args.tenant.as_deref().unwrap_or("default")),
         project_id: or(line.project_id, &args.project),
         agent_id: or(line.agent_id, &args.agent),
         scope: or(line.scope, &args.scope),

@@ -6,12 +6,18 @@ use super::output::Output;
 use super::parts;
 use crate::config::Config;
 
-/// Brings the schema up to date.
+/// Brings the schema and the rights in it up to date.
 pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
-    let applied = parts::store(config).await?.migrate().await?;
-    out.report(&json!({ "applied": applied }), |_| match applied {
-        0 => "the schema is up to date".into(),
-        1 => "applied 1 migration".into(),
-        n => format!("applied {n} migrations"),
+    let store = parts::store(config).await?;
+    let applied = store.migrate().await?;
+    let notes = store.restrict_triggers().await?;
+    out.report(&json!({ "applied": applied, "notes": notes }), |_| {
+        let applied = match applied {
+            0 => "the schema is up to date".into(),
+            1 => "applied 1 migration".into(),
+            n => format!("applied {n} migrations"),
+        };
+        let notes = notes.iter().map(|note| format!("\nnote: {note}"));
+        std::iter::once(applied).chain(notes).collect()
     })
 }

@@ -28,6 +28,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::{Config, ConfigError, path_or_default};
+use crate::telemetry::AUDIT;
 use output::Output;
 
 /// Keeps a Qdrant index in step with notes that an application writes to Postgres.
@@ -85,13 +86,37 @@ enum Command {
     Man(man::Args),
 }
 
+impl Command {
+    /// Whether it changes what is stored or served.
+    fn is_change(&self) -> bool {
+        match self {
+            Self::Migrate | Self::Rebuild(_) | Self::Enqueue(_) | Self::Import(_) => true,
+            Self::Reindex(args) => !args.dry_run,
+            Self::Verify(args) => args.repair,
+            Self::Dead(command) => {
+                matches!(command, dead::Command::Retry(_) | dead::Command::Purge(_))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The audit line of a change by the command line, as the admin port writes one.
+fn audit() {
+    let user = ["SUDO_USER", "USER", "LOGNAME"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok());
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    tracing::warn!(target: AUDIT, user, ?arguments, "a change, by the command line");
+}
+
 /// Runs a command to its end.
 pub fn run(args: Args) -> ExitCode {
     let runtime = tokio::runtime::Runtime::new().expect("the system has threads");
     match runtime.block_on(dispatch(args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("elf: {error:#}");
+            output::complain(&format!("elf: {error:#}"));
             ExitCode::from(exit::code(&error))
         }
     }
@@ -102,9 +127,13 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
     let path = path_or_default(args.config);
     // Held to the end of the command: then the last spans are sent.
     let mut logging = None;
+    let is_change = args.command.is_change();
     let mut load = || {
         let config = Config::load(&path)?;
         logging = Some(crate::telemetry::init_logging(&config.service));
+        if is_change {
+            audit();
+        }
         Ok::<Config, ConfigError>(config)
     };
     match args.command {

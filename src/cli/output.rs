@@ -1,5 +1,6 @@
 //! What a command prints: lines for people, or one JSON value.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
 use serde::Serialize;
@@ -32,10 +33,30 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     if text.is_empty() {
         return Ok(());
     }
-    match writeln!(std::io::stdout().lock(), "{text}") {
+    match writeln!(std::io::stdout().lock(), "{}", escape_controls(text)) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         written => Ok(written?),
     }
+}
+
+/// Writes an error or a warning to stderr.
+pub fn complain(text: &str) {
+    eprintln!("{}", escape_controls(text));
+}
+
+/// Control characters other than line breaks and tabs as `\u001b`, which is the same value
+/// in JSON. Texts, keys, file names and answers of servers hold what others wrote, and a
+/// terminal would obey it.
+fn escape_controls(text: &str) -> Cow<'_, str> {
+    let is_obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(is_obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let escape = |c: char| match is_obeyed(c) {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.to_string(),
+    };
+    Cow::Owned(text.chars().map(escape).collect())
 }
 
 /// Whether a person watches stderr, so that a progress bar makes sense.
@@ -57,4 +78,21 @@ pub fn excerpt(text: &str, max: usize) -> String {
         clean.push('…');
     }
     clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_shown_instead_of_obeyed() {
+        assert_eq!(
+            escape_controls("a\u{1b}]0;b\u{7}\u{9b}31m\r\n\tc\u{7f}é"),
+            "a\\u001b]0;b\\u0007\\u009b31m\\u000d\n\tc\\u007fé"
+        );
+        assert!(matches!(escape_controls("line\nline"), Cow::Borrowed(_)));
+        let json = serde_json::to_string("\u{9b}31m\u{7f}").expect("a string is JSON");
+        let read: String = serde_json::from_str(&escape_controls(&json)).expect("it still is");
+        assert_eq!(read, "\u{9b}31m\u{7f}");
+    }
 }

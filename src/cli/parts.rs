@@ -12,7 +12,7 @@ use crate::index::{self, VectorIndex};
 use crate::rebuild::Site;
 use crate::search::Searcher;
 use crate::store::{Known, Store, Version};
-use crate::version::embedding_version;
+use crate::version::{embedding_version, with_weights};
 use crate::worker::Tools;
 
 /// Connects to Postgres.
@@ -73,12 +73,16 @@ pub async fn recipe(config: &Config) -> anyhow::Result<Recipe> {
     store.check_schema().await?;
     let (chunker, tokenizer) = chunker(config).await?;
     let embedding = &config.providers.embedding;
-    let dim = pinned(config, &tokenizer, &store.versions().await?).or(embedding.dimensions);
+    let known = store.versions().await?;
+    let dim = pinned(config, &tokenizer, &known).or(embedding.dimensions);
     let (embedder, facts) = embed::connect_pinned(embedding, dim)
         .await
         .context("failed to start providers.embedding")?;
     embed::check_window(config.chunking.max_tokens, facts.window, &embedding.model)?;
-    let version = embedding_version(config, &tokenizer, facts.dim);
+    let mut version = embedding_version(config, &tokenizer, facts.dim);
+    if let Some(weights) = facts.weights {
+        version = with_weights(version, weights, &known);
+    }
     Ok(Recipe {
         store,
         chunker,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::output::Output;
+use super::output::{Output, complain};
 use super::parts;
 use super::progress::Progress;
 use super::signals::stop_on_signals;
@@ -76,7 +76,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 pub(super) fn notice(verbose: bool) -> Notice {
     Arc::new(move |finding| {
         if verbose {
-            eprintln!("{finding}");
+            complain(&finding.to_string());
         }
     })
 }

@@ -25,7 +25,7 @@ use crate::worker::Worker;
 pub struct Args {
     /// Say what it would take, and do nothing
     #[arg(long, conflicts_with = "swap")]
-    dry_run: bool,
+    pub(super) dry_run: bool,
     /// Serve the new version once it is complete and equal to Postgres
     #[arg(long)]
     swap: bool,

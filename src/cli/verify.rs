@@ -16,7 +16,7 @@ pub struct Args {
     /// Mend what is found from Postgres alone: write what is missing or stale, delete
     /// what is orphaned, put inconsistent notes into the outbox
     #[arg(long)]
-    repair: bool,
+    pub(super) repair: bool,
     /// Compare the vectors too
     #[arg(long)]
     deep: bool,

@@ -61,6 +61,9 @@ async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
 }
 
 async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
+    for warning in config.clear_text_warnings() {
+        tracing::warn!("{warning}");
+    }
     let stop = stop_on_signals("no new claims, work in flight ends")?;
     let daemon = Daemon::start(&config.service).await?;
     let begun = tokio::select! {
@@ -88,11 +91,16 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
 /// Connects to everything, and makes sure that it belongs together.
 async fn begin(config: &Config, migrate: bool) -> anyhow::Result<Tools> {
     if migrate {
-        let migrations = parts::store(config).await?.migrate().await?;
+        let store = parts::store(config).await?;
+        let migrations = store.migrate().await?;
         tracing::info!(migrations, "the schema is up to date");
+        for note in store.restrict_triggers().await? {
+            tracing::warn!("{note}");
+        }
     }
     let tools = parts::tools(config).await?;
     worker::prepare(&tools.store, &tools.version).await?;
+    tools.store.record_settings(&tools.version).await?;
     worker::check(&tools).await?;
     // A dimension that is known already was not asked for, so nobody has knocked yet.
     // A provider that is away may come back; one that refuses us will not by itself.

@@ -2,6 +2,7 @@
 //!
 //! Reading a file, with every error in it at once, is `config/read.rs`.
 
+mod clear_text;
 mod error;
 mod read;
 mod section;
@@ -169,6 +170,15 @@ pub struct Embedding {
     pub document_prefix: String,
     /// Put before every query: `query: ` for E5 models.
     pub query_prefix: String,
+    /// Certificates (PEM) of authorities that are trusted beside the system's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<String>,
+    /// What ELF shows a server that asks who it is: a certificate (PEM)…
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_cert_file: Option<String>,
+    /// …and its private key (PEM).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_key_file: Option<String>,
     /// Sent with every request.
     #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub headers: std::collections::BTreeMap<String, Secret>,

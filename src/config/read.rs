@@ -174,7 +174,7 @@ fn embedding(section: &mut Section<'_, '_>) -> Embedding {
         Provider::Openai => (256, 100_000),
         Provider::Local => (32, 8192),
     };
-    Embedding {
+    let embedding = Embedding {
         provider,
         api_base: section.text("api_base", "https://api.openai.com", http_url),
         path: section.text("path", "/v1/embeddings", absolute_path),
@@ -197,8 +197,17 @@ fn embedding(section: &mut Section<'_, '_>) -> Embedding {
         usd_per_million_tokens: section.float_or_unset("usd_per_million_tokens", 0.0..=1e6),
         document_prefix: section.text("document_prefix", "", anything),
         query_prefix: section.text("query_prefix", "", anything),
+        ca_file: section.text_or_unset("ca_file", not_empty),
+        client_cert_file: section.text_or_unset("client_cert_file", not_empty),
+        client_key_file: section.text_or_unset("client_key_file", not_empty),
         headers: section.secrets("headers", header),
-    }
+    };
+    section.check(
+        &["client_cert_file", "client_key_file"],
+        embedding.client_cert_file.is_some() == embedding.client_key_file.is_some(),
+        || "client_cert_file and client_key_file go together".to_owned(),
+    );
+    embedding
 }
 
 fn chunking(section: &mut Section<'_, '_>) -> Chunking {

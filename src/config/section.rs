@@ -211,6 +211,15 @@ impl<'d> Section<'_, 'd> {
         .unwrap_or_else(|| default.to_owned())
     }
 
+    /// A string without a default.
+    pub fn text_or_unset(
+        &mut self,
+        name: &str,
+        check: impl Fn(&str) -> Result<(), Refusal>,
+    ) -> Option<String> {
+        self.take(name, None, |value| checked(string(value)?, &check))
+    }
+
     /// A string that has to be there. `write` is what to write when it is not.
     pub fn required_text(
         &mut self,

@@ -639,3 +639,60 @@ fn a_port_is_this_machines_own_by_its_address_and_not_by_its_looks() {
         assert!(!is_loopback(open), "{open}");
     }
 }
+
+#[test]
+fn a_secret_that_leaves_this_machine_in_the_clear_is_warned_of() {
+    let config = |dsn: &str, qdrant: &str, api_base: &str| {
+        let text = format!(
+            "[storage.postgres]\ndsn = \"{dsn}\"\n[storage.qdrant]\nurl = \"{qdrant}\"\napi_key = \"k\"\n\
+             [providers.embedding]\napi_base = \"{api_base}\"\napi_key = \"k\""
+        );
+        parse(&text).unwrap().clear_text_warnings()
+    };
+    let warned = config(
+        "postgres://elf:hunter2@db.example/elf",
+        "http://qdrant.example:6334",
+        "http://10.0.0.7:8080",
+    );
+    assert_eq!(warned.len(), 3, "{warned:?}");
+    for (warning, key) in warned.iter().zip([
+        "storage.postgres.dsn",
+        "storage.qdrant.url",
+        "providers.embedding.api_base",
+    ]) {
+        assert!(
+            warning.starts_with(key) && !warning.contains("hunter2"),
+            "{warning}"
+        );
+    }
+    for here in ["localhost", "127.0.0.1", "[::1]"] {
+        let none = config(
+            &format!("postgres://elf:hunter2@{here}/elf"),
+            &format!("http://{here}:6334"),
+            &format!("http://{here}:8080"),
+        );
+        assert_eq!(none, Vec::<String>::new());
+    }
+    let encrypted = config(
+        "postgres://elf:hunter2@db.example/elf?sslmode=verify-full",
+        "https://qdrant.example:6334",
+        "https://api.openai.com",
+    );
+    assert_eq!(encrypted, Vec::<String>::new());
+}
+
+#[test]
+fn a_client_certificate_goes_with_its_key() {
+    let error = with("providers.embedding", "client_cert_file = \"elf.pem\"").unwrap_err();
+    assert!(
+        error.contains("client_cert_file and client_key_file go together"),
+        "{error}"
+    );
+    let both =
+        "client_cert_file = \"elf.pem\"\nclient_key_file = \"elf.key\"\nca_file = \"ca.pem\"";
+    let config = with("providers.embedding", both).unwrap();
+    assert_eq!(
+        config.providers.embedding.ca_file.as_deref(),
+        Some("ca.pem")
+    );
+}

@@ -127,6 +127,9 @@ pub struct ModelFacts {
     pub dim: usize,
     /// Tokens that the model reads, special ones included; a server does not tell.
     pub window: Option<usize>,
+    /// The SHA-256 of a local model's weights and of what it does with its tokens'
+    /// vectors; a server does not tell.
+    pub weights: Option<[u8; 32]>,
 }
 
 /// The text that is sent to find out whether a provider works. It holds nobody's words.
@@ -163,7 +166,12 @@ pub async fn connect_pinned(
                 Some(dim) => dim,
                 None => probe(&embedder).await?,
             };
-            Ok((Arc::new(embedder), ModelFacts { dim, window: None }))
+            let facts = ModelFacts {
+                dim,
+                window: None,
+                weights: None,
+            };
+            Ok((Arc::new(embedder), facts))
         }
         config::Provider::Local => connect_local(settings, dim).await,
     }
@@ -178,6 +186,7 @@ async fn connect_local(
     let facts = ModelFacts {
         dim: embedder.dim(),
         window: Some(embedder.window()),
+        weights: Some(embedder.weights()),
     };
     if let Some(wanted) = dim
         && wanted != facts.dim

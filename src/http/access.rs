@@ -3,23 +3,28 @@
 //! A token goes in a header that a browser never sends by itself, so a page of somebody
 //! else's cannot act in an operator's name. Without a token only this machine is
 //! answered, nothing can be changed, and the name that was asked for must be this
-//! machine's: a foreign name that resolves to 127.0.0.1 (DNS rebinding) is refused.
+//! machine's: a foreign name that resolves to 127.0.0.1 (DNS rebinding) is refused, on
+//! every path.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
 use super::{Admin, problem};
 use crate::config::{Service, is_loopback};
+use crate::telemetry::AUDIT;
 
 /// Who may.
 pub struct Access {
     /// The hash of the token: to compare hashes tells nobody how much of a guess was right.
     token: Option<[u8; 32]>,
+    /// Whether the port is bound to this machine alone.
+    is_local: bool,
 }
 
 /// Why somebody may not.
@@ -37,12 +42,32 @@ impl Access {
         let token = service.admin_token.as_ref();
         Self {
             token: token.map(|token| hash(token.expose())),
+            is_local: is_loopback(&service.admin_bind),
         }
     }
 
     /// Whether anything can be changed at all.
     pub fn can_change(&self) -> bool {
         self.token.is_some()
+    }
+
+    /// Whether the page, which holds no data, is shown. A proxy on this machine may serve
+    /// it under any name, in front of a port with a token.
+    fn check_page(&self, headers: &HeaderMap) -> Result<(), Denied> {
+        match self.token {
+            Some(_) => Ok(()),
+            None => self.check_health(headers),
+        }
+    }
+
+    /// Whether health and metrics are shown. A port that others reach is reached by names
+    /// that ELF cannot know; a probe without a name is no browser's.
+    fn check_health(&self, headers: &HeaderMap) -> Result<(), Denied> {
+        let is_own = |host: &HeaderValue| host.to_str().is_ok_and(is_loopback);
+        match headers.get(header::HOST) {
+            Some(host) if self.is_local && !is_own(host) => Err(Denied::ForeignName),
+            _ => Ok(()),
+        }
     }
 
     fn check(&self, method: &Method, headers: &HeaderMap) -> Result<(), Denied> {
@@ -70,9 +95,38 @@ impl Access {
     }
 }
 
-/// Lets nobody pass who may not.
-pub async fn guard(State(admin): State<Arc<Admin>>, request: Request, next: Next) -> Response {
-    match admin.access.check(request.method(), request.headers()) {
+/// Guards what shows notes and what changes something.
+pub async fn guard(
+    State(admin): State<Arc<Admin>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let checked = admin.access.check(request.method(), request.headers());
+    // The page asks without a token before the operator has given one.
+    if checked == Err(Denied::WrongToken) && request.headers().contains_key(header::AUTHORIZATION) {
+        let (method, path) = (request.method(), request.uri().path());
+        tracing::warn!(target: AUDIT, %peer, %method, path, "a wrong admin token was refused");
+    }
+    pass(checked, request, next).await
+}
+
+/// Guards the page.
+pub async fn guard_page(State(admin): State<Arc<Admin>>, request: Request, next: Next) -> Response {
+    pass(admin.access.check_page(request.headers()), request, next).await
+}
+
+/// Guards health and metrics.
+pub async fn guard_health(
+    State(admin): State<Arc<Admin>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    pass(admin.access.check_health(request.headers()), request, next).await
+}
+
+async fn pass(checked: Result<(), Denied>, request: Request, next: Next) -> Response {
+    match checked {
         Ok(()) => next.run(request).await,
         Err(denied) => denied.into_response(),
     }
@@ -87,8 +141,7 @@ impl IntoResponse for Denied {
             ),
             Self::ForeignName => problem(
                 StatusCode::FORBIDDEN,
-                "without service.admin_token this is answered under the names localhost and \
-                 127.0.0.1 only",
+                "this port is answered under the names localhost and 127.0.0.1 only",
             ),
             Self::NoToken => problem(
                 StatusCode::FORBIDDEN,
@@ -116,11 +169,11 @@ fn hash(token: &str) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::http::HeaderValue;
 
     fn check(token: Option<&str>, method: Method, sent: &[(&'static str, &str)]) -> Option<Denied> {
         let access = Access {
             token: token.map(hash),
+            is_local: true,
         };
         let headers = sent.iter().map(|(name, value)| {
             let value = HeaderValue::from_str(value).expect("a header");
@@ -140,6 +193,35 @@ mod tests {
             Some(Denied::ForeignName)
         );
         assert_eq!(check(None, Method::GET, &[]), Some(Denied::ForeignName));
+    }
+
+    #[test]
+    fn a_local_port_is_not_answered_under_a_name_of_another_site() {
+        let access = |token: Option<&str>, is_local| Access {
+            token: token.map(hash),
+            is_local,
+        };
+        let named = |host: &'static str| {
+            HeaderMap::from_iter([(header::HOST, HeaderValue::from_static(host))])
+        };
+        let (local, guarded, public) = (
+            access(None, true),
+            access(Some("a long enough secret"), true),
+            access(Some("a long enough secret"), false),
+        );
+        let foreign = named("evil.example:9464");
+        for own in ["localhost:9464", "127.0.0.1:9464", "[::1]:9464"] {
+            for access in [&local, &guarded] {
+                assert_eq!(access.check_page(&named(own)), Ok(()));
+                assert_eq!(access.check_health(&named(own)), Ok(()));
+            }
+        }
+        assert_eq!(local.check_page(&foreign), Err(Denied::ForeignName));
+        assert_eq!(local.check_health(&foreign), Err(Denied::ForeignName));
+        assert_eq!(guarded.check_health(&foreign), Err(Denied::ForeignName));
+        assert_eq!(guarded.check_page(&foreign), Ok(()), "by a proxy");
+        assert_eq!(public.check_health(&named("elf.svc:9464")), Ok(()));
+        assert_eq!(local.check_health(&HeaderMap::new()), Ok(()), "a probe");
     }
 
     #[test]

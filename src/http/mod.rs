@@ -1,16 +1,18 @@
 //! The admin port: the page for people, its JSON, and what monitors ask for.
 
 mod access;
+mod connection;
 mod dead;
 mod page;
 mod status;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
-use axum::middleware::{from_fn_with_state, map_response};
+use axum::middleware::{Next, from_fn, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -22,6 +24,9 @@ use crate::config::Service;
 use crate::health::Health;
 use crate::observe::Observer;
 use crate::telemetry::Metrics;
+
+/// From the last byte of a request's head to its answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the admin port shows. It is served before the worker can begin, so that somebody
 /// who wonders why it does not can look.
@@ -55,12 +60,7 @@ impl Admin {
 pub async fn serve(bind: &str, admin: Arc<Admin>) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind(bind).await?;
     let address = listener.local_addr()?;
-    let app = router(admin).into_make_service_with_connect_info::<SocketAddr>();
-    tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, app).await {
-            tracing::error!(%error, "the admin port is closed");
-        }
-    });
+    tokio::spawn(connection::accept(listener, router(admin)));
     Ok(address)
 }
 
@@ -71,13 +71,25 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/api/dead/retry", post(dead::retry))
         .route("/api/dead/discard", post(dead::discard))
         .layer(from_fn_with_state(admin.clone(), access::guard));
-    page::routes()
+    let health = Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(render))
+        .layer(from_fn_with_state(admin.clone(), access::guard_health));
+    let page = page::routes().layer(from_fn_with_state(admin.clone(), access::guard_page));
+    page.merge(health)
         .merge(api)
+        .layer(from_fn(within_time))
         .layer(map_response(page::secure))
         .with_state(admin)
+}
+
+/// A body that never ends, or a Postgres that does not answer, keeps no connection.
+async fn within_time(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => problem(StatusCode::REQUEST_TIMEOUT, "the request took too long"),
+    }
 }
 
 async fn livez(State(admin): State<Arc<Admin>>) -> Response {

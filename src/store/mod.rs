@@ -11,6 +11,7 @@ mod points;
 mod rebuild;
 mod reindex;
 mod report;
+mod rights;
 mod schema;
 mod versions;
 

@@ -153,6 +153,16 @@ impl Store {
         Ok(chunks.map(|c| (c.chunk_id, c)).collect())
     }
 
+    /// Which of these notes are there, and not the tenant's.
+    pub async fn notes_of_others(
+        &self,
+        ids: &[Uuid],
+        tenant: &str,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let foreign = sqlx::query_file_scalar!("sql/queries/notes_of_others.sql", ids, tenant);
+        Ok(foreign.fetch_all(&self.pool).await?)
+    }
+
     /// Writes notes that are new or differ from their row, and returns how many
     /// those were. The trigger puts them into the outbox.
     pub async fn import(&self, notes: &[ImportedNote]) -> Result<u64, StoreError> {

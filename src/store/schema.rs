@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::PgConnection;
 use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
 
+use super::rights::check_row_security;
 use super::{Store, StoreError};
 
 /// Beside the application's own migrations, which may well use sqlx too.
@@ -160,7 +161,7 @@ async fn check_notes_table(conn: &mut PgConnection) -> Result<(), StoreError> {
         problems.push("note_id is neither the primary key nor unique by itself".into());
     }
     if problems.is_empty() {
-        return Ok(());
+        return check_row_security(conn).await;
     }
     Err(StoreError::Schema(format!(
         "the table memory_notes lacks what ELF reads: {}; add it and run `elf migrate` again \

@@ -107,6 +107,15 @@ impl Store {
         Ok(version.clone())
     }
 
+    /// Adds the settings that `version` is registered without: an older ELF did not know
+    /// them.
+    pub async fn record_settings(&self, version: &Version) -> Result<(), StoreError> {
+        let Version { name, settings, .. } = version;
+        let record = sqlx::query_file!("sql/queries/record_settings.sql", name, settings);
+        self.answered(1, record.execute(&self.pool)).await?;
+        Ok(())
+    }
+
     /// Puts every note into the outbox for `version`, and every one that is gone while
     /// its points may be there still, unless that is done already: it is, once, for
     /// each time that a version begins to be kept in step. Returns how many.

@@ -1,8 +1,12 @@
 //! Log lines on stderr, and traces where somebody collects them.
 
+use std::fmt;
 use std::io::IsTerminal;
 
+use tracing::field::Field;
+use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::Directive;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -37,7 +41,9 @@ pub fn init_logging(service: &Service) -> Logging {
     let lines = if service.log_json {
         lines.json().boxed()
     } else {
-        lines.boxed()
+        lines
+            .fmt_fields(debug_fn(write_field).delimited(" "))
+            .boxed()
     };
     let subscriber = tracing_subscriber::registry().with(lines.with_filter(filter));
     #[cfg(feature = "otlp")]
@@ -55,6 +61,25 @@ pub fn init_logging(service: &Service) -> Logging {
         let _ = subscriber.try_init();
         Logging {}
     }
+}
+
+/// `name=value`. The default writes a value as it displays itself, and the answer of a
+/// server or the name of a file can hold characters that a terminal obeys, or a line
+/// break that makes up a log line.
+fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    match field.name() {
+        "message" => {}
+        // Of the `log` crate: they are in the line's head already.
+        name if name.starts_with("log.") => return Ok(()),
+        name => write!(writer, "{name}=")?,
+    }
+    for c in format!("{value:?}").chars() {
+        match c.is_control() {
+            true => write!(writer, "{}", c.escape_default())?,
+            false => writer.write_char(c)?,
+        }
+    }
+    Ok(())
 }
 
 fn always() -> Directive {

@@ -3,7 +3,8 @@
 //! (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>).
 
 use opentelemetry::trace::TracerProvider;
-use opentelemetry_otlp::SpanExporter;
+use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig, Identity};
+use opentelemetry_otlp::{SpanExporter, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing_subscriber::Layer;
@@ -27,10 +28,10 @@ where
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let endpoint =
         set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").or_else(|| set("OTEL_EXPORTER_OTLP_ENDPOINT"))?;
-    let exporter = match SpanExporter::builder().with_tonic().build() {
+    let exporter = match exporter(&endpoint, set) {
         Ok(exporter) => exporter,
         Err(error) => {
-            let provider = Err(error.to_string());
+            let provider = Err(error);
             return Some((Traces { provider, endpoint }, None));
         }
     };
@@ -47,6 +48,35 @@ where
         .boxed();
     let provider = Ok(provider);
     Some((Traces { provider, endpoint }, Some(layer)))
+}
+
+fn exporter(endpoint: &str, set: impl Fn(&str) -> Option<String>) -> Result<SpanExporter, String> {
+    let mut exporter = SpanExporter::builder().with_tonic();
+    if endpoint.starts_with("https://") {
+        exporter = exporter.with_tls_config(tls(set)?);
+    }
+    exporter.build().map_err(|error| error.to_string())
+}
+
+/// The authorities and the client certificate that the specification's variables name, else
+/// the system's authorities. The exporter reads other variables itself, but not these.
+fn tls(set: impl Fn(&str) -> Option<String>) -> Result<ClientTlsConfig, String> {
+    let file = |name: &str| {
+        let path = set(&format!("OTEL_EXPORTER_OTLP_TRACES_{name}"))
+            .or_else(|| set(&format!("OTEL_EXPORTER_OTLP_{name}")));
+        path.map(|path| std::fs::read(&path).map_err(|error| format!("{path}: {error}")))
+            .transpose()
+    };
+    let mut config = match file("CERTIFICATE")? {
+        Some(authorities) => {
+            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authorities))
+        }
+        None => ClientTlsConfig::new().with_native_roots(),
+    };
+    if let (Some(certificate), Some(key)) = (file("CLIENT_CERTIFICATE")?, file("CLIENT_KEY")?) {
+        config = config.identity(Identity::from_pem(certificate, key));
+    }
+    Ok(config)
 }
 
 impl Traces {

@@ -583,3 +583,73 @@ async fn systemd_neither_waits_for_a_store_that_is_away_nor_kills_who_does() {
     systemd.hears("WATCHDOG=1").await;
     worker.kill().await;
 }
+
+/// A name of another site that leads here (DNS rebinding) is refused on every path.
+#[tokio::test]
+async fn a_foreign_name_is_refused_on_every_path() {
+    let site = Site::start().await;
+    let worker = site.worker();
+    let admin = Admin::of(&worker).await;
+    for path in [
+        "/",
+        "/app.js",
+        "/metrics",
+        "/livez",
+        "/readyz",
+        "/api/status",
+        "/api/dead",
+    ] {
+        let asked = Client::new()
+            .get(format!("{}{path}", admin.url))
+            .header("host", "evil.example");
+        let status = asked.send().await.unwrap().status();
+        assert_eq!(status, StatusCode::FORBIDDEN, "{path}");
+        assert_ne!(admin.get(path).await.0, StatusCode::FORBIDDEN, "{path}");
+    }
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_in_the_log() {
+    let site = Site::start().await;
+    with_token(&site);
+    let worker = site.worker();
+    let mut admin = Admin::of(&worker).await;
+    admin.get("/api/status").await;
+    admin.token = Some("a-token-of-somebody-else");
+    admin.get("/api/dead").await;
+    let line = worker.says("a wrong admin token was refused").await;
+    for word in ["elf::audit", "127.0.0.1", "/api/dead"] {
+        assert!(line.contains(word), "{line}");
+    }
+    assert!(!worker.log().contains("somebody-else"), "{}", worker.log());
+    assert_eq!(worker.log().matches("a wrong admin token").count(), 1);
+    worker.stop().await.exits(0);
+}
+
+/// Who connects and says nothing, or never ends a request, is disconnected, and others
+/// are answered then.
+#[tokio::test]
+async fn silent_connections_do_not_keep_others_out() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let site = Site::start().await;
+    let worker = site.worker();
+    let admin = Admin::of(&worker).await;
+    let address = admin.url.trim_start_matches("http://").to_owned();
+    let mut silent = Vec::new();
+    for i in 0..200 {
+        let mut connection = tokio::net::TcpStream::connect(&address).await.unwrap();
+        if i % 2 == 0 {
+            let unfinished = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n";
+            connection.write_all(unfinished).await.unwrap();
+        }
+        silent.push(connection);
+    }
+    assert_eq!(admin.get("/livez").await.0, StatusCode::OK);
+    // The first of them are gone without an answer.
+    let mut rest = Vec::new();
+    let _ = silent[0].read_to_end(&mut rest).await;
+    assert!(!String::from_utf8_lossy(&rest).contains("200 OK"));
+    worker.stop().await.exits(0);
+}

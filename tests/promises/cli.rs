@@ -219,7 +219,7 @@ async fn migrate_can_run_again() {
     let first = site.json(&["migrate"]).await;
     assert!(first["applied"].as_u64().unwrap() > 0, "{first}");
     let again = site.json(&["migrate"]).await;
-    assert_eq!(again, serde_json::json!({ "applied": 0 }));
+    assert_eq!(again["applied"], 0);
 }
 
 #[tokio::test]
@@ -844,4 +844,117 @@ async fn a_second_demo_leaves_the_first_alone() {
         .await
         .exits(1)
         .says(&["another demo is running", "--keep"]);
+}
+
+/// Texts, keys, file names and the answers of servers are others' words.
+#[tokio::test]
+async fn nothing_that_others_wrote_steers_the_terminal() {
+    let site = Site::start().await;
+    let steer = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m";
+    let line = serde_json::json!({ "key": format!("good{steer}"), "text": format!("A good note. {steer}") });
+    site.elf_reading(&["import", "-"], line.to_string().as_bytes())
+        .await
+        .exits(0);
+    site.elf(&["worker", "--once"]).await.exits(0);
+    let refusal = serde_json::json!({ "error": { "message": format!("no {steer}") } }).to_string();
+    let poison = Behaviour::Answer(400, "content-type", "application/json".into(), refusal);
+    site.provider.poison("poison", poison);
+    site.note(&format!("poison {steer}")).await;
+    let bad_lines = format!("{{\"{steer}\": 1}}\n");
+    let mut said = vec![
+        site.elf(&["worker", "--once"]).await,
+        site.elf(&["worker", "--once", "--json"]).await,
+        site.elf_reading(&["import", "-"], bad_lines.as_bytes())
+            .await,
+        site.elf(&["search", "good"]).await,
+        site.elf(&["search", "good", "--json"]).await,
+        site.elf(&["dead", "list"]).await,
+        site.elf(&["dead", "list", "--json"]).await,
+        site.elf(&["import", &format!("no-such-file{steer}")]).await,
+        site.elf(&["-c", &format!("no-such{steer}.toml"), "status"])
+            .await,
+    ];
+    let dead = site.json(&["dead", "list"]).await;
+    let id = dead["items"][0]["note_id"].as_str().unwrap().to_owned();
+    said.push(site.elf(&["dead", "show", &id]).await);
+    said.push(site.elf(&["dead", "retry", &id]).await);
+    for done in said {
+        for stream in [&done.stdout, &done.stderr] {
+            let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+            assert!(!stream.contains(obeyed), "{stream:?}");
+        }
+    }
+    // And it is what it was, for programs.
+    let found = site.json(&["search", "good"]).await;
+    assert_eq!(found["items"][0]["text"], format!("A good note. {steer}"));
+}
+
+#[tokio::test]
+async fn an_import_for_one_tenant_touches_no_other() {
+    let site = Site::start().await;
+    let theirs = uuid::Uuid::from_u128(7);
+    let note = |id: u128, tenant: &str, text: &str| {
+        let id = uuid::Uuid::from_u128(id);
+        format!("{{\"note_id\": \"{id}\", \"tenant_id\": \"{tenant}\", \"text\": \"{text}\"}}\n")
+    };
+    let import = async |args: &[&str], lines: &str| {
+        let args = [&["import", "-"], args].concat();
+        site.elf_reading(&args, lines.as_bytes()).await
+    };
+    import(&[], &note(7, "acme", "Theirs.")).await.exits(0);
+
+    let unsaid = format!("{{\"note_id\": \"{theirs}\", \"text\": \"Stolen.\"}}\n");
+    let lines = format!(
+        "{unsaid}{}{}{{\"key\": \"k\", \"text\": \"No tenant.\"}}\n",
+        note(8, "acme", "Smuggled."),
+        note(9, "initech", "Own.")
+    );
+    import(&["--tenant", "initech"], &lines)
+        .await
+        .exits(1)
+        .says(&[
+            "\"acme\", not \"initech\"",
+            &theirs.to_string(),
+            "2 could not",
+        ]);
+    let rows = async || -> Vec<(String, String)> {
+        sqlx::query_as("select tenant_id, text from memory_notes order by text")
+            .fetch_all(&mut site.connect().await)
+            .await
+            .unwrap()
+    };
+    let row = |tenant: &str, text: &str| (tenant.to_owned(), text.to_owned());
+    assert_eq!(
+        rows().await,
+        [
+            row("initech", "No tenant."),
+            row("initech", "Own."),
+            row("acme", "Theirs.")
+        ]
+    );
+    import(
+        &["--tenant", "initech", "--tenant-from-file"],
+        &note(8, "acme", "Allowed."),
+    )
+    .await
+    .exits(0);
+    assert!(rows().await.contains(&row("acme", "Allowed.")));
+}
+
+#[tokio::test]
+async fn a_command_that_changes_something_says_so_in_the_audit() {
+    let site = Site::start().await;
+    for (args, is_change) in [
+        (&["enqueue", "--all"][..], true),
+        (&["dead", "purge", "--all"], true),
+        (&["dead", "list"], false),
+        (&["status"], false),
+    ] {
+        let done = site.elf(args).await.exits(0);
+        let line = done.stderr.lines().find(|line| line.contains("elf::audit"));
+        assert_eq!(line.is_some(), is_change, "{args:?}: {}", done.stderr);
+        if let Some(line) = line {
+            assert!(args.iter().all(|arg| line.contains(arg)), "{line}");
+        }
+    }
 }

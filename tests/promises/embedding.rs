@@ -33,6 +33,9 @@ fn settings(server: &EmbeddingServer) -> config::Embedding {
         model: "test-model".to_owned(),
         dimensions: None,
         api_key: Some(Secret::new("sk-very-secret")),
+        ca_file: None,
+        client_cert_file: None,
+        client_key_file: None,
         headers: [("x-team".to_owned(), Secret::new("blue"))].into(),
         max_batch_inputs: 64,
         max_batch_tokens: 100_000,
@@ -109,7 +112,8 @@ async fn a_request_carries_model_key_headers_and_texts() {
         facts,
         ModelFacts {
             dim: DIM,
-            window: None
+            window: None,
+            weights: None,
         }
     );
     assert_eq!(

@@ -13,6 +13,7 @@ mod deploy;
 mod embedding;
 mod page;
 mod patience;
+mod privileges;
 mod readme;
 mod rebuild;
 mod reindex;
@@ -22,5 +23,8 @@ mod schema;
 mod slices;
 mod support;
 mod telemetry;
+mod tls;
 mod verify;
+#[cfg(feature = "local")]
+mod weights;
 mod worker;

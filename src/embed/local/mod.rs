@@ -10,6 +10,7 @@ use candle_core::{D, DType, Device, Tensor};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use tokenizers::Tokenizer;
 use tokio::sync::Semaphore;
 
@@ -41,6 +42,7 @@ struct Model {
     dim: usize,
     pad: u32,
     window: usize,
+    weights: [u8; 32],
 }
 
 impl Local {
@@ -95,13 +97,18 @@ impl Local {
             let weights = std::fs::read(&weights).map_err(|error| {
                 format!("has a {} that cannot be read: {error}", weights.display())
             })?;
+            let lowercase = sentence_config["do_lower_case"] == true;
+            // A second for 400 MB on a slow processor, and all of it is in memory anyway.
+            let mut hash = Sha256::new_with_prefix(&weights);
+            hash.update(format!("{pooling:?} {} {lowercase}", modules.normalize));
             let (encoder, shape) = Encoder::load(&config, weights)?;
             Ok(Model {
+                weights: hash.finalize().into(),
                 tokenizer,
                 encoder,
                 pooling,
                 normalize: modules.normalize,
-                lowercase: sentence_config["do_lower_case"] == true,
+                lowercase,
                 dim: shape.dim,
                 pad: shape.pad,
                 window: layout::window(&sentence_config, &tokenizer_config, shape.positions),
@@ -127,6 +134,11 @@ impl Local {
     /// Tokens that the model reads of a text, special ones included.
     pub fn window(&self) -> usize {
         self.model.window
+    }
+
+    /// The SHA-256 of the weights and of what is done with their vectors.
+    pub fn weights(&self) -> [u8; 32] {
+        self.model.weights
     }
 
     async fn request(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {

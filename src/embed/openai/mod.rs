@@ -2,6 +2,7 @@
 //! LM Studio.
 
 mod refusal;
+mod tls;
 mod wire;
 
 use std::sync::OnceLock;
@@ -63,7 +64,7 @@ impl OpenAi {
     pub fn new(settings: &config::Embedding, dim: Option<usize>) -> Result<Self, EmbedError> {
         let url = endpoint(&settings.api_base, &settings.path)?;
         let timeout = Duration::from_millis(settings.timeout_ms);
-        let client = Client::builder()
+        let client = tls::trust(Client::builder(), settings)?
             .user_agent(concat!("elf/", env!("CARGO_PKG_VERSION")))
             .default_headers(headers(settings)?)
             .timeout(timeout)

@@ -48,6 +48,17 @@ impl TestDatabase {
             .to_string()
     }
 
+    /// The same, as another role.
+    pub fn url_as(&self, role: &Role) -> String {
+        self.server
+            .clone()
+            .database(&self.name)
+            .username(&role.name)
+            .password(&role.name)
+            .to_url_lossy()
+            .to_string()
+    }
+
     /// Host and port of the server.
     pub fn server(&self) -> (&str, u16) {
         (self.server.get_host(), self.server.get_port())
@@ -56,20 +67,47 @@ impl TestDatabase {
 
 impl Drop for TestDatabase {
     fn drop(&mut self) {
-        let server = self.server.clone();
-        let statement = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
-        // A runtime cannot wait inside another one, so it gets a thread.
-        let dropping = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
-            runtime
-                .block_on(execute(&server, statement))
-                .map_err(std::io::Error::other)
-        });
-        if let Ok(Err(error)) = dropping.join() {
-            eprintln!("{} is left behind: {error}", self.name);
-        }
+        remove(
+            &self.name,
+            format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name),
+        );
+    }
+}
+
+/// A role of the test server, whose password is its name. Roles belong to the whole server,
+/// and one goes only after the databases in which it has rights: declare it before them.
+pub struct Role {
+    pub name: String,
+}
+
+impl Role {
+    /// Makes it with `options`, `login createrole` for one.
+    pub async fn create(options: &str) -> Self {
+        let name = format!("elf_test_{}", Uuid::new_v4().simple());
+        let statement = format!("CREATE ROLE {name} PASSWORD '{name}' {options}");
+        execute(&server(), statement).await.unwrap();
+        Self { name }
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        remove(&self.name, format!("DROP ROLE IF EXISTS {}", self.name));
+    }
+}
+
+fn remove(name: &str, statement: String) {
+    // A runtime cannot wait inside another one, so it gets a thread.
+    let dropping = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime
+            .block_on(execute(&server(), statement))
+            .map_err(std::io::Error::other)
+    });
+    if let Ok(Err(error)) = dropping.join() {
+        eprintln!("{name} is left behind: {error}");
     }
 }
 

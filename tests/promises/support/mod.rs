@@ -14,6 +14,7 @@ pub mod qdrant;
 pub mod site;
 pub mod standby;
 pub mod stock;
+pub mod tls;
 
 use std::time::Duration;
 

@@ -1,0 +1,49 @@
+-- Gives the trigger functions of memory_notes to a role that may only write the outbox.
+-- `elf migrate` runs it whenever they do not belong to it: after migration 0004, and
+-- after a restore under another owner. A server has one such role for all its databases.
+do $$
+declare
+    writer    constant text := 'elf_outbox_writer';
+    functions constant text[] := array['elf_note_inserted', 'elf_note_updated', 'elf_note_deleted',
+                                       'elf_notes_truncated'];
+    elf       constant text := (select relnamespace::regnamespace from pg_catalog.pg_class
+                                 where oid = 'indexing_outbox'::regclass);
+    name      text;
+begin
+    begin
+        if not exists (select from pg_catalog.pg_roles where rolname = writer) then
+            execute format('create role %I nologin', writer);
+        end if;
+    exception when duplicate_object or unique_violation then
+        null; -- `elf migrate` of another database was first
+    end;
+    if exists (select from pg_catalog.pg_roles r
+                where rolname = writer
+                  and (rolsuper or rolcanlogin or rolcreaterole or rolcreatedb or rolreplication
+                       or rolbypassrls
+                       or exists (select from pg_catalog.pg_auth_members where member = r.oid))) then
+        raise exception 'the role % exists and may do more than write the outbox', writer
+            using errcode = 'insufficient_privilege';
+    end if;
+    -- To give it something takes membership, and changing the functions later does, too.
+    if not pg_catalog.pg_has_role(writer, 'usage') then
+        execute format('grant %I to %I', writer, current_user);
+    end if;
+
+    execute format('grant usage, create on schema %s to %I', elf, writer);
+    execute format('grant insert (note_id, op) on %s.indexing_outbox to %I', elf, writer);
+    execute format('grant select (note_id) on %s.note_index_state to %I', elf, writer);
+    -- A grant that one may not make is no error, and the applications' writes would fail.
+    if not (has_schema_privilege(writer, elf::regnamespace, 'usage')
+            and has_column_privilege(writer, 'indexing_outbox'::regclass, 'note_id', 'insert')
+            and has_column_privilege(writer, 'indexing_outbox'::regclass, 'op', 'insert')
+            and has_column_privilege(writer, 'note_index_state'::regclass, 'note_id', 'select')) then
+        raise exception 'the current role may not grant rights on ELF''s tables'
+            using errcode = 'insufficient_privilege';
+    end if;
+    foreach name in array functions loop
+        execute format('alter function %s.%I() owner to %I', elf, name, writer);
+        execute format('revoke all on function %s.%I() from public', elf, name);
+    end loop;
+    execute format('revoke create on schema %s from %I', elf, writer);
+end $$;

@@ -1,0 +1,57 @@
+//! Secrets that cross a network in the clear.
+
+use std::str::FromStr;
+
+use reqwest::Url;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+
+use super::{Config, is_loopback};
+
+impl Config {
+    /// The settings by which a secret leaves this machine without encryption, a sentence
+    /// each.
+    pub fn clear_text_warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let mut warn = |key: &str, what: &str, remedy: &str| {
+            warnings.push(format!(
+                "{key} sends {what} over the network in the clear: {remedy}"
+            ));
+        };
+        if let Ok(options) = PgConnectOptions::from_str(self.storage.postgres.dsn.expose())
+            && options.get_socket().is_none()
+            && !options.get_host().starts_with('/')
+            && !is_loopback(options.get_host())
+            && matches!(
+                options.get_ssl_mode(),
+                PgSslMode::Disable | PgSslMode::Allow | PgSslMode::Prefer
+            )
+        {
+            warn(
+                "storage.postgres.dsn",
+                "a password and notes",
+                "append ?sslmode=verify-full",
+            );
+        }
+        let qdrant = &self.storage.qdrant;
+        if qdrant.api_key.is_some() && is_clear(&qdrant.url) {
+            warn("storage.qdrant.url", "the api_key", "use https://");
+        }
+        let embedding = &self.providers.embedding;
+        let has_secret = embedding.api_key.is_some() || !embedding.headers.is_empty();
+        if has_secret && is_clear(&embedding.api_base) {
+            warn(
+                "providers.embedding.api_base",
+                "the api_key or a header",
+                "use https://",
+            );
+        }
+        warnings
+    }
+}
+
+/// Whether a URL leads to another machine without encryption.
+fn is_clear(url: &str) -> bool {
+    Url::parse(url).is_ok_and(|url| {
+        url.scheme() == "http" && url.host_str().is_some_and(|host| !is_loopback(host))
+    })
+}

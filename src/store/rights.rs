@@ -1,0 +1,108 @@
+//! What other roles of the database may do to ELF, and what row-level security hides
+//! from it.
+
+use sqlx::PgConnection;
+
+use super::schema::lock_setup;
+use super::{Store, StoreError};
+
+/// Whether the trigger functions belong to the role of `sql/trigger_role.sql`, which can
+/// write the outbox, and PUBLIC cannot execute them.
+const TRIGGERS_ARE_SAFE: &str = "
+select count(*) = 4 and bool_and(
+           r.rolname = 'elf_outbox_writer' and not has_function_privilege('public', p.oid, 'execute')
+           and has_schema_privilege(r.oid, p.pronamespace, 'usage')
+           and has_column_privilege(r.oid, o.oid, 'note_id', 'insert')
+           and has_column_privilege(r.oid, o.oid, 'op', 'insert')
+           and has_column_privilege(r.oid, 'note_index_state'::regclass, 'note_id', 'select'))
+  from pg_class o
+  join pg_proc p on p.pronamespace = o.relnamespace
+  join pg_roles r on r.oid = p.proowner
+ where o.oid = 'indexing_outbox'::regclass
+   and p.proname in ('elf_note_inserted', 'elf_note_updated', 'elf_note_deleted', 'elf_notes_truncated')";
+
+/// Schemas in which ELF looks for operators and functions, and who else may create some
+/// there. The owner of a schema is trusted; a superuser may do anything anyway.
+const OTHER_CREATORS: &str = "
+select n.nspname::text, coalesce(g.rolname::text, 'PUBLIC')
+  from pg_namespace n
+ cross join lateral aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
+  left join pg_roles g on g.oid = a.grantee
+ where n.nspname = any (current_schemas(false)) and a.privilege_type = 'CREATE'
+   and a.grantee <> n.nspowner and g.rolname is distinct from current_user
+   and not coalesce(g.rolsuper, false)
+ order by 1, 2";
+
+impl Store {
+    /// Leaves the trigger functions of `memory_notes` to a role that may do nothing but
+    /// write the outbox. Returns what an operator should know of the rights as they are;
+    /// most often nothing. That the role may not be made, as on many managed servers, is
+    /// a note: the functions then run as the role that migrated.
+    pub async fn restrict_triggers(&self) -> Result<Vec<String>, StoreError> {
+        let mut notes = Vec::new();
+        let mut transaction = self.begin().await?;
+        lock_setup(&mut transaction).await?;
+        let is_safe: bool = sqlx::query_scalar(TRIGGERS_ARE_SAFE)
+            .fetch_one(&mut *transaction)
+            .await?;
+        if is_safe {
+            transaction.rollback().await?;
+        } else {
+            let done = sqlx::raw_sql(include_str!("../../sql/trigger_role.sql"))
+                .execute(&mut *transaction)
+                .await;
+            match done {
+                Ok(_) => transaction.commit().await?,
+                Err(sqlx::Error::Database(error)) => {
+                    let reason = error.message().to_owned();
+                    transaction.rollback().await?;
+                    notes.push(format!(
+                        "the trigger functions of memory_notes run as the role of storage.postgres.dsn, \
+                         because they could not be given to the role elf_outbox_writer: {reason}; \
+                         sql/README.md (Rights) has what a DBA can do"
+                    ));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mut connection = self.pool.acquire().await?;
+        let creators: Vec<(String, String)> = sqlx::query_as(OTHER_CREATORS)
+            .fetch_all(&mut *connection)
+            .await?;
+        notes.extend(creators.into_iter().map(|(schema, role)| {
+            format!(
+                "{role} may create objects in the schema {schema}, where ELF's statements would \
+                 use them: `revoke create on schema {schema} from {role}`"
+            )
+        }));
+        let is_superuser: bool =
+            sqlx::query_scalar("select rolsuper from pg_roles where rolname = current_user")
+                .fetch_one(&mut *connection)
+                .await?;
+        if is_superuser {
+            notes.push(
+                "storage.postgres.dsn is a superuser's, which ELF does not need: docs/deploy.md \
+                 (A role for ELF)"
+                    .into(),
+            );
+        }
+        Ok(notes)
+    }
+}
+
+/// A worker that policies hide notes from would take those for deleted, and remove them
+/// from the index.
+pub(super) async fn check_row_security(conn: &mut PgConnection) -> Result<(), StoreError> {
+    let is_hidden: bool = sqlx::query_scalar("select row_security_active('memory_notes')")
+        .fetch_one(conn)
+        .await?;
+    if is_hidden {
+        return Err(StoreError::Schema(
+            "row-level security of memory_notes applies to the role of storage.postgres.dsn: ELF \
+             would take the notes that it hides for deleted; give the role BYPASSRLS, or let it \
+             own the table without FORCE ROW LEVEL SECURITY"
+                .into(),
+        ));
+    }
+    Ok(())
+}
