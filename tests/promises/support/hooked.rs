@@ -40,6 +40,7 @@ pub struct Hooked {
     inner: Arc<dyn VectorIndex>,
     rules: Mutex<Vec<(When, Verb, Rule)>>,
     calls: Mutex<Vec<Verb>>,
+    refused: Mutex<Vec<Uuid>>,
 }
 
 #[derive(Clone)]
@@ -79,6 +80,7 @@ impl Hooked {
             inner: inner.clone(),
             rules: Mutex::default(),
             calls: Mutex::default(),
+            refused: Mutex::default(),
         })
     }
 
@@ -95,6 +97,11 @@ impl Hooked {
     /// Every such call fails from now on, [`When::After`] it was done if so wanted.
     pub fn fail(&self, when: When, verb: Verb, error: IndexError) {
         self.add(when, verb, Rule::Fail(error));
+    }
+
+    /// Every upsert fails from now on that has a point of `note`.
+    pub fn refuse(&self, note: Uuid) {
+        self.refused.lock().unwrap().push(note);
     }
 
     /// Nothing fails any more.
@@ -184,6 +191,11 @@ impl VectorIndex for Hooked {
         points: Vec<Point>,
         mode: UpsertMode,
     ) -> Answer<'a, ()> {
+        let refused = self.refused.lock().unwrap().clone();
+        if points.iter().any(|p| refused.contains(&p.payload.note_id)) {
+            let (engine, reason) = (self.describe(), "a point that it does not take".into());
+            return Box::pin(async { Err(IndexError::Refused { engine, reason }) });
+        }
         let call = self.inner.upsert(collection, points, mode);
         self.on_the_way(Verb::Upsert, call)
     }

@@ -2,6 +2,8 @@
 
 pub mod application;
 pub mod browser;
+pub mod compare;
+pub mod corpus;
 pub mod database;
 pub mod docs;
 pub mod embedding_server;
@@ -13,6 +15,7 @@ pub mod proxy;
 pub mod qdrant;
 pub mod site;
 pub mod stock;
+pub mod town;
 
 use std::time::Duration;
 
