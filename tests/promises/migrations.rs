@@ -8,10 +8,10 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqlSafeStr};
 
 use crate::support::DEADLINE;
-use crate::support::corpus::Corpus;
 use crate::support::eventually;
 use crate::support::harness::Harness;
 use crate::support::site::Site;
+use crate::support::town::Town;
 
 /// What a program of the future would apply: this one's migrations and then these.
 fn future(statements: &[&'static str]) -> Migrator {
@@ -73,8 +73,8 @@ const INSERT: &str = "insert into memory_notes (tenant_id, project_id, agent_id,
 /// made, and new ones start on it.
 #[tokio::test]
 async fn old_and_new_workers_run_side_by_side_during_an_upgrade() {
-    let h = Harness::start().await;
-    let mut corpus = Corpus::seeded(1);
+    let town = Town::start("old_and_new_workers_run_side_by_side").await;
+    let (h, mut corpus, _server) = town.into_harness().await;
     h.insert_all(&corpus.texts(300)).await;
     let old = h.work();
     let writing = tokio::spawn({

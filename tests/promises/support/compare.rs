@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
-use elf::index::VectorIndex;
+use elf::index::{Filter, VectorIndex};
 use serde_json::{Map, Value, json};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::embedding_server::vector_of;
+use super::harness::{Harness, sentences};
 
 /// Points in one request.
 const PAGE: usize = 1_000;
@@ -32,7 +33,7 @@ impl Point {
     }
 }
 
-/// All points behind `alias`, over Qdrant's REST API. Each must have a sparse vector too.
+/// All points behind `alias`, over Qdrant's REST API.
 pub async fn points_over_rest(url: &str, alias: &str) -> Vec<Point> {
     let client = reqwest::Client::new();
     let mut points = Vec::new();
@@ -41,7 +42,7 @@ pub async fn points_over_rest(url: &str, alias: &str) -> Vec<Point> {
         let page: Value = client
             .post(format!("{url}/collections/{alias}/points/scroll"))
             .json(&json!({
-                "limit": PAGE, "offset": offset, "with_payload": true, "with_vector": true,
+                "limit": PAGE, "offset": offset, "with_payload": true, "with_vector": ["dense"],
             }))
             .send()
             .await
@@ -52,12 +53,10 @@ pub async fn points_over_rest(url: &str, alias: &str) -> Vec<Point> {
             .await
             .unwrap();
         for point in page["result"]["points"].as_array().unwrap() {
-            let vector = &point["vector"];
-            assert!(vector["bm25"]["indices"].is_array(), "no words in {point}");
             points.push(Point {
                 id: point["id"].as_str().unwrap().parse().unwrap(),
                 payload: point["payload"].as_object().unwrap().clone(),
-                dense: serde_json::from_value(vector["dense"].clone()).unwrap(),
+                dense: serde_json::from_value(point["vector"]["dense"].clone()).unwrap(),
             });
         }
         offset = page["result"]["next_page_offset"].clone();
@@ -318,6 +317,85 @@ fn first_gap(text: &str, slices: &[(usize, usize, usize)]) -> Option<usize> {
     }
     let rest = text.get(upto..).unwrap_or_default();
     (!rest.trim().is_empty()).then_some(upto)
+}
+
+/// It sees every kind of difference, each where no worker may have made it good.
+#[tokio::test]
+async fn the_comparison_finds_each_kind_of_difference() {
+    let h = Harness::start().await;
+    let mut notes = Vec::new();
+    for about in [
+        "lost",
+        "stale",
+        "orphaned",
+        "mislabelled",
+        "unindexed",
+        "dead",
+    ] {
+        notes.push(h.insert(&sentences(6, about)).await);
+    }
+    h.drain().await;
+    h.compare().await.assert_none();
+    let lost = Filter {
+        note_ids: Some(vec![notes[0]]),
+        ..Filter::default()
+    };
+    let index = &h.tools.index;
+    index.delete(&h.tools.alias, &lost).await.unwrap();
+    // Behind the triggers' backs.
+    let changes = "begin; set local session_replication_role = replica;
+        update memory_notes set text = text || ' And more.' where text like '%stale%';
+        delete from memory_notes where text like '%orphaned%';
+        update memory_notes set tenant_id = 'another', expires_at = '2999-01-01' where text like '%mislabelled%';
+        delete from memory_note_chunks where text like '%unindexed%';
+        update memory_notes set text = 'Something else.' where text like '%dead%';
+        insert into indexing_outbox (note_id, status) select note_id, 'DEAD' from memory_notes
+         where text = 'Something else.';
+        commit";
+    sqlx::raw_sql(changes).execute(&h.pool).await.unwrap();
+    let found = h.compare().await;
+    let all_of = |found: &[String], notes: &[Uuid]| {
+        let of_one = |line: &String| notes.iter().any(|note| line.contains(&note.to_string()));
+        !found.is_empty() && found.iter().all(of_one)
+    };
+    // A longer text that no point covers is lost; one whose slices moved would be stale.
+    assert!(all_of(&found.lost, &notes[..2]), "{:?}", found.lost);
+    assert!(
+        found
+            .lost
+            .iter()
+            .any(|line| line.contains(&notes[1].to_string()))
+    );
+    assert!(
+        all_of(&found.orphaned, &[notes[2], notes[4]]),
+        "{:?}",
+        found.orphaned
+    );
+    assert!(
+        all_of(&found.mislabelled, &notes[3..4]),
+        "{:?}",
+        found.mislabelled
+    );
+    assert!(
+        found.mislabelled[0].contains("tenant_id") && found.mislabelled[0].contains("expires_at")
+    );
+    assert_eq!(found.dead, notes[5..]);
+    assert!(found.stale.is_empty(), "{:?}", found.stale);
+
+    sqlx::raw_sql(
+        "begin; set local session_replication_role = replica;
+         update memory_notes set text = 'Q' || substr(text, 2) where text like '%mislabelled%';
+         update memory_note_chunks set revision = revision + 1 where text like '%stale%';
+         commit",
+    )
+    .execute(&h.pool)
+    .await
+    .unwrap();
+    let stale = h.compare().await.stale;
+    assert!(all_of(&stale, &[notes[1], notes[3]]), "{stale:?}");
+    for note in [notes[1], notes[3]] {
+        assert!(stale.iter().any(|line| line.contains(&note.to_string())));
+    }
 }
 
 #[test]

@@ -165,7 +165,12 @@ impl Town {
         let began = Instant::now();
         while self.has("indexing_outbox where status <> 'DEAD'").await {
             assert!(began.elapsed() < LONG, "{}", worker.log());
-            self.hurry_retries().await;
+            if self
+                .has("indexing_outbox where status = 'FAILED' and available_at > now()")
+                .await
+            {
+                self.hurry_retries().await;
+            }
         }
     }
 
