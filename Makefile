@@ -11,11 +11,12 @@ MODEL = .elf/models/all-MiniLM-L6-v2
 # The server that DATABASE_URL names, else the one of `make setup`.
 WITH_DATABASE = DATABASE_URL="$${DATABASE_URL:-$$(cat .elf/postgres.url)}"
 
-.PHONY: help setup demo test lint bench deb screenshots sqlx stop clean
+.PHONY: help setup demo test test-slow lint bench deb screenshots sqlx stop clean
 
 help:
 	@echo "make demo    import real notes, index them, search them; KEEP=1 leaves the worker and its page running"
 	@echo "make test    run the tests"
+	@echo "make test-slow  the tests that take minutes, with the release builds, and what they ran on"
 	@echo "make lint    formatting, clippy, documentation, scripts"
 	@echo "make bench   measure, in a release build"
 	@echo "make deb     a Debian package of the server build"
@@ -36,6 +37,20 @@ demo: setup
 test:
 	@$(PYTHON) scripts/setup.py tests
 	$(WITH_DATABASE) $(CARGO) test --no-fail-fast
+
+# The promises at real size, long ones too, with the programs as they are shipped. What each
+# test compared, and for how long it ran, is in its output; the last line says what ran.
+SLOW = $(CARGO) test --test promises real_size:: -- --include-ignored --nocapture --test-threads 1
+
+test-slow:
+	@$(PYTHON) scripts/setup.py tests
+	$(CARGO) build --release --bin elf --target-dir target
+	$(WITH_DATABASE) ELF_TEST_PROGRAM=$(CURDIR)/target/release/elf $(SLOW)
+	@if ! command -v qdrant >/dev/null; then \
+	  echo "test-slow: passed with the default build on the engine in the process; no qdrant on the PATH, so neither a server nor the server build was tried"; exit; fi; \
+	set -ex; $(CARGO) build --release --bin elf --no-default-features --features otlp --target-dir target/server; \
+	$(WITH_DATABASE) ELF_TEST_PROGRAM=$(CURDIR)/target/server/release/elf $(SLOW); \
+	set +x; echo "test-slow: passed with the default and the server build, on $$(qdrant --version)"
 
 lint:
 	$(CARGO) fmt --check

@@ -35,9 +35,9 @@ def main():
 
 
 def psql(server, url, sql):
-    args = [server.program("psql"), url, "-X", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction"]
-    if sql.startswith(("create database", "drop database")):
-        args.remove("--single-transaction")
+    args = [server.program("psql"), url, "-X", "--quiet", "--set=ON_ERROR_STOP=1"]
+    if not sql.startswith(("create database", "drop database", "-- no-transaction")):
+        args.append("--single-transaction")
     if server.run(args, stdin=None, input=sql, text=True).returncode != 0:
         raise SetupError(f"psql failed on: {sql[:60]}")
 

@@ -6,6 +6,7 @@ mod claim;
 mod commit;
 mod job;
 mod listen;
+mod migrations;
 mod notes;
 mod points;
 mod rebuild;
@@ -33,6 +34,7 @@ pub use claim::{CLAIMS_LOST_TOGETHER, Claim, Claimed, FailedBy, Failure, Positio
 pub use commit::{ChunkWrite, Committed, NoteWrite};
 pub use job::RunningJob;
 pub use listen::listen;
+pub use migrations::migrator;
 pub use notes::{ChunkText, ImportedNote, Selection};
 pub use points::{Depth, LiveChunk, NoteProblem};
 pub use rebuild::{Range, Registered};

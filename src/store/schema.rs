@@ -1,55 +1,23 @@
-//! Migrations, and whether a database is as this program needs it.
+//! Whether a database is as a program needs it.
 
 use std::collections::BTreeMap;
 
 use sqlx::PgConnection;
-use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
+use sqlx::migrate::Migrator;
 
 use super::rights::check_row_security;
+use super::migrations::{Applied, applied, migrator};
 use super::{Store, StoreError};
 
-/// Beside the application's own migrations, which may well use sqlx too.
-const MIGRATIONS_TABLE: &str = "elf_migrations";
-
-fn migrator() -> Migrator {
-    let mut migrator = sqlx::migrate!("sql/migrations");
-    migrator.dangerous_set_table_name(MIGRATIONS_TABLE);
-    // A newer ELF may have been here: `check_schema` says so in better words.
-    migrator.set_ignore_missing(true);
-    migrator
-}
-
 impl Store {
-    /// Brings the schema up to date and returns how many migrations that took.
-    /// Safe to run again, and at the same time elsewhere.
-    pub async fn migrate(&self) -> Result<usize, StoreError> {
-        let mut conn = self.pool.acquire().await?;
-        let before = applied(&mut conn).await?;
-        check_not_newer(&before)?;
-        check_notes_table(&mut conn).await?;
-        let migrator = migrator();
-        // Without the lock of a session that a migration takes, which behind a PgBouncer in
-        // transaction mode may be nobody's.
-        let is_applied = |m: &Migration| {
-            before
-                .get(&m.version)
-                .is_some_and(|sum| sum[..] == m.checksum[..])
-        };
-        if migrator.iter().all(is_applied) {
-            return Ok(0);
-        }
-        migrator.run(&mut conn).await.map_err(not_migrated)?;
-        let after = applied(&mut conn).await?;
-        Ok(after.len() - before.len())
-    }
-
-    /// Whether the schema is exactly the one that this program was built for.
+    /// Whether this program may work with the schema: its own, or a newer one that
+    /// lets older programs go on.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
         let work = async {
             let mut conn = self.pool.acquire().await?;
             let applied = applied(&mut conn).await?;
-            check_not_newer(&applied)?;
             let migrator = migrator();
+            check_compatible(&mut conn, &migrator, &applied).await?;
             let missing = migrator
                 .iter()
                 .filter(|m| !applied.contains_key(&m.version))
@@ -57,65 +25,51 @@ impl Store {
             if missing > 0 {
                 return Err(StoreError::Outdated(missing));
             }
-            if migrator.iter().any(|m| {
-                applied
-                    .get(&m.version)
-                    .is_some_and(|sum| sum[..] != m.checksum[..])
-            }) {
-                return Err(StoreError::Schema(
-                    "the database schema was made by a different build of elf: its migrations differ \
-                     from this program's; run the elf that made it"
-                        .into(),
-                ));
-            }
+            check_same_build(&migrator, &applied)?;
             check_notes_table(&mut conn).await
         };
         self.answered(1, work).await
     }
 }
 
-/// Version → checksum of what has been applied.
-async fn applied(conn: &mut PgConnection) -> Result<BTreeMap<i64, Vec<u8>>, StoreError> {
-    let exists: bool = sqlx::query_scalar("select to_regclass($1) is not null")
-        .bind(MIGRATIONS_TABLE)
-        .fetch_one(&mut *conn)
+/// A schema with migrations that this program does not know may still be one that it can
+/// work with: during an upgrade old and new workers run side by side.
+pub(super) async fn check_compatible(
+    conn: &mut PgConnection,
+    migrator: &Migrator,
+    applied: &Applied,
+) -> Result<(), StoreError> {
+    let known = migrator.iter().map(|m| m.version).max().unwrap_or(0);
+    let newest = applied.keys().max().copied().unwrap_or(0);
+    if newest <= known {
+        return Ok(());
+    }
+    let oldest: i64 = sqlx::query_scalar("select oldest_program from elf_schema")
+        .fetch_one(conn)
         .await?;
-    if !exists {
-        return Ok(BTreeMap::new());
+    if oldest <= known {
+        return Ok(());
     }
-    let rows = conn
-        .list_applied_migrations(MIGRATIONS_TABLE)
-        .await
-        .map_err(|e| StoreError::Unavailable(format!("could not read {MIGRATIONS_TABLE}: {e}")))?;
-    Ok(rows
-        .into_iter()
-        .map(|m| (m.version, m.checksum.into_owned()))
-        .collect())
+    Err(StoreError::Schema(format!(
+        "the database schema (migration {newest}) is newer than this elf (migration {known}), and \
+         takes one that knows migration {oldest}: upgrade elf"
+    )))
 }
 
-fn not_migrated(error: MigrateError) -> StoreError {
-    let reason = error.to_string();
-    if let MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) = error
-        && let away @ StoreError::Unavailable(_) = StoreError::from(error)
-    {
-        return away;
+/// Whether what has been applied is what this program would have applied.
+pub(super) fn check_same_build(migrator: &Migrator, applied: &Applied) -> Result<(), StoreError> {
+    let differs = |(version, sum): (&i64, &Vec<u8>)| {
+        let mut own = migrator.iter().filter(|m| m.version == *version);
+        own.any(|m| m.checksum[..] != sum[..])
+    };
+    if applied.iter().any(differs) {
+        return Err(StoreError::Schema(
+            "the database schema was made by a different build of elf: its migrations differ \
+             from this program's; run the elf that made it"
+                .into(),
+        ));
     }
-    StoreError::Schema(format!(
-        "a migration failed, and was rolled back: {reason}; ELF needs to create tables and \
-         functions in the current schema, and the pgvector extension \
-         (`create extension vector` as a superuser)"
-    ))
-}
-
-fn check_not_newer(applied: &BTreeMap<i64, Vec<u8>>) -> Result<(), StoreError> {
-    let known = migrator().iter().map(|m| m.version).max().unwrap_or(0);
-    match applied.keys().max() {
-        Some(&newest) if newest > known => Err(StoreError::Schema(format!(
-            "the database schema (migration {newest}) is newer than this elf (migration {known}): \
-             upgrade elf"
-        ))),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// What ELF reads of `memory_notes`, and the types it can read it from.
@@ -137,7 +91,7 @@ const NOTE_COLUMNS: &[(&str, &[&str])] = &[
 
 /// A `memory_notes` that the application made must have what ELF reads. No such
 /// table is fine: the first migration makes it.
-async fn check_notes_table(conn: &mut PgConnection) -> Result<(), StoreError> {
+pub(super) async fn check_notes_table(conn: &mut PgConnection) -> Result<(), StoreError> {
     let columns: Vec<(String, String)> = sqlx::query_as(
         "select column_name::text, data_type::text from information_schema.columns
           where table_name = 'memory_notes' and table_schema = any (current_schemas(false))",

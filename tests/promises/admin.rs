@@ -223,6 +223,10 @@ async fn readyz_says_what_fails_and_since_when() {
     assert_eq!(mended.get("reason"), None);
 
     let mut db = site.connect().await;
+    sqlx::query("update elf_schema set oldest_program = 9999")
+        .execute(&mut db)
+        .await
+        .unwrap();
     sqlx::query("insert into elf_migrations (version, description, success, checksum, execution_time) values (9999, 'later', true, '', 0)")
         .execute(&mut db)
         .await

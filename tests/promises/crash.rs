@@ -24,7 +24,7 @@ fn keep_done(site: &Site) {
 /// Which texts were embedded in a worker's life, each as often as it was sent.
 /// Every life has a header of its own, so that a request which is read late is
 /// counted for the one who sent it.
-fn embedded_in(site: &Site, life: usize) -> Vec<String> {
+pub fn embedded_in(site: &Site, life: usize) -> Vec<String> {
     let life = life.to_string();
     let requests = site.provider.request_log();
     let of_life = requests
@@ -36,7 +36,7 @@ fn embedded_in(site: &Site, life: usize) -> Vec<String> {
         .collect()
 }
 
-fn begin_life(site: &Site, life: usize) {
+pub fn begin_life(site: &Site, life: usize) {
     if life == 0 {
         site.configure(
             "model = \"test\"\n",

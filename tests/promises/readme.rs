@@ -1,6 +1,7 @@
 //! Every block of the README does what it says.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use sqlx::AssertSqlSafe;
 
@@ -96,6 +97,53 @@ fn every_test_that_the_guarantees_name_is_there() {
         .filter(|name| !sources.contains(&format!("fn {name}(")))
         .collect();
     assert_eq!(missing, Vec::<&str>::new());
+}
+
+/// Files by their path, and by their name alone where a reader knows the folder: tests and
+/// statements.
+#[test]
+fn every_file_that_the_guarantees_name_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("docs/guarantees.md")).unwrap();
+    let quoted = page.split('`').skip(1).step_by(2);
+    let linked = page
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split([')', '#']).next());
+    let names: BTreeSet<&str> = quoted
+        .chain(linked)
+        .filter(|name| {
+            name.ends_with(['/'])
+                || name.ends_with(".rs")
+                || name.ends_with(".sql")
+                || name.ends_with(".md")
+        })
+        .filter(|name| !name.contains(' '))
+        .collect();
+    assert!(names.len() > 40, "only {} files are named", names.len());
+    let mut files = Vec::new();
+    for folder in ["tests", "sql"] {
+        list_all(&root.join(folder), &mut files);
+    }
+    let is_there = |name: &&str| {
+        root.join(name).exists()
+            || root.join("docs").join(name).exists()
+            || files
+                .iter()
+                .any(|file| file.ends_with(name.trim_end_matches('/')))
+    };
+    let missing: Vec<&str> = names.into_iter().filter(|name| !is_there(name)).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
+fn list_all(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            list_all(&path, into);
+        }
+        into.push(path);
+    }
 }
 
 fn read_all(folder: &Path, into: &mut String) {

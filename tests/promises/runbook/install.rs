@@ -45,7 +45,7 @@ async fn an_upgrade_and_the_way_back_work_as_written() {
     let (forward, back) = (upgrade.next(), upgrade.next());
     upgrade.end();
     // As the program before the last migration left it.
-    m.shows(back.clone(), &["ALTER TABLE", "DELETE 1"]).await;
+    m.shows(back.clone(), &["DROP TABLE", "DELETE 1"]).await;
     m.run("elf status")
         .await
         .exits(78)

@@ -2,6 +2,8 @@
 
 pub mod application;
 pub mod browser;
+pub mod compare;
+pub mod corpus;
 pub mod database;
 pub mod docs;
 pub mod embedding_server;
@@ -15,6 +17,7 @@ pub mod site;
 pub mod standby;
 pub mod stock;
 pub mod tls;
+pub mod town;
 
 use std::time::Duration;
 

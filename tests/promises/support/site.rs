@@ -62,10 +62,17 @@ impl Done {
     }
 }
 
+/// The program: the one that `ELF_TEST_PROGRAM` names, such as a release build, else the
+/// one that was built with the tests.
+pub fn program() -> PathBuf {
+    std::env::var_os("ELF_TEST_PROGRAM")
+        .map_or_else(|| env!("CARGO_BIN_EXE_elf").into(), PathBuf::from)
+}
+
 /// The program, to be run in `folder` without anything of this environment that
 /// it heeds.
 pub fn elf(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_elf"));
+    let mut command = Command::new(program());
     command.current_dir(folder).kill_on_drop(true);
     for name in [
         "ELF_CONFIG",

@@ -1,0 +1,341 @@
+//! Migrations: a schema changes while applications and workers use it.
+//!
+//! A migration runs in one transaction under a `lock_timeout`. One that begins with
+//! `-- no-transaction` is a single statement outside of any: `create index concurrently`, or
+//! a `do` block that commits after every batch of a long data change.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use super::schema::{check_compatible, check_notes_table, check_same_build};
+use super::{Store, StoreError};
+use crate::backoff;
+
+/// Beside the application's own migrations, which may well use sqlx too.
+const MIGRATIONS_TABLE: &str = "elf_migrations";
+
+/// An application's statement on a table waits behind a migration that waits for the same
+/// table. So a migration gives its place in the queue up after this, and asks again.
+const LOCK_TIMEOUT: &str = "1s";
+
+/// Pauses between two tries for a lock: applications have the table to themselves.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Shorter than [`LOCK_TIMEOUT`], so that who holds a lock is seen while a migration waits.
+const LOOK_EVERY: Duration = Duration::from_millis(400);
+
+/// SQLSTATE of a lock that was not to be had in time, and of a deadlock.
+const NO_LOCK: [&str; 2] = ["55P03", "40P01"];
+
+/// Version → checksum of what has been applied.
+pub(super) type Applied = BTreeMap<i64, Vec<u8>>;
+
+/// The migrations of this program.
+pub fn migrator() -> Migrator {
+    let mut migrator = sqlx::migrate!("sql/migrations");
+    migrator.dangerous_set_table_name(MIGRATIONS_TABLE);
+    migrator
+}
+
+impl Store {
+    /// Brings the schema up to date and returns how many migrations that took.
+    /// Safe to run again, and at the same time elsewhere.
+    pub async fn migrate(&self) -> Result<usize, StoreError> {
+        self.apply(&migrator()).await
+    }
+
+    /// Applies those of `migrator` that have not been applied yet.
+    ///
+    /// It waits for locks without an end, and logs for whom: an operator watches, and no
+    /// application waits behind it for longer than [`LOCK_TIMEOUT`].
+    pub async fn apply(&self, migrator: &Migrator) -> Result<usize, StoreError> {
+        let mut conn = self.pool.acquire().await?;
+        let pending = pending(&mut conn, migrator).await?;
+        check_notes_table(&mut conn).await?;
+        if pending.is_empty() {
+            return Ok(0);
+        }
+        // What is set and locked below belongs to the session, and goes with it.
+        let mut session = conn.detach();
+        self.lock_migrations(&mut session).await?;
+        session
+            .ensure_migrations_table(MIGRATIONS_TABLE)
+            .await
+            .map_err(not_migrated)?;
+        // Another process may have applied them while this one waited.
+        let pending = self::pending(&mut session, migrator).await?;
+        for migration in &pending {
+            self.apply_when_unlocked(&mut session, migration).await?;
+        }
+        session.close().await?;
+        Ok(pending.len())
+    }
+
+    /// Lets one process migrate at a time.
+    ///
+    /// It asks again instead of waiting in Postgres: `create index concurrently` waits for
+    /// every older statement, and one that waited for this lock would be waited for.
+    async fn lock_migrations(&self, session: &mut PgConnection) -> Result<(), StoreError> {
+        for tries in 1.. {
+            // The key is arbitrary and ELF's own.
+            let is_ours: bool = sqlx::query_scalar("select pg_try_advisory_lock(0x656c6d)")
+                .fetch_one(&mut *session)
+                .await?;
+            if is_ours {
+                break;
+            }
+            if tries == 1 {
+                tracing::warn!("waiting for another process that migrates this database");
+            }
+            pause(tries).await;
+        }
+        Ok(())
+    }
+
+    async fn apply_when_unlocked(
+        &self,
+        session: &mut PgConnection,
+        migration: &Migration,
+    ) -> Result<(), StoreError> {
+        let timeout = format!("set lock_timeout = '{}'", lock_timeout(migration));
+        sqlx::raw_sql(AssertSqlSafe(timeout))
+            .execute(&mut *session)
+            .await?;
+        let pid: i32 = sqlx::query_scalar("select pg_backend_pid()")
+            .fetch_one(&mut *session)
+            .await?;
+        for tries in 1.. {
+            drop_invalid_index(session, migration).await?;
+            let applied = tokio::select! {
+                applied = session.apply(MIGRATIONS_TABLE, migration) => applied,
+                never = self.log_blockers(pid, migration.version) => match never {},
+            };
+            match applied {
+                Ok(_) => break,
+                Err(error) if is_locked_out(&error) => {
+                    tracing::warn!(
+                        migration = migration.version,
+                        "gave way to the application, trying again"
+                    );
+                }
+                Err(error) => return Err(not_migrated(error)),
+            }
+            pause(tries).await;
+        }
+        Ok(())
+    }
+
+    /// Says for which sessions the session `pid` waits, whenever these change.
+    async fn log_blockers(&self, pid: i32, migration: i64) -> Infallible {
+        let mut known = None;
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            // Only the message depends on it.
+            let found = self.blockers(pid).await.unwrap_or_default();
+            if found.is_some() && found != known {
+                let by = found.as_deref().unwrap_or_default();
+                tracing::warn!(migration, by, "the migration waits for a lock");
+                known = found;
+            }
+        }
+    }
+
+    async fn blockers(&self, pid: i32) -> Result<Option<String>, sqlx::Error> {
+        // What another role's session does is hidden from a role without rights to see it.
+        sqlx::query_scalar(
+            "select string_agg(format('process %s (%s, %s for %s s)', pid,
+                                      coalesce(nullif(application_name, ''), usename),
+                                      coalesce(state, backend_type),
+                                      extract(epoch from clock_timestamp()
+                                              - coalesce(xact_start, backend_start))::int), ', '
+                               order by pid)
+               from pg_stat_activity where pid = any (pg_blocking_pids($1))",
+        )
+        .bind(pid)
+        .fetch_one(&self.pool)
+        .await
+    }
+}
+
+/// What of `migrator` is to be applied to a schema that this program may change.
+async fn pending(
+    conn: &mut PgConnection,
+    migrator: &Migrator,
+) -> Result<Vec<Migration>, StoreError> {
+    let applied = applied(conn).await?;
+    check_compatible(conn, migrator, &applied).await?;
+    check_same_build(migrator, &applied)?;
+    let is_pending = |m: &&Migration| !applied.contains_key(&m.version);
+    Ok(migrator.iter().filter(is_pending).cloned().collect())
+}
+
+/// What has been applied.
+pub(super) async fn applied(conn: &mut PgConnection) -> Result<Applied, StoreError> {
+    let exists: bool = sqlx::query_scalar("select to_regclass($1) is not null")
+        .bind(MIGRATIONS_TABLE)
+        .fetch_one(&mut *conn)
+        .await?;
+    if !exists {
+        return Ok(Applied::new());
+    }
+    let rows = conn
+        .list_applied_migrations(MIGRATIONS_TABLE)
+        .await
+        .map_err(|e| StoreError::Unavailable(format!("could not read {MIGRATIONS_TABLE}: {e}")))?;
+    Ok(rows
+        .into_iter()
+        .map(|m| (m.version, m.checksum.into_owned()))
+        .collect())
+}
+
+/// How long a migration may wait for one lock, as Postgres reads it.
+fn lock_timeout(migration: &Migration) -> &'static str {
+    // `create index concurrently` waits until every transaction has ended that is older
+    // than it is, and no application waits behind that.
+    match concurrent_index(migration) {
+        Some(_) => "0",
+        None => LOCK_TIMEOUT,
+    }
+}
+
+/// A run that was killed while it built an index concurrently leaves it behind, invalid,
+/// and `if not exists` would take it for done.
+async fn drop_invalid_index(
+    session: &mut PgConnection,
+    migration: &Migration,
+) -> Result<(), StoreError> {
+    let Some(index) = concurrent_index(migration) else {
+        return Ok(());
+    };
+    let is_invalid: bool = sqlx::query_scalar(
+        "select exists (select from pg_index
+                         where indexrelid = to_regclass($1) and not indisvalid)",
+    )
+    .bind(&*index)
+    .fetch_one(&mut *session)
+    .await?;
+    if is_invalid {
+        tracing::info!(%index, "building an index again that an earlier run left invalid");
+        sqlx::raw_sql(AssertSqlSafe(format!("drop index concurrently {index}")))
+            .execute(session)
+            .await?;
+    }
+    Ok(())
+}
+
+/// The index that a migration builds concurrently.
+fn concurrent_index(migration: &Migration) -> Option<Cow<'_, str>> {
+    const BEFORE_ITS_NAME: &str = "index concurrently if not exists ";
+    let sql = migration.sql.as_str();
+    let (_, rest) = sql.split_once(BEFORE_ITS_NAME)?;
+    let name = rest.split_whitespace().next()?;
+    migration.no_tx.then_some(name.into())
+}
+
+fn is_locked_out(error: &MigrateError) -> bool {
+    let (MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) = error else {
+        return false;
+    };
+    error
+        .as_database_error()
+        .and_then(|e| e.code())
+        .is_some_and(|code| NO_LOCK.contains(&&*code))
+}
+
+async fn pause(tries: u32) {
+    let pause = backoff::delay(tries, FIRST_PAUSE, LONGEST_PAUSE, rand::random());
+    tokio::time::sleep(pause).await;
+}
+
+fn not_migrated(error: MigrateError) -> StoreError {
+    let reason = error.to_string();
+    if let MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) = error
+        && let away @ StoreError::Unavailable(_) = StoreError::from(error)
+    {
+        return away;
+    }
+    StoreError::Schema(format!(
+        "a migration failed, and was rolled back: {reason}; ELF needs to create tables and \
+         functions in the current schema, and the pgvector extension \
+         (`create extension vector` as a superuser)"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::SqlSafeStr;
+    use sqlx::migrate::MigrationType;
+
+    use super::*;
+
+    fn migration(sql: &'static str) -> Migration {
+        let is_outside = sql.starts_with("-- no-transaction");
+        let kind = MigrationType::Simple;
+        Migration::new(1, "".into(), kind, sql.into_sql_str(), is_outside)
+    }
+
+    #[test]
+    fn only_a_concurrent_index_waits_for_as_long_as_it_takes() {
+        let builds = migration(
+            "-- no-transaction\ncreate unique index concurrently if not exists a_b_idx\n    on a (b);",
+        );
+        assert_eq!(concurrent_index(&builds).as_deref(), Some("a_b_idx"));
+        assert_eq!(lock_timeout(&builds), "0");
+        let fills = migration("-- no-transaction\ndo $$ begin commit; end $$;");
+        assert_eq!(concurrent_index(&fills), None);
+        assert_eq!(lock_timeout(&fills), LOCK_TIMEOUT);
+        assert_eq!(
+            lock_timeout(&migration("alter table a add b int;")),
+            LOCK_TIMEOUT
+        );
+    }
+
+    /// What Postgres takes outside of a transaction it takes alone, and an index that was
+    /// left invalid is found by the name that follows these words.
+    #[test]
+    fn a_migration_without_a_transaction_is_one_statement_that_can_be_run_again() {
+        for migration in migrator().iter().filter(|m| m.no_tx) {
+            let statement: String = migration
+                .sql
+                .as_str()
+                .lines()
+                .filter(|line| !line.starts_with("--"))
+                .collect::<Vec<_>>()
+                .join("\n");
+            let is_block = statement.trim_start().starts_with("do ");
+            assert!(
+                is_block || statement.matches(';').count() == 1,
+                "{}: more than one statement",
+                migration.version
+            );
+            assert!(
+                is_block || concurrent_index(migration).is_some(),
+                "{}: neither a `do` block nor `create index concurrently if not exists`",
+                migration.version
+            );
+        }
+    }
+
+    /// A new index disturbs no program; of anything else its author has to say it.
+    #[test]
+    fn a_migration_says_which_programs_may_go_on() {
+        const THE_RECORD_ITSELF: i64 = 8;
+        let silent: Vec<i64> = migrator()
+            .iter()
+            .filter(|m| m.version > THE_RECORD_ITSELF && concurrent_index(m).is_none())
+            .filter(|m| {
+                let sql = m.sql.as_str();
+                !sql.contains("set oldest_program = ")
+                    && !sql.contains("-- oldest program: unchanged")
+            })
+            .map(|m| m.version)
+            .collect();
+        assert_eq!(silent, Vec::<i64>::new());
+    }
+}

@@ -1,0 +1,233 @@
+//! Migrations beside applications that write and workers that work: of this build, and of
+//! one that knows no more than this build does.
+
+use std::time::{Duration, Instant};
+
+use elf::store::{Store, StoreError, migrator};
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, SqlSafeStr};
+
+use crate::support::DEADLINE;
+use crate::support::eventually;
+use crate::support::harness::Harness;
+use crate::support::site::Site;
+use crate::support::town::Town;
+
+/// What a program of the future would apply: this one's migrations and then these.
+fn future(statements: &[&'static str]) -> Migrator {
+    let mut migrator = migrator();
+    for (version, sql) in (9_000..).zip(statements) {
+        migrator.migrations.to_mut().push(Migration::new(
+            version,
+            "a test's".into(),
+            MigrationType::Simple,
+            sql.into_sql_str(),
+            sql.starts_with("-- no-transaction"),
+        ));
+    }
+    migrator
+}
+
+/// Columns with and without a constant default, an index, a long change in batches.
+const COMPATIBLE: [&str; 5] = [
+    "alter table memory_notes add column mood text;",
+    "alter table note_index_state add column waits int not null default 0;
+     alter table indexing_outbox add column priority int not null default 0;",
+    "-- no-transaction
+create index concurrently if not exists memory_notes_mood_idx on memory_notes (mood, note_id);",
+    "-- no-transaction
+do $$
+declare
+    changed int;
+begin
+    loop
+        update note_index_state set waits = 1
+         where (note_id, embedding_version) in (
+               select note_id, embedding_version from note_index_state
+                where waits = 0 limit 100 for update skip locked);
+        get diagnostics changed = row_count;
+        commit;
+        exit when changed = 0;
+    end loop;
+end $$;",
+    "alter table memory_note_chunks add column language text;",
+];
+
+const INCOMPATIBLE: &str = "update elf_schema set oldest_program = 9000;";
+
+async fn execute(db: &mut PgConnection, statements: &str) {
+    sqlx::raw_sql(AssertSqlSafe(statements.to_owned()))
+        .execute(db)
+        .await
+        .unwrap_or_else(|error| panic!("{statements}: {error}"));
+}
+
+async fn store(site: &Site) -> Store {
+    Store::connect(&site.database.url(), 4).await.unwrap()
+}
+
+const INSERT: &str = "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+                      values ('t', 'p', 'a', 's', 'n', 'one more')";
+
+/// Workers of this build run before, while and after a schema that it does not know is
+/// made, and new ones start on it.
+#[tokio::test]
+async fn old_and_new_workers_run_side_by_side_during_an_upgrade() {
+    let town = Town::start("old_and_new_workers_run_side_by_side").await;
+    let (h, mut corpus, _server) = town.into_harness().await;
+    h.insert_all(&corpus.texts(300)).await;
+    let old = h.work();
+    let writing = tokio::spawn({
+        let pool = h.pool.clone();
+        let texts = corpus.texts(400);
+        async move {
+            for text in texts {
+                let write = sqlx::query(
+                    "with new as (insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+                                  values ('t', 'p', 'a', 's', 'n', $1) returning note_id)
+                     update memory_notes set text = text || ' ' || $1
+                      where note_id = (select note_id from memory_notes tablesample system (50) limit 1)",
+                );
+                write.bind(text).execute(&pool).await.unwrap();
+            }
+        }
+    });
+    let upgrade = future(&COMPATIBLE);
+    let applied = h.tools.store.apply(&upgrade).await.unwrap();
+    assert_eq!(applied, COMPATIBLE.len());
+    // Of this build, which knows nothing of the new schema, and goes on.
+    h.tools.store.check_schema().await.unwrap();
+    assert_eq!(h.tools.store.migrate().await.unwrap(), 0);
+    let new = h.work();
+    writing.await.unwrap();
+    h.insert_all(&corpus.texts(300)).await;
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    old.stop().await;
+    new.stop().await;
+    h.drain().await;
+    h.compare().await.assert_none();
+    assert_eq!(h.count("memory_notes").await, 1_000);
+
+    let site = h.into_site().await;
+    site.note("written to a worker that starts on the new schema")
+        .await;
+    let worked = site.json(&["worker", "--once", "--migrate"]).await;
+    assert_eq!((&worked["notes"], &worked["dead"]), (&1.into(), &0.into()));
+    Harness::over(site).await.compare().await.assert_none();
+}
+
+/// A schema that this build cannot work with: the worker that runs is not disturbed, and
+/// whatever starts says what to do.
+#[tokio::test]
+async fn a_schema_that_takes_a_newer_program_is_refused_with_what_to_do() {
+    let h = Harness::start().await;
+    let old = h.work();
+    let upgrade = future(&[
+        "alter table memory_notes add column mood text;",
+        INCOMPATIBLE,
+    ]);
+    h.tools.store.apply(&upgrade).await.unwrap();
+    let Err(StoreError::Schema(reason)) = h.tools.store.check_schema().await else {
+        panic!("it is not refused");
+    };
+    let known = migrator().iter().map(|m| m.version).max().unwrap();
+    assert_eq!(
+        reason,
+        format!(
+            "the database schema (migration 9001) is newer than this elf (migration {known}), and \
+             takes one that knows migration 9000: upgrade elf"
+        )
+    );
+    h.insert("what the running worker still indexes").await;
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    old.stop().await;
+    // The program that made it may go on.
+    assert_eq!(h.tools.store.apply(&upgrade).await.unwrap(), 0);
+    let site = h.into_site().await;
+    for args in [&["worker", "--once"][..], &["status"], &["migrate"]] {
+        site.elf(args).await.exits(78).says(&["upgrade elf"]);
+    }
+}
+
+/// Several at once, with an index that is built concurrently: it waits for every older
+/// statement, and those of the others must not be among them.
+#[tokio::test]
+async fn migrations_with_a_concurrent_index_that_start_at_once_all_succeed() {
+    let site = Site::start().await;
+    let store = store(&site).await;
+    let upgrade = future(&COMPATIBLE);
+    let all = [(); 4].map(|()| store.apply(&upgrade));
+    let done = tokio::time::timeout(DEADLINE, futures::future::join_all(all)).await;
+    let applied: Vec<usize> = done
+        .expect("they end")
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!(
+        applied.iter().sum::<usize>(),
+        COMPATIBLE.len(),
+        "{applied:?}"
+    );
+}
+
+/// An application has an open transaction on its notes, and a migration wants the table.
+/// Its other transactions pass all the same.
+#[tokio::test]
+async fn an_application_never_waits_behind_a_migration_for_long() {
+    let site = Site::start().await;
+    let (mut open, mut other) = (site.connect().await, site.connect().await);
+    // As before the migration that changes the outbox, which every change of a note writes to.
+    execute(
+        &mut open,
+        "alter table indexing_outbox drop column failed_by;
+         delete from elf_migrations where version = 3;",
+    )
+    .await;
+    let mut transaction = open.begin().await.unwrap();
+    let pid: i32 = sqlx::query_scalar("select pg_backend_pid()")
+        .fetch_one(&mut *transaction)
+        .await
+        .unwrap();
+    execute(&mut transaction, INSERT).await;
+    let migrating = site.begin(&["migrate", "--json"]);
+    let mut longest = Duration::ZERO;
+    let mut writes = 0;
+    // It has asked, given way, and asked again.
+    while migrating.log().matches("gave way").count() < 2 {
+        let began = Instant::now();
+        let write = tokio::time::timeout(DEADLINE, execute(&mut other, INSERT));
+        write.await.expect("the application's transaction passes");
+        longest = longest.max(began.elapsed());
+        writes += 1;
+    }
+    println!("{writes} writes, the longest took {longest:?}");
+    assert!(longest < Duration::from_secs(10), "one waited {longest:?}");
+    migrating.says(&format!("process {pid} (")).await;
+    transaction.commit().await.unwrap();
+    let done = migrating.ended().await.exits(0);
+    assert_eq!(done.json()["applied"], 1);
+}
+
+/// What a build of an index that was killed leaves behind is not taken for the index.
+#[tokio::test]
+async fn an_index_that_was_left_invalid_is_built_again() {
+    let site = Site::start().await;
+    let mut db = site.connect().await;
+    execute(&mut db, &format!("{INSERT}; {INSERT}")).await;
+    let index =
+        "unique index concurrently if not exists memory_notes_text_idx on memory_notes (text)";
+    let twice = sqlx::raw_sql(AssertSqlSafe(format!("create {index}")))
+        .execute(&mut db)
+        .await;
+    assert!(twice.is_err(), "two notes have one text");
+    let valid =
+        "select indisvalid from pg_index where indexrelid = 'memory_notes_text_idx'::regclass";
+    let is_valid: bool = sqlx::query_scalar(valid).fetch_one(&mut db).await.unwrap();
+    assert!(!is_valid, "the failed build leaves nothing");
+    execute(&mut db, "delete from memory_notes").await;
+    let upgrade = future(&["-- no-transaction
+create unique index concurrently if not exists memory_notes_text_idx on memory_notes (text);"]);
+    assert_eq!(store(&site).await.apply(&upgrade).await.unwrap(), 1);
+    let is_valid: bool = sqlx::query_scalar(valid).fetch_one(&mut db).await.unwrap();
+    assert!(is_valid);
+}
