@@ -1,8 +1,20 @@
 -- The chunks among these that belong to a note which is live now. A point that a
--- crash left behind has none.
+-- crash left behind has none. With `offset 0` each is looked up by its key, whatever
+-- Postgres believes of the tables.
 -- $1 version, $2 chunk ids
-select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.text, n.key::text as key
-  from memory_note_chunks c
-  join memory_notes n on n.note_id = c.note_id
- where c.chunk_id = any ($2) and c.embedding_version = $1
-   and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chunk_index!",
+       c.start_offset as "start_offset!", c.end_offset as "end_offset!", c.text as "text!",
+       n.key as "key?"
+  from unnest($2::uuid[]) as u (chunk_id)
+ cross join lateral (
+        select *
+          from memory_note_chunks c
+         where c.chunk_id = u.chunk_id
+           and c.embedding_version is not distinct from $1 -- see chunk_page.sql
+        offset 0) c
+ cross join lateral (
+        select n.key::text as key
+          from memory_notes n
+         where n.note_id = c.note_id
+           and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+        offset 0) n

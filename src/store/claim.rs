@@ -28,7 +28,8 @@ pub struct Claimed {
     /// The text that failed last, and how often in a row; `None` when the last
     /// attempt was no failure.
     pub failed: Option<(TextHash, u32)>,
-    /// When the oldest row was written.
+    /// Since when the oldest row waits: when it was written, or when it was due if an
+    /// application scheduled it for later.
     pub oldest: DateTime<Utc>,
 }
 

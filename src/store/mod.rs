@@ -11,6 +11,7 @@ mod rebuild;
 mod reindex;
 mod report;
 mod schema;
+mod upkeep;
 mod versions;
 
 use std::str::FromStr;
@@ -46,6 +47,11 @@ const EVERY_NOTE: u32 = 240;
 /// A connection that does not answer for this long when it is given back is in the middle
 /// of something that nobody waits for any more.
 const RETURN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A cached plan outlives what it was made for: one that was made while a table was empty
+/// reads the table from end to end, and goes on to after a bulk load. So Postgres plans
+/// every statement anew. [`Store::begin`] is the exception.
+const PLANS: [(&str, &str); 1] = [("plan_cache_mode", "force_custom_plan")];
 
 /// ELF's side of a Postgres database.
 #[derive(Clone, Debug)]
@@ -137,12 +143,16 @@ impl Store {
             .application_name("elf")
             // A slow statement would be logged with all of its text.
             .disable_statement_logging();
-        let pool = PgPoolOptions::new()
-            .max_connections(max_connections)
-            .acquire_timeout(CONNECT_PATIENCE)
-            .after_release(|connection, _| Box::pin(is_at_rest(connection)))
-            .connect_with(options)
-            .await?;
+        let pool = match open_pool(options.clone().options(PLANS), max_connections).await {
+            Err(error) if refuses_options(&error) => {
+                tracing::warn!(
+                    "a connection pooler does not pass plan_cache_mode on; set it for the role, see \
+                     docs/operations.md, PgBouncer"
+                );
+                open_pool(options, max_connections).await?
+            }
+            opened => opened?,
+        };
         Ok(Self {
             pool,
             patience: PATIENCE,
@@ -172,7 +182,14 @@ impl Store {
         // What a transaction reads last has to be as it is then, whatever the database's
         // default is: a commit reads its target collections under the lock they are
         // registered under.
-        let begin = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '5s'";
+        // The checks of foreign keys are statements too, one for each row that is written.
+        // Planned anew each time they would cost more than the rows; planned once, and
+        // over an empty table, they would read it from end to end. So they are planned
+        // once and without sequential scans.
+        let begin = "begin isolation level read committed; \
+                     set local idle_in_transaction_session_timeout = '5s'; \
+                     set local plan_cache_mode = force_generic_plan; \
+                     set local enable_seqscan = off";
         Ok(self.pool.begin_with(begin).await?)
     }
 
@@ -182,7 +199,7 @@ impl Store {
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.measured_within(1, operation, work).await
+        self.measured_within(1, operation, Box::pin(work)).await
     }
 
     /// The same, with so many times the patience.
@@ -192,6 +209,8 @@ impl Store {
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        // Each layer around a future holds it twice: boxed, they stay small.
+        let work = Box::pin(work);
         let span = tracing::debug_span!("postgres", otel.name = operation, operation);
         let seconds = histogram!("elf_postgres_operation_seconds", "operation" => operation);
         let done = telemetry::timed(span, seconds, self.answered(times, work)).await;
@@ -222,6 +241,21 @@ impl Store {
             ))),
         }
     }
+}
+
+async fn open_pool(options: PgConnectOptions, max_connections: u32) -> Result<PgPool, sqlx::Error> {
+    PgPoolOptions::new()
+        .max_connections(max_connections)
+        .acquire_timeout(CONNECT_PATIENCE)
+        .after_release(|connection, _| Box::pin(is_at_rest(connection)))
+        .connect_with(options)
+        .await
+}
+
+/// A PgBouncer in transaction mode refuses settings that it is not told to ignore.
+fn refuses_options(error: &sqlx::Error) -> bool {
+    let message = error.as_database_error().map(|e| e.message());
+    message.is_some_and(|message| message.contains("unsupported startup parameter in options"))
 }
 
 /// Whether a connection that is given back can be used again. The pool asks the same

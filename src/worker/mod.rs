@@ -9,6 +9,7 @@ mod pooled;
 mod retry;
 mod setup;
 mod sweep;
+mod tidy;
 mod totals;
 mod unspent;
 mod verify;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use metrics::{counter, histogram};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -80,6 +81,8 @@ struct Shared {
     in_flight: lease::InFlight,
     unspent: unspent::Unspent,
     verified: Mutex<Option<Verified>>,
+    /// Whether this worker is the one that sweeps, counts and cleans up.
+    upkeep: watch::Sender<bool>,
     breakpoint: Option<Breakpoint>,
 }
 
@@ -128,6 +131,7 @@ impl Worker {
             in_flight: lease::InFlight::default(),
             unspent: unspent::Unspent::default(),
             verified: Mutex::default(),
+            upkeep: watch::Sender::new(false),
             breakpoint: None,
         };
         Self {
@@ -166,6 +170,13 @@ impl Worker {
     /// What its own last verify found; `None` where it has not made one.
     pub fn verified(&self) -> Option<Verified> {
         self.shared.verified().clone()
+    }
+
+    /// Waits until this worker is the one of all that counts.
+    pub async fn upkeep(&self) {
+        let mut upkeep = self.shared.upkeep.subscribe();
+        // The sender lives as long as the worker.
+        let _ = upkeep.wait_for(|has_upkeep| *has_upkeep).await;
     }
 
     /// Whether Postgres and the index can be worked with, for `/readyz`.
