@@ -65,7 +65,7 @@ lint:
 # checks in shared dependencies that would slow both sides down.
 bench: setup
 	@if [ -n "$$QDRANT_URL" ] || command -v qdrant >/dev/null; then features=--no-default-features; fi; \
-	set -x; $(WITH_DATABASE) $(CARGO) bench $$features --bench chunker --bench worker --bench rebuild --bench scaling --bench provider
+	set -x; $(WITH_DATABASE) $(CARGO) bench $$features --bench chunker --bench worker --bench rebuild --bench scaling --bench provider --bench bulk
 
 deb:
 	@$(PYTHON) scripts/deb.py

@@ -5,3 +5,8 @@ alter table note_index_state
     add column access_sha256 bytea,
     -- Claims in a row that never ended: their leases ran out, because the worker died.
     add column claims_lost int not null default 0;
+
+alter table index_versions
+    -- The worker that sweeps, counts and cleans up for the version, and until when.
+    add column upkeep_holder text,
+    add column upkeep_until timestamptz;

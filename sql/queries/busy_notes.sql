@@ -3,12 +3,13 @@
 -- $1 version, $2 note ids
 select u.note_id as "note_id!"
   from unnest($2::uuid[]) as u (note_id)
- where exists (
-        select from indexing_outbox o
+ where (select true
+          from indexing_outbox o
          where o.note_id = u.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
-           and (o.embedding_version = $1 or o.embedding_version is null))
-    or exists (
-        select from note_index_state s
-          left join memory_notes n on n.note_id = s.note_id
-         where s.note_id = u.note_id and s.embedding_version = $1
-           and (s.lease_until > now() or (n.expires_at <= now() and s.chunk_count > 0)))
+           and (o.embedding_version = $1 or o.embedding_version is null)
+         limit 1)
+    or (select s.lease_until > now()
+               or s.chunk_count > 0
+                  and (select n.expires_at <= now() from memory_notes n where n.note_id = u.note_id)
+          from note_index_state s
+         where s.note_id = u.note_id and s.embedding_version = $1)

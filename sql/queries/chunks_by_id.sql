@@ -1,7 +1,8 @@
--- Those of these chunks that have to be points.
+-- Those of these chunks that have to be points. See revalidate.sql for `offset 0`.
 -- $1 version, $2 chunk ids
-select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.revision,
-       c.text,
+select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chunk_index!",
+       c.start_offset as "start_offset!", c.end_offset as "end_offset!",
+       c.revision as "revision!", c.text as "text!",
        e.chunk_id is not null as "has_vector!",
        e.vec as "vec?: pgvector::Vector",
        coalesce(n.status, '') as "status!",
@@ -20,11 +21,22 @@ select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.rev
            as "confidence!",
        least(greatest(coalesce(n.updated_at, 'epoch'), '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
            as "updated_at!"
-  from memory_note_chunks c
-  join memory_notes n on n.note_id = c.note_id
-  left join note_chunk_embeddings e
-         on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
- where c.embedding_version is not distinct from $1 -- see chunk_page.sql
-   and c.chunk_id = any ($2)
-   and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+  from unnest($2::uuid[]) as u (chunk_id)
+ cross join lateral (
+        select *
+          from memory_note_chunks c
+         where c.chunk_id = u.chunk_id
+           and c.embedding_version is not distinct from $1 -- see chunk_page.sql
+        offset 0) c
+ cross join lateral (
+        select *
+          from memory_notes n
+         where n.note_id = c.note_id
+           and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+        offset 0) n
+  left join lateral (
+        select e.chunk_id, e.vec
+          from note_chunk_embeddings e
+         where e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
+        offset 0) e on true
  order by c.chunk_id

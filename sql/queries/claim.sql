@@ -86,13 +86,16 @@ picks as (
              limit 1) next
      where p.n < $4 and not p.alone
 ),
--- octet_length reads the length of a large text without reading the text.
+-- octet_length reads the length of a large text without reading the text. A subquery
+-- looks up one row; a join may read all of memory_notes.
 sized as (
     select p.note_id, p.available_at, p.outbox_id,
-           sum(coalesce(octet_length(n.text), 0)) over (order by p.n)
-               - coalesce(octet_length(n.text), 0) as bytes_before
-      from picks p
-      left join memory_notes n on n.note_id = p.note_id
+           sum(p.bytes) over (order by p.n) - p.bytes as bytes_before
+      from (select p.note_id, p.n, p.available_at, p.outbox_id,
+                   coalesce((select octet_length(n.text) from memory_notes n
+                              where n.note_id = p.note_id), 0) as bytes
+              from picks p
+            offset 0) p
 ),
 batch as materialized (select nextval('elf_lease_token') as token),
 -- Ordered, so that two claims never wait for each other in a circle. A claim
@@ -127,8 +130,7 @@ building as materialized (
 taken as (
     update indexing_outbox o
        set embedding_version = $1, updated_at = now()
-      from leased l
-     where o.note_id = l.note_id
+     where o.note_id = any (array(select l.note_id from leased l))
        and o.embedding_version is null
        and o.status in ('PENDING', 'FAILED')
        and exists (select from building)
@@ -157,11 +159,18 @@ select l.note_id as "note_id!",
   join sized z using (note_id)
  cross join lateral (
         select array_agg(o.outbox_id order by o.created_at, o.outbox_id) as outbox_ids,
-               -- A dead letter waits for a person, not for us.
-               min(o.created_at) filter (where o.status <> 'DEAD') as oldest
-          from indexing_outbox o
-         where o.note_id = l.note_id
-           and o.status <> 'DONE'
-           and (o.embedding_version = $1
-                or o.embedding_version is null and (select is_active from me))) r
+               -- A dead letter waits for an operator, not for a worker.
+               min(o.since) filter (where o.status <> 'DEAD') as oldest
+          -- Sorted outside: for the order Postgres might walk another index in full.
+          from (select o.outbox_id, o.created_at, o.status,
+                       -- What an application scheduled waits since it was due; what
+                       -- failed, since it was written.
+                       case when o.status = 'PENDING' then greatest(o.created_at, o.available_at)
+                            else o.created_at end as since
+                  from indexing_outbox o
+                 where o.note_id = l.note_id
+                   and o.status <> 'DONE'
+                   and (o.embedding_version = $1
+                        or o.embedding_version is null and (select is_active from me))
+                offset 0) o) r
  order by r.oldest

@@ -3,4 +3,4 @@
 delete from note_index_state s
  where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
    and s.lease_until is null
-   and not exists (select from memory_notes n where n.note_id = s.note_id)
+   and (select n.note_id from memory_notes n where n.note_id = s.note_id) is null

@@ -1,12 +1,26 @@
 -- One vector for each text that has been embedded before, whichever note it is in, and
 -- under whichever version of the same vector space.
+-- For each text and version the index on both is entered once and one row is read,
+-- however many chunks have that text. It is entered with `>=` and in order, because with
+-- `=` Postgres may find that reading the table until it meets the text is cheaper: where
+-- most texts are equal, and it does not know that this one is another.
 -- $1 version, $2 text hashes
-select distinct on (c.text_sha256) c.text_sha256, e.vec as "vec: pgvector::Vector"
-  from memory_note_chunks c
-  join note_chunk_embeddings e using (chunk_id, embedding_version)
- where c.embedding_version = any (array(
-           select same.embedding_version
-             from index_versions v
-             join index_versions same using (vector_space)
-            where v.embedding_version = $1))
-   and c.text_sha256 = any ($2)
+select found.text_sha256 as "text_sha256!", found.vec as "vec!: pgvector::Vector"
+  from unnest($2::bytea[]) as u (hash)
+ cross join lateral (
+        select c.text_sha256,
+               (select e.vec
+                  from note_chunk_embeddings e
+                 where e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version) as vec
+          from index_versions v
+          join index_versions same using (vector_space)
+         cross join lateral (
+                select c.chunk_id, c.embedding_version, c.text_sha256
+                  from memory_note_chunks c
+                 where c.embedding_version = same.embedding_version
+                   and c.text_sha256 >= u.hash
+                 order by c.text_sha256
+                 limit 1) c
+         where v.embedding_version = $1 and c.text_sha256 = u.hash
+         limit 1) found
+ where found.vec is not null

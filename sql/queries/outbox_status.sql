@@ -14,7 +14,10 @@ select count(*) filter (where o.status = 'PENDING' and l.note_id is null) as "pe
        count(*) filter (where o.status in ('PENDING', 'FAILED') and l.note_id is not null) as "leased!",
        count(*) filter (where o.status = 'FAILED' and l.note_id is null) as "failed!",
        count(*) filter (where o.status = 'DEAD') as "dead!",
-       extract(epoch from now() - min(o.created_at)
+       -- What an application scheduled is waiting since it was due.
+       extract(epoch from now() - min(case when o.status = 'PENDING'
+                                           then greatest(o.created_at, o.available_at)
+                                           else o.created_at end)
                filter (where o.status in ('PENDING', 'FAILED') and o.available_at <= now()))::double precision
            as oldest_pending_secs
   from waiting o

@@ -1,5 +1,6 @@
 //! `elf status`
 
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use super::output::Output;
@@ -25,6 +26,7 @@ struct Status {
 struct OtherVersion {
     name: String,
     state: VersionState,
+    since: DateTime<Utc>,
     /// What it waits for; null when it is retired, for then nothing is done for it.
     outbox: Option<OutboxCounts>,
 }
@@ -39,12 +41,13 @@ impl OtherVersion {
         Ok(Self {
             name,
             state: known.state,
+            since: known.state_since,
             outbox,
         })
     }
 
-    fn line(&self) -> String {
-        let state = self.state.as_str();
+    fn line(&self, job: Option<&RunningJob>) -> String {
+        let (state, since) = (self.state.as_str(), self.since.format("%F %R UTC"));
         let waits = match &self.outbox {
             Some(outbox) => format!(
                 "; {} pending, {} leased, {} failed, {} dead",
@@ -52,7 +55,12 @@ impl OtherVersion {
             ),
             None => String::new(),
         };
-        format!("\n            {} ({state}{waits})", self.name)
+        let mut line = format!("\n            {} ({state} since {since}{waits})", self.name);
+        if self.state == VersionState::Building && job.is_none() {
+            line += "\n            no reindex is running: `elf reindex` goes on with it, `elf reindex \
+                     --swap` serves it once complete, `elf reindex drop` frees it";
+        }
+        line
     }
 }
 
@@ -151,7 +159,8 @@ fn lines(status: &Status) -> String {
         job,
         ..
     } = status;
-    let others: String = other_versions.iter().map(OtherVersion::line).collect();
+    let line = |other: &OtherVersion| other.line(job.as_ref());
+    let others: String = other_versions.iter().map(line).collect();
     let job = match job {
         Some(job) => format!(
             "\njob         {} of {}: {} of {} done, by {}",

@@ -149,7 +149,7 @@ impl Observer {
             self.keep_checking(),
             keep(LOOK_EVERY, || self.count_backlog()),
             keep(LOOK_EVERY, || self.look_at_collections()),
-            keep(COUNT_EVERY, || self.count_notes()),
+            self.keep_counting(),
         );
     }
 
@@ -165,6 +165,16 @@ impl Observer {
             }
             self.metrics.upkeep();
             self.lock().looked = Some(Instant::now());
+        }
+    }
+
+    /// A count reads whole tables, and holds back the vacuum of all of them meanwhile: one
+    /// worker of all makes it.
+    async fn keep_counting(&self) {
+        let mut pace = Pace::new(COUNT_EVERY);
+        loop {
+            self.worker.upkeep().await;
+            pace.keep(async { self.count_notes().await.is_ok() }).await;
         }
     }
 

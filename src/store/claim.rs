@@ -49,7 +49,8 @@ pub struct Claimed {
     pub access: Option<AccessHash>,
     /// Its chunks when it was last indexed; without any it has no points.
     pub chunk_count: u32,
-    /// When the oldest row was written.
+    /// Since when the oldest row waits: when it was written, or when it was due if an
+    /// application scheduled it for later.
     pub oldest: DateTime<Utc>,
 }
 

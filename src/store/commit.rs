@@ -79,7 +79,7 @@ impl Store {
                 sqlx::query_file!("sql/queries/lock_leases.sql", version, &note_ids, token)
                     .fetch_all(&mut *tx)
                     .await?;
-            let indexed_before: Vec<Uuid> = leased
+            let indexed_before: HashSet<Uuid> = leased
                 .iter()
                 .filter(|row| row.was_indexed)
                 .map(|row| row.note_id)
@@ -101,9 +101,14 @@ impl Store {
                 .collect();
             let live: Vec<&NoteWrite> = written.iter().copied().filter(|n| n.live).collect();
 
-            let before = chunk_hashes(&mut tx, version, &indexed_before).await?;
-            if !indexed_before.is_empty() {
-                delete_surplus(&mut tx, version, &live).await?;
+            let rewritten: Vec<&NoteWrite> = live
+                .iter()
+                .copied()
+                .filter(|n| indexed_before.contains(&n.note_id))
+                .collect();
+            let before = chunk_hashes(&mut tx, version, &rewritten).await?;
+            if !rewritten.is_empty() {
+                delete_surplus(&mut tx, version, &rewritten).await?;
             }
             write_chunks(&mut tx, version, token, &live).await?;
             write_vectors(&mut tx, version, dim, &live, &before).await?;
@@ -126,15 +131,18 @@ impl Store {
 
 type Tx = Transaction<'static, Postgres>;
 
+/// What the chunks of these notes say in Postgres, where they are there already.
 async fn chunk_hashes(
     tx: &mut Tx,
     version: &str,
-    notes: &[Uuid],
+    notes: &[&NoteWrite<'_>],
 ) -> Result<HashMap<Uuid, Vec<u8>>, StoreError> {
-    if notes.is_empty() {
+    let chunks = notes.iter().flat_map(|n| &n.chunks);
+    let ids: Vec<Uuid> = chunks.map(|c| c.chunk_id).collect();
+    if ids.is_empty() {
         return Ok(HashMap::new());
     }
-    let rows = sqlx::query_file!("sql/queries/chunk_hashes.sql", version, notes)
+    let rows = sqlx::query_file!("sql/queries/chunk_hashes.sql", version, &ids)
         .fetch_all(&mut **tx)
         .await?;
     Ok(rows

@@ -14,6 +14,7 @@ mod reindex;
 mod report;
 mod rights;
 mod schema;
+mod upkeep;
 mod versions;
 
 use std::str::FromStr;
@@ -55,6 +56,11 @@ const EVERY_NOTE: u32 = 240;
 /// A connection that does not answer for this long when it is given back is in the middle
 /// of something that nobody waits for any more.
 const RETURN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A cached plan outlives what it was made for: one that was made while a table was empty
+/// reads the table from end to end, and goes on to after a bulk load. So Postgres plans
+/// every statement anew. [`Store::begin`] is the exception.
+const PLANS: [(&str, &str); 1] = [("plan_cache_mode", "force_custom_plan")];
 
 /// ELF's side of a Postgres database.
 #[derive(Clone, Debug)]
@@ -149,19 +155,22 @@ impl Store {
             // A slow statement would be logged with all of its text.
             .disable_statement_logging();
         let connections = Arc::new(AtomicU64::new(0));
-        let pool = PgPoolOptions::new()
-            .max_connections(max_connections)
-            .acquire_timeout(CONNECT_PATIENCE)
-            .after_connect({
-                let connections = connections.clone();
-                move |_, _| {
-                    connections.fetch_add(1, Ordering::Relaxed);
-                    Box::pin(async { Ok(()) })
-                }
-            })
-            .after_release(|connection, _| Box::pin(is_at_rest(connection)))
-            .connect_with(options)
-            .await?;
+        let pool = match open_pool(
+            options.clone().options(PLANS),
+            max_connections,
+            &connections,
+        )
+        .await
+        {
+            Err(error) if refuses_options(&error) => {
+                tracing::warn!(
+                    "a connection pooler does not pass plan_cache_mode on; set it for the role, see \
+                     docs/operations.md, PgBouncer"
+                );
+                open_pool(options, max_connections, &connections).await?
+            }
+            opened => opened?,
+        };
         Ok(Self {
             pool,
             patience: PATIENCE,
@@ -197,7 +206,14 @@ impl Store {
         // What a transaction reads last has to be as it is then, whatever the database's
         // default is: a commit reads its target collections under the lock they are
         // registered under.
-        let begin = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '5s'";
+        // The checks of foreign keys are statements too, one for each row that is written.
+        // Planned anew each time they would cost more than the rows; planned once, and
+        // over an empty table, they would read it from end to end. So they are planned
+        // once and without sequential scans.
+        let begin = "begin isolation level read committed; \
+                     set local idle_in_transaction_session_timeout = '5s'; \
+                     set local plan_cache_mode = force_generic_plan; \
+                     set local enable_seqscan = off";
         Ok(self.pool.begin_with(begin).await?)
     }
 
@@ -250,6 +266,31 @@ impl Store {
             }
         })
     }
+}
+
+/// Opens a pool that counts its connections in `connections`.
+async fn open_pool(
+    options: PgConnectOptions,
+    max_connections: u32,
+    connections: &Arc<AtomicU64>,
+) -> Result<PgPool, sqlx::Error> {
+    let connections = connections.clone();
+    PgPoolOptions::new()
+        .max_connections(max_connections)
+        .acquire_timeout(CONNECT_PATIENCE)
+        .after_connect(move |_, _| {
+            connections.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async { Ok(()) })
+        })
+        .after_release(|connection, _| Box::pin(is_at_rest(connection)))
+        .connect_with(options)
+        .await
+}
+
+/// A PgBouncer in transaction mode refuses settings that it is not told to ignore.
+fn refuses_options(error: &sqlx::Error) -> bool {
+    let message = error.as_database_error().map(|e| e.message());
+    message.is_some_and(|message| message.contains("unsupported startup parameter in options"))
 }
 
 /// Whether a connection that is given back can be used again. The pool asks the same

@@ -17,7 +17,8 @@ pub struct OutboxCounts {
     pub failed: i64,
     /// Given up: see `elf dead`.
     pub dead: i64,
-    /// Age of the oldest row that is due, leased or not; null when there is none.
+    /// How long the oldest row that is due has waited, leased or not; null when there is
+    /// none. A row that was scheduled for later waits since it was due.
     pub oldest_pending_secs: Option<f64>,
 }
 

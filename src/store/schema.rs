@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use sqlx::PgConnection;
 use sqlx::migrate::Migrator;
 
-use super::rights::check_row_security;
 use super::migrations::{Applied, applied, migrator};
+use super::rights::check_row_security;
 use super::{Store, StoreError};
 
 impl Store {

@@ -177,7 +177,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 "elf_commit_to_searchable_seconds",
                 LONG_SECONDS,
                 NONE,
-                "From the commit of a change to its being searchable",
+                "From the commit of a change, or from when it was due, to its being searchable",
             ),
             shared(
                 "elf_outbox_rows",
@@ -187,7 +187,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             shared(
                 "elf_outbox_oldest_pending_seconds",
                 NONE,
-                "Age of the oldest of them that is due; 0 when none is",
+                "How long the oldest of them has been due; 0 when none is",
             ),
             shared(
                 "elf_outbox_dead_tuples",
@@ -207,7 +207,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             shared(
                 "elf_notes",
                 NOTE_STATE,
-                "Notes that are to be found, and those of them that have been indexed under the version that is served",
+                "Notes that are to be found, and those of them that have been indexed under the version that is served; one worker of all counts them",
             ),
             shared(
                 "elf_coverage_ratio",

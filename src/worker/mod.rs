@@ -12,6 +12,7 @@ mod retry;
 mod rollback;
 mod setup;
 mod sweep;
+mod tidy;
 mod totals;
 mod unspent;
 mod verify;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use metrics::{counter, histogram};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -89,6 +90,8 @@ struct Shared {
     /// A verify may have been demanded.
     verify: Notify,
     verified: Mutex<Option<Verified>>,
+    /// Whether this worker is the one that sweeps, counts and cleans up.
+    upkeep: watch::Sender<bool>,
     breakpoint: Option<Breakpoint>,
 }
 
@@ -139,6 +142,7 @@ impl Worker {
             watch: rollback::Watch::default(),
             verify: Notify::new(),
             verified: Mutex::default(),
+            upkeep: watch::Sender::new(false),
             breakpoint: None,
         };
         Self {
@@ -177,6 +181,13 @@ impl Worker {
     /// What its own last verify found; `None` where it has not made one.
     pub fn verified(&self) -> Option<Verified> {
         self.shared.verified().clone()
+    }
+
+    /// Waits until this worker is the one of all that counts.
+    pub async fn upkeep(&self) {
+        let mut upkeep = self.shared.upkeep.subscribe();
+        // The sender lives as long as the worker.
+        let _ = upkeep.wait_for(|has_upkeep| *has_upkeep).await;
     }
 
     /// Whether Postgres and the index can be worked with, for `/readyz`.

@@ -1,9 +1,13 @@
-//! What no outbox row asks for: notes that expire, done rows that are old.
+//! What no outbox row asks for: notes that expire, done rows that are old, states of notes
+//! that are gone. One worker of all that keep a version does it, and counts; if that one
+//! dies, another does when its lease is over. Twenty workers that read whole tables would
+//! between them keep Postgres from vacuuming for ever.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::setup::{self, SetupError};
+use super::tidy::Tidy;
 use super::{Shared, Tools};
 use crate::alias;
 
@@ -21,13 +25,21 @@ const LOOK_AT_ALIAS_EVERY: Duration = Duration::from_secs(5);
 /// How often all expired notes are looked at.
 const FULL_SWEEP_EVERY: Duration = Duration::from_secs(3_600);
 
+/// The lease on the upkeep of a version, for a worker that polls at this interval.
+fn lease(poll: Duration) -> Duration {
+    (poll * 10).max(Duration::from_secs(30))
+}
+
 /// Sweeps at every poll interval. Runs until dropped.
 pub async fn run(shared: Arc<Shared>) {
-    let mut ticks = tokio::time::interval(Duration::from_millis(shared.settings.poll_interval_ms));
+    let poll = Duration::from_millis(shared.settings.poll_interval_ms);
+    let mut ticks = tokio::time::interval(poll);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut full_at = None;
     let mut swept_at = None;
     let mut aliases = tokio::time::interval(LOOK_AT_ALIAS_EVERY);
+    let mut asked_at = None;
+    let mut tidy = Tidy::default();
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
@@ -39,6 +51,15 @@ pub async fn run(shared: Arc<Shared>) {
         // Without a look at the gate, each sweep of an outage would be one more connection.
         if shared.gate.outage().is_none() {
             let now = Instant::now();
+            if is_over(asked_at, now, lease(poll) / 3) {
+                asked_at = Some(now);
+                take_upkeep(&shared, lease(poll)).await;
+            }
+        }
+        let has_upkeep = *shared.upkeep.borrow();
+        if has_upkeep && shared.gate.outage().is_none() {
+            let now = Instant::now();
+            tidy.keep(&shared, now).await;
             let look_back = look_back(now, swept_at, full_at);
             if sweep(&shared, look_back).await {
                 swept_at = Some(now);
@@ -49,6 +70,23 @@ pub async fn run(shared: Arc<Shared>) {
         }
         notice_retirement(&shared).await;
     }
+}
+
+fn is_over(at: Option<Instant>, now: Instant, interval: Duration) -> bool {
+    at.is_none_or(|at| now - at >= interval)
+}
+
+/// Asks for the lease, or renews it. A worker that cannot ask has lost it.
+async fn take_upkeep(shared: &Shared, lease: Duration) {
+    let Tools { store, version, .. } = &shared.tools;
+    let taken = store
+        .take_upkeep(&version.name, &shared.holder, lease)
+        .await;
+    let has_upkeep = taken.unwrap_or_else(|error| {
+        tracing::debug!(%error, "could not ask for the upkeep lease");
+        false
+    });
+    shared.upkeep.send_replace(has_upkeep);
 }
 
 /// How far back a sweep at `now` has to look, `None` for all time, when the last one and

@@ -14,6 +14,7 @@ mod embedding;
 mod migrations;
 mod page;
 mod patience;
+mod plans;
 mod privileges;
 mod readme;
 mod real_size;
@@ -26,6 +27,7 @@ mod slices;
 mod support;
 mod telemetry;
 mod tls;
+mod upkeep;
 mod verify;
 #[cfg(feature = "local")]
 mod weights;

@@ -1,0 +1,36 @@
+-- Of the rows of a version that is built each note keeps its newest: an abandoned reindex
+-- has no worker that takes them, and every change of a note adds one. A row that is
+-- claimed may go too, because the newer one stays.
+-- $1 version, $2 and $3 when a row was due and its id, rows above these, $4 rows at most
+with page as materialized (
+    select o.outbox_id, o.note_id, o.available_at, o.created_at
+      from indexing_outbox o
+     where o.embedding_version = $1 and o.status in ('PENDING', 'FAILED')
+       and (o.available_at, o.outbox_id) > ($2, $3)
+     order by o.available_at, o.outbox_id
+     limit $4
+),
+older as materialized (
+    select o.outbox_id
+      from indexing_outbox o
+     where o.outbox_id = any (array(
+            select p.outbox_id
+              from page p
+             where (select true
+                      from indexing_outbox n
+                     where n.note_id = p.note_id and n.embedding_version = $1
+                       and n.status = 'PENDING' and n.available_at <= now()
+                       and (n.created_at, n.outbox_id) > (p.created_at, p.outbox_id)
+                     limit 1)))
+       and o.status = 'PENDING'
+       for update skip locked
+),
+gone as (
+    delete from indexing_outbox
+     where outbox_id = any (array(select o.outbox_id from older o))
+    returning outbox_id
+)
+select p.available_at as "due!", p.outbox_id as "last!", (select count(*) from gone) as "gone!"
+  from page p
+ order by p.available_at desc, p.outbox_id desc
+ limit 1

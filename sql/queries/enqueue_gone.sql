@@ -1,0 +1,28 @@
+-- Looks at the next states of a version, and puts into the outbox the notes among them
+-- that are gone and that no row is waiting for: the state of one stays when its worker
+-- died between the ack and the last step. Indexed once more, it goes.
+-- $1 version, $2 note ids above this, $3 states at most
+with page as materialized (
+    select s.note_id, s.lease_until
+      from note_index_state s
+     where s.embedding_version = $1 and s.note_id > $2
+     order by s.note_id
+     limit $3
+),
+gone as (
+    insert into indexing_outbox (note_id, op, embedding_version)
+    select p.note_id, 'DELETE', $1
+      from page p
+     where (p.lease_until > now()) is not true
+       and (select n.note_id from memory_notes n where n.note_id = p.note_id) is null
+       and (select true
+              from indexing_outbox o
+             where o.note_id = p.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
+               and (o.embedding_version = $1 or o.embedding_version is null)
+             limit 1) is not true
+    returning note_id
+)
+select p.note_id as "last!", (select count(*) from gone) as "gone!"
+  from page p
+ order by p.note_id desc
+ limit 1

@@ -1,0 +1,179 @@
+//! What one worker of all does for the others, and what stays small without anyone's work.
+
+use std::time::Duration;
+
+use elf::store::Claim;
+use sqlx::{Connection, PgConnection};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::support::eventually;
+use crate::support::harness::Harness;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+async fn claimed(h: &Harness) -> Claim {
+    let (store, version) = (&h.tools.store, &h.tools.version.name);
+    let claim = store.claim(version, "me", LEASE, 256, 1 << 20).await;
+    claim.unwrap().expect("a note is due")
+}
+
+/// Waits until so many statements wait for a lock of this database.
+async fn blocked(h: &Harness, statements: i64) {
+    let waiting =
+        "pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    eventually(async || h.count(waiting).await == statements).await;
+}
+
+/// The ack waits for the state of the note first, the retry comes second.
+#[tokio::test]
+async fn a_retry_and_an_ack_of_the_same_note_do_not_deadlock() {
+    let h = Harness::start().await;
+    let note = h.insert("dead once, and edited since").await;
+    sqlx::query("insert into indexing_outbox (note_id, status) values ($1, 'DEAD')")
+        .bind(note)
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    let claim = claimed(&h).await;
+    assert_eq!(
+        claim.notes[0].outbox_ids.len(),
+        2,
+        "the dead letter is settled too"
+    );
+
+    let mut other = PgConnection::connect(&h.database.url()).await.unwrap();
+    let mut transaction = other.begin().await.unwrap();
+    sqlx::query("select from note_index_state where note_id = $1 for update")
+        .bind(note)
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    let (store, version) = (&h.tools.store, &h.tools.version.name);
+    let notes: Vec<_> = claim.notes.iter().collect();
+    let ack = store.ack(version, claim.token, &notes, false);
+    let retry = async {
+        blocked(&h, 1).await;
+        store.retry_dead(None).await
+    };
+    let open = async {
+        blocked(&h, 2).await;
+        transaction.commit().await.unwrap();
+    };
+    let (acked, retried, ()) = tokio::join!(ack, retry, open);
+    assert_eq!(acked.unwrap(), [note]);
+    assert_eq!(retried.unwrap(), 0, "the ack settled it");
+    assert_eq!(h.count("indexing_outbox").await, 0);
+}
+
+#[tokio::test]
+async fn a_change_is_as_old_as_it_has_been_due() {
+    let h = Harness::start().await;
+    sqlx::query(
+        "insert into indexing_outbox (note_id, created_at, available_at)
+         values ($1, now() - interval '1 day', now() - interval '1 second')",
+    )
+    .bind(Uuid::new_v4())
+    .execute(&h.pool)
+    .await
+    .unwrap();
+    let counts = h.tools.store.outbox_counts(None).await.unwrap();
+    assert!(counts.oldest_pending_secs.unwrap() < 3_600.0, "{counts:?}");
+    let age = chrono::Utc::now() - claimed(&h).await.notes[0].oldest;
+    assert!(age < chrono::TimeDelta::hours(1), "{age}");
+}
+
+#[tokio::test]
+async fn one_worker_of_all_sweeps_and_counts() {
+    let h = Harness::start().await;
+    let (store, version) = (&h.tools.store, &h.tools.version.name);
+    let (first, second, stop) = (h.worker(), h.worker(), CancellationToken::new());
+    let watching = async {
+        first.upkeep().await;
+        assert!(
+            !store
+                .take_upkeep(version, second.holder(), LEASE)
+                .await
+                .unwrap()
+        );
+        assert!(
+            store
+                .take_upkeep(version, first.holder(), LEASE)
+                .await
+                .unwrap()
+        );
+        // The first one dies, and its lease ends.
+        sqlx::query("update note_index_state set lease_until = now() where lease_token = 0")
+            .execute(&h.pool)
+            .await
+            .unwrap();
+        assert!(
+            store
+                .take_upkeep(version, second.holder(), LEASE)
+                .await
+                .unwrap()
+        );
+        assert!(
+            !store
+                .take_upkeep(version, first.holder(), LEASE)
+                .await
+                .unwrap()
+        );
+        stop.cancel();
+    };
+    tokio::join!(first.run(stop.clone()), watching);
+}
+
+/// As when a worker dies between the ack and the last step.
+#[tokio::test]
+async fn the_state_of_a_note_that_is_gone_does_not_stay() {
+    let h = Harness::start().await;
+    let note = h.insert("gone unnoticed").await;
+    h.insert("still there").await;
+    h.drain().await;
+    sqlx::raw_sql("alter table memory_notes disable trigger user")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    h.delete(note).await;
+    assert_eq!(h.points_of(note).await, 1);
+
+    let (store, version) = (&h.tools.store, &h.tools.version.name);
+    let page = store.enqueue_gone(version, Uuid::nil()).await.unwrap();
+    let (last, gone) = page.expect("two states");
+    assert_eq!(gone, 1);
+    assert_eq!(store.enqueue_gone(version, last).await.unwrap(), None);
+    let again = store.enqueue_gone(version, Uuid::nil()).await.unwrap();
+    assert_eq!(again, Some((last, 0)), "it waits in the outbox already");
+    h.drain().await;
+    assert_eq!(h.count("note_index_state").await, 1);
+    assert_eq!(h.points_of(note).await, 0);
+    h.assert_converged().await;
+}
+
+#[tokio::test]
+async fn an_abandoned_reindex_keeps_one_row_for_each_note() {
+    let h = Harness::start().await;
+    let notes = [h.insert("one").await, h.insert("two").await];
+    h.drain().await;
+    sqlx::query(
+        "insert into index_versions (embedding_version, embedding_dim, settings, state)
+         values ('built', 8, '{}', 'building')",
+    )
+    .execute(&h.pool)
+    .await
+    .unwrap();
+    for edit in 0..5 {
+        for note in notes {
+            h.edit(note, &format!("edit {edit}")).await;
+        }
+        h.drain().await;
+    }
+    let rows = "indexing_outbox where embedding_version = 'built'";
+    assert_eq!(h.count(rows).await, 10);
+    assert_eq!(h.tools.store.coalesce_building("built").await.unwrap(), 8);
+    for note in notes {
+        assert_eq!(h.count(&format!("{rows} and note_id = '{note}'")).await, 1);
+    }
+    assert_eq!(h.tools.store.coalesce_building("built").await.unwrap(), 0);
+}
