@@ -41,7 +41,7 @@ const STALE: Duration = Duration::from_secs(300);
 const TEXT_WEIGHT: usize = 32;
 
 /// More requests in flight must raise the throughput by this factor.
-const WORTHWHILE: f64 = 1.15;
+const WORTHWHILE: f64 = 1.1;
 
 /// Fewest answers to judge a number of requests in flight by.
 const FEWEST_ANSWERS: usize = 3;
