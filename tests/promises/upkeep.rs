@@ -14,7 +14,7 @@ const LEASE: Duration = Duration::from_secs(30);
 
 async fn claimed(h: &Harness) -> Claim {
     let (store, version) = (&h.tools.store, &h.tools.version.name);
-    let claim = store.claim(version, "me", LEASE, 256, 1 << 20).await;
+    let claim = store.claim(version, "me", LEASE, 256, 1 << 20, None).await;
     claim.unwrap().expect("a note is due")
 }
 
@@ -50,7 +50,7 @@ async fn a_retry_and_an_ack_of_the_same_note_do_not_deadlock() {
         .await
         .unwrap();
     let (store, version) = (&h.tools.store, &h.tools.version.name);
-    let notes: Vec<_> = claim.notes.iter().collect();
+    let notes: Vec<_> = claim.notes.iter().map(|note| (note, None)).collect();
     let ack = store.ack(version, claim.token, &notes, false);
     let retry = async {
         blocked(&h, 1).await;
@@ -103,7 +103,7 @@ async fn one_worker_of_all_sweeps_and_counts() {
                 .unwrap()
         );
         // The first one dies, and its lease ends.
-        sqlx::query("update note_index_state set lease_until = now() where lease_token = 0")
+        sqlx::query("update index_versions set upkeep_until = now()")
             .execute(&h.pool)
             .await
             .unwrap();
