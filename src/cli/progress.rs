@@ -10,6 +10,27 @@ use super::output::is_watched;
 const DRAW_EVERY: Duration = Duration::from_millis(100);
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
+/// How far something is.
+pub struct Count {
+    /// So many are done.
+    pub done: u64,
+    /// Of so many.
+    pub total: u64,
+    /// The part of the work that is done, 0 to 1: they are not all of one size.
+    pub share: f64,
+}
+
+impl Count {
+    /// Of things that take equally long.
+    pub fn of_equals((done, total): (u64, u64)) -> Self {
+        Self {
+            done,
+            total,
+            share: done as f64 / total.max(1) as f64,
+        }
+    }
+}
+
 /// Follows a count until it is finished.
 pub struct Progress {
     bar: Option<ProgressBar>,
@@ -19,10 +40,18 @@ pub struct Progress {
 impl Progress {
     /// Shows how far `what` is: `counts` says how many are done, and of how many.
     pub fn start(what: &'static str, counts: impl Fn() -> (u64, u64) + Send + 'static) -> Self {
-        let bar = is_watched().then(|| bar(what));
+        Self::start_weighed(what, move || Count::of_equals(counts()))
+    }
+
+    /// Shows how far `what` is, where what is counted is not all of one size.
+    pub fn start_weighed(
+        what: &'static str,
+        count: impl Fn() -> Count + Send + 'static,
+    ) -> Self {
+        let bar = is_watched().then(bar);
         let following = match bar.clone() {
-            Some(bar) => tokio::spawn(draw(bar, counts)),
-            None => tokio::spawn(log(what, counts)),
+            Some(bar) => tokio::spawn(draw(what, bar, count)),
+            None => tokio::spawn(log(what, count)),
         };
         Self {
             bar,
@@ -39,36 +68,58 @@ impl Progress {
     }
 }
 
-fn bar(what: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {bar:40} {pos}/{len} {per_sec} {eta}")
+/// Steps of the bar.
+const STEPS: u64 = 10_000;
+
+fn bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {bar:40} {percent} % {eta}")
         .expect("the template is well formed");
-    ProgressBar::new(0).with_style(style).with_message(what)
+    ProgressBar::new(STEPS).with_style(style)
 }
 
-async fn draw(bar: ProgressBar, counts: impl Fn() -> (u64, u64)) {
+async fn draw(what: &'static str, bar: ProgressBar, count: impl Fn() -> Count) {
     loop {
-        let (done, total) = counts();
+        let Count { done, total, share } = count();
         // Nothing to draw before it is known how much there is.
         if total > 0 {
-            bar.set_length(total);
-            bar.set_position(done);
+            bar.set_message(format!("{what} {done} of {total}"));
+            bar.set_position((share.min(1.0) * STEPS as f64) as u64);
         }
         tokio::time::sleep(DRAW_EVERY).await;
     }
 }
 
-async fn log(what: &'static str, counts: impl Fn() -> (u64, u64)) {
+async fn log(what: &'static str, count: impl Fn() -> Count) {
     let began = Instant::now();
-    let (first, _) = counts();
+    let first = count();
     loop {
         tokio::time::sleep(LOG_EVERY).await;
-        let (done, total) = counts();
-        if done == first {
-            tracing::info!("{what}: {done} of {total}");
-            continue;
+        let Count { done, total, share } = count();
+        let secs = began.elapsed().as_secs_f64();
+        match secs_left(secs, share - first.share, 1.0 - share) {
+            None => tracing::info!("{what}: {done} of {total}"),
+            Some(left) => {
+                let per_sec = (done - first.done) as f64 / secs;
+                tracing::info!("{what}: {done} of {total}, {per_sec:.0} a second, {left:.0} s to go");
+            }
         }
-        let per_sec = (done - first) as f64 / began.elapsed().as_secs_f64();
-        let secs_left = total.saturating_sub(done) as f64 / per_sec;
-        tracing::info!("{what}: {done} of {total}, {per_sec:.0} a second, {secs_left:.0} s to go");
+    }
+}
+
+/// How long the share that is `left` will take, when the one that is `done` took `secs`;
+/// `None` before anything is done.
+fn secs_left(secs: f64, done: f64, left: f64) -> Option<f64> {
+    (done > 0.0).then(|| secs * left.max(0.0) / done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_to_go_follows_from_the_work_and_not_from_the_number() {
+        assert_eq!(secs_left(10.0, 0.0, 1.0), None);
+        assert_eq!(secs_left(10.0, 0.25, 0.75), Some(30.0));
+        assert_eq!(secs_left(10.0, 1.1, -0.1), Some(0.0));
     }
 }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::daemon::Daemon;
 use super::output::Output;
-use super::progress::Progress;
+use super::progress::{Count, Progress};
 use super::signals::stop_on_signals;
 use super::{exit, parts};
 use crate::backoff;
@@ -47,12 +47,19 @@ async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     let tools = begin(config, migrate).await?;
     let stop = stop_on_signals("no new claims, work in flight ends")?;
     let version = &tools.version.name;
-    let counts = tools.store.outbox_counts(Some(version)).await?;
-    let due = (counts.pending + counts.failed) as u64;
+    // Notes, and not their rows: a note may have several. They take as long as their texts.
+    let (due, bytes) = tools.store.due_notes(version).await?;
     let worker = Arc::new(Worker::new(tools, &config.worker, &config.outbox));
-    let progress = Progress::start("indexing", {
+    let progress = Progress::start_weighed("indexing", {
         let worker = worker.clone();
-        move || (worker.totals().notes, due)
+        move || {
+            let done = worker.totals();
+            Count {
+                done: done.notes,
+                total: due,
+                share: done.bytes as f64 / bytes.max(1) as f64,
+            }
+        }
     });
     let drained = worker.drain(stop).await;
     progress.finish();

@@ -72,7 +72,7 @@ const COLLECTION_STATE: &[Label] = &[Label {
 }];
 const REASON: &[Label] = &[Label {
     name: "reason",
-    values: &["text", "provider", "postgres", "index", "unknown"],
+    values: &["text", "provider", "postgres", "index", "process", "unknown"],
 }];
 const DRIFT_KIND: &[Label] = &[Label {
     name: "kind",
@@ -91,7 +91,7 @@ const CHECK: &[Label] = &[Label {
 const STAGE: &[Label] = &[Label {
     name: "stage",
     values: &[
-        "load", "cut", "lookup", "embed", "commit", "upsert", "prune", "check", "ack",
+        "load", "cut", "lookup", "embed", "commit", "upsert", "prune", "check", "relabel", "ack",
     ],
 }];
 const CLAIM_OUTCOME: &[Label] = &[Label {

@@ -81,7 +81,7 @@ async fn with_a_dead_letter(text: &str) -> (Site, Running, Admin) {
     let worker = site.worker();
     let mut admin = Admin::of(&worker).await;
     admin.token = Some(TOKEN);
-    worker.says("gave a note up").await;
+    worker.says("note dead-lettered").await;
     (site, worker, admin)
 }
 

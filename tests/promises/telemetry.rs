@@ -121,7 +121,7 @@ async fn a_worker_reports_the_metrics_of_the_catalog_and_no_other() {
     site.note("poison").await;
     let worker = site.worker();
     let url = format!("{}/metrics", worker.admin().await);
-    worker.says("gave a note up").await;
+    worker.says("note dead-lettered").await;
     let scrape = async || reqwest::get(&url).await.unwrap().text().await.unwrap();
     eventually(async || {
         let text = scrape().await;
@@ -232,7 +232,7 @@ async fn talkative(json: bool) -> String {
     site.provider.poison("poison", Behaviour::Status(400));
     site.note(TEXT).await;
     let worker = site.worker();
-    worker.says("gave a note up").await;
+    worker.says("note dead-lettered").await;
     let before = site.provider.requests();
     site.provider.always(Behaviour::Status(503));
     site.note("Nothing is wrong with Zymurgy.").await;
@@ -274,7 +274,7 @@ async fn every_line_of_a_json_log_is_an_object_and_a_notes_lines_name_it() {
         .find(|line| {
             line["fields"]["message"]
                 .as_str()
-                .is_some_and(|m| m.starts_with("gave a note up"))
+                .is_some_and(|m| m.starts_with("note dead-lettered"))
         })
         .unwrap();
     let spans = gave_up["spans"].as_array().unwrap();
