@@ -5,6 +5,11 @@
 //! `DATABASE_URL` names the Postgres server; Qdrant is `QDRANT_URL`, else the
 //! `qdrant` program on the PATH. Without either there is nothing to compare with.
 
+#![expect(
+    clippy::large_futures,
+    reason = "a bench polls them on the main thread"
+)]
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;

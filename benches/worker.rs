@@ -6,6 +6,11 @@
 //! `DATABASE_URL` names the Postgres server; Qdrant is `QDRANT_URL`, else the
 //! `qdrant` program on the PATH, else the engine in this process.
 
+#![expect(
+    clippy::large_futures,
+    reason = "a bench polls them on the main thread"
+)]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

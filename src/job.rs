@@ -111,14 +111,17 @@ impl Job {
         &self.writes
     }
 
-    /// Works as long as the lease is ours.
-    pub async fn run<T, E: From<JobError>>(
-        &self,
-        work: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
-        tokio::select! {
-            done = work => done,
-            () = self.lost.cancelled() => Err(JobError::Lost.into()),
+    /// Works as long as the lease is ours. Boxed, see [`crate::telemetry::timed`].
+    pub fn run<'w, T, E: From<JobError>>(
+        &'w self,
+        work: impl Future<Output = Result<T, E>> + 'w,
+    ) -> impl Future<Output = Result<T, E>> + 'w {
+        let work = Box::pin(work);
+        async move {
+            tokio::select! {
+                done = work => done,
+                () = self.lost.cancelled() => Err(JobError::Lost.into()),
+            }
         }
     }
 

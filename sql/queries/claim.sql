@@ -2,7 +2,7 @@
 -- names the outbox rows that the batch will settle.
 -- $1 version, $2 holder, $3 lease seconds, $4 notes at most, $5 bytes of text at most,
 -- $6 and $7 only rows behind this one (available_at, outbox_id), null for all,
--- $8 from so many lost claims on a note is claimed alone
+-- $8 from so many lost claims on a note is claimed alone, $9 and from so many on not at all
 
 -- Rows without a version are for the active one. A retired version is frozen: it is
 -- nobody's, and nothing of it is claimed.
@@ -31,7 +31,8 @@ picks as (
                  and (o.available_at, o.outbox_id) > (
                      coalesce($6, '-infinity'::timestamptz),
                      coalesce($7, '00000000-0000-0000-0000-000000000000'::uuid))
-                 and not coalesce((select s.lease_until > now() from note_index_state s
+                 and not coalesce((select s.lease_until > now() or s.claims_lost >= $9
+                                     from note_index_state s
                                     where s.note_id = o.note_id and s.embedding_version = $1), false)
                order by o.available_at, o.outbox_id
                limit 1)
@@ -45,7 +46,8 @@ picks as (
                  and (o.available_at, o.outbox_id) > (
                      coalesce($6, '-infinity'::timestamptz),
                      coalesce($7, '00000000-0000-0000-0000-000000000000'::uuid))
-                 and not coalesce((select s.lease_until > now() from note_index_state s
+                 and not coalesce((select s.lease_until > now() or s.claims_lost >= $9
+                                     from note_index_state s
                                     where s.note_id = o.note_id and s.embedding_version = $1), false)
                order by o.embedding_version, o.available_at, o.outbox_id
                limit 1)) u

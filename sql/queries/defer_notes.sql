@@ -1,9 +1,14 @@
--- Leaves notes alone for a moment: leased to no worker.
+-- Leaves notes alone for a moment: leased to no worker. See lock_leases.sql for `= any`.
 -- $1 version, $2 token, $3 note ids, $4 seconds
+with held as materialized (
+    select note_id from note_index_state
+     where note_id = any ($3) and embedding_version = $1 and lease_token = $2
+       and lease_until is not null
+     order by note_id
+       for update
+)
 update note_index_state s
    set lease_until = now() + make_interval(secs => $4), holder = null
-  from (select note_id from note_index_state
-         where note_id = any ($3) and embedding_version = $1 and lease_token = $2
-           and lease_until is not null
-         order by note_id for update) held
- where s.note_id = held.note_id and s.embedding_version = $1
+ where exists (select from held)
+   and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
+   and s.lease_until is not null

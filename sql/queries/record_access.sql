@@ -1,6 +1,5 @@
--- The points of these notes have these access labels now.
+-- The points of these notes have these access labels now. See lock_leases.sql for `= any`.
 -- $1 version, $2 token, $3 note ids, $4 hashes of the access labels
 update note_index_state s
-   set access_sha256 = u.access_sha256
-  from unnest($3::uuid[], $4::bytea[]) as u (note_id, access_sha256)
- where s.note_id = u.note_id and s.embedding_version = $1 and s.lease_token = $2
+   set access_sha256 = ($4::bytea[])[array_position($3::uuid[], s.note_id)]
+ where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2

@@ -121,7 +121,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     delete(&tools, &worker, &searcher).await?;
     let answers = answers(&searcher).await?;
     lose_and_rebuild(&tools, &searcher, &answers).await?;
-    reindex_and_go_back(&args, &tools, &worker, &searcher, &answers).await?;
+    Box::pin(reindex_and_go_back(
+        &args, &tools, &worker, &searcher, &answers,
+    ))
+    .await?;
     say("Done")?;
     print("Everything above ran against a real Postgres, a real vector engine and a real model.")?;
     if args.keep {

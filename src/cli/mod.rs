@@ -138,9 +138,9 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
     };
     match args.command {
         Command::Migrate => migrate::run(&load()?, out).await,
-        Command::Worker(args) => worker::run(&load()?, args, out).await,
+        Command::Worker(args) => Box::pin(worker::run(&load()?, args, out)).await,
         Command::Rebuild(args) => rebuild::run(&load()?, args, out).await,
-        Command::Reindex(args) => reindex::run(&load()?, args, out).await,
+        Command::Reindex(args) => Box::pin(reindex::run(&load()?, args, out)).await,
         Command::Verify(args) => verify::run(&load()?, args, out).await,
         Command::Status => status::run(&load()?, out).await,
         Command::Dead(command) => dead::run(&load()?, command, out).await,
@@ -148,8 +148,8 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
         Command::Import(args) => import::run(&load()?, args, out).await,
         Command::Chunk(args) => chunk::run(&load()?, args, out).await,
         Command::Config(command) => config::run(&path, command, out),
-        Command::Search(args) => search::run(&load()?, args, out).await,
-        Command::Demo(args) => demo::run(args).await,
+        Command::Search(args) => Box::pin(search::run(&load()?, args, out)).await,
+        Command::Demo(args) => Box::pin(demo::run(args)).await,
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

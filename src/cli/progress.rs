@@ -44,10 +44,7 @@ impl Progress {
     }
 
     /// Shows how far `what` is, where what is counted is not all of one size.
-    pub fn start_weighed(
-        what: &'static str,
-        count: impl Fn() -> Count + Send + 'static,
-    ) -> Self {
+    pub fn start_weighed(what: &'static str, count: impl Fn() -> Count + Send + 'static) -> Self {
         let bar = is_watched().then(bar);
         let following = match bar.clone() {
             Some(bar) => tokio::spawn(draw(what, bar, count)),
@@ -100,7 +97,9 @@ async fn log(what: &'static str, count: impl Fn() -> Count) {
             None => tracing::info!("{what}: {done} of {total}"),
             Some(left) => {
                 let per_sec = (done - first.done) as f64 / secs;
-                tracing::info!("{what}: {done} of {total}, {per_sec:.0} a second, {left:.0} s to go");
+                tracing::info!(
+                    "{what}: {done} of {total}, {per_sec:.0} a second, {left:.0} s to go"
+                );
             }
         }
     }

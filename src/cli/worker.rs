@@ -36,9 +36,9 @@ pub struct Args {
 /// Works until stopped by SIGTERM or SIGINT, or with `--once` until nothing is due.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let report = if args.once {
-        drain(config, args.migrate).await?
+        Box::pin(drain(config, args.migrate)).await?
     } else {
-        serve(config, args.migrate).await?
+        Box::pin(serve(config, args.migrate)).await?
     };
     out.report(&report, lines)
 }

@@ -282,7 +282,9 @@ impl Observer {
             gauge!("elf_outbox_rows", "state" => state).set(rows as f64);
         }
         gauge!("elf_outbox_oldest_pending_seconds").set(outbox.oldest_pending_secs.unwrap_or(0.0));
-        for reason in ["text", "provider", "postgres", "index", "process", "unknown"] {
+        for reason in [
+            "text", "provider", "postgres", "index", "process", "unknown",
+        ] {
             let letters = reasons.iter().find(|(name, _)| name == reason);
             gauge!("elf_dead_letters", "reason" => reason)
                 .set(letters.map_or(0.0, |(_, letters)| *letters as f64));

@@ -129,8 +129,8 @@ impl Claim {
 impl Store {
     /// Leases up to `max_notes` due notes of about `max_bytes` of text together, oldest
     /// first, and of those that are due only what lies behind `after`. A note that has
-    /// lost [`CLAIMS_LOST_TOGETHER`] claims is claimed alone. `None` when nothing is due
-    /// that no other worker holds.
+    /// lost [`CLAIMS_LOST_TOGETHER`] claims is claimed alone, and one that has lost
+    /// `lost_below` is left out. `None` when nothing is due that no other worker holds.
     pub async fn claim(
         &self,
         version: &str,
@@ -139,6 +139,7 @@ impl Store {
         max_notes: usize,
         max_bytes: usize,
         after: Option<Position>,
+        lost_below: u32,
     ) -> Result<Option<Claim>, StoreError> {
         let work = async {
             let rows = sqlx::query_file!(
@@ -150,7 +151,8 @@ impl Store {
                 max_bytes as i64,
                 after.map(|position| position.available_at),
                 after.map(|position| position.outbox_id),
-                CLAIMS_LOST_TOGETHER as i32
+                CLAIMS_LOST_TOGETHER as i32,
+                i32::try_from(lost_below).unwrap_or(i32::MAX)
             )
             .fetch_all(&self.pool)
             .await?;

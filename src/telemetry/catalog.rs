@@ -72,7 +72,9 @@ const COLLECTION_STATE: &[Label] = &[Label {
 }];
 const REASON: &[Label] = &[Label {
     name: "reason",
-    values: &["text", "provider", "postgres", "index", "process", "unknown"],
+    values: &[
+        "text", "provider", "postgres", "index", "process", "unknown",
+    ],
 }];
 const DRIFT_KIND: &[Label] = &[Label {
     name: "kind",

@@ -38,8 +38,9 @@ const SLICE: Duration = Duration::from_secs(1);
 const MAX_TRIES_ALONE: u32 = 3;
 
 /// A note that has lost so many claims, all but the first two of them alone, is
-/// dead-lettered.
-const MAX_CLAIMS_LOST: u32 = CLAIMS_LOST_TOGETHER + 3;
+/// dead-lettered, once the worker that claims it has indexed another one: where each worker
+/// dies before it has indexed any, no note is to blame.
+pub(super) const MAX_CLAIMS_LOST: u32 = CLAIMS_LOST_TOGETHER + 8;
 
 /// Takes a batch all the way. What cannot be done now is released; what a note itself is
 /// to blame for counts against that note alone.
@@ -170,13 +171,13 @@ impl Batch<'_> {
 
     /// Dead-letters a note that was claimed alone and ended each process that worked on it.
     async fn fail_lost(&self) -> Result<bool, StoreError> {
-        let Some(lost) = self
-            .notes
-            .values()
-            .find(|note| note.claims_lost >= MAX_CLAIMS_LOST)
-        else {
+        let is_lost = |note: &&&Claimed| note.claims_lost >= MAX_CLAIMS_LOST;
+        let Some(lost) = self.notes.values().find(is_lost) else {
             return Ok(false);
         };
+        if self.shared.totals.report().notes == 0 {
+            return Ok(false);
+        }
         let reason = format!(
             "{} claims of it in a row never ended, the last {} of them of this note alone: each \
              time the worker died or lost Postgres for longer than a lease. Look for its end in \

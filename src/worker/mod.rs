@@ -351,15 +351,26 @@ impl Shared {
             return None;
         }
         let began = Instant::now();
-        let claimed = self.tools.store.claim(
-            &self.tools.version.name,
-            &self.holder,
-            self.settings.lease(),
-            self.settings.batch_notes,
-            BATCH_BYTES,
-            after,
-        );
-        let claimed = claimed.await;
+        let claim = |lost_below| {
+            self.tools.store.claim(
+                &self.tools.version.name,
+                &self.holder,
+                self.settings.lease(),
+                self.settings.batch_notes,
+                BATCH_BYTES,
+                after,
+                lost_below,
+            )
+        };
+        // What may end this worker comes after it has indexed something else, if there is
+        // anything else.
+        let claimed = match self.totals.report().notes {
+            0 => match claim(batch::MAX_CLAIMS_LOST).await {
+                Ok(None) => claim(u32::MAX).await,
+                claimed => claimed,
+            },
+            _ => claim(u32::MAX).await,
+        };
         histogram!("elf_claim_seconds").record(began.elapsed());
         let outcome = match &claimed {
             Ok(Some(_)) => "notes",
@@ -405,7 +416,10 @@ impl Shared {
     async fn stores_recovered(&self, drain: Option<Drain>) -> Result<(), WorkerError> {
         match drain {
             Some(Drain) => self.within_grace(self.recovered()).await,
-            None => Ok(self.recovered().await),
+            None => {
+                self.recovered().await;
+                Ok(())
+            }
         }
     }
 

@@ -160,8 +160,8 @@ async fn a_note_that_ends_every_worker_dies_alone() {
     };
     assert_eq!(
         deaths.load(Ordering::Relaxed),
-        5,
-        "two together, three alone"
+        10,
+        "two together, eight alone"
     );
     assert_eq!(letters.len(), 1);
     assert_eq!(

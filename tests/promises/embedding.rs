@@ -296,7 +296,7 @@ async fn a_text_that_the_server_never_answers_is_found_and_no_other_is_blamed() 
     let server = EmbeddingServer::start().await;
     server.poison("poison", Behaviour::Never);
     let settings = config::Embedding {
-        timeout_ms: 300,
+        timeout_ms: 1_000,
         ..settings(&server)
     };
     let (embedder, _) = connect_pinned(&settings, Some(DIM)).await.unwrap();

@@ -324,11 +324,19 @@ impl Batch {
                 notes(),
                 rows,
                 owners,
-                "false".into()
+                "false".into(),
+                hashes()
             ),
             statement!("busy_notes", version(), notes()),
             statement!("chunk_hashes", version(), chunks()),
             statement!("chunks_by_id", version(), chunks()),
+            statement!(
+                "defer_notes",
+                version(),
+                token(),
+                notes(),
+                "0.5::float8".into()
+            ),
             statement!("delete_pooled", version(), notes()),
             statement!("delete_surplus_chunks", version(), notes(), int("0")),
             statement!("expire", version(), "600::float8".into()),
@@ -342,7 +350,8 @@ impl Batch {
             statement!("forget_states", version(), token(), notes()),
             statement!("gone_chunks", version(), chunks()),
             statement!("known_vectors", version(), looked_up),
-            statement!("load_notes", notes()),
+            statement!("held_notes", version(), notes(), token()),
+            statement!("load_notes", notes(), "1000::bigint".into()),
             statement!("lock_leases", version(), notes(), token()),
             statement!("lock_notes", notes()),
             statement!(
@@ -351,11 +360,18 @@ impl Batch {
                 token(),
                 notes(),
                 hashes(),
-                int("1")
+                int("1"),
+                hashes()
             ),
+            statement!("record_access", version(), token(), notes(), hashes()),
             statement!("release", version(), token(), notes()),
             statement!("requeue", version(), notes()),
-            statement!("revalidate", version(), chunks()),
+            statement!(
+                "revalidate",
+                version(),
+                chunks(),
+                "'{\"tenant_id\": \"t\"}'::jsonb".into()
+            ),
             statement!(
                 "upsert_chunks",
                 version(),
@@ -381,6 +397,10 @@ fn claim_arguments(version: &str) -> Vec<String> {
         "30::float8".into(),
         BATCH.to_string(),
         (4i64 << 20).to_string(),
+        "null::timestamptz".into(),
+        "null::uuid".into(),
+        elf::store::CLAIMS_LOST_TOGETHER.to_string(),
+        i32::MAX.to_string(),
     ]
 }
 

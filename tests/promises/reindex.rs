@@ -716,7 +716,15 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
     assert!(matches!(error, SetupError::Mismatch(_)), "{error:?}");
     let store = &h.tools.store;
     let claim = store
-        .claim(&old.0, "late", h.config.worker.lease(), 16, 1 << 20, None)
+        .claim(
+            &old.0,
+            "late",
+            h.config.worker.lease(),
+            16,
+            1 << 20,
+            None,
+            u32::MAX,
+        )
         .await;
     assert!(claim.unwrap().is_none());
     store.requeue(&old.0, &[Uuid::new_v4()]).await.unwrap();
@@ -848,22 +856,20 @@ async fn a_collection_that_goes_between_commit_and_write_is_no_outage() {
     barrier.reached().await;
     store.forget_collection("notes__9").await.unwrap();
     index.drop_collection("notes__9").await.unwrap();
-    let token: i64 =
-        sqlx::query_scalar("select lease_token from note_index_state")
-            .fetch_one(&h.pool)
-            .await
-            .unwrap();
+    let token: i64 = sqlx::query_scalar("select lease_token from note_index_state")
+        .fetch_one(&h.pool)
+        .await
+        .unwrap();
     barrier.open();
     eventually(async || h.count("indexing_outbox").await == 0).await;
     assert!(worker.outage().is_none());
     stop.cancel();
     running.await.unwrap();
     h.assert_converged().await;
-    let revision: i64 =
-        sqlx::query_scalar("select revision from note_index_state")
-            .fetch_one(&h.pool)
-            .await
-            .unwrap();
+    let revision: i64 = sqlx::query_scalar("select revision from note_index_state")
+        .fetch_one(&h.pool)
+        .await
+        .unwrap();
     assert_eq!(revision, token, "at the first try");
 }
 

@@ -265,7 +265,7 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
     let lease = h.config.worker.lease();
     let version = &h.tools.version.name;
     let claim = store
-        .claim(version, "me", lease, 8, 1 << 20, None)
+        .claim(version, "me", lease, 8, 1 << 20, None, u32::MAX)
         .await
         .unwrap()
         .unwrap();
@@ -278,7 +278,7 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
     // Nor while somebody else is busy with the hot one.
     store.release(version, claim.token, &[cold]).await.unwrap();
     let other = store
-        .claim(version, "other", lease, 8, 1 << 20, None)
+        .claim(version, "other", lease, 8, 1 << 20, None, u32::MAX)
         .await
         .unwrap()
         .unwrap();
@@ -350,6 +350,7 @@ async fn rows_read_by_a_claim(h: &Harness, version: &str) -> f64 {
         .bind(None::<chrono::DateTime<chrono::Utc>>)
         .bind(None::<Uuid>)
         .bind(elf::store::CLAIMS_LOST_TOGETHER as i32)
+        .bind(i32::MAX)
         .fetch_one(&mut *transaction)
         .await
         .unwrap();
