@@ -24,6 +24,23 @@ pub struct Claim {
     pub upto: Position,
 }
 
+/// Which of the notes that are due a claim takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClaimScope {
+    /// Those with a row behind this one; `None` is all of them.
+    pub after: Option<Position>,
+    /// Those that have lost fewer claims than this.
+    pub lost_below: u32,
+}
+
+impl ClaimScope {
+    /// All of them.
+    pub const ALL: Self = Self {
+        after: None,
+        lost_below: u32::MAX,
+    };
+}
+
 /// A place in the order in which claims pick outbox rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
@@ -127,10 +144,9 @@ impl Claim {
 }
 
 impl Store {
-    /// Leases up to `max_notes` due notes of about `max_bytes` of text together, oldest
-    /// first, and of those that are due only what lies behind `after`. A note that has
-    /// lost [`CLAIMS_LOST_TOGETHER`] claims is claimed alone, and one that has lost
-    /// `lost_below` is left out. `None` when nothing is due that no other worker holds.
+    /// Leases up to `max_notes` due notes of `scope` of about `max_bytes` of text together,
+    /// oldest first. A note that has lost [`CLAIMS_LOST_TOGETHER`] claims is claimed alone.
+    /// `None` when nothing is due that no other worker holds.
     pub async fn claim(
         &self,
         version: &str,
@@ -138,8 +154,7 @@ impl Store {
         lease: Duration,
         max_notes: usize,
         max_bytes: usize,
-        after: Option<Position>,
-        lost_below: u32,
+        scope: ClaimScope,
     ) -> Result<Option<Claim>, StoreError> {
         let work = async {
             let rows = sqlx::query_file!(
@@ -149,10 +164,10 @@ impl Store {
                 lease.as_secs_f64(),
                 max_notes as i32,
                 max_bytes as i64,
-                after.map(|position| position.available_at),
-                after.map(|position| position.outbox_id),
+                scope.after.map(|position| position.available_at),
+                scope.after.map(|position| position.outbox_id),
                 CLAIMS_LOST_TOGETHER as i32,
-                i32::try_from(lost_below).unwrap_or(i32::MAX)
+                i32::try_from(scope.lost_below).unwrap_or(i32::MAX)
             )
             .fetch_all(&self.pool)
             .await?;

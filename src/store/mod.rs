@@ -31,7 +31,9 @@ use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transacti
 use crate::telemetry;
 
 pub use access::Relabelled;
-pub use claim::{CLAIMS_LOST_TOGETHER, Claim, Claimed, FailedBy, Failure, Position, Retry, holder};
+pub use claim::{
+    CLAIMS_LOST_TOGETHER, Claim, ClaimScope, Claimed, FailedBy, Failure, Position, Retry, holder,
+};
 pub use commit::{ChunkWrite, Committed, NoteWrite};
 pub use job::RunningJob;
 pub use listen::listen;

@@ -38,7 +38,7 @@ use crate::chunk::Chunker;
 use crate::config;
 use crate::embed::provider::Provider;
 use crate::index::VectorIndex;
-use crate::store::{self, Position, Store, Version};
+use crate::store::{self, ClaimScope, Position, Store, Version};
 use walk::Walk;
 
 /// Text claimed at once, so that a batch of long notes does not fill the memory.
@@ -358,8 +358,7 @@ impl Shared {
                 self.settings.lease(),
                 self.settings.batch_notes,
                 BATCH_BYTES,
-                after,
-                lost_below,
+                ClaimScope { after, lost_below },
             )
         };
         // What may end this worker comes after it has indexed something else, if there is

@@ -2,6 +2,10 @@
 //! program, because linking it takes longer than running it.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(
+    clippy::large_futures,
+    reason = "a test polls them on a thread of its own"
+)]
 
 mod access;
 mod admin;

@@ -199,6 +199,10 @@ async fn a_count_that_hangs_keeps_no_check_from_being_made() {
         .execute(&mut db)
         .await
         .unwrap();
+    sqlx::query("update elf_schema set oldest_program = 9999")
+        .execute(&mut db)
+        .await
+        .unwrap();
     eventually(async || get("/readyz").await.1.contains("upgrade elf")).await;
     assert_eq!(get("/livez").await.0, 200);
     assert_eq!(get("/api/status").await.0, 200);

@@ -455,7 +455,7 @@ async fn a_role_that_may_create_roles_makes_the_one_for_the_triggers() {
         "select distinct proowner::regrole::text from pg_proc where prosecdef and proname like 'elf\\_note%'",
     )
     .await;
-    assert_eq!(owners, [writer.name.clone()]);
+    assert_eq!(owners, std::slice::from_ref(&writer.name));
     // Twice is once.
     execute(&mut own, &script).await;
     execute(&mut own, NOTE).await;

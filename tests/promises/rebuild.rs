@@ -384,6 +384,7 @@ async fn the_report_says_just_what_was_promised() {
         "points_per_sec",
         "embedding_calls",
         "missing_vectors",
+        "refused_points",
     ];
     assert_eq!(keys, promised.into());
     assert_eq!(report["embedding_calls"], 0);

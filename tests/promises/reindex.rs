@@ -722,8 +722,7 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
             h.config.worker.lease(),
             16,
             1 << 20,
-            None,
-            u32::MAX,
+            elf::store::ClaimScope::ALL,
         )
         .await;
     assert!(claim.unwrap().is_none());

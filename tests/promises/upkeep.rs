@@ -15,7 +15,14 @@ const LEASE: Duration = Duration::from_secs(30);
 async fn claimed(h: &Harness) -> Claim {
     let (store, version) = (&h.tools.store, &h.tools.version.name);
     let claim = store
-        .claim(version, "me", LEASE, 256, 1 << 20, None, u32::MAX)
+        .claim(
+            version,
+            "me",
+            LEASE,
+            256,
+            1 << 20,
+            elf::store::ClaimScope::ALL,
+        )
         .await;
     claim.unwrap().expect("a note is due")
 }

@@ -265,7 +265,14 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
     let lease = h.config.worker.lease();
     let version = &h.tools.version.name;
     let claim = store
-        .claim(version, "me", lease, 8, 1 << 20, None, u32::MAX)
+        .claim(
+            version,
+            "me",
+            lease,
+            8,
+            1 << 20,
+            elf::store::ClaimScope::ALL,
+        )
         .await
         .unwrap()
         .unwrap();
@@ -278,7 +285,14 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
     // Nor while somebody else is busy with the hot one.
     store.release(version, claim.token, &[cold]).await.unwrap();
     let other = store
-        .claim(version, "other", lease, 8, 1 << 20, None, u32::MAX)
+        .claim(
+            version,
+            "other",
+            lease,
+            8,
+            1 << 20,
+            elf::store::ClaimScope::ALL,
+        )
         .await
         .unwrap()
         .unwrap();
