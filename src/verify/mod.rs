@@ -201,7 +201,11 @@ pub async fn all(target: &Target, dim: usize, options: &Options) -> Result<Repor
 async fn notes(target: &Target, dim: usize, options: &Options) -> Result<Report, TargetError> {
     let Target { store, version, .. } = target;
     let mut report = Report::default();
-    let mut after = options.from().notes_upto;
+    let is_sample = options.sample < 1.0;
+    let mut after = match is_sample {
+        true => Uuid::nil(),
+        false => options.from().notes_upto,
+    };
     loop {
         let began = std::time::Instant::now();
         let (looked_at, problems) = store
@@ -221,7 +225,9 @@ async fn notes(target: &Target, dim: usize, options: &Options) -> Result<Report,
         };
         report.notes += count;
         after = last;
-        options.from().notes_upto = last;
+        if !is_sample {
+            options.from().notes_upto = last;
+        }
         options.rest_after(began.elapsed()).await;
     }
 }

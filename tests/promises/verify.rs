@@ -257,7 +257,7 @@ async fn the_program_says_3_until_it_is_mended() {
         assert_eq!(report[key], count, "{key} of {report}");
     }
     let keys: BTreeSet<&str> = report.as_object().unwrap().keys().map(|k| &**k).collect();
-    assert_eq!(keys.len(), 8, "{keys:?}");
+    assert_eq!(keys.len(), 9, "{keys:?}");
     assert!(keys.contains("inconsistent"));
     done.says(&["elf verify --repair"]);
     let done = site.elf(&["verify", "--verbose"]).await.exits(3);
