@@ -53,7 +53,7 @@ impl Store {
     /// Applies those of `migrator` that have not been applied yet.
     ///
     /// It waits for locks without an end, and logs for whom: an operator watches, and no
-    /// application waits behind it for longer than [`LOCK_TIMEOUT`].
+    /// application waits behind it for longer than `LOCK_TIMEOUT`.
     pub async fn apply(&self, migrator: &Migrator) -> Result<usize, StoreError> {
         let mut conn = self.pool.acquire().await?;
         let pending = pending(&mut conn, migrator).await?;
