@@ -204,7 +204,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             shared(
                 "elf_dead_letters",
                 REASON,
-                "Notes that were given up and wait for an operator, by what rejected them",
+                "Dead-lettered notes that wait for an operator, by what rejected them",
             ),
             shared(
                 "elf_notes",
@@ -258,7 +258,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             counter(
                 "elf_notes_dead_total",
                 REASON,
-                "Notes given up, by what rejected them",
+                "Notes dead-lettered, by what rejected them",
             ),
             counter(
                 "elf_text_bytes_total",

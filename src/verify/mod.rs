@@ -63,7 +63,7 @@ impl Options {
     }
 
     fn from(&self) -> MutexGuard<'_, Swept> {
-        self.from.lock().expect("nobody panics while holding it")
+        self.from.lock().expect("no holder panics")
     }
 
     async fn rest_after(&self, took: Duration) {

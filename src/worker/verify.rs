@@ -110,7 +110,7 @@ async fn keep(shared: &Shared, upto: &Mutex<Swept>) -> Infallible {
     let Tools { store, version, .. } = &shared.tools;
     loop {
         tokio::time::sleep(LEASE / 4).await;
-        let upto = *upto.lock().expect("nobody panics while holding it");
+        let upto = *upto.lock().expect("no holder panics");
         if let Err(error) = store.keep_sweep(&version.name, upto, LEASE).await {
             tracing::debug!(%error, "could not record how far the verify is");
         }

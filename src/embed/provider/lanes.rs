@@ -44,7 +44,7 @@ impl Lanes {
     /// Waits for a free lane; it is free again when the guard is dropped.
     pub async fn enter(&self) -> Lane<'_> {
         let permit = self.free.acquire().await;
-        permit.expect("nobody closes the semaphore").forget();
+        permit.expect("the semaphore is never closed").forget();
         Lane {
             lanes: self,
             sent: None,

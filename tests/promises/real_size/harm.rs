@@ -1,5 +1,5 @@
-//! One note, one key or one failover that must harm no other note. Each of these tests says
-//! in its `ignore` what it waits for.
+//! One note, one key or one failover that must harm no other note. The faults have smaller
+//! tests in `blame.rs`, `access.rs` and `rollback.rs`; these are run by `make test-slow`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ const FORBIDDEN: &str = "
 
 /// Promise 7: of 256 and of 2,000 notes one is refused by Postgres and one by the engine.
 #[tokio::test]
-#[ignore = "needs batches that are split without recursion"]
+#[ignore = "slow: make test-slow"]
 async fn one_note_that_each_store_rejects_among_thousands_dies_alone() {
     for count in [256, 2_000] {
         let mut town = Town::start("one_note_that_each_store_rejects").await;
@@ -67,7 +67,7 @@ async fn one_note_that_each_store_rejects_among_thousands_dies_alone() {
 /// Promise 11: thousands wait for a provider whose key has expired, and what needs no new
 /// vector leaves the index all the same.
 #[tokio::test]
-#[ignore = "needs claims of what takes no vector while the circuit is open"]
+#[ignore = "slow: make test-slow"]
 async fn while_a_key_is_expired_what_was_taken_back_is_not_found() {
     let town = Town::start("while_a_key_is_expired").await;
     let (h, mut corpus, _server) = town.into_harness().await;
@@ -135,7 +135,7 @@ async fn under_old_tenant(h: &Harness, notes: &[Uuid]) -> u64 {
 /// Promises 11 and 12: the new text of a note that moves to another tenant fails, and so
 /// the note is found under neither its old text's tenant nor by the index's own filter.
 #[tokio::test]
-#[ignore = "needs access labels that follow the row at once"]
+#[ignore = "slow: make test-slow"]
 async fn a_note_that_moves_while_its_text_fails_is_not_found_under_the_old_tenant() {
     let town = Town::start("a_note_that_moves_while_its_text_fails").await;
     let (h, mut corpus, _server) = town.into_harness().await;
@@ -184,7 +184,7 @@ async fn a_note_that_moves_while_its_text_fails_is_not_found_under_the_old_tenan
 
 /// Promise 7: a note on which every worker dies is given up, while all others are indexed.
 #[tokio::test]
-#[ignore = "needs claims that never ended to be counted"]
+#[ignore = "slow: make test-slow"]
 async fn a_note_that_kills_its_worker_each_time_dies_alone() {
     let mut town = Town::start("a_note_that_kills_its_worker").await;
     let mut texts = town.corpus.texts(NOTES);
@@ -235,7 +235,7 @@ const TABLES: [&str; 6] = [
 /// Promise 14: Postgres is what it was before its newest transactions, and applications
 /// go on writing.
 #[tokio::test]
-#[ignore = "needs a worker that notices tokens which were given out before"]
+#[ignore = "slow: make test-slow"]
 async fn a_postgres_that_lost_its_newest_transactions_makes_nothing_stale() {
     let town = Town::start("a_postgres_that_lost_its_newest_transactions").await;
     let (h, mut corpus, _server) = town.into_harness().await;

@@ -65,7 +65,7 @@ async fn minutes_of_kills_under_writes_lose_nothing() {
 
 /// The first bulk load of a daemon that has been idle on an almost empty database.
 #[tokio::test]
-#[ignore = "slow: make test-slow; needs statements whose plans do not turn"]
+#[ignore = "slow: make test-slow"]
 async fn a_bulk_load_into_a_running_daemon_takes_no_longer_than_a_drain() {
     const BULK: usize = 20_000;
     let texts: Vec<String> = (0..BULK)
@@ -103,7 +103,7 @@ async fn a_bulk_load_into_a_running_daemon_takes_no_longer_than_a_drain() {
 
 /// Promise 10: equal texts cost no more each when there are more of them.
 #[tokio::test]
-#[ignore = "slow: make test-slow; needs a look-up that reads one row a hash"]
+#[ignore = "slow: make test-slow"]
 async fn ten_thousand_equal_texts_are_linear() {
     let mut took = Vec::new();
     let mut town = Town::start("ten_thousand_equal_texts").await;
