@@ -235,7 +235,7 @@ const TABLES: [&str; 6] = [
 /// Promise 14: Postgres is what it was before its newest transactions, and applications
 /// go on writing.
 #[tokio::test]
-#[ignore = "slow: make test-slow"]
+#[ignore = "fails: points of notes that Postgres forgot may stay until the next verify; make test-slow"]
 async fn a_postgres_that_lost_its_newest_transactions_makes_nothing_stale() {
     let town = Town::start("a_postgres_that_lost_its_newest_transactions").await;
     let (h, mut corpus, _server) = town.into_harness().await;
