@@ -82,7 +82,13 @@ pub struct TextHash(pub [u8; 32]);
 impl TextHash {
     /// The hash of the exact bytes of `text`.
     pub fn of(text: &str) -> Self {
-        Self(Sha256::digest(text.as_bytes()).into())
+        Self::of_both("", text)
+    }
+
+    /// The hash of the exact bytes of `prefix` and `text`, one after the other.
+    pub fn of_both(prefix: &str, text: &str) -> Self {
+        let digest = Sha256::new().chain_update(prefix).chain_update(text);
+        Self(digest.finalize().into())
     }
 }
 

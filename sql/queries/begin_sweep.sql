@@ -8,7 +8,7 @@ update index_versions v
        sweep_chunks_upto = coalesce(v.sweep_chunks_upto, '00000000-0000-0000-0000-000000000000'),
        sweep_notes_upto = coalesce(v.sweep_notes_upto, '00000000-0000-0000-0000-000000000000'),
        sweep_until = now() + make_interval(secs => $3)
-  from (select embedding_version, sweep_chunks_upto is not null as going_on
+  from (select embedding_version, sweep_demanded, sweep_chunks_upto is not null as going_on
           from index_versions
          where embedding_version = $1 and state = 'active'
            and coalesce(sweep_until <= now(), true)
@@ -16,4 +16,5 @@ update index_versions v
                 or coalesce(swept_at, created_at) <= now() - make_interval(secs => $2))
            for update skip locked) due
  where v.embedding_version = due.embedding_version
-returning v.sweep_chunks_upto as "chunks_upto!", v.sweep_notes_upto as "notes_upto!"
+returning v.sweep_chunks_upto as "chunks_upto!", v.sweep_notes_upto as "notes_upto!",
+          due.sweep_demanded as "is_demanded!"

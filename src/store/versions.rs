@@ -55,6 +55,15 @@ pub struct Swept {
     pub notes_upto: Uuid,
 }
 
+/// A worker's own verify that has begun.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BegunSweep {
+    /// Where it begins, or goes on.
+    pub from: Swept,
+    /// Whether it was demanded: something may be wrong now.
+    pub is_demanded: bool,
+}
+
 impl VersionState {
     /// As Postgres has it.
     pub fn as_str(self) -> &'static str {
@@ -149,16 +158,22 @@ impl Store {
         version: &str,
         interval: Option<Duration>,
         lease: Duration,
-    ) -> Result<Option<Swept>, StoreError> {
-        let begun = sqlx::query_file_as!(
-            Swept,
+    ) -> Result<Option<BegunSweep>, StoreError> {
+        let begun = sqlx::query_file!(
             "sql/queries/begin_sweep.sql",
             version,
             interval.map(|interval| interval.as_secs_f64()) as _,
             lease.as_secs_f64()
         )
         .fetch_optional(&self.pool);
-        self.answered(1, begun).await
+        let begun = self.answered(1, begun).await?;
+        Ok(begun.map(|row| BegunSweep {
+            from: Swept {
+                chunks_upto: row.chunks_upto,
+                notes_upto: row.notes_upto,
+            },
+            is_demanded: row.is_demanded,
+        }))
     }
 
     /// Records how far a worker's own verify has come, and renews its lease.
@@ -194,6 +209,21 @@ impl Store {
             sqlx::query_file!("sql/queries/demand_sweep.sql", version).execute(&self.pool);
         self.answered(1, demanded).await?;
         Ok(())
+    }
+
+    /// Whether this is another Postgres than workers last saw, by system identifier and
+    /// timeline: one that was promoted or restored. Then it has demanded a verify of each
+    /// version. A service that tells neither is taken for the same.
+    pub async fn is_another_server(&self) -> Result<bool, StoreError> {
+        let seen = sqlx::query_file!("sql/queries/see_server.sql").fetch_optional(&self.pool);
+        match self.answered(1, seen).await {
+            Err(StoreError::Unavailable(reason)) => Err(StoreError::Unavailable(reason)),
+            Err(error) => {
+                tracing::debug!(%error, "Postgres does not say which server it is");
+                Ok(false)
+            }
+            Ok(seen) => Ok(seen.is_some()),
+        }
     }
 
     /// The collections that are written for `version`: its active one first, then

@@ -7,23 +7,18 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use metrics::{counter, histogram};
-use tokio_util::task::TaskTracker;
 use tracing::{Instrument, Span};
 use uuid::Uuid;
 
-use super::embedding::{Embedding, Missing};
+use super::embedding::Embedding;
 use super::lease::{self, Heartbeat};
-use super::plan::{self, CutNote, Piece, Unwritable, Vectors};
-use super::setup::{self, SetupError};
-use super::{Report, Shared, Stage, Tools, retry, rollback};
-use crate::backfill::{Target, TargetError};
-use crate::embed::provider::Input;
+use super::plan::{self, CutNote, Unwritable, Vectors};
+use super::setup::SetupError;
+use super::{Report, Shared, Stage, Tools, rollback};
+use crate::backfill::TargetError;
 use crate::index::{Filter, IndexError, Payload, Point, UpsertMode};
 use crate::note::{Note, TextHash};
-use crate::store::{
-    CLAIMS_LOST_TOGETHER, ChunkWrite, Claim, Claimed, Committed, Depth, FailedBy, Failure,
-    NoteWrite, Retry, StoreError, Version,
-};
+use crate::store::{ChunkWrite, Claim, Claimed, Committed, NoteWrite, StoreError, Version};
 use crate::telemetry;
 
 /// A batch whose vectors are all there by then is written at once.
@@ -32,15 +27,6 @@ const FIRST_SLICE: Duration = Duration::from_millis(100);
 /// From then on what has its vectors is written so often: a process that is killed has paid
 /// for this much, and a slice is still worth its transaction.
 const SLICE: Duration = Duration::from_secs(1);
-
-/// How often the write of a note alone is tried when it is interrupted though both stores
-/// work.
-const MAX_TRIES_ALONE: u32 = 3;
-
-/// A note that has lost so many claims, all but the first two of them alone, is
-/// dead-lettered, once the worker that claims it has indexed another one: where each worker
-/// dies before it has indexed any, no note is to blame.
-pub(super) const MAX_CLAIMS_LOST: u32 = CLAIMS_LOST_TOGETHER + 8;
 
 /// Takes a batch all the way. What cannot be done now is released; what a note itself is
 /// to blame for counts against that note alone.
@@ -63,7 +49,7 @@ async fn converge_or_release(shared: &Arc<Shared>, claim: Claim) {
     shared.reached(Stage::Claimed).await;
     if let Err(interruption) = batch.converge().await {
         // Those that were acked before are not leased any more; this changes nothing for them.
-        lease::release(shared, claim.token, &claim.note_ids()).await;
+        shared.in_flight.release(shared, claim.token).await;
         shared.gate.close(interruption.to_string());
     } else {
         shared.gate.worked();
@@ -72,7 +58,7 @@ async fn converge_or_release(shared: &Arc<Shared>, claim: Claim) {
 }
 
 /// A span for every note, so that the way of one can be found in a trace by its id.
-type NoteSpans = HashMap<Uuid, Span>;
+pub(super) type NoteSpans = HashMap<Uuid, Span>;
 
 fn note_spans(notes: &[Claimed]) -> NoteSpans {
     let span = |note: &Claimed| {
@@ -105,25 +91,9 @@ impl From<TargetError> for Interruption {
 }
 
 impl Interruption {
-    /// Which store it was, where what was sent may be the reason and not the store's state.
-    fn store(&self) -> Option<FailedBy> {
-        match self {
-            Self::Store(StoreError::Rejected(_) | StoreError::Unavailable(_)) => {
-                Some(FailedBy::Postgres)
-            }
-            Self::Index(IndexError::Refused { .. } | IndexError::Unavailable { .. }) => {
-                Some(FailedBy::Index)
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether the store answered that it does not take what was sent.
-    pub(super) fn is_rejection(&self) -> bool {
-        matches!(
-            self,
-            Self::Store(StoreError::Rejected(_)) | Self::Index(IndexError::Refused { .. })
-        )
+    /// Whether a write to the index may have been done all the same, or may be done yet.
+    fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Index(IndexError::Unavailable { .. }))
     }
 }
 
@@ -132,7 +102,7 @@ pub(super) struct Batch<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) token: i64,
     pub(super) notes: HashMap<Uuid, &'a Claimed>,
-    spans: NoteSpans,
+    pub(super) spans: NoteSpans,
 }
 
 impl Batch<'_> {
@@ -144,52 +114,28 @@ impl Batch<'_> {
         let cuts = stage("cut", self.cut(rows)).await;
         self.shared.reached(Stage::Chunked).await;
 
-        let mut vectors = self.known_vectors(&cuts).await?;
-        let missing = self.missing(&cuts, &vectors);
-        let mut fresh: HashSet<TextHash> = missing.iter().map(|m| m.hash).collect();
-        let mut embedding = Embedding::start(self.shared, missing);
+        let cuts = Arc::new(cuts);
+        let mut embedding = Embedding::start(self.shared, cuts.clone());
         let fixed_tokens = self.shared.tools.chunker.fixed_tokens();
         let mut undecided: Vec<&CutNote> = cuts.iter().collect();
         let mut time = FIRST_SLICE;
         loop {
-            let more = stage("embed", embedding.collect(time, &mut vectors)).await;
+            let more = stage("embed", embedding.collect(time)).await?;
+            let Embedding { vectors, fresh, .. } = &mut embedding;
             let (slice, rest) = undecided
                 .into_iter()
-                .partition(|cut| !more || plan::is_decided(cut, &vectors, fixed_tokens));
+                .partition(|cut| !more || plan::is_decided(cut, vectors, fixed_tokens));
             undecided = rest;
             time = SLICE;
             if !slice.is_empty() {
                 self.shared.reached(Stage::Embedded).await;
                 // Boxed, as is what it awaits: a batch is one task, and its stack is small.
-                Box::pin(self.converge_slice(&slice, &vectors, &mut fresh)).await?;
+                Box::pin(self.converge_slice(&slice, vectors, fresh)).await?;
             }
             if !more {
                 return Ok(());
             }
         }
-    }
-
-    /// Dead-letters a note that was claimed alone and ended each process that worked on it.
-    async fn fail_lost(&self) -> Result<bool, StoreError> {
-        let is_lost = |note: &&&Claimed| note.claims_lost >= MAX_CLAIMS_LOST;
-        let Some(lost) = self.notes.values().find(is_lost) else {
-            return Ok(false);
-        };
-        if self.shared.totals.report().notes == 0 {
-            return Ok(false);
-        }
-        let reason = format!(
-            "{} claims of it in a row never ended, the last {} of them of this note alone: each \
-             time the worker died or lost Postgres for longer than a lease. Look for its end in \
-             the log of the workers (out of memory, an abort in the tokenizer)",
-            lost.claims_lost,
-            lost.claims_lost - CLAIMS_LOST_TOGETHER
-        );
-        // Its text is not read: to read it may be what ended the others.
-        let text = TextHash::of("");
-        self.fail(lost.note_id, text, FailedBy::Process, &reason, true)
-            .await?;
-        Ok(true)
     }
 
     /// The rows as they are now: later than every outbox row of the claim.
@@ -213,49 +159,6 @@ impl Batch<'_> {
         tokio::task::spawn_blocking(cut_all)
             .await
             .expect("a panic is caught note by note")
-    }
-
-    /// The vectors that need not be paid for again.
-    async fn known_vectors(&self, cuts: &[CutNote]) -> Result<Vectors, StoreError> {
-        let tools = &self.shared.tools;
-        let pieces = cuts.iter().flat_map(|cut| cut.pieces.iter().flatten());
-        let hashes: HashSet<TextHash> = pieces.map(|piece| piece.hash).collect();
-        let mut vectors = Vectors::new();
-        let mut unknown = Vec::new();
-        // First those that no commit has yet: one that is committed between the two looks
-        // is found by the second.
-        for hash in hashes {
-            match self.shared.unspent.get(&hash) {
-                Some(vector) => drop(vectors.insert(hash, Ok(vector))),
-                None => unknown.push(hash),
-            }
-        }
-        let lookup = tools.store.known_vectors(&tools.version.name, &unknown);
-        let known = stage("lookup", lookup).await?;
-        vectors.extend(known.into_iter().map(|(hash, vector)| (hash, Ok(vector))));
-        Ok(vectors)
-    }
-
-    /// The texts that have no vector yet, each once. A text without a token is not sent.
-    fn missing(&self, cuts: &[CutNote], vectors: &Vectors) -> Vec<Missing> {
-        let tools = &self.shared.tools;
-        let mut seen = HashSet::new();
-        let mut missing = Vec::new();
-        for cut in cuts {
-            let (Some(note), Ok(pieces)) = (&cut.note, &cut.pieces) else {
-                continue;
-            };
-            for Piece { chunk, hash } in pieces {
-                let is_sent = chunk.tokens > tools.chunker.fixed_tokens();
-                if is_sent && !vectors.contains_key(hash) && seen.insert(*hash) {
-                    let text = &note.text[chunk.start..chunk.end];
-                    let text = format!("{}{text}", tools.document_prefix);
-                    let input = Input::new(text, chunk.tokens);
-                    missing.push(Missing { hash: *hash, input });
-                }
-            }
-        }
-        missing
     }
 
     /// Writes the notes that have all of their vectors. Of the others, each fails or waits;
@@ -298,108 +201,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Writes notes to both stores and acks them. When a store does not take a write, each
-    /// half is written by itself, until the note to blame stands alone. A loop and not a
-    /// recursion, so that the stack does not grow with the batch.
-    async fn write_or_split(
-        &self,
-        writes: &[NoteWrite<'_>],
-        notes: &HashMap<Uuid, &CutNote>,
-        fresh: &mut HashSet<TextHash>,
-    ) -> Result<(), Interruption> {
-        let mut parts = vec![(writes, 1)];
-        while let Some((part, tries)) = parts.pop() {
-            let Err(error) = Box::pin(self.write(part, notes, fresh)).await else {
-                continue;
-            };
-            let Some(by) = error.store() else {
-                return Err(error);
-            };
-            // A database or a collection that is not as it must be is no note's fault.
-            Box::pin(setup::check(&self.shared.tools)).await?;
-            match part {
-                [only] if by == FailedBy::Postgres && error.is_rejection() => {
-                    self.fail_alone(only, notes, by, &error).await?;
-                }
-                // The rejection of a part says that some note of it may be to blame; anything
-                // else may be the state of the store, and so may the rejection of one alone.
-                _ if (part.len() == 1 || !error.is_rejection())
-                    && !Box::pin(self.is_another_taken(part)).await? =>
-                {
-                    return Err(error);
-                }
-                [only] if error.is_rejection() || tries >= MAX_TRIES_ALONE => {
-                    self.fail_alone(only, notes, by, &error).await?;
-                }
-                [_] => parts.push((part, tries + 1)),
-                _ => {
-                    let (left, right) = part.split_at(part.len() / 2);
-                    parts.push((right, 1));
-                    parts.push((left, 1));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Counts a write that no store takes against its note.
-    async fn fail_alone(
-        &self,
-        write: &NoteWrite<'_>,
-        notes: &HashMap<Uuid, &CutNote>,
-        by: FailedBy,
-        error: &Interruption,
-    ) -> Result<(), Interruption> {
-        self.follow_access(notes.get(&write.note_id).copied().into_iter())
-            .await?;
-        let reason = error.to_string();
-        self.fail(write.note_id, write.text_hash, by, &reason, false)
-            .await?;
-        Ok(())
-    }
-
-    /// Whether the index takes a point of another note, as it is already. What takes no
-    /// point of any note blames none.
-    async fn is_another_taken(&self, part: &[NoteWrite<'_>]) -> Result<bool, Interruption> {
-        let Tools {
-            store,
-            index,
-            version,
-            ..
-        } = &self.shared.tools;
-        let blamed: HashSet<Uuid> = part.iter().map(|write| write.note_id).collect();
-        let mut another = None;
-        for after in [Uuid::new_v4(), Uuid::nil()] {
-            let page = store
-                .live_chunks(&version.name, after, Uuid::max(), 64, Depth::Whole)
-                .await?;
-            let is_another = |chunk: &crate::store::LiveChunk| {
-                chunk.has_vector && !blamed.contains(&chunk.note_id)
-            };
-            another = another.or(page.into_iter().find(is_another));
-        }
-        let Some(another) = another else {
-            return Ok(false);
-        };
-        for collection in store.collections(&version.name).await? {
-            let target = Target {
-                store: store.clone(),
-                index: index.clone(),
-                version: version.name.clone(),
-                collection: collection.name,
-                writes: TaskTracker::new(),
-            };
-            let write = target.write(vec![another.clone()], UpsertMode::NotNewer);
-            let is_taken = write.await.is_ok_and(|written| written.refused.is_empty());
-            if !is_taken {
-                tracing::debug!("the index does not take the point of another note either");
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    async fn write(
+    pub(super) async fn write(
         &self,
         writes: &[NoteWrite<'_>],
         notes: &HashMap<Uuid, &CutNote>,
@@ -415,10 +217,15 @@ impl Batch<'_> {
             .iter()
             .filter(|w| committed.notes.contains(&w.note_id))
             .collect();
-        let points = self.index(&committed, &done, notes).await?;
+        let ids: Vec<Uuid> = done.iter().map(|w| w.note_id).collect();
+        self.shared.in_flight.sent(self.token, &ids);
+        let indexed = self.index(&committed, &done, notes).await;
+        if !indexed.as_ref().is_err_and(Interruption::is_unanswered) {
+            self.shared.in_flight.answered(self.token, &ids);
+        }
+        let points = indexed?;
         // A Postgres that was rolled back gives out tokens again, and upserts under them change
         // nothing: seen before the ack.
-        let ids: Vec<Uuid> = done.iter().map(|w| w.note_id).collect();
         let checked = rollback::check(&self.shared.tools, self.token, &ids, &committed.collections);
         stage("check", checked).await?;
         let acked = stage("ack", self.ack(&done, notes)).await?;
@@ -443,7 +250,7 @@ impl Batch<'_> {
             .filter(|id| !committed.notes.contains(id))
             .collect();
         if !held.is_empty() {
-            lease::defer(self.shared, self.token, &held).await;
+            lease::defer_held(self.shared, self.token, &held).await;
         }
         let done = writes
             .iter()
@@ -619,79 +426,6 @@ impl Batch<'_> {
         Ok(acked.len() as u64)
     }
 
-    /// Counts a failure of `text` against its note.
-    async fn fail(
-        &self,
-        note_id: Uuid,
-        text: TextHash,
-        by: FailedBy,
-        reason: &str,
-        permanent: bool,
-    ) -> Result<(), StoreError> {
-        let claimed = self.notes[&note_id];
-        let Shared {
-            tools,
-            settings,
-            totals,
-            ..
-        } = &**self.shared;
-        let failures = match claimed.failed {
-            Some((same, failures)) if same == text => failures + 1,
-            _ => 1,
-        };
-        let retry = retry::after_failure(settings, failures, permanent, rand::random());
-        let failure = Failure {
-            reason,
-            by,
-            text,
-            failures,
-            retry,
-            // What ended its workers is claimed alone when it comes back, and gets as many
-            // tries again.
-            claims_lost: match by {
-                FailedBy::Process => CLAIMS_LOST_TOGETHER,
-                _ => 0,
-            },
-        };
-        let version = &tools.version.name;
-        self.shared.in_flight.settle(self.token, &[note_id]);
-        if !tools
-            .store
-            .fail(version, self.token, claimed, failure)
-            .await?
-        {
-            return Ok(());
-        }
-        totals.failed();
-        // What a trigger of the application's says may hold the text; `elf dead show` has it.
-        let told =
-            matches!(by, FailedBy::Text | FailedBy::Provider | FailedBy::Process).then_some(reason);
-        let span = &self.spans[&note_id];
-        let _inside = span.enter();
-        match retry {
-            Retry::Never => {
-                totals.died(by);
-                span.record("outcome", "dead");
-                tracing::warn!(
-                    failures,
-                    by = by.as_str(),
-                    reason = told,
-                    "note dead-lettered; see `elf dead list`"
-                );
-            }
-            Retry::After(delay) => {
-                span.record("outcome", "failed");
-                tracing::info!(
-                    failures,
-                    ?delay,
-                    by = by.as_str(),
-                    reason = told,
-                    "note failed, to be retried"
-                );
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Times a part of a batch's way, and makes it a span.

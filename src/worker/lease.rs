@@ -17,37 +17,73 @@ const DEFERRED: Duration = Duration::from_millis(500);
 /// whose leases are kept alive, and given back in the end.
 #[derive(Debug, Default)]
 pub struct InFlight {
-    claims: Mutex<HashMap<i64, HashSet<Uuid>>>,
+    claims: Mutex<HashMap<i64, Leased>>,
+}
+
+#[derive(Debug, Default)]
+struct Leased {
+    unsettled: HashSet<Uuid>,
+    /// Those of them whose points were sent, and the index has not answered.
+    unanswered: HashSet<Uuid>,
 }
 
 impl InFlight {
     /// Gives back what is still leased.
     pub async fn release_all(&self, shared: &Shared) {
-        let claims = std::mem::take(&mut *self.lock());
-        for (token, notes) in claims {
-            release(shared, token, &Vec::from_iter(notes)).await;
+        let tokens: Vec<i64> = self.lock().keys().copied().collect();
+        for token in tokens {
+            self.release(shared, token).await;
         }
+    }
+
+    /// Gives back what is still leased under `token`. Points that were sent without an answer
+    /// may come to the index late, after those of the next claim: their notes stay leased to
+    /// no worker for as long as after a kill.
+    pub async fn release(&self, shared: &Shared, token: i64) {
+        let leased = self.lock().remove(&token).unwrap_or_default();
+        let (sent, unsent): (Vec<Uuid>, Vec<Uuid>) = leased
+            .unsettled
+            .into_iter()
+            .partition(|note| leased.unanswered.contains(note));
+        if !sent.is_empty() {
+            defer(shared, token, &sent, shared.settings.lease()).await;
+        }
+        release(shared, token, &unsent).await;
     }
 
     /// These have their outcome: a heartbeat would only lease them to nobody.
     pub fn settle(&self, token: i64, notes: &[Uuid]) {
-        if let Some(unsettled) = self.lock().get_mut(&token) {
-            notes.iter().for_each(|note| {
-                unsettled.remove(note);
-            });
+        self.each(token, notes, |leased, note| {
+            leased.unsettled.remove(&note);
+        });
+    }
+
+    /// The points of these are sent.
+    pub fn sent(&self, token: i64, notes: &[Uuid]) {
+        self.each(token, notes, |leased, note| {
+            leased.unanswered.insert(note);
+        });
+    }
+
+    /// The index answered for these.
+    pub fn answered(&self, token: i64, notes: &[Uuid]) {
+        self.each(token, notes, |leased, note| {
+            leased.unanswered.remove(&note);
+        });
+    }
+
+    fn each(&self, token: i64, notes: &[Uuid], change: impl Fn(&mut Leased, Uuid)) {
+        if let Some(leased) = self.lock().get_mut(&token) {
+            notes.iter().for_each(|note| change(leased, *note));
         }
     }
 
     fn unsettled(&self, token: i64) -> Vec<Uuid> {
-        self.lock()
-            .get(&token)
-            .into_iter()
-            .flatten()
-            .copied()
-            .collect()
+        let unsettled = |leased: &Leased| Vec::from_iter(leased.unsettled.iter().copied());
+        self.lock().get(&token).map(unsettled).unwrap_or_default()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<i64, HashSet<Uuid>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<i64, Leased>> {
         self.claims
             .lock()
             .expect("nobody panics while holding the leases")
@@ -65,10 +101,11 @@ impl Heartbeat {
     /// Begins to extend the leases of `claim`, four times per lease.
     pub fn start(shared: &Arc<Shared>, claim: &Claim) -> Self {
         let token = claim.token;
-        shared
-            .in_flight
-            .lock()
-            .insert(token, claim.note_ids().into_iter().collect());
+        let leased = Leased {
+            unsettled: claim.note_ids().into_iter().collect(),
+            unanswered: HashSet::new(),
+        };
+        shared.in_flight.lock().insert(token, leased);
         let beating = tokio::spawn({
             let shared = shared.clone();
             async move {
@@ -113,13 +150,17 @@ pub async fn release(shared: &Shared, token: i64, notes: &[Uuid]) {
     }
 }
 
-/// Leaves notes alone for a moment that somebody else holds: given back at once,
+/// Leaves notes alone for a moment whose rows an application holds: given back at once,
 /// they would be claimed at once, again and again.
-pub async fn defer(shared: &Shared, token: i64, notes: &[Uuid]) {
+pub async fn defer_held(shared: &Shared, token: i64, notes: &[Uuid]) {
+    defer(shared, token, notes, DEFERRED).await;
+}
+
+async fn defer(shared: &Shared, token: i64, notes: &[Uuid], time: Duration) {
     shared.in_flight.settle(token, notes);
     let version = &shared.tools.version.name;
     let store = &shared.tools.store;
-    if let Err(error) = store.defer(version, token, notes, DEFERRED).await {
+    if let Err(error) = store.defer(version, token, notes, time).await {
         tracing::debug!(%error, token, "could not shorten leases; they will run out");
     }
 }

@@ -3,6 +3,7 @@
 
 mod access;
 mod batch;
+mod blame;
 mod embedding;
 mod gate;
 mod lease;
@@ -364,7 +365,7 @@ impl Shared {
         // What may end this worker comes after it has indexed something else, if there is
         // anything else.
         let claimed = match self.totals.report().notes {
-            0 => match claim(batch::MAX_CLAIMS_LOST).await {
+            0 => match claim(blame::MAX_CLAIMS_LOST).await {
                 Ok(None) => claim(u32::MAX).await,
                 claimed => claimed,
             },

@@ -2,10 +2,11 @@
 //! restore. It has forgotten tokens that the index has seen, and a conditional upsert under
 //! a token that is given out again silently changes nothing. See ADR 13.
 //!
-//! It shows in three ways: the index holds revisions above the last token (looked for at the
-//! start, after every outage and behind every new connection), a claim's token is not above
-//! the one before, and points of a batch's own notes are above the batch's token while no
-//! later claim has taken the notes. Whoever sees one of them raises the tokens above all
+//! It shows in four ways. At the start, after every outage and behind every new connection a
+//! worker looks whether the index holds revisions above the last token, and whether Postgres
+//! was promoted or restored (by its system identifier and timeline). A claim's token is not
+//! above the one before. And points of a batch's own notes are above the batch's token while
+//! no later claim has taken the notes. Whoever sees one of them raises the tokens above all
 //! that the index has seen, before anything is acked, and demands a verify of the whole
 //! index: one worker repairs what Postgres forgot, and all of them go on.
 
@@ -95,10 +96,16 @@ pub async fn check(
 }
 
 /// Raises the tokens above all that the index has seen, if it has seen any that Postgres has
-/// not given out.
+/// not given out. A server that was promoted or restored since workers last saw it is
+/// verified in any case: it may have lost transactions and none of its tokens.
 pub async fn look(tools: &Tools) -> Result<(), SetupError> {
     if raise(tools).await? {
         demand_repair(tools).await?;
+    }
+    if tools.store.is_another_server().await? {
+        tracing::warn!(
+            "Postgres was promoted or restored since workers last saw it; verifying the index"
+        );
     }
     Ok(())
 }

@@ -21,6 +21,9 @@ const LEASE: Duration = Duration::from_secs(60);
 /// Rests nine times as long as it works: a tenth of one connection.
 const REST: u32 = 9;
 
+/// One that was demanded repairs what may be wrong now: half of one connection.
+const DEMANDED_REST: u32 = 1;
+
 /// What a worker's own verify found, and mended.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "the counts are those of `verify::Report`")]
@@ -89,12 +92,15 @@ async fn verify_if_due(shared: &Shared, interval: Option<Duration>, rest: u32) -
     let Tools { store, version, .. } = &shared.tools;
     let begun = store.begin_sweep(&version.name, interval, LEASE).await;
     // Where Postgres is away, the claim loop meets the same outage and says so.
-    let Ok(Some(from)) = begun else {
+    let Ok(Some(begun)) = begun else {
         return false;
     };
     let options = Options {
-        rest,
-        from: Arc::new(Mutex::new(from)),
+        rest: match begun.is_demanded {
+            true => rest.min(DEMANDED_REST),
+            false => rest,
+        },
+        from: Arc::new(Mutex::new(begun.from)),
         notice: Arc::new(|finding| tracing::info!(finding, "drift")),
         ..Options::repairing()
     };

@@ -15,6 +15,7 @@ mod crash;
 mod dashboards;
 mod deploy;
 mod embedding;
+mod late;
 mod migrations;
 mod page;
 mod patience;

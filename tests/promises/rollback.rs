@@ -111,6 +111,30 @@ async fn a_worker_that_starts_after_a_failover_repairs_what_postgres_forgot() {
     h.assert_exact().await;
 }
 
+/// Postgres writes a sequence to its log ahead, so a standby may lose transactions and give
+/// out none of their tokens again.
+#[tokio::test]
+async fn a_standby_that_gives_out_no_old_token_is_verified_at_once() {
+    let h = Harness::start().await;
+    let notes = with_notes(&h, 40).await;
+    let kept = Moment::keep(&h).await;
+    go_on(&h, &notes).await;
+    let last = last_token(&h).await;
+    kept.restore(&h).await;
+    h.tools.store.raise_tokens(last).await.unwrap();
+    // The next timeline, as after a promotion.
+    sqlx::query("update index_versions set server_identity = server_identity || '0'")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    let working = h.work();
+    eventually(async || h.count("index_versions where swept_at is not null").await == 1).await;
+    eventually(async || is_at_rest(&h).await).await;
+    working.stop().await;
+    h.assert_exact().await;
+    assert!(!h.tools.store.is_another_server().await.unwrap());
+}
+
 /// The one claim that was forgotten had the token that the next one gets.
 #[tokio::test]
 async fn a_token_that_is_given_out_twice_leaves_no_points_behind() {
@@ -253,11 +277,10 @@ async fn a_verify_goes_on_where_its_worker_died() {
     let lease = std::time::Duration::from_secs(60);
     assert_eq!(store.begin_sweep(version, None, lease).await.unwrap(), None);
     store.demand_sweep(version).await.unwrap();
-    let mut swept = store
-        .begin_sweep(version, None, lease)
-        .await
-        .unwrap()
-        .unwrap();
+    let begun = store.begin_sweep(version, None, lease).await.unwrap();
+    let begun = begun.unwrap();
+    assert!(begun.is_demanded);
+    let mut swept = begun.from;
     assert_eq!(swept, elf::store::Swept::default());
     assert_eq!(store.begin_sweep(version, None, lease).await.unwrap(), None);
     let ids: Vec<Uuid> = sqlx::query_scalar("select chunk_id from memory_note_chunks order by 1")
@@ -272,7 +295,7 @@ async fn a_verify_goes_on_where_its_worker_died() {
         .unwrap();
 
     let taken = store.begin_sweep(version, None, lease).await.unwrap();
-    assert_eq!(taken, Some(swept));
+    assert_eq!(taken.map(|begun| begun.from), Some(swept));
     let options = elf::verify::Options {
         from: Arc::new(std::sync::Mutex::new(swept)),
         ..elf::verify::Options::repairing()

@@ -70,6 +70,25 @@ impl<'a> Input<'a> {
 #[derive(Clone)]
 pub struct Provider(Arc<Shared>);
 
+/// Texts that a call has claimed, by their hashes as they are sent.
+pub struct Claims<'a>(HashMap<TextHash, Claim<'a>>);
+
+impl Claims<'_> {
+    /// Those that no other call has in flight.
+    pub fn mine(&self) -> impl Iterator<Item = TextHash> {
+        let is_mine = |claim: &Claim| matches!(claim, Claim::Mine(_));
+        let mine = self.0.iter().filter(move |(_, claim)| is_mine(claim));
+        mine.map(|(hash, _)| *hash)
+    }
+
+    /// Tells other calls the vector of a text, which need not be sent.
+    pub fn is_known(&mut self, hash: TextHash, vector: Arc<[f32]>) {
+        if let Some(Claim::Mine(ticket)) = self.0.remove(&hash) {
+            ticket.settle(Ok(vector));
+        }
+    }
+}
+
 /// What becomes of the texts of a request.
 enum Ended {
     /// They have an outcome each.
@@ -137,7 +156,8 @@ impl Provider {
     /// once, also when another call has one of them in flight.
     pub async fn embed(&self, inputs: &[Input<'_>]) -> Vec<Outcome> {
         let mut outcomes = HashMap::with_capacity(inputs.len());
-        self.embed_each(inputs, |hash, outcome| {
+        let claims = self.claim(inputs.iter().map(|input| input.hash));
+        self.embed_each(inputs, claims, |hash, outcome| {
             outcomes.insert(hash, outcome.clone());
         })
         .await;
@@ -148,12 +168,26 @@ impl Provider {
             .collect()
     }
 
+    /// Claims texts by their hashes as they are sent. Until such a claim is dropped, no
+    /// other call sends the text: who claims first and then looks where vectors are kept
+    /// finds what any call before was answered.
+    pub fn claim(&self, hashes: impl Iterator<Item = TextHash>) -> Claims<'_> {
+        let mut claims = HashMap::new();
+        for hash in hashes {
+            claims
+                .entry(hash)
+                .or_insert_with(|| self.0.in_flight.claim(hash));
+        }
+        Claims(claims)
+    }
+
     /// Calls `each` once for every distinct text of `inputs`, as soon as its
     /// outcome is known: when its own request ended, or that of another call
     /// which has the text in flight.
     pub async fn embed_each(
         &self,
         inputs: &[Input<'_>],
+        Claims(mut claims): Claims<'_>,
         mut each: impl FnMut(TextHash, &Outcome) + Send,
     ) {
         let shared = &*self.0;
@@ -171,7 +205,8 @@ impl Provider {
         let mut turn = pin!(shared.turn());
         loop {
             for input in unclaimed.drain(..) {
-                match shared.in_flight.claim(input.hash) {
+                let claimed = claims.remove(&input.hash);
+                match claimed.unwrap_or_else(|| shared.in_flight.claim(input.hash)) {
                     Claim::Mine(ticket) => queue.push((input, ticket)),
                     Claim::Theirs(pending) => {
                         theirs.push(async move { (input, in_flight::wait(pending).await) });

@@ -202,8 +202,9 @@ async fn a_call_can_be_a_task_of_its_own() {
     let inputs = inputs(9, 1);
     let (outcomes, mut known) = tokio::sync::mpsc::unbounded_channel();
     let call = async move {
+        let claims = provider.claim(inputs.iter().map(|input| input.hash));
         provider
-            .embed_each(&inputs, |hash, outcome| {
+            .embed_each(&inputs, claims, |hash, outcome| {
                 outcomes.send((hash, outcome.is_ok())).unwrap();
             })
             .await;
@@ -217,13 +218,34 @@ async fn a_call_can_be_a_task_of_its_own() {
     assert_eq!(count, 9);
 }
 
+/// Between a look at what is kept and the sending, another call may be answered.
+#[tokio::test]
+async fn a_text_is_sent_once_though_a_call_looks_while_another_is_answered() {
+    let fake = Fake::new(1000);
+    let provider = provider(&fake, &settings());
+    let inputs = inputs(1, 1);
+    let hash = inputs[0].hash;
+    let mut first = provider.claim([hash].into_iter());
+    assert_eq!(first.mine().collect::<Vec<_>>(), [hash]);
+    let second = provider.claim([hash].into_iter());
+    assert_eq!(second.mine().count(), 0, "it is in flight");
+    first.is_known(hash, Arc::from([0.5, 0.5]));
+    let mut told = None;
+    provider
+        .embed_each(&inputs, second, |_, outcome| told = Some(outcome.clone()))
+        .await;
+    assert_eq!(told, Some(Ok(Arc::from([0.5, 0.5]))));
+    assert!(fake.sent.lock().unwrap().is_empty());
+}
+
 #[tokio::test]
 async fn an_outcome_is_told_when_its_own_request_ended() {
     let fake = Fake::new(0);
     let provider = provider(&fake, &settings());
     let inputs = inputs(9, 1);
     let (outcomes, mut known) = tokio::sync::mpsc::unbounded_channel();
-    let mut call = Box::pin(provider.embed_each(&inputs, |hash, _| {
+    let claims = provider.claim(inputs.iter().map(|input| input.hash));
+    let mut call = Box::pin(provider.embed_each(&inputs, claims, |hash, _| {
         outcomes.send(hash).unwrap();
     }));
     for told in 1..9 {

@@ -12,6 +12,7 @@ use super::NOTES;
 use crate::support::embedding_server::Behaviour;
 use crate::support::harness::Harness;
 use crate::support::hooked::Hooked;
+use crate::support::standby::Moment;
 use crate::support::town::{LONG, Town};
 
 /// Longer than what needs no new vector may stay visible.
@@ -75,8 +76,9 @@ async fn while_a_key_is_expired_what_was_taken_back_is_not_found() {
     h.drain().await;
     h.provider.always(Behaviour::Status(401));
     h.insert_all(&corpus.texts(2 * NOTES)).await;
+    let requests = h.provider.requests();
     let working = h.work();
-    h.provider.arrived(h.provider.requests() + 1).await;
+    h.provider.arrived(requests + 1).await;
     let began = Instant::now();
     for (change, from) in [
         ("delete from memory_notes where note_id = any ($1)", 0),
@@ -223,38 +225,16 @@ async fn a_note_that_kills_its_worker_each_time_dies_alone() {
     town.compare().await.assert_none_but_dead(&bad);
 }
 
-const TABLES: [&str; 6] = [
-    "memory_notes",
-    "memory_note_chunks",
-    "note_chunk_embeddings",
-    "note_embeddings",
-    "note_index_state",
-    "indexing_outbox",
-];
-
 /// Promise 14: Postgres is what it was before its newest transactions, and applications
 /// go on writing.
 #[tokio::test]
-#[ignore = "fails: points of notes that Postgres forgot may stay until the next verify; make test-slow"]
+#[ignore = "slow: make test-slow"]
 async fn a_postgres_that_lost_its_newest_transactions_makes_nothing_stale() {
     let town = Town::start("a_postgres_that_lost_its_newest_transactions").await;
     let (h, mut corpus, _server) = town.into_harness().await;
     let notes = h.insert_all(&corpus.texts(NOTES)).await;
     h.drain().await;
-    let mut back = "begin; set local session_replication_role = replica;".to_owned();
-    for table in TABLES {
-        let copy = format!("create table backup_{table} as table {table}");
-        sqlx::raw_sql(sqlx::AssertSqlSafe(copy))
-            .execute(&h.pool)
-            .await
-            .unwrap();
-        back += &format!("delete from {table}; insert into {table} select * from backup_{table};");
-    }
-    let token: i64 = sqlx::query_scalar("select last_value from elf_lease_token")
-        .fetch_one(&h.pool)
-        .await
-        .unwrap();
-    back += &format!("select setval('elf_lease_token', {token}); commit");
+    let kept = Moment::keep(&h).await;
 
     // What the standby has never seen.
     for _ in 0..10 {
@@ -264,10 +244,7 @@ async fn a_postgres_that_lost_its_newest_transactions_makes_nothing_stale() {
     }
     h.insert_all(&corpus.texts(40)).await;
     h.drain().await;
-    sqlx::raw_sql(sqlx::AssertSqlSafe(back))
-        .execute(&h.pool)
-        .await
-        .unwrap();
+    kept.restore(&h).await;
 
     let texts = corpus.texts(40);
     edit(&h, &notes[..40], &texts).await;
@@ -275,6 +252,10 @@ async fn a_postgres_that_lost_its_newest_transactions_makes_nothing_stale() {
     let began = Instant::now();
     while h.count("indexing_outbox").await > 0 {
         assert!(began.elapsed() < LONG, "it does not go on");
+    }
+    let verifying = "index_versions where sweep_demanded or sweep_chunks_upto is not null";
+    while h.count(verifying).await > 0 {
+        assert!(began.elapsed() < LONG, "what Postgres forgot stays");
     }
     working.stop().await;
     h.compare().await.assert_none();

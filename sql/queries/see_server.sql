@@ -1,0 +1,15 @@
+-- Demands a verify of every version, if this is another server than workers last saw: it
+-- was promoted or restored, and may have lost what the index has. Returns a row where so.
+with server as (
+    select c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) as identity
+      from pg_control_system() c
+),
+seen as (
+    update index_versions v
+       set server_identity = s.identity,
+           sweep_demanded = v.sweep_demanded or v.server_identity is not null
+      from server s
+     where v.server_identity is distinct from s.identity
+    returning v.sweep_demanded
+)
+select 1 as "is_another!" from seen where sweep_demanded limit 1

@@ -1,0 +1,248 @@
+//! Which note of a batch is to blame when a write fails, and what it costs that note.
+
+use std::collections::{HashMap, HashSet};
+
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use super::batch::{Batch, Interruption};
+use super::plan::CutNote;
+use super::{Shared, Tools, retry, setup};
+use crate::backfill::Target;
+use crate::index::{IndexError, UpsertMode};
+use crate::note::TextHash;
+use crate::store::{
+    CLAIMS_LOST_TOGETHER, Claimed, Depth, FailedBy, Failure, NoteWrite, Retry, StoreError,
+};
+
+/// How often the write of a note alone is tried when it is interrupted though both stores
+/// work.
+const MAX_TRIES_ALONE: u32 = 3;
+
+/// A note that has lost so many claims, all but the first two of them alone, is
+/// dead-lettered, once the worker that claims it has indexed another one: where each worker
+/// dies before it has indexed any, no note is to blame.
+pub(super) const MAX_CLAIMS_LOST: u32 = CLAIMS_LOST_TOGETHER + 8;
+
+impl Interruption {
+    /// Which store it was, where what was sent may be the reason and not the store's state.
+    fn store(&self) -> Option<FailedBy> {
+        match self {
+            Self::Store(StoreError::Rejected(_) | StoreError::Unavailable(_)) => {
+                Some(FailedBy::Postgres)
+            }
+            Self::Index(IndexError::Refused { .. } | IndexError::Unavailable { .. }) => {
+                Some(FailedBy::Index)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the store answered that it does not take what was sent.
+    pub(super) fn is_rejection(&self) -> bool {
+        matches!(
+            self,
+            Self::Store(StoreError::Rejected(_)) | Self::Index(IndexError::Refused { .. })
+        )
+    }
+}
+
+impl Batch<'_> {
+    /// Dead-letters a note that was claimed alone and ended each process that worked on it.
+    pub(super) async fn fail_lost(&self) -> Result<bool, StoreError> {
+        let is_lost = |note: &&&Claimed| note.claims_lost >= MAX_CLAIMS_LOST;
+        let Some(lost) = self.notes.values().find(is_lost) else {
+            return Ok(false);
+        };
+        if self.shared.totals.report().notes == 0 {
+            return Ok(false);
+        }
+        let reason = format!(
+            "{} claims of it in a row never ended, the last {} of them of this note alone: each \
+             time the worker died or lost Postgres for longer than a lease. Look for its end in \
+             the log of the workers (out of memory, an abort in the tokenizer)",
+            lost.claims_lost,
+            lost.claims_lost - CLAIMS_LOST_TOGETHER
+        );
+        // Its text is not read: to read it may be what ended the others.
+        let text = TextHash::of("");
+        self.fail(lost.note_id, text, FailedBy::Process, &reason, true)
+            .await?;
+        Ok(true)
+    }
+
+    /// Writes notes to both stores and acks them. When a store does not take a write, each
+    /// half is written by itself, until the note to blame stands alone. A loop and not a
+    /// recursion, so that the stack does not grow with the batch.
+    pub(super) async fn write_or_split(
+        &self,
+        writes: &[NoteWrite<'_>],
+        notes: &HashMap<Uuid, &CutNote>,
+        fresh: &mut HashSet<TextHash>,
+    ) -> Result<(), Interruption> {
+        let mut parts = vec![(writes, 1)];
+        while let Some((part, tries)) = parts.pop() {
+            let Err(error) = Box::pin(self.write(part, notes, fresh)).await else {
+                continue;
+            };
+            let Some(by) = error.store() else {
+                return Err(error);
+            };
+            // A database or a collection that is not as it must be is no note's fault.
+            Box::pin(setup::check(&self.shared.tools)).await?;
+            match part {
+                [only] if by == FailedBy::Postgres && error.is_rejection() => {
+                    self.fail_alone(only, notes, by, &error).await?;
+                }
+                // The rejection of a part says that some note of it may be to blame; anything
+                // else may be the state of the store, and so may the rejection of one alone.
+                _ if (part.len() == 1 || !error.is_rejection())
+                    && !Box::pin(self.is_another_taken(part)).await? =>
+                {
+                    return Err(error);
+                }
+                [only] if error.is_rejection() || tries >= MAX_TRIES_ALONE => {
+                    self.fail_alone(only, notes, by, &error).await?;
+                }
+                [_] => parts.push((part, tries + 1)),
+                _ => {
+                    let (left, right) = part.split_at(part.len() / 2);
+                    parts.push((right, 1));
+                    parts.push((left, 1));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a write that no store takes against its note.
+    async fn fail_alone(
+        &self,
+        write: &NoteWrite<'_>,
+        notes: &HashMap<Uuid, &CutNote>,
+        by: FailedBy,
+        error: &Interruption,
+    ) -> Result<(), Interruption> {
+        self.follow_access(notes.get(&write.note_id).copied().into_iter())
+            .await?;
+        let reason = error.to_string();
+        self.fail(write.note_id, write.text_hash, by, &reason, false)
+            .await?;
+        Ok(())
+    }
+
+    /// Whether the index takes a point of another note, as it is already. What takes no
+    /// point of any note blames none.
+    async fn is_another_taken(&self, part: &[NoteWrite<'_>]) -> Result<bool, Interruption> {
+        let Tools {
+            store,
+            index,
+            version,
+            ..
+        } = &self.shared.tools;
+        let blamed: HashSet<Uuid> = part.iter().map(|write| write.note_id).collect();
+        let mut another = None;
+        for after in [Uuid::new_v4(), Uuid::nil()] {
+            let page = store
+                .live_chunks(&version.name, after, Uuid::max(), 64, Depth::Whole)
+                .await?;
+            let is_another = |chunk: &crate::store::LiveChunk| {
+                chunk.has_vector && !blamed.contains(&chunk.note_id)
+            };
+            another = another.or(page.into_iter().find(is_another));
+        }
+        let Some(another) = another else {
+            return Ok(false);
+        };
+        for collection in store.collections(&version.name).await? {
+            let target = Target {
+                store: store.clone(),
+                index: index.clone(),
+                version: version.name.clone(),
+                collection: collection.name,
+                writes: TaskTracker::new(),
+            };
+            let write = target.write(vec![another.clone()], UpsertMode::NotNewer);
+            let is_taken = write.await.is_ok_and(|written| written.refused.is_empty());
+            if !is_taken {
+                tracing::debug!("the index does not take the point of another note either");
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Counts a failure of `text` against its note.
+    pub(super) async fn fail(
+        &self,
+        note_id: Uuid,
+        text: TextHash,
+        by: FailedBy,
+        reason: &str,
+        permanent: bool,
+    ) -> Result<(), StoreError> {
+        let claimed = self.notes[&note_id];
+        let Shared {
+            tools,
+            settings,
+            totals,
+            ..
+        } = &**self.shared;
+        let failures = match claimed.failed {
+            Some((same, failures)) if same == text => failures + 1,
+            _ => 1,
+        };
+        let retry = retry::after_failure(settings, failures, permanent, rand::random());
+        let failure = Failure {
+            reason,
+            by,
+            text,
+            failures,
+            retry,
+            // What ended its workers is claimed alone when it comes back, and gets as many
+            // tries again.
+            claims_lost: match by {
+                FailedBy::Process => CLAIMS_LOST_TOGETHER,
+                _ => 0,
+            },
+        };
+        let version = &tools.version.name;
+        self.shared.in_flight.settle(self.token, &[note_id]);
+        if !tools
+            .store
+            .fail(version, self.token, claimed, failure)
+            .await?
+        {
+            return Ok(());
+        }
+        totals.failed();
+        // What a trigger of the application's says may hold the text; `elf dead show` has it.
+        let told =
+            matches!(by, FailedBy::Text | FailedBy::Provider | FailedBy::Process).then_some(reason);
+        let span = &self.spans[&note_id];
+        let _inside = span.enter();
+        match retry {
+            Retry::Never => {
+                totals.died(by);
+                span.record("outcome", "dead");
+                tracing::warn!(
+                    failures,
+                    by = by.as_str(),
+                    reason = told,
+                    "note dead-lettered; see `elf dead list`"
+                );
+            }
+            Retry::After(delay) => {
+                span.record("outcome", "failed");
+                tracing::info!(
+                    failures,
+                    ?delay,
+                    by = by.as_str(),
+                    reason = told,
+                    "note failed, to be retried"
+                );
+            }
+        }
+        Ok(())
+    }
+}
