@@ -12,17 +12,26 @@ use crate::backfill::Target;
 use crate::index::{IndexError, UpsertMode};
 use crate::note::TextHash;
 use crate::store::{
-    CLAIMS_LOST_TOGETHER, Claimed, Depth, FailedBy, Failure, NoteWrite, Retry, StoreError,
+    CLAIMS_LOST_TOGETHER, Claim, Claimed, Depth, FailedBy, Failure, NoteWrite, Retry, StoreError,
 };
 
 /// How often the write of a note alone is tried when it is interrupted though both stores
 /// work.
 const MAX_TRIES_ALONE: u32 = 3;
 
-/// A note that has lost so many claims, all but the first two of them alone, is
-/// dead-lettered, once the worker that claims it has indexed another one: where each worker
+/// A note that has lost so many claims is worked on while the worker has nothing else in
+/// flight, so that no other note dies with it again and again.
+const CLAIMS_LOST_IN_COMPANY: u32 = CLAIMS_LOST_TOGETHER + 5;
+
+/// A note that has lost so many claims, the last of them by itself, is dead-lettered, once the worker that claims it has indexed another one: where each worker
 /// dies before it has indexed any, no note is to blame.
-pub(super) const MAX_CLAIMS_LOST: u32 = CLAIMS_LOST_TOGETHER + 8;
+pub(super) const MAX_CLAIMS_LOST: u32 = CLAIMS_LOST_IN_COMPANY + 3;
+
+/// Whether a claim is of a note that may end the worker.
+pub(super) fn is_suspect(claim: &Claim) -> bool {
+    let lost = claim.notes.iter().map(|note| note.claims_lost);
+    lost.max().unwrap_or(0) >= CLAIMS_LOST_IN_COMPANY
+}
 
 impl Interruption {
     /// Which store it was, where what was sent may be the reason and not the store's state.
@@ -58,11 +67,11 @@ impl Batch<'_> {
             return Ok(false);
         }
         let reason = format!(
-            "{} claims of it in a row never ended, the last {} of them of this note alone: each \
-             time the worker died or lost Postgres for longer than a lease. Look for its end in \
-             the log of the workers (out of memory, an abort in the tokenizer)",
+            "{} claims of it in a row never ended, the last {} of them while the worker had nothing \
+             else in flight: each time the worker died or lost Postgres for longer than a lease. \
+             Look for its end in the log of the workers (out of memory, an abort in the tokenizer)",
             lost.claims_lost,
-            lost.claims_lost - CLAIMS_LOST_TOGETHER
+            lost.claims_lost - CLAIMS_LOST_IN_COMPANY
         );
         // Its text is not read: to read it may be what ended the others.
         let text = TextHash::of("");

@@ -239,6 +239,7 @@ impl Worker {
         let permits = Arc::new(Semaphore::new(shared.settings.concurrency));
         let poll = Duration::from_millis(shared.settings.poll_interval_ms);
         let mut walk: Option<Walk> = None;
+        let mut by_itself = false;
         // Biased, here and below: once stopped, nothing more is claimed, not even by chance.
         loop {
             let permit = tokio::select! {
@@ -250,6 +251,13 @@ impl Worker {
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 recovered = shared.stores_recovered(drain) => recovered?,
+            }
+            if by_itself {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(()),
+                    () = ended(batches) => {}
+                }
             }
             // While the provider is unavailable, what needs no new vector goes on.
             let provider_works = shared.tools.provider.state().error().is_none();
@@ -274,6 +282,12 @@ impl Worker {
             };
             match claimed {
                 Some(claim) => {
+                    by_itself = blame::is_suspect(&claim);
+                    if by_itself && !is_alone {
+                        // It is claimed again when nothing else is in flight.
+                        lease::release(shared, claim.token, &claim.note_ids()).await;
+                        continue;
+                    }
                     if let Some(walk) = &mut walk {
                         walk.took(claim.upto);
                     }
@@ -320,8 +334,7 @@ impl Worker {
     /// do not end in time.
     async fn finish(&self, mut batches: JoinSet<()>) {
         let grace = Duration::from_secs(self.shared.settings.grace_secs.into());
-        let all = async { while batches.join_next().await.is_some() {} };
-        if tokio::time::timeout(grace, all).await.is_err() {
+        if tokio::time::timeout(grace, ended(&mut batches)).await.is_err() {
             tracing::warn!(
                 ?grace,
                 "work in flight did not end in time; its leases are given back"
@@ -331,6 +344,11 @@ impl Worker {
         let released = self.shared.in_flight.release_all(&self.shared);
         let _ = tokio::time::timeout(RELEASE_PATIENCE, released).await;
     }
+}
+
+/// Waits until every batch has ended.
+async fn ended(batches: &mut JoinSet<()>) {
+    while batches.join_next().await.is_some() {}
 }
 
 /// Runs `work` until what is returned is dropped, also because nobody waits for the
