@@ -1,34 +1,45 @@
 -- The chunks that have to be points, in order of their ids.
 -- $1 version, $2 ids above this, $3 and up to this, $4 chunks at most,
--- $5 whether with texts and vectors, $6 whether with vectors
-select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.revision,
-       case when $5 then c.text end as text,
-       e.chunk_id is not null as "has_vector!",
-       case when $5 or $6 then e.vec end as "vec?: pgvector::Vector",
-       coalesce(n.status, '') as "status!",
-       case when n.expires_at is not null
-            then least(greatest(n.expires_at, '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
-        end as expires_at,
-       coalesce(n.tenant_id::text, '') as "tenant_id!",
-       coalesce(n.project_id::text, '') as "project_id!",
-       coalesce(n.agent_id::text, '') as "agent_id!",
-       coalesce(n.scope::text, '') as "scope!",
-       coalesce(n.type::text, '') as "kind!",
-       n.key::text as key,
-       (case when abs(n.importance) between 1e-37 and 1e37 then n.importance else 0 end)::real
-           as "importance!",
-       (case when abs(n.confidence) between 1e-37 and 1e37 then n.confidence else 0 end)::real
-           as "confidence!",
-       least(greatest(coalesce(n.updated_at, 'epoch'), '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
-           as "updated_at!"
-  from memory_note_chunks c
-  join memory_notes n on n.note_id = c.note_id
-  left join note_chunk_embeddings e
-         on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
--- Not with `=`: where the statistics know nothing of a new version yet, Postgres would
--- take the index on version and text for one of few rows, and read all of them.
- where c.embedding_version is not distinct from $1
-   and c.chunk_id > $2 and c.chunk_id <= $3
-   and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
- order by c.chunk_id
- limit $4
+-- $5 whether with texts and vectors, $6 whether with vectors,
+-- $7 bytes of text at most, where with texts; one chunk at least
+select chunk_id, note_id, chunk_index, start_offset, end_offset, revision, text,
+       has_vector as "has_vector!", vec as "vec?: pgvector::Vector", status as "status!",
+       expires_at, tenant_id as "tenant_id!", project_id as "project_id!",
+       agent_id as "agent_id!", scope as "scope!", kind as "kind!", key,
+       importance as "importance!", confidence as "confidence!", updated_at as "updated_at!"
+  from (
+        select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.revision,
+               case when $5 then c.text end as text,
+               e.chunk_id is not null as has_vector,
+               case when $5 or $6 then e.vec end as vec,
+               coalesce(n.status, '') as status,
+               case when n.expires_at is not null
+                    then least(greatest(n.expires_at, '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
+                end as expires_at,
+               coalesce(n.tenant_id::text, '') as tenant_id,
+               coalesce(n.project_id::text, '') as project_id,
+               coalesce(n.agent_id::text, '') as agent_id,
+               coalesce(n.scope::text, '') as scope,
+               coalesce(n.type::text, '') as kind,
+               n.key::text as key,
+               (case when abs(n.importance) between 1e-37 and 1e37 then n.importance else 0 end)::real
+                   as importance,
+               (case when abs(n.confidence) between 1e-37 and 1e37 then n.confidence else 0 end)::real
+                   as confidence,
+               least(greatest(coalesce(n.updated_at, 'epoch'), '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
+                   as updated_at,
+               -- octet_length reads the length of a large text without reading the text.
+               sum(octet_length(c.text)) over (order by c.chunk_id) - octet_length(c.text) as bytes_before
+          from memory_note_chunks c
+          join memory_notes n on n.note_id = c.note_id
+          left join note_chunk_embeddings e
+                 on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
+        -- Not with `=`: where the statistics know nothing of a new version yet, Postgres would
+        -- take the index on version and text for one of few rows, and read all of them.
+         where c.embedding_version is not distinct from $1
+           and c.chunk_id > $2 and c.chunk_id <= $3
+           and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+         order by c.chunk_id
+         limit $4) page
+ where not $5 or bytes_before < $7
+ order by chunk_id

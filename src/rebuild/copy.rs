@@ -15,6 +15,9 @@ use crate::store::{Depth, LiveChunk, Range};
 /// Chunks read and points written at once: one request.
 const PAGE: usize = 512;
 
+/// Their texts, about. A word of megabytes is one token, and its chunk as large.
+const PAGE_BYTES: usize = 8 << 20;
+
 /// Copies what is left of all ranges, side by side. Returns how many points the engine
 /// did not accept.
 pub(super) async fn copy(
@@ -54,12 +57,10 @@ async fn copy_range(
     let (mut after, mut refused) = (range.done_upto, 0);
     while after < range.ends_at {
         let ends_at = range.ends_at;
-        let read = || store.live_chunks(version, after, ends_at, PAGE, Depth::Whole);
+        let read =
+            || store.live_chunks(version, after, ends_at, PAGE, PAGE_BYTES, Depth::Whole);
         let page = outage.sit_out(read).await?;
-        let upto = match page.last() {
-            Some(last) if page.len() == PAGE => last.chunk_id,
-            _ => range.ends_at,
-        };
+        let upto = page.last().map_or(range.ends_at, |last| last.chunk_id);
         let missing = without_vector(&page, notice);
         let write = || async {
             if !missing.is_empty() {

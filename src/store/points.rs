@@ -91,13 +91,16 @@ macro_rules! live_chunk {
 
 impl Store {
     /// Up to `limit` chunks of live notes in ascending order of their ids, of those
-    /// above `after` and not above `upto`. Fewer than `limit` means the end.
+    /// above `after` and not above `upto`. Fewer than `limit` means the end, but for
+    /// [`Depth::Whole`]: with their texts they have about `max_bytes` at most, and at the
+    /// end there is none.
     pub async fn live_chunks(
         &self,
         version: &str,
         after: Uuid,
         upto: Uuid,
         limit: usize,
+        max_bytes: usize,
         depth: Depth,
     ) -> Result<Vec<LiveChunk>, StoreError> {
         let page = sqlx::query_file!(
@@ -107,7 +110,8 @@ impl Store {
             upto,
             limit as i64,
             depth == Depth::Whole,
-            depth == Depth::Vectors
+            depth == Depth::Vectors,
+            max_bytes as i64
         )
         .fetch_all(&self.pool);
         let rows = self.answered(1, page).await?;

@@ -185,7 +185,7 @@ impl<'a> Walk<'a> {
             match self.chunks.is_spent() {
                 true => Ok(Some(
                     store
-                        .live_chunks(version, chunks_after, self.upto, PAGE, depth)
+                        .live_chunks(version, chunks_after, self.upto, PAGE, 0, depth)
                         .await?,
                 )),
                 false => Ok::<_, TargetError>(None),

@@ -43,6 +43,7 @@ async fn converge_or_release(shared: &Arc<Shared>, claim: Claim) {
     let batch = Batch {
         shared,
         token: claim.token,
+        oldest_first: claim.note_ids(),
         notes: claim.notes.iter().map(|n| (n.note_id, n)).collect(),
         spans: note_spans(&claim.notes),
     };
@@ -101,6 +102,7 @@ impl Interruption {
 pub(super) struct Batch<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) token: i64,
+    oldest_first: Vec<Uuid>,
     pub(super) notes: HashMap<Uuid, &'a Claimed>,
     pub(super) spans: NoteSpans,
 }
@@ -140,16 +142,17 @@ impl Batch<'_> {
 
     /// The rows as they are now: later than every outbox row of the claim.
     async fn load(&self) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
-        let ids: Vec<Uuid> = self.notes.keys().copied().collect();
         let max_bytes = self.shared.settings.max_note_bytes;
-        self.shared.tools.store.load_notes(&ids, max_bytes).await
+        let store = &self.shared.tools.store;
+        store.load_notes(&self.oldest_first, max_bytes).await
     }
 
     async fn cut(&self, (mut rows, now): (HashMap<Uuid, Note>, DateTime<Utc>)) -> Vec<CutNote> {
         let chunker = self.shared.tools.chunker.clone();
         let max_bytes = self.shared.settings.max_note_bytes;
+        let oldest_first = self.oldest_first.iter();
         let notes: Vec<(Uuid, Option<Note>)> =
-            self.notes.keys().map(|id| (*id, rows.remove(id))).collect();
+            oldest_first.map(|id| (*id, rows.remove(id))).collect();
         let cut_all = move || {
             notes
                 .into_iter()

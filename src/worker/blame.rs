@@ -153,7 +153,7 @@ impl Batch<'_> {
         let mut another = None;
         for after in [Uuid::new_v4(), Uuid::nil()] {
             let page = store
-                .live_chunks(&version.name, after, Uuid::max(), 64, Depth::Whole)
+                .live_chunks(&version.name, after, Uuid::max(), 64, 1 << 20, Depth::Whole)
                 .await?;
             let is_another = |chunk: &crate::store::LiveChunk| {
                 chunk.has_vector && !blamed.contains(&chunk.note_id)

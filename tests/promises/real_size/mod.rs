@@ -246,7 +246,7 @@ async fn an_outage_with_thousands_waiting_spends_no_attempts() {
         town.load(NOTES / 2).await;
         let met = town.site.provider.requests();
         // The circuit is open by then: the later ones are its probes.
-        town.site.provider.arrived(met + 8).await;
+        town.site.provider.arrived(met + 4).await;
         let tried = "indexing_outbox where attempts > 0 or status <> 'PENDING'";
         assert_eq!(town.count(tried).await, 0);
         town.site.provider.heal();

@@ -347,6 +347,7 @@ async fn a_backfill_replaces_nothing() {
         uuid::Uuid::nil(),
         uuid::Uuid::max(),
         1,
+        usize::MAX >> 1,
         elf::store::Depth::Whole,
     );
     let chunk = chunks.await.unwrap().remove(0);

@@ -23,7 +23,8 @@ async fn a_model_change_and_the_way_back_work_as_written() {
     .await;
     let status = m.run("elf status").await.exits(0).stdout;
     assert!(
-        status.contains("(building; 0 pending, 0 leased, 0 failed, 0 dead)"),
+        status.contains("(building since ")
+            && status.contains("; 0 pending, 0 leased, 0 failed, 0 dead)"),
         "{status}"
     );
     m.shows(

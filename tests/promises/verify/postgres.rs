@@ -1,5 +1,6 @@
 //! Whether Postgres agrees with itself.
 
+use elf::store::Depth;
 use uuid::Uuid;
 
 use super::{repairing, with_notes};
@@ -182,7 +183,7 @@ async fn a_page_of_notes_is_bounded_in_bytes() {
         h.insert(&sentences(4, &format!("matter {i}"))).await;
     }
     h.drain().await;
-    let (version, mut after, mut pages) = (&h.tools.version.name, uuid::Uuid::nil(), Vec::new());
+    let (version, mut after, mut pages) = (&h.tools.version.name, Uuid::nil(), Vec::new());
     loop {
         let page = h
             .tools
@@ -199,5 +200,35 @@ async fn a_page_of_notes_is_bounded_in_bytes() {
     assert!(
         pages.len() > 1 && pages.iter().all(|count| (1..=3).contains(count)),
         "{pages:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_page_of_chunks_is_bounded_in_bytes() {
+    let h = Harness::start().await;
+    for i in 0..10 {
+        h.insert(&sentences(4, &format!("matter {i}"))).await;
+    }
+    h.drain().await;
+    let (version, mut after, mut pages) = (&h.tools.version.name, Uuid::nil(), Vec::new());
+    loop {
+        let upto = Uuid::max();
+        let page = h
+            .tools
+            .store
+            .live_chunks(version, after, upto, 200, 300, Depth::Whole);
+        let page = page.await.unwrap();
+        let Some(last) = page.last() else {
+            break;
+        };
+        let bytes: usize = page.iter().map(|c| c.text.as_ref().unwrap().len()).sum();
+        assert!(page.len() == 1 || bytes < 600, "{bytes}");
+        after = last.chunk_id;
+        pages.push(page.len() as i64);
+    }
+    assert!(pages.len() > 1);
+    assert_eq!(
+        pages.iter().sum::<i64>(),
+        h.count("memory_note_chunks").await
     );
 }
