@@ -342,7 +342,14 @@ async fn ready_made(site: &Site, collection: &str) -> Result<Vec<UpsertPointsBui
     loop {
         let page = site
             .store
-            .live_chunks(&version().name, after, Uuid::max(), BATCH, Depth::Whole)
+            .live_chunks(
+                &version().name,
+                after,
+                Uuid::max(),
+                BATCH,
+                8 << 20,
+                Depth::Whole,
+            )
             .await?;
         let Some(last) = page.last() else {
             return Ok(batches);

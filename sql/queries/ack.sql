@@ -9,6 +9,8 @@ with held as materialized (
     select s.note_id
       from note_index_state s
      where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
+       -- A failover may have kept the claim and lost the commit.
+       and s.revision = $2
      order by s.note_id
        for update
 ),

@@ -7,6 +7,7 @@ update index_versions v
        sweep_demanded = v.sweep_demanded and going_on,
        sweep_chunks_upto = coalesce(v.sweep_chunks_upto, '00000000-0000-0000-0000-000000000000'),
        sweep_notes_upto = coalesce(v.sweep_notes_upto, '00000000-0000-0000-0000-000000000000'),
+       sweep_number = v.sweep_number + 1,
        sweep_until = now() + make_interval(secs => $3)
   from (select embedding_version, sweep_demanded, sweep_chunks_upto is not null as going_on
           from index_versions
@@ -17,4 +18,4 @@ update index_versions v
            for update skip locked) due
  where v.embedding_version = due.embedding_version
 returning v.sweep_chunks_upto as "chunks_upto!", v.sweep_notes_upto as "notes_upto!",
-          due.sweep_demanded as "is_demanded!"
+          v.sweep_number as "number!", due.sweep_demanded as "is_demanded!"

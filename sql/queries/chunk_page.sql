@@ -7,7 +7,8 @@ select chunk_id, note_id, chunk_index, start_offset, end_offset, revision, text,
        expires_at, tenant_id as "tenant_id!", project_id as "project_id!",
        agent_id as "agent_id!", scope as "scope!", kind as "kind!", key,
        importance as "importance!", confidence as "confidence!", updated_at as "updated_at!"
-  from (
+  from (select limited.*, sum(bytes) over (order by chunk_id) - bytes as bytes_before
+          from (
         select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.revision,
                case when $5 then c.text end as text,
                e.chunk_id is not null as has_vector,
@@ -29,7 +30,7 @@ select chunk_id, note_id, chunk_index, start_offset, end_offset, revision, text,
                least(greatest(coalesce(n.updated_at, 'epoch'), '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
                    as updated_at,
                -- octet_length reads the length of a large text without reading the text.
-               sum(octet_length(c.text)) over (order by c.chunk_id) - octet_length(c.text) as bytes_before
+               octet_length(c.text) as bytes
           from memory_note_chunks c
           join memory_notes n on n.note_id = c.note_id
           left join note_chunk_embeddings e
@@ -40,6 +41,6 @@ select chunk_id, note_id, chunk_index, start_offset, end_offset, revision, text,
            and c.chunk_id > $2 and c.chunk_id <= $3
            and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
          order by c.chunk_id
-         limit $4) page
+         limit $4) limited) page
  where not $5 or bytes_before < $7
  order by chunk_id

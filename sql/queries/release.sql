@@ -1,5 +1,6 @@
 -- Gives leases back unused: the outbox rows stay as they are, and due.
--- $1 version, $2 token, $3 note ids
+-- $1 version, $2 token, $3 note ids, $4 whether the worker survived them: what claims they
+-- lost before were not lost in a row
 with held as materialized (
     select s.note_id
       from note_index_state s
@@ -8,6 +9,7 @@ with held as materialized (
        for update
 )
 update note_index_state s
-   set lease_until = null, holder = null
+   set lease_until = null, holder = null,
+       claims_lost = case when $4 then 0 else s.claims_lost end
  where exists (select from held)
    and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2

@@ -1,7 +1,7 @@
 -- Of a version that was dropped meanwhile nothing is left to do.
--- $1 version, $2 note ids
-insert into indexing_outbox (note_id, op, embedding_version)
-select u.note_id, 'UPSERT', v.embedding_version
+-- $1 version, $2 note ids, $3 seconds until they are due
+insert into indexing_outbox (note_id, op, embedding_version, available_at)
+select u.note_id, 'UPSERT', v.embedding_version, now() + make_interval(secs => $3)
   from unnest($2::uuid[]) as u (note_id)
  cross join index_versions v
  where v.embedding_version = $1

@@ -57,8 +57,7 @@ async fn copy_range(
     let (mut after, mut refused) = (range.done_upto, 0);
     while after < range.ends_at {
         let ends_at = range.ends_at;
-        let read =
-            || store.live_chunks(version, after, ends_at, PAGE, PAGE_BYTES, Depth::Whole);
+        let read = || store.live_chunks(version, after, ends_at, PAGE, PAGE_BYTES, Depth::Whole);
         let page = outage.sit_out(read).await?;
         let upto = page.last().map_or(range.ends_at, |last| last.chunk_id);
         let missing = without_vector(&page, notice);

@@ -248,15 +248,17 @@ impl Store {
         self.answered(1, held).await
     }
 
-    /// Gives leases back: the notes are due as before, no attempt is spent.
+    /// Gives leases back: the notes are due as before, no attempt is spent. A worker that
+    /// `survived` them ends the row of claims that they lost.
     pub async fn release(
         &self,
         version: &str,
         token: i64,
         notes: &[Uuid],
+        survived: bool,
     ) -> Result<(), StoreError> {
         let work = async {
-            sqlx::query_file!("sql/queries/release.sql", version, token, notes)
+            sqlx::query_file!("sql/queries/release.sql", version, token, notes, survived)
                 .execute(&self.pool)
                 .await?;
             Ok(())
@@ -354,8 +356,19 @@ impl Store {
 
     /// Puts notes into the outbox again, whether they have a row or not.
     pub async fn requeue(&self, version: &str, notes: &[Uuid]) -> Result<(), StoreError> {
+        self.requeue_after(version, notes, Duration::ZERO).await
+    }
+
+    /// [`Self::requeue`], due after `pause`.
+    pub async fn requeue_after(
+        &self,
+        version: &str,
+        notes: &[Uuid],
+        pause: Duration,
+    ) -> Result<(), StoreError> {
         let work = async {
-            sqlx::query_file!("sql/queries/requeue.sql", version, notes)
+            let secs = pause.as_secs_f64();
+            sqlx::query_file!("sql/queries/requeue.sql", version, notes, secs)
                 .execute(&self.pool)
                 .await?;
             Ok(())

@@ -58,6 +58,8 @@ pub struct Swept {
 /// A worker's own verify that has begun.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BegunSweep {
+    /// Each gets its own: with it the worker records how far it has come.
+    pub number: i64,
     /// Where it begins, or goes on.
     pub from: Swept,
     /// Whether it was demanded: something may be wrong now.
@@ -168,6 +170,7 @@ impl Store {
         .fetch_optional(&self.pool);
         let begun = self.answered(1, begun).await?;
         Ok(begun.map(|row| BegunSweep {
+            number: row.number,
             from: Swept {
                 chunks_upto: row.chunks_upto,
                 notes_upto: row.notes_upto,
@@ -180,6 +183,7 @@ impl Store {
     pub async fn keep_sweep(
         &self,
         version: &str,
+        number: i64,
         swept: Swept,
         lease: Duration,
     ) -> Result<(), StoreError> {
@@ -188,7 +192,8 @@ impl Store {
             version,
             swept.chunks_upto,
             swept.notes_upto,
-            lease.as_secs_f64()
+            lease.as_secs_f64(),
+            number
         )
         .execute(&self.pool);
         self.answered(1, kept).await?;
@@ -196,8 +201,9 @@ impl Store {
     }
 
     /// Records that a worker's own verify has come to the end.
-    pub async fn end_sweep(&self, version: &str) -> Result<(), StoreError> {
-        let ended = sqlx::query_file!("sql/queries/end_sweep.sql", version).execute(&self.pool);
+    pub async fn end_sweep(&self, version: &str, number: i64) -> Result<(), StoreError> {
+        let ended =
+            sqlx::query_file!("sql/queries/end_sweep.sql", version, number).execute(&self.pool);
         self.answered(1, ended).await?;
         Ok(())
     }

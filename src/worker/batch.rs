@@ -11,14 +11,16 @@ use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 use super::embedding::Embedding;
-use super::lease::{self, Heartbeat};
+use super::lease::{self, Heartbeat, Survived};
 use super::plan::{self, CutNote, Unwritable, Vectors};
 use super::setup::SetupError;
 use super::{Report, Shared, Stage, Tools, rollback};
 use crate::backfill::TargetError;
 use crate::index::{Filter, IndexError, Payload, Point, UpsertMode};
 use crate::note::{Note, TextHash};
-use crate::store::{ChunkWrite, Claim, Claimed, Committed, NoteWrite, StoreError, Version};
+use crate::store::{
+    CLAIMS_LOST_TOGETHER, ChunkWrite, Claim, Claimed, Committed, NoteWrite, StoreError, Version,
+};
 use crate::telemetry;
 
 /// A batch whose vectors are all there by then is written at once.
@@ -30,15 +32,27 @@ const SLICE: Duration = Duration::from_secs(1);
 
 /// Takes a batch all the way. What cannot be done now is released; what a note itself is
 /// to blame for counts against that note alone.
-pub(super) async fn run(shared: &Arc<Shared>, claim: Claim) {
+pub(super) async fn run(shared: &Arc<Shared>, claim: Claim, extent: Extent) {
     let notes = claim.notes.len();
     let span = tracing::info_span!("batch", token = claim.token, notes);
     histogram!("elf_batch_notes").record(notes as f64);
     let _in_flight = shared.totals.began_batch();
-    converge_or_release(shared, claim).instrument(span).await;
+    converge_or_release(shared, claim, extent)
+        .instrument(span)
+        .await;
 }
 
-async fn converge_or_release(shared: &Arc<Shared>, claim: Claim) {
+/// How much of its notes a batch makes equal to their rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Extent {
+    /// All there is.
+    Whole,
+    /// What needs no text: points of notes that are not live go, those of the others get
+    /// the access labels of their rows. Whatever else is due stays due.
+    Access,
+}
+
+async fn converge_or_release(shared: &Arc<Shared>, claim: Claim, extent: Extent) {
     let heartbeat = Heartbeat::start(shared, &claim);
     let batch = Batch {
         shared,
@@ -48,12 +62,17 @@ async fn converge_or_release(shared: &Arc<Shared>, claim: Claim) {
         spans: note_spans(&claim.notes),
     };
     shared.reached(Stage::Claimed).await;
-    if let Err(interruption) = batch.converge().await {
+    let converged = match extent {
+        Extent::Whole => batch.converge().await,
+        Extent::Access => batch.converge_access_and_release().await,
+    };
+    if let Err(interruption) = converged {
         // Those that were acked before are not leased any more; this changes nothing for them.
         shared.in_flight.release(shared, claim.token).await;
         shared.gate.close(interruption.to_string());
     } else {
         shared.gate.worked();
+        shared.in_flight.forget(claim.token);
     }
     drop(heartbeat);
 }
@@ -109,21 +128,40 @@ pub(super) struct Batch<'a> {
 
 impl Batch<'_> {
     async fn converge(&self) -> Result<(), Interruption> {
-        if self.fail_lost().await? {
+        // A note that may end the worker is claimed alone. What does not need its text comes
+        // before what may end the worker.
+        let is_suspected = |note: &Claimed| note.claims_lost >= CLAIMS_LOST_TOGETHER;
+        if self.notes.values().any(|note| is_suspected(note))
+            && (Box::pin(self.converge_access()).await?.is_empty() || self.fail_lost().await?)
+        {
             return Ok(());
         }
-        let rows = stage("load", self.load()).await?;
+        let max_bytes = self.shared.settings.max_note_bytes;
+        let rows = stage("load", self.load(max_bytes)).await?;
         let cuts = stage("cut", self.cut(rows)).await;
         self.shared.reached(Stage::Chunked).await;
 
         let cuts = Arc::new(cuts);
         let mut embedding = Embedding::start(self.shared, cuts.clone());
+        let converged = Box::pin(self.converge_slices(&cuts, &mut embedding)).await;
+        if converged.is_err() {
+            embedding.leave();
+        }
+        converged
+    }
+
+    /// Writes notes as their vectors arrive.
+    async fn converge_slices(
+        &self,
+        cuts: &[CutNote],
+        embedding: &mut Embedding,
+    ) -> Result<(), Interruption> {
         let fixed_tokens = self.shared.tools.chunker.fixed_tokens();
         let mut undecided: Vec<&CutNote> = cuts.iter().collect();
         let mut time = FIRST_SLICE;
         loop {
             let more = stage("embed", embedding.collect(time)).await?;
-            let Embedding { vectors, fresh, .. } = &mut embedding;
+            let Embedding { vectors, fresh, .. } = &mut *embedding;
             let (slice, rest) = undecided
                 .into_iter()
                 .partition(|cut| !more || plan::is_decided(cut, vectors, fixed_tokens));
@@ -141,8 +179,10 @@ impl Batch<'_> {
     }
 
     /// The rows as they are now: later than every outbox row of the claim.
-    async fn load(&self) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
-        let max_bytes = self.shared.settings.max_note_bytes;
+    async fn load(
+        &self,
+        max_bytes: u64,
+    ) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
         let store = &self.shared.tools.store;
         store.load_notes(&self.oldest_first, max_bytes).await
     }
@@ -162,6 +202,38 @@ impl Batch<'_> {
         tokio::task::spawn_blocking(cut_all)
             .await
             .expect("a panic is caught note by note")
+    }
+
+    async fn converge_access_and_release(&self) -> Result<(), Interruption> {
+        let live = self.converge_access().await?;
+        lease::release(self.shared, self.token, &live, Survived::Unknown).await;
+        Ok(())
+    }
+
+    /// What needs no text: converges notes that are not live, and has the points of the
+    /// others follow the access labels of their rows. Returns those others.
+    async fn converge_access(&self) -> Result<Vec<Uuid>, Interruption> {
+        let (mut rows, now) = stage("load", self.load(0)).await?;
+        let without_text = |id: &Uuid| {
+            let note = rows.remove(id);
+            CutNote {
+                note_id: *id,
+                live: note.as_ref().is_some_and(|note| note.is_live(now)),
+                note,
+                pieces: Ok(Vec::new()),
+            }
+        };
+        let (live, gone): (Vec<CutNote>, Vec<CutNote>) = self
+            .oldest_first
+            .iter()
+            .map(without_text)
+            .partition(|cut| cut.live);
+        let notes = gone.iter().map(|cut| (cut.note_id, cut)).collect();
+        let writes: Vec<NoteWrite> = gone.iter().map(plan::removal_of).collect();
+        self.write_or_split(&writes, &notes, &mut HashSet::new())
+            .await?;
+        self.follow_access(live.iter()).await?;
+        Ok(live.iter().map(|cut| cut.note_id).collect())
     }
 
     /// Writes the notes that have all of their vectors. Of the others, each fails or waits;
@@ -199,7 +271,7 @@ impl Batch<'_> {
             }
         }
         if !waiting.is_empty() {
-            lease::release(self.shared, self.token, &waiting).await;
+            lease::release(self.shared, self.token, &waiting, Survived::Yes).await;
         }
         Ok(())
     }
@@ -221,12 +293,7 @@ impl Batch<'_> {
             .filter(|w| committed.notes.contains(&w.note_id))
             .collect();
         let ids: Vec<Uuid> = done.iter().map(|w| w.note_id).collect();
-        self.shared.in_flight.sent(self.token, &ids);
-        let indexed = self.index(&committed, &done, notes).await;
-        if !indexed.as_ref().is_err_and(Interruption::is_unanswered) {
-            self.shared.in_flight.answered(self.token, &ids);
-        }
-        let points = indexed?;
+        let points = self.index(&committed, &done, notes).await?;
         // A Postgres that was rolled back gives out tokens again, and upserts under them change
         // nothing: seen before the ack.
         let checked = rollback::check(&self.shared.tools, self.token, &ids, &committed.collections);
@@ -303,6 +370,21 @@ impl Batch<'_> {
     }
 
     pub(super) async fn upsert(
+        &self,
+        collections: &[String],
+        points: Vec<Point>,
+    ) -> Result<(), Interruption> {
+        let notes: HashSet<Uuid> = points.iter().map(|p| p.payload.note_id).collect();
+        let notes: Vec<Uuid> = notes.into_iter().collect();
+        let in_flight = &self.shared.in_flight;
+        in_flight.sending(self.token, &notes);
+        let upserted = self.upsert_into(collections, points).await;
+        let is_answered = !upserted.as_ref().is_err_and(Interruption::is_unanswered);
+        in_flight.sent(self.token, &notes, is_answered);
+        upserted
+    }
+
+    async fn upsert_into(
         &self,
         collections: &[String],
         points: Vec<Point>,
@@ -393,6 +475,17 @@ impl Batch<'_> {
             .map(|write| (self.notes[&write.note_id], write.access))
             .collect();
         let done: HashSet<Uuid> = done.iter().map(|w| w.note_id).collect();
+        // What was sent and not answered may still come, after the points of a later claim.
+        // One more round after that leaves no trace of it.
+        let ids: Vec<Uuid> = done.iter().copied().collect();
+        let unanswered = self.shared.in_flight.unanswered(self.token, &ids);
+        if !unanswered.is_empty() {
+            let lease = self.shared.settings.lease();
+            tools
+                .store
+                .requeue_after(version, &unanswered, lease)
+                .await?;
+        }
         let keep_done = !self.shared.keep_done.is_zero();
         let acked = tools
             .store
@@ -428,7 +521,6 @@ impl Batch<'_> {
         }
         Ok(acked.len() as u64)
     }
-
 }
 
 /// Times a part of a batch's way, and makes it a span.

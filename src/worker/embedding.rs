@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
@@ -15,20 +16,21 @@ use crate::embed::provider::{Input, Outcome};
 use crate::note::TextHash;
 use crate::store::StoreError;
 
-/// Vectors that are looked up and embedded, until it is dropped.
+/// Vectors that are looked up and embedded. Dropped it ends at once; see [`Self::leave`].
 pub struct Embedding {
     /// What has arrived, by the hash of the chunk's text, without the prefix.
     pub vectors: Vectors,
     /// Those of them that were paid for and are in no [`Report`] yet.
     pub fresh: HashSet<TextHash>,
     arriving: mpsc::UnboundedReceiver<Result<Arrived, StoreError>>,
-    _embedding: AbortOnDropHandle<()>,
+    stop: CancellationToken,
+    embedding: AbortOnDropHandle<()>,
 }
 
 struct Arrived {
     hash: TextHash,
     outcome: Outcome,
-    was_known: bool,
+    was_sent: bool,
 }
 
 /// A text that the batch needs a vector of.
@@ -46,8 +48,10 @@ impl Embedding {
     pub fn start(shared: &Arc<Shared>, cuts: Arc<Vec<CutNote>>) -> Self {
         let (arrived, arriving) = mpsc::unbounded_channel();
         let shared = shared.clone();
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
         let embed = async move {
-            if let Err(error) = look_up_and_embed(&shared, &cuts, &arrived).await {
+            if let Err(error) = look_up_and_embed(&shared, &cuts, &stopped, &arrived).await {
                 // The batch may have ended meanwhile; here and below.
                 let _ = arrived.send(Err(error));
             }
@@ -56,8 +60,16 @@ impl Embedding {
             vectors: Vectors::new(),
             fresh: HashSet::new(),
             arriving,
-            _embedding: AbortOnDropHandle::new(tokio::spawn(embed.in_current_span())),
+            stop,
+            embedding: AbortOnDropHandle::new(tokio::spawn(embed.in_current_span())),
         }
+    }
+
+    /// Sends nothing more. What is in flight ends, and its vectors are kept for the next
+    /// claim of the notes.
+    pub fn leave(self) {
+        self.stop.cancel();
+        drop(self.embedding.detach());
     }
 
     /// Takes in what arrives within `time`. Returns whether more is to come.
@@ -73,9 +85,9 @@ impl Embedding {
                 let Arrived {
                     hash,
                     outcome,
-                    was_known,
+                    was_sent,
                 } = arrived?;
-                if !was_known {
+                if was_sent {
                     fresh.insert(hash);
                 }
                 vectors.insert(hash, outcome);
@@ -94,6 +106,7 @@ impl Embedding {
 async fn look_up_and_embed(
     shared: &Shared,
     cuts: &[CutNote],
+    stop: &CancellationToken,
     arrived: &mpsc::UnboundedSender<Result<Arrived, StoreError>>,
 ) -> Result<(), StoreError> {
     let provider = &shared.tools.provider;
@@ -110,7 +123,7 @@ async fn look_up_and_embed(
             let _ = arrived.send(Ok(Arrived {
                 hash: wanted.hash,
                 outcome: Ok(vector.clone()),
-                was_known: true,
+                was_sent: false,
             }));
         }
     }
@@ -124,9 +137,11 @@ async fn look_up_and_embed(
         })
         .collect();
     let by_input: HashMap<TextHash, &Wanted> = wanted.iter().map(|w| (w.input, w)).collect();
-    let each = |input: TextHash, outcome: &Outcome| {
+    let each = |input: TextHash, outcome: &Outcome, was_sent: bool| {
         let Wanted { hash, tokens, .. } = *by_input[&input];
-        if let Ok(vector) = outcome {
+        if let Ok(vector) = outcome
+            && was_sent
+        {
             shared.unspent.keep(hash, vector.clone());
             shared.totals.add(&Report {
                 embedded: 1,
@@ -137,10 +152,10 @@ async fn look_up_and_embed(
         let _ = arrived.send(Ok(Arrived {
             hash,
             outcome: outcome.clone(),
-            was_known: false,
+            was_sent,
         }));
     };
-    provider.embed_each(&inputs, claims, each).await;
+    provider.embed_each(&inputs, claims, stop, each).await;
     Ok(())
 }
 

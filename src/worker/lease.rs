@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
-use super::Shared;
+use super::{Shared, Tools};
 use crate::store::Claim;
 
 /// How long a note is left alone that an application is deleting.
@@ -18,12 +18,17 @@ const DEFERRED: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub struct InFlight {
     claims: Mutex<HashMap<i64, Leased>>,
+    /// When the last of the notes may be claimed again that wait for points without an
+    /// answer.
+    late: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
 struct Leased {
     unsettled: HashSet<Uuid>,
-    /// Those of them whose points were sent, and the index has not answered.
+    /// Notes whose points are on their way to the index.
+    sending: HashSet<Uuid>,
+    /// Notes of which it did not answer once: those points may still come.
     unanswered: HashSet<Uuid>,
 }
 
@@ -44,11 +49,24 @@ impl InFlight {
         let (sent, unsent): (Vec<Uuid>, Vec<Uuid>) = leased
             .unsettled
             .into_iter()
-            .partition(|note| leased.unanswered.contains(note));
+            .partition(|note| leased.sending.contains(note) || leased.unanswered.contains(note));
         if !sent.is_empty() {
-            defer(shared, token, &sent, shared.settings.lease()).await;
+            let lease = shared.settings.lease();
+            defer(shared, token, &sent, lease).await;
+            // After that: the lease began when Postgres had the statement.
+            *self.late.lock().expect("no holder panics") = Some(Instant::now() + lease);
         }
-        release(shared, token, &unsent).await;
+        release(shared, token, &unsent, Survived::Unknown).await;
+    }
+
+    /// When notes may be claimed again that [`Self::release`] kept, told once.
+    pub fn take_late(&self) -> Option<Instant> {
+        self.late.lock().expect("no holder panics").take()
+    }
+
+    /// The batch has ended.
+    pub fn forget(&self, token: i64) {
+        self.lock().remove(&token);
     }
 
     /// These have their outcome: a heartbeat would only lease them to nobody.
@@ -58,18 +76,29 @@ impl InFlight {
         });
     }
 
-    /// The points of these are sent.
-    pub fn sent(&self, token: i64, notes: &[Uuid]) {
+    /// The points of these are on their way.
+    pub fn sending(&self, token: i64, notes: &[Uuid]) {
         self.each(token, notes, |leased, note| {
-            leased.unanswered.insert(note);
+            leased.sending.insert(note);
         });
     }
 
-    /// The index answered for these.
-    pub fn answered(&self, token: i64, notes: &[Uuid]) {
+    /// They are there, or the index did not take them, or it did not answer.
+    pub fn sent(&self, token: i64, notes: &[Uuid], is_answered: bool) {
         self.each(token, notes, |leased, note| {
-            leased.unanswered.remove(&note);
+            leased.sending.remove(&note);
+            if !is_answered {
+                leased.unanswered.insert(note);
+            }
         });
+    }
+
+    /// Those of which the index did not answer once, though it did later.
+    pub fn unanswered(&self, token: i64, notes: &[Uuid]) -> Vec<Uuid> {
+        let claims = self.lock();
+        let unanswered = claims.get(&token).map(|leased| &leased.unanswered);
+        let is_unanswered = |note: &&Uuid| unanswered.is_some_and(|all| all.contains(note));
+        notes.iter().filter(is_unanswered).copied().collect()
     }
 
     fn each(&self, token: i64, notes: &[Uuid], change: impl Fn(&mut Leased, Uuid)) {
@@ -92,8 +121,6 @@ impl InFlight {
 
 /// Extends the leases of a batch until it is dropped.
 pub struct Heartbeat {
-    shared: Arc<Shared>,
-    token: i64,
     beating: AbortHandle,
 }
 
@@ -103,7 +130,7 @@ impl Heartbeat {
         let token = claim.token;
         let leased = Leased {
             unsettled: claim.note_ids().into_iter().collect(),
-            unanswered: HashSet::new(),
+            ..Leased::default()
         };
         shared.in_flight.lock().insert(token, leased);
         let beating = tokio::spawn({
@@ -127,8 +154,6 @@ impl Heartbeat {
             }
         });
         Self {
-            shared: shared.clone(),
-            token,
             beating: beating.abort_handle(),
         }
     }
@@ -137,15 +162,24 @@ impl Heartbeat {
 impl Drop for Heartbeat {
     fn drop(&mut self) {
         self.beating.abort();
-        self.shared.in_flight.lock().remove(&self.token);
     }
 }
 
+/// Whether a worker that claimed a note is known to have survived it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Survived {
+    /// It read the note and cut it: claims that were lost before were not lost in a row.
+    Yes,
+    /// It stopped before, or another part of the batch stopped it.
+    Unknown,
+}
+
 /// Gives leases back. When that fails they run out by themselves.
-pub async fn release(shared: &Shared, token: i64, notes: &[Uuid]) {
+pub async fn release(shared: &Shared, token: i64, notes: &[Uuid], survived: Survived) {
     shared.in_flight.settle(token, notes);
-    let version = &shared.tools.version.name;
-    if let Err(error) = shared.tools.store.release(version, token, notes).await {
+    let Tools { store, version, .. } = &shared.tools;
+    let survived = survived == Survived::Yes;
+    if let Err(error) = store.release(&version.name, token, notes, survived).await {
         tracing::debug!(%error, token, "could not give leases back; they will run out");
     }
 }

@@ -7,6 +7,7 @@ mod blame;
 mod embedding;
 mod gate;
 mod lease;
+mod lookout;
 mod plan;
 mod pooled;
 mod retry;
@@ -40,6 +41,9 @@ use crate::config;
 use crate::embed::provider::Provider;
 use crate::index::VectorIndex;
 use crate::store::{self, ClaimScope, Position, Store, Version};
+use batch::Extent;
+use lease::Survived;
+use lookout::Lookout;
 use walk::Walk;
 
 /// Text claimed at once, so that a batch of long notes does not fill the memory.
@@ -239,24 +243,43 @@ impl Worker {
         let permits = Arc::new(Semaphore::new(shared.settings.concurrency));
         let poll = Duration::from_millis(shared.settings.poll_interval_ms);
         let mut walk: Option<Walk> = None;
+        let mut lookout = Lookout::new();
         let mut by_itself = false;
         // Biased, here and below: once stopped, nothing more is claimed, not even by chance.
         loop {
+            let free = async {
+                let permit = permits.clone().acquire_owned().await;
+                permit.expect("the semaphore is never closed")
+            };
             let permit = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                permit = permits.clone().acquire_owned() => permit.expect("nobody closes the semaphore"),
+                permit = free => permit,
+                () = lookout.is_due() => {
+                    tokio::select! {
+                        biased;
+                        () = Box::pin(lookout.step(shared)) => continue,
+                        () = shared.grace_after(stop) => return Ok(()),
+                    }
+                }
             };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 recovered = shared.stores_recovered(drain) => recovered?,
             }
-            if by_itself {
+            if by_itself && !batches.is_empty() {
+                drop(permit);
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return Ok(()),
-                    () = ended(batches) => {}
+                    _ = batches.join_next() => continue,
+                    () = lookout.is_due() => {}
+                }
+                tokio::select! {
+                    biased;
+                    () = Box::pin(lookout.step(shared)) => continue,
+                    () = shared.grace_after(stop) => return Ok(()),
                 }
             }
             // While the provider is unavailable, what needs no new vector goes on.
@@ -285,7 +308,8 @@ impl Worker {
                     by_itself = blame::is_suspect(&claim);
                     if by_itself && !is_alone {
                         // It is claimed again when nothing else is in flight.
-                        lease::release(shared, claim.token, &claim.note_ids()).await;
+                        let notes = claim.note_ids();
+                        lease::release(shared, claim.token, &notes, Survived::Unknown).await;
                         continue;
                     }
                     if let Some(walk) = &mut walk {
@@ -295,7 +319,7 @@ impl Worker {
                     while batches.try_join_next().is_some() {}
                     let shared = shared.clone();
                     batches.spawn(async move {
-                        batch::run(&shared, claim).await;
+                        batch::run(&shared, claim, Extent::Whole).await;
                         drop(permit);
                         // Rows of these notes that came meanwhile woke us in vain.
                         shared.wake.notify_one();
@@ -310,7 +334,14 @@ impl Worker {
             }
             if drain.is_some() && is_alone && stores_work {
                 if provider_works {
-                    return Ok(());
+                    // Notes that wait for points without an answer are due after that.
+                    let Some(late) = shared.in_flight.take_late() else {
+                        return Ok(());
+                    };
+                    tokio::select! {
+                        () = stop.cancelled() => return Ok(()),
+                        () = tokio::time::sleep_until(late.into()) => continue,
+                    }
                 }
                 tokio::select! {
                     () = stop.cancelled() => return Ok(()),
@@ -334,12 +365,17 @@ impl Worker {
     /// do not end in time.
     async fn finish(&self, mut batches: JoinSet<()>) {
         let grace = Duration::from_secs(self.shared.settings.grace_secs.into());
-        if tokio::time::timeout(grace, ended(&mut batches)).await.is_err() {
+        if tokio::time::timeout(grace, ended(&mut batches))
+            .await
+            .is_err()
+        {
             tracing::warn!(
                 ?grace,
                 "work in flight did not end in time; its leases are given back"
             );
         }
+        // First what still writes, so that nothing is written that is given back.
+        batches.shutdown().await;
         // Leases that cannot be given back run out.
         let released = self.shared.in_flight.release_all(&self.shared);
         let _ = tokio::time::timeout(RELEASE_PATIENCE, released).await;

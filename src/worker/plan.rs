@@ -148,6 +148,18 @@ pub fn write_of<'a>(
     })
 }
 
+/// What a note becomes that is not live.
+pub fn removal_of(cut: &CutNote) -> NoteWrite<'_> {
+    NoteWrite {
+        note_id: cut.note_id,
+        text_hash: TextHash::of(""),
+        pooled: None,
+        access: None,
+        chunks: Vec::new(),
+        live: false,
+    }
+}
+
 /// Whether it is known by now what becomes of a note: each of its texts has an outcome, or
 /// one of them can have no vector.
 pub fn is_decided(cut: &CutNote, vectors: &Vectors, fixed_tokens: usize) -> bool {

@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use metrics::counter;
 use uuid::Uuid;
 
+use super::lease::{self, Survived};
 use super::setup::SetupError;
-use super::{Shared, Tools, lease};
+use super::{Shared, Tools};
 use crate::index::{Filter, IndexError, VectorIndex};
 use crate::store::Claim;
 
@@ -61,7 +62,7 @@ pub async fn admit(shared: &Shared, claim: Claim) -> Result<Claim, SetupError> {
     if shared.watch.rises(claim.token) {
         return Ok(claim);
     }
-    lease::release(shared, claim.token, &claim.note_ids()).await;
+    lease::release(shared, claim.token, &claim.note_ids(), Survived::Unknown).await;
     Err(recover(&shared.tools).await?)
 }
 

@@ -105,25 +105,25 @@ async fn verify_if_due(shared: &Shared, interval: Option<Duration>, rest: u32) -
         ..Options::repairing()
     };
     tokio::select! {
-        () = verify_from(shared, &options) => {}
-        never = keep(shared, &options.from) => match never {},
+        () = verify_from(shared, begun.number, &options) => {}
+        never = keep(shared, begun.number, &options.from) => match never {},
     }
     true
 }
 
 /// Records how far the verify has come, and that this worker lives.
-async fn keep(shared: &Shared, upto: &Mutex<Swept>) -> Infallible {
+async fn keep(shared: &Shared, number: i64, upto: &Mutex<Swept>) -> Infallible {
     let Tools { store, version, .. } = &shared.tools;
     loop {
         tokio::time::sleep(LEASE / 4).await;
         let upto = *upto.lock().expect("no holder panics");
-        if let Err(error) = store.keep_sweep(&version.name, upto, LEASE).await {
+        if let Err(error) = store.keep_sweep(&version.name, number, upto, LEASE).await {
             tracing::debug!(%error, "could not record how far the verify is");
         }
     }
 }
 
-async fn verify_from(shared: &Shared, options: &Options) {
+async fn verify_from(shared: &Shared, number: i64, options: &Options) {
     let tools = &shared.tools;
     let report = match verify::run(&tools.store, &tools.index, &tools.alias, options).await {
         Ok(report) => report,
@@ -133,7 +133,7 @@ async fn verify_from(shared: &Shared, options: &Options) {
             return;
         }
     };
-    if let Err(error) = tools.store.end_sweep(&tools.version.name).await {
+    if let Err(error) = tools.store.end_sweep(&tools.version.name, number).await {
         tracing::debug!(%error, "could not record that the verify has ended");
     }
     shared.publish_drift(&report);

@@ -159,3 +159,36 @@ async fn a_point_under_old_labels_is_not_shown() {
     assert!(visible_to(&h, "t", note).await > 0);
     assert!(search(&h, "t").await.is_empty());
 }
+
+/// The server works and is slow: every batch of the worker waits for vectors.
+#[tokio::test]
+async fn deletions_and_labels_do_not_wait_for_the_backlog_of_a_slow_provider() {
+    let h =
+        Harness::start_with(|toml| toml.replace("timeout_ms = 2000", "timeout_ms = 60000")).await;
+    let (gone, moved) = (
+        h.insert("a note that goes").await,
+        h.insert("one that moves").await,
+    );
+    h.drain().await;
+    h.provider.hold();
+    for i in 0..100 {
+        h.insert(&format!("waiting note {i}")).await;
+    }
+    let working = h.work();
+    h.provider.holding(1).await;
+    h.delete(gone).await;
+    h.execute(
+        "update memory_notes set tenant_id = 'u', text = $2 where note_id = $1",
+        moved,
+        "a new text",
+    )
+    .await;
+    eventually(async || h.points_of(gone).await == 0 && visible_to(&h, "t", moved).await == 0)
+        .await;
+    assert_eq!(visible_to(&h, "u", moved).await, 1, "no gap");
+    assert!(h.count("indexing_outbox").await >= 100);
+    h.provider.release();
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    working.stop().await;
+    h.assert_converged().await;
+}

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::support::embedding_server::Behaviour;
+use crate::support::eventually;
 use crate::support::harness::{Harness, sentences};
 use crate::support::hooked::{Hooked, Verb, When};
 use elf::index::IndexError;
@@ -209,4 +211,60 @@ async fn a_note_longer_than_allowed_dies_without_being_read() {
     h.edit(long, "short enough").await;
     h.drain().await;
     h.assert_converged().await;
+}
+
+/// Each has ended ten workers, as far as Postgres knows. One is deleted, one moves.
+#[tokio::test]
+async fn what_is_deleted_or_moved_is_so_though_its_note_ended_every_worker() {
+    let h = Harness::start().await;
+    let gone = h.insert("a deadly note").await;
+    let moved = h.insert("another deadly note").await;
+    h.drain().await;
+    sqlx::query("update note_index_state set claims_lost = 10")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    h.delete(gone).await;
+    h.execute(
+        "update memory_notes set tenant_id = 'u', text = $2 where note_id = $1",
+        moved,
+        "its new text is deadly",
+    )
+    .await;
+    h.insert("one that is indexed").await;
+    h.settle().await;
+    let letters = h.tools.store.dead_letters(10).await.unwrap();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].note_id, moved);
+    assert_eq!(letters[0].reason, "process");
+    assert_eq!(h.points_of(gone).await, 0);
+    let tenants: Vec<_> = h
+        .points()
+        .await
+        .into_iter()
+        .filter(|point| point.payload["note_id"] == moved.to_string())
+        .map(|point| point.payload["tenant_id"].clone())
+        .collect();
+    assert_eq!(tenants, ["u"]);
+}
+
+/// Neither was lost in a row: a worker that gives it back in order has survived it.
+#[tokio::test]
+async fn a_note_that_waits_for_the_provider_has_ended_no_worker() {
+    let h = Harness::start().await;
+    h.insert("indexed").await;
+    h.drain().await;
+    let note = h.insert("a note that waits").await;
+    h.execute(
+        "insert into note_index_state (note_id, embedding_version, lease_token, claims_lost)
+         select $1, embedding_version, 0, length($2) from index_versions",
+        note,
+        "123456",
+    )
+    .await;
+    h.provider.always(Behaviour::Status(401));
+    let working = h.work();
+    eventually(async || h.count("note_index_state where claims_lost > 0").await == 0).await;
+    working.stop().await;
+    assert_eq!(h.count("indexing_outbox").await, 1);
 }

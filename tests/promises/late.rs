@@ -19,11 +19,7 @@ async fn points_that_come_after_those_of_the_next_claim_leave_nothing_behind() {
         let slow = Hooked::over(&index);
         let late = slow.delay_upserts();
         if !is_cut_off {
-            let error = IndexError::Unavailable {
-                engine: "the engine".into(),
-                reason: "no answer in time".into(),
-            };
-            slow.fail(When::Before, Verb::Upsert, error);
+            slow.fail(When::Before, Verb::Upsert, no_answer());
         }
         h.tools.index = slow.clone();
         h.edit(note, &sentences(9, "a long one")).await;
@@ -45,5 +41,75 @@ async fn points_that_come_after_those_of_the_next_claim_leave_nothing_behind() {
         h.expire_leases().await;
         h.drain().await;
         h.assert_converged().await;
+    }
+}
+
+/// A drain ends when all is done that it can do, and that is more than it holds.
+#[tokio::test]
+async fn a_drain_waits_for_the_notes_that_it_keeps_back() {
+    let mut h = Harness::start().await;
+    h.drain().await;
+    let slow = Hooked::over(&h.tools.index);
+    slow.fail(When::After, Verb::Upsert, no_answer());
+    h.tools.index = slow.clone();
+    for i in 0..20 {
+        h.insert(&format!("note {i}")).await;
+    }
+    let kept_back = async || {
+        let kept = "note_index_state where holder is null and lease_until > now()";
+        h.count(kept).await > 0
+    };
+    let heal = async {
+        eventually(kept_back).await;
+        slow.heal();
+    };
+    tokio::join!(h.drain(), heal);
+    assert_eq!(h.count("indexing_outbox").await, 0);
+    h.assert_converged().await;
+}
+
+/// An outage of the index is no reason to pay for a text that the provider computes.
+#[tokio::test]
+async fn what_is_in_flight_when_a_store_fails_is_paid_for_once() {
+    let mut h = Harness::start_with(|toml| {
+        toml.replace(
+            "timeout_ms = 2000",
+            "timeout_ms = 60000\nmax_batch_inputs = 8",
+        )
+        .replace("lease_secs = 5", "lease_secs = 30")
+    })
+    .await;
+    h.drain().await;
+    let slow = Hooked::over(&h.tools.index);
+    slow.fail(When::Before, Verb::Upsert, no_answer());
+    h.tools.index = slow.clone();
+    let shared = h.insert("a note").await;
+    for i in 0..15 {
+        h.insert(&format!("note {i}")).await;
+    }
+    h.provider
+        .share_processor(std::time::Duration::from_millis(200));
+    let working = h.work();
+    let interrupted = async || h.count("note_index_state where holder is null").await > 0;
+    eventually(interrupted).await;
+    slow.heal();
+    eventually(async || {
+        h.expire_leases().await;
+        h.count("indexing_outbox").await == 0
+    })
+    .await;
+    working.stop().await;
+    let mut texts = h.provider.texts_seen();
+    let sent = texts.len();
+    texts.sort();
+    texts.dedup();
+    assert_eq!(sent, texts.len(), "texts were sent twice");
+    assert_eq!(h.points_of(shared).await, 1);
+}
+
+fn no_answer() -> IndexError {
+    IndexError::Unavailable {
+        engine: "the engine".into(),
+        reason: "no answer in time".into(),
     }
 }

@@ -288,14 +288,33 @@ async fn a_verify_goes_on_where_its_worker_died() {
         .await
         .unwrap();
     swept.chunks_upto = ids[ids.len() / 2];
-    store.keep_sweep(version, swept, lease).await.unwrap();
+    store
+        .keep_sweep(version, begun.number, swept, lease)
+        .await
+        .unwrap();
     sqlx::query("update index_versions set sweep_until = now() - interval '1 second'")
         .execute(&h.pool)
         .await
         .unwrap();
 
     let taken = store.begin_sweep(version, None, lease).await.unwrap();
-    assert_eq!(taken.map(|begun| begun.from), Some(swept));
+    let taken = taken.unwrap();
+    assert_eq!(taken.from, swept);
+    // The first one wakes up, and is far ahead.
+    let far = elf::store::Swept {
+        chunks_upto: Uuid::max(),
+        notes_upto: Uuid::max(),
+    };
+    store
+        .keep_sweep(version, begun.number, far, lease)
+        .await
+        .unwrap();
+    store.end_sweep(version, begun.number).await.unwrap();
+    let kept = format!(
+        "index_versions where sweep_chunks_upto = '{}'",
+        swept.chunks_upto
+    );
+    assert_eq!(h.count(&kept).await, 1);
     let options = elf::verify::Options {
         from: Arc::new(std::sync::Mutex::new(swept)),
         ..elf::verify::Options::repairing()
@@ -303,6 +322,6 @@ async fn a_verify_goes_on_where_its_worker_died() {
     let report = h.verify(&options).await;
     assert_eq!(report.chunks, (ids.len() - ids.len() / 2 - 1) as u64);
     assert_eq!(report.notes, 40);
-    store.end_sweep(version).await.unwrap();
+    store.end_sweep(version, taken.number).await.unwrap();
     assert_eq!(store.begin_sweep(version, None, lease).await.unwrap(), None);
 }

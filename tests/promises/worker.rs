@@ -285,7 +285,10 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
     assert_eq!(claimed, both);
 
     // Nor while somebody else is busy with the hot one.
-    store.release(version, claim.token, &[cold]).await.unwrap();
+    store
+        .release(version, claim.token, &[cold], false)
+        .await
+        .unwrap();
     let other = store
         .claim(
             version,
@@ -299,8 +302,14 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
         .unwrap()
         .unwrap();
     assert_eq!(other.note_ids(), [cold]);
-    store.release(version, claim.token, &[hot]).await.unwrap();
-    store.release(version, other.token, &[cold]).await.unwrap();
+    store
+        .release(version, claim.token, &[hot], false)
+        .await
+        .unwrap();
+    store
+        .release(version, other.token, &[cold], false)
+        .await
+        .unwrap();
     let report = h.drain().await;
     assert_eq!(report.notes, 2, "all rows of a note are one piece of work");
     h.assert_converged().await;

@@ -22,6 +22,7 @@ use std::sync::{Arc, Weak};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 pub use circuit::{CircuitState, Timing};
@@ -157,7 +158,8 @@ impl Provider {
     pub async fn embed(&self, inputs: &[Input<'_>]) -> Vec<Outcome> {
         let mut outcomes = HashMap::with_capacity(inputs.len());
         let claims = self.claim(inputs.iter().map(|input| input.hash));
-        self.embed_each(inputs, claims, |hash, outcome| {
+        let never = CancellationToken::new();
+        self.embed_each(inputs, claims, &never, |hash, outcome, _| {
             outcomes.insert(hash, outcome.clone());
         })
         .await;
@@ -183,12 +185,15 @@ impl Provider {
 
     /// Calls `each` once for every distinct text of `inputs`, as soon as its
     /// outcome is known: when its own request ended, or that of another call
-    /// which has the text in flight.
+    /// which has the text in flight. `each` is told which of the two it was: whether
+    /// this call sent the text. After `stop` nothing more is sent, and what is in flight
+    /// ends: the provider computes it in any case.
     pub async fn embed_each(
         &self,
         inputs: &[Input<'_>],
         Claims(mut claims): Claims<'_>,
-        mut each: impl FnMut(TextHash, &Outcome) + Send,
+        stop: &CancellationToken,
+        mut each: impl FnMut(TextHash, &Outcome, bool) + Send,
     ) {
         let shared = &*self.0;
         let before = shared.successes();
@@ -213,9 +218,16 @@ impl Provider {
                     }
                 }
             }
+            if stop.is_cancelled() {
+                // Other calls may have the texts.
+                queue.drain().for_each(drop);
+                theirs.clear();
+            }
             tokio::select! {
+                biased;
+                () = stop.cancelled(), if !queue.is_empty() || !theirs.is_empty() => {}
                 Some((input, outcome)) = theirs.next() => match outcome {
-                    Some(outcome) => each(input.hash, &outcome),
+                    Some(outcome) => each(input.hash, &outcome, false),
                     None => unclaimed.push(input),
                 },
                 Some((part, ended)) = requests.next() => match ended {
@@ -433,8 +445,12 @@ impl Shared {
 }
 
 /// Tells whoever waits for the text, and the caller.
-fn settle((input, ticket): Text<'_>, outcome: Outcome, each: &mut impl FnMut(TextHash, &Outcome)) {
-    each(input.hash, &outcome);
+fn settle(
+    (input, ticket): Text<'_>,
+    outcome: Outcome,
+    each: &mut impl FnMut(TextHash, &Outcome, bool),
+) {
+    each(input.hash, &outcome, true);
     ticket.settle(outcome);
 }
 

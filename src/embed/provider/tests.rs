@@ -10,6 +10,8 @@ use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::simulated::{Ended, Kind, Server};
+use tokio_util::sync::CancellationToken;
+
 use super::*;
 use crate::embed::Limits;
 
@@ -203,8 +205,9 @@ async fn a_call_can_be_a_task_of_its_own() {
     let (outcomes, mut known) = tokio::sync::mpsc::unbounded_channel();
     let call = async move {
         let claims = provider.claim(inputs.iter().map(|input| input.hash));
+        let never = CancellationToken::new();
         provider
-            .embed_each(&inputs, claims, |hash, outcome| {
+            .embed_each(&inputs, claims, &never, |hash, outcome, _| {
                 outcomes.send((hash, outcome.is_ok())).unwrap();
             })
             .await;
@@ -230,12 +233,37 @@ async fn a_text_is_sent_once_though_a_call_looks_while_another_is_answered() {
     let second = provider.claim([hash].into_iter());
     assert_eq!(second.mine().count(), 0, "it is in flight");
     first.is_known(hash, Arc::from([0.5, 0.5]));
-    let mut told = None;
+    let (mut told, never) = (None, CancellationToken::new());
     provider
-        .embed_each(&inputs, second, |_, outcome| told = Some(outcome.clone()))
+        .embed_each(&inputs, second, &never, |_, outcome, was_sent| {
+            told = Some((outcome.clone(), was_sent));
+        })
         .await;
-    assert_eq!(told, Some(Ok(Arc::from([0.5, 0.5]))));
+    assert_eq!(told, Some((Ok(Arc::from([0.5, 0.5])), false)));
     assert!(fake.sent.lock().unwrap().is_empty());
+}
+
+/// The provider computes it in any case.
+#[tokio::test]
+async fn a_call_that_is_stopped_takes_in_what_is_in_flight_and_sends_nothing_more() {
+    let fake = Fake::new(0);
+    let provider = provider(&fake, &settings());
+    let inputs = inputs(9, 1);
+    let claims = provider.claim(inputs.iter().map(|input| input.hash));
+    let (stop, mut told) = (CancellationToken::new(), 0);
+    let mut call = Box::pin(
+        provider.embed_each(&inputs, claims, &stop, |_, outcome, was_sent| {
+            assert!(outcome.is_ok() && was_sent);
+            told += 1;
+        }),
+    );
+    assert!((&mut call).now_or_never().is_none());
+    let sent = fake.sent.lock().unwrap().len();
+    stop.cancel();
+    fake.let_through.add_permits(9);
+    call.await;
+    assert_eq!((told, fake.sent.lock().unwrap().len()), (sent, sent));
+    assert!(sent > 0);
 }
 
 #[tokio::test]
@@ -245,7 +273,8 @@ async fn an_outcome_is_told_when_its_own_request_ended() {
     let inputs = inputs(9, 1);
     let (outcomes, mut known) = tokio::sync::mpsc::unbounded_channel();
     let claims = provider.claim(inputs.iter().map(|input| input.hash));
-    let mut call = Box::pin(provider.embed_each(&inputs, claims, |hash, _| {
+    let never = CancellationToken::new();
+    let mut call = Box::pin(provider.embed_each(&inputs, claims, &never, |hash, _, _| {
         outcomes.send(hash).unwrap();
     }));
     for told in 1..9 {

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use futures::stream::{self, StreamExt, TryStreamExt};
+use futures::stream::{self, StreamExt};
 use qdrant_client::qdrant::{
     CollectionStatus, CountPointsBuilder, CreateAliasBuilder, CreateFieldIndexCollectionBuilder,
     DeletePointsBuilder, GetCollectionInfoRequest, PointsOperationResponse, UpdateStatus,
@@ -413,11 +413,18 @@ impl VectorIndex for Server {
                 return Ok(());
             }
             let options = self.bm25_document(collection).await?;
-            stream::iter(convert::batches(points, mode))
+            let written: Vec<Result<(), IndexError>> = stream::iter(convert::batches(points, mode))
                 .map(|batch| self.write(collection, batch, &options))
                 .buffer_unordered(UPSERTS_IN_FLIGHT)
-                .try_collect()
-                .await
+                .collect()
+                .await;
+            // A part that has no answer says more than one that is refused: it may come yet.
+            let is_unanswered =
+                |part: &Result<(), IndexError>| matches!(part, Err(IndexError::Unavailable { .. }));
+            match written.iter().position(is_unanswered) {
+                Some(unanswered) => written[unanswered].clone(),
+                None => written.into_iter().collect(),
+            }
         })
     }
 

@@ -1,0 +1,55 @@
+//! Deletions and access labels do not wait for the batches before them.
+//!
+//! A worker whose batches all wait for vectors claims nothing, and may do so for as long as
+//! the backlog is. Meanwhile it walks over the rows that are due, behind those batches, and
+//! does for their notes what needs no text.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Shared;
+use super::batch::{self, Extent};
+use super::walk::Walk;
+
+/// How long all batches are on their way before the walk begins, and how often it looks
+/// whether there is more.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The walk of one worker.
+pub struct Lookout {
+    walk: Walk,
+    is_at_end: bool,
+}
+
+impl Lookout {
+    /// A walk that has not begun.
+    pub fn new() -> Self {
+        Self {
+            walk: Walk::new(Instant::now()),
+            is_at_end: true,
+        }
+    }
+
+    /// Waits until it is time for [`Self::step`].
+    pub async fn is_due(&self) {
+        if self.is_at_end {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// One claim behind the last one.
+    pub async fn step(&mut self, shared: &Arc<Shared>) {
+        self.is_at_end = true;
+        if shared.gate.outage().is_some() {
+            return;
+        }
+        match shared.claim(self.walk.after(Instant::now())).await {
+            Some(claim) => {
+                self.walk.took(claim.upto);
+                self.is_at_end = false;
+                batch::run(shared, claim, Extent::Access).await;
+            }
+            None => self.walk.ended(Instant::now()),
+        }
+    }
+}
