@@ -485,6 +485,7 @@ impl Batch<'_> {
                 .store
                 .requeue_after(version, &unanswered, lease)
                 .await?;
+            self.shared.in_flight.wait_for_late(lease);
         }
         let keep_done = !self.shared.keep_done.is_zero();
         let acked = tools

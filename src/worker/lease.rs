@@ -18,8 +18,7 @@ const DEFERRED: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub struct InFlight {
     claims: Mutex<HashMap<i64, Leased>>,
-    /// When the last of the notes may be claimed again that wait for points without an
-    /// answer.
+    /// When the last of the notes are due again that wait for points without an answer.
     late: Mutex<Option<Instant>>,
 }
 
@@ -53,13 +52,17 @@ impl InFlight {
         if !sent.is_empty() {
             let lease = shared.settings.lease();
             defer(shared, token, &sent, lease).await;
-            // After that: the lease began when Postgres had the statement.
-            *self.late.lock().expect("no holder panics") = Some(Instant::now() + lease);
+            self.wait_for_late(lease);
         }
         release(shared, token, &unsent, Survived::Unknown).await;
     }
 
-    /// When notes may be claimed again that [`Self::release`] kept, told once.
+    /// Postgres was told that notes are due after `time`.
+    pub fn wait_for_late(&self, time: Duration) {
+        *self.late.lock().expect("no holder panics") = Some(Instant::now() + time);
+    }
+
+    /// When the last of them are due, told once.
     pub fn take_late(&self) -> Option<Instant> {
         self.late.lock().expect("no holder panics").take()
     }

@@ -364,8 +364,8 @@ impl Batch {
                 hashes()
             ),
             statement!("record_access", version(), token(), notes(), hashes()),
-            statement!("release", version(), token(), notes()),
-            statement!("requeue", version(), notes()),
+            statement!("release", version(), token(), notes(), "true".into()),
+            statement!("requeue", version(), notes(), "0::float8".into()),
             statement!(
                 "revalidate",
                 version(),
