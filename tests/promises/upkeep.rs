@@ -51,6 +51,14 @@ async fn a_retry_and_an_ack_of_the_same_note_do_not_deadlock() {
         "the dead letter is settled too"
     );
 
+    // As its commit does.
+    h.execute(
+        "update note_index_state set revision = lease_token, holder = $2 where note_id = $1",
+        note,
+        "worker",
+    )
+    .await;
+
     let mut other = PgConnection::connect(&h.database.url()).await.unwrap();
     let mut transaction = other.begin().await.unwrap();
     sqlx::query("select from note_index_state where note_id = $1 for update")
