@@ -23,8 +23,9 @@ const MAX_TRIES_ALONE: u32 = 3;
 /// flight, so that no other note dies with it again and again.
 const CLAIMS_LOST_IN_COMPANY: u32 = CLAIMS_LOST_TOGETHER + 5;
 
-/// A note that has lost so many claims, the last of them by itself, is dead-lettered, once the worker that claims it has indexed another one: where each worker
-/// dies before it has indexed any, no note is to blame.
+/// A note that has lost so many claims, the last of them by itself, is dead-lettered, once
+/// the worker that claims it has indexed another one: where each worker dies before it has
+/// indexed any, no note is to blame.
 pub(super) const MAX_CLAIMS_LOST: u32 = CLAIMS_LOST_IN_COMPANY + 3;
 
 /// Whether a claim is of a note that may end the worker.

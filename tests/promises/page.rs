@@ -431,7 +431,7 @@ async fn check(browser: &Browser, axe: Option<&str>) {
 
 /// Makes the pictures in docs/screenshots: `make screenshots`.
 #[tokio::test]
-#[ignore = "it checks nothing and takes minutes"]
+#[ignore = "it checks nothing and takes minutes: make screenshots"]
 async fn screenshots() {
     let Some(browser) = Browser::start("screenshots").await else {
         panic!("there is no browser");

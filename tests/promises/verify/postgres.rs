@@ -176,13 +176,18 @@ async fn a_note_of_ten_megabytes_is_looked_at_in_bounded_time() {
 }
 
 /// Postgres holds the texts of a page in memory.
-#[tokio::test]
-async fn a_page_of_notes_is_bounded_in_bytes() {
+async fn with_ten_notes() -> Harness {
     let h = Harness::start().await;
     for i in 0..10 {
         h.insert(&sentences(4, &format!("matter {i}"))).await;
     }
     h.drain().await;
+    h
+}
+
+#[tokio::test]
+async fn a_page_of_notes_is_bounded_in_bytes() {
+    let h = with_ten_notes().await;
     let (version, mut after, mut pages) = (&h.tools.version.name, Uuid::nil(), Vec::new());
     loop {
         let page = h
@@ -205,11 +210,7 @@ async fn a_page_of_notes_is_bounded_in_bytes() {
 
 #[tokio::test]
 async fn a_page_of_chunks_is_bounded_in_bytes() {
-    let h = Harness::start().await;
-    for i in 0..10 {
-        h.insert(&sentences(4, &format!("matter {i}"))).await;
-    }
-    h.drain().await;
+    let h = with_ten_notes().await;
     let (version, mut after, mut pages) = (&h.tools.version.name, Uuid::nil(), Vec::new());
     loop {
         let upto = Uuid::max();
