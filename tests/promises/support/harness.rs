@@ -275,10 +275,16 @@ impl Harness {
 
     /// Lets every lease run out, as if its worker had died a while ago.
     pub async fn expire_leases(&self) {
-        sqlx::query("update note_index_state set lease_until = now() - interval '1 second' where lease_until is not null")
-            .execute(&self.pool)
-            .await
-            .unwrap();
+        // Locked in the order in which workers lock them, so that neither waits for the other.
+        let statement = "with leased as (
+                 select note_id, embedding_version from note_index_state
+                  where lease_until is not null
+                  order by note_id, embedding_version for update)
+             update note_index_state s set lease_until = now() - interval '1 second'
+               from leased
+              where (s.note_id, s.embedding_version)
+                    = (leased.note_id, leased.embedding_version)";
+        sqlx::query(statement).execute(&self.pool).await.unwrap();
     }
 
     /// All points of the alias.
