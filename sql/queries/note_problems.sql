@@ -26,9 +26,10 @@ texts as materialized (
 )
 select p.note_id as "note_id!",
        case
-           when exists (select from indexing_outbox o
-                         where o.note_id = p.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
-                           and (o.embedding_version = $1 or o.embedding_version is null))
+           when (select true from indexing_outbox o
+                  where o.note_id = p.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
+                    and (o.embedding_version = $1 or o.embedding_version is null)
+                  limit 1)
                then null
            when s.lease_until > now() then null
            -- Given up and purged: it is not indexed until it changes.
@@ -48,8 +49,15 @@ select p.note_id as "note_id!",
                then 'its pooled vector is not the mean of its chunks'
        end as problem
   from texts p
-  left join note_index_state s on s.note_id = p.note_id and s.embedding_version = $1
-  left join note_embeddings m on m.note_id = p.note_id and m.embedding_version = $1
+  -- With a limit each is looked up by its note; a join, or an exists, may read all of them.
+  left join lateral (
+        select * from note_index_state s
+         where s.note_id = p.note_id and s.embedding_version = $1
+         limit 1) s on true
+  left join lateral (
+        select * from note_embeddings m
+         where m.note_id = p.note_id and m.embedding_version = $1
+         limit 1) m on true
  cross join lateral (
         select count(*) as chunks,
                count(*) filter (where e.embedding_dim = $2) as vectors,

@@ -25,7 +25,8 @@ use std::time::Duration;
 use futures::TryFutureExt;
 use futures::future::BoxFuture;
 use metrics::{counter, histogram};
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
+use sqlx::query::Map;
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
 
 use crate::telemetry;
@@ -217,6 +218,25 @@ impl Store {
                      set local plan_cache_mode = force_generic_plan; \
                      set local enable_seqscan = off";
         Ok(self.pool.begin_with(begin).await?)
+    }
+
+    /// Reads one page of many, in the order of an index. Where Postgres knows little of a
+    /// table, it takes a page for nearly all of it: then it reads all that is left and sorts
+    /// it, again for every page. So it has neither a sort nor what needs one.
+    async fn read_page<T: Send + Unpin>(
+        &self,
+        page: Map<'_, Postgres, impl FnMut(PgRow) -> sqlx::Result<T> + Send, PgArguments>,
+    ) -> Result<Vec<T>, StoreError> {
+        let begin = "begin isolation level read committed read only; \
+                     set local enable_seqscan = off; \
+                     set local enable_bitmapscan = off; \
+                     set local enable_hashjoin = off; \
+                     set local enable_mergejoin = off; \
+                     set local enable_sort = off";
+        let mut transaction = self.pool.begin_with(begin).await?;
+        let rows = page.fetch_all(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok(rows)
     }
 
     /// Counts and times an operation, and ends it when it is not answered in time.

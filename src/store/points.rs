@@ -112,9 +112,8 @@ impl Store {
             depth == Depth::Whole,
             depth == Depth::Vectors,
             max_bytes as i64
-        )
-        .fetch_all(&self.pool);
-        let rows = self.answered(1, page).await?;
+        );
+        let rows = self.answered(1, self.read_page(page)).await?;
         Ok(rows
             .into_iter()
             .map(|row| live_chunk!(row, std::convert::identity))
@@ -168,8 +167,8 @@ impl Store {
     }
 
     /// Looks at the next `limit` live notes behind `after` with about `max_bytes` of text
-    /// together, at least one, or at the part `sample` (0 to 1) of them. Returns the last of them and how many it looked at, `None`
-    /// at the end, and what is wrong with which.
+    /// together, at least one, or at the part `sample` (0 to 1) of them. Returns the last of
+    /// them and how many it looked at, `None` at the end, and what is wrong with which.
     pub async fn note_problems(
         &self,
         version: &str,
@@ -187,9 +186,8 @@ impl Store {
             limit as i64,
             sample,
             max_bytes as i64
-        )
-        .fetch_all(&self.pool);
-        let rows = self.answered(3, page).await?;
+        );
+        let rows = self.answered(3, self.read_page(page)).await?;
         let looked_at = rows.last().map(|row| (row.note_id, rows.len() as u64));
         let problems = rows.into_iter().filter_map(|row| {
             let problem = row.problem?;

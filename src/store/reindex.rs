@@ -185,14 +185,13 @@ impl Store {
         max_notes: usize,
         max_bytes: usize,
     ) -> Result<Vec<(Uuid, String)>, StoreError> {
-        let rows = sqlx::query_file!(
+        let page = sqlx::query_file!(
             "sql/queries/live_texts.sql",
             after,
             max_notes as i64,
             max_bytes as i64
-        )
-        .fetch_all(&self.pool)
-        .await?;
+        );
+        let rows = self.read_page(page).await?;
         Ok(rows
             .into_iter()
             .map(|row| (row.note_id, row.text))

@@ -35,6 +35,11 @@ const TABLES: [&str; 6] = [
 /// which are cheap where notes are short, but read them all.
 const IN_TRANSACTION: [&str; 2] = ["load_notes", "lock_notes"];
 
+/// What reads one page of many, with the settings of `Store::read_page`.
+const PAGES: [&str; 3] = ["chunk_page", "live_texts", "note_problems"];
+const PAGE_SETTINGS: &str = "set enable_seqscan = off; set enable_bitmapscan = off;
+    set enable_hashjoin = off; set enable_mergejoin = off; set enable_sort = off";
+
 /// What happened before the notes came.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Before {
@@ -79,6 +84,13 @@ async fn a_batch_costs_no_more_than_its_notes(before: Before) {
             if IN_TRANSACTION.contains(&name) && mode == "force_custom_plan" {
                 continue;
             }
+            let settings = if PAGES.contains(&name) {
+                PAGE_SETTINGS
+            } else {
+                "reset all"
+            };
+            let set = sqlx::raw_sql(settings).execute(&mut *connection);
+            set.await.unwrap();
             let cost = explained(&mut connection, mode, query, &arguments).await;
             let notes = BATCH as f64;
             if cost.rows > ROWS_A_NOTE * notes || cost.pages > PAGES_A_NOTE * notes {
@@ -311,6 +323,8 @@ impl Batch {
             };
         }
         let int = |value: &str| each(value, "int");
+        let lowest = || id(Uuid::nil());
+        let highest = || id(Uuid::max());
         vec![
             (
                 "claim",
@@ -328,6 +342,16 @@ impl Batch {
                 hashes()
             ),
             statement!("busy_notes", version(), notes()),
+            statement!(
+                "chunk_page",
+                version(),
+                lowest(),
+                highest(),
+                BATCH.to_string(),
+                "true".into(),
+                "true".into(),
+                "1000000::bigint".into()
+            ),
             statement!("chunk_hashes", version(), chunks()),
             statement!("chunks_by_id", version(), chunks()),
             statement!(
@@ -352,8 +376,23 @@ impl Batch {
             statement!("known_vectors", version(), looked_up),
             statement!("held_notes", version(), notes(), token()),
             statement!("load_notes", notes(), "1000::bigint".into()),
+            statement!(
+                "live_texts",
+                lowest(),
+                BATCH.to_string(),
+                "1000000::bigint".into()
+            ),
             statement!("lock_leases", version(), notes(), token()),
             statement!("lock_notes", notes()),
+            statement!(
+                "note_problems",
+                version(),
+                "8".into(),
+                lowest(),
+                BATCH.to_string(),
+                "1::float8".into(),
+                "1000000::bigint".into()
+            ),
             statement!(
                 "record_revision",
                 version(),
@@ -406,6 +445,10 @@ fn claim_arguments(version: &str) -> Vec<String> {
 
 fn text(value: &str) -> String {
     format!("'{value}'::text")
+}
+
+fn id(value: Uuid) -> String {
+    format!("'{value}'::uuid")
 }
 
 fn uuids<'a>(ids: impl Iterator<Item = &'a Uuid>) -> String {
