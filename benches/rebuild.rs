@@ -14,11 +14,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use elf::backfill::{self, Target};
 use elf::config::Config;
 use elf::index::{self, CollectionSpec};
-use elf::job::Progress;
-use elf::rebuild::{self, RebuildError, Site};
+use elf::rebuild::{self, RebuildError};
+use elf::registry::{self, CollectionTarget, IndexContext, Progress};
 use elf::store::{Depth, Store, Version};
 use elf::verify;
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -66,7 +65,7 @@ async fn compare() -> Result<()> {
     for round in 1..=ROUNDS {
         let bare = bare_client(&site, url).await?;
         let (rebuild, collection) = copied(&site).await?;
-        let target = Target {
+        let target = CollectionTarget {
             store: site.store.clone(),
             index: site.index.clone(),
             version: version().name,
@@ -140,7 +139,7 @@ fn looking() -> verify::Options {
 
 /// Points per second of a rebuild up to the last point, and the collection that it has
 /// filled. What the engine does after that is the engine's, and takes it minutes.
-async fn copied(site: &Site) -> Result<(f64, String)> {
+async fn copied(site: &IndexContext) -> Result<(f64, String)> {
     let progress = Arc::new(Progress::default());
     let stop = CancellationToken::new();
     let running = tokio::spawn({
@@ -209,7 +208,7 @@ impl Database {
         Ok(Self { name, admin })
     }
 
-    async fn end(self, site: &Site) -> Result<()> {
+    async fn end(self, site: &IndexContext) -> Result<()> {
         for collection in site.store.registered_collections().await? {
             site.index.drop_collection(&collection.name).await?;
         }
@@ -277,13 +276,13 @@ fn dsn(database: &str) -> Result<String> {
     Ok(dsn.into())
 }
 
-async fn site_of(database: &str, url: &str) -> Result<Site> {
+async fn site_of(database: &str, url: &str) -> Result<IndexContext> {
     let text = format!(
         "[storage.postgres]\ndsn = {:?}\n[storage.qdrant]\nurl = {url:?}\ncollection = {database:?}\n",
         dsn(database)?
     );
     let config = Config::parse(&text, "bench", &|_| None)?;
-    Ok(Site {
+    Ok(IndexContext {
         store: Store::connect(config.storage.postgres.dsn.expose(), 10).await?,
         index: index::connect(&config.storage.qdrant).await?,
         alias: config.storage.qdrant.collection.clone(),
@@ -292,7 +291,7 @@ async fn site_of(database: &str, url: &str) -> Result<Site> {
 }
 
 /// With an empty collection, as a lost one comes back.
-async fn site(database: &str, url: &str) -> Result<Site> {
+async fn site(database: &str, url: &str) -> Result<IndexContext> {
     let site = site_of(database, url).await?;
     let first = site
         .store
@@ -305,7 +304,7 @@ async fn site(database: &str, url: &str) -> Result<Site> {
     Ok(site)
 }
 
-fn spec(site: &Site) -> CollectionSpec {
+fn spec(site: &IndexContext) -> CollectionSpec {
     CollectionSpec {
         dim: DIM,
         bm25: site.bm25.clone(),
@@ -314,7 +313,7 @@ fn spec(site: &Site) -> CollectionSpec {
 }
 
 /// Points per second of a client that has all points ready and nothing else to do.
-async fn bare_client(site: &Site, url: &str) -> Result<f64> {
+async fn bare_client(site: &IndexContext, url: &str) -> Result<f64> {
     let name = format!("{}_bare", site.alias);
     site.index.create_collection(&name, &spec(site)).await?;
     site.index.bulk_load(&name, true).await?;
@@ -334,7 +333,7 @@ async fn bare_client(site: &Site, url: &str) -> Result<f64> {
     Ok(rate)
 }
 
-async fn ready_made(site: &Site, collection: &str) -> Result<Vec<UpsertPointsBuilder>> {
+async fn ready_made(site: &IndexContext, collection: &str) -> Result<Vec<UpsertPointsBuilder>> {
     let options = serde_json::to_value(&site.bm25)?;
     let options = values(options.as_object().ok_or("no object")?);
     let mut batches = Vec::new();
@@ -357,7 +356,7 @@ async fn ready_made(site: &Site, collection: &str) -> Result<Vec<UpsertPointsBui
         after = last.chunk_id;
         let mut points = Vec::new();
         for chunk in page {
-            let payload = backfill::payload(&chunk, &version().name).to_json();
+            let payload = registry::payload(&chunk, &version().name).to_json();
             let text = chunk.text.ok_or("no text")?;
             let vectors = NamedVectors::default()
                 .add_vector("dense", Vector::new_dense(chunk.vector.ok_or("no vector")?))

@@ -20,9 +20,9 @@ use elf::embed::provider::Provider;
 use elf::embed::{EmbedError, Embedder, Limits};
 use elf::index::{self, Filter, Payload, Point, UpsertMode};
 use elf::note::{Labels, chunk_id};
+use elf::registry::{self, IndexContext, embedding_version};
 use elf::store::{Store, Version};
-use elf::version::embedding_version;
-use elf::worker::{self, Tools, Worker};
+use elf::worker::{Worker, WorkerContext};
 use futures::future::BoxFuture;
 use pgvector::Vector;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
@@ -140,7 +140,7 @@ impl Engine {
 
 /// A database and a collection of one round's own, and the parts of a worker.
 struct Bench {
-    tools: Tools,
+    context: WorkerContext,
     config: Config,
     pool: PgPool,
     admin: String,
@@ -173,21 +173,23 @@ impl Bench {
         let tokenizer = Arc::new(Tokenizer::open(&model).await?);
         let chunker = Chunker::new(tokenizer.clone(), &config.chunking, "")?;
         let version: Version = embedding_version(&config, tokenizer.fingerprint(), DIM);
-        worker::prepare(&store, &version).await?;
-        let tools = Tools {
-            index: index::connect(&config.storage.qdrant).await?,
+        registry::prepare(&store, &version).await?;
+        let context = WorkerContext {
+            stores: IndexContext {
+                store,
+                index: index::connect(&config.storage.qdrant).await?,
+                alias: database.clone(),
+                bm25: config.storage.qdrant.bm25.clone(),
+            },
             provider: Arc::new(Provider::new(Arc::new(Free), &config.providers.embedding)),
             chunker: Arc::new(chunker),
             version,
-            alias: database.clone(),
-            bm25: config.storage.qdrant.bm25.clone(),
             document_prefix: String::new(),
-            store,
         };
-        worker::check(&tools).await?;
-        let pool = tools.store.pool().clone();
+        registry::ensure_ready(&context.stores, &context.version).await?;
+        let pool = context.stores.store.pool().clone();
         Ok(Self {
-            tools,
+            context,
             config,
             pool,
             admin,
@@ -214,9 +216,16 @@ impl Bench {
     }
 
     async fn end(self) -> Result<()> {
-        if let Some(collection) = self.tools.index.resolve(&self.tools.alias).await? {
+        if let Some(collection) = self
+            .context
+            .stores
+            .index
+            .resolve(&self.context.stores.alias)
+            .await?
+        {
             let points = self
-                .tools
+                .context
+                .stores
                 .index
                 .count(&collection, &Filter::default())
                 .await?;
@@ -224,7 +233,11 @@ impl Bench {
                 .fetch_one(&self.pool)
                 .await?;
             assert_eq!(points, expected as u64, "every chunk is a point");
-            self.tools.index.drop_collection(&collection).await?;
+            self.context
+                .stores
+                .index
+                .drop_collection(&collection)
+                .await?;
         }
         self.pool.close().await;
         let mut connection = PgConnection::connect(&self.admin).await?;
@@ -241,7 +254,7 @@ async fn worker_drain(engine: &Engine) -> Result<Duration> {
     let bench = Bench::start(engine).await?;
     bench.insert_notes().await?;
     let worker = Worker::new(
-        bench.tools.clone(),
+        bench.context.clone(),
         &bench.config.worker,
         &bench.config.outbox,
     );
@@ -263,9 +276,10 @@ async fn bare_loop(engine: &Engine) -> Result<Duration> {
     let bench = Arc::new(Bench::start(engine).await?);
     let notes = bench.insert_notes().await?;
     let collection = bench
-        .tools
+        .context
+        .stores
         .index
-        .resolve(&bench.tools.alias)
+        .resolve(&bench.context.stores.alias)
         .await?
         .ok_or("no collection")?;
     let batches = Arc::new(std::sync::Mutex::new(
@@ -312,7 +326,7 @@ async fn bare_batch(bench: &Bench, collection: &str, batch: Vec<(Uuid, String)>)
     .await?;
     assert!(tokens > 0);
     let vectors: Vec<Vec<f32>> = batch.iter().map(|(_, text)| free_vector(text)).collect();
-    let version = &bench.tools.version.name;
+    let version = &bench.context.version.name;
     let ids: Vec<Uuid> = batch.iter().map(|(note, _)| *note).collect();
     let chunks: Vec<Uuid> = ids.iter().map(|note| chunk_id(*note, 0)).collect();
     let ends: Vec<i32> = batch.iter().map(|(_, text)| text.len() as i32).collect();
@@ -368,7 +382,8 @@ async fn bare_batch(bench: &Bench, collection: &str, batch: Vec<(Uuid, String)>)
             text: text.clone(),
         });
     bench
-        .tools
+        .context
+        .stores
         .index
         .upsert(collection, points.collect(), UpsertMode::NotNewer)
         .await?;
@@ -406,7 +421,7 @@ fn payload(note_id: Uuid, text: &str, version: &str) -> Payload {
 async fn freshness(engine: &Engine) -> Result<Vec<Duration>> {
     let bench = Bench::start(engine).await?;
     let worker = Arc::new(Worker::new(
-        bench.tools.clone(),
+        bench.context.clone(),
         &bench.config.worker,
         &bench.config.outbox,
     ));
@@ -429,7 +444,14 @@ async fn freshness(engine: &Engine) -> Result<Vec<Duration>> {
             note_ids: Some(vec![note]),
             ..Filter::default()
         };
-        while bench.tools.index.count(&bench.tools.alias, &filter).await? == 0 {
+        while bench
+            .context
+            .stores
+            .index
+            .count(&bench.context.stores.alias, &filter)
+            .await?
+            == 0
+        {
             tokio::task::yield_now().await;
         }
         waits.push(committed.elapsed());

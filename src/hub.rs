@@ -90,7 +90,7 @@ impl HubError {
 pub struct Hub {
     /// Scheme and host of the hub or a mirror, without a slash at the end.
     pub endpoint: String,
-    /// The cache folder, laid out as all Hugging Face tools do.
+    /// The cache folder, laid out as all Hugging Face context do.
     pub cache: PathBuf,
     /// Sent as a bearer token; private and gated repositories want one.
     pub token: Option<String>,

@@ -3,26 +3,21 @@
 //!
 //! The way of a note is the way down this list.
 
-pub mod alias;
-pub mod backfill;
 pub mod backoff;
 pub mod chunk;
 pub mod cli;
 pub mod config;
 pub mod embed;
-pub mod health;
 pub mod http;
 pub mod hub;
 pub mod index;
-pub mod job;
 pub mod note;
 pub mod observe;
 pub mod rebuild;
+pub mod registry;
 pub mod reindex;
 pub mod search;
 pub mod store;
-pub mod systemd;
 pub mod telemetry;
 pub mod verify;
-pub mod version;
 pub mod worker;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::cuts::{self, Cut};
+use super::cuts::{self, CutPoint};
 use super::tokenizer::Tokenizer;
 use super::window::Window;
 use super::words::Words;
@@ -11,12 +11,12 @@ use crate::config;
 
 /// Less room than this is a mistake, not a setting: chunks would be fragments
 /// of words.
-const LEAST_ROOM: usize = super::words::MOST_TOKENS_OF_A_WORD;
+const MIN_ROOM: usize = super::words::MAX_TOKENS_OF_A_WORD;
 
 /// Text of less than a token in so many bytes is no language: base64 that the
 /// vocabulary does not know, control characters that are dropped, a column of
 /// blanks. A chunk of it ends here even if it has tokens left.
-const MOST_BYTES_PER_TOKEN: usize = 16;
+const MAX_BYTES_PER_TOKEN: usize = 16;
 
 /// Where counts in the running text are only near to those of a chunk by itself
 /// (the first word of a chunk loses its space), so much is left free: a second
@@ -70,12 +70,12 @@ impl Chunker {
         let prefix_tokens = tokenizer.count_plain(document_prefix)?;
         let fixed_tokens = special_tokens + prefix_tokens;
         let room = settings.max_tokens.saturating_sub(fixed_tokens);
-        if room < LEAST_ROOM {
+        if room < MIN_ROOM {
             return Err(ChunkError::NoRoom {
                 max_tokens: settings.max_tokens,
                 special_tokens,
                 prefix_tokens,
-                least: LEAST_ROOM,
+                least: MIN_ROOM,
             });
         }
         Ok(Self {
@@ -86,7 +86,7 @@ impl Chunker {
             enabled: settings.enabled,
             max_tokens: settings.max_tokens,
             room,
-            max_bytes: room * MOST_BYTES_PER_TOKEN,
+            max_bytes: room * MAX_BYTES_PER_TOKEN,
             // Beyond this most of the work would go into text seen before.
             overlap: settings.overlap_tokens.min(room * 3 / 4),
             tokenizer,
@@ -162,7 +162,7 @@ impl Chunker {
         window: &Window,
         start: usize,
         done: usize,
-    ) -> Result<Option<(Chunk, Cut)>, ChunkError> {
+    ) -> Result<Option<(Chunk, CutPoint)>, ChunkError> {
         let exact = self.prefix_is_apart && self.tokenizer.is_word_local();
         let mut room = self.room - if exact { 0 } else { SLACK_TOKENS };
         let mut less = 0;
@@ -201,10 +201,10 @@ impl Chunker {
     /// fits a chunk of its own, because half a sentence is found by neither
     /// half of its words. Inside an over-long sentence a clause's end is worth a
     /// quarter.
-    fn choose(&self, window: &Window, start: usize, done: usize, room: usize) -> Option<Cut> {
+    fn choose(&self, window: &Window, start: usize, done: usize, room: usize) -> Option<CutPoint> {
         let text = window.text();
         let Some(limit) = window.limit(start, room, self.max_bytes) else {
-            return Some(Cut::at(text, text.len()));
+            return Some(CutPoint::at(text, text.len()));
         };
         if limit <= done {
             return None;
@@ -236,7 +236,7 @@ impl Chunker {
         .or_else(|| {
             let boundary = |&position: &usize| cuts::is_grapheme_boundary(text, start, position);
             let grapheme = window.unit_starts(done, limit).rev().find(boundary);
-            Some(Cut::at(text, grapheme.unwrap_or(limit)))
+            Some(CutPoint::at(text, grapheme.unwrap_or(limit)))
         })
     }
 
@@ -253,11 +253,15 @@ impl Chunker {
     }
 
     /// A piece of the unit at `start`, which alone is more than a chunk.
-    fn cut_inside_unit(&self, window: &Window, start: usize) -> Result<(Chunk, Cut), ChunkError> {
+    fn cut_inside_unit(
+        &self,
+        window: &Window,
+        start: usize,
+    ) -> Result<(Chunk, CutPoint), ChunkError> {
         let text = window.text();
         let mut end = window.unit_end(start);
         loop {
-            let cut = Cut::at(text, end);
+            let cut = CutPoint::at(text, end);
             let tokens = self.count(window, start, cut.end)?;
             if tokens <= self.max_tokens {
                 return Ok((
@@ -299,7 +303,12 @@ impl Chunker {
 
     /// Where the chunk behind `chunk` begins: at the first sentence, or else
     /// word, from which on the end of `chunk` counts `overlap` at most.
-    fn overlap_start(&self, window: &Window, chunk: Chunk, cut: Cut) -> Result<usize, ChunkError> {
+    fn overlap_start(
+        &self,
+        window: &Window,
+        chunk: Chunk,
+        cut: CutPoint,
+    ) -> Result<usize, ChunkError> {
         let mut budget = self.overlap;
         // A whole sentence to come is worth more than one to repeat. One that is
         // already cut has no such right.
@@ -330,7 +339,7 @@ impl Chunker {
         &self,
         window: &Window,
         chunk: Chunk,
-        cut: Cut,
+        cut: CutPoint,
         budget: usize,
     ) -> Option<usize> {
         if budget == 0 {

@@ -8,14 +8,14 @@ use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation};
 /// A place to cut: the chunk before ends at `end`, text goes on at `next`, and
 /// between them is whitespace or nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct CutPoint {
     pub(super) end: usize,
     pub(super) next: usize,
     /// A blank line lies between.
     pub(super) paragraph: bool,
 }
 
-impl Cut {
+impl CutPoint {
     /// The cut at `position`. There must be something other than whitespace
     /// before it.
     pub(super) fn at(text: &str, position: usize) -> Self {
@@ -42,7 +42,12 @@ pub(super) struct SentenceScan {
 impl SentenceScan {
     /// The cut before the sentence `text[range]`, if it is one to cut at.
     /// `complete`: the sentence ends with `range`.
-    pub(super) fn push(&mut self, text: &str, range: Range<usize>, complete: bool) -> Option<Cut> {
+    pub(super) fn push(
+        &mut self,
+        text: &str,
+        range: Range<usize>,
+        complete: bool,
+    ) -> Option<CutPoint> {
         let sentence = &text[range.clone()];
         let next = range.end - sentence.trim_start().len();
         self.line_breaks += line_breaks(&text[range.start..next]);
@@ -50,7 +55,7 @@ impl SentenceScan {
             // Every blank line is a sentence to UAX #29.
             return None;
         }
-        let cut = Cut {
+        let cut = CutPoint {
             end: self.end,
             next,
             paragraph: self.line_breaks >= 2,
@@ -90,7 +95,7 @@ pub(super) fn inside_sentence(
     after: usize,
     last: usize,
     is_open: impl Fn(usize) -> bool,
-) -> Option<Cut> {
+) -> Option<CutPoint> {
     // A little text behind `last` tells whether a word ends there.
     let seen = text.ceil_char_boundary((last + 64).min(text.len()));
     let mut clause = None;
@@ -108,7 +113,7 @@ pub(super) fn inside_sentence(
             clause = word;
         }
     }
-    clause.or(word).map(|position| Cut::at(text, position))
+    clause.or(word).map(|position| CutPoint::at(text, position))
 }
 
 fn ends_clause(before: &str, after: &str) -> bool {

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation};
 
-use super::cuts::{Cut, SentenceScan};
+use super::cuts::{CutPoint, SentenceScan};
 use super::tokenizer::{Tokenizer, TokenizerError};
 use super::words::{Memo, Words};
 
@@ -45,7 +45,7 @@ pub(super) struct Window<'a> {
     forgotten: usize,
     /// Tokens in all units so far, forgotten ones included.
     total: usize,
-    cuts: VecDeque<Cut>,
+    cuts: VecDeque<CutPoint>,
     sentences: SentenceScan,
     /// Units reach up to here.
     measured: usize,
@@ -191,7 +191,7 @@ impl<'a> Window<'a> {
         &self,
         after: usize,
         last: usize,
-    ) -> impl DoubleEndedIterator<Item = Cut> + '_ {
+    ) -> impl DoubleEndedIterator<Item = CutPoint> + '_ {
         let from = self.cuts.partition_point(|cut| cut.next <= after);
         let to = self.cuts.partition_point(|cut| cut.next <= last).max(from);
         self.cuts.range(from..to).copied()

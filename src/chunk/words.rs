@@ -39,13 +39,13 @@ const LONGEST_REMEMBERED_BYTES: usize = 32;
 
 /// A word of more tokens is handled token by token, so that a small chunk can
 /// be cut inside it. Not above the least room of a chunk.
-pub(super) const MOST_TOKENS_OF_A_WORD: usize = 8;
+pub(super) const MAX_TOKENS_OF_A_WORD: usize = 8;
 
 /// Words in one memo at most: a few megabytes. Frequent words come early.
-const MOST_REMEMBERED_WORDS: usize = 1 << 15;
+const MAX_REMEMBERED_WORDS: usize = 1 << 15;
 
 /// Looking for each of more added tokens in a word costs more than it saves.
-const MOST_ADDED_TOKENS: usize = 16;
+const MAX_ADDED_TOKENS: usize = 16;
 
 /// What is known about a word-local tokenizer.
 pub(super) struct Words {
@@ -152,7 +152,7 @@ impl Words {
     /// can lie across two of them. An isolating character is then one token: in
     /// the vocabulary or unknown.
     pub(super) fn may_be_split(&self, word: &str) -> bool {
-        self.added_tokens.len() <= MOST_ADDED_TOKENS
+        self.added_tokens.len() <= MAX_ADDED_TOKENS
             && !self
                 .added_tokens
                 .iter()
@@ -200,16 +200,16 @@ impl Words {
             return Ok(None);
         }
         if let Some(&tokens) = memo.0.get(word) {
-            return Ok(Some(usize::from(tokens)).filter(|&tokens| tokens <= MOST_TOKENS_OF_A_WORD));
+            return Ok(Some(usize::from(tokens)).filter(|&tokens| tokens <= MAX_TOKENS_OF_A_WORD));
         }
         let tokens = count()?;
-        if memo.0.len() < MOST_REMEMBERED_WORDS {
+        if memo.0.len() < MAX_REMEMBERED_WORDS {
             // A remembered word has at most as many tokens as bytes, or so many
             // that the exact number does not matter.
             memo.0
                 .insert(word.into(), u8::try_from(tokens).unwrap_or(u8::MAX));
         }
-        Ok(Some(tokens).filter(|&tokens| tokens <= MOST_TOKENS_OF_A_WORD))
+        Ok(Some(tokens).filter(|&tokens| tokens <= MAX_TOKENS_OF_A_WORD))
     }
 
     pub(super) fn borrow_memo(&self) -> Memo {

@@ -6,7 +6,7 @@ use anyhow::Context;
 use serde::Serialize;
 
 use super::output::{Output, excerpt};
-use super::parts;
+use super::wiring;
 use crate::config::Config;
 
 /// Arguments of `elf chunk`.
@@ -37,7 +37,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     let bytes = bytes.with_context(|| format!("failed to read {}", args.file.display()))?;
     let text = String::from_utf8(bytes)
         .with_context(|| format!("{} is not UTF-8", args.file.display()))?;
-    let (chunker, _) = parts::chunker(config).await?;
+    let (chunker, _) = wiring::chunker(config).await?;
     let chunks = chunker.chunk(&text)?;
     let row = |(index, chunk): (usize, &crate::chunk::Chunk)| Row {
         index,

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::systemd;
 use crate::config::Service;
-use crate::health::Health;
 use crate::http::{self, Admin};
+use crate::observe::Health;
 use crate::observe::Observer;
-use crate::systemd;
 use crate::telemetry::{self, Metrics};
-use crate::worker::{Tools, Worker};
+use crate::worker::{Worker, WorkerContext};
 
 /// The surroundings of a worker. They are there before it can begin.
 pub struct Daemon {
@@ -44,10 +44,14 @@ impl Daemon {
     }
 
     /// Watches `worker` and what it works with, until what is returned is dropped.
-    pub async fn watch(&self, tools: Tools, worker: Arc<Worker>) -> AbortOnDropHandle<()> {
+    pub async fn watch(
+        &self,
+        context: WorkerContext,
+        worker: Arc<Worker>,
+    ) -> AbortOnDropHandle<()> {
         let health = self.health.clone();
         let metrics = self.metrics.clone();
-        let observer = Arc::new(Observer::new(tools, worker, health.clone(), metrics));
+        let observer = Arc::new(Observer::new(context, worker, health.clone(), metrics));
         // Or it would not be ready when it says so.
         observer.check().await;
         self.admin.show(observer.clone());

@@ -4,7 +4,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::output::{Output, excerpt};
-use super::parts;
+use super::wiring;
 use crate::config::Config;
 use crate::store::DeadLetter;
 
@@ -47,7 +47,7 @@ impl Which {
 
 /// Lists, shows, retries or purges dead letters.
 pub async fn run(config: &Config, command: Command, out: Output) -> anyhow::Result<()> {
-    let store = parts::store(config).await?;
+    let store = wiring::store(config).await?;
     store.check_schema().await?;
     match command {
         Command::List { limit } => {

@@ -12,17 +12,18 @@ use uuid::Uuid;
 
 use super::daemon::Daemon;
 use super::output::{excerpt, print};
-use super::parts::Recipe;
 use super::progress::Progress;
 use super::signals::stop_on_signals;
-use super::{import, parts, search};
+use super::wiring::EmbeddingSetup;
+use super::{import, search, wiring};
 use crate::config::Config;
 use crate::index::Filter;
 use crate::rebuild;
+use crate::registry;
 use crate::reindex::{self, Then};
 use crate::search::Searcher;
-use crate::worker::{self, Report, Tools, Worker};
-use crate::{job, telemetry, verify};
+use crate::worker::{Report, Worker, WorkerContext};
+use crate::{telemetry, verify};
 
 /// The demo's own database on the server it is given.
 const DATABASE: &str = "elf_demo";
@@ -77,7 +78,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let config = configure(&args, MAX_TOKENS)?;
     let _logging = telemetry::init_logging(&config.service);
     let daemon = Daemon::start(&config.service).await?;
-    let store = parts::store(&config).await?;
+    let store = wiring::store(&config).await?;
     store.migrate().await?;
 
     let began = Instant::now();
@@ -90,23 +91,23 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     ))?;
 
     say("Index")?;
-    let tools = parts::tools(&config).await?;
-    worker::prepare(&tools.store, &tools.version).await?;
-    worker::check(&tools).await?;
+    let context = wiring::worker_context(&config).await?;
+    registry::prepare(&context.stores.store, &context.version).await?;
+    registry::ensure_ready(&context.stores, &context.version).await?;
     print(&format!(
         "embedding version {}, index {}",
-        tools.version.name,
-        tools.index.describe()
+        context.version.name,
+        context.stores.index.describe()
     ))?;
-    let worker = Arc::new(Worker::new(tools.clone(), &config.worker, &config.outbox));
-    let _watching = daemon.watch(tools.clone(), worker.clone()).await;
+    let worker = Arc::new(Worker::new(context.clone(), &config.worker, &config.outbox));
+    let _watching = daemon.watch(context.clone(), worker.clone()).await;
     print(&format!(
         "admin page, as long as this runs: http://{}",
         daemon.address
     ))?;
-    let searcher = parts::searcher(&tools, &config);
-    let index = tools.index.clone();
-    let collection = tools.alias.clone();
+    let searcher = wiring::searcher(&context, &config);
+    let index = context.stores.index.clone();
+    let collection = context.stores.alias.clone();
     print("cutting, embedding and writing them; a small model on a few cores takes half a minute")?;
     let report = drain(&worker, notes).await?;
     print(&counts(&report))?;
@@ -117,12 +118,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         say(&format!("Search {how}: {query:?}"))?;
         show(&searcher, query).await?;
     }
-    edit(&tools, &worker, &searcher).await?;
-    delete(&tools, &worker, &searcher).await?;
+    edit(&context, &worker, &searcher).await?;
+    delete(&context, &worker, &searcher).await?;
     let answers = answers(&searcher).await?;
-    lose_and_rebuild(&tools, &searcher, &answers).await?;
+    lose_and_rebuild(&context, &searcher, &answers).await?;
     Box::pin(reindex_and_go_back(
-        &args, &tools, &worker, &searcher, &answers,
+        &args, &context, &worker, &searcher, &answers,
     ))
     .await?;
     say("Done")?;
@@ -233,11 +234,15 @@ async fn show(searcher: &Searcher, query: &str) -> anyhow::Result<()> {
 }
 
 /// Replaces one sentence in the second half of the longest note.
-async fn edit(tools: &Tools, worker: &Arc<Worker>, searcher: &Searcher) -> anyhow::Result<()> {
+async fn edit(
+    context: &WorkerContext,
+    worker: &Arc<Worker>,
+    searcher: &Searcher,
+) -> anyhow::Result<()> {
     let (key, text): (String, String) = sqlx::query_as(
         "select key, text from memory_notes order by octet_length(text) desc limit 1",
     )
-    .fetch_one(tools.store.pool())
+    .fetch_one(context.stores.store.pool())
     .await?;
     let (old, edited) =
         replace_sentence(&text, "The spare zymurgometer lives in the blue cabinet. ")
@@ -247,7 +252,7 @@ async fn edit(tools: &Tools, worker: &Arc<Worker>, searcher: &Searcher) -> anyho
     sqlx::query("update memory_notes set text = $2, updated_at = now() where key = $1")
         .bind(&key)
         .bind(&edited)
-        .execute(tools.store.pool())
+        .execute(context.stores.store.pool())
         .await?;
     print(&counts(&drain(worker, 1).await?))?;
     say("Search for what was just written: \"where is the zymurgometer\"")?;
@@ -267,7 +272,11 @@ fn replace_sentence<'a>(text: &'a str, new: &str) -> Option<(&'a str, String)> {
     Some((old, format!("{}{new}{}", &text[..start], &text[end..])))
 }
 
-async fn delete(tools: &Tools, worker: &Arc<Worker>, searcher: &Searcher) -> anyhow::Result<()> {
+async fn delete(
+    context: &WorkerContext,
+    worker: &Arc<Worker>,
+    searcher: &Searcher,
+) -> anyhow::Result<()> {
     let query = SEARCHES[SEARCHES.len() - 1].1;
     let items = searcher.search(query, Filter::default(), 1).await?;
     let Some(best) = items.first() else {
@@ -279,13 +288,14 @@ async fn delete(tools: &Tools, worker: &Arc<Worker>, searcher: &Searcher) -> any
     ))?;
     sqlx::query("delete from memory_notes where note_id = $1")
         .bind(best.note_id)
-        .execute(tools.store.pool())
+        .execute(context.stores.store.pool())
         .await?;
     print(&counts(&drain(worker, 1).await?))?;
-    let left = tools
+    let left = context
+        .stores
         .index
         .count(
-            &tools.alias,
+            &context.stores.alias,
             &Filter {
                 note_ids: Some(vec![best.note_id]),
                 ..Filter::default()
@@ -319,13 +329,17 @@ async fn compare_answers(searcher: &Searcher, before: &[Vec<Uuid>]) -> anyhow::R
 }
 
 async fn lose_and_rebuild(
-    tools: &Tools,
+    context: &WorkerContext,
     searcher: &Searcher,
     before: &[Vec<Uuid>],
 ) -> anyhow::Result<()> {
     say("Lose the index: the collection and its alias are dropped")?;
-    for collection in tools.store.registered_collections().await? {
-        tools.index.drop_collection(&collection.name).await?;
+    for collection in context.stores.store.registered_collections().await? {
+        context
+            .stores
+            .index
+            .drop_collection(&collection.name)
+            .await?;
     }
     let query = SEARCHES[0].1;
     match searcher.search(query, Filter::default(), 1).await {
@@ -340,7 +354,7 @@ async fn lose_and_rebuild(
         notice: Arc::new(|_| {}),
     };
     let report = rebuild::run(
-        &reindex::site(tools),
+        &context.stores,
         &options,
         Arc::default(),
         CancellationToken::new(),
@@ -353,7 +367,7 @@ async fn lose_and_rebuild(
 /// Smaller chunks: another embedding version beside the one that is served.
 async fn reindex_and_go_back(
     args: &Args,
-    tools: &Tools,
+    context: &WorkerContext,
     worker: &Arc<Worker>,
     searcher: &Searcher,
     before: &[Vec<Uuid>],
@@ -362,21 +376,22 @@ async fn reindex_and_go_back(
     say(&format!(
         "Change max_tokens from {MAX_TOKENS} to {FEWER_TOKENS}: elf reindex --dry-run"
     ))?;
-    let recipe = parts::recipe(&smaller).await?;
-    let Recipe {
+    let setup = wiring::setup(&smaller).await?;
+    let EmbeddingSetup {
         store,
         chunker,
         version,
         ..
-    } = &recipe;
-    let estimate = reindex::estimate(store, chunker, version, &job::Progress::default()).await?;
+    } = &setup;
+    let estimate =
+        reindex::estimate(store, chunker, version, &registry::Progress::default()).await?;
     print(&format!(
         "{} notes, {} chunks, {} of them known; to embed: {} texts of {} tokens",
         estimate.notes, estimate.chunks, estimate.known, estimate.to_embed, estimate.tokens
     ))?;
 
     say("elf reindex --swap: the new version is built beside the old one, verified, then served")?;
-    let built = parts::tools_of(recipe, &smaller, tools.index.clone());
+    let built = wiring::worker_context_of(setup, &smaller, context.stores.index.clone());
     let builder = Worker::new(built.clone(), &smaller.worker, &smaller.outbox);
     let options = verify::Options {
         repair: false,
@@ -402,10 +417,10 @@ async fn reindex_and_go_back(
         "{} is served; a search goes through it:",
         done.version
     ))?;
-    show(&parts::searcher(&built, &smaller), SEARCHES[2].1).await?;
+    show(&wiring::searcher(&built, &smaller), SEARCHES[2].1).await?;
 
     say("elf reindex rollback: the old version was kept")?;
-    let back = reindex::rollback(&reindex::site(tools)).await?;
+    let back = reindex::rollback(&context.stores).await?;
     print(&format!(
         "{} is served again; {} notes are due for it",
         back.version, back.due

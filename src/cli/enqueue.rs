@@ -4,7 +4,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::output::Output;
-use super::parts;
+use super::wiring;
 use crate::config::Config;
 use crate::store::Selection;
 
@@ -37,7 +37,7 @@ pub struct Args {
 
 /// Puts notes into the outbox. Several conditions must all hold.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
-    let store = parts::store(config).await?;
+    let store = wiring::store(config).await?;
     store.check_schema().await?;
     let which = Selection {
         note_ids: (!args.note.is_empty()).then_some(args.note),

@@ -3,20 +3,17 @@
 use std::error::Error;
 
 use super::verify::DriftFound;
-use crate::alias::AliasError;
-use crate::backfill::TargetError;
 use crate::chunk::{ChunkError, TokenizerError};
 use crate::config::ConfigError;
 use crate::embed::EmbedError;
-use crate::health::Part;
 use crate::index::IndexError;
-use crate::job::JobError;
+use crate::observe::Part;
 use crate::rebuild::RebuildError;
+use crate::registry::{AliasError, JobError, SetupError, StoresError};
 use crate::reindex::ReindexError;
 use crate::search::SearchError;
 use crate::store::StoreError;
 use crate::verify::VerifyError;
-use crate::worker::SetupError;
 
 const FAILED: u8 = 1;
 const DRIFT: u8 = 3;
@@ -80,7 +77,7 @@ fn is_configuration(cause: &(dyn Error + 'static)) -> bool {
         return reindex(error);
     }
     match (cause.downcast_ref(), cause.downcast_ref()) {
-        (Some(VerifyError::Target(error)), _) => return target(error),
+        (Some(VerifyError::Stores(error)), _) => return target(error),
         (Some(VerifyError::Alias(error)), _) => return alias(error),
         (_, Some(SearchError::Index(error))) => return index(error),
         (_, Some(SearchError::Store(error))) => return store(error),
@@ -106,10 +103,10 @@ fn index(error: &IndexError) -> bool {
     matches!(error, IndexError::Denied { .. })
 }
 
-fn target(error: &TargetError) -> bool {
+fn target(error: &StoresError) -> bool {
     match error {
-        TargetError::Store(error) => store(error),
-        TargetError::Index(error) => index(error),
+        StoresError::Store(error) => store(error),
+        StoresError::Index(error) => index(error),
     }
 }
 
@@ -133,7 +130,7 @@ fn setup(error: &SetupError) -> bool {
 fn rebuild(error: &RebuildError) -> bool {
     match error {
         RebuildError::Foreign(_) => true,
-        RebuildError::Target(error) => target(error),
+        RebuildError::Stores(error) => target(error),
         RebuildError::Job(JobError::Store(error)) => store(error),
         _ => false,
     }
@@ -143,7 +140,7 @@ fn reindex(error: &ReindexError) -> bool {
     match error {
         ReindexError::Setup(error) => setup(error),
         ReindexError::Rebuild(error) => rebuild(error),
-        ReindexError::Target(error) => target(error),
+        ReindexError::Stores(error) => target(error),
         ReindexError::Job(JobError::Store(error)) => store(error),
         _ => false,
     }

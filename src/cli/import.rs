@@ -11,7 +11,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::output::{Output, complain};
-use super::parts;
+use super::wiring;
 use crate::config::Config;
 use crate::note::Labels;
 use crate::store::{ImportedNote, Store};
@@ -71,7 +71,7 @@ struct Line {
 /// Writes notes to `memory_notes`. A note that is there already, by its key, is
 /// replaced if it differs and left alone if not.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
-    let store = parts::store(config).await?;
+    let store = wiring::store(config).await?;
     store.check_schema().await?;
     let done = import(&store, &args).await?;
     out.report(

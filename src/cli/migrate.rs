@@ -3,12 +3,12 @@
 use serde_json::json;
 
 use super::output::Output;
-use super::parts;
+use super::wiring;
 use crate::config::Config;
 
 /// Brings the schema and the rights in it up to date.
 pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
-    let store = parts::store(config).await?;
+    let store = wiring::store(config).await?;
     let applied = store.migrate().await?;
     let notes = store.restrict_triggers().await?;
     out.report(&json!({ "applied": applied, "notes": notes }), |_| {

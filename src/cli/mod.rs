@@ -12,14 +12,15 @@ mod import;
 mod man;
 mod migrate;
 mod output;
-pub mod parts;
 mod progress;
 mod rebuild;
 mod reindex;
 mod search;
 mod signals;
 mod status;
+mod systemd;
 mod verify;
+pub mod wiring;
 mod worker;
 
 use std::path::PathBuf;

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::output::{Output, complain};
-use super::parts;
 use super::progress::Progress;
 use super::signals::stop_on_signals;
-use crate::backfill::Notice;
+use super::wiring;
 use crate::config::Config;
-use crate::job;
 use crate::rebuild::{self, Report};
+use crate::registry::{self, Notice};
 
 /// Arguments of `elf rebuild`.
 #[derive(clap::Args)]
@@ -47,9 +46,9 @@ struct Dropped {
 
 /// Brings the index back from Postgres, without an embedding call.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
-    let site = parts::site(config).await?;
+    let context = wiring::index_context(config).await?;
     if let Some(Command::Drop) = args.command {
-        let dropped = rebuild::drop_leftovers(&site).await?;
+        let dropped = rebuild::drop_leftovers(&context).await?;
         return out.report(&Dropped { dropped }, |report| match &report.dropped[..] {
             [] => "nothing to drop".into(),
             names => format!("dropped {}", names.join(", ")),
@@ -61,13 +60,13 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         restart: args.restart,
         notice: notice(args.verbose),
     };
-    let counts = Arc::new(job::Progress::default());
+    let counts = Arc::new(registry::Progress::default());
     let stop = stop_on_signals("what is done is kept")?;
     let progress = Progress::start("rebuilding", {
         let counts = counts.clone();
         move || (counts.done(), counts.total())
     });
-    let rebuilt = rebuild::run(&site, &options, counts, stop).await;
+    let rebuilt = rebuild::run(&context, &options, counts, stop).await;
     progress.finish();
     out.report(&rebuilt?, lines)
 }

@@ -6,13 +6,13 @@ use anyhow::Context;
 use serde::Serialize;
 
 use super::output::Output;
-use super::parts::{self, Recipe};
 use super::progress::Progress;
 use super::rebuild::notice;
 use super::signals::stop_on_signals;
+use super::wiring::{self, EmbeddingSetup};
 use crate::config::Config;
 use crate::embed::EmbedError;
-use crate::job;
+use crate::registry;
 use crate::reindex::{self, Dropped, Estimate, Report, RolledBack, Then};
 use crate::store::VersionState;
 use crate::telemetry;
@@ -78,12 +78,12 @@ impl<T> Priced<T> {
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     match args.command {
         Some(Command::Rollback) => {
-            let done = reindex::rollback(&parts::site(config).await?).await?;
+            let done = reindex::rollback(&wiring::index_context(config).await?).await?;
             out.report(&done, rolled_back)
         }
         Some(Command::Drop { version }) => {
-            let site = parts::site(config).await?;
-            let dropped = reindex::drop(&site, version.as_deref()).await?;
+            let context = wiring::index_context(config).await?;
+            let dropped = reindex::drop(&context, version.as_deref()).await?;
             out.report(&serde_json::json!({ "dropped": &dropped }), |_| {
                 drops(&dropped)
             })
@@ -94,13 +94,13 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 }
 
 async fn dry_run(config: &Config, out: Output) -> anyhow::Result<()> {
-    let Recipe {
+    let EmbeddingSetup {
         store,
         chunker,
         version,
         ..
-    } = parts::recipe(config).await?;
-    let counts = Arc::new(job::Progress::default());
+    } = wiring::setup(config).await?;
+    let counts = Arc::new(registry::Progress::default());
     let progress = Progress::start("counting", {
         let counts = counts.clone();
         move || (counts.done(), counts.total())
@@ -129,13 +129,13 @@ async fn dry_run(config: &Config, out: Output) -> anyhow::Result<()> {
 
 async fn build(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     telemetry::init_metrics();
-    let tools = parts::tools(config).await?;
-    if let Err(error @ EmbedError::Config { .. }) = tools.provider.check().await {
+    let context = wiring::worker_context(config).await?;
+    if let Err(error @ EmbedError::Config { .. }) = context.provider.check().await {
         return Err(error).context("failed to start providers.embedding");
     }
     let stop = stop_on_signals("no new claims, work in flight ends; the same command goes on")?;
-    let worker = Worker::new(tools.clone(), &config.worker, &config.outbox);
-    let counts = Arc::new(job::Progress::default());
+    let worker = Worker::new(context.clone(), &config.worker, &config.outbox);
+    let counts = Arc::new(registry::Progress::default());
     let options = verify::Options {
         repair: false,
         notice: notice(args.verbose),
@@ -144,7 +144,7 @@ async fn build(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     };
     let progress = Progress::start("reindexing", move || (counts.done(), counts.total()));
     let then = if args.swap { Then::Swap } else { Then::Wait };
-    let done = reindex::run(&tools, &worker, then, &options, stop).await;
+    let done = reindex::run(&context, &worker, then, &options, stop).await;
     progress.finish();
     let done = done?;
     let tokens = done.work.tokens;

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::output::{Output, excerpt};
-use super::parts;
+use super::wiring;
 use crate::config::Config;
 use crate::index::Filter;
+use crate::registry;
 use crate::search::Item;
-use crate::worker;
 
 /// Arguments of `elf search`.
 #[derive(clap::Args)]
@@ -39,8 +39,8 @@ pub struct Args {
 
 /// Searches, and prints the best chunks first.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
-    let tools = parts::tools(config).await?;
-    worker::require(&tools.store, &tools.version).await?;
+    let context = wiring::worker_context(config).await?;
+    registry::require(&context.stores.store, &context.version).await?;
     let fields = [
         ("tenant_id", args.tenant),
         ("project_id", args.project),
@@ -56,7 +56,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         keywords,
         ..Filter::default()
     };
-    let searcher = parts::searcher(&tools, config);
+    let searcher = wiring::searcher(&context, config);
     let items = searcher
         .search(&args.query, filter, args.limit.into())
         .await?;

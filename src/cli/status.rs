@@ -4,10 +4,10 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use super::output::Output;
-use super::parts;
+use super::wiring;
 use crate::config::Config;
 use crate::index::CollectionInfo;
-use crate::store::{Known, OutboxCounts, RunningJob, Store, StoreError, VersionState};
+use crate::store::{OutboxCounts, RegisteredVersion, RunningJob, Store, StoreError, VersionState};
 
 #[derive(Serialize)]
 struct Status {
@@ -32,7 +32,7 @@ struct OtherVersion {
 }
 
 impl OtherVersion {
-    async fn of(store: &Store, known: Known) -> Result<Self, StoreError> {
+    async fn of(store: &Store, known: RegisteredVersion) -> Result<Self, StoreError> {
         let name = known.version.name;
         let outbox = match known.state {
             VersionState::Retired => None,
@@ -84,9 +84,9 @@ struct Collection {
 
 /// Shows how far the index has followed. Postgres must answer; the engine need not.
 pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
-    let store = parts::store(config).await?;
+    let store = wiring::store(config).await?;
     store.check_schema().await?;
-    let (active, others): (Vec<Known>, Vec<Known>) = store
+    let (active, others): (Vec<RegisteredVersion>, Vec<RegisteredVersion>) = store
         .versions()
         .await?
         .into_iter()
@@ -142,7 +142,7 @@ async fn collection(config: &Config) -> Collection {
 }
 
 async fn look_up(config: &Config) -> anyhow::Result<Option<(String, CollectionInfo)>> {
-    let index = parts::index(config).await?;
+    let index = wiring::index(config).await?;
     let Some(name) = index.resolve(&config.storage.qdrant.collection).await? else {
         return Ok(None);
     };

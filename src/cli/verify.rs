@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::output::Output;
-use super::parts;
 use super::progress::Progress;
 use super::rebuild::notice;
+use super::wiring;
 use crate::config::Config;
-use crate::job;
+use crate::registry;
 use crate::verify::{self, Report};
 
 /// Arguments of `elf verify`.
@@ -35,10 +35,10 @@ pub struct DriftFound;
 
 /// Compares the index with Postgres, and Postgres with itself.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
-    let site = parts::site(config).await?;
-    let counts = Arc::new(job::Progress::default());
-    if let Some(version) = site.store.active_version().await? {
-        let chunks = site.store.count_points(&version.name).await?;
+    let context = wiring::index_context(config).await?;
+    let counts = Arc::new(registry::Progress::default());
+    if let Some(version) = context.store.active_version().await? {
+        let chunks = context.store.count_points(&version.name).await?;
         counts.set(0, (chunks as f64 * args.sample / 100.0) as u64);
     }
     let progress = Progress::start("verifying", {
@@ -54,7 +54,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         notice: notice(args.verbose),
         progress: counts,
     };
-    let verified = verify::run(&site.store, &site.index, &site.alias, &options).await;
+    let verified = verify::run(&context, &options).await;
     progress.finish();
     let report = verified?;
     out.report(&report, lines)?;

@@ -10,13 +10,14 @@ use super::daemon::Daemon;
 use super::output::Output;
 use super::progress::{Count, Progress};
 use super::signals::stop_on_signals;
-use super::{exit, parts};
+use super::systemd;
+use super::{exit, wiring};
 use crate::backoff;
 use crate::config::Config;
 use crate::embed::EmbedError;
-use crate::health::Health;
-use crate::systemd;
-use crate::worker::{self, Report, Tools, Worker};
+use crate::observe::Health;
+use crate::registry;
+use crate::worker::{Report, Worker, WorkerContext};
 
 /// Pauses between two tries to begin while something that is needed is away.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -44,12 +45,12 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 }
 
 async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
-    let tools = begin(config, migrate).await?;
+    let context = begin(config, migrate).await?;
     let stop = stop_on_signals("no new claims, work in flight ends")?;
-    let version = &tools.version.name;
+    let version = &context.version.name;
     // Notes, and not their rows: a note may have several. They take as long as their texts.
-    let (due, bytes) = tools.store.due_notes(version).await?;
-    let worker = Arc::new(Worker::new(tools, &config.worker, &config.outbox));
+    let (due, bytes) = context.stores.store.due_notes(version).await?;
+    let worker = Arc::new(Worker::new(context, &config.worker, &config.outbox));
     let progress = Progress::start_weighed("indexing", {
         let worker = worker.clone();
         move || {
@@ -77,12 +78,15 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
         begun = begin_when_possible(config, migrate, &daemon.health, &stop) => begun?,
         never = systemd::keep_waiting() => match never {},
     };
-    let Some(tools) = begun else {
+    let Some(context) = begun else {
         return Ok(Report::default());
     };
-    let (version, index) = (tools.version.name.clone(), tools.index.describe());
-    let worker = Arc::new(Worker::new(tools.clone(), &config.worker, &config.outbox));
-    let watching = daemon.watch(tools, worker.clone()).await;
+    let (version, index) = (
+        context.version.name.clone(),
+        context.stores.index.describe(),
+    );
+    let worker = Arc::new(Worker::new(context.clone(), &config.worker, &config.outbox));
+    let watching = daemon.watch(context, worker.clone()).await;
     tracing::info!(version, index, "working");
     systemd::ready("working");
     let told = async {
@@ -96,25 +100,29 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
 }
 
 /// Connects to everything, and makes sure that it belongs together.
-async fn begin(config: &Config, migrate: bool) -> anyhow::Result<Tools> {
+async fn begin(config: &Config, migrate: bool) -> anyhow::Result<WorkerContext> {
     if migrate {
-        let store = parts::store(config).await?;
+        let store = wiring::store(config).await?;
         let migrations = store.migrate().await?;
         tracing::info!(migrations, "the schema is up to date");
         for note in store.restrict_triggers().await? {
             tracing::warn!("{note}");
         }
     }
-    let tools = parts::tools(config).await?;
-    worker::prepare(&tools.store, &tools.version).await?;
-    tools.store.record_settings(&tools.version).await?;
-    worker::check(&tools).await?;
+    let context = wiring::worker_context(config).await?;
+    registry::prepare(&context.stores.store, &context.version).await?;
+    context
+        .stores
+        .store
+        .record_settings(&context.version)
+        .await?;
+    registry::ensure_ready(&context.stores, &context.version).await?;
     // A dimension that is known already was not asked for, so nobody has knocked yet.
     // A provider that is away may come back; one that refuses us will not by itself.
-    if let Err(error @ EmbedError::Config { .. }) = tools.provider.check().await {
+    if let Err(error @ EmbedError::Config { .. }) = context.provider.check().await {
         return Err(error).context("failed to start providers.embedding");
     }
-    Ok(tools)
+    Ok(context)
 }
 
 /// Waits for a store or a provider that is away, and for somebody to migrate: a job beside
@@ -125,13 +133,13 @@ async fn begin_when_possible(
     migrate: bool,
     health: &Health,
     stop: &CancellationToken,
-) -> anyhow::Result<Option<Tools>> {
+) -> anyhow::Result<Option<WorkerContext>> {
     let mut waiting_for = None;
     for tries in 1.. {
         let error = tokio::select! {
             () = stop.cancelled() => return Ok(None),
             begun = begin(config, migrate) => match begun {
-                Ok(tools) => return Ok(Some(tools)),
+                Ok(context) => return Ok(Some(context)),
                 Err(error) => error,
             },
         };

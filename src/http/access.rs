@@ -76,8 +76,10 @@ impl Access {
         let origin = get(header::ORIGIN).and_then(|origin| origin.split_once("://"));
         let is_foreign =
             headers.contains_key(header::ORIGIN) && origin.is_none_or(|(_, origin)| origin != host);
-        let site = headers.get("sec-fetch-site");
-        if is_foreign || site.is_some_and(|site| site != "same-origin" && site != "none") {
+        let context = headers.get("sec-fetch-context");
+        if is_foreign
+            || context.is_some_and(|context| context != "same-origin" && context != "none")
+        {
             return Err(Denied::CrossSite);
         }
         match self.token {
@@ -137,7 +139,7 @@ impl IntoResponse for Denied {
         match self {
             Self::CrossSite => problem(
                 StatusCode::FORBIDDEN,
-                "the request comes from a page of another site",
+                "the request comes from a page of another context",
             ),
             Self::ForeignName => problem(
                 StatusCode::FORBIDDEN,
@@ -247,8 +249,8 @@ mod tests {
         for foreign in [
             ("origin", "https://evil.example"),
             ("origin", "null"),
-            ("sec-fetch-site", "cross-site"),
-            ("sec-fetch-site", "same-site"),
+            ("sec-fetch-context", "cross-context"),
+            ("sec-fetch-context", "same-context"),
         ] {
             let sent = [
                 ("host", "localhost:9464"),
@@ -262,7 +264,7 @@ mod tests {
             ("host", "localhost:9464"),
             ("authorization", "Bearer a long enough secret"),
             ("origin", "http://localhost:9464"),
-            ("sec-fetch-site", "same-origin"),
+            ("sec-fetch-context", "same-origin"),
         ];
         assert_eq!(check(token, Method::POST, &own), None);
     }

@@ -16,7 +16,7 @@ use super::REQUEST_TIMEOUT;
 
 /// Browsers, Prometheus and probes keep a handful open. More wait in the system's queue
 /// until one ends.
-const MOST_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 
 /// For the head of a request, and for the next request on a connection that is kept open.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Serves `app` to everyone who connects, for ever.
 pub async fn accept(listener: TcpListener, app: Router) {
-    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let place = places.clone().acquire_owned().await;
         match listener.accept().await {

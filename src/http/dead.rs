@@ -17,7 +17,7 @@ use crate::store::{Store, StoreError};
 use crate::telemetry::AUDIT;
 
 /// A page that nobody can read to its end helps nobody.
-const MOST_LETTERS: u32 = 500;
+const MAX_LETTERS: u32 = 500;
 
 #[derive(Deserialize)]
 pub struct List {
@@ -36,7 +36,7 @@ pub struct Which {
 
 /// The latest, with the beginning of each text.
 pub async fn list(State(admin): State<Arc<Admin>>, Query(List { limit }): Query<List>) -> Response {
-    let limit = limit.unwrap_or(50).min(MOST_LETTERS);
+    let limit = limit.unwrap_or(50).min(MAX_LETTERS);
     let listed = async |store: &Store| {
         let items = store.dead_letters(limit.into()).await?;
         let total: i64 = store.dead_reasons().await?.iter().map(|(_, n)| n).sum();
@@ -99,7 +99,7 @@ pub async fn discard(
 }
 
 fn store(admin: &Admin) -> Option<&Store> {
-    Some(&admin.observer.get()?.tools().store)
+    Some(&admin.observer.get()?.context().stores.store)
 }
 
 fn starting() -> Response {

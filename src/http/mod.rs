@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 
 use self::access::Access;
 use crate::config::Service;
-use crate::health::Health;
+use crate::observe::Health;
 use crate::observe::Observer;
 use crate::telemetry::Metrics;
 

@@ -34,7 +34,7 @@ pub async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
 }
 
 fn of(observer: &Observer) -> Value {
-    let tools = observer.tools();
+    let context = observer.context();
     let worker = observer.worker();
     let totals = worker.totals();
     let Seen {
@@ -53,9 +53,9 @@ fn of(observer: &Observer) -> Value {
         .map(|known| json!({ "name": known.version.name, "state": known.state, "since": known.state_since }))
         .collect();
     json!({
-        "engine": tools.index.describe(),
-        "embedding_version": tools.version.name,
-        "alias": tools.alias,
+        "engine": context.stores.index.describe(),
+        "embedding_version": context.version.name,
+        "alias": context.stores.alias,
         "holder": worker.holder(),
         "started_at": observer.started_at(),
         "observed_at": at,
@@ -71,7 +71,7 @@ fn of(observer: &Observer) -> Value {
         "notes": notes.map(|notes| json!({
             "live": notes.live, "indexed": notes.indexed, "chunks": notes.chunks,
         })),
-        "provider": provider(&tools.provider, totals.tokens, totals.tokens_saved),
+        "provider": provider(&context.provider, totals.tokens, totals.tokens_saved),
         "worker": {
             "notes": totals.notes,
             "chunks": totals.chunks,

@@ -18,6 +18,10 @@ pub use connect::connect;
 
 use crate::note::Labels;
 
+/// Above this an f64, in which engines compare, does not tell every two integers apart; a
+/// revision so high was not written by ELF.
+pub const MAX_REVISION: i64 = 1 << 53;
+
 /// What the engines call the dense vector of a point.
 pub const DENSE: &str = "dense";
 /// What the engines call the sparse vector of a point.

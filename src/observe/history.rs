@@ -10,7 +10,7 @@ use super::{LOOK_EVERY, LOOKS_PER_SAMPLE};
 use crate::store::OutboxCounts;
 
 /// Half an hour.
-const MOST_SAMPLES: usize = 300;
+const MAX_SAMPLES: usize = 300;
 
 /// Samples at even distances, the oldest first.
 #[derive(Debug, Clone, Serialize)]
@@ -75,7 +75,7 @@ impl History {
             fresh_p50: ages.get(ages.len() / 2).map(Duration::as_secs_f64),
             fresh_max: ages.last().map(Duration::as_secs_f64),
         });
-        if self.samples.len() > MOST_SAMPLES {
+        if self.samples.len() > MAX_SAMPLES {
             self.samples.pop_front();
         }
     }
@@ -104,7 +104,7 @@ mod tests {
             let at = DateTime::from_timestamp(secs, 0).expect("a time");
             history.push(at, None, 0, vec![]);
         }
-        assert_eq!(history.samples.len(), MOST_SAMPLES);
+        assert_eq!(history.samples.len(), MAX_SAMPLES);
         assert_eq!(history.samples[0].at.timestamp(), 700);
     }
 }

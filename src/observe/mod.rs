@@ -5,6 +5,7 @@
 //! It looks by itself, at its own pace, so that a scrape or a page costs Postgres nothing
 //! and a count that is slow on a large table is made rarely.
 
+mod health;
 mod history;
 mod pace;
 mod speed;
@@ -16,18 +17,18 @@ use chrono::{DateTime, Utc};
 use metrics::gauge;
 use serde::Serialize;
 
+pub use health::{Health, Part};
 pub use history::{History, Sample};
 
 use self::pace::Pace;
 use self::speed::Speed;
-use crate::alias::{self, AliasError};
 use crate::embed::EmbedError;
-use crate::health::{Health, Part};
+use crate::registry::{self, AliasError, IndexContext, SetupError};
 use crate::store::{
-    Known, NoteCounts, OutboxCounts, OutboxTable, Registered, RunningJob, StoreError,
+    CollectionRow, NoteCounts, OutboxCounts, OutboxTable, RegisteredVersion, RunningJob, StoreError,
 };
 use crate::telemetry::Metrics;
-use crate::worker::{self, SetupError, Tools, Worker};
+use crate::worker::{Worker, WorkerContext};
 
 /// How often to look.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -42,7 +43,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(60);
 
 /// A daemon's eyes.
 pub struct Observer {
-    tools: Tools,
+    context: WorkerContext,
     worker: Arc<Worker>,
     health: Arc<Health>,
     metrics: Metrics,
@@ -64,7 +65,7 @@ pub struct Seen {
     /// Every collection that the database knows.
     pub collections: Vec<Collection>,
     /// Every version.
-    pub versions: Vec<Known>,
+    pub versions: Vec<RegisteredVersion>,
     /// The rebuild or reindex that is running.
     pub job: Option<Job>,
     /// The last half hour.
@@ -106,9 +107,14 @@ pub struct Job {
 
 impl Observer {
     /// Eyes that have not looked yet.
-    pub fn new(tools: Tools, worker: Arc<Worker>, health: Arc<Health>, metrics: Metrics) -> Self {
+    pub fn new(
+        context: WorkerContext,
+        worker: Arc<Worker>,
+        health: Arc<Health>,
+        metrics: Metrics,
+    ) -> Self {
         Self {
-            tools,
+            context,
             worker,
             health,
             metrics,
@@ -118,8 +124,8 @@ impl Observer {
     }
 
     /// What it works with.
-    pub fn tools(&self) -> &Tools {
-        &self.tools
+    pub fn context(&self) -> &WorkerContext {
+        &self.context
     }
 
     /// Whose backlog and work it watches.
@@ -180,9 +186,13 @@ impl Observer {
 
     /// Makes every check of `/readyz`.
     pub async fn check(&self) {
-        let Tools { store, version, .. } = &self.tools;
+        let WorkerContext {
+            stores: IndexContext { store, .. },
+            version,
+            ..
+        } = &self.context;
         let config = async {
-            worker::kept_in_step(store, &version.name).await?;
+            registry::kept_in_step(store, &version.name).await?;
             Ok::<(), SetupError>(store.check_schema().await?)
         };
         let (config, alias) =
@@ -195,7 +205,7 @@ impl Observer {
             Ok(None) => self.health.set(Part::Index, None),
             Err(silence) => self.health.set(Part::Index, Some(silence)),
         }
-        let circuit = self.tools.provider.state();
+        let circuit = self.context.provider.state();
         let problem = circuit.error().map(EmbedError::to_string);
         self.health.set(Part::Provider, problem);
         let outage = self.worker.outage().map(|outage| outage.reason);
@@ -205,25 +215,20 @@ impl Observer {
     /// Where the alias points; nothing when only the engine answers, and an error when it
     /// does not.
     async fn look_at_alias(&self) -> Result<Option<Result<Option<String>, AliasError>>, String> {
-        let Tools {
-            store,
-            index,
-            alias,
-            ..
-        } = &self.tools;
+        let stores = &self.context.stores;
         // The engine alone first: what follows asks Postgres too, and a silence of
         // Postgres is not the engine's.
-        let answer = tokio::time::timeout(PATIENCE, index.resolve(alias)).await;
+        let answer = tokio::time::timeout(PATIENCE, stores.index.resolve(&stores.alias)).await;
         if answer.is_err() {
             return Err(silent("the vector engine"));
         }
-        let astray = alias::astray(store, &**index, alias);
-        Ok(tokio::time::timeout(PATIENCE, astray).await.ok())
+        let problem = registry::alias_problem(stores);
+        Ok(tokio::time::timeout(PATIENCE, problem).await.ok())
     }
 
     fn judge_postgres(&self, found: Result<(), SetupError>) {
         let health = &self.health;
-        let circuit = self.tools.provider.state();
+        let circuit = self.context.provider.state();
         let refused = match circuit.error() {
             Some(error @ EmbedError::Config { .. }) => Some(error.to_string()),
             _ => None,
@@ -253,7 +258,7 @@ impl Observer {
         let (index, alias) = match found {
             Ok(None) => (None, Some(None)),
             Ok(Some(problem)) => {
-                let alias = &self.tools.alias;
+                let alias = &self.context.stores.alias;
                 (None, Some(Some(format!("the alias {alias:?} {problem}"))))
             }
             Err(error @ AliasError::Foreign { .. }) => (None, Some(Some(error.to_string()))),
@@ -268,7 +273,7 @@ impl Observer {
 
     /// The backlog of what is served, dead letters and the running job.
     async fn count_backlog(&self) -> Result<(), StoreError> {
-        let store = &self.tools.store;
+        let store = &self.context.stores.store;
         let served = store.active_version().await?.map(|version| version.name);
         let outbox = store.outbox_counts(served.as_deref()).await?;
         let reasons = store.dead_reasons().await?;
@@ -300,7 +305,7 @@ impl Observer {
 
     /// Versions and their collections, with what the engine says of them.
     async fn look_at_collections(&self) -> Result<(), StoreError> {
-        let store = &self.tools.store;
+        let store = &self.context.stores.store;
         let versions = store.versions().await?;
         let collections = store.registered_collections().await?;
         for state in ["active", "building", "retired"] {
@@ -320,7 +325,7 @@ impl Observer {
 
     /// What takes long to count.
     async fn count_notes(&self) -> Result<(), StoreError> {
-        let store = &self.tools.store;
+        let store = &self.context.stores.store;
         let served = store.active_version().await?.map(|version| version.name);
         let table = store.outbox_table().await?;
         let notes = store
@@ -338,11 +343,14 @@ impl Observer {
         Ok(())
     }
 
-    async fn look_up(&self, registered: Vec<Registered>) -> Vec<Collection> {
-        let index = &self.tools.index;
-        let target = index.resolve(&self.tools.alias).await.unwrap_or_default();
+    async fn look_up(&self, registered: Vec<CollectionRow>) -> Vec<Collection> {
+        let index = &self.context.stores.index;
+        let target = index
+            .resolve(&self.context.stores.alias)
+            .await
+            .unwrap_or_default();
         let mut collections = Vec::with_capacity(registered.len());
-        for Registered {
+        for CollectionRow {
             name,
             alias,
             version,

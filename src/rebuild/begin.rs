@@ -1,9 +1,9 @@
 //! Which collection is filled: the one of an unfinished run, or a new one.
 
-use super::{Options, RebuildError, Site, drop_collection};
-use crate::backfill::id_ranges;
+use super::{IndexContext, Options, RebuildError, drop_collection};
 use crate::index::CollectionSpec;
-use crate::store::{Range, Registered};
+use crate::registry::id_ranges;
+use crate::store::{CollectionRow, Range};
 
 /// Ranges that are read and written side by side: while one waits for the engine,
 /// another reads.
@@ -13,11 +13,11 @@ const RANGES: u32 = 4;
 /// collection of the same version was this database's before it was restored from an
 /// older backup: the alias is taken over from it, and it is left to who knows better.
 pub(super) async fn refuse_foreign(
-    site: &Site,
-    registered: &[Registered],
+    context: &IndexContext,
+    registered: &[CollectionRow],
     version: &str,
 ) -> Result<(), RebuildError> {
-    let alias = &site.alias;
+    let alias = &context.alias;
     let other = registered.iter().find(|c| c.alias != *alias);
     if let Some(other) = other {
         return Err(RebuildError::Foreign(format!(
@@ -26,9 +26,9 @@ pub(super) async fn refuse_foreign(
             other.alias
         )));
     }
-    let what = match site.index.resolve(alias).await? {
+    let what = match context.index.resolve(alias).await? {
         Some(name) if registered.iter().any(|c| c.name == name) => return Ok(()),
-        Some(name) if !registered.is_empty() && is_of(site, &name, version).await? => {
+        Some(name) if !registered.is_empty() && is_of(context, &name, version).await? => {
             tracing::warn!(
                 collection = name,
                 "the alias is taken over from a collection that this database has forgotten; drop \
@@ -37,7 +37,7 @@ pub(super) async fn refuse_foreign(
             return Ok(());
         }
         Some(name) => format!("an alias of the collection {name:?}"),
-        None if site.index.collection(alias).await?.is_some() => "a collection".into(),
+        None if context.index.collection(alias).await?.is_some() => "a collection".into(),
         None => return Ok(()),
     };
     Err(RebuildError::Foreign(format!(
@@ -47,26 +47,30 @@ pub(super) async fn refuse_foreign(
 }
 
 /// Whether a collection has the name and the shape that this database would give it.
-async fn is_of(site: &Site, collection: &str, version: &str) -> Result<bool, RebuildError> {
-    let number = collection.strip_prefix(&format!("{}__", site.alias));
+async fn is_of(
+    context: &IndexContext,
+    collection: &str,
+    version: &str,
+) -> Result<bool, RebuildError> {
+    let number = collection.strip_prefix(&format!("{}__", context.alias));
     if number.is_none_or(|n| n.parse::<u32>().is_err()) {
         return Ok(false);
     }
-    let info = site.index.collection(collection).await?;
+    let info = context.index.collection(collection).await?;
     let spec = info.and_then(|info| info.spec);
     Ok(spec.is_some_and(|spec| spec.embedding_version == version))
 }
 
 /// The collection that an earlier run has not finished, if it can be gone on with.
 pub(super) async fn unfinished(
-    site: &Site,
+    context: &IndexContext,
     options: &Options,
-    ours: &[&Registered],
+    ours: &[&CollectionRow],
     spec: &CollectionSpec,
 ) -> Result<Option<String>, RebuildError> {
     for collection in ours.iter().filter(|c| c.is_building()) {
         let name = &collection.name;
-        let found = site.index.collection(name).await?;
+        let found = context.index.collection(name).await?;
         let reason = match found {
             _ if options.restart => "as asked",
             None => "the vector engine has lost it",
@@ -74,24 +78,24 @@ pub(super) async fn unfinished(
             Some(_) => return Ok(Some(name.clone())),
         };
         tracing::warn!(collection = name, reason, "dropping an unfinished rebuild");
-        drop_collection(site, name).await?;
+        drop_collection(context, name).await?;
     }
     Ok(None)
 }
 
 /// Makes a new collection and registers it.
 pub(super) async fn begin(
-    site: &Site,
-    ours: &[&Registered],
+    context: &IndexContext,
+    ours: &[&CollectionRow],
     spec: &CollectionSpec,
 ) -> Result<String, RebuildError> {
-    let name = free_name(site, spec).await?;
-    site.index.create_collection(&name, spec).await?;
-    site.index.bulk_load(&name, true).await?;
+    let name = free_name(context, spec).await?;
+    context.index.create_collection(&name, spec).await?;
+    context.index.bulk_load(&name, true).await?;
     // Workers would wait for a collection that is not there any more.
     let mut lost = Vec::new();
     for collection in ours.iter().filter(|c| c.is_active()) {
-        if site.index.collection(&collection.name).await?.is_none() {
+        if context.index.collection(&collection.name).await?.is_none() {
             lost.push(collection.name.clone());
         }
     }
@@ -106,8 +110,9 @@ pub(super) async fn begin(
         })
         .collect();
     let version = &spec.embedding_version;
-    site.store
-        .begin_rebuild(&name, &site.alias, version, &lost, &ranges)
+    context
+        .store
+        .begin_rebuild(&name, &context.alias, version, &lost, &ranges)
         .await?;
     Ok(name)
 }
@@ -115,11 +120,14 @@ pub(super) async fn begin(
 /// `<alias>__<n>` with an `n` above all that collections of this database ever had, and
 /// that the engine does not have. An empty one that is just as it has to be was left by a
 /// rebuild that died before it was registered.
-pub(crate) async fn free_name(site: &Site, spec: &CollectionSpec) -> Result<String, RebuildError> {
-    let last = site.store.last_collection_number().await?;
+pub(crate) async fn free_name(
+    context: &IndexContext,
+    spec: &CollectionSpec,
+) -> Result<String, RebuildError> {
+    let last = context.store.last_collection_number().await?;
     for n in last + 1.. {
-        let name = format!("{}__{n}", site.alias);
-        match site.index.collection(&name).await? {
+        let name = format!("{}__{n}", context.alias);
+        match context.index.collection(&name).await? {
             None => return Ok(name),
             Some(info) if info.points == 0 && info.spec.as_ref() == Some(spec) => return Ok(name),
             Some(_) => {}
@@ -130,26 +138,29 @@ pub(crate) async fn free_name(site: &Site, spec: &CollectionSpec) -> Result<Stri
 
 /// Where the alias points at nothing, searches are better off with what there is.
 pub(super) async fn lend_alias(
-    site: &Site,
-    ours: &[&Registered],
+    context: &IndexContext,
+    ours: &[&CollectionRow],
     collection: &str,
     swap_last: bool,
 ) -> Result<(), RebuildError> {
-    if site.index.resolve(&site.alias).await?.is_some() {
+    if context.index.resolve(&context.alias).await?.is_some() {
         return Ok(());
     }
     for old in ours.iter().filter(|c| c.is_active()) {
-        if site.index.collection(&old.name).await?.is_some() {
-            return Ok(site.index.point_alias(&site.alias, &old.name).await?);
+        if context.index.collection(&old.name).await?.is_some() {
+            return Ok(context.index.point_alias(&context.alias, &old.name).await?);
         }
     }
     if swap_last {
         return Ok(());
     }
     tracing::info!(
-        alias = site.alias,
+        alias = context.alias,
         collection,
         "the alias pointed at nothing; searches find points as they come"
     );
-    Ok(site.index.point_alias(&site.alias, collection).await?)
+    Ok(context
+        .index
+        .point_alias(&context.alias, collection)
+        .await?)
 }

@@ -7,9 +7,8 @@ use uuid::Uuid;
 
 use super::patience::Outage;
 use super::{Options, RebuildError};
-use crate::backfill::{Notice, Target};
 use crate::index::UpsertMode;
-use crate::job::Progress;
+use crate::registry::{CollectionTarget, Notice, Progress};
 use crate::store::{Depth, LiveChunk, Range};
 
 /// Chunks read and points written at once: one request.
@@ -21,7 +20,7 @@ const PAGE_BYTES: usize = 8 << 20;
 /// Copies what is left of all ranges, side by side. Returns how many points the engine
 /// did not accept.
 pub(super) async fn copy(
-    target: &Target,
+    target: &CollectionTarget,
     ranges: Vec<Range>,
     options: &Options,
     progress: &Arc<Progress>,
@@ -42,13 +41,13 @@ pub(super) async fn copy(
 }
 
 async fn copy_range(
-    target: &Target,
+    target: &CollectionTarget,
     range: Range,
     notice: &Notice,
     progress: &Progress,
     outage: &Outage,
 ) -> Result<u64, RebuildError> {
-    let Target {
+    let CollectionTarget {
         store,
         version,
         collection,

@@ -20,30 +20,18 @@ pub(crate) use begin::free_name;
 use self::begin::{begin, lend_alias, refuse_foreign, unfinished};
 use self::copy::copy;
 use self::patience::{PATIENCE, patiently};
-use crate::alias::{self, AliasError};
-use crate::backfill::{Notice, Target, TargetError};
-use crate::index::{Bm25Options, CollectionSpec, Filter, IndexError, VectorIndex};
-use crate::job::{Job, JobError, Progress};
-use crate::store::{Registered, Store, StoreError};
+use crate::index::{CollectionSpec, Filter, IndexError};
+use crate::registry::{
+    AliasError, CollectionTarget, IndexContext, Job, JobError, Notice, Progress, StoresError,
+    reconcile_alias,
+};
+use crate::store::{CollectionRow, StoreError};
 use crate::verify;
 
 /// How often to ask whether the engine has built its graphs.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// Searches that looked the alias up before it was swapped have ended by then.
 const SEARCHES_END: Duration = Duration::from_secs(1);
-
-/// What a rebuild works with.
-#[derive(Clone)]
-pub struct Site {
-    /// The truth.
-    pub store: Store,
-    /// What is rebuilt from it.
-    pub index: Arc<dyn VectorIndex>,
-    /// The alias that is swapped.
-    pub alias: String,
-    /// How the new collection embeds texts for BM25.
-    pub bm25: Bm25Options,
-}
 
 /// How a rebuild goes about it.
 #[derive(Clone)]
@@ -85,7 +73,7 @@ pub enum RebuildError {
     Job(#[from] JobError),
     /// A store failed.
     #[error(transparent)]
-    Target(#[from] TargetError),
+    Stores(#[from] StoresError),
     /// There is nothing to rebuild from.
     #[error("nothing is indexed yet: run `elf worker`, or `elf worker --once`")]
     NothingIndexed,
@@ -118,27 +106,27 @@ pub enum RebuildError {
 
 impl From<StoreError> for RebuildError {
     fn from(error: StoreError) -> Self {
-        TargetError::from(error).into()
+        StoresError::from(error).into()
     }
 }
 
 impl From<IndexError> for RebuildError {
     fn from(error: IndexError) -> Self {
-        TargetError::from(error).into()
+        StoresError::from(error).into()
     }
 }
 
 /// Builds a new collection for the active version and swaps the alias to it, or goes
 /// on with what an earlier run has left.
 pub async fn run(
-    site: &Site,
+    context: &IndexContext,
     options: &Options,
     progress: Arc<Progress>,
     stop: CancellationToken,
 ) -> Result<Report, RebuildError> {
-    let job = Job::take(&site.store, "rebuild", &site.alias, progress).await?;
+    let job = Job::take(&context.store, "rebuild", &context.alias, progress).await?;
     let outcome = tokio::select! {
-        outcome = job.run(rebuild(site, options, &job)) => outcome,
+        outcome = job.run(rebuild(context, options, &job)) => outcome,
         () = stop.cancelled() => Err(RebuildError::Stopped {
             done: job.progress().done(),
             total: job.progress().total(),
@@ -150,15 +138,15 @@ pub async fn run(
 
 /// Drops what unfinished rebuilds have left and old collections that were kept.
 /// Returns their names.
-pub async fn drop_leftovers(site: &Site) -> Result<Vec<String>, RebuildError> {
-    let job = Job::take(&site.store, "drop", &site.alias, Arc::default()).await?;
+pub async fn drop_leftovers(context: &IndexContext) -> Result<Vec<String>, RebuildError> {
+    let job = Job::take(&context.store, "drop", &context.alias, Arc::default()).await?;
     let outcome = job
         .run(async {
             let mut dropped = Vec::new();
-            for collection in site.store.registered_collections().await? {
+            for collection in context.store.registered_collections().await? {
                 // The version's only collection is being filled by a reindex.
                 if !collection.is_active() {
-                    drop_collection(site, &collection.name).await?;
+                    drop_collection(context, &collection.name).await?;
                     dropped.push(collection.name);
                 }
             }
@@ -171,51 +159,55 @@ pub async fn drop_leftovers(site: &Site) -> Result<Vec<String>, RebuildError> {
 
 /// First it is not written any more, then it goes. It is forgotten last: killed between
 /// any two of these, the next run finds it and does them again.
-async fn drop_collection(site: &Site, name: &str) -> Result<(), RebuildError> {
-    site.store.retire_collection(name).await?;
-    site.index.drop_collection(name).await?;
-    site.store.forget_collection(name).await?;
+async fn drop_collection(context: &IndexContext, name: &str) -> Result<(), RebuildError> {
+    context.store.retire_collection(name).await?;
+    context.index.drop_collection(name).await?;
+    context.store.forget_collection(name).await?;
     Ok(())
 }
 
-async fn rebuild(site: &Site, options: &Options, job: &Job) -> Result<Report, RebuildError> {
+async fn rebuild(
+    context: &IndexContext,
+    options: &Options,
+    job: &Job,
+) -> Result<Report, RebuildError> {
     let progress = job.progress();
     let began = Instant::now();
-    let version = site
+    let version = context
         .store
         .active_version()
         .await?
         .ok_or(RebuildError::NothingIndexed)?;
     let spec = CollectionSpec {
         dim: version.dim,
-        bm25: site.bm25.clone(),
+        bm25: context.bm25.clone(),
         embedding_version: version.name.clone(),
     };
-    let registered = site.store.registered_collections().await?;
-    refuse_foreign(site, &registered, &version.name).await?;
-    let ours: Vec<&Registered> = registered
+    let registered = context.store.registered_collections().await?;
+    refuse_foreign(context, &registered, &version.name).await?;
+    let ours: Vec<&CollectionRow> = registered
         .iter()
         .filter(|c| c.version == version.name)
         .collect();
 
-    let unfinished = unfinished(site, options, &ours, &spec).await?;
+    let unfinished = unfinished(context, options, &ours, &spec).await?;
     let resumed = unfinished.is_some();
     let collection = match unfinished {
         Some(name) => name,
-        None => begin(site, &ours, &spec).await?,
+        None => begin(context, &ours, &spec).await?,
     };
-    lend_alias(site, &ours, &collection, options.swap_last).await?;
+    lend_alias(context, &ours, &collection, options.swap_last).await?;
 
-    let target = Target {
-        store: site.store.clone(),
-        index: site.index.clone(),
+    let target = CollectionTarget {
+        store: context.store.clone(),
+        index: context.index.clone(),
         version: version.name.clone(),
         collection: collection.clone(),
         writes: job.writes().clone(),
     };
-    let ranges = site.store.rebuild_ranges(&collection).await?;
+    let ranges = context.store.rebuild_ranges(&collection).await?;
     let before: u64 = ranges.iter().map(|range| range.points).sum();
-    progress.set(before, site.store.count_points(&version.name).await?);
+    progress.set(before, context.store.count_points(&version.name).await?);
     tracing::info!(
         collection,
         resumed,
@@ -224,14 +216,14 @@ async fn rebuild(site: &Site, options: &Options, job: &Job) -> Result<Report, Re
     );
     let copying = Instant::now();
     let refused_points = copy(&target, ranges, options, progress).await?;
-    let copied = site.store.rebuild_ranges(&collection).await?;
+    let copied = context.store.rebuild_ranges(&collection).await?;
     let points: u64 = copied.iter().map(|range| range.points).sum();
     let points_per_sec = (points - before) as f64 / copying.elapsed().as_secs_f64();
 
-    settle(&target, resumed).await?;
-    site.index.bulk_load(&collection, false).await?;
-    wait_until_green(site, &collection).await?;
-    swap(site, options, &version.name, &collection).await?;
+    final_check(&target, resumed).await?;
+    context.index.bulk_load(&collection, false).await?;
+    wait_until_green(context, &collection).await?;
+    swap(context, options, &version.name, &collection).await?;
     Ok(Report {
         collection,
         points,
@@ -247,7 +239,7 @@ async fn rebuild(site: &Site, options: &Options, job: &Job) -> Result<Report, Re
 /// they differ, somebody is writing, and when this run went on where another one
 /// died, that one may have left a point whose chunk has gone since: then every point
 /// is looked at.
-async fn settle(target: &Target, resumed: bool) -> Result<(), RebuildError> {
+async fn final_check(target: &CollectionTarget, resumed: bool) -> Result<(), RebuildError> {
     let expected = target.store.count_points(&target.version).await?;
     let found = target
         .index
@@ -265,8 +257,8 @@ async fn settle(target: &Target, resumed: bool) -> Result<(), RebuildError> {
     Ok(())
 }
 
-async fn settle_alias(site: &Site) -> Result<Result<(), RebuildError>, TargetError> {
-    match alias::settle(&site.store, &*site.index, &site.alias).await {
+async fn reconcile(context: &IndexContext) -> Result<Result<(), RebuildError>, StoresError> {
+    match reconcile_alias(context).await {
         Ok(()) => Ok(Ok(())),
         Err(AliasError::Store(error)) => Err(error.into()),
         Err(AliasError::Index(error)) => Err(error.into()),
@@ -276,10 +268,10 @@ async fn settle_alias(site: &Site) -> Result<Result<(), RebuildError>, TargetErr
     }
 }
 
-async fn wait_until_green(site: &Site, collection: &str) -> Result<(), RebuildError> {
+async fn wait_until_green(context: &IndexContext, collection: &str) -> Result<(), RebuildError> {
     let mut said = false;
     loop {
-        let info = patiently(|| site.index.collection(collection)).await?;
+        let info = patiently(|| context.index.collection(collection)).await?;
         match info.map(|info| info.status) {
             None => return Err(RebuildError::Forgotten(collection.into())),
             Some(status) if status == "green" => return Ok(()),
@@ -297,25 +289,25 @@ async fn wait_until_green(site: &Site, collection: &str) -> Result<(), RebuildEr
 /// The alias, in one request; then the old collection is not written any more; then
 /// it goes. Killed between any two of these, the next run does them again.
 async fn swap(
-    site: &Site,
+    context: &IndexContext,
     options: &Options,
     version: &str,
     collection: &str,
 ) -> Result<(), RebuildError> {
-    patiently(|| site.index.point_alias(&site.alias, collection)).await?;
-    if !patiently(|| site.store.finish_rebuild(collection, version)).await? {
+    patiently(|| context.index.point_alias(&context.alias, collection)).await?;
+    if !patiently(|| context.store.finish_rebuild(collection, version)).await? {
         return Err(RebuildError::Forgotten(collection.into()));
     }
     // Looks again after the commit: another process may have pointed the alias back at the
     // collection that was registered until then.
-    patiently(|| settle_alias(site)).await??;
+    patiently(|| reconcile(context)).await??;
     if options.keep_old {
         return Ok(());
     }
     tokio::time::sleep(SEARCHES_END).await;
-    for old in site.store.registered_collections().await? {
+    for old in context.store.registered_collections().await? {
         if old.is_retired() && old.version == version {
-            drop_collection(site, &old.name).await?;
+            drop_collection(context, &old.name).await?;
         }
     }
     Ok(())

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::RebuildError;
-use crate::backfill::TargetError;
 use crate::backoff;
+use crate::registry::StoresError;
 
 /// How long a store may be away before a rebuild ends. What is done is kept.
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
@@ -20,7 +20,7 @@ impl Outage {
     /// Does it again and again as long as a store is away.
     pub(super) async fn sit_out<T, E, F>(&self, work: impl Fn() -> F) -> Result<T, RebuildError>
     where
-        E: Into<TargetError>,
+        E: Into<StoresError>,
         F: Future<Output = Result<T, E>>,
     {
         let mut away: Option<(Instant, u32)> = None;
@@ -61,7 +61,7 @@ impl Outage {
 /// The same for one who works alone.
 pub(super) async fn patiently<T, E, F>(work: impl Fn() -> F) -> Result<T, RebuildError>
 where
-    E: Into<TargetError>,
+    E: Into<StoresError>,
     F: Future<Output = Result<T, E>>,
 {
     Outage::default().sit_out(work).await

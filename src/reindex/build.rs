@@ -6,15 +6,15 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{ReindexError, site};
-use crate::alias;
-use crate::backfill::{Target, TargetError};
+use super::ReindexError;
 use crate::embed::EmbedError;
-use crate::job::{Job, Progress};
 use crate::rebuild::free_name;
+use crate::registry::{
+    self, CollectionTarget, IndexContext, Job, Progress, SetupError, StoresError,
+};
 use crate::store::{StoreError, VersionState};
 use crate::verify;
-use crate::worker::{self, SetupError, Tools, Worker};
+use crate::worker::{self, Worker, WorkerContext};
 
 /// How often to look whether a version has caught up.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -44,31 +44,35 @@ pub enum Then {
     Swap,
 }
 
-/// Builds the version of `worker`, whose tools these are, until nothing but dead
+/// Builds the version of `worker`, whose context these are, until nothing but dead
 /// letters is left for it, or goes on where an earlier run ended.
 pub async fn run(
-    tools: &Tools,
+    context: &WorkerContext,
     worker: &Worker,
     then: Then,
     options: &verify::Options,
     stop: CancellationToken,
 ) -> Result<Report, ReindexError> {
-    let Tools { store, version, .. } = tools;
+    let WorkerContext {
+        stores: IndexContext { store, .. },
+        version,
+        ..
+    } = context;
     let job = Job::take(store, "reindex", &version.name, options.progress.clone()).await?;
     let outcome = job
         .run(async {
-            if begin(tools).await? == VersionState::Active {
+            if begin(context).await? == VersionState::Active {
                 // A swap may have died before it came to the alias.
-                worker::check(tools).await?;
-                return report(tools, worker, None).await;
+                registry::ensure_ready(&context.stores, &context.version).await?;
+                return report(context, worker, None).await;
             }
-            worker::check(tools).await?;
-            catch_up(tools, worker, job.progress(), &stop).await?;
+            registry::ensure_ready(&context.stores, &context.version).await?;
+            catch_up(context, worker, job.progress(), &stop).await?;
             if then == Then::Wait {
-                return report(tools, worker, None).await;
+                return report(context, worker, None).await;
             }
             tokio::select! {
-                verified = swap(tools, options) => report(tools, worker, Some(verified?)).await,
+                verified = swap(context, options) => report(context, worker, Some(verified?)).await,
                 () = stop.cancelled() => Err(ReindexError::Stopped),
             }
         })
@@ -78,33 +82,40 @@ pub async fn run(
 }
 
 async fn report(
-    tools: &Tools,
+    context: &WorkerContext,
     worker: &Worker,
     verified: Option<verify::Report>,
 ) -> Result<Report, ReindexError> {
-    let Tools { store, version, .. } = tools;
+    let WorkerContext {
+        stores: IndexContext { store, .. },
+        version,
+        ..
+    } = context;
     Ok(Report {
         version: version.name.clone(),
-        state: worker::kept_in_step(store, &version.name).await?.state,
+        state: registry::kept_in_step(store, &version.name).await?.state,
         work: worker.totals(),
-        dead_letters: dead_letters(tools).await?,
+        dead_letters: dead_letters(context).await?,
         verified,
     })
 }
 
-async fn dead_letters(tools: &Tools) -> Result<u64, StoreError> {
-    let counts = tools.store.outbox_counts(Some(&tools.version.name)).await?;
+async fn dead_letters(context: &WorkerContext) -> Result<u64, StoreError> {
+    let counts = context
+        .stores
+        .store
+        .outbox_counts(Some(&context.version.name))
+        .await?;
     Ok(counts.dead as u64)
 }
 
 /// Has the version kept in step from now on, and says what is done with it.
-async fn begin(tools: &Tools) -> Result<VersionState, ReindexError> {
-    let Tools {
-        store,
+async fn begin(context: &WorkerContext) -> Result<VersionState, ReindexError> {
+    let WorkerContext {
+        stores: IndexContext { store, alias, .. },
         version,
-        alias,
         ..
-    } = tools;
+    } = context;
     let known = store.versions().await?;
     if !known.iter().any(|v| v.state == VersionState::Active) {
         return Err(SetupError::Mismatch(
@@ -116,7 +127,7 @@ async fn begin(tools: &Tools) -> Result<VersionState, ReindexError> {
     match known.iter().find(|v| v.version.name == version.name) {
         Some(own) if own.state == VersionState::Retired => {
             // Before it leaves the state in which a rollback finds it.
-            check_retired(tools).await?;
+            check_retired(context).await?;
             store.resume_version(&version.name).await?;
             tracing::info!(
                 version = version.name,
@@ -137,9 +148,13 @@ async fn begin(tools: &Tools) -> Result<VersionState, ReindexError> {
         .into());
     }
     // First the engine: a collection that is registered is there, or was lost.
-    let spec = worker::spec(tools);
-    let collection = free_name(&site(tools), &spec).await?;
-    tools.index.create_collection(&collection, &spec).await?;
+    let spec = registry::spec(&context.stores, &context.version);
+    let collection = free_name(&context.stores, &spec).await?;
+    context
+        .stores
+        .index
+        .create_collection(&collection, &spec)
+        .await?;
     store.begin_version(version, &collection, alias).await?;
     tracing::info!(
         version = version.name,
@@ -150,17 +165,17 @@ async fn begin(tools: &Tools) -> Result<VersionState, ReindexError> {
 }
 
 /// A retired version's collection has to be one that can be gone on with.
-async fn check_retired(tools: &Tools) -> Result<(), ReindexError> {
-    let registered = tools.store.registered_collections().await?;
+async fn check_retired(context: &WorkerContext) -> Result<(), ReindexError> {
+    let registered = context.stores.store.registered_collections().await?;
     let main = registered
         .iter()
-        .find(|c| c.version == tools.version.name && c.is_active());
+        .find(|c| c.version == context.version.name && c.is_active());
     let Some(main) = main else {
         return Ok(());
     };
-    if let Some(info) = tools.index.collection(&main.name).await? {
-        let spec = worker::spec(tools);
-        worker::check_spec(&main.name, &info, &spec, VersionState::Retired)?;
+    if let Some(info) = context.stores.index.collection(&main.name).await? {
+        let spec = registry::spec(&context.stores, &context.version);
+        registry::check_spec(&main.name, &info, &spec, VersionState::Retired)?;
     }
     Ok(())
 }
@@ -168,12 +183,16 @@ async fn check_retired(tools: &Tools) -> Result<(), ReindexError> {
 /// Works until nothing but dead letters is left: retries are waited for, and so are
 /// notes that another process has leased.
 async fn catch_up(
-    tools: &Tools,
+    context: &WorkerContext,
     worker: &Worker,
     progress: &Progress,
     stop: &CancellationToken,
 ) -> Result<(), ReindexError> {
-    let counts = tools.store.outbox_counts(Some(&tools.version.name)).await?;
+    let counts = context
+        .stores
+        .store
+        .outbox_counts(Some(&context.version.name))
+        .await?;
     let due = (counts.pending + counts.leased + counts.failed) as u64;
     let enough = stop.child_token();
     let watching = async {
@@ -183,10 +202,10 @@ async fn catch_up(
             if stop.is_cancelled() {
                 break Err(ReindexError::Stopped);
             }
-            match is_caught_up(tools).await {
+            match is_caught_up(context).await {
                 Ok(true) => break Ok(()),
                 // The worker waits for Postgres too, and says so.
-                Ok(false) | Err(ReindexError::Target(TargetError::Store(_))) => {}
+                Ok(false) | Err(ReindexError::Stores(StoresError::Store(_))) => {}
                 Err(error) => break Err(error),
             }
             tokio::select! {
@@ -201,13 +220,17 @@ async fn catch_up(
     outcome
 }
 
-async fn is_caught_up(tools: &Tools) -> Result<bool, ReindexError> {
-    let Tools { store, version, .. } = tools;
+async fn is_caught_up(context: &WorkerContext) -> Result<bool, ReindexError> {
+    let WorkerContext {
+        stores: IndexContext { store, .. },
+        version,
+        ..
+    } = context;
     // Nobody is there to change the configuration while this runs.
-    if let Some(error @ EmbedError::Config { .. }) = tools.provider.state().error() {
+    if let Some(error @ EmbedError::Config { .. }) = context.provider.state().error() {
         return Err(ReindexError::Embed(error.clone()));
     }
-    match worker::kept_in_step(store, &version.name).await {
+    match registry::kept_in_step(store, &version.name).await {
         Err(SetupError::Store(error)) => return Err(error.into()),
         outcome => outcome?,
     };
@@ -215,15 +238,16 @@ async fn is_caught_up(tools: &Tools) -> Result<bool, ReindexError> {
 }
 
 /// Serves the version if its collection is exactly what Postgres says.
-async fn swap(tools: &Tools, options: &verify::Options) -> Result<verify::Report, ReindexError> {
-    let Tools {
-        store,
-        index,
+async fn swap(
+    context: &WorkerContext,
+    options: &verify::Options,
+) -> Result<verify::Report, ReindexError> {
+    let WorkerContext {
+        stores: IndexContext { store, index, .. },
         version,
-        alias,
         ..
-    } = tools;
-    let dead = dead_letters(tools).await?;
+    } = context;
+    let dead = dead_letters(context).await?;
     if dead > 0 {
         return Err(ReindexError::DeadLetters(dead));
     }
@@ -231,7 +255,7 @@ async fn swap(tools: &Tools, options: &verify::Options) -> Result<verify::Report
     let main = collections.iter().find(|c| c.is_active()).ok_or_else(|| {
         ReindexError::Refused(format!("{} has no collection to serve", version.name))
     })?;
-    let target = Target {
+    let target = CollectionTarget {
         store: store.clone(),
         index: index.clone(),
         version: version.name.clone(),
@@ -254,7 +278,7 @@ async fn swap(tools: &Tools, options: &verify::Options) -> Result<verify::Report
             version.name
         )));
     }
-    alias::settle(store, &**index, alias).await?;
+    registry::reconcile_alias(&context.stores).await?;
     tracing::info!(version = version.name, "the version is served");
     Ok(report)
 }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::ReindexError;
-use crate::job::Job;
-use crate::rebuild::Site;
+use crate::registry::{IndexContext, Job};
 use crate::store::VersionState;
 
 /// A version that was dropped.
@@ -21,15 +20,21 @@ pub struct Dropped {
 }
 
 /// Frees every version that is not served, or the one of this name.
-pub async fn drop(site: &Site, only: Option<&str>) -> Result<Vec<Dropped>, ReindexError> {
-    let job = Job::take(&site.store, "drop", &site.alias, Arc::default()).await?;
-    let outcome = job.run(drop_versions(site, only)).await;
+pub async fn drop(
+    context: &IndexContext,
+    only: Option<&str>,
+) -> Result<Vec<Dropped>, ReindexError> {
+    let job = Job::take(&context.store, "drop", &context.alias, Arc::default()).await?;
+    let outcome = job.run(drop_versions(context, only)).await;
     job.end().await;
     outcome
 }
 
-async fn drop_versions(site: &Site, only: Option<&str>) -> Result<Vec<Dropped>, ReindexError> {
-    let Site { store, index, .. } = site;
+async fn drop_versions(
+    context: &IndexContext,
+    only: Option<&str>,
+) -> Result<Vec<Dropped>, ReindexError> {
+    let IndexContext { store, index, .. } = context;
     let known = store.versions().await?;
     if let Some(name) = only {
         match known.iter().find(|v| v.version.name == name) {

@@ -7,10 +7,10 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::chunk::Chunker;
-use crate::job::Progress;
 use crate::note::TextHash;
+use crate::registry::Progress;
 use crate::store::{Store, StoreError, Version};
-use crate::worker::{self, Piece};
+use crate::worker::{self, HashedChunk};
 
 /// Notes, and bytes of their texts, that an estimate holds in memory at once.
 const PAGE_NOTES: usize = 1_000;
@@ -56,25 +56,25 @@ pub async fn estimate(
         let notes = page.len() as u64;
         let cut = {
             let chunker = chunker.clone();
-            move || -> Vec<Piece> {
+            move || -> Vec<HashedChunk> {
                 // What cannot be cut becomes a dead letter and is not embedded.
                 page.iter()
-                    .filter_map(|(_, text)| worker::pieces(&chunker, text).ok())
+                    .filter_map(|(_, text)| worker::hashed_chunks(&chunker, text).ok())
                     .flatten()
                     .collect()
             }
         };
-        let pieces = tokio::task::spawn_blocking(cut)
+        let hashed_chunks = tokio::task::spawn_blocking(cut)
             .await
             .expect("a panic is caught note by note");
-        let hashes: Vec<TextHash> = pieces.iter().map(|piece| piece.hash).collect();
+        let hashes: Vec<TextHash> = hashed_chunks.iter().map(|chunk| chunk.hash).collect();
         let mut known: HashSet<TextHash> = store
             .known_hashes(version, &hashes)
             .await?
             .into_iter()
             .collect();
         estimate.notes += notes;
-        for Piece { chunk, hash } in pieces {
+        for HashedChunk { chunk, hash } in hashed_chunks {
             estimate.chunks += 1;
             if !known.insert(hash) {
                 estimate.known += 1;

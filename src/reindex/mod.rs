@@ -15,15 +15,12 @@ pub use discard::{Dropped, drop};
 pub use estimate::{Estimate, estimate};
 pub use rollback::{RolledBack, rollback};
 
-use crate::alias::AliasError;
-use crate::backfill::TargetError;
 use crate::embed::EmbedError;
 use crate::index::IndexError;
-use crate::job::JobError;
-use crate::rebuild::{RebuildError, Site};
+use crate::rebuild::RebuildError;
+use crate::registry::{AliasError, JobError, SetupError, StoresError};
 use crate::store::StoreError;
 use crate::verify;
-use crate::worker::{SetupError, Tools};
 
 /// Why a reindex ended.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +39,7 @@ pub enum ReindexError {
     Rebuild(#[from] RebuildError),
     /// A store failed.
     #[error(transparent)]
-    Target(#[from] TargetError),
+    Stores(#[from] StoresError),
     /// What was asked for is not to be had.
     #[error("{0}")]
     Refused(String),
@@ -67,28 +64,18 @@ pub enum ReindexError {
 
 impl From<StoreError> for ReindexError {
     fn from(error: StoreError) -> Self {
-        TargetError::from(error).into()
+        StoresError::from(error).into()
     }
 }
 
 impl From<IndexError> for ReindexError {
     fn from(error: IndexError) -> Self {
-        TargetError::from(error).into()
+        StoresError::from(error).into()
     }
 }
 
 impl From<AliasError> for ReindexError {
     fn from(error: AliasError) -> Self {
         SetupError::from(error).into()
-    }
-}
-
-/// What a rebuild of what a worker keeps works with.
-pub fn site(tools: &Tools) -> Site {
-    Site {
-        store: tools.store.clone(),
-        index: tools.index.clone(),
-        alias: tools.alias.clone(),
-        bm25: tools.bm25.clone(),
     }
 }

@@ -5,11 +5,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::ReindexError;
-use crate::alias;
-use crate::job::Job;
-use crate::rebuild::Site;
-use crate::store::{Known, Registered, Version, VersionState};
-use crate::version::{Change, changes};
+use crate::registry::{Change, IndexContext, Job, changes, reconcile_alias};
+use crate::store::{CollectionRow, RegisteredVersion, Version, VersionState};
 
 /// What a rollback did.
 #[derive(Debug, Clone, Serialize)]
@@ -26,15 +23,15 @@ pub struct RolledBack {
 
 /// Serves the version that was retired last again. Needs nothing of its settings: what
 /// has changed meanwhile is put into the outbox, for a worker that has them.
-pub async fn rollback(site: &Site) -> Result<RolledBack, ReindexError> {
-    let job = Job::take(&site.store, "rollback", &site.alias, Arc::default()).await?;
-    let outcome = job.run(roll_back(site)).await;
+pub async fn rollback(context: &IndexContext) -> Result<RolledBack, ReindexError> {
+    let job = Job::take(&context.store, "rollback", &context.alias, Arc::default()).await?;
+    let outcome = job.run(roll_back(context)).await;
     job.end().await;
     outcome
 }
 
-async fn roll_back(site: &Site) -> Result<RolledBack, ReindexError> {
-    let Site { store, index, .. } = site;
+async fn roll_back(context: &IndexContext) -> Result<RolledBack, ReindexError> {
+    let IndexContext { store, index, .. } = context;
     let known = store.versions().await?;
     let Some(active) = known.iter().find(|v| v.state == VersionState::Active) else {
         return Err(ReindexError::Refused(
@@ -42,7 +39,7 @@ async fn roll_back(site: &Site) -> Result<RolledBack, ReindexError> {
         ));
     };
     let registered = store.registered_collections().await?;
-    let main = |version: &Known| -> Option<&Registered> {
+    let main = |version: &RegisteredVersion| -> Option<&CollectionRow> {
         registered
             .iter()
             .find(|c| c.version == version.version.name && c.is_active())
@@ -53,7 +50,14 @@ async fn roll_back(site: &Site) -> Result<RolledBack, ReindexError> {
     {
         // An earlier run died on its way. To go back once more would undo it.
         let other = retired.unwrap_or(active);
-        return settle(site, &serving.alias, &active.version, &other.version, None).await;
+        return finish_rollback(
+            context,
+            &serving.alias,
+            &active.version,
+            &other.version,
+            None,
+        )
+        .await;
     }
     let Some(retired) = retired else {
         return Err(ReindexError::Refused(
@@ -77,19 +81,23 @@ async fn roll_back(site: &Site) -> Result<RolledBack, ReindexError> {
         )));
     }
     let left = Some(active.version.name.clone());
-    settle(site, &old.alias, &retired.version, &active.version, left).await
+    finish_rollback(context, &old.alias, &retired.version, &active.version, left).await
 }
 
 /// What a rollback does once Postgres says what is served.
-async fn settle(
-    site: &Site,
+async fn finish_rollback(
+    context: &IndexContext,
     alias: &str,
     served: &Version,
     other: &Version,
     retired: Option<String>,
 ) -> Result<RolledBack, ReindexError> {
-    let Site { store, index, .. } = site;
-    alias::settle(store, &**index, alias).await?;
+    let store = &context.store;
+    let context = IndexContext {
+        alias: alias.to_owned(),
+        ..context.clone()
+    };
+    reconcile_alias(&context).await?;
     store.enqueue_version(&served.name).await?;
     let counts = store.outbox_counts(Some(&served.name)).await?;
     tracing::info!(version = served.name, "the version is served again");

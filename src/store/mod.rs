@@ -41,9 +41,9 @@ pub use listen::listen;
 pub use migrations::migrator;
 pub use notes::{ChunkText, ImportedNote, Selection};
 pub use points::{Depth, LiveChunk, NoteProblem};
-pub use rebuild::{Range, Registered};
+pub use rebuild::{CollectionRow, Range};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
-pub use versions::{Known, Swept, Version, VersionState};
+pub use versions::{RegisteredVersion, Swept, Version, VersionState};
 
 /// For a connection of the pool, a new one included.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);

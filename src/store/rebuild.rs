@@ -21,18 +21,18 @@ pub struct Range {
 
 /// A row of `index_collections`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Registered {
+pub struct CollectionRow {
     /// The collection's name in the engine.
     pub name: String,
     /// The alias it is read through.
     pub alias: String,
     /// The version it holds.
     pub version: String,
-    /// `active`, `building` or `retired`, see [`Registered::is_active`] and the others.
+    /// `active`, `building` or `retired`, see [`CollectionRow::is_active`] and the others.
     pub state: String,
 }
 
-impl Registered {
+impl CollectionRow {
     /// Whether it has all of its version.
     pub fn is_active(&self) -> bool {
         self.state == "active"
@@ -51,9 +51,9 @@ impl Registered {
 
 impl Store {
     /// Every collection that this database knows of, the oldest first.
-    pub async fn registered_collections(&self) -> Result<Vec<Registered>, StoreError> {
+    pub async fn registered_collections(&self) -> Result<Vec<CollectionRow>, StoreError> {
         let registered = sqlx::query_as!(
-            Registered,
+            CollectionRow,
             "select collection as name, alias, embedding_version as version, state
                from index_collections order by created_at, collection"
         )

@@ -7,7 +7,7 @@ use serde::Serialize;
 use sqlx::PgExecutor;
 use uuid::Uuid;
 
-use super::{EVERY_NOTE, Registered, Store, StoreError, schema};
+use super::{CollectionRow, EVERY_NOTE, Store, StoreError, schema};
 
 /// An embedding version, whether a database knows it or not.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,7 +22,7 @@ pub struct Version {
 
 /// A row of `index_versions`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Known {
+pub struct RegisteredVersion {
     /// What it is.
     pub version: Version,
     /// What is done with it.
@@ -89,12 +89,12 @@ impl VersionState {
 impl Store {
     /// All versions: the active one first, then those being built, then the retired
     /// ones, the latest first.
-    pub async fn versions(&self) -> Result<Vec<Known>, StoreError> {
+    pub async fn versions(&self) -> Result<Vec<RegisteredVersion>, StoreError> {
         self.answered(1, versions(&self.pool)).await
     }
 
     /// The version of this name.
-    pub async fn version(&self, name: &str) -> Result<Option<Known>, StoreError> {
+    pub async fn version(&self, name: &str) -> Result<Option<RegisteredVersion>, StoreError> {
         let all = self.versions().await?;
         Ok(all.into_iter().find(|v| v.version.name == name))
     }
@@ -234,7 +234,7 @@ impl Store {
 
     /// The collections that are written for `version`: its active one first, then
     /// those that a rebuild is filling.
-    pub async fn collections(&self, version: &str) -> Result<Vec<Registered>, StoreError> {
+    pub async fn collections(&self, version: &str) -> Result<Vec<CollectionRow>, StoreError> {
         self.answered(1, collections(&self.pool, version)).await
     }
 
@@ -250,7 +250,7 @@ impl Store {
         &self,
         version: &str,
         alias: &str,
-    ) -> Result<Registered, StoreError> {
+    ) -> Result<CollectionRow, StoreError> {
         let work = async {
             let mut tx = self.begin().await?;
             schema::lock_setup(&mut tx).await?;
@@ -269,7 +269,7 @@ impl Store {
             .fetch_optional(&mut *tx)
             .await?;
             tx.commit().await?;
-            Ok::<_, StoreError>(Registered {
+            Ok::<_, StoreError>(CollectionRow {
                 name,
                 alias: alias.into(),
                 version: version.into(),
@@ -285,11 +285,13 @@ async fn last_collection_number(on: impl PgExecutor<'_>) -> Result<i64, StoreErr
     Ok(last.fetch_one(on).await?)
 }
 
-pub(super) async fn versions(on: impl PgExecutor<'_>) -> Result<Vec<Known>, StoreError> {
+pub(super) async fn versions(
+    on: impl PgExecutor<'_>,
+) -> Result<Vec<RegisteredVersion>, StoreError> {
     let rows = sqlx::query_file!("sql/queries/versions.sql")
         .fetch_all(on)
         .await?;
-    let registered = rows.into_iter().map(|row| Known {
+    let registered = rows.into_iter().map(|row| RegisteredVersion {
         version: Version {
             name: row.embedding_version,
             dim: row.embedding_dim as usize,
@@ -331,8 +333,8 @@ pub(super) async fn register(
 async fn collections(
     on: impl PgExecutor<'_>,
     version: &str,
-) -> Result<Vec<Registered>, StoreError> {
-    let rows = sqlx::query_file_as!(Registered, "sql/queries/collections.sql", version)
+) -> Result<Vec<CollectionRow>, StoreError> {
+    let rows = sqlx::query_file_as!(CollectionRow, "sql/queries/collections.sql", version)
         .fetch_all(on)
         .await?;
     Ok(rows)

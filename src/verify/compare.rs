@@ -3,17 +3,13 @@
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::backfill;
-use crate::index::StoredPoint;
+use crate::index::{MAX_REVISION, StoredPoint};
+use crate::registry;
 use crate::store::LiveChunk;
 
 /// How far two unit vectors may be apart, component by component: an engine
 /// normalises in its own order of additions.
 const VECTOR_TOLERANCE: f32 = 1e-4;
-
-/// Above this an f64, in which engines compare, does not tell every two integers
-/// apart; a revision so high was not written by ELF.
-const MOST_REVISION: i64 = 1 << 53;
 
 /// What is wrong with a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -40,7 +36,7 @@ pub fn drift(
         (Some(_), None) => Some(Drift::Missing),
         (None, Some(_)) => Some(Drift::Orphaned),
         (Some(chunk), Some(point)) => {
-            let same_payload = backfill::payload(chunk, version).to_json() == point.payload;
+            let same_payload = registry::payload(chunk, version).to_json() == point.payload;
             (!same_payload || !same_vector(chunk, point)).then_some(Drift::Stale)
         }
     }
@@ -82,7 +78,7 @@ pub fn suspects(chunks: &[LiveChunk], points: &[StoredPoint], version: &str) -> 
 /// The revision that a point was written under; `None` when ELF did not write it.
 pub fn revision(point: &StoredPoint) -> Option<i64> {
     let revision = point.payload.get("revision")?.as_i64()?;
-    (revision < MOST_REVISION).then_some(revision)
+    (revision < MAX_REVISION).then_some(revision)
 }
 
 /// The note that a point says it is of.
@@ -127,7 +123,7 @@ mod tests {
     fn point(id: u128) -> StoredPoint {
         StoredPoint {
             chunk_id: Uuid::from_u128(id),
-            payload: backfill::payload(&chunk(id), "v").to_json(),
+            payload: registry::payload(&chunk(id), "v").to_json(),
             vector: Some(vec![0.6, 0.8]),
         }
     }

@@ -17,11 +17,12 @@ use serde::Serialize;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::alias::{self, AliasError};
-use crate::backfill::{Notice, Target, TargetError};
-use crate::index::{IndexError, VectorIndex};
-use crate::job::Progress;
-use crate::store::{Registered, Store, StoreError, Swept};
+use crate::index::IndexError;
+use crate::registry::{
+    AliasError, CollectionTarget, IndexContext, Notice, Progress, StoresError, alias_problem,
+    reconcile_alias,
+};
+use crate::store::{CollectionRow, StoreError, Swept};
 
 /// Live notes that are looked at in one statement.
 const NOTES_PAGE: usize = 200;
@@ -126,7 +127,7 @@ impl Report {
 pub enum VerifyError {
     /// A store failed.
     #[error(transparent)]
-    Target(#[from] TargetError),
+    Stores(#[from] StoresError),
     /// The alias is not ELF's, or a store failed when it was looked at.
     #[error(transparent)]
     Alias(#[from] AliasError),
@@ -137,31 +138,32 @@ pub enum VerifyError {
 
 impl From<StoreError> for VerifyError {
     fn from(error: StoreError) -> Self {
-        TargetError::from(error).into()
+        StoresError::from(error).into()
     }
 }
 
 impl From<IndexError> for VerifyError {
     fn from(error: IndexError) -> Self {
-        TargetError::from(error).into()
+        StoresError::from(error).into()
     }
 }
 
-/// Compares what `alias` serves with the active version. With `repair`, an alias
+/// Compares what the alias serves with the active version. With `repair`, an alias
 /// that points elsewhere, or at nothing, is pointed at its collection.
-pub async fn run(
-    store: &Store,
-    index: &Arc<dyn VectorIndex>,
-    alias: &str,
-    options: &Options,
-) -> Result<Report, VerifyError> {
+pub async fn run(context: &IndexContext, options: &Options) -> Result<Report, VerifyError> {
+    let IndexContext {
+        store,
+        index,
+        alias,
+        ..
+    } = context;
     let Some(version) = store.active_version().await? else {
         return Err(VerifyError::Lost(
             "nothing is indexed yet: run `elf worker`, or `elf worker --once`".into(),
         ));
     };
     let registered = store.registered_collections().await?;
-    let served = |c: &&Registered| c.version == version.name && c.is_active();
+    let served = |c: &&CollectionRow| c.version == version.name && c.is_active();
     let collection = match registered.iter().find(served) {
         Some(collection) if index.collection(&collection.name).await?.is_some() => collection,
         _ => {
@@ -172,13 +174,13 @@ pub async fn run(
         }
     };
     if options.repair {
-        alias::settle(store, &**index, alias).await?;
-    } else if let Some(problem) = alias::astray(store, &**index, alias).await? {
+        reconcile_alias(context).await?;
+    } else if let Some(problem) = alias_problem(context).await? {
         return Err(VerifyError::Lost(format!(
             "the alias {alias:?} {problem}: run `elf verify --repair`"
         )));
     }
-    let target = Target {
+    let target = CollectionTarget {
         store: store.clone(),
         index: index.clone(),
         version: version.name,
@@ -189,7 +191,11 @@ pub async fn run(
 }
 
 /// Compares a collection with its version, and the version with its notes.
-pub async fn all(target: &Target, dim: usize, options: &Options) -> Result<Report, TargetError> {
+pub async fn all(
+    target: &CollectionTarget,
+    dim: usize,
+    options: &Options,
+) -> Result<Report, StoresError> {
     let (mut report, of_notes) =
         tokio::try_join!(points(target, options), notes(target, dim, options))?;
     report.add(&of_notes);
@@ -198,8 +204,12 @@ pub async fn all(target: &Target, dim: usize, options: &Options) -> Result<Repor
 
 /// Whether what Postgres keeps of every live note follows from the note's text. With
 /// `repair`, a note of which it does not is put into the outbox.
-async fn notes(target: &Target, dim: usize, options: &Options) -> Result<Report, TargetError> {
-    let Target { store, version, .. } = target;
+async fn notes(
+    target: &CollectionTarget,
+    dim: usize,
+    options: &Options,
+) -> Result<Report, StoresError> {
+    let CollectionTarget { store, version, .. } = target;
     let mut report = Report::default();
     let is_sample = options.sample < 1.0;
     let mut after = match is_sample {

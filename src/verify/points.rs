@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::compare::{self, Drift};
 use super::{Options, Report};
-use crate::backfill::{Target, TargetError, id_ranges};
 use crate::index::{StoredPoint, UpsertMode};
+use crate::registry::{CollectionTarget, StoresError, id_ranges};
 use crate::store::{Depth, LiveChunk};
 
 /// Ranges that are compared side by side.
@@ -20,7 +20,7 @@ const PAGE: usize = 1000;
 const JUDGED_AT_ONCE: usize = 256;
 
 /// Compares every point of a collection with its chunk and the other way round.
-pub async fn points(target: &Target, options: &Options) -> Result<Report, TargetError> {
+pub async fn points(target: &CollectionTarget, options: &Options) -> Result<Report, StoresError> {
     // What rests between its pages has no hurry, and what goes on has one place to go on from.
     let begun = options.from().chunks_upto;
     let ranges = match begun.is_nil() && options.rest == 0 {
@@ -59,7 +59,7 @@ fn window((after, upto): (Uuid, Uuid), sample: f64, at: f64) -> (Uuid, Uuid) {
 
 /// One range on its way.
 struct Walk<'a> {
-    target: &'a Target,
+    target: &'a CollectionTarget,
     options: &'a Options,
     upto: Uuid,
     chunks: Side<LiveChunk>,
@@ -117,7 +117,7 @@ impl<T> Side<T> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(target: &'a Target, options: &'a Options, after: Uuid, upto: Uuid) -> Self {
+    fn new(target: &'a CollectionTarget, options: &'a Options, after: Uuid, upto: Uuid) -> Self {
         Self {
             target,
             options,
@@ -130,7 +130,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    async fn run(mut self) -> Result<Report, TargetError> {
+    async fn run(mut self) -> Result<Report, StoresError> {
         loop {
             let began = Instant::now();
             self.read().await?;
@@ -167,8 +167,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads the next page of each side that has none left.
-    async fn read(&mut self) -> Result<(), TargetError> {
-        let Target {
+    async fn read(&mut self) -> Result<(), StoresError> {
+        let CollectionTarget {
             store,
             index,
             version,
@@ -188,7 +188,7 @@ impl<'a> Walk<'a> {
                         .live_chunks(version, chunks_after, self.upto, PAGE, 0, depth)
                         .await?,
                 )),
-                false => Ok::<_, TargetError>(None),
+                false => Ok::<_, StoresError>(None),
             }
         };
         let points = async {
@@ -198,7 +198,7 @@ impl<'a> Walk<'a> {
                         .scroll(collection, Some(points_after), PAGE, self.options.deep)
                         .await?,
                 )),
-                false => Ok::<_, TargetError>(None),
+                false => Ok::<_, StoresError>(None),
             }
         };
         let (chunks, points) = tokio::try_join!(chunks, points)?;
@@ -213,7 +213,7 @@ impl<'a> Walk<'a> {
 
     /// Tokens that the index has seen and Postgres does not know of would win against
     /// every later write: of notes that are busy, too.
-    async fn raise_tokens(&mut self, points: &[StoredPoint]) -> Result<(), TargetError> {
+    async fn raise_tokens(&mut self, points: &[StoredPoint]) -> Result<(), StoresError> {
         let newest = points.iter().filter_map(compare::revision).max();
         if let Some(newest) = newest.filter(|newest| *newest > self.last_token) {
             self.last_token = self.target.store.raise_tokens(newest).await?;
@@ -223,7 +223,7 @@ impl<'a> Walk<'a> {
 
     /// Looks again at what differed: Postgres, the index, Postgres. `named` are the
     /// notes that points among them said they were of.
-    async fn judge(&mut self, suspects: &[Uuid], named: &HashSet<Uuid>) -> Result<(), TargetError> {
+    async fn judge(&mut self, suspects: &[Uuid], named: &HashSet<Uuid>) -> Result<(), StoresError> {
         let mut named = named.clone();
         let before = self.settled(suspects, &named).await?;
         named.extend(before.chunks.values().map(|chunk| chunk.note_id));
@@ -263,8 +263,8 @@ impl<'a> Walk<'a> {
 
     /// What Postgres says of these chunks, and which of their notes, and of the notes
     /// `named`, are on their way.
-    async fn settled(&self, ids: &[Uuid], named: &HashSet<Uuid>) -> Result<Settled, TargetError> {
-        let Target { store, version, .. } = self.target;
+    async fn settled(&self, ids: &[Uuid], named: &HashSet<Uuid>) -> Result<Settled, StoresError> {
+        let CollectionTarget { store, version, .. } = self.target;
         let chunks = store.live_chunks_by_id(version, ids).await?;
         let notes: HashSet<Uuid> = chunks
             .iter()
@@ -306,7 +306,7 @@ impl<'a> Walk<'a> {
         found: &[(Uuid, Drift)],
         mut chunks: HashMap<Uuid, LiveChunk>,
         points: &HashMap<Uuid, StoredPoint>,
-    ) -> Result<(), TargetError> {
+    ) -> Result<(), StoresError> {
         let revision_of = |id: &Uuid| points.get(id).and_then(compare::revision);
         let (mut renew, mut remove) = (Vec::new(), Vec::new());
         let mut forgotten: BTreeMap<i64, Vec<LiveChunk>> = BTreeMap::new();
@@ -342,9 +342,9 @@ impl<'a> Walk<'a> {
 
     /// A point that the engine refuses is left as it is, and its note is a worker's: it says
     /// why, and gives it up if it has to.
-    async fn write(&mut self, chunks: Vec<LiveChunk>, mode: UpsertMode) -> Result<(), TargetError> {
+    async fn write(&mut self, chunks: Vec<LiveChunk>, mode: UpsertMode) -> Result<(), StoresError> {
         let written = self.target.write(chunks, mode).await?;
-        let Target { store, version, .. } = self.target;
+        let CollectionTarget { store, version, .. } = self.target;
         for refused in &written.refused {
             (self.options.notice)(refused.to_string());
             store.requeue(version, &[refused.note_id]).await?;

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::batch::{Batch, Interruption, stage};
-use super::plan::CutNote;
+use super::plan::ChunkedNote;
 use crate::note::{AccessHash, Note, TextHash};
 use crate::store::ChunkWrite;
 
@@ -13,7 +13,7 @@ impl Batch<'_> {
     /// they are deleted, so that no reader finds a note under labels that are not its own.
     pub(super) async fn follow_access<'c>(
         &self,
-        cuts: impl Iterator<Item = &'c CutNote>,
+        cuts: impl Iterator<Item = &'c ChunkedNote>,
     ) -> Result<(), Interruption> {
         let moved: Vec<(&Note, AccessHash)> = cuts.filter_map(|cut| self.moved(cut)).collect();
         if moved.is_empty() {
@@ -33,7 +33,7 @@ impl Batch<'_> {
     }
 
     /// The note and its labels, where its points have or may have others.
-    fn moved<'c>(&self, cut: &'c CutNote) -> Option<(&'c Note, AccessHash)> {
+    fn moved<'c>(&self, cut: &'c ChunkedNote) -> Option<(&'c Note, AccessHash)> {
         let note = cut.note.as_ref().filter(|_| cut.live)?;
         let claimed = self.notes[&cut.note_id];
         let access = note.labels.access();
@@ -41,10 +41,10 @@ impl Batch<'_> {
     }
 
     async fn relabel(&self, moved: &[(&Note, AccessHash)]) -> Result<(), Interruption> {
-        let tools = &self.shared.tools;
-        let version = &tools.version.name;
+        let context = &self.shared.context;
+        let version = &context.version.name;
         let ids: Vec<Uuid> = moved.iter().map(|(note, _)| note.note_id).collect();
-        let relabelled = tools.store.relabel(version, self.token, &ids);
+        let relabelled = context.stores.store.relabel(version, self.token, &ids);
         let relabelled = stage("relabel", relabelled).await?;
         if relabelled.collections.is_empty() {
             return Err(self.no_collection());
@@ -74,8 +74,12 @@ impl Batch<'_> {
     }
 
     async fn withdraw(&self, moved: &[(&Note, AccessHash)]) -> Result<(), Interruption> {
-        let tools = &self.shared.tools;
-        let targets = tools.store.collections(&tools.version.name).await?;
+        let context = &self.shared.context;
+        let targets = context
+            .stores
+            .store
+            .collections(&context.version.name)
+            .await?;
         let collections: Vec<String> = targets.into_iter().map(|target| target.name).collect();
         let ids = moved.iter().map(|(note, _)| note.note_id).collect();
         self.prune(&collections, ids, Vec::new()).await?;
@@ -83,14 +87,16 @@ impl Batch<'_> {
     }
 
     async fn record_access(&self, moved: &[(&Note, AccessHash)]) -> Result<(), Interruption> {
-        let tools = &self.shared.tools;
+        let context = &self.shared.context;
         let access: Vec<(Uuid, AccessHash)> = moved
             .iter()
             .map(|(note, access)| (note.note_id, *access))
             .collect();
-        let recorded = tools
-            .store
-            .record_access(&tools.version.name, self.token, &access);
+        let recorded =
+            context
+                .stores
+                .store
+                .record_access(&context.version.name, self.token, &access);
         Ok(recorded.await?)
     }
 }

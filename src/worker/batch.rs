@@ -12,12 +12,11 @@ use uuid::Uuid;
 
 use super::embedding::Embedding;
 use super::lease::{self, Heartbeat, Survived};
-use super::plan::{self, CutNote, Unwritable, Vectors};
-use super::setup::SetupError;
-use super::{Report, Shared, Stage, Tools, rollback};
-use crate::backfill::TargetError;
+use super::plan::{self, ChunkedNote, Unwritable, Vectors};
+use super::{Report, Shared, Stage, WorkerContext};
 use crate::index::{Filter, IndexError, Payload, Point, UpsertMode};
 use crate::note::{Note, TextHash};
+use crate::registry::{self, IndexContext, SetupError, StoresError};
 use crate::store::{
     CLAIMS_LOST_TOGETHER, ChunkWrite, Claim, Claimed, Committed, NoteWrite, StoreError, Version,
 };
@@ -69,9 +68,9 @@ async fn converge_or_release(shared: &Arc<Shared>, claim: Claim, extent: Extent)
     if let Err(interruption) = converged {
         // Those that were acked before are not leased any more; this changes nothing for them.
         shared.in_flight.release(shared, claim.token).await;
-        shared.gate.close(interruption.to_string());
+        shared.circuit.open(interruption.to_string());
     } else {
-        shared.gate.worked();
+        shared.circuit.succeeded();
         shared.in_flight.forget(claim.token);
     }
     drop(heartbeat);
@@ -101,11 +100,11 @@ pub(super) enum Interruption {
     Setup(#[from] SetupError),
 }
 
-impl From<TargetError> for Interruption {
-    fn from(error: TargetError) -> Self {
+impl From<StoresError> for Interruption {
+    fn from(error: StoresError) -> Self {
         match error {
-            TargetError::Store(error) => Self::Store(error),
-            TargetError::Index(error) => Self::Index(error),
+            StoresError::Store(error) => Self::Store(error),
+            StoresError::Index(error) => Self::Index(error),
         }
     }
 }
@@ -153,11 +152,11 @@ impl Batch<'_> {
     /// Writes notes as their vectors arrive.
     async fn converge_slices(
         &self,
-        cuts: &[CutNote],
+        cuts: &[ChunkedNote],
         embedding: &mut Embedding,
     ) -> Result<(), Interruption> {
-        let fixed_tokens = self.shared.tools.chunker.fixed_tokens();
-        let mut undecided: Vec<&CutNote> = cuts.iter().collect();
+        let fixed_tokens = self.shared.context.chunker.fixed_tokens();
+        let mut undecided: Vec<&ChunkedNote> = cuts.iter().collect();
         let mut time = FIRST_SLICE;
         loop {
             let more = stage("embed", embedding.collect(time)).await?;
@@ -183,12 +182,12 @@ impl Batch<'_> {
         &self,
         max_bytes: u64,
     ) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
-        let store = &self.shared.tools.store;
+        let store = &self.shared.context.stores.store;
         store.load_notes(&self.oldest_first, max_bytes).await
     }
 
-    async fn cut(&self, (mut rows, now): (HashMap<Uuid, Note>, DateTime<Utc>)) -> Vec<CutNote> {
-        let chunker = self.shared.tools.chunker.clone();
+    async fn cut(&self, (mut rows, now): (HashMap<Uuid, Note>, DateTime<Utc>)) -> Vec<ChunkedNote> {
+        let chunker = self.shared.context.chunker.clone();
         let max_bytes = self.shared.settings.max_note_bytes;
         let oldest_first = self.oldest_first.iter();
         let notes: Vec<(Uuid, Option<Note>)> =
@@ -216,14 +215,14 @@ impl Batch<'_> {
         let (mut rows, now) = stage("load", self.load(0)).await?;
         let without_text = |id: &Uuid| {
             let note = rows.remove(id);
-            CutNote {
+            ChunkedNote {
                 note_id: *id,
                 live: note.as_ref().is_some_and(|note| note.is_live(now)),
                 note,
-                pieces: Ok(Vec::new()),
+                hashed_chunks: Ok(Vec::new()),
             }
         };
-        let (live, gone): (Vec<CutNote>, Vec<CutNote>) = self
+        let (live, gone): (Vec<ChunkedNote>, Vec<ChunkedNote>) = self
             .oldest_first
             .iter()
             .map(without_text)
@@ -240,12 +239,13 @@ impl Batch<'_> {
     /// their points follow the access labels of their rows all the same.
     async fn converge_slice(
         &self,
-        slice: &[&CutNote],
+        slice: &[&ChunkedNote],
         vectors: &Vectors,
         fresh: &mut HashSet<TextHash>,
     ) -> Result<(), Interruption> {
-        let fixed_tokens = self.shared.tools.chunker.fixed_tokens();
-        let notes: HashMap<Uuid, &CutNote> = slice.iter().map(|cut| (cut.note_id, *cut)).collect();
+        let fixed_tokens = self.shared.context.chunker.fixed_tokens();
+        let notes: HashMap<Uuid, &ChunkedNote> =
+            slice.iter().map(|cut| (cut.note_id, *cut)).collect();
         let (mut writes, mut unwritable) = (Vec::new(), Vec::new());
         for cut in slice {
             match plan::write_of(cut, vectors, fixed_tokens) {
@@ -279,7 +279,7 @@ impl Batch<'_> {
     pub(super) async fn write(
         &self,
         writes: &[NoteWrite<'_>],
-        notes: &HashMap<Uuid, &CutNote>,
+        notes: &HashMap<Uuid, &ChunkedNote>,
         fresh: &mut HashSet<TextHash>,
     ) -> Result<(), Interruption> {
         if writes.is_empty() {
@@ -296,7 +296,16 @@ impl Batch<'_> {
         let points = self.index(&committed, &done, notes).await?;
         // A Postgres that was rolled back gives out tokens again, and upserts under them change
         // nothing: seen before the ack.
-        let checked = rollback::check(&self.shared.tools, self.token, &ids, &committed.collections);
+        let WorkerContext {
+            stores, version, ..
+        } = &self.shared.context;
+        let checked = registry::check_tokens(
+            stores,
+            &version.name,
+            self.token,
+            &ids,
+            &committed.collections,
+        );
         stage("check", checked).await?;
         let acked = stage("ack", self.ack(&done, notes)).await?;
         self.shared.reached(Stage::Acked).await;
@@ -311,9 +320,13 @@ impl Batch<'_> {
     }
 
     async fn commit(&self, writes: &[NoteWrite<'_>]) -> Result<Committed, StoreError> {
-        let tools = &self.shared.tools;
-        let Version { name, dim, .. } = &tools.version;
-        let committed = tools.store.commit(name, *dim, self.token, writes).await?;
+        let context = &self.shared.context;
+        let Version { name, dim, .. } = &context.version;
+        let committed = context
+            .stores
+            .store
+            .commit(name, *dim, self.token, writes)
+            .await?;
         let held: Vec<Uuid> = writes
             .iter()
             .map(|w| w.note_id)
@@ -326,7 +339,7 @@ impl Batch<'_> {
             .iter()
             .filter(|w| committed.notes.contains(&w.note_id));
         self.shared
-            .unspent
+            .uncommitted
             .spend(done.flat_map(|w| &w.chunks).map(|chunk| &chunk.hash));
         Ok(committed)
     }
@@ -337,7 +350,7 @@ impl Batch<'_> {
         &self,
         committed: &Committed,
         done: &[&NoteWrite<'_>],
-        notes: &HashMap<Uuid, &CutNote>,
+        notes: &HashMap<Uuid, &ChunkedNote>,
     ) -> Result<u64, Interruption> {
         if done.is_empty() {
             return Ok(0);
@@ -364,7 +377,7 @@ impl Batch<'_> {
     pub(super) fn no_collection(&self) -> Interruption {
         SetupError::Mismatch(format!(
             "no collection is registered for {}",
-            self.shared.tools.version.name
+            self.shared.context.version.name
         ))
         .into()
     }
@@ -392,7 +405,7 @@ impl Batch<'_> {
         if points.is_empty() {
             return Ok(());
         }
-        let index = &self.shared.tools.index;
+        let index = &self.shared.context.stores.index;
         for collection in collections {
             let upserted = index.upsert(collection, points.clone(), UpsertMode::NotNewer);
             let upserted = stage("upsert", upserted).await;
@@ -417,7 +430,7 @@ impl Batch<'_> {
             ..Filter::default()
         };
         for collection in collections {
-            let deleted = self.shared.tools.index.delete(collection, &older);
+            let deleted = self.shared.context.stores.index.delete(collection, &older);
             let deleted = stage("prune", deleted).await;
             self.unless_retired(collection, deleted).await?;
         }
@@ -434,7 +447,11 @@ impl Batch<'_> {
         let Err(error @ IndexError::NotFound { .. }) = written else {
             return Ok(written?);
         };
-        let Tools { store, version, .. } = &self.shared.tools;
+        let WorkerContext {
+            stores: IndexContext { store, .. },
+            version,
+            ..
+        } = &self.shared.context;
         let targets = store.collections(&version.name).await?;
         if targets.iter().any(|target| target.name == collection) {
             return Err(error.into());
@@ -454,7 +471,7 @@ impl Batch<'_> {
                 status: note.status.clone(),
                 expires_at: note.expires_at,
                 labels: note.labels.clone(),
-                embedding_version: self.shared.tools.version.name.clone(),
+                embedding_version: self.shared.context.version.name.clone(),
                 revision: self.token,
             },
             vector: chunk.vector.to_vec(),
@@ -466,10 +483,10 @@ impl Batch<'_> {
     async fn ack(
         &self,
         done: &[&NoteWrite<'_>],
-        notes: &HashMap<Uuid, &CutNote>,
+        notes: &HashMap<Uuid, &ChunkedNote>,
     ) -> Result<u64, StoreError> {
-        let tools = &self.shared.tools;
-        let version = &tools.version.name;
+        let context = &self.shared.context;
+        let version = &context.version.name;
         let claimed: Vec<(&Claimed, _)> = done
             .iter()
             .map(|write| (self.notes[&write.note_id], write.access))
@@ -481,14 +498,16 @@ impl Batch<'_> {
         let unanswered = self.shared.in_flight.unanswered(self.token, &ids);
         if !unanswered.is_empty() {
             let lease = self.shared.settings.lease();
-            tools
+            context
+                .stores
                 .store
                 .requeue_after(version, &unanswered, lease)
                 .await?;
             self.shared.in_flight.wait_for_late(lease);
         }
         let keep_done = !self.shared.keep_done.is_zero();
-        let acked = tools
+        let acked = context
+            .stores
             .store
             .ack(version, self.token, &claimed, keep_done)
             .await?;
@@ -504,7 +523,7 @@ impl Batch<'_> {
                 "leases ran out before the work was done"
             );
             counter!("elf_leases_lost_total").increment(lost.len() as u64);
-            tools.store.requeue(version, &lost).await?;
+            context.stores.store.requeue(version, &lost).await?;
         }
         let gone: Vec<Uuid> = acked
             .iter()
@@ -512,7 +531,11 @@ impl Batch<'_> {
             .copied()
             .collect();
         if !gone.is_empty() {
-            tools.store.forget(version, self.token, &gone).await?;
+            context
+                .stores
+                .store
+                .forget(version, self.token, &gone)
+                .await?;
         }
         let now = Utc::now();
         for (claimed, _) in claimed.iter().filter(|(c, _)| acked.contains(&c.note_id)) {

@@ -6,11 +6,11 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::batch::{Batch, Interruption};
-use super::plan::CutNote;
-use super::{Shared, Tools, retry, setup};
-use crate::backfill::Target;
+use super::plan::ChunkedNote;
+use super::{Shared, WorkerContext, retry};
 use crate::index::{IndexError, UpsertMode};
 use crate::note::TextHash;
+use crate::registry::{self, CollectionTarget, IndexContext};
 use crate::store::{
     CLAIMS_LOST_TOGETHER, Claim, Claimed, Depth, FailedBy, Failure, NoteWrite, Retry, StoreError,
 };
@@ -87,7 +87,7 @@ impl Batch<'_> {
     pub(super) async fn write_or_split(
         &self,
         writes: &[NoteWrite<'_>],
-        notes: &HashMap<Uuid, &CutNote>,
+        notes: &HashMap<Uuid, &ChunkedNote>,
         fresh: &mut HashSet<TextHash>,
     ) -> Result<(), Interruption> {
         let mut parts = vec![(writes, 1)];
@@ -98,8 +98,9 @@ impl Batch<'_> {
             let Some(by) = error.store() else {
                 return Err(error);
             };
+            let context = &self.shared.context;
             // A database or a collection that is not as it must be is no note's fault.
-            Box::pin(setup::check(&self.shared.tools)).await?;
+            Box::pin(registry::ensure_ready(&context.stores, &context.version)).await?;
             match part {
                 [only] if by == FailedBy::Postgres && error.is_rejection() => {
                     self.fail_alone(only, notes, by, &error).await?;
@@ -129,7 +130,7 @@ impl Batch<'_> {
     async fn fail_alone(
         &self,
         write: &NoteWrite<'_>,
-        notes: &HashMap<Uuid, &CutNote>,
+        notes: &HashMap<Uuid, &ChunkedNote>,
         by: FailedBy,
         error: &Interruption,
     ) -> Result<(), Interruption> {
@@ -144,12 +145,11 @@ impl Batch<'_> {
     /// Whether the index takes a point of another note, as it is already. What takes no
     /// point of any note blames none.
     async fn is_another_taken(&self, part: &[NoteWrite<'_>]) -> Result<bool, Interruption> {
-        let Tools {
-            store,
-            index,
+        let WorkerContext {
+            stores: IndexContext { store, index, .. },
             version,
             ..
-        } = &self.shared.tools;
+        } = &self.shared.context;
         let blamed: HashSet<Uuid> = part.iter().map(|write| write.note_id).collect();
         let mut another = None;
         for after in [Uuid::new_v4(), Uuid::nil()] {
@@ -165,7 +165,7 @@ impl Batch<'_> {
             return Ok(false);
         };
         for collection in store.collections(&version.name).await? {
-            let target = Target {
+            let target = CollectionTarget {
                 store: store.clone(),
                 index: index.clone(),
                 version: version.name.clone(),
@@ -193,7 +193,7 @@ impl Batch<'_> {
     ) -> Result<(), StoreError> {
         let claimed = self.notes[&note_id];
         let Shared {
-            tools,
+            context,
             settings,
             totals,
             ..
@@ -216,9 +216,10 @@ impl Batch<'_> {
                 _ => 0,
             },
         };
-        let version = &tools.version.name;
+        let version = &context.version.name;
         self.shared.in_flight.settle(self.token, &[note_id]);
-        if !tools
+        if !context
+            .stores
             .store
             .fail(version, self.token, claimed, failure)
             .await?

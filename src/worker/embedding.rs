@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use super::batch::stage;
-use super::plan::{CutNote, Piece, Vectors};
+use super::plan::{ChunkedNote, HashedChunk, Vectors};
 use super::{Report, Shared};
 use crate::embed::provider::{Input, Outcome};
 use crate::note::TextHash;
@@ -45,7 +45,7 @@ struct Wanted<'a> {
 
 impl Embedding {
     /// Begins to look up and to embed the texts of `cuts`, each once.
-    pub fn start(shared: &Arc<Shared>, cuts: Arc<Vec<CutNote>>) -> Self {
+    pub fn start(shared: &Arc<Shared>, cuts: Arc<Vec<ChunkedNote>>) -> Self {
         let (arrived, arriving) = mpsc::unbounded_channel();
         let shared = shared.clone();
         let stop = CancellationToken::new();
@@ -105,11 +105,11 @@ impl Embedding {
 /// moment its own request ends, whatever becomes of the batch.
 async fn look_up_and_embed(
     shared: &Shared,
-    cuts: &[CutNote],
+    cuts: &[ChunkedNote],
     stop: &CancellationToken,
     arrived: &mpsc::UnboundedSender<Result<Arrived, StoreError>>,
 ) -> Result<(), StoreError> {
-    let provider = &shared.tools.provider;
+    let provider = &shared.context.provider;
     let wanted = wanted(shared, cuts);
     // Before the look-up: a vector that another batch is given after it would be paid for
     // twice.
@@ -127,7 +127,7 @@ async fn look_up_and_embed(
             }));
         }
     }
-    let prefix = &shared.tools.document_prefix;
+    let prefix = &shared.context.document_prefix;
     let unknown = wanted.iter().filter(|w| !known.contains_key(&w.hash));
     let inputs: Vec<Input> = unknown
         .map(|wanted| Input {
@@ -142,7 +142,7 @@ async fn look_up_and_embed(
         if let Ok(vector) = outcome
             && was_sent
         {
-            shared.unspent.keep(hash, vector.clone());
+            shared.uncommitted.keep(hash, vector.clone());
             shared.totals.add(&Report {
                 embedded: 1,
                 tokens: tokens as u64,
@@ -161,20 +161,20 @@ async fn look_up_and_embed(
 
 /// The texts of these notes, in their order, so that the first notes are complete first. A
 /// text without a token is not sent.
-fn wanted<'a>(shared: &Shared, cuts: &'a [CutNote]) -> Vec<Wanted<'a>> {
-    let tools = &shared.tools;
+fn wanted<'a>(shared: &Shared, cuts: &'a [ChunkedNote]) -> Vec<Wanted<'a>> {
+    let context = &shared.context;
     let mut seen = HashSet::new();
     let mut wanted = Vec::new();
     for cut in cuts {
-        let (Some(note), Ok(pieces)) = (&cut.note, &cut.pieces) else {
+        let (Some(note), Ok(hashed_chunks)) = (&cut.note, &cut.hashed_chunks) else {
             continue;
         };
-        for Piece { chunk, hash } in pieces {
+        for HashedChunk { chunk, hash } in hashed_chunks {
             let text = &note.text[chunk.start..chunk.end];
-            if chunk.tokens > tools.chunker.fixed_tokens() && seen.insert(*hash) {
+            if chunk.tokens > context.chunker.fixed_tokens() && seen.insert(*hash) {
                 wanted.push(Wanted {
                     hash: *hash,
-                    input: TextHash::of_both(&tools.document_prefix, text),
+                    input: TextHash::of_both(&context.document_prefix, text),
                     text,
                     tokens: chunk.tokens,
                 });
@@ -189,18 +189,21 @@ async fn known_vectors<'w>(
     shared: &Shared,
     wanted: impl Iterator<Item = &'w Wanted<'w>>,
 ) -> Result<HashMap<TextHash, Arc<[f32]>>, StoreError> {
-    let tools = &shared.tools;
+    let context = &shared.context;
     let mut known = HashMap::new();
     let mut unknown = Vec::new();
     // First those that no commit has yet: one that is committed between the two looks
     // is found by the second.
     for Wanted { hash, .. } in wanted {
-        match shared.unspent.get(hash) {
+        match shared.uncommitted.get(hash) {
             Some(vector) => drop(known.insert(*hash, vector)),
             None => unknown.push(*hash),
         }
     }
-    let lookup = tools.store.known_vectors(&tools.version.name, &unknown);
+    let lookup = context
+        .stores
+        .store
+        .known_vectors(&context.version.name, &unknown);
     known.extend(stage("lookup", lookup).await?);
     Ok(known)
 }

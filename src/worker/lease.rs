@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
-use super::{Shared, Tools};
+use super::{Shared, WorkerContext};
+use crate::registry::IndexContext;
 use crate::store::Claim;
 
 /// How long a note is left alone that an application is deleting.
@@ -16,7 +17,7 @@ const DEFERRED: Duration = Duration::from_millis(500);
 /// The notes of the batches in flight that are not settled yet, by token: those
 /// whose leases are kept alive, and given back in the end.
 #[derive(Debug, Default)]
-pub struct InFlight {
+pub struct ActiveLeases {
     claims: Mutex<HashMap<i64, Leased>>,
     /// When the last of the notes are due again that wait for points without an answer.
     late: Mutex<Option<Instant>>,
@@ -31,7 +32,7 @@ struct Leased {
     unanswered: HashSet<Uuid>,
 }
 
-impl InFlight {
+impl ActiveLeases {
     /// Gives back what is still leased.
     pub async fn release_all(&self, shared: &Shared) {
         let tokens: Vec<i64> = self.lock().keys().copied().collect();
@@ -142,9 +143,13 @@ impl Heartbeat {
                 let lease = shared.settings.lease();
                 loop {
                     tokio::time::sleep(lease / 4).await;
-                    let version = &shared.tools.version.name;
+                    let version = &shared.context.version.name;
                     let notes = shared.in_flight.unsettled(token);
-                    let beat = shared.tools.store.extend(version, token, &notes, lease);
+                    let beat = shared
+                        .context
+                        .stores
+                        .store
+                        .extend(version, token, &notes, lease);
                     // A beat that is not answered must not keep the next one from coming in time.
                     match tokio::time::timeout(lease / 3, beat).await {
                         Ok(Ok(())) => {}
@@ -180,7 +185,11 @@ pub enum Survived {
 /// Gives leases back. When that fails they run out by themselves.
 pub async fn release(shared: &Shared, token: i64, notes: &[Uuid], survived: Survived) {
     shared.in_flight.settle(token, notes);
-    let Tools { store, version, .. } = &shared.tools;
+    let WorkerContext {
+        stores: IndexContext { store, .. },
+        version,
+        ..
+    } = &shared.context;
     let survived = survived == Survived::Yes;
     if let Err(error) = store.release(&version.name, token, notes, survived).await {
         tracing::debug!(%error, token, "could not give leases back; they will run out");
@@ -195,8 +204,8 @@ pub async fn defer_held(shared: &Shared, token: i64, notes: &[Uuid]) {
 
 async fn defer(shared: &Shared, token: i64, notes: &[Uuid], time: Duration) {
     shared.in_flight.settle(token, notes);
-    let version = &shared.tools.version.name;
-    let store = &shared.tools.store;
+    let version = &shared.context.version.name;
+    let store = &shared.context.stores.store;
     if let Err(error) = store.defer(version, token, notes, time).await {
         tracing::debug!(%error, token, "could not shorten leases; they will run out");
     }

@@ -40,7 +40,7 @@ impl Lookout {
     /// One claim behind the last one.
     pub async fn step(&mut self, shared: &Arc<Shared>) {
         self.is_at_end = true;
-        if shared.gate.outage().is_some() {
+        if shared.circuit.outage().is_some() {
             return;
         }
         match shared.claim(self.walk.after(Instant::now())).await {

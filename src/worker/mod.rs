@@ -5,18 +5,17 @@ mod access;
 mod batch;
 mod blame;
 mod embedding;
-mod gate;
+mod expire;
 mod lease;
 mod lookout;
 mod plan;
 mod pooled;
 mod retry;
 mod rollback;
-mod setup;
-mod sweep;
+mod store_circuit;
 mod tidy;
 mod totals;
-mod unspent;
+mod uncommitted;
 mod verify;
 mod walk;
 
@@ -30,17 +29,16 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-pub use gate::{Gate, Outage};
-pub use plan::{Piece, pieces};
-pub use setup::{SetupError, check, check_spec, kept_in_step, prepare, require, spec};
+pub use plan::{HashedChunk, hashed_chunks};
+pub use store_circuit::{Outage, StoreCircuit};
 pub use totals::{Report, Totals};
 pub use verify::Verified;
 
 use crate::chunk::Chunker;
 use crate::config;
 use crate::embed::provider::Provider;
-use crate::index::VectorIndex;
-use crate::store::{self, ClaimScope, Position, Store, Version};
+use crate::registry::{self, IndexContext};
+use crate::store::{self, ClaimScope, Position, Version};
 use batch::Extent;
 use lease::Survived;
 use lookout::Lookout;
@@ -54,21 +52,15 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a worker works with.
 #[derive(Clone)]
-pub struct Tools {
-    /// The truth.
-    pub store: Store,
-    /// What is derived from it.
-    pub index: Arc<dyn VectorIndex>,
+pub struct WorkerContext {
+    /// Postgres and the index that it keeps in step.
+    pub stores: IndexContext,
     /// Texts → vectors.
     pub provider: Arc<Provider>,
     /// Text → chunks.
     pub chunker: Arc<Chunker>,
     /// The embedding version that this worker keeps.
     pub version: Version,
-    /// The alias that the version is served under.
-    pub alias: String,
-    /// How new collections embed texts for BM25.
-    pub bm25: crate::index::Bm25Options,
     /// Put before every chunk that is embedded.
     pub document_prefix: String,
 }
@@ -80,17 +72,17 @@ pub struct Worker {
 
 /// What the batches of a worker have in common.
 struct Shared {
-    tools: Tools,
+    context: WorkerContext,
     settings: config::Worker,
     keep_done: Duration,
     /// Names this worker in the leases it holds.
     holder: String,
     /// Work may be due: a commit, a finished batch, a lost connection.
     wake: Arc<Notify>,
-    gate: Gate,
+    circuit: StoreCircuit,
     totals: Totals,
-    in_flight: lease::InFlight,
-    unspent: unspent::Unspent,
+    in_flight: lease::ActiveLeases,
+    uncommitted: uncommitted::UncommittedVectors,
     watch: rollback::Watch,
     /// A verify may have been demanded.
     verify: Notify,
@@ -133,17 +125,17 @@ pub enum WorkerError {
 
 impl Worker {
     /// A worker that has not begun. Call [`prepare`] before, once.
-    pub fn new(tools: Tools, settings: &config::Worker, outbox: &config::Outbox) -> Self {
+    pub fn new(context: WorkerContext, settings: &config::Worker, outbox: &config::Outbox) -> Self {
         let shared = Shared {
-            tools,
+            context,
             settings: settings.clone(),
             keep_done: Duration::from_secs(outbox.retention_secs),
             holder: store::holder(),
             wake: Arc::new(Notify::new()),
-            gate: Gate::default(),
+            circuit: StoreCircuit::default(),
             totals: Totals::default(),
-            in_flight: lease::InFlight::default(),
-            unspent: unspent::Unspent::default(),
+            in_flight: lease::ActiveLeases::default(),
+            uncommitted: uncommitted::UncommittedVectors::default(),
             watch: rollback::Watch::default(),
             verify: Notify::new(),
             verified: Mutex::default(),
@@ -197,18 +189,18 @@ impl Worker {
 
     /// Whether Postgres and the index can be worked with, for `/readyz`.
     pub fn outage(&self) -> Option<Outage> {
-        self.shared.gate.outage()
+        self.shared.circuit.outage()
     }
 
     /// Works until `stop`, then lets what is in flight end within the grace period.
     pub async fn run(&self, stop: CancellationToken) {
         let listening = self.shared.settings.listen.then(|| {
             in_the_background(store::listen(
-                self.shared.tools.store.pool().clone(),
+                self.shared.context.stores.store.pool().clone(),
                 self.shared.wake.clone(),
             ))
         });
-        let sweeping = in_the_background(sweep::run(self.shared.clone()));
+        let sweeping = in_the_background(expire::run(self.shared.clone()));
         let verifying = in_the_background(verify::run(self.shared.clone()));
         let mut batches = JoinSet::new();
         self.claim_until(&mut batches, &stop, None).await.ok();
@@ -219,7 +211,7 @@ impl Worker {
     /// Works until nothing is due that nobody else holds, then returns.
     pub async fn drain(&self, stop: CancellationToken) -> Result<(), WorkerError> {
         let mut batches = JoinSet::new();
-        sweep::once(&self.shared).await;
+        expire::once(&self.shared).await;
         let outcome = loop {
             let outcome = self.claim_until(&mut batches, &stop, Some(Drain)).await;
             // What that puts into the outbox is this drain's, too.
@@ -283,7 +275,7 @@ impl Worker {
                 }
             }
             // While the provider is unavailable, what needs no new vector goes on.
-            let provider_works = shared.tools.provider.state().error().is_none();
+            let provider_works = shared.context.provider.state().error().is_none();
             let after = match provider_works {
                 true => {
                     walk = None;
@@ -328,7 +320,7 @@ impl Worker {
                 }
                 None => drop(permit),
             }
-            let stores_work = shared.gate.outage().is_none();
+            let stores_work = shared.circuit.outage().is_none();
             if stores_work && let Some(walk) = &mut walk {
                 walk.ended(Instant::now());
             }
@@ -345,7 +337,7 @@ impl Worker {
                 }
                 tokio::select! {
                     () = stop.cancelled() => return Ok(()),
-                    waited = shared.within_grace(shared.tools.provider.ready()) => waited?,
+                    waited = shared.within_grace(shared.context.provider.ready()) => waited?,
                 }
                 continue;
             }
@@ -355,7 +347,7 @@ impl Worker {
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 () = shared.wake.notified() => {}
-                () = shared.tools.provider.ready(), if !provider_works => {}
+                () = shared.context.provider.ready(), if !provider_works => {}
                 () = tokio::time::sleep(poll) => {}
             }
         }
@@ -402,13 +394,13 @@ impl Shared {
     /// unavailable.
     async fn claim(&self, after: Option<Position>) -> Option<store::Claim> {
         if let Err(error) = rollback::look_behind_new_connections(self).await {
-            self.gate.close(error.to_string());
+            self.circuit.open(error.to_string());
             return None;
         }
         let began = Instant::now();
         let claim = |lost_below| {
-            self.tools.store.claim(
-                &self.tools.version.name,
+            self.context.stores.store.claim(
+                &self.context.version.name,
                 &self.holder,
                 self.settings.lease(),
                 self.settings.batch_notes,
@@ -440,7 +432,7 @@ impl Shared {
         match admitted {
             Ok(claim) => claim,
             Err(error) => {
-                self.gate.close(error.to_string());
+                self.circuit.open(error.to_string());
                 None
             }
         }
@@ -454,14 +446,14 @@ impl Shared {
 
     /// Returns at once unless a store is away, else when it is back.
     async fn recovered(&self) {
-        while self.gate.outage().is_some() {
-            tokio::time::sleep(retry::pause(&self.settings, self.gate.closings())).await;
-            match setup::check(&self.tools).await {
+        while self.circuit.outage().is_some() {
+            tokio::time::sleep(retry::pause(&self.settings, self.circuit.openings())).await;
+            match registry::ensure_ready(&self.context.stores, &self.context.version).await {
                 Ok(()) => {
-                    self.gate.open();
+                    self.circuit.close();
                     self.verify.notify_one();
                 }
-                Err(error) => self.gate.close(error.to_string()),
+                Err(error) => self.circuit.open(error.to_string()),
             }
         }
     }
@@ -488,10 +480,10 @@ impl Shared {
 
     /// Why nothing can be indexed right now, if so.
     fn outage(&self) -> Option<String> {
-        self.gate
+        self.circuit
             .outage()
             .map(|outage| outage.reason)
-            .or_else(|| Some(self.tools.provider.state().error()?.to_string()))
+            .or_else(|| Some(self.context.provider.state().error()?.to_string()))
     }
 
     async fn reached(&self, stage: Stage) {

@@ -14,7 +14,7 @@ use crate::note::{Note, TextHash, chunk_id};
 use crate::store::{ChunkWrite, FailedBy, NoteWrite};
 
 /// A note, read and cut.
-pub struct CutNote {
+pub struct ChunkedNote {
     /// The note's id.
     pub note_id: Uuid,
     /// `None` when its row is gone.
@@ -22,12 +22,12 @@ pub struct CutNote {
     /// Whether it is to be found.
     pub live: bool,
     /// Its chunks, or why it has none.
-    pub pieces: Result<Vec<Piece>, String>,
+    pub hashed_chunks: Result<Vec<HashedChunk>, String>,
 }
 
 /// A chunk before it has its vector.
 #[derive(Debug, Clone, Copy)]
-pub struct Piece {
+pub struct HashedChunk {
     /// Where it is.
     pub chunk: Chunk,
     /// The hash of its text.
@@ -61,35 +61,35 @@ pub fn cut(
     note: Option<Note>,
     now: DateTime<Utc>,
     max_bytes: u64,
-) -> CutNote {
+) -> ChunkedNote {
     let live = note.as_ref().is_some_and(|n| n.is_live(now));
-    let pieces = match &note {
+    let hashed_chunks = match &note {
         Some(note) if live && note.text_bytes > max_bytes => Err(format!(
             "its text has {} bytes, and `worker.max_note_bytes` allows {max_bytes}: make the \
              note shorter or allow more, then run `elf dead retry {note_id}`",
             note.text_bytes
         )),
-        Some(note) if live => pieces(chunker, &note.text),
+        Some(note) if live => hashed_chunks(chunker, &note.text),
         _ => Ok(Vec::new()),
     };
-    CutNote {
+    ChunkedNote {
         note_id,
         note,
         live,
-        pieces,
+        hashed_chunks,
     }
 }
 
 /// The chunks of a text, or why it has none.
-pub fn pieces(chunker: &Chunker, text: &str) -> Result<Vec<Piece>, String> {
-    let piece = |chunk: Chunk| {
+pub fn hashed_chunks(chunker: &Chunker, text: &str) -> Result<Vec<HashedChunk>, String> {
+    let chunk = |chunk: Chunk| {
         let hash = TextHash::of(&text[chunk.start..chunk.end]);
-        Piece { chunk, hash }
+        HashedChunk { chunk, hash }
     };
     // A tokenizer is somebody else's program made from somebody else's file. If
     // it panics over one text, the other notes of the batch shall not notice.
     match catch_unwind(AssertUnwindSafe(|| chunker.chunk(text))) {
-        Ok(Ok(chunks)) => Ok(chunks.into_iter().map(piece).collect()),
+        Ok(Ok(chunks)) => Ok(chunks.into_iter().map(chunk).collect()),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err("the tokenizer panicked; the log has its message".to_owned()),
     }
@@ -97,22 +97,25 @@ pub fn pieces(chunker: &Chunker, text: &str) -> Result<Vec<Piece>, String> {
 
 /// What a note is to become. `fixed_tokens` are those of a text without any.
 pub fn write_of<'a>(
-    cut: &'a CutNote,
+    cut: &'a ChunkedNote,
     vectors: &Vectors,
     fixed_tokens: usize,
 ) -> Result<NoteWrite<'a>, Unwritable> {
-    let pieces = cut.pieces.as_ref().map_err(|reason| Unwritable::Fails {
-        reason: reason.clone(),
-        by: FailedBy::Text,
-        // The same text is cut the same way next time.
-        permanent: true,
-    })?;
+    let hashed_chunks = cut
+        .hashed_chunks
+        .as_ref()
+        .map_err(|reason| Unwritable::Fails {
+            reason: reason.clone(),
+            by: FailedBy::Text,
+            // The same text is cut the same way next time.
+            permanent: true,
+        })?;
     let text = cut.note.as_ref().map_or("", |note| note.text.as_str());
-    let mut chunks = Vec::with_capacity(pieces.len());
+    let mut chunks = Vec::with_capacity(hashed_chunks.len());
     let mut waits = false;
-    for (i, piece) in pieces.iter().enumerate() {
-        let Chunk { start, end, .. } = piece.chunk;
-        let vector = match vector_of(piece, vectors, fixed_tokens) {
+    for (i, chunk) in hashed_chunks.iter().enumerate() {
+        let Chunk { start, end, .. } = chunk.chunk;
+        let vector = match vector_of(chunk, vectors, fixed_tokens) {
             Ok(vector) => vector,
             // Another of its texts may be the note's own fault, and then it need not wait.
             Err(Unwritable::Waits) => {
@@ -127,7 +130,7 @@ pub fn write_of<'a>(
             start,
             end,
             text: &text[start..end],
-            hash: piece.hash,
+            hash: chunk.hash,
             vector,
         });
     }
@@ -149,7 +152,7 @@ pub fn write_of<'a>(
 }
 
 /// What a note becomes that is not live.
-pub fn removal_of(cut: &CutNote) -> NoteWrite<'_> {
+pub fn removal_of(cut: &ChunkedNote) -> NoteWrite<'_> {
     NoteWrite {
         note_id: cut.note_id,
         text_hash: TextHash::of(""),
@@ -162,16 +165,16 @@ pub fn removal_of(cut: &CutNote) -> NoteWrite<'_> {
 
 /// Whether it is known by now what becomes of a note: each of its texts has an outcome, or
 /// one of them can have no vector.
-pub fn is_decided(cut: &CutNote, vectors: &Vectors, fixed_tokens: usize) -> bool {
-    let Ok(pieces) = &cut.pieces else {
+pub fn is_decided(cut: &ChunkedNote, vectors: &Vectors, fixed_tokens: usize) -> bool {
+    let Ok(hashed_chunks) = &cut.hashed_chunks else {
         return true;
     };
     let mut is_complete = true;
-    for piece in pieces {
-        match vectors.get(&piece.hash) {
+    for chunk in hashed_chunks {
+        match vectors.get(&chunk.hash) {
             Some(Err(EmbedError::Input { .. })) => return true,
             Some(_) => {}
-            None if piece.chunk.tokens <= fixed_tokens => return true,
+            None if chunk.chunk.tokens <= fixed_tokens => return true,
             None => is_complete = false,
         }
     }
@@ -181,13 +184,13 @@ pub fn is_decided(cut: &CutNote, vectors: &Vectors, fixed_tokens: usize) -> bool
 /// What the notes of these cuts took: of a text that was sent the first chunk is paid for,
 /// every other has a vector that was known. Takes what was paid for out of `fresh`.
 pub fn effort<'c>(
-    cuts: impl Iterator<Item = &'c CutNote>,
+    cuts: impl Iterator<Item = &'c ChunkedNote>,
     fresh: &mut HashSet<TextHash>,
 ) -> Report {
     let mut report = Report::default();
     for cut in cuts {
         report.bytes += cut.note.as_ref().map_or(0, |note| note.text.len() as u64);
-        for Piece { chunk, hash } in cut.pieces.iter().flatten() {
+        for HashedChunk { chunk, hash } in cut.hashed_chunks.iter().flatten() {
             report.chunks += 1;
             if !fresh.remove(hash) {
                 report.reused += 1;
@@ -199,12 +202,12 @@ pub fn effort<'c>(
 }
 
 fn vector_of(
-    piece: &Piece,
+    chunk: &HashedChunk,
     vectors: &Vectors,
     fixed_tokens: usize,
 ) -> Result<Arc<[f32]>, Unwritable> {
-    let Chunk { start, end, tokens } = piece.chunk;
-    match vectors.get(&piece.hash) {
+    let Chunk { start, end, tokens } = chunk.chunk;
+    match vectors.get(&chunk.hash) {
         Some(Ok(vector)) => Ok(vector.clone()),
         Some(Err(EmbedError::Input { reason })) => Err(Unwritable::Fails {
             reason: format!("its text at {start}..{end} cannot be embedded: {reason}"),
@@ -227,7 +230,7 @@ fn vector_of(
 mod tests {
     use super::*;
 
-    fn one_piece(tokens: usize) -> (CutNote, TextHash) {
+    fn one_piece(tokens: usize) -> (ChunkedNote, TextHash) {
         let hash = TextHash::of("text");
         let chunk = Chunk {
             start: 0,
@@ -235,11 +238,11 @@ mod tests {
             tokens,
         };
         let note_id = Uuid::nil();
-        let cut = CutNote {
+        let cut = ChunkedNote {
             note_id,
             note: None,
             live: true,
-            pieces: Ok(vec![Piece { chunk, hash }]),
+            hashed_chunks: Ok(vec![HashedChunk { chunk, hash }]),
         };
         (cut, hash)
     }
@@ -247,7 +250,7 @@ mod tests {
     fn blame_for(error: Option<EmbedError>, tokens: usize) -> Unwritable {
         let (cut, hash) = one_piece(tokens);
         let vectors = error.into_iter().map(|e| (hash, Err(e))).collect();
-        vector_of(&cut.pieces.as_ref().expect("cut")[0], &vectors, 2).expect_err("no vector")
+        vector_of(&cut.hashed_chunks.as_ref().expect("cut")[0], &vectors, 2).expect_err("no vector")
     }
 
     #[test]

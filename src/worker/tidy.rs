@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::{Shared, Tools};
+use super::{Shared, WorkerContext};
+use crate::registry::IndexContext;
 use crate::store::{StoreError, VersionState};
 
 /// A page of states each time: a million notes are looked at in three hours.
@@ -39,7 +40,11 @@ impl Tidy {
     /// A note that is gone while its state is still there is enqueued: indexed once more,
     /// its points and its state go.
     async fn states(&mut self, shared: &Shared) -> Result<(), StoreError> {
-        let Tools { store, version, .. } = &shared.tools;
+        let WorkerContext {
+            stores: IndexContext { store, .. },
+            version,
+            ..
+        } = &shared.context;
         let page = store.enqueue_gone(&version.name, self.upto).await?;
         let (last, gone) = page.unwrap_or((Uuid::nil(), 0));
         self.upto = last;
@@ -53,7 +58,7 @@ impl Tidy {
     /// Every change adds a row for each version that is being built. Where no worker takes
     /// them, one row a note is enough.
     async fn abandoned(&mut self, shared: &Shared) -> Result<(), StoreError> {
-        let store = &shared.tools.store;
+        let store = &shared.context.stores.store;
         for known in store.versions().await? {
             if known.state != VersionState::Building {
                 continue;

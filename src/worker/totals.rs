@@ -10,7 +10,7 @@ use crate::store::FailedBy;
 
 /// Changes whose age is remembered between two looks at them; of the rest the metrics
 /// know.
-const MOST_AGES: usize = 4096;
+const MAX_AGES: usize = 4096;
 
 /// Counts, for `elf worker --once`, the progress bar and the admin page; the metrics
 /// count along.
@@ -74,9 +74,9 @@ impl Report {
 }
 
 /// A batch in flight.
-pub struct InFlight<'a>(&'a Totals);
+pub struct BatchGuard<'a>(&'a Totals);
 
-impl Drop for InFlight<'_> {
+impl Drop for BatchGuard<'_> {
     fn drop(&mut self) {
         self.0.lock().in_flight -= 1;
         gauge!("elf_batches_in_flight").decrement(1.0);
@@ -113,16 +113,16 @@ impl Totals {
     }
 
     /// A batch was claimed. It is in flight until what is returned is dropped.
-    pub fn began_batch(&self) -> InFlight<'_> {
+    pub fn began_batch(&self) -> BatchGuard<'_> {
         self.lock().in_flight += 1;
         gauge!("elf_batches_in_flight").increment(1.0);
-        InFlight(self)
+        BatchGuard(self)
     }
 
     /// A change became searchable this long after its commit.
     pub fn became_searchable(&self, age: Duration) {
         let ages = &mut self.lock().ages;
-        if ages.len() < MOST_AGES {
+        if ages.len() < MAX_AGES {
             ages.push(age);
         }
         histogram!("elf_commit_to_searchable_seconds").record(age);

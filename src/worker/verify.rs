@@ -8,7 +8,8 @@ use chrono::{DateTime, Utc};
 use metrics::{counter, gauge};
 use serde::Serialize;
 
-use super::{Shared, Tools};
+use super::{Shared, WorkerContext};
+use crate::registry::IndexContext;
 use crate::store::Swept;
 use crate::verify::{self, Options};
 
@@ -75,7 +76,7 @@ pub async fn run(shared: Arc<Shared>) {
             _ = ticks.tick() => {}
             () = shared.verify.notified() => {}
         }
-        if shared.gate.outage().is_none() {
+        if shared.circuit.outage().is_none() {
             verify_if_due(&shared, interval, REST).await;
         }
     }
@@ -89,7 +90,11 @@ pub async fn once_if_demanded(shared: &Shared) -> bool {
 /// One worker of all does it, under a lease; if that one dies, another goes on where it
 /// was. Says whether it was this one.
 async fn verify_if_due(shared: &Shared, interval: Option<Duration>, rest: u32) -> bool {
-    let Tools { store, version, .. } = &shared.tools;
+    let WorkerContext {
+        stores: IndexContext { store, .. },
+        version,
+        ..
+    } = &shared.context;
     let begun = store.begin_sweep(&version.name, interval, LEASE).await;
     // Where Postgres is away, the claim loop meets the same outage and says so.
     let Ok(Some(begun)) = begun else {
@@ -113,7 +118,11 @@ async fn verify_if_due(shared: &Shared, interval: Option<Duration>, rest: u32) -
 
 /// Records how far the verify has come, and that this worker lives.
 async fn keep(shared: &Shared, number: i64, upto: &Mutex<Swept>) -> Infallible {
-    let Tools { store, version, .. } = &shared.tools;
+    let WorkerContext {
+        stores: IndexContext { store, .. },
+        version,
+        ..
+    } = &shared.context;
     loop {
         tokio::time::sleep(LEASE / 4).await;
         let upto = *upto.lock().expect("no holder panics");
@@ -124,8 +133,8 @@ async fn keep(shared: &Shared, number: i64, upto: &Mutex<Swept>) -> Infallible {
 }
 
 async fn verify_from(shared: &Shared, number: i64, options: &Options) {
-    let tools = &shared.tools;
-    let report = match verify::run(&tools.store, &tools.index, &tools.alias, options).await {
+    let context = &shared.context;
+    let report = match verify::run(&context.stores, options).await {
         Ok(report) => report,
         Err(error) => {
             // Its lease runs out, and a worker goes on from what was recorded.
@@ -133,7 +142,12 @@ async fn verify_from(shared: &Shared, number: i64, options: &Options) {
             return;
         }
     };
-    if let Err(error) = tools.store.end_sweep(&tools.version.name, number).await {
+    if let Err(error) = context
+        .stores
+        .store
+        .end_sweep(&context.version.name, number)
+        .await
+    {
         tracing::debug!(%error, "could not record that the verify has ended");
     }
     shared.publish_drift(&report);

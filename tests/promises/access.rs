@@ -15,11 +15,16 @@ async fn visible_to(h: &Harness, tenant: &str, note: Uuid) -> u64 {
         keywords: BTreeMap::from([("tenant_id".to_owned(), tenant.to_owned())]),
         ..Filter::default()
     };
-    h.tools.index.count(&h.tools.alias, &filter).await.unwrap()
+    h.context
+        .stores
+        .index
+        .count(&h.context.stores.alias, &filter)
+        .await
+        .unwrap()
 }
 
 async fn search(h: &Harness, tenant: &str) -> Vec<Uuid> {
-    let searcher = elf::cli::parts::searcher(&h.tools, &h.config);
+    let searcher = elf::cli::wiring::searcher(&h.context, &h.config);
     let filter = Filter {
         keywords: BTreeMap::from([("tenant_id".to_owned(), tenant.to_owned())]),
         ..Filter::default()
@@ -67,7 +72,7 @@ async fn labels_follow_at_once_though_the_new_text_fails_and_dies() {
     assert_eq!(visible_to(&h, "v", note).await, chunks);
 
     h.provider.heal();
-    h.tools.store.retry_dead(None).await.unwrap();
+    h.context.stores.store.retry_dead(None).await.unwrap();
     h.settle().await;
     h.assert_converged().await;
 }
@@ -95,7 +100,7 @@ async fn while_the_provider_refuses_what_needs_no_new_vector_goes_on() {
     .unwrap();
     let working = h.work();
     // The key is refused by now, and stays so.
-    eventually(async || h.tools.provider.state().error().is_some()).await;
+    eventually(async || h.context.provider.state().error().is_some()).await;
 
     h.delete(deleted).await;
     let update = |statement| h.execute(statement, archived, "");

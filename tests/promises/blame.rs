@@ -56,7 +56,7 @@ async fn one_note_that_postgres_rejects_among_2000_dies_alone_and_costs_no_embed
     insert_many(&h, 999).await;
     let report = h.settle().await;
     assert_eq!(report.dead, 1);
-    let letters = h.tools.store.dead_letters(10).await.unwrap();
+    let letters = h.context.stores.store.dead_letters(10).await.unwrap();
     assert_eq!((letters[0].note_id, letters[0].attempts), (secret, 3));
     assert_eq!(h.points().await.len(), 1_999);
     let mut texts = h.provider.texts_seen();
@@ -69,15 +69,15 @@ async fn one_note_that_postgres_rejects_among_2000_dies_alone_and_costs_no_embed
 #[tokio::test]
 async fn one_note_that_the_index_refuses_among_2000_dies_alone_and_costs_no_embedding() {
     let mut h = with_default_batches().await;
-    let hooked = Hooked::over(&h.tools.index);
-    h.tools.index = hooked.clone();
+    let hooked = Hooked::over(&h.context.stores.index);
+    h.context.stores.index = hooked.clone();
     insert_many(&h, 1_000).await;
     let odd = h.insert("an odd one").await;
     insert_many(&h, 999).await;
     hooked.refuse(odd);
     let report = h.settle().await;
     assert_eq!(report.dead, 1);
-    let letters = h.tools.store.dead_letters(10).await.unwrap();
+    let letters = h.context.stores.store.dead_letters(10).await.unwrap();
     assert_eq!(letters[0].note_id, odd);
     assert_eq!(letters[0].reason, "index");
     assert_eq!(h.points().await.len(), 1_999);
@@ -99,8 +99,8 @@ async fn an_index_that_takes_no_write_blames_no_note() {
         let mut h = with_default_batches().await;
         h.insert("indexed before").await;
         h.drain().await;
-        let hooked = Hooked::over(&h.tools.index);
-        h.tools.index = hooked.clone();
+        let hooked = Hooked::over(&h.context.stores.index);
+        h.context.stores.index = hooked.clone();
         hooked.fail(When::Before, Verb::Upsert, error.clone());
         insert_many(&h, 300).await;
         let worker = h.worker();
@@ -150,13 +150,13 @@ async fn a_note_that_ends_every_worker_dies_alone() {
             concurrency: 1,
             ..h.config.worker.clone()
         };
-        let worker = Worker::new(h.tools.clone(), &settings, &h.config.outbox);
+        let worker = Worker::new(h.context.clone(), &settings, &h.config.outbox);
         let worker = worker.with_breakpoint(breakpoint);
         let drained = async { worker.drain(CancellationToken::new()).await.unwrap() };
         tokio::select! {
             // Not when a heartbeat that was on its way has leased them once more.
             () = drained => if h.count("indexing_outbox where status <> 'DEAD'").await == 0 {
-                break h.tools.store.dead_letters(10).await.unwrap();
+                break h.context.stores.store.dead_letters(10).await.unwrap();
             },
             () = died.notified() => {}
         }
@@ -202,7 +202,7 @@ async fn a_note_longer_than_allowed_dies_without_being_read() {
     h.insert(&"short ".repeat(100)).await;
     let report = h.drain().await;
     assert_eq!((report.notes, report.dead), (1, 1));
-    let letters = h.tools.store.dead_letters(10).await.unwrap();
+    let letters = h.context.stores.store.dead_letters(10).await.unwrap();
     assert_eq!((letters[0].note_id, letters[0].attempts), (long, 1));
     let reason = letters[0].last_error.clone().unwrap();
     for word in ["1005 bytes", "worker.max_note_bytes", "1000"] {
@@ -233,7 +233,7 @@ async fn what_is_deleted_or_moved_is_so_though_its_note_ended_every_worker() {
     .await;
     h.insert("one that is indexed").await;
     h.settle().await;
-    let letters = h.tools.store.dead_letters(10).await.unwrap();
+    let letters = h.context.stores.store.dead_letters(10).await.unwrap();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].note_id, moved);
     assert_eq!(letters[0].reason, "process");

@@ -12,7 +12,7 @@ async fn points_that_come_after_those_of_the_next_claim_leave_nothing_behind() {
     for is_cut_off in [false, true] {
         let mut h =
             Harness::start_with(|toml| toml.replace("grace_secs = 5", "grace_secs = 1")).await;
-        let index = h.tools.index.clone();
+        let index = h.context.stores.index.clone();
         let note = h.insert("A short note.").await;
         h.drain().await;
 
@@ -21,7 +21,7 @@ async fn points_that_come_after_those_of_the_next_claim_leave_nothing_behind() {
         if !is_cut_off {
             slow.fail(When::Before, Verb::Upsert, no_answer());
         }
-        h.tools.index = slow.clone();
+        h.context.stores.index = slow.clone();
         h.edit(note, &sentences(9, "a long one")).await;
         let working = h.work();
         late.reached_by(1).await;
@@ -31,7 +31,7 @@ async fn points_that_come_after_those_of_the_next_claim_leave_nothing_behind() {
         }
         working.stop().await;
 
-        h.tools.index = index;
+        h.context.stores.index = index;
         h.edit(note, "Short again.").await;
         let another = h.insert("Another note.").await;
         h.drain().await;
@@ -49,9 +49,9 @@ async fn points_that_come_after_those_of_the_next_claim_leave_nothing_behind() {
 async fn a_drain_waits_for_the_notes_that_it_keeps_back() {
     let mut h = Harness::start().await;
     h.drain().await;
-    let slow = Hooked::over(&h.tools.index);
+    let slow = Hooked::over(&h.context.stores.index);
     slow.fail(When::After, Verb::Upsert, no_answer());
-    h.tools.index = slow.clone();
+    h.context.stores.index = slow.clone();
     for i in 0..20 {
         h.insert(&format!("note {i}")).await;
     }
@@ -80,9 +80,9 @@ async fn what_is_in_flight_when_a_store_fails_is_paid_for_once() {
     })
     .await;
     h.drain().await;
-    let slow = Hooked::over(&h.tools.index);
+    let slow = Hooked::over(&h.context.stores.index);
     slow.fail(When::Before, Verb::Upsert, no_answer());
-    h.tools.index = slow.clone();
+    h.context.stores.index = slow.clone();
     let shared = h.insert("a note").await;
     for i in 0..15 {
         h.insert(&format!("note {i}")).await;

@@ -93,11 +93,11 @@ async fn old_and_new_workers_run_side_by_side_during_an_upgrade() {
         }
     });
     let upgrade = future(&COMPATIBLE);
-    let applied = h.tools.store.apply(&upgrade).await.unwrap();
+    let applied = h.context.stores.store.apply(&upgrade).await.unwrap();
     assert_eq!(applied, COMPATIBLE.len());
     // Of this build, which knows nothing of the new schema, and goes on.
-    h.tools.store.check_schema().await.unwrap();
-    assert_eq!(h.tools.store.migrate().await.unwrap(), 0);
+    h.context.stores.store.check_schema().await.unwrap();
+    assert_eq!(h.context.stores.store.migrate().await.unwrap(), 0);
     let new = h.work();
     writing.await.unwrap();
     h.insert_all(&corpus.texts(300)).await;
@@ -126,8 +126,8 @@ async fn a_schema_that_takes_a_newer_program_is_refused_with_what_to_do() {
         "alter table memory_notes add column mood text;",
         INCOMPATIBLE,
     ]);
-    h.tools.store.apply(&upgrade).await.unwrap();
-    let Err(StoreError::Schema(reason)) = h.tools.store.check_schema().await else {
+    h.context.stores.store.apply(&upgrade).await.unwrap();
+    let Err(StoreError::Schema(reason)) = h.context.stores.store.check_schema().await else {
         panic!("it is not refused");
     };
     let known = migrator().iter().map(|m| m.version).max().unwrap();
@@ -142,7 +142,7 @@ async fn a_schema_that_takes_a_newer_program_is_refused_with_what_to_do() {
     eventually(async || h.count("indexing_outbox").await == 0).await;
     old.stop().await;
     // The program that made it may go on.
-    assert_eq!(h.tools.store.apply(&upgrade).await.unwrap(), 0);
+    assert_eq!(h.context.stores.store.apply(&upgrade).await.unwrap(), 0);
     let site = h.into_site().await;
     for args in [&["worker", "--once"][..], &["status"], &["migrate"]] {
         site.elf(args).await.exits(78).says(&["upgrade elf"]);

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use elf::rebuild;
+use elf::registry::{self, IndexContext};
 use elf::store::Store;
-use elf::worker::{Tools, Worker};
+use elf::worker::{Worker, WorkerContext};
 use sqlx::{Connection, PgConnection, Postgres, Transaction};
 use tokio_util::sync::CancellationToken;
 
@@ -72,11 +73,14 @@ async fn a_connection_that_is_given_up_makes_room_for_another() {
 async fn loses_an_answer(table: &'static str, words: &str) {
     let h = Harness::start().await;
     let (store, line) = impatient(&h, 10).await;
-    let tools = Tools {
-        store,
-        ..h.tools.clone()
+    let context = WorkerContext {
+        stores: IndexContext {
+            store,
+            ..h.context.stores.clone()
+        },
+        ..h.context.clone()
     };
-    let worker = Worker::new(tools, &h.config.worker, &h.config.outbox);
+    let worker = Worker::new(context, &h.config.worker, &h.config.outbox);
     let stop = CancellationToken::new();
     h.insert("Nobody tells the worker that this was done.")
         .await;
@@ -120,9 +124,9 @@ async fn an_answer_that_is_lost_holds_no_rebuild_up() {
     }
     h.drain().await;
     let (store, line) = impatient(&h, 10).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let writes = index.halt(When::Before, Verb::Upsert);
-    let site = rebuild::Site {
+    let site = registry::IndexContext {
         store,
         ..h.rebuilds_with(index)
     };

@@ -114,8 +114,14 @@ async fn a_text_that_is_in_ten_thousand_notes_is_looked_up_in_one_row() {
     let known = TextHash::of("ok, thanks");
     let new = (1..BATCH).map(|i| TextHash::of(&format!("a new text {i}")));
     let hashes: Vec<TextHash> = std::iter::once(known).chain(new).collect();
-    let version = &h.tools.version.name;
-    let found = h.tools.store.known_vectors(version, &hashes).await.unwrap();
+    let version = &h.context.version.name;
+    let found = h
+        .context
+        .stores
+        .store
+        .known_vectors(version, &hashes)
+        .await
+        .unwrap();
     assert_eq!(found.into_keys().collect::<Vec<_>>(), [known]);
 
     let hex = |hash: &TextHash| -> String { hash.0.iter().map(|b| format!("{b:02x}")).collect() };
@@ -141,7 +147,7 @@ async fn done_rows_that_are_kept_cost_a_claim_nothing() {
          select $1, $2, 'DONE' from generate_series(1, 20000)",
     )
     .bind(note)
-    .bind(&h.tools.version.name)
+    .bind(&h.context.version.name)
     .execute(&h.pool)
     .await
     .unwrap();
@@ -154,7 +160,7 @@ async fn done_rows_that_are_kept_cost_a_claim_nothing() {
                 .unwrap();
         }
         let query = include_str!("../../sql/queries/claim.sql");
-        let arguments = claim_arguments(&h.tools.version.name);
+        let arguments = claim_arguments(&h.context.version.name);
         let cost = explained(&mut connection, "force_custom_plan", query, &arguments).await;
         assert!(cost.rows < 100.0, "analysed {analysed}: {cost:?}");
     }
@@ -250,7 +256,12 @@ impl Batch {
             Before::BelievedEmpty => {
                 // Of those that are emptied by daily work.
                 h.stock(1_000).await;
-                h.tools.store.enqueue(&Default::default()).await.unwrap();
+                h.context
+                    .stores
+                    .store
+                    .enqueue(&Default::default())
+                    .await
+                    .unwrap();
                 sqlx::raw_sql("delete from memory_notes; delete from indexing_outbox; delete from note_index_state")
                     .execute(&h.pool)
                     .await
@@ -261,7 +272,12 @@ impl Batch {
             Before::NeverAnalysed | Before::VacuumedAfter => {}
         }
         let mut notes = h.stock(NOTES).await;
-        h.tools.store.enqueue(&Default::default()).await.unwrap();
+        h.context
+            .stores
+            .store
+            .enqueue(&Default::default())
+            .await
+            .unwrap();
         notes.truncate(BATCH);
         let token: i64 = sqlx::query_scalar(
             "with t as materialized (select nextval('elf_lease_token') as token)
@@ -285,7 +301,7 @@ impl Batch {
             vacuum(h, "vacuum analyze").await;
         }
         Self {
-            version: h.tools.version.name.clone(),
+            version: h.context.version.name.clone(),
             token,
             chunks: notes.iter().map(|n| elf::note::chunk_id(*n, 0)).collect(),
             notes,

@@ -9,9 +9,9 @@ mod traps;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use elf::backfill::Target;
 use elf::index::{Bm25Options, Filter, Query};
 use elf::rebuild::{self, Options, RebuildError, Report};
+use elf::registry::{self, CollectionTarget};
 use elf::verify;
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -41,12 +41,12 @@ fn begin(h: &Harness, index: &Arc<Hooked>, options: Options) -> Rebuilding {
     tokio::spawn(async move { run(&site, &options).await })
 }
 
-async fn run(site: &rebuild::Site, options: &Options) -> Result<Report, RebuildError> {
+async fn run(site: &registry::IndexContext, options: &Options) -> Result<Report, RebuildError> {
     rebuild::run(site, options, Arc::default(), CancellationToken::new()).await
 }
 
 async fn rebuild(h: &Harness) -> Report {
-    let site = h.rebuilds_with(h.tools.index.clone());
+    let site = h.rebuilds_with(h.context.stores.index.clone());
     run(&site, &options()).await.unwrap()
 }
 
@@ -81,17 +81,23 @@ async fn ranges_with_chunks(h: &Harness) -> usize {
 
 /// The collection that is being filled.
 async fn building(h: &Harness) -> Option<String> {
-    let registered = h.tools.store.registered_collections().await.unwrap();
+    let registered = h
+        .context
+        .stores
+        .store
+        .registered_collections()
+        .await
+        .unwrap();
     let building = registered.into_iter().find(|c| c.is_building());
     building.map(|c| c.name)
 }
 
 /// What is being filled has every point that it has to have, and no other.
 async fn assert_building_is_exact(h: &Harness) {
-    let target = Target {
-        store: h.tools.store.clone(),
-        index: h.tools.index.clone(),
-        version: h.tools.version.name.clone(),
+    let target = CollectionTarget {
+        store: h.context.stores.store.clone(),
+        index: h.context.stores.index.clone(),
+        version: h.context.version.name.clone(),
         collection: building(h).await.expect("one is building"),
         writes: Default::default(),
     };
@@ -102,12 +108,25 @@ async fn assert_building_is_exact(h: &Harness) {
 
 /// The engine has the one collection that is served, and so has Postgres.
 async fn assert_nothing_is_left(h: &Harness) {
-    let registered = h.tools.store.registered_collections().await.unwrap();
+    let registered = h
+        .context
+        .stores
+        .store
+        .registered_collections()
+        .await
+        .unwrap();
     let registered: Vec<String> = registered.into_iter().map(|c| c.name).collect();
     let mut held = Vec::new();
     for n in 1..20 {
-        let name = format!("{}__{n}", h.tools.alias);
-        if h.tools.index.collection(&name).await.unwrap().is_some() {
+        let name = format!("{}__{n}", h.context.stores.alias);
+        if h.context
+            .stores
+            .index
+            .collection(&name)
+            .await
+            .unwrap()
+            .is_some()
+        {
             held.push(name);
         }
     }
@@ -119,7 +138,12 @@ async fn assert_nothing_is_left(h: &Harness) {
 }
 
 async fn alias(h: &Harness) -> Option<String> {
-    h.tools.index.resolve(&h.tools.alias).await.unwrap()
+    h.context
+        .stores
+        .index
+        .resolve(&h.context.stores.alias)
+        .await
+        .unwrap()
 }
 
 /// A search through the alias for the text of some chunk.
@@ -129,20 +153,33 @@ async fn finds_something(h: &Harness) -> bool {
         .await
         .unwrap();
     let query = Query {
-        vector: vector_of(&text, h.tools.version.dim),
+        vector: vector_of(&text, h.context.version.dim),
         text,
         filter: Filter::default(),
         limit: 10,
         candidates: 10,
     };
-    let hits = h.tools.index.search(&h.tools.alias, &query).await;
+    let hits = h
+        .context
+        .stores
+        .index
+        .search(&h.context.stores.alias, &query)
+        .await;
     !hits.unwrap().is_empty()
 }
 
 /// The engine is as new.
 async fn lose_the_index(h: &Harness) {
-    for collection in h.tools.store.registered_collections().await.unwrap() {
-        h.tools
+    for collection in h
+        .context
+        .stores
+        .store
+        .registered_collections()
+        .await
+        .unwrap()
+    {
+        h.context
+            .stores
             .index
             .drop_collection(&collection.name)
             .await
@@ -174,7 +211,7 @@ async fn where_the_alias_is_gone_searches_find_points_as_they_come() {
     let h = Harness::start().await;
     with_notes(&h).await;
     lose_the_index(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let (filled, looks) = (
         index.halt(When::Before, Verb::Upsert),
         index.halt(When::Before, Verb::Count),
@@ -196,7 +233,7 @@ async fn swap_last_points_a_lost_alias_at_what_is_complete() {
     let h = Harness::start().await;
     with_notes(&h).await;
     lose_the_index(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let swap = index.halt(When::Before, Verb::PointAlias);
     let options = Options {
         swap_last: true,
@@ -218,7 +255,7 @@ async fn searches_go_on_against_the_old_collection() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let old = h.collection().await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let swap = index.halt(When::Before, Verb::PointAlias);
     let rebuilding = begin(&h, &index, options());
     swap.reached_by(1).await;
@@ -407,7 +444,8 @@ async fn what_is_kept_stays_until_it_is_dropped() {
 
     let h = Harness::over(site).await;
     let kept = h
-        .tools
+        .context
+        .stores
         .index
         .collection(first.as_str().unwrap())
         .await
@@ -420,7 +458,12 @@ async fn what_is_kept_stays_until_it_is_dropped() {
         note_ids: Some(vec![note]),
         ..Filter::default()
     };
-    let later = h.tools.index.count(first.as_str().unwrap(), &filter).await;
+    let later = h
+        .context
+        .stores
+        .index
+        .count(first.as_str().unwrap(), &filter)
+        .await;
     assert_eq!(later.unwrap(), 0);
     h.assert_exact().await;
     let site = h.into_site().await;
@@ -443,13 +486,13 @@ async fn what_is_kept_stays_until_it_is_dropped() {
 async fn an_unfinished_rebuild_can_be_dropped() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let filled = index.halt(When::After, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     filled.reached_by(1).await;
     kill(&h, rebuilding).await;
     let unfinished = building(&h).await.unwrap();
-    let site = h.rebuilds_with(h.tools.index.clone());
+    let site = h.rebuilds_with(h.context.stores.index.clone());
     assert_eq!(rebuild::drop_leftovers(&site).await.unwrap(), [unfinished]);
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
@@ -459,7 +502,7 @@ async fn an_unfinished_rebuild_can_be_dropped() {
 async fn restart_begins_anew() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let ends = index.halt(When::Before, Verb::BulkLoad);
     ends.open();
     let done = index.halt(When::Before, Verb::Count);
@@ -475,7 +518,7 @@ async fn restart_begins_anew() {
     };
     assert_eq!(copied().await, chunks);
 
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let writes = index.halt(When::Before, Verb::Upsert);
     let restart = Options {
         restart: true,
@@ -496,20 +539,26 @@ async fn other_bm25_options_take_a_rebuild_and_no_embedding() {
     let h = Harness::start().await;
     with_notes(&h).await;
     h.provider.always(Behaviour::Status(500));
-    let mut site = h.rebuilds_with(h.tools.index.clone());
+    let mut site = h.rebuilds_with(h.context.stores.index.clone());
     site.bm25 = Bm25Options {
         b: 0.5,
         ..Bm25Options::default()
     };
     // One that was begun with the old options cannot be gone on with.
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let filled = index.halt(When::After, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     filled.reached_by(1).await;
     kill(&h, rebuilding).await;
 
     let report = run(&site, &options()).await.unwrap();
-    let info = h.tools.index.collection(&report.collection).await.unwrap();
+    let info = h
+        .context
+        .stores
+        .index
+        .collection(&report.collection)
+        .await
+        .unwrap();
     assert_eq!(info.unwrap().spec.unwrap().bm25, site.bm25);
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
@@ -525,16 +574,23 @@ async fn a_running_worker_points_the_alias_back() {
         keep_old: true,
         ..options()
     };
-    let site = h.rebuilds_with(h.tools.index.clone());
+    let site = h.rebuilds_with(h.context.stores.index.clone());
     let new = run(&site, &kept).await.unwrap().collection;
     let working = h.work();
-    h.tools
+    h.context
+        .stores
         .index
-        .point_alias(&h.tools.alias, &old)
+        .point_alias(&h.context.stores.alias, &old)
         .await
         .unwrap();
     crate::support::eventually(async || {
-        h.tools.index.resolve(&h.tools.alias).await.unwrap() == Some(new.clone())
+        h.context
+            .stores
+            .index
+            .resolve(&h.context.stores.alias)
+            .await
+            .unwrap()
+            == Some(new.clone())
     })
     .await;
     working.stop().await;

@@ -7,47 +7,46 @@ use crate::support::embedding_server::{Behaviour, EmbeddingServer, vector_of};
 use crate::support::eventually;
 use crate::support::harness::{Barrier, Harness, distance, sentences, unit};
 use crate::support::site::{Site as Folder, elf};
-use elf::cli::parts::{self, Recipe};
+use elf::cli::wiring::{self, EmbeddingSetup};
 use elf::config::Config;
 use elf::embed::EmbedError;
 use elf::embed::provider::Provider;
 use elf::index::{Filter, StoredPoint};
-use elf::job::{Job, JobError};
 use elf::note::chunk_id;
-use elf::rebuild::Site;
+use elf::registry::{self, IndexContext, Job, JobError, SetupError};
 use elf::reindex::{self, ReindexError, Report, Then};
 use elf::store::{Selection, VersionState};
 use elf::verify;
-use elf::worker::{self, SetupError, Stage, Tools, Worker};
+use elf::worker::{Stage, Worker, WorkerContext};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// Another configuration over the same database and the same engine.
 struct Beside {
-    tools: Tools,
+    context: WorkerContext,
     config: Config,
 }
 
 async fn beside(h: &Harness, change: impl FnOnce(&mut Config)) -> Beside {
     let mut config = h.config.clone();
     change(&mut config);
-    let Recipe {
+    let EmbeddingSetup {
         store,
         chunker,
         embedder,
         version,
-    } = parts::recipe(&config).await.unwrap();
-    let tools = Tools {
-        store,
-        index: h.tools.index.clone(),
+    } = wiring::setup(&config).await.unwrap();
+    let context = WorkerContext {
+        stores: IndexContext {
+            store,
+            ..h.context.stores.clone()
+        },
         provider: Arc::new(Provider::new(embedder, &config.providers.embedding)),
         chunker,
         version,
-        alias: h.tools.alias.clone(),
-        bm25: h.tools.bm25.clone(),
         document_prefix: config.providers.embedding.document_prefix.clone(),
     };
-    Beside { tools, config }
+    Beside { context, config }
 }
 
 async fn smaller_chunks(h: &Harness) -> Beside {
@@ -56,7 +55,11 @@ async fn smaller_chunks(h: &Harness) -> Beside {
 
 impl Beside {
     fn worker(&self) -> Worker {
-        Worker::new(self.tools.clone(), &self.config.worker, &self.config.outbox)
+        Worker::new(
+            self.context.clone(),
+            &self.config.worker,
+            &self.config.outbox,
+        )
     }
 
     async fn run(&self, then: Then) -> Result<Report, ReindexError> {
@@ -69,7 +72,7 @@ impl Beside {
             ..verify::Options::repairing()
         };
         reindex::run(
-            &self.tools,
+            &self.context,
             worker,
             then,
             &options,
@@ -83,34 +86,36 @@ impl Beside {
     }
 
     async fn state(&self) -> Option<VersionState> {
-        state_of(&self.tools).await
+        state_of(&self.context).await
     }
 }
 
-async fn state_of(tools: &Tools) -> Option<VersionState> {
-    let known = tools.store.version(&tools.version.name).await.unwrap();
+async fn state_of(context: &WorkerContext) -> Option<VersionState> {
+    let known = context
+        .stores
+        .store
+        .version(&context.version.name)
+        .await
+        .unwrap();
     known.map(|known| known.state)
 }
 
-fn site(h: &Harness) -> Site {
-    Site {
-        store: h.tools.store.clone(),
-        index: h.tools.index.clone(),
-        alias: h.tools.alias.clone(),
-        bm25: h.tools.bm25.clone(),
-    }
-}
-
-async fn collection_of(tools: &Tools) -> String {
-    let all = tools.store.collections(&tools.version.name).await.unwrap();
+async fn collection_of(context: &WorkerContext) -> String {
+    let all = context
+        .stores
+        .store
+        .collections(&context.version.name)
+        .await
+        .unwrap();
     all[0].name.clone()
 }
 
-async fn points_in(tools: &Tools, collection: &str) -> Vec<StoredPoint> {
+async fn points_in(context: &WorkerContext, collection: &str) -> Vec<StoredPoint> {
     let mut points: Vec<StoredPoint> = Vec::new();
     loop {
         let after = points.last().map(|p| p.chunk_id);
-        let page = tools
+        let page = context
+            .stores
             .index
             .scroll(collection, after, 500, true)
             .await
@@ -126,10 +131,10 @@ async fn points_in(tools: &Tools, collection: &str) -> Vec<StoredPoint> {
 /// The points of a version are the chunks that its chunker cuts the live notes into,
 /// with the vectors of their texts, and nothing is left to do for it.
 #[track_caller]
-fn assert_points(points: &[StoredPoint], tools: &Tools, notes: &[(Uuid, String)]) {
+fn assert_points(points: &[StoredPoint], context: &WorkerContext, notes: &[(Uuid, String)]) {
     let mut expected = BTreeMap::new();
     for (note, text) in notes {
-        for (i, chunk) in tools.chunker.chunk(text).unwrap().iter().enumerate() {
+        for (i, chunk) in context.chunker.chunk(text).unwrap().iter().enumerate() {
             expected.insert(chunk_id(*note, i as u32), &text[chunk.start..chunk.end]);
         }
     }
@@ -137,20 +142,21 @@ fn assert_points(points: &[StoredPoint], tools: &Tools, notes: &[(Uuid, String)]
         points.iter().map(|p| p.chunk_id).collect::<BTreeSet<_>>(),
         expected.keys().copied().collect(),
         "the points of {} are not its chunks",
-        tools.version.name
+        context.version.name
     );
     for point in points {
-        assert_eq!(point.payload["embedding_version"], tools.version.name);
-        let wanted = vector_of(expected[&point.chunk_id], tools.version.dim);
+        assert_eq!(point.payload["embedding_version"], context.version.name);
+        let wanted = vector_of(expected[&point.chunk_id], context.version.dim);
         let found = point.vector.as_deref().unwrap();
         assert!(distance(&unit(&wanted), &unit(found)) < 1e-5);
     }
 }
 
-async fn assert_in_step(h: &Harness, tools: &Tools) {
-    let left = tools
+async fn assert_in_step(h: &Harness, context: &WorkerContext) {
+    let left = context
+        .stores
         .store
-        .outbox_counts(Some(&tools.version.name))
+        .outbox_counts(Some(&context.version.name))
         .await
         .unwrap();
     assert_eq!(
@@ -164,8 +170,8 @@ async fn assert_in_step(h: &Harness, tools: &Tools) {
     .fetch_all(&h.pool)
     .await
     .unwrap();
-    let points = points_in(tools, &collection_of(tools).await).await;
-    assert_points(&points, tools, &notes);
+    let points = points_in(context, &collection_of(context).await).await;
+    assert_points(&points, context, &notes);
 }
 
 /// What died with a process is free again: its leases, and the one job.
@@ -181,9 +187,10 @@ async fn let_leases_run_out(on: impl sqlx::PgExecutor<'_>) {
 }
 
 async fn alias_of(h: &Harness) -> String {
-    h.tools
+    h.context
+        .stores
         .index
-        .resolve(&h.tools.alias)
+        .resolve(&h.context.stores.alias)
         .await
         .unwrap()
         .unwrap()
@@ -240,9 +247,10 @@ async fn both_versions_stay_in_step_while_one_is_served_and_the_other_is_built()
     // The old daemon takes the last changes, and hands a copy of each on.
     eventually(async || {
         let left = h
-            .tools
+            .context
+            .stores
             .store
-            .outbox_counts(Some(&h.tools.version.name))
+            .outbox_counts(Some(&h.context.version.name))
             .await
             .unwrap();
         left.pending + left.leased + left.failed == 0
@@ -251,8 +259,8 @@ async fn both_versions_stay_in_step_while_one_is_served_and_the_other_is_built()
     stop.cancel();
     running.await.unwrap();
     next.drain().await;
-    assert_in_step(&h, &h.tools).await;
-    assert_in_step(&h, &next.tools).await;
+    assert_in_step(&h, &h.context).await;
+    assert_in_step(&h, &next.context).await;
     assert_eq!(h.count("indexing_outbox").await, 0);
 }
 
@@ -272,8 +280,8 @@ async fn a_change_that_was_claimed_before_the_registration_is_seen() {
     eventually(async || h.count("indexing_outbox").await == 0).await;
     stop.cancel();
     running.await.unwrap();
-    assert_in_step(&h, &next.tools).await;
-    assert_in_step(&h, &h.tools).await;
+    assert_in_step(&h, &next.context).await;
+    assert_in_step(&h, &h.context).await;
 }
 
 #[tokio::test]
@@ -283,15 +291,16 @@ async fn a_change_between_the_registration_and_the_enqueueing_is_seen() {
     h.drain().await;
     let next = smaller_chunks(&h).await;
     // As a reindex that died before it came to put every note into the outbox.
-    let spec = worker::spec(&next.tools);
-    h.tools
+    let spec = registry::spec(&next.context.stores, &next.context.version);
+    h.context
+        .stores
         .index
         .create_collection("notes__7", &spec)
         .await
         .unwrap();
-    let store = &h.tools.store;
+    let store = &h.context.stores.store;
     store
-        .begin_version(&next.tools.version, "notes__7", "notes")
+        .begin_version(&next.context.version, "notes__7", "notes")
         .await
         .unwrap();
     h.edit(note, "second words").await;
@@ -308,8 +317,8 @@ async fn a_change_between_the_registration_and_the_enqueueing_is_seen() {
         "one copy for each change"
     );
     next.run(Then::Wait).await.unwrap();
-    assert_in_step(&h, &next.tools).await;
-    assert_in_step(&h, &h.tools).await;
+    assert_in_step(&h, &next.context).await;
+    assert_in_step(&h, &h.context).await;
 }
 
 #[tokio::test]
@@ -327,7 +336,7 @@ async fn many_rows_of_a_note_are_one_copy() {
     h.drain().await;
     assert_eq!(h.count("indexing_outbox").await, 1);
     next.drain().await;
-    assert_in_step(&h, &next.tools).await;
+    assert_in_step(&h, &next.context).await;
 }
 
 #[tokio::test]
@@ -341,19 +350,19 @@ async fn a_change_of_the_overlap_embeds_only_texts_never_seen() {
     let requests = h.provider.texts_seen().len();
 
     let next = beside(&h, |config| config.chunking.overlap_tokens = 0).await;
-    let counts = elf::job::Progress::default();
-    let Tools {
-        store,
+    let counts = elf::registry::Progress::default();
+    let WorkerContext {
+        stores: IndexContext { store, .. },
         chunker,
         version,
         ..
-    } = &next.tools;
+    } = &next.context;
     let estimate = reindex::estimate(store, chunker, version, &counts)
         .await
         .unwrap();
     assert_eq!(next.state().await, None, "an estimate registers nothing");
     let report = next.run(Then::Wait).await.unwrap();
-    assert_in_step(&h, &next.tools).await;
+    assert_in_step(&h, &next.context).await;
 
     let new = h.provider.texts_seen()[requests..].to_vec();
     assert!(!new.is_empty() && report.work.reused > 0, "{report:?}");
@@ -393,23 +402,23 @@ async fn versions_of_different_dimension_live_side_by_side() {
     })
     .await;
     assert_eq!(
-        next.tools.version.dim, 12,
+        next.context.version.dim, 12,
         "asked of the new model, not of the old version"
     );
     let report = next.run(Then::Swap).await.unwrap();
     assert_eq!(report.state, VersionState::Active);
     assert_eq!(report.work.reused, 0, "vectors of another model are no use");
-    assert_in_step(&h, &next.tools).await;
+    assert_in_step(&h, &next.context).await;
     let dims: Vec<i32> =
         sqlx::query_scalar("select distinct embedding_dim from note_chunk_embeddings order by 1")
             .fetch_all(&h.pool)
             .await
             .unwrap();
     assert_eq!(dims, [8, 12]);
-    // Known from now on: nobody has to be asked.
+    // RegisteredVersion from now on: nobody has to be asked.
     let asked = larger.requests();
     let again = beside(&h, |config| config.clone_from(&next.config)).await;
-    assert_eq!((again.tools.version.dim, larger.requests()), (12, asked));
+    assert_eq!((again.context.version.dim, larger.requests()), (12, asked));
 }
 
 #[tokio::test]
@@ -430,18 +439,18 @@ async fn an_answer_of_another_dimension_is_a_matter_of_configuration_and_writes_
         "{error:?}"
     );
     assert_eq!(
-        points_in(&next.tools, &collection_of(&next.tools).await)
+        points_in(&next.context, &collection_of(&next.context).await)
             .await
             .len(),
         0
     );
     assert_eq!(h.count("indexing_outbox where attempts > 0").await, 0);
-    assert_eq!(state_of(&h.tools).await, Some(VersionState::Active));
+    assert_eq!(state_of(&h.context).await, Some(VersionState::Active));
 
     h.provider.heal();
     let again = beside(&h, |config| config.clone_from(&next.config)).await;
     again.run(Then::Swap).await.unwrap();
-    assert_in_step(&h, &again.tools).await;
+    assert_in_step(&h, &again.context).await;
 }
 
 #[tokio::test]
@@ -471,15 +480,15 @@ async fn killed_at_any_stage_a_reindex_goes_on() {
         let_leases_run_out(&h.pool).await;
         let report = again.run(Then::Swap).await.unwrap();
         assert_eq!(report.state, VersionState::Active, "{stage:?}");
-        assert_in_step(&h, &again.tools).await;
-        assert_eq!(alias_of(&h).await, collection_of(&again.tools).await);
+        assert_in_step(&h, &again.context).await;
+        assert_eq!(alias_of(&h).await, collection_of(&again.context).await);
 
         // What stood still was not killed after all, and wakes up.
         drop(worker);
         barrier.open();
-        eventually(async || Arc::strong_count(&h.tools.index) == 3).await;
+        eventually(async || Arc::strong_count(&h.context.stores.index) == 3).await;
         again.drain().await;
-        assert_in_step(&h, &again.tools).await;
+        assert_in_step(&h, &again.context).await;
     }
 }
 
@@ -488,22 +497,23 @@ async fn killed_between_any_two_steps_the_same_command_ends_what_it_began() {
     let h = Harness::start().await;
     h.insert(&sentences(5, "steps")).await;
     h.drain().await;
-    let old = collection_of(&h.tools).await;
+    let old = collection_of(&h.context).await;
     let next = smaller_chunks(&h).await;
 
     // After the collection was made and before anybody knows of it: it is taken.
-    let spec = worker::spec(&next.tools);
-    h.tools
+    let spec = registry::spec(&next.context.stores, &next.context.version);
+    h.context
+        .stores
         .index
         .create_collection("notes__2", &spec)
         .await
         .unwrap();
     next.run(Then::Wait).await.unwrap();
-    assert_eq!(collection_of(&next.tools).await, "notes__2");
+    assert_eq!(collection_of(&next.context).await, "notes__2");
 
     // After Postgres has swapped and before the alias has.
-    let store = &h.tools.store;
-    let name = &next.tools.version.name;
+    let store = &h.context.stores.store;
+    let name = &next.context.version.name;
     assert!(
         store
             .serve_version(name, VersionState::Building)
@@ -515,18 +525,18 @@ async fn killed_between_any_two_steps_the_same_command_ends_what_it_began() {
     assert_eq!(alias_of(&h).await, "notes__2");
 
     // The same on the way back: it is finished, and not undone.
-    let old_version = &h.tools.version.name;
+    let old_version = &h.context.version.name;
     assert!(
         store
             .serve_version(old_version, VersionState::Retired)
             .await
             .unwrap()
     );
-    let done = reindex::rollback(&site(&h)).await.unwrap();
+    let done = reindex::rollback(&h.context.stores).await.unwrap();
     assert_eq!((&done.version, done.retired), (old_version, None));
     assert_eq!(alias_of(&h).await, old);
     h.drain().await;
-    assert_in_step(&h, &h.tools).await;
+    assert_in_step(&h, &h.context).await;
 }
 
 #[tokio::test]
@@ -536,26 +546,26 @@ async fn a_rollback_brings_the_old_answers_back() {
     let deleted = h.insert("what will go").await;
     h.insert("what stays").await;
     h.drain().await;
-    let before = points_in(&h.tools, &h.tools.alias).await;
+    let before = points_in(&h.context, &h.context.stores.alias).await;
     let paid = h.provider.texts_seen().len();
     let next = smaller_chunks(&h).await;
     next.run(Then::Swap).await.unwrap();
-    assert_eq!(alias_of(&h).await, collection_of(&next.tools).await);
+    assert_eq!(alias_of(&h).await, collection_of(&next.context).await);
     assert!(h.provider.texts_seen().len() > paid);
 
     h.edit(edited, "changed meanwhile").await;
     h.delete(deleted).await;
     next.drain().await;
-    assert_in_step(&h, &next.tools).await;
+    assert_in_step(&h, &next.context).await;
     assert_eq!(
-        points_in(&h.tools, &collection_of(&h.tools).await).await,
+        points_in(&h.context, &collection_of(&h.context).await).await,
         before,
         "what is retired is frozen"
     );
 
-    let done = reindex::rollback(&site(&h)).await.unwrap();
-    assert_eq!(done.version, h.tools.version.name);
-    assert_eq!(done.retired.as_ref(), Some(&next.tools.version.name));
+    let done = reindex::rollback(&h.context.stores).await.unwrap();
+    assert_eq!(done.version, h.context.version.name);
+    assert_eq!(done.retired.as_ref(), Some(&next.context.version.name));
     assert_eq!(done.due, 3, "two notes, and one that is gone");
     let changed: Vec<_> = done
         .settings
@@ -563,13 +573,20 @@ async fn a_rollback_brings_the_old_answers_back() {
         .map(|c| (c.key.as_str(), &c.to))
         .collect();
     assert_eq!(changed, [("chunking.max_tokens", &32.into())]);
-    assert_eq!(points_in(&h.tools, &h.tools.alias).await, before, "at once");
+    assert_eq!(
+        points_in(&h.context, &h.context.stores.alias).await,
+        before,
+        "at once"
+    );
 
     h.drain().await;
-    assert_in_step(&h, &h.tools).await;
+    assert_in_step(&h, &h.context).await;
     assert_eq!(h.points_of(deleted).await, 0);
-    let again = reindex::rollback(&site(&h)).await.unwrap();
-    assert_eq!(again.version, next.tools.version.name, "and forward again");
+    let again = reindex::rollback(&h.context.stores).await.unwrap();
+    assert_eq!(
+        again.version, next.context.version.name,
+        "and forward again"
+    );
 }
 
 #[tokio::test]
@@ -587,20 +604,21 @@ async fn a_daemon_whose_version_is_retired_says_so_and_goes_on_after_a_rollback(
     .await;
     let note = h.insert("written for the new version").await;
     next.drain().await;
-    assert_in_step(&h, &next.tools).await;
+    assert_in_step(&h, &next.context).await;
     assert_eq!(
         h.count("note_index_state where lease_until is not null")
             .await,
         0
     );
 
-    reindex::rollback(&site(&h)).await.unwrap();
+    reindex::rollback(&h.context.stores).await.unwrap();
     eventually(async || old.outage().is_none() && h.points_of(note).await == 1).await;
     eventually(async || {
         let left = h
-            .tools
+            .context
+            .stores
             .store
-            .outbox_counts(Some(&h.tools.version.name))
+            .outbox_counts(Some(&h.context.version.name))
             .await
             .unwrap();
         left.pending + left.leased + left.failed == 0
@@ -608,7 +626,7 @@ async fn a_daemon_whose_version_is_retired_says_so_and_goes_on_after_a_rollback(
     .await;
     stop.cancel();
     running.await.unwrap();
-    assert_in_step(&h, &h.tools).await;
+    assert_in_step(&h, &h.context).await;
 }
 
 #[tokio::test]
@@ -627,17 +645,22 @@ async fn a_swap_is_refused_while_notes_are_given_up() {
     let error = next.run(Then::Swap).await.unwrap_err();
     assert!(matches!(error, ReindexError::DeadLetters(1)), "{error:?}");
     assert_eq!(next.state().await, Some(VersionState::Building));
-    assert_eq!(alias_of(&h).await, collection_of(&h.tools).await);
+    assert_eq!(alias_of(&h).await, collection_of(&h.context).await);
 
     // Who purges it has decided to go without.
-    h.tools.store.purge_dead(Some(&[note])).await.unwrap();
+    h.context
+        .stores
+        .store
+        .purge_dead(Some(&[note]))
+        .await
+        .unwrap();
     next.run(Then::Swap).await.unwrap();
     assert_eq!(next.state().await, Some(VersionState::Active));
     assert_eq!(h.points_of(note).await, 0);
     h.provider.heal();
     h.edit(note, "sugar").await;
     next.drain().await;
-    assert_in_step(&h, &next.tools).await;
+    assert_in_step(&h, &next.context).await;
 }
 
 #[tokio::test]
@@ -648,19 +671,24 @@ async fn a_swap_is_refused_on_drift() {
     h.drain().await;
     let next = smaller_chunks(&h).await;
     next.run(Then::Wait).await.unwrap();
-    let collection = collection_of(&next.tools).await;
+    let collection = collection_of(&next.context).await;
     let of_note = Filter {
         note_ids: Some(vec![note]),
         ..Filter::default()
     };
-    h.tools.index.delete(&collection, &of_note).await.unwrap();
+    h.context
+        .stores
+        .index
+        .delete(&collection, &of_note)
+        .await
+        .unwrap();
     let error = next.run(Then::Swap).await.unwrap_err();
     assert!(
         matches!(&error, ReindexError::Drift(found) if found.missing == 1),
         "{error:?}"
     );
     assert_eq!(next.state().await, Some(VersionState::Building));
-    assert_eq!(alias_of(&h).await, collection_of(&h.tools).await);
+    assert_eq!(alias_of(&h).await, collection_of(&h.context).await);
 }
 
 #[tokio::test]
@@ -670,26 +698,46 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
         h.insert(&sentences(3, &format!("to be freed {i}"))).await;
     }
     h.drain().await;
-    let old = (h.tools.version.name.clone(), collection_of(&h.tools).await);
+    let old = (
+        h.context.version.name.clone(),
+        collection_of(&h.context).await,
+    );
     let next = smaller_chunks(&h).await;
     next.run(Then::Swap).await.unwrap();
-    let name = next.tools.version.name.clone();
-    let refused = reindex::drop(&site(&h), Some(&name)).await.unwrap_err();
+    let name = next.context.version.name.clone();
+    let refused = reindex::drop(&h.context.stores, Some(&name))
+        .await
+        .unwrap_err();
     assert!(matches!(refused, ReindexError::Refused(_)), "{refused:?}");
 
     // One that died after it had begun: what is left of it is no version to go back to.
-    assert!(h.tools.store.condemn_version(&old.0).await.unwrap());
-    let refused = reindex::rollback(&site(&h)).await.unwrap_err();
+    assert!(
+        h.context
+            .stores
+            .store
+            .condemn_version(&old.0)
+            .await
+            .unwrap()
+    );
+    let refused = reindex::rollback(&h.context.stores).await.unwrap_err();
     assert!(refused.to_string().contains("is gone"), "{refused}");
 
-    let dropped = reindex::drop(&site(&h), None).await.unwrap();
+    let dropped = reindex::drop(&h.context.stores, None).await.unwrap();
     assert_eq!(dropped.len(), 1);
     assert_eq!(
         (&dropped[0].version, &dropped[0].collections),
         (&old.0, &vec![old.1.clone()])
     );
     assert!(dropped[0].chunks > 10);
-    assert!(h.tools.index.collection(&old.1).await.unwrap().is_none());
+    assert!(
+        h.context
+            .stores
+            .index
+            .collection(&old.1)
+            .await
+            .unwrap()
+            .is_none()
+    );
     for table in [
         "memory_note_chunks",
         "note_chunk_embeddings",
@@ -702,9 +750,9 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
         let of_old = format!("{table} where embedding_version = '{}'", old.0);
         assert_eq!(h.count(&of_old).await, 0, "{table}");
     }
-    assert_in_step(&h, &next.tools).await;
-    assert_eq!(reindex::drop(&site(&h), None).await.unwrap(), []);
-    let refused = reindex::rollback(&site(&h)).await.unwrap_err();
+    assert_in_step(&h, &next.context).await;
+    assert_eq!(reindex::drop(&h.context.stores, None).await.unwrap(), []);
+    let refused = reindex::rollback(&h.context.stores).await.unwrap_err();
     assert!(
         refused.to_string().contains("nothing to go back to"),
         "{refused}"
@@ -712,9 +760,11 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
 
     // A worker of the old version that still runs finds nothing and writes nothing.
     h.insert("for the new one only").await;
-    let error = worker::check(&h.tools).await.unwrap_err();
+    let error = registry::ensure_ready(&h.context.stores, &h.context.version)
+        .await
+        .unwrap_err();
     assert!(matches!(error, SetupError::Mismatch(_)), "{error:?}");
-    let store = &h.tools.store;
+    let store = &h.context.stores.store;
     let claim = store
         .claim(
             &old.0,
@@ -728,7 +778,7 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
     assert!(claim.unwrap().is_none());
     store.requeue(&old.0, &[Uuid::new_v4()]).await.unwrap();
     next.drain().await;
-    assert_in_step(&h, &next.tools).await;
+    assert_in_step(&h, &next.context).await;
 }
 
 #[tokio::test]
@@ -751,7 +801,7 @@ async fn a_retired_version_can_be_built_again_from_where_it_stood() {
         h.provider.texts_seen().len() <= paid + 2,
         "only what is new"
     );
-    assert_in_step(&h, &back.tools).await;
+    assert_in_step(&h, &back.context).await;
     assert_eq!(next.state().await, Some(VersionState::Retired));
 }
 
@@ -764,7 +814,7 @@ async fn a_reindex_that_is_refused_leaves_the_way_back_open() {
     next.run(Then::Swap).await.unwrap();
 
     let mut back = beside(&h, |_| {}).await;
-    back.tools.bm25.language = "german".into();
+    back.context.stores.bm25.language = "german".into();
     let refused = back.run(Then::Wait).await.unwrap_err();
     assert!(
         refused.to_string().contains("elf reindex drop"),
@@ -772,7 +822,7 @@ async fn a_reindex_that_is_refused_leaves_the_way_back_open() {
     );
     assert_eq!(back.state().await, Some(VersionState::Retired));
     assert_eq!(h.count("indexing_outbox").await, 0, "nothing was written");
-    reindex::rollback(&reindex::site(&h.tools)).await.unwrap();
+    reindex::rollback(&h.context.stores).await.unwrap();
     assert_eq!(back.state().await, Some(VersionState::Active));
 }
 
@@ -784,24 +834,39 @@ async fn an_alias_elsewhere_is_pointed_back_or_refused() {
     let own = alias_of(&h).await;
     let next = smaller_chunks(&h).await;
     next.run(Then::Wait).await.unwrap();
-    let index = &h.tools.index;
-    let theirs = collection_of(&next.tools).await;
-    index.point_alias(&h.tools.alias, &theirs).await.unwrap();
-    worker::check(&next.tools).await.unwrap();
+    let index = &h.context.stores.index;
+    let theirs = collection_of(&next.context).await;
+    index
+        .point_alias(&h.context.stores.alias, &theirs)
+        .await
+        .unwrap();
+    registry::ensure_ready(&next.context.stores, &next.context.version)
+        .await
+        .unwrap();
     assert_eq!(
         alias_of(&h).await,
         theirs,
         "not for a version that is not served to say"
     );
-    worker::check(&h.tools).await.unwrap();
+    registry::ensure_ready(&h.context.stores, &h.context.version)
+        .await
+        .unwrap();
     assert_eq!(alias_of(&h).await, own);
 
     index
-        .create_collection("foreign", &worker::spec(&h.tools))
+        .create_collection(
+            "foreign",
+            &registry::spec(&h.context.stores, &h.context.version),
+        )
         .await
         .unwrap();
-    index.point_alias(&h.tools.alias, "foreign").await.unwrap();
-    let error = worker::check(&h.tools).await.unwrap_err();
+    index
+        .point_alias(&h.context.stores.alias, "foreign")
+        .await
+        .unwrap();
+    let error = registry::ensure_ready(&h.context.stores, &h.context.version)
+        .await
+        .unwrap_err();
     assert!(
         matches!(&error, SetupError::Mismatch(m) if m.contains("foreign")),
         "{error:?}"
@@ -813,8 +878,12 @@ async fn a_rebuild_whose_collection_is_lost_holds_nobody_up() {
     let h = Harness::start().await;
     h.insert("written to one").await;
     h.drain().await;
-    let store = &h.tools.store;
-    let Tools { version, alias, .. } = &h.tools;
+    let store = &h.context.stores.store;
+    let WorkerContext {
+        stores: IndexContext { alias, .. },
+        version,
+        ..
+    } = &h.context;
     // As one that was lost in the middle: registered, and not in the engine.
     store
         .begin_rebuild("notes__9", alias, &version.name, &[], &[])
@@ -834,15 +903,17 @@ async fn a_rebuild_whose_collection_is_lost_holds_nobody_up() {
 #[tokio::test]
 async fn a_collection_that_goes_between_commit_and_write_is_no_outage() {
     let h = Harness::start().await;
-    let store = &h.tools.store;
-    let Tools {
+    let store = &h.context.stores.store;
+    let WorkerContext {
+        stores: IndexContext { alias, index, .. },
         version,
-        alias,
-        index,
         ..
-    } = &h.tools;
+    } = &h.context;
     index
-        .create_collection("notes__9", &worker::spec(&h.tools))
+        .create_collection(
+            "notes__9",
+            &registry::spec(&h.context.stores, &h.context.version),
+        )
         .await
         .unwrap();
     store
@@ -878,9 +949,14 @@ async fn one_job_at_a_time() {
     h.insert("busy").await;
     h.drain().await;
     let next = smaller_chunks(&h).await;
-    let job = Job::take(&h.tools.store, "rebuild", "notes__2", Arc::default())
-        .await
-        .unwrap();
+    let job = Job::take(
+        &h.context.stores.store,
+        "rebuild",
+        "notes__2",
+        Arc::default(),
+    )
+    .await
+    .unwrap();
     let error = next.run(Then::Wait).await.unwrap_err();
     assert!(
         matches!(&error, ReindexError::Job(JobError::Running(other)) if other.kind == "rebuild"),
@@ -914,14 +990,15 @@ async fn dead_letters_without_a_version_stay_with_the_one_they_died_under() {
     let next = smaller_chunks(&h).await;
     next.run(Then::Swap).await.unwrap();
     let counts = h
-        .tools
+        .context
+        .stores
         .store
-        .outbox_counts(Some(&next.tools.version.name))
+        .outbox_counts(Some(&next.context.version.name))
         .await
         .unwrap();
     assert_eq!(counts.dead, 0, "it was indexed under the new version");
     assert_eq!(h.points_of(note).await, 1);
-    reindex::drop(&site(&h), None).await.unwrap();
+    reindex::drop(&h.context.stores, None).await.unwrap();
     assert_eq!(h.count("indexing_outbox").await, 0);
 }
 
@@ -932,7 +1009,12 @@ async fn an_enqueued_note_is_due_for_both() {
     h.drain().await;
     let next = smaller_chunks(&h).await;
     next.run(Then::Wait).await.unwrap();
-    h.tools.store.enqueue(&Selection::default()).await.unwrap();
+    h.context
+        .stores
+        .store
+        .enqueue(&Selection::default())
+        .await
+        .unwrap();
     h.drain().await;
     assert_eq!(h.count("indexing_outbox").await, 1);
     next.drain().await;
@@ -943,7 +1025,7 @@ async fn an_enqueued_note_is_due_for_both() {
             .await
             .unwrap();
     assert_eq!(states, 2);
-    assert_in_step(&h, &next.tools).await;
+    assert_in_step(&h, &next.context).await;
 }
 
 /// A folder whose notes are indexed, and whose `elf.toml` then asks for other chunks.

@@ -13,7 +13,7 @@ use crate::support::hooked::{Hooked, Verb, When};
 use crate::support::standby::Moment;
 
 async fn last_token(h: &Harness) -> i64 {
-    h.tools.store.last_token().await.unwrap()
+    h.context.stores.store.last_token().await.unwrap()
 }
 
 /// The highest revision in the index.
@@ -121,7 +121,7 @@ async fn a_standby_that_gives_out_no_old_token_is_verified_at_once() {
     go_on(&h, &notes).await;
     let last = last_token(&h).await;
     kept.restore(&h).await;
-    h.tools.store.raise_tokens(last).await.unwrap();
+    h.context.stores.store.raise_tokens(last).await.unwrap();
     // The next timeline, as after a promotion.
     sqlx::query("update index_versions set server_identity = server_identity || '0'")
         .execute(&h.pool)
@@ -132,7 +132,7 @@ async fn a_standby_that_gives_out_no_old_token_is_verified_at_once() {
     eventually(async || is_at_rest(&h).await).await;
     working.stop().await;
     h.assert_exact().await;
-    assert!(!h.tools.store.is_another_server().await.unwrap());
+    assert!(!h.context.stores.store.is_another_server().await.unwrap());
 }
 
 /// The one claim that was forgotten had the token that the next one gets.
@@ -180,7 +180,7 @@ async fn a_lost_lease_is_no_failover() {
     let h = Harness::start().await;
     let note = h.insert(&sentences(6, "matter")).await;
     let barrier = Barrier::at(Stage::Pruned);
-    let slow = Worker::new(h.tools.clone(), &h.config.worker, &h.config.outbox)
+    let slow = Worker::new(h.context.clone(), &h.config.worker, &h.config.outbox)
         .with_breakpoint(barrier.breakpoint());
     let slow = tokio::spawn(async move { slow.drain(CancellationToken::new()).await });
     barrier.reached().await;
@@ -201,8 +201,8 @@ async fn a_retry_under_the_same_token_leaves_no_points_behind() {
     let mut h = Harness::start().await;
     let note = h.insert(&sentences(9, "matter")).await;
     h.insert("Another note.").await;
-    let index = Hooked::over(&h.tools.index);
-    h.tools.index = index.clone();
+    let index = Hooked::over(&h.context.stores.index);
+    h.context.stores.index = index.clone();
     let pruned = index.halt(When::Before, Verb::Delete);
     let refusal = IndexError::Refused {
         engine: "the engine".into(),
@@ -224,8 +224,8 @@ async fn a_retry_under_the_same_token_leaves_no_points_behind() {
 #[tokio::test]
 async fn a_healthy_batch_asks_the_index_once_more() {
     let mut h = Harness::start().await;
-    let index = Hooked::over(&h.tools.index);
-    h.tools.index = index.clone();
+    let index = Hooked::over(&h.context.stores.index);
+    h.context.stores.index = index.clone();
     with_notes(&h, 10).await;
     // One look at the start, behind the first connection, and one for the batch.
     let before = index.calls(Verb::Count);
@@ -243,19 +243,19 @@ async fn a_repair_writes_before_it_removes() {
     let kept = Moment::keep(&h).await;
     go_on(&h, &notes).await;
     kept.restore(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let away = IndexError::Unavailable {
         engine: "the engine".into(),
         reason: "it was killed".into(),
     };
     index.fail(When::After, Verb::Delete, away);
-    let inner = std::mem::replace(&mut h.tools.index, index);
-    let tools = &h.tools;
+    let inner = std::mem::replace(&mut h.context.stores.index, index);
+    let context = &h.context;
     let options = elf::verify::Options::repairing();
-    elf::verify::run(&tools.store, &tools.index, &tools.alias, &options)
+    elf::verify::run(&context.stores, &options)
         .await
         .unwrap_err();
-    h.tools.index = inner;
+    h.context.stores.index = inner;
     let chunks: Vec<Uuid> = sqlx::query_scalar("select chunk_id from memory_note_chunks")
         .fetch_all(&h.pool)
         .await
@@ -264,7 +264,13 @@ async fn a_repair_writes_before_it_removes() {
         chunk_ids: Some(chunks.clone()),
         ..Filter::default()
     };
-    let found = h.tools.index.count(&h.tools.alias, &there).await.unwrap();
+    let found = h
+        .context
+        .stores
+        .index
+        .count(&h.context.stores.alias, &there)
+        .await
+        .unwrap();
     assert_eq!(found, chunks.len() as u64);
 }
 
@@ -273,7 +279,7 @@ async fn a_repair_writes_before_it_removes() {
 async fn a_verify_goes_on_where_its_worker_died() {
     let h = Harness::start().await;
     with_notes(&h, 40).await;
-    let (store, version) = (&h.tools.store, &h.tools.version.name);
+    let (store, version) = (&h.context.stores.store, &h.context.version.name);
     let lease = std::time::Duration::from_secs(60);
     assert_eq!(store.begin_sweep(version, None, lease).await.unwrap(), None);
     store.demand_sweep(version).await.unwrap();

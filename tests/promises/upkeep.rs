@@ -13,7 +13,7 @@ use crate::support::harness::Harness;
 const LEASE: Duration = Duration::from_secs(30);
 
 async fn claimed(h: &Harness) -> Claim {
-    let (store, version) = (&h.tools.store, &h.tools.version.name);
+    let (store, version) = (&h.context.stores.store, &h.context.version.name);
     let claim = store
         .claim(
             version,
@@ -66,7 +66,7 @@ async fn a_retry_and_an_ack_of_the_same_note_do_not_deadlock() {
         .execute(&mut *transaction)
         .await
         .unwrap();
-    let (store, version) = (&h.tools.store, &h.tools.version.name);
+    let (store, version) = (&h.context.stores.store, &h.context.version.name);
     let notes: Vec<_> = claim.notes.iter().map(|note| (note, None)).collect();
     let ack = store.ack(version, claim.token, &notes, false);
     let retry = async {
@@ -94,7 +94,7 @@ async fn a_change_is_as_old_as_it_has_been_due() {
     .execute(&h.pool)
     .await
     .unwrap();
-    let counts = h.tools.store.outbox_counts(None).await.unwrap();
+    let counts = h.context.stores.store.outbox_counts(None).await.unwrap();
     assert!(counts.oldest_pending_secs.unwrap() < 3_600.0, "{counts:?}");
     let age = chrono::Utc::now() - claimed(&h).await.notes[0].oldest;
     assert!(age < chrono::TimeDelta::hours(1), "{age}");
@@ -103,7 +103,7 @@ async fn a_change_is_as_old_as_it_has_been_due() {
 #[tokio::test]
 async fn one_worker_of_all_sweeps_and_counts() {
     let h = Harness::start().await;
-    let (store, version) = (&h.tools.store, &h.tools.version.name);
+    let (store, version) = (&h.context.stores.store, &h.context.version.name);
     let (first, second, stop) = (h.worker(), h.worker(), CancellationToken::new());
     let watching = async {
         first.upkeep().await;
@@ -155,7 +155,7 @@ async fn the_state_of_a_note_that_is_gone_does_not_stay() {
     h.delete(note).await;
     assert_eq!(h.points_of(note).await, 1);
 
-    let (store, version) = (&h.tools.store, &h.tools.version.name);
+    let (store, version) = (&h.context.stores.store, &h.context.version.name);
     let page = store.enqueue_gone(version, Uuid::nil()).await.unwrap();
     let (last, gone) = page.expect("two states");
     assert_eq!(gone, 1);
@@ -188,9 +188,25 @@ async fn an_abandoned_reindex_keeps_one_row_for_each_note() {
     }
     let rows = "indexing_outbox where embedding_version = 'built'";
     assert_eq!(h.count(rows).await, 10);
-    assert_eq!(h.tools.store.coalesce_building("built").await.unwrap(), 8);
+    assert_eq!(
+        h.context
+            .stores
+            .store
+            .coalesce_building("built")
+            .await
+            .unwrap(),
+        8
+    );
     for note in notes {
         assert_eq!(h.count(&format!("{rows} and note_id = '{note}'")).await, 1);
     }
-    assert_eq!(h.tools.store.coalesce_building("built").await.unwrap(), 0);
+    assert_eq!(
+        h.context
+            .stores
+            .store
+            .coalesce_building("built")
+            .await
+            .unwrap(),
+        0
+    );
 }

@@ -6,8 +6,8 @@ mod restore;
 
 use std::collections::BTreeSet;
 
-use elf::backfill::payload;
 use elf::index::{Filter, Payload, Point, UpsertMode};
+use elf::registry::payload;
 use elf::verify::{Options, Report};
 use serde_json::json;
 use uuid::Uuid;
@@ -39,8 +39,13 @@ async fn chunks(h: &Harness) -> Vec<Uuid> {
 
 /// The point of a chunk as it has to be.
 async fn point(h: &Harness, chunk: Uuid) -> Point {
-    let version = &h.tools.version.name;
-    let chunks = h.tools.store.live_chunks_by_id(version, &[chunk]).await;
+    let version = &h.context.version.name;
+    let chunks = h
+        .context
+        .stores
+        .store
+        .live_chunks_by_id(version, &[chunk])
+        .await;
     let chunk = chunks.unwrap().remove(0);
     Point {
         payload: payload(&chunk, version),
@@ -55,7 +60,12 @@ async fn remove(h: &Harness, chunks: &[Uuid]) {
         ..Filter::default()
     };
     let collection = h.collection().await;
-    h.tools.index.delete(&collection, &filter).await.unwrap();
+    h.context
+        .stores
+        .index
+        .delete(&collection, &filter)
+        .await
+        .unwrap();
 }
 
 /// Puts a point where another one was.
@@ -63,7 +73,8 @@ async fn put(h: &Harness, point: Point) {
     remove(h, &[point.payload.chunk_id]).await;
     let collection = h.collection().await;
     let written = h
-        .tools
+        .context
+        .stores
         .index
         .upsert(&collection, vec![point], UpsertMode::InsertOnly);
     written.await.unwrap();
@@ -212,7 +223,7 @@ async fn points_without_a_payload_are_orphans_and_go() {
         "{}/collections/{collection}/points?wait=true",
         server.rest()
     );
-    let vector = json!({"dense": vec![0.5; h.tools.version.dim]});
+    let vector = json!({"dense": vec![0.5; h.context.version.dim]});
     let points = json!({"points": [
         {"id": Uuid::new_v4(), "vector": vector, "payload": {}},
         {"id": Uuid::new_v4(), "vector": {}, "payload": {"revision": "high", "note_id": 7}},
@@ -304,27 +315,33 @@ async fn a_sample_looks_at_a_part_and_calls_nothing_drift_that_is_none() {
 async fn what_cannot_be_compared_is_said() {
     let h = Harness::start().await;
     let verify = async |h: &Harness, repair: bool| {
-        let tools = &h.tools;
+        let context = &h.context;
         let options = Options {
             repair,
             ..Options::repairing()
         };
-        let report = elf::verify::run(&tools.store, &tools.index, &tools.alias, &options).await;
+        let report = elf::verify::run(&context.stores, &options).await;
         report.map_err(|error| error.to_string())
     };
     with_notes(&h).await;
     let collection = h.collection().await;
-    h.tools.index.drop_collection(&collection).await.unwrap();
+    h.context
+        .stores
+        .index
+        .drop_collection(&collection)
+        .await
+        .unwrap();
     for repair in [false, true] {
         let said = verify(&h, repair).await.unwrap_err();
         assert!(said.contains("elf rebuild"), "{said}");
     }
     let spec = elf::index::CollectionSpec {
-        dim: h.tools.version.dim,
-        bm25: h.tools.bm25.clone(),
-        embedding_version: h.tools.version.name.clone(),
+        dim: h.context.version.dim,
+        bm25: h.context.stores.bm25.clone(),
+        embedding_version: h.context.version.name.clone(),
     };
-    h.tools
+    h.context
+        .stores
         .index
         .create_collection(&collection, &spec)
         .await
@@ -340,14 +357,16 @@ async fn what_cannot_be_compared_is_said() {
     assert!(report.missing > 0);
     h.assert_exact().await;
 
-    h.tools
+    h.context
+        .stores
         .index
         .create_collection("strangers", &spec)
         .await
         .unwrap();
-    h.tools
+    h.context
+        .stores
         .index
-        .point_alias(&h.tools.alias, "strangers")
+        .point_alias(&h.context.stores.alias, "strangers")
         .await
         .unwrap();
     for repair in [false, true] {
@@ -355,7 +374,8 @@ async fn what_cannot_be_compared_is_said() {
         assert!(said.contains("strangers"), "{said}");
     }
     assert_eq!(
-        h.tools
+        h.context
+            .stores
             .index
             .collection("strangers")
             .await

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use elf::chunk::Tokenizer;
 use elf::config::Config;
-use elf::version::embedding_version;
+use elf::registry::embedding_version;
 use serde_json::Value;
 
 use crate::support::site::Site;

@@ -113,7 +113,7 @@ async fn a_worker_that_lost_its_lease_changes_nothing() {
             concurrency: 1,
             ..h.config.worker.clone()
         };
-        let slow = Worker::new(h.tools.clone(), &settings, &h.config.outbox);
+        let slow = Worker::new(h.context.clone(), &settings, &h.config.outbox);
         let (_, stop, running) = spawn(slow.with_breakpoint(barrier.breakpoint()));
         barrier.reached().await;
         h.edit(note, "New and short.").await;
@@ -191,7 +191,7 @@ async fn a_poison_note_harms_nobody_and_dies_alone() {
     let report = h.settle().await;
     assert_eq!(report.dead, 1);
     assert_eq!(h.points().await.len(), 15);
-    let letters = h.tools.store.dead_letters(10).await.unwrap();
+    let letters = h.context.stores.store.dead_letters(10).await.unwrap();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].note_id, poison);
     assert_eq!(letters[0].attempts, 3);
@@ -203,7 +203,15 @@ async fn a_poison_note_harms_nobody_and_dies_alone() {
     );
 
     h.provider.heal();
-    assert_eq!(h.tools.store.retry_dead(Some(&[poison])).await.unwrap(), 1);
+    assert_eq!(
+        h.context
+            .stores
+            .store
+            .retry_dead(Some(&[poison]))
+            .await
+            .unwrap(),
+        1
+    );
     h.drain().await;
     h.assert_converged().await;
 }
@@ -226,7 +234,7 @@ async fn a_note_without_any_token_dies_at_once() {
     h.insert("fine").await;
     let report = h.drain().await;
     assert_eq!((report.notes, report.dead), (1, 1));
-    let letters = h.tools.store.dead_letters(10).await.unwrap();
+    let letters = h.context.stores.store.dead_letters(10).await.unwrap();
     assert_eq!(letters[0].attempts, 1);
 }
 
@@ -263,9 +271,9 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
         .await
         .unwrap();
     let cold = h.insert("cold").await;
-    let store = &h.tools.store;
+    let store = &h.context.stores.store;
     let lease = h.config.worker.lease();
-    let version = &h.tools.version.name;
+    let version = &h.context.version.name;
     let claim = store
         .claim(
             version,
@@ -332,7 +340,7 @@ async fn a_backlog_of_another_version_costs_a_claim_nothing() {
         .execute(&h.pool)
         .await
         .unwrap();
-    let version = &h.tools.version.name;
+    let version = &h.context.version.name;
     let read = rows_read_by_a_claim(&h, version).await;
     assert!(read < 50.0, "an active version's claim read {read} rows");
 
@@ -404,7 +412,12 @@ async fn the_token_of_a_note_rises_for_ever() {
     let note = h.insert("again and again").await;
     let mut last = 0;
     for _ in 0..3 {
-        h.tools.store.enqueue(&Default::default()).await.unwrap();
+        h.context
+            .stores
+            .store
+            .enqueue(&Default::default())
+            .await
+            .unwrap();
         h.drain().await;
         let revision: i64 =
             sqlx::query_scalar("select revision from note_index_state where note_id = $1")
@@ -446,7 +459,12 @@ async fn unchanged_text_is_not_embedded_again() {
     h.drain().await;
     let paid = h.provider.texts_seen().len();
 
-    h.tools.store.enqueue(&Default::default()).await.unwrap();
+    h.context
+        .stores
+        .store
+        .enqueue(&Default::default())
+        .await
+        .unwrap();
     h.drain().await;
     h.insert(&sentences(20, "the tides")).await;
     h.drain().await;
@@ -694,10 +712,11 @@ async fn a_plain_insert_into_the_outbox_is_enough() {
     let h = Harness::start().await;
     let note = h.insert("indexed already").await;
     h.drain().await;
-    h.tools
+    h.context
+        .stores
         .index
         .delete(
-            &h.tools.alias,
+            &h.context.stores.alias,
             &Filter {
                 note_ids: Some(vec![note]),
                 ..Filter::default()
@@ -767,22 +786,24 @@ async fn a_lost_collection_comes_back_without_one_embedding_call() {
     h.drain().await;
     let paid = h.provider.requests();
     let name = h
-        .tools
+        .context
+        .stores
         .index
-        .resolve(&h.tools.alias)
+        .resolve(&h.context.stores.alias)
         .await
         .unwrap()
         .unwrap();
-    h.tools.index.drop_collection(&name).await.unwrap();
+    h.context.stores.index.drop_collection(&name).await.unwrap();
 
     // A daemon that meets it mends it, too.
     let (_, stop, running) = spawn(h.worker());
     h.insert("the one that finds out").await;
     eventually(async || {
         h.count("indexing_outbox").await == 0
-            && h.tools
+            && h.context
+                .stores
                 .index
-                .resolve(&h.tools.alias)
+                .resolve(&h.context.stores.alias)
                 .await
                 .unwrap()
                 .is_some()
@@ -808,7 +829,7 @@ async fn a_stop_lets_work_in_flight_end() {
         concurrency: 1,
         ..h.config.worker.clone()
     };
-    let worker = Worker::new(h.tools.clone(), &settings, &h.config.outbox);
+    let worker = Worker::new(h.context.clone(), &settings, &h.config.outbox);
     let (_, stop, running) = spawn(worker.with_breakpoint(barrier.breakpoint()));
     barrier.reached().await;
     h.insert("too late for this worker").await;
@@ -863,7 +884,7 @@ async fn a_note_that_postgres_rejects_dies_alone() {
     let report = h.settle().await;
     assert_eq!(report.dead, 1);
     assert_eq!(h.points().await.len(), 12);
-    let letters = h.tools.store.dead_letters(10).await.unwrap();
+    let letters = h.context.stores.store.dead_letters(10).await.unwrap();
     assert_eq!(letters[0].note_id, secret);
     assert_eq!(letters[0].attempts, 3);
     let reason = letters[0].last_error.clone().unwrap();
@@ -881,7 +902,7 @@ async fn a_note_of_ten_megabytes_is_work_and_no_crash() {
         .await
         .unwrap();
     let chunker = elf::chunk::Chunker::new(Arc::new(tokenizer), &chunking, "").unwrap();
-    h.tools.chunker = Arc::new(chunker);
+    h.context.chunker = Arc::new(chunker);
     let sentence = "The log of the station goes on and on, for ten megabytes in one line. ";
     let text: String = (0..)
         .map(|i| format!("{i} {sentence}"))

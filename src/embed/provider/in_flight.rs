@@ -14,7 +14,7 @@ pub type Outcome = Result<Arc<[f32]>, EmbedError>;
 
 /// Who embeds which text.
 #[derive(Default)]
-pub struct InFlight(Mutex<HashMap<TextHash, Pending>>);
+pub struct InFlightTexts(Mutex<HashMap<TextHash, Pending>>);
 
 /// The outcome of a text that somebody else embeds.
 pub type Pending = watch::Receiver<Option<Outcome>>;
@@ -27,7 +27,7 @@ pub enum Claim<'a> {
     Theirs(Pending),
 }
 
-impl InFlight {
+impl InFlightTexts {
     /// Claims `hash` for the caller, unless somebody embeds it already.
     pub fn claim(&self, hash: TextHash) -> Claim<'_> {
         let mut texts = self.lock();
@@ -53,7 +53,7 @@ impl InFlight {
 pub struct Ticket<'a> {
     hash: TextHash,
     outcome: watch::Sender<Option<Outcome>>,
-    texts: &'a InFlight,
+    texts: &'a InFlightTexts,
 }
 
 impl Ticket<'_> {
@@ -81,7 +81,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_text_has_one_who_embeds_it_at_a_time() {
-        let texts = InFlight::default();
+        let texts = InFlightTexts::default();
         let hash = TextHash::of("x");
         let Claim::Mine(ticket) = texts.claim(hash) else {
             panic!("nobody had it");
@@ -96,7 +96,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_text_that_was_given_up_can_be_taken_over() {
-        let texts = InFlight::default();
+        let texts = InFlightTexts::default();
         let hash = TextHash::of("x");
         let first = texts.claim(hash);
         let Claim::Theirs(pending) = texts.claim(hash) else {

@@ -3,8 +3,8 @@
 
 mod circuit;
 mod clock;
+mod concurrency;
 mod in_flight;
-mod lanes;
 mod metrics;
 mod pace;
 mod queue;
@@ -33,8 +33,8 @@ use crate::config;
 use crate::note::TextHash;
 use circuit::Circuit;
 use clock::Clock;
-use in_flight::{Claim, InFlight};
-use lanes::{Lane, Lanes};
+use concurrency::{AdaptiveConcurrency, Lane};
+use in_flight::{Claim, InFlightTexts};
 use queue::{Part, Queue, Text};
 use rate::Rate;
 
@@ -103,9 +103,9 @@ enum Ended {
 struct Shared {
     embedder: Arc<dyn Embedder>,
     circuit: Circuit,
-    lanes: Lanes,
+    lanes: AdaptiveConcurrency,
     rate: Rate,
-    in_flight: InFlight,
+    in_flight: InFlightTexts,
     clock: Clock,
     model: String,
     usd_per_token: Option<f64>,
@@ -139,11 +139,11 @@ impl Provider {
         clock: Clock,
     ) -> Self {
         Self(Arc::new(Shared {
-            lanes: Lanes::new(embedder.limits(), settings, clock.clone()),
+            lanes: AdaptiveConcurrency::new(embedder.limits(), settings, clock.clone()),
             embedder,
             circuit: Circuit::new(timing, clock.clone()),
             rate: Rate::new(settings, clock.clone()),
-            in_flight: InFlight::default(),
+            in_flight: InFlightTexts::default(),
             clock,
             model: settings.model.clone(),
             usd_per_token: settings.usd_per_million_tokens.map(|usd| usd / 1e6),

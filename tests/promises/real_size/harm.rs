@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use elf::cli::parts;
+use elf::cli::wiring;
 use elf::index::Filter;
 use uuid::Uuid;
 
@@ -56,9 +56,9 @@ async fn one_note_that_each_store_rejects_among_thousands_dies_alone() {
         .fetch_one(&h.pool)
         .await
         .unwrap();
-        let index = Hooked::over(&h.tools.index);
+        let index = Hooked::over(&h.context.stores.index);
         index.refuse(by_engine);
-        h.tools.index = index;
+        h.context.stores.index = index;
         h.settle_at_once().await;
         assert_eq!(notes.len(), count);
         h.compare().await.assert_none_but_dead(&bad);
@@ -106,7 +106,13 @@ async fn while_a_key_is_expired_what_was_taken_back_is_not_found() {
         ..Filter::default()
     };
     loop {
-        let left = h.tools.index.count(&h.tools.alias, &gone).await.unwrap();
+        let left = h
+            .context
+            .stores
+            .index
+            .count(&h.context.stores.alias, &gone)
+            .await
+            .unwrap();
         let old = under_old_tenant(&h, &notes[300..400]).await;
         if left == 0 && old == 0 {
             break;
@@ -132,9 +138,21 @@ async fn under_old_tenant(h: &Harness, notes: &[Uuid]) -> u64 {
         note_ids: Some(notes.to_vec()),
         ..Filter::default()
     };
-    let all = h.tools.index.count(&h.tools.alias, &filter).await.unwrap();
+    let all = h
+        .context
+        .stores
+        .index
+        .count(&h.context.stores.alias, &filter)
+        .await
+        .unwrap();
     filter.keywords = BTreeMap::from([("tenant_id".to_owned(), "another".to_owned())]);
-    all - h.tools.index.count(&h.tools.alias, &filter).await.unwrap()
+    all - h
+        .context
+        .stores
+        .index
+        .count(&h.context.stores.alias, &filter)
+        .await
+        .unwrap()
 }
 
 /// Promises 11 and 12: the new text of a note that moves to another tenant fails, and so
@@ -176,7 +194,7 @@ async fn a_note_that_moves_while_its_text_fails_is_not_found_under_the_old_tenan
         0,
         "found again once they are dead"
     );
-    let searcher = parts::searcher(&h.tools, &h.config);
+    let searcher = wiring::searcher(&h.context, &h.config);
     for tenant in 0..20 {
         let filter = Filter {
             keywords: BTreeMap::from([("tenant_id".to_owned(), format!("tenant-{tenant}"))]),

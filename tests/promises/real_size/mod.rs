@@ -110,7 +110,10 @@ async fn workers_that_lose_their_leases_make_nothing_old_and_leave_no_gap() {
 /// Looks at the points of each note in turn until the future it gives is awaited: every
 /// note has to have one at every moment. Gives how often it looked.
 fn watch(h: &Harness, notes: Vec<Uuid>) -> impl Future<Output = usize> + use<> {
-    let (index, alias) = (h.tools.index.clone(), h.tools.alias.clone());
+    let (index, alias) = (
+        h.context.stores.index.clone(),
+        h.context.stores.alias.clone(),
+    );
     let stop = CancellationToken::new();
     let looking = tokio::spawn({
         let stop = stop.clone();
@@ -143,7 +146,7 @@ async fn while_thousands_of_points_are_rebuilt_none_is_missed() {
     let (h, _corpus, _server) = town.into_harness().await;
     let notes = h.stock(2 * NOTES).await;
     let rebuild = async || {
-        let site = h.rebuilds_with(h.tools.index.clone());
+        let site = h.rebuilds_with(h.context.stores.index.clone());
         let options = rebuild::Options {
             swap_last: false,
             keep_old: false,

@@ -18,16 +18,22 @@ use crate::support::site::Running;
 
 fn spec(h: &Harness) -> CollectionSpec {
     CollectionSpec {
-        dim: h.tools.version.dim,
-        bm25: h.tools.bm25.clone(),
-        embedding_version: h.tools.version.name.clone(),
+        dim: h.context.version.dim,
+        bm25: h.context.stores.bm25.clone(),
+        embedding_version: h.context.version.name.clone(),
     }
 }
 
 /// Fails with one message that has all of `words`, and has changed nothing.
 async fn refuses(h: Harness, words: &[&str]) {
-    let index = Hooked::over(&h.tools.index);
-    let registered = h.tools.store.registered_collections().await.unwrap();
+    let index = Hooked::over(&h.context.stores.index);
+    let registered = h
+        .context
+        .stores
+        .store
+        .registered_collections()
+        .await
+        .unwrap();
     let pointed_at = alias(&h).await;
     let error = run(&h.rebuilds_with(index.clone()), &options())
         .await
@@ -43,7 +49,12 @@ async fn refuses(h: Harness, words: &[&str]) {
     ];
     assert_eq!(changes.map(|verb| index.calls(verb)), [0; 6]);
     assert_eq!(
-        h.tools.store.registered_collections().await.unwrap(),
+        h.context
+            .stores
+            .store
+            .registered_collections()
+            .await
+            .unwrap(),
         registered
     );
     assert_eq!(alias(&h).await, pointed_at);
@@ -59,14 +70,16 @@ async fn refuses(h: Harness, words: &[&str]) {
 async fn an_alias_of_somebody_elses_collection_is_left_alone() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    h.tools
+    h.context
+        .stores
         .index
         .create_collection("strangers", &spec(&h))
         .await
         .unwrap();
-    h.tools
+    h.context
+        .stores
         .index
-        .point_alias(&h.tools.alias, "strangers")
+        .point_alias(&h.context.stores.alias, "strangers")
         .await
         .unwrap();
     refuses(h, &["strangers", "storage.qdrant.collection"]).await;
@@ -77,9 +90,10 @@ async fn a_collection_that_is_named_like_the_alias_is_left_alone() {
     let h = Harness::start().await;
     with_notes(&h).await;
     lose_the_index(&h).await;
-    h.tools
+    h.context
+        .stores
         .index
-        .create_collection(&h.tools.alias, &spec(&h))
+        .create_collection(&h.context.stores.alias, &spec(&h))
         .await
         .unwrap();
     refuses(h, &["is a collection", "storage.qdrant.collection"]).await;
@@ -89,7 +103,7 @@ async fn a_collection_that_is_named_like_the_alias_is_left_alone() {
 async fn another_alias_than_the_database_is_indexed_under_is_refused() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let mut site = h.rebuilds_with(h.tools.index.clone());
+    let mut site = h.rebuilds_with(h.context.stores.index.clone());
     site.alias = "elsewhere".into();
     let error = run(&site, &options()).await.unwrap_err();
     assert!(
@@ -106,17 +120,19 @@ async fn a_collection_with_vectors_of_another_size_is_replaced() {
     let name = h.collection().await;
     lose_the_index(&h).await;
     let wrong = CollectionSpec {
-        dim: h.tools.version.dim + 1,
+        dim: h.context.version.dim + 1,
         ..spec(&h)
     };
-    h.tools
+    h.context
+        .stores
         .index
         .create_collection(&name, &wrong)
         .await
         .unwrap();
-    h.tools
+    h.context
+        .stores
         .index
-        .point_alias(&h.tools.alias, &name)
+        .point_alias(&h.context.stores.alias, &name)
         .await
         .unwrap();
     rebuild(&h).await;
@@ -143,11 +159,12 @@ async fn a_collection_without_bm25_is_replaced() {
     let name = h.collection().await;
     lose_the_index(&h).await;
     let url = format!("{}/collections/{name}", server.rest());
-    let bare = json!({"vectors": {"dense": {"size": h.tools.version.dim, "distance": "Cosine"}}});
+    let bare = json!({"vectors": {"dense": {"size": h.context.version.dim, "distance": "Cosine"}}});
     rest(reqwest::Method::PUT, url, bare).await;
-    h.tools
+    h.context
+        .stores
         .index
-        .point_alias(&h.tools.alias, &name)
+        .point_alias(&h.context.stores.alias, &name)
         .await
         .unwrap();
     rebuild(&h).await;
@@ -277,7 +294,7 @@ async fn a_postgres_that_goes_away_during_the_backfill_is_waited_for() {
 async fn a_request_that_is_done_and_not_answered_is_sent_again() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let away = IndexError::Unavailable {
         engine: "the engine".into(),
         reason: "no answer".into(),
@@ -300,7 +317,7 @@ async fn a_request_that_is_done_and_not_answered_is_sent_again() {
 async fn a_refusal_ends_it_and_the_next_one_goes_on() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let refusal = IndexError::Denied {
         engine: "the engine".into(),
         reason: "a limit is reached".into(),
@@ -323,12 +340,17 @@ async fn a_refusal_ends_it_and_the_next_one_goes_on() {
 async fn a_collection_that_goes_while_it_is_filled_ends_it_and_the_next_one_begins_anew() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let writes = index.halt(When::Before, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     writes.reached_by(1).await;
     let unfinished = super::building(&h).await.unwrap();
-    h.tools.index.drop_collection(&unfinished).await.unwrap();
+    h.context
+        .stores
+        .index
+        .drop_collection(&unfinished)
+        .await
+        .unwrap();
     writes.open();
     let error = rebuilding.await.unwrap().unwrap_err();
     assert!(error.to_string().contains(&unfinished), "{error}");
@@ -342,8 +364,8 @@ async fn a_collection_that_goes_while_it_is_filled_ends_it_and_the_next_one_begi
 async fn a_backfill_replaces_nothing() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let chunks = h.tools.store.live_chunks(
-        &h.tools.version.name,
+    let chunks = h.context.stores.store.live_chunks(
+        &h.context.version.name,
         uuid::Uuid::nil(),
         uuid::Uuid::max(),
         1,
@@ -351,10 +373,10 @@ async fn a_backfill_replaces_nothing() {
         elf::store::Depth::Whole,
     );
     let chunk = chunks.await.unwrap().remove(0);
-    let target = elf::backfill::Target {
-        store: h.tools.store.clone(),
-        index: h.tools.index.clone(),
-        version: h.tools.version.name.clone(),
+    let target = elf::registry::CollectionTarget {
+        store: h.context.stores.store.clone(),
+        index: h.context.stores.index.clone(),
+        version: h.context.version.name.clone(),
         collection: h.collection().await,
         writes: Default::default(),
     };
@@ -380,7 +402,7 @@ async fn a_refused_point_is_left_out_and_reported() {
         .fetch_one(&h.pool)
         .await
         .unwrap();
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     index.refuse(bad);
     let found = crate::support::harness::Findings::default();
     let noticing = Options {
@@ -403,7 +425,7 @@ async fn a_refused_point_is_left_out_and_reported() {
         .unwrap();
     let hooked: std::sync::Arc<dyn elf::index::VectorIndex> = index;
     let options = elf::verify::Options::repairing();
-    let report = elf::verify::run(&h.tools.store, &hooked, &h.tools.alias, &options)
+    let report = elf::verify::run(&h.rebuilds_with(hooked), &options)
         .await
         .unwrap();
     assert_eq!(
@@ -423,7 +445,7 @@ async fn an_engine_that_refuses_every_point_ends_the_rebuild() {
         h.insert(&format!("More than {note}.")).await;
     }
     h.drain().await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let notes: Vec<uuid::Uuid> = sqlx::query_scalar("select note_id from memory_notes")
         .fetch_all(&h.pool)
         .await

@@ -41,8 +41,8 @@ async fn rebuilt_under_fire(h: Harness) {
     let workers = [h.work(), h.work()];
     let searching = tokio::spawn(search_until(
         stop.clone(),
-        h.tools.index.clone(),
-        h.tools.alias.clone(),
+        h.context.stores.index.clone(),
+        h.context.stores.alias.clone(),
     ));
     // There is something to rebuild.
     eventually(async || h.count("memory_note_chunks").await > 200).await;

@@ -116,7 +116,7 @@ async fn killed_while_everything_changes_it_is_exact_in_the_end() {
 /// Runs a rebuild until its first call on that side of `verb`, kills it there, and
 /// runs another one to its end.
 async fn killed_at(h: &Harness, when: When, verb: Verb) {
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let halt = index.halt(when, verb);
     let rebuilding = begin(h, &index, options());
     halt.reached_by(1).await;
@@ -147,7 +147,7 @@ async fn killed_between_the_alias_and_postgres_the_next_one_ends_it() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let old = h.collection().await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let swapped = index.halt(When::After, Verb::PointAlias);
     let rebuilding = begin(&h, &index, options());
     swapped.reached_by(1).await;
@@ -177,13 +177,13 @@ async fn killed_on_either_side_of_the_drop_nothing_is_left_in_the_engine() {
 async fn a_drop_that_dies_leaves_nothing_that_nobody_knows_of() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let filled = index.halt(When::After, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     filled.reached_by(1).await;
     kill(&h, rebuilding).await;
     for when in [When::Before, When::After] {
-        let index = Hooked::over(&h.tools.index);
+        let index = Hooked::over(&h.context.stores.index);
         let halt = index.halt(when, Verb::DropCollection);
         let site = h.rebuilds_with(index);
         let dropping = tokio::spawn(async move { elf::rebuild::drop_leftovers(&site).await });
@@ -192,7 +192,7 @@ async fn a_drop_that_dies_leaves_nothing_that_nobody_knows_of() {
         assert!(dropping.await.unwrap_err().is_cancelled());
         h.bury_job().await;
     }
-    let site = h.rebuilds_with(h.tools.index.clone());
+    let site = h.rebuilds_with(h.context.stores.index.clone());
     elf::rebuild::drop_leftovers(&site).await.unwrap();
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
@@ -204,7 +204,7 @@ async fn a_drop_that_dies_leaves_nothing_that_nobody_knows_of() {
 async fn what_a_killed_one_wrote_of_a_note_that_is_gone_is_removed() {
     let h = Harness::start().await;
     let notes = with_notes(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let (writes, wrote) = (
         index.halt(When::Before, Verb::Upsert),
         index.halt(When::After, Verb::Upsert),
@@ -222,7 +222,15 @@ async fn what_a_killed_one_wrote_of_a_note_that_is_gone_is_removed() {
         ..Filter::default()
     };
     let unfinished = building(&h).await.unwrap();
-    assert!(h.tools.index.count(&unfinished, &stray).await.unwrap() > 0);
+    assert!(
+        h.context
+            .stores
+            .index
+            .count(&unfinished, &stray)
+            .await
+            .unwrap()
+            > 0
+    );
 
     let report = rebuild(&h).await;
     assert_eq!(report.collection, unfinished);
@@ -234,7 +242,7 @@ async fn what_a_killed_one_wrote_of_a_note_that_is_gone_is_removed() {
 async fn a_second_one_is_told_who_runs_and_how_far_it_is() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let swap = index.halt(When::Before, Verb::PointAlias);
     let rebuilding = begin(&h, &index, options());
     swap.reached_by(1).await;
@@ -244,7 +252,7 @@ async fn a_second_one_is_told_who_runs_and_how_far_it_is() {
         .unwrap();
     let chunks = h.count("memory_note_chunks").await;
 
-    let other = Hooked::over(&h.tools.index);
+    let other = Hooked::over(&h.context.stores.index);
     let restart = Options {
         restart: true,
         ..options()
@@ -279,7 +287,7 @@ async fn a_second_one_is_told_who_runs_and_how_far_it_is() {
 async fn a_dead_one_is_in_nobodys_way_for_long() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let filled = index.halt(When::After, Verb::Upsert);
     let dead = begin(&h, &index, options());
     filled.reached_by(1).await;
@@ -289,7 +297,7 @@ async fn a_dead_one_is_in_nobodys_way_for_long() {
     assert_eq!(h.count(live).await, 1);
     let unfinished = building(&h).await;
     // It looks whether the other one is alive.
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let next = begin(&h, &index, options());
     tokio::task::yield_now().await;
     assert_eq!(index.calls(Verb::Upsert), 0);
@@ -304,7 +312,7 @@ async fn a_dead_one_is_in_nobodys_way_for_long() {
 async fn one_whose_lease_was_taken_stops() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let writes = index.halt(When::Before, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     writes.reached_by(1).await;
@@ -323,7 +331,7 @@ async fn one_whose_lease_was_taken_stops() {
 async fn a_rebuild_that_wakes_after_its_successor_brings_nothing_back() {
     let h = Harness::start().await;
     let notes = with_notes(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     let writes = index.delay_upserts();
     let (site, stop) = (h.rebuilds_with(index.clone()), CancellationToken::new());
     let paused = tokio::spawn({
@@ -349,15 +357,15 @@ async fn a_rebuild_that_wakes_after_its_successor_brings_nothing_back() {
 async fn a_collections_number_is_never_given_out_again() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.tools.index);
+    let index = Hooked::over(&h.context.stores.index);
     index.halt(When::Before, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     eventually(async || building(&h).await.is_some()).await;
     let unfinished = building(&h).await.unwrap();
     kill(&h, rebuilding).await;
-    rebuild::drop_leftovers(&h.rebuilds_with(h.tools.index.clone()))
+    rebuild::drop_leftovers(&h.rebuilds_with(h.context.stores.index.clone()))
         .await
         .unwrap();
-    let next = run(&h.rebuilds_with(h.tools.index.clone()), &options()).await;
+    let next = run(&h.rebuilds_with(h.context.stores.index.clone()), &options()).await;
     assert!(next.unwrap().collection > unfinished);
 }

@@ -340,8 +340,8 @@ async fn the_comparison_finds_each_kind_of_difference() {
         note_ids: Some(vec![notes[0]]),
         ..Filter::default()
     };
-    let index = &h.tools.index;
-    index.delete(&h.tools.alias, &lost).await.unwrap();
+    let index = &h.context.stores.index;
+    index.delete(&h.context.stores.alias, &lost).await.unwrap();
     // Behind the triggers' backs.
     let changes = "begin; set local session_replication_role = replica;
         update memory_notes set text = text || ' And more.' where text like '%stale%';

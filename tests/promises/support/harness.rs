@@ -6,11 +6,12 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use elf::cli::parts;
+use elf::cli::wiring;
 use elf::config::Config;
 use elf::index::{Filter, StoredPoint, VectorIndex};
-use elf::worker::{self, Breakpoint, Report, Stage, Tools, Worker};
-use elf::{rebuild, verify};
+use elf::registry;
+use elf::verify;
+use elf::worker::{Breakpoint, Report, Stage, Worker, WorkerContext};
 use sqlx::PgPool;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -23,7 +24,7 @@ use super::site::Site;
 
 /// Everything that a worker needs, and a way to look at what it did.
 pub struct Harness {
-    pub tools: Tools,
+    pub context: WorkerContext,
     pub config: Config,
     pub pool: PgPool,
     // Dropped last: the others still use it.
@@ -109,7 +110,7 @@ impl Harness {
         let toml = change(site.toml());
         site.write("elf.toml", &toml);
         let config = config(&toml);
-        let store = parts::store(&config).await.unwrap();
+        let store = wiring::store(&config).await.unwrap();
         store.migrate().await.unwrap();
         Self::with(site, config).await
     }
@@ -119,7 +120,7 @@ impl Harness {
         let site = Site::empty().await;
         site.use_server(&server.url());
         let config = config(&site.toml());
-        let store = parts::store(&config).await.unwrap();
+        let store = wiring::store(&config).await.unwrap();
         store.migrate().await.unwrap();
         Self::with(site, config).await
     }
@@ -131,12 +132,16 @@ impl Harness {
     }
 
     async fn with(site: Site, config: Config) -> Self {
-        let tools = parts::tools(&config).await.unwrap();
-        worker::prepare(&tools.store, &tools.version).await.unwrap();
-        worker::check(&tools).await.unwrap();
-        let pool = tools.store.pool().clone();
+        let context = wiring::worker_context(&config).await.unwrap();
+        registry::prepare(&context.stores.store, &context.version)
+            .await
+            .unwrap();
+        registry::ensure_ready(&context.stores, &context.version)
+            .await
+            .unwrap();
+        let pool = context.stores.store.pool().clone();
         Self {
-            tools,
+            context,
             config,
             pool,
             site,
@@ -160,28 +165,30 @@ impl Harness {
     }
 
     /// What a rebuild works with, over `index`.
-    pub fn rebuilds_with(&self, index: Arc<dyn VectorIndex>) -> rebuild::Site {
-        rebuild::Site {
-            store: self.tools.store.clone(),
+    pub fn rebuilds_with(&self, index: Arc<dyn VectorIndex>) -> registry::IndexContext {
+        registry::IndexContext {
             index,
-            alias: self.tools.alias.clone(),
-            bm25: self.tools.bm25.clone(),
+            ..self.context.stores.clone()
         }
     }
 
     /// The collection that has all of the active version.
     pub async fn collection(&self) -> String {
-        let registered = self.tools.store.registered_collections().await.unwrap();
+        let registered = self
+            .context
+            .stores
+            .store
+            .registered_collections()
+            .await
+            .unwrap();
         let active = registered.into_iter().find(|c| c.is_active());
         active.expect("one is active").name
     }
 
     /// Compares the index with Postgres.
     pub async fn verify(&self, options: &verify::Options) -> verify::Report {
-        let tools = &self.tools;
-        verify::run(&tools.store, &tools.index, &tools.alias, options)
-            .await
-            .unwrap()
+        let context = &self.context;
+        verify::run(&context.stores, options).await.unwrap()
     }
 
     /// Promise 1, and a verify that looks at everything says so too.
@@ -202,7 +209,11 @@ impl Harness {
     }
 
     pub fn worker(&self) -> Worker {
-        Worker::new(self.tools.clone(), &self.config.worker, &self.config.outbox)
+        Worker::new(
+            self.context.clone(),
+            &self.config.worker,
+            &self.config.outbox,
+        )
     }
 
     /// Works until nothing is due.
@@ -293,9 +304,10 @@ impl Harness {
         loop {
             let after = points.last().map(|p| p.chunk_id);
             let page = self
-                .tools
+                .context
+                .stores
                 .index
-                .scroll(&self.tools.alias, after, 500, true)
+                .scroll(&self.context.stores.alias, after, 500, true)
                 .await
                 .unwrap();
             let end = page.len() < 500;
@@ -311,9 +323,10 @@ impl Harness {
             note_ids: Some(vec![note]),
             ..Filter::default()
         };
-        self.tools
+        self.context
+            .stores
             .index
-            .count(&self.tools.alias, &filter)
+            .count(&self.context.stores.alias, &filter)
             .await
             .unwrap()
     }
@@ -382,7 +395,7 @@ impl Harness {
         }
         for (note, text) in notes {
             let stored = chunks.remove(&note).unwrap_or_default();
-            let cut = self.tools.chunker.chunk(&text).unwrap();
+            let cut = self.context.chunker.chunk(&text).unwrap();
             let cut: Vec<(i32, i32, String)> = cut
                 .iter()
                 .map(|c| {
@@ -525,7 +538,7 @@ impl Findings {
     }
 
     /// Takes down what it is told.
-    pub fn notice(&self) -> elf::backfill::Notice {
+    pub fn notice(&self) -> elf::registry::Notice {
         let found = self.0.clone();
         Arc::new(move |finding| found.lock().unwrap().push(finding))
     }

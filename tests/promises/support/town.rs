@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use elf::cli::parts;
+use elf::cli::wiring;
 use elf::config::Config;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -221,7 +221,7 @@ impl Town {
             return points_over_rest(&server.rest(), ALIAS).await;
         }
         let config = Config::parse(&self.site.toml(), "elf.toml", &|_| None).unwrap();
-        let index = parts::index(&config).await.unwrap();
+        let index = wiring::index(&config).await.unwrap();
         points_of_engine(&*index, ALIAS).await
     }
 
@@ -235,7 +235,8 @@ impl Town {
 impl Harness {
     /// The independent comparison, of an index that this process has open.
     pub async fn compare(&self) -> Differences {
-        let points = points_of_engine(&*self.tools.index, &self.tools.alias).await;
+        let points =
+            points_of_engine(&*self.context.stores.index, &self.context.stores.alias).await;
         compare(&self.database.url(), &points).await
     }
 

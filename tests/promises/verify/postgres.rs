@@ -121,7 +121,7 @@ async fn a_note_of_ten_megabytes_is_looked_at_in_bounded_time() {
     let h = Harness::start().await;
     let note = h.insert("x").await;
     h.drain().await;
-    let version = &h.tools.version.name;
+    let version = &h.context.version.name;
     behind_elfs_back(
         &h,
         &format!(
@@ -151,7 +151,8 @@ async fn a_note_of_ten_megabytes_is_looked_at_in_bounded_time() {
     );
     let nil = Uuid::nil();
     let look = h
-        .tools
+        .context
+        .stores
         .store
         .note_problems(version, 8, nil, 200, 1 << 20, 1.0);
     let (last, problems) = tokio::time::timeout(crate::support::DEADLINE, look)
@@ -167,7 +168,8 @@ async fn a_note_of_ten_megabytes_is_looked_at_in_bounded_time() {
     )
     .await;
     let (_, problems) = h
-        .tools
+        .context
+        .stores
         .store
         .note_problems(version, 8, nil, 200, 1 << 20, 1.0)
         .await
@@ -188,10 +190,11 @@ async fn with_ten_notes() -> Harness {
 #[tokio::test]
 async fn a_page_of_notes_is_bounded_in_bytes() {
     let h = with_ten_notes().await;
-    let (version, mut after, mut pages) = (&h.tools.version.name, Uuid::nil(), Vec::new());
+    let (version, mut after, mut pages) = (&h.context.version.name, Uuid::nil(), Vec::new());
     loop {
         let page = h
-            .tools
+            .context
+            .stores
             .store
             .note_problems(version, 8, after, 200, 300, 1.0);
         let (looked_at, problems) = page.await.unwrap();
@@ -211,11 +214,12 @@ async fn a_page_of_notes_is_bounded_in_bytes() {
 #[tokio::test]
 async fn a_page_of_chunks_is_bounded_in_bytes() {
     let h = with_ten_notes().await;
-    let (version, mut after, mut pages) = (&h.tools.version.name, Uuid::nil(), Vec::new());
+    let (version, mut after, mut pages) = (&h.context.version.name, Uuid::nil(), Vec::new());
     loop {
         let upto = Uuid::max();
         let page = h
-            .tools
+            .context
+            .stores
             .store
             .live_chunks(version, after, upto, 200, 300, Depth::Whole);
         let page = page.await.unwrap();

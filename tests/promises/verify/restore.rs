@@ -103,7 +103,12 @@ async fn a_qdrant_from_its_own_snapshot_is_brought_up_to_date() {
     h.insert(&sentences(9, "what came since")).await;
     h.drain().await;
     h.assert_exact().await;
-    h.tools.index.drop_collection(&collection).await.unwrap();
+    h.context
+        .stores
+        .index
+        .drop_collection(&collection)
+        .await
+        .unwrap();
 
     let location = json!({"location": format!("file://{}", kept.display())});
     rest(
@@ -122,7 +127,12 @@ async fn a_qdrant_from_its_own_snapshot_is_brought_up_to_date() {
     }
     assert_eq!(h.provider.requests(), requests);
     assert_eq!(
-        h.tools.index.resolve(&h.tools.alias).await.unwrap(),
+        h.context
+            .stores
+            .index
+            .resolve(&h.context.stores.alias)
+            .await
+            .unwrap(),
         Some(collection)
     );
     h.assert_exact().await;

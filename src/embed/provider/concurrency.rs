@@ -13,7 +13,7 @@ use crate::embed::{EmbedError, Limits};
 
 /// Between one lane and as many as are configured. Those who wait enter in the
 /// order they came.
-pub struct Lanes {
+pub struct AdaptiveConcurrency {
     state: Mutex<State>,
     free: Semaphore,
     clock: Clock,
@@ -26,7 +26,7 @@ struct State {
     open: usize,
 }
 
-impl Lanes {
+impl AdaptiveConcurrency {
     /// Lanes for requests within `limits` and `settings`.
     pub fn new(limits: Limits, settings: &config::Embedding, clock: Clock) -> Self {
         let timeout = Duration::from_millis(settings.timeout_ms);
@@ -69,7 +69,7 @@ impl Lanes {
 
 /// Leave for one request.
 pub struct Lane<'a> {
-    lanes: &'a Lanes,
+    lanes: &'a AdaptiveConcurrency,
     /// The request in flight, and its tokens.
     sent: Option<(Sent, usize)>,
 }
@@ -133,12 +133,12 @@ mod tests {
     use super::*;
     use futures::FutureExt;
 
-    fn lanes() -> Lanes {
+    fn lanes() -> AdaptiveConcurrency {
         let limits = Limits {
             max_inputs: 256,
             max_tokens: 100_000,
         };
-        Lanes::new(
+        AdaptiveConcurrency::new(
             limits,
             &crate::embed::provider::tests::settings(),
             Clock::System,

@@ -12,7 +12,7 @@ use crate::store::{LiveChunk, Store, StoreError};
 
 /// A version in Postgres and a collection that holds it.
 #[derive(Clone)]
-pub struct Target {
+pub struct CollectionTarget {
     /// The truth.
     pub store: Store,
     /// What is derived from it.
@@ -27,7 +27,7 @@ pub struct Target {
 
 /// Points that the engine refuses one by one, with none that it takes, until that is its own
 /// fault.
-const MOST_REFUSED: usize = 8;
+const MAX_REFUSED: usize = 8;
 
 /// What became of points.
 #[derive(Debug, Default)]
@@ -54,14 +54,14 @@ pub type Notice = Arc<dyn Fn(String) + Send + Sync>;
 /// Why points could not be written or compared.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each says itself what failed")]
-pub enum TargetError {
+pub enum StoresError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
     Index(#[from] IndexError),
 }
 
-impl TargetError {
+impl StoresError {
     /// Whether the same may work later.
     pub fn may_pass(&self) -> bool {
         matches!(
@@ -87,7 +87,7 @@ pub fn payload(chunk: &LiveChunk, version: &str) -> Payload {
     }
 }
 
-impl Target {
+impl CollectionTarget {
     /// Writes the points of chunks that were read whole; those without a vector are
     /// left out.
     ///
@@ -98,12 +98,12 @@ impl Target {
     ///
     /// Once begun it goes to its end, also when the caller is dropped: a job that loses its
     /// lease in the middle would leave points of chunks that are gone in a collection that
-    /// its successor has finished. See [`Target::writes`].
+    /// its successor has finished. See [`CollectionTarget::writes`].
     pub async fn write(
         &self,
         chunks: Vec<LiveChunk>,
         mode: UpsertMode,
-    ) -> Result<Written, TargetError> {
+    ) -> Result<Written, StoresError> {
         let points: Vec<Point> = chunks
             .into_iter()
             .filter_map(|chunk| self.point(chunk))
@@ -121,7 +121,7 @@ impl Target {
         &self,
         points: Vec<Point>,
         mode: UpsertMode,
-    ) -> Result<Written, TargetError> {
+    ) -> Result<Written, StoresError> {
         let sent: Vec<(Uuid, i64)> = points
             .iter()
             .map(|point| (point.payload.chunk_id, point.payload.revision))
@@ -156,7 +156,7 @@ impl Target {
                     }));
                 }
                 Err(error @ IndexError::Refused { .. })
-                    if written.points == 0 && written.refused.len() >= MOST_REFUSED =>
+                    if written.points == 0 && written.refused.len() >= MAX_REFUSED =>
                 {
                     return Err(error);
                 }

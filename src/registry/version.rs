@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::config::{Config, Provider};
-use crate::store::{Known, Version};
+use crate::store::{RegisteredVersion, Version};
 
 /// The version that a configuration asks for. Two configurations have the same
 /// one exactly when their vectors may be mixed.
@@ -63,12 +63,12 @@ const WEIGHTS: &str = "providers.embedding.model (SHA-256 of the weights)";
 /// A version that was registered before ELF knew of weights keeps its name: it counts as
 /// one of these weights, and [`crate::store::Store::record_settings`] makes it so. A
 /// version of other weights has another name.
-pub fn with_weights(version: Version, weights: [u8; 32], known: &[Known]) -> Version {
+pub fn with_weights(version: Version, weights: [u8; 32], known: &[RegisteredVersion]) -> Version {
     let weights = hex(&weights);
     let same_name = known
         .iter()
         .find(|known| known.version.name == version.name);
-    let is_of_these = |known: &Known| {
+    let is_of_these = |known: &RegisteredVersion| {
         let recorded = known.version.settings.get(WEIGHTS);
         recorded.is_none_or(|recorded| *recorded == weights)
     };
@@ -156,8 +156,8 @@ mod tests {
     use super::*;
     use crate::store::VersionState;
 
-    fn known(version: &Version) -> Known {
-        Known {
+    fn known(version: &Version) -> RegisteredVersion {
+        RegisteredVersion {
             version: version.clone(),
             state: VersionState::Active,
             state_since: DateTime::UNIX_EPOCH,

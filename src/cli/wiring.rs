@@ -9,11 +9,10 @@ use crate::config::Config;
 use crate::embed::provider::Provider;
 use crate::embed::{self, Embedder};
 use crate::index::{self, VectorIndex};
-use crate::rebuild::Site;
+use crate::registry::{IndexContext, embedding_version, with_weights};
 use crate::search::Searcher;
-use crate::store::{Known, Store, Version};
-use crate::version::{embedding_version, with_weights};
-use crate::worker::Tools;
+use crate::store::{RegisteredVersion, Store, Version};
+use crate::worker::WorkerContext;
 
 /// Connects to Postgres.
 pub async fn store(config: &Config) -> anyhow::Result<Store> {
@@ -33,10 +32,10 @@ pub async fn index(config: &Config) -> anyhow::Result<Arc<dyn VectorIndex>> {
 }
 
 /// What a rebuild and a verify work with: no tokenizer and no model.
-pub async fn site(config: &Config) -> anyhow::Result<Site> {
+pub async fn index_context(config: &Config) -> anyhow::Result<IndexContext> {
     let store = store(config).await?;
     store.check_schema().await?;
-    Ok(Site {
+    Ok(IndexContext {
         store,
         index: index(config).await?,
         alias: config.storage.qdrant.collection.clone(),
@@ -55,7 +54,7 @@ pub async fn chunker(config: &Config) -> anyhow::Result<(Arc<Chunker>, String)> 
 }
 
 /// The embedding side of a configuration: what it would cut and embed notes with.
-pub struct Recipe {
+pub struct EmbeddingSetup {
     /// Connected, and of this program's schema.
     pub store: Store,
     /// Text → chunks.
@@ -67,7 +66,7 @@ pub struct Recipe {
 }
 
 /// Loads the tokenizer and makes the embedder, which tells the version.
-pub async fn recipe(config: &Config) -> anyhow::Result<Recipe> {
+pub async fn setup(config: &Config) -> anyhow::Result<EmbeddingSetup> {
     // What an operator may have wrong comes before what may be slow.
     let store = store(config).await?;
     store.check_schema().await?;
@@ -83,7 +82,7 @@ pub async fn recipe(config: &Config) -> anyhow::Result<Recipe> {
     if let Some(weights) = facts.weights {
         version = with_weights(version, weights, &known);
     }
-    Ok(Recipe {
+    Ok(EmbeddingSetup {
         store,
         chunker,
         embedder,
@@ -93,7 +92,7 @@ pub async fn recipe(config: &Config) -> anyhow::Result<Recipe> {
 
 /// The dimension of the registered version that this configuration asks for, if it
 /// asks for one. Another model's dimension says nothing.
-fn pinned(config: &Config, tokenizer: &str, known: &[Known]) -> Option<usize> {
+fn pinned(config: &Config, tokenizer: &str, known: &[RegisteredVersion]) -> Option<usize> {
     let asked = config.providers.embedding.dimensions;
     known
         .iter()
@@ -104,41 +103,47 @@ fn pinned(config: &Config, tokenizer: &str, known: &[Known]) -> Option<usize> {
 }
 
 /// Everything a worker or a search works with. That the version is one that the
-/// database keeps is for [`crate::worker::prepare`] or [`crate::worker::require`] to see.
-pub async fn tools(config: &Config) -> anyhow::Result<Tools> {
-    let recipe = recipe(config).await?;
-    Ok(tools_of(recipe, config, index(config).await?))
+/// database keeps is for [`crate::registry::prepare`] or [`crate::registry::require`] to see.
+pub async fn worker_context(config: &Config) -> anyhow::Result<WorkerContext> {
+    let setup = setup(config).await?;
+    Ok(worker_context_of(setup, config, index(config).await?))
 }
 
 /// The same, on an engine that is open already.
-pub fn tools_of(recipe: Recipe, config: &Config, index: Arc<dyn VectorIndex>) -> Tools {
-    let Recipe {
+pub fn worker_context_of(
+    setup: EmbeddingSetup,
+    config: &Config,
+    index: Arc<dyn VectorIndex>,
+) -> WorkerContext {
+    let EmbeddingSetup {
         store,
         chunker,
         embedder,
         version,
-    } = recipe;
+    } = setup;
     let embedding = &config.providers.embedding;
-    Tools {
-        store,
-        index,
+    WorkerContext {
+        stores: IndexContext {
+            store,
+            index,
+            alias: config.storage.qdrant.collection.clone(),
+            bm25: config.storage.qdrant.bm25.clone(),
+        },
         provider: Arc::new(Provider::new(embedder, embedding)),
         chunker,
         version,
-        alias: config.storage.qdrant.collection.clone(),
-        bm25: config.storage.qdrant.bm25.clone(),
         document_prefix: embedding.document_prefix.clone(),
     }
 }
 
 /// A search over what a worker keeps.
-pub fn searcher(tools: &Tools, config: &Config) -> Searcher {
-    let Version { name, .. } = &tools.version;
+pub fn searcher(context: &WorkerContext, config: &Config) -> Searcher {
+    let Version { name, .. } = &context.version;
     Searcher {
-        store: tools.store.clone(),
-        index: tools.index.clone(),
-        provider: tools.provider.clone(),
-        alias: tools.alias.clone(),
+        store: context.stores.store.clone(),
+        index: context.stores.index.clone(),
+        provider: context.provider.clone(),
+        alias: context.stores.alias.clone(),
         version: name.clone(),
         query_prefix: config.providers.embedding.query_prefix.clone(),
     }

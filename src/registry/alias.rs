@@ -1,11 +1,12 @@
 //! What the alias points at: the active version's collection, as Postgres has it.
 
-use crate::index::{IndexError, VectorIndex};
-use crate::store::{Registered, Store, StoreError};
+use super::IndexContext;
+use crate::index::IndexError;
+use crate::store::{CollectionRow, StoreError};
 
 /// How often the alias is looked at again after it was moved. More than once only
 /// where somebody else moves it at the same moment.
-const MOST_TRIES: u32 = 10;
+const MAX_TRIES: u32 = 10;
 
 /// Why the alias does not point where it should.
 #[derive(Debug, thiserror::Error)]
@@ -35,8 +36,14 @@ pub enum AliasError {
 /// Points `alias` at the active collection of the active version, unless it points at
 /// one that is written for this version already. Whoever changes what is served calls
 /// this after the commit: the last to look always finds both in step.
-pub async fn settle(store: &Store, index: &dyn VectorIndex, alias: &str) -> Result<(), AliasError> {
-    for _ in 0..MOST_TRIES {
+pub async fn reconcile_alias(context: &IndexContext) -> Result<(), AliasError> {
+    let IndexContext {
+        store,
+        index,
+        alias,
+        ..
+    } = context;
+    for _ in 0..MAX_TRIES {
         // The alias first. Postgres changes before it does, so that what is read
         // afterwards is never older than what the alias was pointed at for.
         let target = index.resolve(alias).await?;
@@ -62,12 +69,14 @@ pub async fn settle(store: &Store, index: &dyn VectorIndex, alias: &str) -> Resu
     Ok(())
 }
 
-/// What is wrong with the alias, in words, if something is that [`settle`] would mend.
-pub async fn astray(
-    store: &Store,
-    index: &dyn VectorIndex,
-    alias: &str,
-) -> Result<Option<String>, AliasError> {
+/// What is wrong with the alias, in words, if [`reconcile_alias`] would change it.
+pub async fn alias_problem(context: &IndexContext) -> Result<Option<String>, AliasError> {
+    let IndexContext {
+        store,
+        index,
+        alias,
+        ..
+    } = context;
     let target = index.resolve(alias).await?;
     let Some(active) = store.active_version().await? else {
         return Ok(None);
@@ -94,8 +103,8 @@ enum Move<'a> {
     Refuse { target: &'a str, wanted: &'a str },
 }
 
-fn decide<'a>(target: Option<&'a str>, active: &str, all: &'a [Registered]) -> Move<'a> {
-    let written = |c: &&Registered| c.version == active && !c.is_retired();
+fn decide<'a>(target: Option<&'a str>, active: &str, all: &'a [CollectionRow]) -> Move<'a> {
+    let written = |c: &&CollectionRow| c.version == active && !c.is_retired();
     let main = all.iter().filter(written).find(|c| c.is_active());
     let Some(main) = main else {
         return Move::Leave;
@@ -115,8 +124,8 @@ fn decide<'a>(target: Option<&'a str>, active: &str, all: &'a [Registered]) -> M
 mod tests {
     use super::*;
 
-    fn collection(name: &str, version: &str, state: &str) -> Registered {
-        Registered {
+    fn collection(name: &str, version: &str, state: &str) -> CollectionRow {
+        CollectionRow {
             name: name.into(),
             alias: "notes".into(),
             version: version.into(),
@@ -124,7 +133,7 @@ mod tests {
         }
     }
 
-    fn some() -> Vec<Registered> {
+    fn some() -> Vec<CollectionRow> {
         vec![
             collection("old", "v1", "retired"),
             collection("main", "v1", "active"),

@@ -3,14 +3,12 @@
 
 use std::time::Duration;
 
-use super::{Tools, rollback};
-use crate::alias::{self, AliasError};
+use super::{AliasError, IndexContext, differences, ensure_tokens, reconcile_alias};
 use crate::index::{CollectionInfo, CollectionSpec, IndexError};
-use crate::store::{Known, Registered, Store, StoreError, Version, VersionState};
-use crate::version::differences;
+use crate::store::{CollectionRow, RegisteredVersion, Store, StoreError, Version, VersionState};
 
 /// How often, and how long apart, an engine that does not answer is asked again.
-const MOST_TRIES: u32 = 10;
+const MAX_TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
 /// Why a worker cannot begin.
@@ -67,7 +65,11 @@ pub async fn require(store: &Store, version: &Version) -> Result<(), SetupError>
 }
 
 /// What to do about a configuration that asks for another version than is served.
-fn not_served(known: &[Known], own: Option<&Known>, asked: &Version) -> SetupError {
+fn not_served(
+    known: &[RegisteredVersion],
+    own: Option<&RegisteredVersion>,
+    asked: &Version,
+) -> SetupError {
     let Some(active) = known.iter().find(|v| v.state == VersionState::Active) else {
         return SetupError::Mismatch(
             "nothing is indexed yet: run `elf worker`, or `elf worker --once`".into(),
@@ -93,7 +95,7 @@ fn not_served(known: &[Known], own: Option<&Known>, asked: &Version) -> SetupErr
 }
 
 /// The version must still be kept in step: it may have been retired since the worker began.
-pub async fn kept_in_step(store: &Store, version: &str) -> Result<Known, SetupError> {
+pub async fn kept_in_step(store: &Store, version: &str) -> Result<RegisteredVersion, SetupError> {
     let known = store.versions().await?;
     let own = known.iter().find(|v| v.version.name == version);
     let gone = match own {
@@ -114,12 +116,12 @@ pub async fn kept_in_step(store: &Store, version: &str) -> Result<Known, SetupEr
 /// version is the active one. Makes the collection when there is none. One that was
 /// lost comes back from Postgres: every note is put into the outbox, and none is
 /// embedded again.
-pub async fn check(tools: &Tools) -> Result<(), SetupError> {
+pub async fn ensure_ready(context: &IndexContext, version: &Version) -> Result<(), SetupError> {
     let mut tries = 0;
     loop {
-        match check_once(tools).await {
+        match ensure_once(context, version).await {
             // A collection that another worker is making this moment is not quite there.
-            Err(SetupError::Index(IndexError::Unavailable { .. })) if tries < MOST_TRIES => {
+            Err(SetupError::Index(IndexError::Unavailable { .. })) if tries < MAX_TRIES => {
                 tries += 1;
                 tokio::time::sleep(BETWEEN_TRIES).await;
             }
@@ -128,26 +130,27 @@ pub async fn check(tools: &Tools) -> Result<(), SetupError> {
     }
 }
 
-async fn check_once(tools: &Tools) -> Result<(), SetupError> {
-    tools.store.ping().await?;
-    let known = kept_in_step(&tools.store, &tools.version.name).await?;
+async fn ensure_once(context: &IndexContext, version: &Version) -> Result<(), SetupError> {
+    context.store.ping().await?;
+    let known = kept_in_step(&context.store, &version.name).await?;
     if !known.enqueued {
-        let notes = tools.store.enqueue_version(&tools.version.name).await?;
-        tracing::info!(
-            version = tools.version.name,
-            notes,
-            "every note is in the outbox"
-        );
+        let notes = context.store.enqueue_version(&version.name).await?;
+        tracing::info!(version = version.name, notes, "every note is in the outbox");
     }
-    let (collection, info) = main_collection(tools).await?;
+    let (collection, info) = main_collection(context, version).await?;
     match info {
-        Some(info) => check_spec(&collection.name, &info, &spec(tools), known.state)?,
-        None => create(tools, &collection.name).await?,
+        Some(info) => check_spec(
+            &collection.name,
+            &info,
+            &spec(context, version),
+            known.state,
+        )?,
+        None => create_collection(context, version, &collection.name).await?,
     }
-    forget_lost_rebuilds(tools).await?;
-    rollback::look(tools).await?;
+    forget_lost_rebuilds(context, version).await?;
+    ensure_tokens(context, &version.name).await?;
     if known.state == VersionState::Active {
-        alias::settle(&tools.store, &*tools.index, &tools.alias).await?;
+        reconcile_alias(context).await?;
     }
     Ok(())
 }
@@ -155,32 +158,33 @@ async fn check_once(tools: &Tools) -> Result<(), SetupError> {
 /// The version's main collection, registered now if it is the first, and what the
 /// engine knows of it.
 async fn main_collection(
-    tools: &Tools,
-) -> Result<(Registered, Option<CollectionInfo>), SetupError> {
-    let Tools { store, version, .. } = tools;
+    context: &IndexContext,
+    version: &Version,
+) -> Result<(CollectionRow, Option<CollectionInfo>), SetupError> {
+    let store = &context.store;
     loop {
-        let collection = match first_collection(tools).await? {
+        let collection = match first_collection(context, version).await? {
             Some(collection) => collection,
             None => {
-                refuse_foreign(tools).await?;
+                refuse_foreign(context).await?;
                 store
-                    .register_first_collection(&version.name, &tools.alias)
+                    .register_first_collection(&version.name, &context.alias)
                     .await?
             }
         };
-        if collection.alias != tools.alias {
+        if collection.alias != context.alias {
             return Err(SetupError::Mismatch(format!(
                 "the database is indexed under the alias {:?}, and storage.qdrant.collection is {:?}: \
                  put the setting back",
-                collection.alias, tools.alias
+                collection.alias, context.alias
             )));
         }
-        let info = tools.index.collection(&collection.name).await?;
+        let info = context.index.collection(&collection.name).await?;
         if info.is_some() {
             return Ok((collection, info));
         }
         // It may have been retired by a rebuild between the two looks.
-        if first_collection(tools).await?.as_ref() != Some(&collection) {
+        if first_collection(context, version).await?.as_ref() != Some(&collection) {
             continue;
         }
         if collection.is_active() {
@@ -191,17 +195,20 @@ async fn main_collection(
 }
 
 /// The active one; where a rebuild has begun after that was lost, the one it fills.
-async fn first_collection(tools: &Tools) -> Result<Option<Registered>, StoreError> {
-    let written = tools.store.collections(&tools.version.name).await?;
+async fn first_collection(
+    context: &IndexContext,
+    version: &Version,
+) -> Result<Option<CollectionRow>, StoreError> {
+    let written = context.store.collections(&version.name).await?;
     Ok(written.into_iter().next())
 }
 
 /// A rebuild whose collection is lost has nothing to go on with, and writers need not
 /// wait for it to find out.
-async fn forget_lost_rebuilds(tools: &Tools) -> Result<(), SetupError> {
-    for collection in tools.store.collections(&tools.version.name).await? {
-        if collection.is_building() && tools.index.collection(&collection.name).await?.is_none() {
-            give_up_rebuild(&tools.store, &collection.name).await?;
+async fn forget_lost_rebuilds(context: &IndexContext, version: &Version) -> Result<(), SetupError> {
+    for collection in context.store.collections(&version.name).await? {
+        if collection.is_building() && context.index.collection(&collection.name).await?.is_none() {
+            give_up_rebuild(&context.store, &collection.name).await?;
         }
     }
     Ok(())
@@ -217,37 +224,41 @@ async fn give_up_rebuild(store: &Store, collection: &str) -> Result<(), StoreErr
 }
 
 /// Before the first collection is registered: somebody else may use the name.
-async fn refuse_foreign(tools: &Tools) -> Result<(), SetupError> {
-    let target = tools.index.resolve(&tools.alias).await?;
+async fn refuse_foreign(context: &IndexContext) -> Result<(), SetupError> {
+    let target = context.index.resolve(&context.alias).await?;
     let taken = match &target {
         Some(target) => Some(format!("an alias of {target:?}")),
-        None => tools
+        None => context
             .index
-            .collection(&tools.alias)
+            .collection(&context.alias)
             .await?
             .map(|_| "a collection".to_owned()),
     };
     // Another worker may have been faster than our look at the database.
-    let is_ours = !tools.store.registered_collections().await?.is_empty();
+    let is_ours = !context.store.registered_collections().await?.is_empty();
     match taken {
         None => Ok(()),
         Some(_) if is_ours => Ok(()),
         Some(what) => Err(SetupError::Mismatch(format!(
             "{:?} is {what} in the vector engine already, and this database knows nothing of it: \
              choose another storage.qdrant.collection",
-            tools.alias
+            context.alias
         ))),
     }
 }
 
-async fn create(tools: &Tools, name: &str) -> Result<(), SetupError> {
+async fn create_collection(
+    context: &IndexContext,
+    version: &Version,
+    name: &str,
+) -> Result<(), SetupError> {
     // First the outbox, then the collection: if we die between, the next start
     // finds no collection and does both again.
-    let notes = tools
-        .store
-        .enqueue_version_again(&tools.version.name)
+    let notes = context.store.enqueue_version_again(&version.name).await?;
+    context
+        .index
+        .create_collection(name, &spec(context, version))
         .await?;
-    tools.index.create_collection(name, &spec(tools)).await?;
     tracing::info!(
         collection = name,
         notes,
@@ -257,11 +268,11 @@ async fn create(tools: &Tools, name: &str) -> Result<(), SetupError> {
 }
 
 /// The shape of a collection for this version, under this configuration.
-pub fn spec(tools: &Tools) -> CollectionSpec {
+pub fn spec(context: &IndexContext, version: &Version) -> CollectionSpec {
     CollectionSpec {
-        dim: tools.version.dim,
-        bm25: tools.bm25.clone(),
-        embedding_version: tools.version.name.clone(),
+        dim: version.dim,
+        bm25: context.bm25.clone(),
+        embedding_version: version.name.clone(),
     }
 }
 

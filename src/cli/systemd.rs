@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-use crate::health::Health;
+use crate::observe::Health;
 use crate::observe::Observer;
 
 /// How often the status line is made anew.

@@ -6,10 +6,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::setup::{self, SetupError};
 use super::tidy::Tidy;
-use super::{Shared, Tools};
-use crate::alias;
+use super::{Shared, WorkerContext};
+use crate::registry::{self, IndexContext, SetupError};
 
 /// Far longer than a note needs from the claim to the index: a note that was
 /// indexed across its own expiry is seen by a later sweep.
@@ -44,12 +43,12 @@ pub async fn run(shared: Arc<Shared>) {
         tokio::select! {
             _ = ticks.tick() => {}
             _ = aliases.tick() => {
-                point_alias_back(&shared).await;
+                reconcile_alias(&shared).await;
                 continue;
             }
         }
         // Without a look at the gate, each sweep of an outage would be one more connection.
-        if shared.gate.outage().is_none() {
+        if shared.circuit.outage().is_none() {
             let now = Instant::now();
             if is_over(asked_at, now, lease(poll) / 3) {
                 asked_at = Some(now);
@@ -57,7 +56,7 @@ pub async fn run(shared: Arc<Shared>) {
             }
         }
         let has_upkeep = *shared.upkeep.borrow();
-        if has_upkeep && shared.gate.outage().is_none() {
+        if has_upkeep && shared.circuit.outage().is_none() {
             let now = Instant::now();
             tidy.keep(&shared, now).await;
             let look_back = look_back(now, swept_at, full_at);
@@ -78,7 +77,11 @@ fn is_over(at: Option<Instant>, now: Instant, interval: Duration) -> bool {
 
 /// Asks for the lease, or renews it. A worker that cannot ask has lost it.
 async fn take_upkeep(shared: &Shared, lease: Duration) {
-    let Tools { store, version, .. } = &shared.tools;
+    let WorkerContext {
+        stores: IndexContext { store, .. },
+        version,
+        ..
+    } = &shared.context;
     let taken = store
         .take_upkeep(&version.name, &shared.holder, lease)
         .await;
@@ -97,18 +100,12 @@ fn look_back(now: Instant, swept: Option<Instant>, full: Option<Instant>) -> Opt
 }
 
 /// A swap that died between its commit and the alias, or an operator's hand.
-async fn point_alias_back(shared: &Shared) {
-    if shared.gate.outage().is_some() {
+async fn reconcile_alias(shared: &Shared) {
+    if shared.circuit.outage().is_some() {
         return;
     }
-    let Tools {
-        store,
-        index,
-        alias,
-        ..
-    } = &shared.tools;
     // `/readyz` and the check after an outage say what is wrong.
-    if let Err(error) = alias::settle(store, &**index, alias).await {
+    if let Err(error) = registry::reconcile_alias(&shared.context.stores).await {
         tracing::debug!(%error, "could not look at the alias");
     }
 }
@@ -121,21 +118,28 @@ pub async fn once(shared: &Shared) {
 /// Claims of a version that was retired find nothing, and that looks like peace. The
 /// gate says it, and opens again after a rollback.
 async fn notice_retirement(shared: &Shared) {
-    if shared.gate.outage().is_some() {
+    if shared.circuit.outage().is_some() {
         return;
     }
-    let Tools { store, version, .. } = &shared.tools;
-    if let Err(error @ SetupError::Mismatch(_)) = setup::kept_in_step(store, &version.name).await {
-        shared.gate.close(error.to_string());
+    let WorkerContext {
+        stores: IndexContext { store, .. },
+        version,
+        ..
+    } = &shared.context;
+    if let Err(error @ SetupError::Mismatch(_)) = registry::kept_in_step(store, &version.name).await
+    {
+        shared.circuit.open(error.to_string());
         shared.wake.notify_one();
     }
 }
 
 /// Whether it ended well.
 async fn sweep(shared: &Shared, look_back: Option<Duration>) -> bool {
-    let store = &shared.tools.store;
+    let store = &shared.context.stores.store;
     let swept = async {
-        let expired = store.expire(&shared.tools.version.name, look_back).await?;
+        let expired = store
+            .expire(&shared.context.version.name, look_back)
+            .await?;
         if !shared.keep_done.is_zero() {
             store.drop_done(shared.keep_done).await?;
         }

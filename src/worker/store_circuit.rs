@@ -7,11 +7,11 @@ use chrono::{DateTime, Utc};
 
 /// Open while the stores answer. Said once per change, not once per attempt.
 #[derive(Debug, Default)]
-pub struct Gate {
+pub struct StoreCircuit {
     outage: Mutex<Option<Outage>>,
     /// Closings since a batch went through: what a check finds in order may still
     /// not let a batch pass, and is then tried less and less often.
-    closings: AtomicU32,
+    openings: AtomicU32,
 }
 
 /// A store that is away, or not as it must be.
@@ -23,15 +23,15 @@ pub struct Outage {
     pub since: DateTime<Utc>,
 }
 
-impl Gate {
+impl StoreCircuit {
     /// The outage, if there is one.
     pub fn outage(&self) -> Option<Outage> {
         self.lock().clone()
     }
 
     /// Something failed that no note is to blame for: claims pause.
-    pub fn close(&self, reason: String) {
-        self.closings.fetch_add(1, Ordering::Relaxed);
+    pub fn open(&self, reason: String) {
+        self.openings.fetch_add(1, Ordering::Relaxed);
         let mut outage = self.lock();
         match &mut *outage {
             None => {
@@ -46,7 +46,7 @@ impl Gate {
     }
 
     /// It works again.
-    pub fn open(&self) {
+    pub fn close(&self) {
         if let Some(outage) = self.lock().take() {
             let secs = (Utc::now() - outage.since).num_seconds();
             tracing::info!(secs, "resumed after: {}", outage.reason);
@@ -54,13 +54,13 @@ impl Gate {
     }
 
     /// A batch went through.
-    pub fn worked(&self) {
-        self.closings.store(0, Ordering::Relaxed);
+    pub fn succeeded(&self) {
+        self.openings.store(0, Ordering::Relaxed);
     }
 
     /// How often it closed since a batch went through.
-    pub fn closings(&self) -> u32 {
-        self.closings.load(Ordering::Relaxed)
+    pub fn openings(&self) -> u32 {
+        self.openings.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Outage>> {

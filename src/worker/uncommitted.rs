@@ -13,7 +13,7 @@ const MOST_FLOATS: usize = 16 << 20;
 /// or because an application holds its row, the next attempt pays for the rest
 /// only. The oldest are forgotten when there are too many.
 #[derive(Debug, Default)]
-pub struct Unspent {
+pub struct UncommittedVectors {
     vectors: Mutex<Vectors>,
 }
 
@@ -25,7 +25,7 @@ struct Vectors {
     floats: usize,
 }
 
-impl Unspent {
+impl UncommittedVectors {
     /// The vector of a text, if it has been paid for.
     pub fn get(&self, hash: &TextHash) -> Option<Arc<[f32]>> {
         self.lock().by_hash.get(hash).cloned()
@@ -85,35 +85,35 @@ mod tests {
     #[test]
     fn what_is_committed_is_forgotten_and_the_rest_is_not() {
         let (one, two) = (TextHash::of("one"), TextHash::of("two"));
-        let unspent = Unspent::default();
-        unspent.keep(one, Arc::new([1.0]));
-        unspent.keep(two, Arc::new([2.0]));
-        unspent.spend([one].iter());
-        assert_eq!(unspent.get(&one), None);
-        assert_eq!(unspent.get(&two).as_deref(), Some(&[2.0f32][..]));
+        let uncommitted = UncommittedVectors::default();
+        uncommitted.keep(one, Arc::new([1.0]));
+        uncommitted.keep(two, Arc::new([2.0]));
+        uncommitted.spend([one].iter());
+        assert_eq!(uncommitted.get(&one), None);
+        assert_eq!(uncommitted.get(&two).as_deref(), Some(&[2.0f32][..]));
     }
 
     #[test]
     fn the_oldest_go_when_there_are_too_many() {
-        let unspent = Unspent::default();
+        let uncommitted = UncommittedVectors::default();
         let half: Arc<[f32]> = vec![0.0; MOST_FLOATS / 2].into();
         for text in ["a", "b", "c"] {
-            unspent.keep(TextHash::of(text), half.clone());
+            uncommitted.keep(TextHash::of(text), half.clone());
         }
-        assert!(unspent.get(&TextHash::of("a")).is_none());
-        assert!(unspent.get(&TextHash::of("c")).is_some());
+        assert!(uncommitted.get(&TextHash::of("a")).is_none());
+        assert!(uncommitted.get(&TextHash::of("c")).is_some());
     }
 
     #[test]
     fn one_that_is_never_committed_does_not_make_the_rest_pile_up() {
-        let unspent = Unspent::default();
-        unspent.keep(TextHash::of("of a dead note"), Arc::new([1.0]));
+        let uncommitted = UncommittedVectors::default();
+        uncommitted.keep(TextHash::of("of a dead note"), Arc::new([1.0]));
         for i in 0..1_000 {
             let hash = TextHash::of(&i.to_string());
-            unspent.keep(hash, Arc::new([1.0]));
-            unspent.spend([hash].iter());
+            uncommitted.keep(hash, Arc::new([1.0]));
+            uncommitted.spend([hash].iter());
         }
-        let kept = unspent.lock();
+        let kept = uncommitted.lock();
         assert_eq!((kept.by_hash.len(), kept.floats), (1, 1));
         assert!(
             kept.order.len() <= 2,

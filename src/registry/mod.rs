@@ -1,0 +1,35 @@
+//! What is served: the embedding version and its identity, the collections that hold it, the
+//! alias that searches go through, the job that may change them, and what a point has to say.
+//! Knows no embedding.
+
+mod alias;
+mod ensure;
+mod job;
+mod target;
+mod tokens;
+mod version;
+
+use std::sync::Arc;
+
+pub use alias::{AliasError, alias_problem, reconcile_alias};
+pub use ensure::{SetupError, check_spec, ensure_ready, kept_in_step, prepare, require, spec};
+pub use job::{Job, JobError, Progress};
+pub use target::{CollectionTarget, Notice, Refused, StoresError, Written, id_ranges, payload};
+pub use tokens::{check_tokens, ensure_tokens, raise_tokens};
+pub use version::{Change, changes, differences, embedding_version, with_weights};
+
+use crate::index::{Bm25Options, VectorIndex};
+use crate::store::Store;
+
+/// A database and the index that is made from it.
+#[derive(Clone)]
+pub struct IndexContext {
+    /// Postgres: the truth.
+    pub store: Store,
+    /// The vector engine: what is derived from it.
+    pub index: Arc<dyn VectorIndex>,
+    /// The alias that searches go through.
+    pub alias: String,
+    /// How new collections embed texts for BM25.
+    pub bm25: Bm25Options,
+}
