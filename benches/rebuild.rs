@@ -278,14 +278,14 @@ fn dsn(database: &str) -> Result<String> {
 
 async fn site_of(database: &str, url: &str) -> Result<IndexContext> {
     let text = format!(
-        "[storage.postgres]\ndsn = {:?}\n[storage.qdrant]\nurl = {url:?}\ncollection = {database:?}\n",
+        "[storage.postgres]\ndsn = {:?}\n[storage.qdrant]\nurl = {url:?}\nalias = {database:?}\n",
         dsn(database)?
     );
     let config = Config::parse(&text, "bench", &|_| None)?;
     Ok(IndexContext {
         store: Store::connect(config.storage.postgres.dsn.expose(), 10).await?,
         index: index::connect(&config.storage.qdrant).await?,
-        alias: config.storage.qdrant.collection.clone(),
+        alias: config.storage.qdrant.alias.clone(),
         bm25: config.storage.qdrant.bm25,
     })
 }

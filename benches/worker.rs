@@ -161,7 +161,7 @@ impl Bench {
         let model =
             std::env::var("ELF_TEST_MODEL").unwrap_or(".elf/models/all-MiniLM-L6-v2".into());
         let text = format!(
-            "[storage.postgres]\ndsn = {:?}\n[storage.qdrant]\nurl = {:?}\ncollection = {database:?}\n\
+            "[storage.postgres]\ndsn = {:?}\n[storage.qdrant]\nurl = {:?}\nalias = {database:?}\n\
              [providers.embedding]\napi_base = \"http://127.0.0.1:1\"\nmodel = \"free\"\n\
              [chunking]\ntokenizer_repo = {model:?}\n",
             dsn.as_str(),

@@ -1,5 +1,5 @@
-//! How long to wait before something is tried again. The one place that knows
-//! the `backoff` crate, which is no longer maintained upstream.
+//! How long to wait before a retry. Only this module uses the `backoff` crate,
+//! because it is no longer maintained upstream.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use backoff::SystemClock;
 use backoff::backoff::Backoff;
 use backoff::exponential::ExponentialBackoff;
 
-/// The wait before try number `attempt` + 1, when `attempt` tries (1 and up)
-/// have failed: somewhere between zero and `base` × 2^(`attempt` - 1), and never
-/// more than `max`. `jitter`, from 0 to 1, says where: drawn at random it keeps
-/// those who failed together from coming back together ("full jitter", Brooker,
-/// Exponential Backoff and Jitter, AWS Architecture Blog 2015).
+/// The wait before the next try, after `attempt` tries (1 or more) have failed:
+/// between zero and `base` × 2^(`attempt` - 1), and never more than `max`. `jitter`,
+/// from 0 to 1, picks the point in between. Drawn at random, it keeps callers that
+/// failed together from retrying together ("full jitter", Brooker, Exponential
+/// Backoff and Jitter, AWS Architecture Blog 2015).
 pub fn delay(attempt: u32, base: Duration, max: Duration, jitter: f64) -> Duration {
     let mut exponential = ExponentialBackoff::<SystemClock> {
         initial_interval: base.min(max),
         current_interval: base.min(max),
-        // The jitter comes in as an argument, so that a caller's test can say what it is.
+        // The jitter is an argument, so that a caller's test can choose it.
         randomization_factor: 0.0,
         multiplier: 2.0,
         max_interval: max,
         max_elapsed_time: None,
         ..ExponentialBackoff::default()
     };
-    // Doubling reaches any maximum long before this.
+    // 64 doublings exceed any maximum.
     for _ in 1..attempt.min(64) {
         exponential.next_backoff();
     }

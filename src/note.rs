@@ -1,4 +1,4 @@
-//! What a note is, when it is live, and what it is called once it is cut up.
+//! What a note is, when it is live, and the ids of its chunks.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -10,15 +10,15 @@ use uuid::Uuid;
 pub struct Note {
     /// Primary key, chosen by the application.
     pub note_id: Uuid,
-    /// The text to be found. May be empty.
+    /// The searchable text. May be empty.
     pub text: String,
-    /// Bytes of the text in the row: more than `text` has where it was too long to be read.
+    /// Bytes of the text in the row. More than `text` has when the text was too long to read.
     pub text_bytes: u64,
-    /// `active` makes a note searchable; anything else takes it out of the index.
+    /// `active` makes a note searchable; any other value takes it out of the index.
     pub status: String,
-    /// When the note stops being live; `None` is never.
+    /// When the note stops being live; `None` means never.
     pub expires_at: Option<DateTime<Utc>>,
-    /// The rest of what a search may filter on.
+    /// The other values that a search may filter on.
     pub labels: Labels,
 }
 
@@ -56,7 +56,7 @@ impl Labels {
             &self.agent_id,
             &self.scope,
         ] {
-            // With its length, so that no two lists of labels are the same bytes.
+            // The length goes first, so that no two lists of labels hash the same bytes.
             hash.update((label.len() as u64).to_be_bytes());
             hash.update(label.as_bytes());
         }
@@ -69,13 +69,13 @@ impl Labels {
 pub struct AccessHash(pub [u8; 32]);
 
 impl Note {
-    /// Whether the note is to be found at `now`.
+    /// Whether a search may find the note at `now`.
     pub fn is_live(&self, now: DateTime<Utc>) -> bool {
         self.status == "active" && self.expires_at.is_none_or(|at| at > now)
     }
 }
 
-/// SHA-256 of a text: the key under which its vector is known.
+/// SHA-256 of a text: the key under which its vector is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TextHash(pub [u8; 32]);
 
@@ -93,7 +93,7 @@ impl TextHash {
 }
 
 /// The id of a chunk, and of its point: the same note and index give the same
-/// id for ever, so that writing a chunk again replaces it (UUIDv5, RFC 9562).
+/// id every time, so that writing a chunk again replaces it (UUIDv5, RFC 9562).
 pub fn chunk_id(note_id: Uuid, chunk_index: u32) -> Uuid {
     Uuid::new_v5(&note_id, &chunk_index.to_be_bytes())
 }

@@ -42,7 +42,7 @@ impl Site {
             folder.path().join("elf.toml"),
             format!(
                 "[service]\nadmin_bind = \"127.0.0.1:0\"\n[storage.postgres]\ndsn = {:?}\n\
-                 [storage.qdrant]\nurl = {index:?}\ncollection = {name:?}\n\
+                 [storage.qdrant]\nurl = {index:?}\nalias = {name:?}\n\
                  [chunking]\ntokenizer_repo = {:?}\n[worker]\nverify_interval_secs = 0\n\
                  [providers.embedding]\napi_base = {provider:?}\nmodel = \"bench\"\n{settings}",
                 dsn.as_str(),
@@ -135,7 +135,7 @@ impl Worker {
         let worker = Self(child);
         loop {
             let line = log.next().ok_or("a worker ended early")??;
-            if line.contains(" working ") {
+            if line.contains(" worker started ") {
                 break;
             }
         }

@@ -1,6 +1,6 @@
 -- The collections that are written for a version, its main one first.
 -- $1 version
-select collection as name, alias, embedding_version as version, state
+select collection as name, alias, embedding_version as version, state as "state: Lifecycle"
   from index_collections
  where embedding_version = $1 and state in ('building', 'active')
  order by state, created_at, collection

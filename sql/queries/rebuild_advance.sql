@@ -2,7 +2,7 @@
 -- the server comes to the two.
 -- $1 collection, $2 range, $3 done up to, $4 more points, $5 more missing vectors
 update index_rebuild_ranges
-   set points = points + case when done_upto < $3 then $4 else 0 end,
-       missing_vectors = missing_vectors + case when done_upto < $3 then $5 else 0 end,
-       done_upto = greatest(done_upto, $3)
+   set points = points + case when cursor < $3 then $4 else 0 end,
+       missing_vectors = missing_vectors + case when cursor < $3 then $5 else 0 end,
+       cursor = greatest(cursor, $3)
  where collection = $1 and range_no = $2

@@ -7,9 +7,9 @@ with server as (
 seen as (
     update index_versions v
        set server_identity = s.identity,
-           sweep_demanded = v.sweep_demanded or v.server_identity is not null
+           verify_requested = v.verify_requested or v.server_identity is not null
       from server s
      where v.server_identity is distinct from s.identity
-    returning v.sweep_demanded
+    returning v.verify_requested
 )
-select 1 as "is_another!" from seen where sweep_demanded limit 1
+select 1 as "is_another!" from seen where verify_requested limit 1

@@ -3,7 +3,7 @@
 with taken as (
     insert into index_job as j (kind, subject, holder, lease_until)
     values ($1, $2, $3, now() + make_interval(secs => $4))
-    on conflict (only_one) do update
+    on conflict (singleton) do update
        set kind = excluded.kind, subject = excluded.subject, holder = excluded.holder,
            started_at = now(), lease_until = excluded.lease_until, done = 0, total = 0
      where j.lease_until <= now()

@@ -1,10 +1,10 @@
-//! Text → chunks. Knows no database and no network (but for the tokenizer's
-//! one-time download).
+//! Text → chunks. Knows no database and no network, except for the tokenizer's
+//! one-time download.
 //!
 //! [`Tokenizer`] counts as the model does. [`Chunker`] cuts: `window` measures
 //! the text ahead in tokens, `cuts` finds where sentences, clauses and words
-//! end, `chunker` decides. `words` says for which tokenizers counting word by
-//! word is exact, and remembers the words.
+//! end, `chunker` decides. `words` tells for which tokenizers counting word by
+//! word is exact, and caches the counts.
 
 mod chunker;
 mod cuts;
@@ -27,7 +27,7 @@ pub use tokenizer::{Tokenizer, TokenizerError};
 pub struct Chunk {
     /// UTF-8 byte offset of the first byte in the note's text.
     pub start: usize,
-    /// UTF-8 byte offset behind the last byte.
+    /// UTF-8 byte offset after the last byte.
     pub end: usize,
     /// Tokens of the chunk exactly as it is sent to the model: document prefix
     /// and special tokens included.
@@ -45,26 +45,26 @@ pub enum ChunkError {
         special_tokens + prefix_tokens + least
     )]
     NoRoom {
-        /// What is configured.
+        /// The configured size of a chunk.
         max_tokens: usize,
-        /// What the tokenizer adds to every text.
+        /// Tokens that the tokenizer adds to every text.
         special_tokens: usize,
-        /// What the prefix takes.
+        /// Tokens of the prefix.
         prefix_tokens: usize,
-        /// The least that must be left.
+        /// The fewest tokens that must remain for the text.
         least: usize,
     },
-    /// One character is more than a chunk may hold.
+    /// One character alone exceeds a chunk.
     #[error(
         "the character at byte {offset} alone takes {tokens} tokens; \
          chunking.max_tokens = {max_tokens} is too small for it"
     )]
     Indivisible {
-        /// Where it begins.
+        /// Byte offset of the character.
         offset: usize,
-        /// What it takes, as it would be sent.
+        /// Its tokens, as it would be sent.
         tokens: usize,
-        /// What is configured.
+        /// The configured size of a chunk.
         max_tokens: usize,
     },
     /// The tokenizer could not encode the text.

@@ -12,7 +12,7 @@ use crate::config::Config;
 /// Arguments of `elf chunk`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The text, as UTF-8; - for stdin
+    /// A UTF-8 text file; - reads stdin
     file: PathBuf,
 }
 

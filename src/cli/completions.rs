@@ -8,13 +8,13 @@ use clap_complete::Shell;
 /// Arguments of `elf completions`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// For which shell
+    /// The shell to print the script for
     shell: Shell,
 }
 
-/// Prints a script for a shell to complete this program's arguments with.
+/// Prints the completion script of a shell.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    // In memory first: a pipe that is closed early is no reason to panic.
+    // `generate` panics on a closed pipe (`| head`), so it writes to memory.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::Args::command(), "elf", &mut script);
     Ok(std::io::stdout().write_all(&script)?)

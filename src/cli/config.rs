@@ -10,9 +10,9 @@ use crate::config::Config;
 /// Subcommands of `elf config`.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Read the file and say all that is wrong with it
+    /// Read the file and report every error in it
     Check,
-    /// Print every setting as it applies, without secrets
+    /// Print every setting in effect, without secrets
     Show,
 }
 

@@ -1,4 +1,5 @@
-//! What a worker that goes on has around it: the admin port, eyes, systemd.
+//! What runs beside a long-running worker: the admin port, the observer, systemd
+//! notifications.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,27 +15,29 @@ use crate::observe::Observer;
 use crate::telemetry::{self, Metrics};
 use crate::worker::{Worker, WorkerContext};
 
-/// The surroundings of a worker. They are there before it can begin.
+/// The admin port and the health checks. They start before the worker does, so that an
+/// operator can see why a worker does not start.
 pub struct Daemon {
-    /// What `/readyz` says.
+    /// The checks that `/readyz` reports.
     pub health: Arc<Health>,
-    /// Where the admin port is.
+    /// The address that the admin port listens on.
     pub address: SocketAddr,
     metrics: Metrics,
     admin: Arc<Admin>,
 }
 
 impl Daemon {
-    /// Binds the admin port and begins to collect metrics.
+    /// Starts the metrics recorder and binds the admin port.
     pub async fn start(service: &Service) -> anyhow::Result<Self> {
-        let metrics = telemetry::init_metrics().context("metrics are collected already")?;
+        let metrics = telemetry::init_metrics()
+            .context("failed to start metrics: this process has a recorder already")?;
         let health = Arc::new(Health::default());
         let admin = Admin::new(service, metrics.clone(), health.clone());
         let bind = &service.admin_bind;
         let address = http::serve(bind, admin.clone())
             .await
             .with_context(|| format!("failed to bind service.admin_bind {bind}"))?;
-        tracing::info!(%address, "serving the admin page, /metrics, /livez and /readyz");
+        tracing::info!(%address, "admin port serves the page, /metrics, /livez and /readyz");
         Ok(Self {
             health,
             address,
@@ -43,7 +46,7 @@ impl Daemon {
         })
     }
 
-    /// Watches `worker` and what it works with, until what is returned is dropped.
+    /// Observes `worker`, the stores and the provider until the returned handle is dropped.
     pub async fn watch(
         &self,
         context: WorkerContext,
@@ -52,7 +55,7 @@ impl Daemon {
         let health = self.health.clone();
         let metrics = self.metrics.clone();
         let observer = Arc::new(Observer::new(context, worker, health.clone(), metrics));
-        // Or it would not be ready when it says so.
+        // Checked before systemd is told that the worker is ready.
         observer.check().await;
         self.admin.show(observer.clone());
         AbortOnDropHandle::new(tokio::spawn(async move {

@@ -17,12 +17,12 @@ pub enum Command {
         #[arg(long, default_value_t = 50)]
         limit: u32,
     },
-    /// One of them, with the whole reason and the beginning of its text
+    /// One dead letter, with its whole error and the beginning of the note's text
     Show {
         /// Its outbox id or note id
         id: Uuid,
     },
-    /// Try them again, with their attempts forgotten
+    /// Retry them: their attempts are reset to 0
     Retry(Which),
     /// Delete them: the notes stay, but are not indexed until they change
     Purge(Which),
@@ -84,7 +84,7 @@ fn list(letters: &[DeadLetter]) -> String {
         return "no dead letters".into();
     }
     let line = |l: &DeadLetter| {
-        let reason = excerpt(l.last_error.as_deref().unwrap_or("no reason recorded"), 100);
+        let reason = excerpt(l.last_error.as_deref().unwrap_or("no error recorded"), 100);
         format!(
             "{}  {}  {} attempts  {}: {reason}",
             l.died_at.format("%F %T"),
@@ -99,10 +99,10 @@ fn list(letters: &[DeadLetter]) -> String {
 fn show(letter: &DeadLetter) -> String {
     let text = match (&letter.text_preview, letter.text_bytes) {
         (Some(preview), Some(bytes)) => format!("{} ({bytes} bytes)", excerpt(preview, 300)),
-        _ => "the note is gone".into(),
+        _ => "the note was deleted".into(),
     };
     format!(
-        "note      {}\noutbox    {} ({})\nwritten   {}\ngiven up  {} after {} attempts\nby        {}\nreason    {}\ntext      {text}",
+        "note      {}\noutbox    {} ({})\nwritten   {}\ndead      {} after {} attempts\nreason    {}\nerror     {}\ntext      {text}",
         letter.note_id,
         letter.outbox_id,
         letter.op,

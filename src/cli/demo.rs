@@ -1,4 +1,5 @@
-//! `elf demo`: the main job on real notes, told as it happens.
+//! `elf demo`: imports, indexes, searches, edits, rebuilds and reindexes real notes, and prints
+//! each step.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,16 +26,16 @@ use crate::search::Searcher;
 use crate::worker::{Report, Worker, WorkerContext};
 use crate::{telemetry, verify};
 
-/// The demo's own database on the server it is given.
+/// The demo's own database on the server of --database-url.
 const DATABASE: &str = "elf_demo";
 
-/// Who holds this advisory lock, in the database of --database-url, is the only demo.
+/// An advisory lock in the database of --database-url: only one demo runs at a time.
 const LOCK: i64 = 0x656c665f64656d6f;
 
-/// Of a demo on this machine, which anybody may read here.
+/// The admin token of the demo. It is public, and the admin port is bound to this machine.
 const TOKEN: &str = "elf-demo-admin-token";
 
-/// What the demo looks for, and why it is interesting.
+/// How each search finds its notes, and its query.
 const SEARCHES: &[(&str, &str)] = &[
     ("by meaning; no note has the word", "insomnia"),
     ("by meaning; no note says vegetarian", "vegetarian supper"),
@@ -43,7 +44,7 @@ const SEARCHES: &[(&str, &str)] = &[
     ("by exact word", "ERR-4417"),
 ];
 
-/// How the notes are cut at first, and how the demo changes that.
+/// `max_tokens` at first, and after the demo's reindex.
 const MAX_TOKENS: usize = 256;
 const FEWER_TOKENS: usize = 128;
 
@@ -64,10 +65,10 @@ pub struct Args {
     /// Where the embedded vector engine keeps its files; emptied first
     #[arg(long, env = "ELF_DEMO_DIR", default_value = ".elf/demo")]
     dir: PathBuf,
-    /// The notes
+    /// The folder of notes to import
     #[arg(long, default_value = "examples/notes")]
     notes: PathBuf,
-    /// In the end, go on as a worker with its admin page until stopped
+    /// At the end, keep the worker and its admin page running until stopped
     #[arg(long)]
     keep: bool,
 }
@@ -102,13 +103,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let worker = Arc::new(Worker::new(context.clone(), &config.worker, &config.outbox));
     let _watching = daemon.watch(context.clone(), worker.clone()).await;
     print(&format!(
-        "admin page, as long as this runs: http://{}",
+        "admin page, while the demo runs: http://{}",
         daemon.address
     ))?;
     let searcher = wiring::searcher(&context, &config);
     let index = context.stores.index.clone();
     let collection = context.stores.alias.clone();
-    print("cutting, embedding and writing them; a small model on a few cores takes half a minute")?;
+    print(
+        "chunking, embedding and indexing them; a small model on a few cores takes half a minute",
+    )?;
     let report = drain(&worker, notes).await?;
     print(&counts(&report))?;
     let points = index.count(&collection, &Filter::default()).await?;
@@ -134,18 +137,18 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Goes on as `elf worker` would.
+/// Runs the worker as `elf worker` does, until it is stopped.
 async fn keep(daemon: &Daemon, worker: &Worker) -> anyhow::Result<()> {
     print(&format!(
-        "\nThe worker goes on; look at http://{}, and stop it with Ctrl-C. The token is {TOKEN}.",
+        "\nThe worker keeps running: see http://{} (token {TOKEN}). Ctrl-C stops it.",
         daemon.address
     ))?;
     worker.run(stop_on_signals("the demo ends")?).await;
     Ok(())
 }
 
-/// Makes the database and the folder anew. Nobody else can, as long as what is returned
-/// is not dropped.
+/// Creates the database anew and empties the folder. The returned connection holds the
+/// lock: no other demo runs until it is dropped.
 async fn start_anew(args: &Args) -> anyhow::Result<PgConnection> {
     let mut admin = PgConnection::connect(&args.database_url)
         .await
@@ -170,9 +173,9 @@ async fn start_anew(args: &Args) -> anyhow::Result<PgConnection> {
     Ok(admin)
 }
 
-/// The ten lines that are all the configuration this takes.
+/// The demo's configuration, as `elf.toml` would have it.
 fn configure(args: &Args, max_tokens: usize) -> anyhow::Result<Config> {
-    let mut dsn = reqwest::Url::parse(&args.database_url).context("--database-url is no URL")?;
+    let mut dsn = reqwest::Url::parse(&args.database_url).context("--database-url is not a URL")?;
     dsn.set_path(DATABASE);
     let text = format!(
         "[storage.postgres]\ndsn = {:?}\n[storage.qdrant]\nurl = {:?}\n\
@@ -189,7 +192,8 @@ fn configure(args: &Args, max_tokens: usize) -> anyhow::Result<Config> {
     })?)
 }
 
-/// Only a folder that the vector engine made, or none.
+/// Removes the folder if the vector engine made it or if it is empty; any other folder is an
+/// error.
 fn remove_folder(dir: &Path) -> anyhow::Result<()> {
     if !dir.exists() {
         return Ok(());
@@ -197,13 +201,13 @@ fn remove_folder(dir: &Path) -> anyhow::Result<()> {
     let ours = dir.join("lock").exists() || dir.read_dir()?.next().is_none();
     anyhow::ensure!(
         ours,
-        "{} is not empty and not the demo's: give another --dir",
+        "{} holds files that are not the demo's: name another folder with --dir",
         dir.display()
     );
     std::fs::remove_dir_all(dir).with_context(|| format!("failed to empty {}", dir.display()))
 }
 
-/// Indexes what is due, about so many notes, and says what that took.
+/// Indexes what is due, about `notes` notes, and returns what the worker did.
 async fn drain(worker: &Arc<Worker>, notes: u64) -> anyhow::Result<Report> {
     let before = worker.totals();
     let progress = Progress::start("indexing", {
@@ -259,12 +263,12 @@ async fn edit(
     show(searcher, "where is the zymurgometer").await
 }
 
-/// The sentence that is replaced, and the text with the other one in its place.
+/// The sentence that is replaced, and the text with `new` in its place.
 fn replace_sentence<'a>(text: &'a str, new: &str) -> Option<(&'a str, String)> {
     let (start, old) = text
         .split_sentence_bound_indices()
         .filter(|(start, sentence)| *start > text.len() / 2 && sentence.len() > 60)
-        // Prose, not a line of a table or a command.
+        // Skips tables and commands.
         .find(|(_, sentence)| {
             sentence.starts_with(char::is_uppercase) && !sentence.contains('\n')
         })?;
@@ -303,12 +307,12 @@ async fn delete(
         )
         .await?;
     print(&format!(
-        "{left} of its points are left; the same search now gives:"
+        "{left} of its points are still in the index; the same search now finds:"
     ))?;
     show(searcher, query).await
 }
 
-/// The best chunks of every search, as long as the index holds the same.
+/// The best chunks of every search. They stay the same while the index holds the same points.
 async fn answers(searcher: &Searcher) -> anyhow::Result<Vec<Vec<Uuid>>> {
     let mut answers = Vec::new();
     for (_, query) in SEARCHES {
@@ -364,7 +368,7 @@ async fn lose_and_rebuild(
     compare_answers(searcher, before).await
 }
 
-/// Smaller chunks: another embedding version beside the one that is served.
+/// Reindexes with smaller chunks, which are another embedding version, and rolls back.
 async fn reindex_and_go_back(
     args: &Args,
     context: &WorkerContext,
@@ -413,10 +417,7 @@ async fn reindex_and_go_back(
     if let Some(verified) = &done.verified {
         print(&super::verify::lines(verified))?;
     }
-    print(&format!(
-        "{} is served; a search goes through it:",
-        done.version
-    ))?;
+    print(&format!("{} is served; a search with it:", done.version))?;
     show(&wiring::searcher(&built, &smaller), SEARCHES[2].1).await?;
 
     say("elf reindex rollback: the old version was kept")?;

@@ -17,8 +17,8 @@ use crate::verify::VerifyError;
 
 const FAILED: u8 = 1;
 const DRIFT: u8 = 3;
-/// `EX_CONFIG` of sysexits.h: an operator has to change something before another try
-/// makes sense.
+/// `EX_CONFIG` of sysexits.h: a retry can only succeed after the operator has changed
+/// something.
 const CONFIGURATION: u8 = 78;
 
 /// The exit code for an error.
@@ -32,7 +32,8 @@ pub fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// What is away or not there yet, if nothing else is the matter: a later try may work.
+/// The part that is unavailable, or whose schema is not migrated yet, where a later try may
+/// work. `None` for every other error.
 pub fn away(error: &anyhow::Error) -> Option<Part> {
     error.chain().find_map(|cause| {
         match cause.downcast_ref() {
@@ -40,7 +41,7 @@ pub fn away(error: &anyhow::Error) -> Option<Part> {
             Some(StoreError::Outdated(_)) => return Some(Part::Schema),
             _ => {}
         }
-        // What the configuration names cannot be looked at.
+        // The configuration names a model on a hub that is unavailable.
         if cause.downcast_ref().is_some_and(hub_is_away) {
             return Some(Part::Config);
         }
@@ -58,8 +59,8 @@ pub fn away(error: &anyhow::Error) -> Option<Part> {
     })
 }
 
-/// An error that speaks for another one hides it from the chain, so the enums that do
-/// are looked into.
+/// `#[error(transparent)]` leaves the wrapped error out of the chain, so this function looks
+/// into the enums that use it.
 fn is_configuration(cause: &(dyn Error + 'static)) -> bool {
     if let Some(error) = cause.downcast_ref() {
         return store(error);
@@ -177,8 +178,8 @@ mod tests {
             reason: "a vector that is none".into(),
         };
         assert_eq!(code(&content.into()), FAILED);
-        let away = StoreError::Unavailable("away".into());
-        assert_eq!(code(&RebuildError::from(away).into()), FAILED);
+        let unavailable = StoreError::Unavailable("connection refused".into());
+        assert_eq!(code(&RebuildError::from(unavailable).into()), FAILED);
         assert_eq!(code(&anyhow::anyhow!("no")), FAILED);
     }
 

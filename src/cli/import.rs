@@ -20,7 +20,7 @@ use crate::store::{ImportedNote, Store};
 const BATCH_NOTES: usize = 500;
 /// Text in one statement, roughly.
 const BATCH_BYTES: usize = 4 << 20;
-/// The namespace of ids that are made from keys.
+/// The UUIDv5 namespace of note ids that are derived from keys.
 const KEYS: Uuid = Uuid::from_u128(0x656c_6600_6b65_7973_8000_6e6f_7465_7321);
 
 /// Arguments of `elf import`.
@@ -28,23 +28,23 @@ const KEYS: Uuid = Uuid::from_u128(0x656c_6600_6b65_7973_8000_6e6f_7465_7321);
 pub struct Args {
     /// A folder of .md and .txt files, one such file, or JSONL; - reads JSONL from stdin
     path: PathBuf,
-    /// Whose notes they are: a JSONL line of another tenant is skipped. Without this each
-    /// line says whose it is, else it is the tenant "default"
+    /// The tenant of the notes; a JSONL line that names another tenant is skipped. Without
+    /// this, a line's tenant_id counts, or "default" if it has none
     #[arg(long)]
     tenant: Option<String>,
-    /// With --tenant: a line may name another tenant all the same
+    /// With --tenant: accept lines that name another tenant
     #[arg(long, requires = "tenant")]
     tenant_from_file: bool,
-    /// Their project, where a JSONL line does not say
+    /// The project of notes whose JSONL line has no project_id
     #[arg(long, default_value = "default")]
     project: String,
-    /// Their author, likewise
+    /// The agent of notes whose JSONL line has no agent_id
     #[arg(long, default_value = "import")]
     agent: String,
-    /// Who may see them, likewise
+    /// The scope of notes whose JSONL line has no scope
     #[arg(long, default_value = "shared")]
     scope: String,
-    /// Their type, likewise
+    /// The type of notes whose JSONL line has no type
     #[arg(long = "type", default_value = "note")]
     kind: String,
 }
@@ -68,8 +68,8 @@ struct Line {
     source_ref: Option<serde_json::Value>,
 }
 
-/// Writes notes to `memory_notes`. A note that is there already, by its key, is
-/// replaced if it differs and left alone if not.
+/// Writes notes to `memory_notes`. A note with the same id or key is replaced if it differs,
+/// and left unchanged if not.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let store = wiring::store(config).await?;
     store.check_schema().await?;
@@ -80,7 +80,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     )?;
     anyhow::ensure!(
         done.skipped == 0,
-        "{} could not be read and were skipped, see above",
+        "skipped {} notes: the lines above say why",
         done.skipped
     );
     Ok(())
@@ -142,7 +142,7 @@ async fn write(
     batch: &mut Vec<ImportedNote>,
     done: &mut Done,
 ) -> anyhow::Result<()> {
-    // One statement cannot write a row twice; of two notes with one id the last counts.
+    // One statement cannot write a row twice: of two notes with one id it writes the last.
     let read = batch.len() as u64;
     let mut seen = std::collections::HashSet::new();
     let mut notes: Vec<ImportedNote> = batch
@@ -156,7 +156,7 @@ async fn write(
         let foreign = store.notes_of_others(&ids, tenant).await?;
         for note_id in &foreign {
             complain(&format!(
-                "elf: skipped note {note_id}: there is one of another tenant with this id"
+                "elf: skipped note {note_id}: a note of another tenant has this id"
             ));
         }
         done.skipped += foreign.len() as u64;
@@ -188,7 +188,7 @@ fn read(args: &Args) -> anyhow::Result<Notes<'_>> {
         files.sort();
         anyhow::ensure!(
             !files.is_empty(),
-            "{} holds no .md or .txt file",
+            "no .md or .txt file in {}",
             path.display()
         );
         return Ok(Box::new(
@@ -219,7 +219,7 @@ fn find_texts(folder: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
         if hidden {
             continue;
         }
-        // A link to a folder above would never end.
+        // A link to a parent folder would recurse for ever.
         if path.is_dir() && !path.is_symlink() {
             find_texts(&path, found)?;
         } else if is_text(&path) && path.is_file() {
@@ -326,7 +326,7 @@ fn holds_nul(value: &serde_json::Value) -> bool {
     }
 }
 
-/// The same key of the same owner is the same note.
+/// The id of a note with `key`: the same key under the same access labels is the same note.
 fn id_of(labels: &Labels, key: &str) -> Uuid {
     let Labels {
         tenant_id,

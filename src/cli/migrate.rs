@@ -6,7 +6,7 @@ use super::output::Output;
 use super::wiring;
 use crate::config::Config;
 
-/// Brings the schema and the rights in it up to date.
+/// Applies pending migrations and restricts the rights of ELF's triggers.
 pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
     let store = wiring::store(config).await?;
     let applied = store.migrate().await?;

@@ -54,20 +54,20 @@ pub struct Args {
 enum Command {
     /// Bring the database schema up to date
     Migrate,
-    /// Index what changes, until stopped
+    /// Index changed notes until stopped
     Worker(worker::Args),
-    /// Bring the index back from Postgres, without an embedding call
+    /// Rebuild the index from Postgres, without an embedding call
     Rebuild(rebuild::Args),
-    /// Change over to another model or chunking beside what is served, and back
+    /// Build a new embedding version beside the served one, swap to it, or roll back
     Reindex(reindex::Args),
-    /// Compare the index with Postgres, and mend it
+    /// Compare the index with Postgres, and repair it
     Verify(verify::Args),
     /// Show backlog, notes, chunks and collection
     Status,
-    /// Look at notes that were given up, and try them again
+    /// List, show, retry or purge dead-lettered notes
     #[command(subcommand)]
     Dead(dead::Command),
-    /// Have notes indexed again
+    /// Put notes into the outbox, so that a worker indexes them again
     Enqueue(enqueue::Args),
     /// Write a folder of .md and .txt files, or JSONL, to memory_notes
     Import(import::Args),
@@ -88,7 +88,7 @@ enum Command {
 }
 
 impl Command {
-    /// Whether it changes what is stored or served.
+    /// Whether the command changes what is stored or served.
     fn is_change(&self) -> bool {
         match self {
             Self::Migrate | Self::Rebuild(_) | Self::Enqueue(_) | Self::Import(_) => true,
@@ -102,13 +102,14 @@ impl Command {
     }
 }
 
-/// The audit line of a change by the command line, as the admin port writes one.
+/// Writes an audit line before a command that changes something; the admin port writes one
+/// for its own changes.
 fn audit() {
     let user = ["SUDO_USER", "USER", "LOGNAME"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok());
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    tracing::warn!(target: AUDIT, user, ?arguments, "a change, by the command line");
+    tracing::warn!(target: AUDIT, user, ?arguments, "change requested on the command line");
 }
 
 /// Runs a command to its end.
@@ -126,7 +127,7 @@ pub fn run(args: Args) -> ExitCode {
 async fn dispatch(args: Args) -> anyhow::Result<()> {
     let out = Output { json: args.json };
     let path = path_or_default(args.config);
-    // Held to the end of the command: then the last spans are sent.
+    // Held until the command ends: dropping it sends the last spans.
     let mut logging = None;
     let is_change = args.command.is_change();
     let mut load = || {

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 
 use serde::Serialize;
 
-/// How a command was asked to report.
+/// The form of a command's report.
 #[derive(Clone, Copy)]
 pub struct Output {
     /// One JSON value on stdout instead of lines.
@@ -13,7 +13,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Prints `value` as JSON, or what `lines` makes of it.
+    /// Prints `value` as JSON, or as the text that `lines` returns.
     pub fn report<T: Serialize>(
         self,
         value: &T,
@@ -28,7 +28,7 @@ impl Output {
     }
 }
 
-/// Writes to stdout, where a reader that has seen enough (`| head`) is no failure.
+/// Writes to stdout. A reader that closes the pipe early (`| head`) is not an error.
 pub fn print(text: &str) -> anyhow::Result<()> {
     if text.is_empty() {
         return Ok(());
@@ -44,9 +44,9 @@ pub fn complain(text: &str) {
     eprintln!("{}", escape_controls(text));
 }
 
-/// Control characters other than line breaks and tabs as `\u001b`, which is the same value
-/// in JSON. Texts, keys, file names and answers of servers hold what others wrote, and a
-/// terminal would obey it.
+/// Writes control characters other than line breaks and tabs as `\u001b`, which is the same
+/// value in JSON. Texts, keys, file names and answers of servers come from others, and a
+/// terminal would obey escape sequences in them.
 fn escape_controls(text: &str) -> Cow<'_, str> {
     let is_obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(is_obeyed) {
@@ -59,7 +59,7 @@ fn escape_controls(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escape).collect())
 }
 
-/// Whether a person watches stderr, so that a progress bar makes sense.
+/// Whether stderr is a terminal, so that a progress bar makes sense.
 pub fn is_watched() -> bool {
     std::io::stderr().is_terminal()
 }
@@ -67,7 +67,7 @@ pub fn is_watched() -> bool {
 /// The first `max` characters of a text on one line.
 pub fn excerpt(text: &str, max: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    // Control characters of a note are not this terminal's to obey.
+    // The terminal would obey control characters of a note.
     let mut clean: String = line
         .chars()
         .filter(|c| !c.is_control())

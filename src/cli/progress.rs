@@ -1,4 +1,4 @@
-//! How far something is: a bar on a terminal, a log line now and then elsewhere.
+//! The progress of a command: a bar on a terminal, else a log line every ten seconds.
 
 use std::time::{Duration, Instant};
 
@@ -10,18 +10,19 @@ use super::output::is_watched;
 const DRAW_EVERY: Duration = Duration::from_millis(100);
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// How far something is.
+/// How much of the work is done.
 pub struct Count {
-    /// So many are done.
+    /// Items done.
     pub done: u64,
-    /// Of so many.
+    /// Items in all.
     pub total: u64,
-    /// The part of the work that is done, 0 to 1: they are not all of one size.
+    /// The part of the work that is done, 0 to 1. It is not `done / total` where items differ
+    /// in size.
     pub share: f64,
 }
 
 impl Count {
-    /// Of things that take equally long.
+    /// The count of items that take equally long.
     pub fn of_equals((done, total): (u64, u64)) -> Self {
         Self {
             done,
@@ -31,19 +32,19 @@ impl Count {
     }
 }
 
-/// Follows a count until it is finished.
+/// Reports a count until [`Self::finish`].
 pub struct Progress {
     bar: Option<ProgressBar>,
     following: AbortHandle,
 }
 
 impl Progress {
-    /// Shows how far `what` is: `counts` says how many are done, and of how many.
+    /// Reports the progress of `what`: `counts` returns the items done and the items in all.
     pub fn start(what: &'static str, counts: impl Fn() -> (u64, u64) + Send + 'static) -> Self {
         Self::start_weighed(what, move || Count::of_equals(counts()))
     }
 
-    /// Shows how far `what` is, where what is counted is not all of one size.
+    /// Reports the progress of `what`, whose items differ in size.
     pub fn start_weighed(what: &'static str, count: impl Fn() -> Count + Send + 'static) -> Self {
         let bar = is_watched().then(bar);
         let following = match bar.clone() {
@@ -56,7 +57,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Stops reporting and removes the bar.
     pub fn finish(self) {
         self.following.abort();
         if let Some(bar) = self.bar {
@@ -77,7 +78,7 @@ fn bar() -> ProgressBar {
 async fn draw(what: &'static str, bar: ProgressBar, count: impl Fn() -> Count) {
     loop {
         let Count { done, total, share } = count();
-        // Nothing to draw before it is known how much there is.
+        // The total is 0 until it has been counted.
         if total > 0 {
             bar.set_message(format!("{what} {done} of {total}"));
             bar.set_position((share.min(1.0) * STEPS as f64) as u64);
@@ -94,19 +95,17 @@ async fn log(what: &'static str, count: impl Fn() -> Count) {
         let Count { done, total, share } = count();
         let secs = began.elapsed().as_secs_f64();
         match secs_left(secs, share - first.share, 1.0 - share) {
-            None => tracing::info!("{what}: {done} of {total}"),
+            None => tracing::info!(done, total, "{what}"),
             Some(left) => {
-                let per_sec = (done - first.done) as f64 / secs;
-                tracing::info!(
-                    "{what}: {done} of {total}, {per_sec:.0} a second, {left:.0} s to go"
-                );
+                let per_sec = ((done - first.done) as f64 / secs).round();
+                tracing::info!(done, total, per_sec, secs_left = left.round(), "{what}");
             }
         }
     }
 }
 
-/// How long the share that is `left` will take, when the one that is `done` took `secs`;
-/// `None` before anything is done.
+/// The seconds that the share `left` will take, when the share `done` took `secs`. `None` while
+/// nothing is done.
 fn secs_left(secs: f64, done: f64, left: f64) -> Option<f64> {
     (done > 0.0).then(|| secs * left.max(0.0) / done)
 }

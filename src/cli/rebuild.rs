@@ -16,17 +16,17 @@ use crate::registry::{self, Notice};
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// Keep the old collection under its name; it is not written any more
+    /// Keep the old collection under its name; workers stop writing to it
     #[arg(long)]
     keep_old: bool,
-    /// Where the alias points at nothing, point it at the new collection last, when
-    /// it is complete, instead of first
+    /// If no collection is served, set the alias when the new collection is complete,
+    /// instead of at the start
     #[arg(long)]
     swap_last: bool,
-    /// Begin anew instead of going on where an earlier run ended
+    /// Start a new collection instead of resuming an earlier run
     #[arg(long)]
     restart: bool,
-    /// Say which chunks have no vector
+    /// List chunks without a vector and refused points on stderr
     #[arg(long)]
     verbose: bool,
     #[command(subcommand)]
@@ -35,7 +35,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Drop what an unfinished rebuild has left, and old collections that were kept
+    /// Drop the collection of an unfinished rebuild, and old collections that were kept
     Drop,
 }
 
@@ -44,7 +44,7 @@ struct Dropped {
     dropped: Vec<String>,
 }
 
-/// Brings the index back from Postgres, without an embedding call.
+/// Rebuilds the index from Postgres, without an embedding call.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let context = wiring::index_context(config).await?;
     if let Some(Command::Drop) = args.command {
@@ -61,7 +61,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         notice: notice(args.verbose),
     };
     let counts = Arc::new(registry::Progress::default());
-    let stop = stop_on_signals("what is done is kept")?;
+    let stop = stop_on_signals("progress is kept")?;
     let progress = Progress::start("rebuilding", {
         let counts = counts.clone();
         move || (counts.done(), counts.total())
@@ -71,7 +71,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     out.report(&rebuilt?, lines)
 }
 
-/// Prints every finding to stderr if it is asked for.
+/// Prints every finding to stderr with `--verbose`.
 pub(super) fn notice(verbose: bool) -> Notice {
     Arc::new(move |finding| {
         if verbose {
@@ -91,8 +91,8 @@ pub(super) fn lines(report: &Report) -> String {
     let refused = match report.refused_points {
         0 => String::new(),
         refused => format!(
-            "\n{refused} points are refused by the engine; their notes are in the outbox, see `elf dead \
-             list` (--verbose lists them)"
+            "\nthe vector engine refused {refused} points; their notes are in the outbox, see \
+             `elf dead list` (--verbose lists them)"
         ),
     };
     format!(

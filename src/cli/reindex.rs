@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::embed::EmbedError;
 use crate::registry;
 use crate::reindex::{self, Dropped, Estimate, Report, RolledBack, Then};
-use crate::store::VersionState;
+use crate::store::Lifecycle;
 use crate::telemetry;
 use crate::verify;
 use crate::worker::Worker;
@@ -23,13 +23,13 @@ use crate::worker::Worker;
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// Say what it would take, and do nothing
+    /// Estimate chunks, tokens and cost; write nothing
     #[arg(long, conflicts_with = "swap")]
     pub(super) dry_run: bool,
-    /// Serve the new version once it is complete and equal to Postgres
+    /// Swap to the new version when it is complete and verify finds no drift
     #[arg(long)]
     swap: bool,
-    /// Say what differs from Postgres, thing by thing
+    /// List every difference from Postgres on stderr
     #[arg(long)]
     verbose: bool,
     #[command(subcommand)]
@@ -38,11 +38,11 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Serve the version again that was served before
+    /// Serve the previous version again
     Rollback,
-    /// Free what versions that are not served take up, in Postgres and in the index
+    /// Delete versions that are not served, from Postgres and from the index
     Drop {
-        /// This one only
+        /// Only this version
         #[arg(long, value_name = "NAME")]
         version: Option<String>,
     },
@@ -53,7 +53,7 @@ enum Command {
 struct Priced<T> {
     #[serde(flatten)]
     report: T,
-    /// US dollars; null where no price is set.
+    /// US dollars; null without `providers.embedding.usd_per_million_tokens`.
     estimated_cost_usd: Option<f64>,
 }
 
@@ -74,7 +74,7 @@ impl<T> Priced<T> {
     }
 }
 
-/// Changes over to the embedding version that the configuration asks for, and back.
+/// Builds the embedding version that the configuration asks for, swaps to it, or rolls back.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     match args.command {
         Some(Command::Rollback) => {
@@ -121,7 +121,7 @@ async fn dry_run(config: &Config, out: Output) -> anyhow::Result<()> {
         format!(
             "{version}: {notes} notes, {chunks} chunks, {known} of them known\n\
              to embed: {to_embed} texts of {tokens} tokens at most{}\n\
-             nothing was written; `elf reindex` does it",
+             nothing was written; `elf reindex` builds it",
             priced.cost()
         )
     })
@@ -133,7 +133,7 @@ async fn build(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     if let Err(error @ EmbedError::Config { .. }) = context.provider.check().await {
         return Err(error).context("failed to start providers.embedding");
     }
-    let stop = stop_on_signals("no new claims, work in flight ends; the same command goes on")?;
+    let stop = stop_on_signals("no new claims; work in flight ends; run this again to resume")?;
     let worker = Worker::new(context.clone(), &config.worker, &config.outbox);
     let counts = Arc::new(registry::Progress::default());
     let options = verify::Options {
@@ -159,7 +159,7 @@ fn built(priced: &Priced<Report>) -> String {
         dead_letters,
         verified,
     } = &priced.report;
-    if *state == VersionState::Active && verified.is_none() {
+    if *state == Lifecycle::Active && verified.is_none() {
         return format!(
             "{version} is what this configuration asks for, and it is served: nothing to do"
         );
@@ -176,16 +176,16 @@ fn built(priced: &Priced<Report>) -> String {
     );
     let next = match (verified, dead_letters) {
         (Some(report), _) => format!(
-            "{} points are as Postgres says; it is served now. Start workers with this configuration; \
-             `elf reindex rollback` goes back, `elf reindex drop` frees the old version",
+            "{} points equal Postgres; it is served now. Start workers with this configuration; \
+             `elf reindex rollback` rolls back, `elf reindex drop` deletes the old version",
             report.points
         ),
         (None, 0) => "it is complete, and the old version is still served. A worker with this \
                       configuration keeps it in step; `elf reindex --swap` serves it"
             .to_owned(),
         (None, dead) => format!(
-            "{dead} notes were given up: see `elf dead list`. The old version is still served; \
-             `elf reindex --swap` serves the new one when they are mended or purged"
+            "{dead} notes are dead-lettered: see `elf dead list`. The old version is still served; \
+             retry or purge them, then `elf reindex --swap` serves the new one"
         ),
     };
     format!("{done}\n{next}")
@@ -208,7 +208,7 @@ fn rolled_back(done: &RolledBack) -> String {
 
 fn drops(dropped: &[Dropped]) -> String {
     if dropped.is_empty() {
-        return "nothing to drop: there is no version but the one that is served".into();
+        return "nothing to drop: the served version is the only one".into();
     }
     let line = |d: &Dropped| {
         format!(

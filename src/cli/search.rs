@@ -14,10 +14,10 @@ use crate::search::Item;
 /// Arguments of `elf search`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What to look for
+    /// The text to search for
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     query: String,
-    /// How many chunks
+    /// Chunks to return at most
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: u16,
     /// Only notes of this tenant
@@ -63,7 +63,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     out.report(&json!({ "items": &items }), |_| lines(&items))
 }
 
-/// One paragraph per hit, for people.
+/// One paragraph per hit, for a terminal.
 pub fn lines(items: &[Item]) -> String {
     if items.is_empty() {
         return "nothing found".into();

@@ -1,9 +1,10 @@
-//! Being told to stop.
+//! SIGTERM and SIGINT.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Is cancelled by SIGTERM or SIGINT, and then says in the log what happens now.
+/// A token that SIGTERM or SIGINT cancels. The log line of the signal has `what_now`, which
+/// says what happens to the work in flight.
 pub fn stop_on_signals(what_now: &'static str) -> anyhow::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate())?;
@@ -14,7 +15,7 @@ pub fn stop_on_signals(what_now: &'static str) -> anyhow::Result<CancellationTok
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!("stopping: {what_now}");
+        tracing::info!(effect = what_now, "stop signal received");
         stopping.cancel();
     });
     Ok(stop)

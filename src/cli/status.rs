@@ -7,7 +7,7 @@ use super::output::Output;
 use super::wiring;
 use crate::config::Config;
 use crate::index::CollectionInfo;
-use crate::store::{OutboxCounts, RegisteredVersion, RunningJob, Store, StoreError, VersionState};
+use crate::store::{Lifecycle, OutboxCounts, RegisteredVersion, RunningJob, Store, StoreError};
 
 #[derive(Serialize)]
 struct Status {
@@ -15,7 +15,7 @@ struct Status {
     notes: Notes,
     chunks: i64,
     embedding_version: Option<String>,
-    /// Versions that are built beside it, or kept for a rollback.
+    /// Versions that a reindex builds, or that are kept for a rollback.
     other_versions: Vec<OtherVersion>,
     collection: Collection,
     /// The rebuild or reindex that is running.
@@ -25,9 +25,9 @@ struct Status {
 #[derive(Serialize)]
 struct OtherVersion {
     name: String,
-    state: VersionState,
+    state: Lifecycle,
     since: DateTime<Utc>,
-    /// What it waits for; null when it is retired, for then nothing is done for it.
+    /// Its outbox rows; null when it is retired, because workers do not index a retired version.
     outbox: Option<OutboxCounts>,
 }
 
@@ -35,7 +35,7 @@ impl OtherVersion {
     async fn of(store: &Store, known: RegisteredVersion) -> Result<Self, StoreError> {
         let name = known.version.name;
         let outbox = match known.state {
-            VersionState::Retired => None,
+            Lifecycle::Retired => None,
             _ => Some(store.outbox_counts(Some(&name)).await?),
         };
         Ok(Self {
@@ -56,9 +56,9 @@ impl OtherVersion {
             None => String::new(),
         };
         let mut line = format!("\n            {} ({state} since {since}{waits})", self.name);
-        if self.state == VersionState::Building && job.is_none() {
-            line += "\n            no reindex is running: `elf reindex` goes on with it, `elf reindex \
-                     --swap` serves it once complete, `elf reindex drop` frees it";
+        if self.state == Lifecycle::Building && job.is_none() {
+            line += "\n            no reindex is running: `elf reindex` resumes it, `elf reindex \
+                     --swap` serves it once complete, `elf reindex drop` deletes it";
         }
         line
     }
@@ -75,14 +75,15 @@ struct Collection {
     alias: String,
     name: Option<String>,
     points: Option<u64>,
-    /// What the engine says; `missing` when there is none, `unreachable` when the
-    /// engine does not answer.
+    /// The engine's status of the collection; `missing` when the alias points at none,
+    /// `unreachable` when the engine does not answer.
     status: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// Shows how far the index has followed. Postgres must answer; the engine need not.
+/// Shows the backlog, and how many notes are indexed. An unavailable engine is shown as such; an
+/// unavailable Postgres is an error.
 pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
     let store = wiring::store(config).await?;
     store.check_schema().await?;
@@ -90,7 +91,7 @@ pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
         .versions()
         .await?
         .into_iter()
-        .partition(|known| known.state == VersionState::Active);
+        .partition(|known| known.state == Lifecycle::Active);
     let version = active.into_iter().next().map(|known| known.version.name);
     let mut other_versions = Vec::new();
     for known in others {
@@ -115,13 +116,13 @@ pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
 }
 
 async fn collection(config: &Config) -> Collection {
-    let alias = config.storage.qdrant.collection.clone();
+    let alias = config.storage.qdrant.alias.clone();
     match look_up(config).await {
         Ok(Some((name, info))) => Collection {
             alias,
             name: Some(name),
             points: Some(info.points),
-            status: info.status,
+            status: info.status.to_string(),
             error: None,
         },
         Ok(None) => Collection {
@@ -143,7 +144,7 @@ async fn collection(config: &Config) -> Collection {
 
 async fn look_up(config: &Config) -> anyhow::Result<Option<(String, CollectionInfo)>> {
     let index = wiring::index(config).await?;
-    let Some(name) = index.resolve(&config.storage.qdrant.collection).await? else {
+    let Some(name) = index.resolve(&config.storage.qdrant.alias).await? else {
         return Ok(None);
     };
     Ok(index.collection(&name).await?.map(|info| (name, info)))

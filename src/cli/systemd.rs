@@ -1,5 +1,5 @@
-//! What systemd is told, where it has started this process with `Type=notify`; elsewhere
-//! nothing happens. See sd_notify(3).
+//! Notifications to systemd, if it started this process with `Type=notify`; else nothing is
+//! sent. See sd_notify(3).
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use sd_notify::NotifyState;
 use crate::observe::Health;
 use crate::observe::Observer;
 
-/// How often the status line is made anew.
+/// How often the status line is sent.
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 
-/// The service runs: `what` it does is its status.
+/// Reports the service as started, with `what` as its status line.
 pub fn ready(what: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(what)]);
 }
 
-/// The service is told to stop.
+/// Reports that the service is stopping.
 pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
 }
 
-/// What the service does, in a line.
+/// Sets the status line.
 pub fn status(what: &str) {
     tell(&[NotifyState::Status(what)]);
 }
 
-/// Keeps the watchdog quiet while the service waits to begin. Runs until dropped.
+/// Feeds the watchdog while the service waits to start. Runs until dropped.
 pub async fn keep_waiting() -> std::convert::Infallible {
     let Some(every) = watchdog() else {
         return std::future::pending().await;
@@ -38,8 +38,8 @@ pub async fn keep_waiting() -> std::convert::Infallible {
     }
 }
 
-/// Keeps the status line up to date, and the watchdog quiet as long as the process is
-/// awake. Runs until dropped.
+/// Keeps the status line up to date, and feeds the watchdog as long as the observer runs: a
+/// hung process is restarted by systemd. Runs until dropped.
 pub async fn keep_told(observer: &Observer, health: &Health) {
     let every = watchdog().unwrap_or(STATUS_EVERY).min(STATUS_EVERY);
     let mut ticks = tokio::time::interval(every);
@@ -52,7 +52,7 @@ pub async fn keep_told(observer: &Observer, health: &Health) {
     }
 }
 
-/// How often the watchdog is told: twice as often as it must be, where there is one.
+/// Half of the watchdog's timeout; `None` without a watchdog.
 fn watchdog() -> Option<Duration> {
     let timeout = sd_notify::watchdog_enabled()?;
     Some((timeout / 2).max(Duration::from_millis(1)))
@@ -81,6 +81,6 @@ fn line(observer: &Observer, health: &Health) -> String {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "systemd does not listen");
+        tracing::debug!(%error, "failed to notify systemd");
     }
 }

@@ -13,22 +13,22 @@ use crate::verify::{self, Report};
 /// Arguments of `elf verify`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Mend what is found from Postgres alone: write what is missing or stale, delete
-    /// what is orphaned, put inconsistent notes into the outbox
+    /// Repair the index from Postgres, without an embedding call: write missing and stale
+    /// points, delete orphaned ones, put inconsistent notes into the outbox
     #[arg(long)]
     pub(super) repair: bool,
     /// Compare the vectors too
     #[arg(long)]
     deep: bool,
-    /// Look at this part only, in percent
+    /// Check only this share of the points, in percent
     #[arg(long, value_name = "P", default_value_t = 100.0, value_parser = percent)]
     sample: f64,
-    /// Say what is found, thing by thing
+    /// List every difference on stderr
     #[arg(long)]
     verbose: bool,
 }
 
-/// Drift was found and is still there.
+/// The verify found drift that it did not repair.
 #[derive(Debug, thiserror::Error)]
 #[error("the index differs from Postgres: run `elf verify --repair`")]
 pub struct DriftFound;
@@ -79,7 +79,7 @@ pub(super) fn lines(report: &Report) -> String {
         match report.refused {
             0 => String::new(),
             refused => format!(
-                "; {refused} points are refused by the engine: their notes are in the outbox, see \
+                "; the vector engine refused {refused} points: their notes are in the outbox, see \
                  `elf dead list` (--verbose lists them)"
             ),
         }

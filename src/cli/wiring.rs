@@ -1,4 +1,4 @@
-//! What commands are made of, built from the configuration.
+//! Builds the stores, the provider and the worker's context from the configuration.
 
 use std::sync::Arc;
 
@@ -27,23 +27,24 @@ pub async fn index(config: &Config) -> anyhow::Result<Arc<dyn VectorIndex>> {
     let index = index::connect(&config.storage.qdrant)
         .await
         .context("failed to open storage.qdrant.url")?;
-    tracing::debug!(engine = index.describe(), "vector engine");
+    tracing::debug!(engine = index.describe(), "connected to the vector engine");
     Ok(index)
 }
 
-/// What a rebuild and a verify work with: no tokenizer and no model.
+/// The context of a rebuild or a verify: no tokenizer and no model, so that neither can
+/// embed.
 pub async fn index_context(config: &Config) -> anyhow::Result<IndexContext> {
     let store = store(config).await?;
     store.check_schema().await?;
     Ok(IndexContext {
         store,
         index: index(config).await?,
-        alias: config.storage.qdrant.collection.clone(),
+        alias: config.storage.qdrant.alias.clone(),
         bm25: config.storage.qdrant.bm25.clone(),
     })
 }
 
-/// Loads the tokenizer and makes the chunker.
+/// Loads the tokenizer and builds the chunker. Also returns the tokenizer's fingerprint.
 pub async fn chunker(config: &Config) -> anyhow::Result<(Arc<Chunker>, String)> {
     let chunking = &config.chunking;
     let embedding = &config.providers.embedding;
@@ -53,9 +54,9 @@ pub async fn chunker(config: &Config) -> anyhow::Result<(Arc<Chunker>, String)> 
     Ok((Arc::new(chunker), fingerprint))
 }
 
-/// The embedding side of a configuration: what it would cut and embed notes with.
+/// The chunker and the embedder of a configuration, and the version that they make.
 pub struct EmbeddingSetup {
-    /// Connected, and of this program's schema.
+    /// Connected; its schema is this program's.
     pub store: Store,
     /// Text → chunks.
     pub chunker: Arc<Chunker>,
@@ -65,9 +66,10 @@ pub struct EmbeddingSetup {
     pub version: Version,
 }
 
-/// Loads the tokenizer and makes the embedder, which tells the version.
+/// Loads the tokenizer and connects the embedder. Its dimension and weights complete the
+/// version.
 pub async fn setup(config: &Config) -> anyhow::Result<EmbeddingSetup> {
-    // What an operator may have wrong comes before what may be slow.
+    // Postgres first: a wrong DSN is reported before a slow download of a model.
     let store = store(config).await?;
     store.check_schema().await?;
     let (chunker, tokenizer) = chunker(config).await?;
@@ -90,8 +92,8 @@ pub async fn setup(config: &Config) -> anyhow::Result<EmbeddingSetup> {
     })
 }
 
-/// The dimension of the registered version that this configuration asks for, if it
-/// asks for one. Another model's dimension says nothing.
+/// The dimension of the registered version that matches this configuration; `None` if no
+/// registered version does.
 fn pinned(config: &Config, tokenizer: &str, known: &[RegisteredVersion]) -> Option<usize> {
     let asked = config.providers.embedding.dimensions;
     known
@@ -102,14 +104,14 @@ fn pinned(config: &Config, tokenizer: &str, known: &[RegisteredVersion]) -> Opti
         .map(|version| version.dim)
 }
 
-/// Everything a worker or a search works with. That the version is one that the
-/// database keeps is for [`crate::registry::prepare`] or [`crate::registry::require`] to see.
+/// The context of a worker or a search. The caller checks that the database has the
+/// version: [`crate::registry::prepare`] or [`crate::registry::require`].
 pub async fn worker_context(config: &Config) -> anyhow::Result<WorkerContext> {
     let setup = setup(config).await?;
     Ok(worker_context_of(setup, config, index(config).await?))
 }
 
-/// The same, on an engine that is open already.
+/// The context of a worker or a search, on an engine that is open already.
 pub fn worker_context_of(
     setup: EmbeddingSetup,
     config: &Config,
@@ -126,7 +128,7 @@ pub fn worker_context_of(
         stores: IndexContext {
             store,
             index,
-            alias: config.storage.qdrant.collection.clone(),
+            alias: config.storage.qdrant.alias.clone(),
             bm25: config.storage.qdrant.bm25.clone(),
         },
         provider: Arc::new(Provider::new(embedder, embedding)),
@@ -136,7 +138,7 @@ pub fn worker_context_of(
     }
 }
 
-/// A search over what a worker keeps.
+/// A search over the collection and the version of a worker's context.
 pub fn searcher(context: &WorkerContext, config: &Config) -> Searcher {
     let Version { name, .. } = &context.version;
     Searcher {

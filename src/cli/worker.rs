@@ -19,7 +19,7 @@ use crate::observe::Health;
 use crate::registry;
 use crate::worker::{Report, Worker, WorkerContext};
 
-/// Pauses between two tries to begin while something that is needed is away.
+/// Pauses between two tries to start while a dependency is unavailable.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -46,9 +46,10 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 
 async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     let context = begin(config, migrate).await?;
-    let stop = stop_on_signals("no new claims, work in flight ends")?;
+    let stop = stop_on_signals("no new claims; work in flight ends")?;
     let version = &context.version.name;
-    // Notes, and not their rows: a note may have several. They take as long as their texts.
+    // The total is notes and not outbox rows: a note may have several rows. The share is in
+    // bytes, because the time that a note takes follows the length of its text.
     let (due, bytes) = context.stores.store.due_notes(version).await?;
     let worker = Arc::new(Worker::new(context, &config.worker, &config.outbox));
     let progress = Progress::start_weighed("indexing", {
@@ -72,7 +73,7 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     for warning in config.clear_text_warnings() {
         tracing::warn!("{warning}");
     }
-    let stop = stop_on_signals("no new claims, work in flight ends")?;
+    let stop = stop_on_signals("no new claims; work in flight ends")?;
     let daemon = Daemon::start(&config.service).await?;
     let begun = tokio::select! {
         begun = begin_when_possible(config, migrate, &daemon.health, &stop) => begun?,
@@ -87,7 +88,7 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     );
     let worker = Arc::new(Worker::new(context.clone(), &config.worker, &config.outbox));
     let watching = daemon.watch(context, worker.clone()).await;
-    tracing::info!(version, index, "working");
+    tracing::info!(version, index, "worker started");
     systemd::ready("working");
     let told = async {
         stop.cancelled().await;
@@ -95,16 +96,17 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     };
     tokio::join!(worker.run(stop.clone()), told);
     drop(watching);
-    tracing::info!("stopped");
+    tracing::info!("worker stopped");
     Ok(worker.totals())
 }
 
-/// Connects to everything, and makes sure that it belongs together.
+/// Connects to Postgres, the vector engine and the provider, checks that the embedding
+/// version matches the database, and makes the collection ready.
 async fn begin(config: &Config, migrate: bool) -> anyhow::Result<WorkerContext> {
     if migrate {
         let store = wiring::store(config).await?;
         let migrations = store.migrate().await?;
-        tracing::info!(migrations, "the schema is up to date");
+        tracing::info!(migrations, "schema is up to date");
         for note in store.restrict_triggers().await? {
             tracing::warn!("{note}");
         }
@@ -117,17 +119,17 @@ async fn begin(config: &Config, migrate: bool) -> anyhow::Result<WorkerContext> 
         .record_settings(&context.version)
         .await?;
     registry::ensure_ready(&context.stores, &context.version).await?;
-    // A dimension that is known already was not asked for, so nobody has knocked yet.
-    // A provider that is away may come back; one that refuses us will not by itself.
+    // With a pinned dimension the worker has sent no request to the provider yet. An
+    // unavailable provider may recover; one that rejects the key or the model will not.
     if let Err(error @ EmbedError::Config { .. }) = context.provider.check().await {
         return Err(error).context("failed to start providers.embedding");
     }
     Ok(context)
 }
 
-/// Waits for a store or a provider that is away, and for somebody to migrate: a job beside
-/// this one may be at it. What else an operator has to change is an error at once. `None`
-/// when told to stop meanwhile.
+/// Retries while a store or the provider is unavailable, and while the schema is too old:
+/// a migration may be running in another process. Every other error is returned at once.
+/// `None` when the worker is told to stop while it waits.
 async fn begin_when_possible(
     config: &Config,
     migrate: bool,
@@ -147,14 +149,14 @@ async fn begin_when_possible(
             return Err(error);
         };
         let reason = format!("{error:#}");
-        // The same again is said once; that it is something else now, too.
+        // Log once per part, not once per try.
         let is_news = waiting_for.replace(part) != Some(part);
         if is_news {
             health.forget();
         }
         health.set(part, Some(reason.clone()));
         if is_news {
-            tracing::warn!(reason, "waiting to begin");
+            tracing::warn!(reason, "waiting to start");
             systemd::ready(&format!("waiting: {reason}"));
         }
         let pause = backoff::delay(tries, FIRST_PAUSE, LONGEST_PAUSE, rand::random());
@@ -163,7 +165,7 @@ async fn begin_when_possible(
             () = tokio::time::sleep(pause) => {}
         }
     }
-    unreachable!("the loop has no end of its own")
+    unreachable!("the counter of tries does not run out")
 }
 
 fn lines(report: &Report) -> String {

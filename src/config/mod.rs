@@ -92,7 +92,7 @@ pub struct Qdrant {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key: Option<Secret>,
     /// The alias that applications and ELF read through.
-    pub collection: String,
+    pub alias: String,
     /// Shards of a new collection; the server's default when unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard_number: Option<u32>,

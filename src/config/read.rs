@@ -124,7 +124,7 @@ fn qdrant(section: &mut Section<'_, '_>) -> Qdrant {
             qdrant_url,
         ),
         api_key: section.secret("api_key", header_value),
-        collection: section.text("collection", "notes", alias),
+        alias: section.text("alias", "notes", alias),
         shard_number: section.int_or_unset("shard_number", 1..=1000),
         replication_factor: section.int_or_unset("replication_factor", 1..=100),
         write_consistency_factor: section.int_or_unset("write_consistency_factor", 1..=100),

@@ -12,6 +12,9 @@ use super::suggestion::suggestion;
 use super::value::{Int, Refusal, checked, in_range, integer, kind, number, resolve, string};
 use super::{Problem, Secret};
 
+/// Keys that had another name, and the one they have now.
+const RENAMED: [(&str, &str); 1] = [("storage.qdrant.collection", "storage.qdrant.alias")];
+
 /// The keys of one table, and the document that they are in.
 pub(super) struct Section<'s, 'd> {
     document: &'s mut Document<'d>,
@@ -408,7 +411,11 @@ impl<'d> Document<'d> {
             } else {
                 format!("{section}.{name}")
             };
-            let message = format!("unknown key; {}", suggestion(section, name, &paths));
+            let renamed = RENAMED.iter().find(|(old, _)| *old == key);
+            let message = match renamed {
+                Some((_, new)) => format!("this key is called {new} now"),
+                None => format!("unknown key; {}", suggestion(section, name, &paths)),
+            };
             self.problems.push(Problem {
                 line: Some(*line),
                 key,

@@ -37,10 +37,19 @@ fn assert_refused(section: &str, line: &str, expected: &str) {
 }
 
 #[test]
+fn an_old_name_of_a_key_is_answered_with_the_new_one() {
+    let toml = "[storage.postgres]\ndsn = \"postgres://h/d\"\n[storage.qdrant]\n\
+                url = \"embedded:x\"\ncollection = \"notes\"";
+    let error = Config::parse(toml, "elf.toml", &|_| None).unwrap_err();
+    let said = "elf.toml:5: storage.qdrant.collection: this key is called storage.qdrant.alias now";
+    assert!(error.to_string().contains(said), "{error}");
+}
+
+#[test]
 fn two_keys_are_enough() {
     let config = parse(REQUIRED).unwrap();
     assert_eq!(config.service.admin_bind, "127.0.0.1:9464");
-    assert_eq!(config.storage.qdrant.collection, "notes");
+    assert_eq!(config.storage.qdrant.alias, "notes");
     assert_eq!(config.providers.embedding.provider, Provider::Openai);
     assert_eq!(
         (config.chunking.max_tokens, config.chunking.overlap_tokens),
@@ -91,7 +100,7 @@ fn all_errors_come_at_once_in_the_order_of_lines() {
             "elf.toml:2: chunking.max_tokns: unknown key; did you mean max_tokens?",
             "elf.toml:3: chunking.overlap_tokens: must be a whole number, not a string",
             "elf.toml:5: storage.qdrant.url: must be http://HOST:PORT, https://HOST:PORT or embedded:DIR",
-            "elf.toml:6: storage.qdrant.zzz: unknown key; known here: url, api_key, collection, shard_number, \
+            "elf.toml:6: storage.qdrant.zzz: unknown key; known here: url, api_key, alias, shard_number, \
              replication_factor, write_consistency_factor, on_disk, quantization, timeout_ms, bm25",
             "elf.toml:8: worker.lease_secs: must be from 5 to 3600, not 2",
             "elf.toml:9: worker.listen: must be true or false, not a whole number",
@@ -314,10 +323,10 @@ fn texts_keep_to_their_forms() {
         ),
         (
             "storage.qdrant",
-            "collection = \"my notes\"",
-            "collection = \"my-notes_2\"",
+            "alias = \"my notes\"",
+            "alias = \"my-notes_2\"",
         ),
-        ("storage.qdrant", "collection = \"\"", "collection = \"n\""),
+        ("storage.qdrant", "alias = \"\"", "alias = \"n\""),
         (
             "storage.qdrant",
             "quantization = \"product\"",

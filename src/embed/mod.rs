@@ -1,7 +1,7 @@
 //! Texts → vectors. Knows no database.
 //!
-//! [`connect`] builds the [`Embedder`] that the configuration names;
-//! [`provider::Provider`] stands between it and those who want vectors.
+//! [`connect`] builds the [`Embedder`] that the configuration names. The rest of ELF
+//! calls it through [`provider::Provider`].
 
 pub mod check;
 #[cfg(feature = "local")]
@@ -40,7 +40,7 @@ pub struct Limits {
     pub max_tokens: usize,
 }
 
-/// Why a request gave no vectors, by who has to do something about it.
+/// Why a request returned no vectors, classed by the reaction that it needs.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum EmbedError {
     /// At least one of the texts cannot be embedded. Splitting the batch finds it.
@@ -49,25 +49,24 @@ pub enum EmbedError {
         /// What the provider said.
         reason: String,
     },
-    /// The provider is away or busy; the same request may work later.
+    /// The provider is unavailable or busy; the same request may work later.
     #[error("the embedding provider is unavailable: {reason}")]
     Unavailable {
         /// What happened.
         reason: String,
-        /// How long the provider asked to be left alone.
+        /// The pause that the provider asked for.
         retry_after: Option<Duration>,
-        /// Whether it may be that this request alone makes the provider fail:
-        /// a 500, an answer without sense; not a 429, a 503 or a
-        /// refused connection. Asking for something else tells
-        /// ([`provider::Provider`] does).
+        /// Whether this request may be the cause. True for a 500 or a malformed
+        /// answer; false for a 429, a 503 or a refused connection.
+        /// [`provider::Provider`] finds out by embedding another text.
         perhaps_input: bool,
     },
-    /// The provider gave no answer in time, and may go on computing it. Only an
-    /// [`Embedder`] says this; [`provider::Provider`] and [`connect`] make it one
-    /// of the others.
+    /// The provider did not answer in time, and may still be computing the answer. Only
+    /// an [`Embedder`] returns this; [`provider::Provider`] and [`connect`] turn it into
+    /// another variant.
     #[error("the embedding provider timed out: {reason}")]
     TimedOut {
-        /// What was waited for.
+        /// What timed out.
         reason: String,
     },
     /// Nothing will work until an operator changes something.
@@ -91,7 +90,7 @@ impl EmbedError {
         }
     }
 
-    /// The provider failed on this request, for its own reasons or for one of the texts.
+    /// The provider failed on this request, because of its own state or of one of the texts.
     fn failed(reason: impl Into<String>) -> Self {
         Self::Unavailable {
             reason: reason.into(),
@@ -100,7 +99,7 @@ impl EmbedError {
         }
     }
 
-    /// The provider is not there, whatever it is asked.
+    /// The provider is unavailable for every request.
     fn away(reason: impl Into<String>) -> Self {
         Self::Unavailable {
             reason: reason.into(),
@@ -109,7 +108,7 @@ impl EmbedError {
         }
     }
 
-    /// What happened, without the class before it.
+    /// What happened, without the class of the error in front.
     pub fn reason(&self) -> &str {
         match self {
             Self::Input { reason }
@@ -125,19 +124,20 @@ impl EmbedError {
 pub struct ModelFacts {
     /// Floats in each vector.
     pub dim: usize,
-    /// Tokens that the model reads, special ones included; a server does not tell.
+    /// Tokens that the model reads, special ones included. `None` for a server, which
+    /// does not report it.
     pub window: Option<usize>,
-    /// The SHA-256 of a local model's weights and of what it does with its tokens'
-    /// vectors; a server does not tell.
+    /// The SHA-256 of a local model's weights, pooling, normalisation and lowercasing.
+    /// `None` for a server.
     pub weights: Option<[u8; 32]>,
 }
 
-/// The text that is sent to find out whether a provider works. It holds nobody's words.
+/// The text that ELF sends to find out whether a provider works. It is part of no note.
 pub const PROBE: &str = "probe";
 
-/// The embedder that the configuration names. Where `dimensions` is set, a
-/// server is not asked anything yet; where it is not, one short text is
-/// embedded to learn it, and a server that is away is `Unavailable`.
+/// The embedder that the configuration names. With `dimensions` set, it sends a
+/// server nothing yet. Otherwise it embeds one short text to learn the dimension,
+/// and returns `Unavailable` if the server is.
 pub async fn connect(
     settings: &config::Embedding,
 ) -> Result<(Arc<dyn Embedder>, ModelFacts), EmbedError> {
@@ -156,7 +156,7 @@ pub async fn connect_pinned(
     {
         return Err(EmbedError::config(format!(
             "`providers.embedding.dimensions` is {wanted}, but the vectors of this embedding \
-             version have {known}; change it back, or change over to another version with `elf reindex`"
+             version have {known}; change it back, or move to a new version with `elf reindex`"
         )));
     }
     match settings.provider {
@@ -211,12 +211,12 @@ async fn connect_local(
     ))
 }
 
-/// The dimension of the vectors that `embedder` gives, by embedding [`PROBE`].
-/// The start of a process can tell by it a provider that refuses the
-/// configuration from one that is away.
+/// The dimension of the vectors that `embedder` returns, learned by embedding
+/// [`PROBE`]. At start, its error tells a refused configuration from a provider that
+/// is unavailable.
 pub async fn probe(embedder: &dyn Embedder) -> Result<usize, EmbedError> {
     let vectors = embedder.embed(&[PROBE]).await.map_err(|error| match error {
-        // Who rejects this text rejects every text, and no note is to blame.
+        // A provider that rejects this text rejects every text: its settings are wrong.
         EmbedError::Input { reason } => EmbedError::config(format!(
             "it rejects every text, even {PROBE:?}: {reason}; check `providers.embedding.model` \
              and `providers.embedding.path`"
@@ -230,7 +230,7 @@ pub async fn probe(embedder: &dyn Embedder) -> Result<usize, EmbedError> {
     }
 }
 
-/// Refuses chunks that the model would not read to their end.
+/// Refuses chunks longer than the model's window: the model would ignore their end.
 pub fn check_window(
     max_tokens: usize,
     window: Option<usize>,

@@ -1,10 +1,9 @@
-//! Who may see notes and change dead letters.
+//! Access control of the admin port: which requests may read notes and change dead letters.
 //!
-//! A token goes in a header that a browser never sends by itself, so a page of somebody
-//! else's cannot act in an operator's name. Without a token only this machine is
-//! answered, nothing can be changed, and the name that was asked for must be this
-//! machine's: a foreign name that resolves to 127.0.0.1 (DNS rebinding) is refused, on
-//! every path.
+//! The token is sent in a header that a browser never sends by itself, so a page of another
+//! site cannot act in an operator's name. Without a configured token the port answers only
+//! this machine and changes nothing, and the `Host` of a request must be a name of this
+//! machine: a foreign name that resolves to 127.0.0.1 (DNS rebinding) is refused on every path.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,15 +18,16 @@ use super::{Admin, problem};
 use crate::config::{Service, is_loopback};
 use crate::telemetry::AUDIT;
 
-/// Who may.
+/// The rules of access, from the configuration.
 pub struct Access {
-    /// The hash of the token: to compare hashes tells nobody how much of a guess was right.
+    /// The hash of the token: the time to compare hashes does not reveal how much of a guess was
+    /// right.
     token: Option<[u8; 32]>,
-    /// Whether the port is bound to this machine alone.
+    /// Whether the port is bound to a loopback address.
     is_local: bool,
 }
 
-/// Why somebody may not.
+/// Why a request is refused.
 #[derive(Debug, PartialEq)]
 enum Denied {
     CrossSite,
@@ -37,7 +37,7 @@ enum Denied {
 }
 
 impl Access {
-    /// By the configuration.
+    /// Takes the token and the bound address from `[service]`.
     pub fn new(service: &Service) -> Self {
         let token = service.admin_token.as_ref();
         Self {
@@ -46,13 +46,13 @@ impl Access {
         }
     }
 
-    /// Whether anything can be changed at all.
+    /// Whether requests can change anything: only with a token configured.
     pub fn can_change(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Whether the page, which holds no data, is shown. A proxy on this machine may serve
-    /// it under any name, in front of a port with a token.
+    /// Checks a request for the page, which holds no data. With a token, a proxy on this machine
+    /// may serve the page under any name.
     fn check_page(&self, headers: &HeaderMap) -> Result<(), Denied> {
         match self.token {
             Some(_) => Ok(()),
@@ -60,8 +60,9 @@ impl Access {
         }
     }
 
-    /// Whether health and metrics are shown. A port that others reach is reached by names
-    /// that ELF cannot know; a probe without a name is no browser's.
+    /// Checks a request for health or metrics. ELF cannot know the names under which a port on a
+    /// network is reached, so it checks `Host` on a loopback port only. A request without
+    /// `Host` is a probe, not a browser.
     fn check_health(&self, headers: &HeaderMap) -> Result<(), Denied> {
         let is_own = |host: &HeaderValue| host.to_str().is_ok_and(is_loopback);
         match headers.get(header::HOST) {
@@ -97,7 +98,7 @@ impl Access {
     }
 }
 
-/// Guards what shows notes and what changes something.
+/// Guards the paths that show notes or change dead letters.
 pub async fn guard(
     State(admin): State<Arc<Admin>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -105,15 +106,15 @@ pub async fn guard(
     next: Next,
 ) -> Response {
     let checked = admin.access.check(request.method(), request.headers());
-    // The page asks without a token before the operator has given one.
+    // A request without a token is no attack: the page sends one before the operator signs in.
     if checked == Err(Denied::WrongToken) && request.headers().contains_key(header::AUTHORIZATION) {
         let (method, path) = (request.method(), request.uri().path());
-        tracing::warn!(target: AUDIT, %peer, %method, path, "a wrong admin token was refused");
+        tracing::warn!(target: AUDIT, %peer, %method, path, "wrong admin token refused");
     }
     pass(checked, request, next).await
 }
 
-/// Guards the page.
+/// Guards the files of the page.
 pub async fn guard_page(State(admin): State<Arc<Admin>>, request: Request, next: Next) -> Response {
     pass(admin.access.check_page(request.headers()), request, next).await
 }
@@ -139,16 +140,16 @@ impl IntoResponse for Denied {
         match self {
             Self::CrossSite => problem(
                 StatusCode::FORBIDDEN,
-                "the request comes from a page of another context",
+                "the request comes from a page of another site",
             ),
             Self::ForeignName => problem(
                 StatusCode::FORBIDDEN,
-                "this port is answered under the names localhost and 127.0.0.1 only",
+                "this port answers only requests to localhost or a loopback address: open the page as \
+                 http://127.0.0.1",
             ),
             Self::NoToken => problem(
                 StatusCode::FORBIDDEN,
-                "nothing can be changed from here without a token: set service.admin_token, or use \
-                 `elf dead`",
+                "without a token this port is read-only: set service.admin_token, or use `elf dead`",
             ),
             Self::WrongToken => {
                 let what = "the token is missing or wrong: send service.admin_token as \

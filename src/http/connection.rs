@@ -1,4 +1,4 @@
-//! The connections of the admin port: how many, and how long each may take.
+//! The connections of the admin port: their number and their timeouts are bounded.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use tokio::sync::Semaphore;
 
 use super::REQUEST_TIMEOUT;
 
-/// Browsers, Prometheus and probes keep a handful open. More wait in the system's queue
-/// until one ends.
+/// Browsers, Prometheus and probes keep a handful open. Further ones wait in the accept queue
+/// of the system until a connection ends.
 const MAX_CONNECTIONS: usize = 64;
 
-/// For the head of a request, and for the next request on a connection that is kept open.
+/// Time limit for the head of a request, and for the next request on a kept-alive connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// For a whole connection: a reader that takes a byte a minute ends here. Who polls
-/// connects again.
+/// Time limit for a whole connection: it bounds a client that reads a byte a minute. A client
+/// that polls reconnects.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// After a refused `accept`: the process has no file descriptor to spare, most likely.
+/// Pause after a failed `accept`. Usually the process has run out of file descriptors.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Serves `app` to everyone who connects, for ever.
+/// Accepts connections and serves `app` on each. Never returns.
 pub async fn accept(listener: TcpListener, app: Router) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
@@ -42,7 +42,7 @@ pub async fn accept(listener: TcpListener, app: Router) {
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "the admin port accepts no connection");
+                tracing::warn!(%error, "admin port failed to accept a connection");
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -56,7 +56,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, app: Router) {
         .header_read_timeout(HEADER_TIMEOUT)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
     tokio::pin!(connection);
-    // How a client ends a connection is its own matter.
+    // A connection that a client breaks off is not an error of ELF.
     tokio::select! {
         _ = &mut connection => return,
         () = tokio::time::sleep(CONNECTION_TIMEOUT) => connection.as_mut().graceful_shutdown(),

@@ -1,4 +1,4 @@
-//! Dead letters: shown, tried again, discarded.
+//! Dead letters: list, retry, discard.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{Admin, problem};
 use crate::store::{Store, StoreError};
 use crate::telemetry::AUDIT;
 
-/// A page that nobody can read to its end helps nobody.
+/// Bounds the size of one answer; nobody reads more on a page.
 const MAX_LETTERS: u32 = 500;
 
 #[derive(Deserialize)]
@@ -24,7 +24,7 @@ pub struct List {
     limit: Option<u32>,
 }
 
-/// Which letters a change is about.
+/// The dead letters that a request changes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Which {
@@ -34,7 +34,7 @@ pub struct Which {
     all: bool,
 }
 
-/// The latest, with the beginning of each text.
+/// The latest dead letters, with the beginning of each text.
 pub async fn list(State(admin): State<Arc<Admin>>, Query(List { limit }): Query<List>) -> Response {
     let limit = limit.unwrap_or(50).min(MAX_LETTERS);
     let listed = async |store: &Store| {
@@ -48,7 +48,7 @@ pub async fn list(State(admin): State<Arc<Admin>>, Query(List { limit }): Query<
     }
 }
 
-/// Makes letters due again, with their attempts forgotten.
+/// Makes dead letters due again and resets their attempts.
 pub async fn retry(
     State(admin): State<Arc<Admin>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -71,12 +71,12 @@ pub async fn retry(
     };
     let retried = store.retry_dead(ids).await;
     if let Ok(retried) = retried {
-        tracing::warn!(target: AUDIT, %peer, retried, ids = ?which.ids, all = which.all, "dead letters are tried again, by the admin page");
+        tracing::warn!(target: AUDIT, %peer, retried, ids = ?which.ids, all = which.all, "dead letters retried from the admin page");
     }
     answer(retried.map(|retried| json!({ "retried": retried })))
 }
 
-/// Deletes letters: their notes stay, and are not indexed until they change.
+/// Deletes dead letters. Their notes stay in Postgres, and are not indexed until they change.
 pub async fn discard(
     State(admin): State<Arc<Admin>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -93,7 +93,7 @@ pub async fn discard(
     };
     let discarded = store.purge_dead(Some(&ids)).await;
     if let Ok(discarded) = discarded {
-        tracing::warn!(target: AUDIT, %peer, discarded, ?ids, "dead letters were discarded, by the admin page");
+        tracing::warn!(target: AUDIT, %peer, discarded, ?ids, "dead letters discarded from the admin page");
     }
     answer(discarded.map(|discarded| json!({ "discarded": discarded })))
 }
@@ -105,7 +105,7 @@ fn store(admin: &Admin) -> Option<&Store> {
 fn starting() -> Response {
     problem(
         StatusCode::SERVICE_UNAVAILABLE,
-        "the worker is starting; /readyz says what it waits for",
+        "the worker is starting; /readyz says which check fails",
     )
 }
 

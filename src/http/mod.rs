@@ -1,4 +1,4 @@
-//! The admin port: the page for people, its JSON, and what monitors ask for.
+//! The admin port: the page, its JSON API, health checks and metrics.
 
 mod access;
 mod connection;
@@ -25,11 +25,11 @@ use crate::observe::Health;
 use crate::observe::Observer;
 use crate::telemetry::Metrics;
 
-/// From the last byte of a request's head to its answer.
+/// Time limit from the end of a request's head to its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the admin port shows. It is served before the worker can begin, so that somebody
-/// who wonders why it does not can look.
+/// The state that the admin port shows. The port is served before the worker starts, so that
+/// the operator can see why a worker does not start.
 pub struct Admin {
     metrics: Metrics,
     health: Arc<Health>,
@@ -38,7 +38,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// The page of a process that is starting.
+    /// The state of a process that is starting: checks and metrics, no observer yet.
     pub fn new(service: &Service, metrics: Metrics, health: Arc<Health>) -> Arc<Self> {
         Arc::new(Self {
             metrics,
@@ -48,15 +48,15 @@ impl Admin {
         })
     }
 
-    /// The worker has begun: this is what it sees.
+    /// Shows what `observer` sees, from now on. Called when the worker starts.
     pub fn show(&self, observer: Arc<Observer>) {
-        // A second worker in one process has no page of its own.
+        // Keeps the first observer: a second worker in one process has no page of its own.
         let _ = self.observer.set(observer);
     }
 }
 
-/// Binds `service.admin_bind` and serves it in the background. Returns the address, which
-/// is only known then where the port is 0.
+/// Binds `service.admin_bind` and serves it in the background. Returns the bound address: with
+/// port 0 the system chooses the port.
 pub async fn serve(bind: &str, admin: Arc<Admin>) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind(bind).await?;
     let address = listener.local_addr()?;
@@ -84,7 +84,7 @@ fn router(admin: Arc<Admin>) -> Router {
         .with_state(admin)
 }
 
-/// A body that never ends, or a Postgres that does not answer, keeps no connection.
+/// Ends a request whose body never ends, or for which Postgres does not answer.
 async fn within_time(request: Request, next: Next) -> Response {
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
@@ -120,7 +120,7 @@ async fn render(State(admin): State<Arc<Admin>>) -> Response {
         .into_response()
 }
 
-/// An answer that says what failed.
+/// An error answer, as JSON.
 fn problem(status: StatusCode, what: impl std::fmt::Display) -> Response {
     (status, Json(json!({ "error": what.to_string() }))).into_response()
 }

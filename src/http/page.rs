@@ -1,4 +1,4 @@
-//! The page itself: a few files that are part of the program.
+//! The files of the page, embedded in the program.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use axum::routing::get;
 
 use super::Admin;
 
-/// The page loads nothing but its own files, and nobody may frame it.
+/// Content Security Policy: the page loads only its own files, and no site may frame it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// `/` and what it needs.
+/// The routes of `/` and its files.
 pub fn routes() -> Router<Arc<Admin>> {
     let file = |kind: &'static str, text: &'static str| {
         get(move || async move { ([(header::CONTENT_TYPE, kind)], text) })
@@ -33,14 +33,14 @@ pub fn routes() -> Router<Arc<Admin>> {
         )
 }
 
-/// What every answer carries.
+/// Adds the security headers to every answer.
 pub async fn secure(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
-        // Note texts belong into no cache, and a new version has a new page.
+        // Note texts must not be cached, and an upgraded worker must not get an old page.
         (header::CACHE_CONTROL, "no-store"),
         (
             HeaderName::from_static("cross-origin-resource-policy"),

@@ -1,4 +1,4 @@
-//! All that the page shows but dead letters, in one answer.
+//! Everything that the page shows except dead letters, in one answer.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::Admin;
 use crate::embed::provider::{CircuitState, Provider};
 use crate::observe::{Observer, Seen};
 
-/// Says what was seen last; asks nobody.
+/// Answers from the observer's latest state, without a query to Postgres or the engine.
 pub async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
     let mut status = json!({
         "version": env!("CARGO_PKG_VERSION"),

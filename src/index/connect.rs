@@ -9,9 +9,9 @@ use crate::config;
 /// Opens the engine that `storage.qdrant.url` names: `http(s)://host:6334` is a
 /// server, `embedded:DIR` the engine in this process.
 ///
-/// Refuses what cannot work later either: a URL of another kind, a server that
-/// is too old, a folder that another process has open, an engine that this
-/// build lacks. A server that does not answer is `Unavailable`.
+/// Returns `Denied` for what cannot work later either: a URL of another kind, a
+/// server that is too old, a folder that another process has open, an engine that
+/// this build lacks. A server that does not answer is `Unavailable`.
 pub async fn connect(settings: &config::Qdrant) -> Result<Arc<dyn VectorIndex>, IndexError> {
     Ok(Arc::new(Measured(open(settings).await?)))
 }

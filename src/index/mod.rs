@@ -18,54 +18,53 @@ pub use connect::connect;
 
 use crate::note::Labels;
 
-/// Above this an f64, in which engines compare, does not tell every two integers apart; a
-/// revision so high was not written by ELF.
+/// Every revision that ELF writes is below this: the engines compare revisions as f64, which
+/// holds every integer exactly only up to here.
 pub const MAX_REVISION: i64 = 1 << 53;
 
-/// What the engines call the dense vector of a point.
+/// The name of a point's dense vector.
 pub const DENSE: &str = "dense";
-/// What the engines call the sparse vector of a point.
+/// The name of a point's sparse vector.
 pub const BM25: &str = "bm25";
 
 /// Candidate number `i` of a ranking, counted from 0, adds `1 / (RRF_K + i)` to
 /// its fused score. 60 is the constant of the paper (Cormack et al. 2009); the
-/// engines' own default of 2 would let the first of either ranking beat what
-/// both of them find good.
+/// engines' own default of 2 would rank the first hit of one ranking above a hit
+/// that both rankings place well.
 const RRF_K: u32 = 60;
-/// Just enough to break ties. The nearest of a collection is always somebody,
-/// however far; the best of the words is somebody only where a word was found,
-/// so it goes first.
+/// The difference is just enough to break ties in favour of BM25. The dense ranking
+/// always has a first hit, however distant; a BM25 hit contains a word of the query.
 const RRF_WEIGHT_DENSE: f32 = 1.0;
 const RRF_WEIGHT_BM25: f32 = 1.1;
 
 /// A vector engine that holds collections of points and aliases to them.
 ///
-/// Every write is idempotent, for the network may deliver it twice, and is
-/// durable when it returns `Ok`.
+/// Every write is idempotent, because the network may deliver it twice. A write that
+/// returned `Ok` is durable.
 pub trait VectorIndex: Send + Sync {
-    /// What the engine calls itself, with its version, for logs: `qdrant 1.18.3`.
+    /// The engine's name and version, for logs: `qdrant 1.18.3`.
     fn describe(&self) -> String;
 
     /// Makes an empty collection with its payload indexes. An existing one of
-    /// that name is left as it is.
+    /// that name keeps its points.
     fn create_collection<'a>(&'a self, name: &'a str, spec: &'a CollectionSpec) -> Answer<'a, ()>;
 
     /// What is known of a collection; `None` when there is none of that name.
     fn collection<'a>(&'a self, name: &'a str) -> Answer<'a, Option<CollectionInfo>>;
 
-    /// Prepares a collection, not an alias, for many points at once: `on` puts
-    /// off the building of HNSW graphs, `!on` lets the engine build them, and
-    /// [`CollectionInfo::status`] is `green` again when they are there. Asking
-    /// twice changes nothing, and any process may turn off what another turned on.
+    /// Prepares a collection, not an alias, for many points at once. With `on` the
+    /// engine defers its HNSW graphs; with `!on` it builds them, and
+    /// [`CollectionInfo::status`] is `green` again when they are built. Repeating a
+    /// call changes nothing. Any process may turn off what another one turned on.
     fn bulk_load<'a>(&'a self, collection: &'a str, on: bool) -> Answer<'a, ()>;
 
-    /// Drops a collection; it is no error when there is none.
+    /// Drops a collection. A missing collection is not an error.
     fn drop_collection<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
 
     /// The collection that `alias` points at.
     fn resolve<'a>(&'a self, alias: &'a str) -> Answer<'a, Option<String>>;
 
-    /// Points `alias` at `collection` in one step, whatever it pointed at before.
+    /// Points `alias` at `collection` in one step, wherever it pointed before.
     fn point_alias<'a>(&'a self, alias: &'a str, collection: &'a str) -> Answer<'a, ()>;
 
     /// Writes points. A point that the collection holds already is replaced only
@@ -93,8 +92,8 @@ pub trait VectorIndex: Send + Sync {
     ) -> Answer<'a, Vec<StoredPoint>>;
 
     /// Reads up to `limit` points (at least 1) in ascending order of their ids,
-    /// beginning behind `after`. Fewer than `limit` means the end. Points whose
-    /// id is no UUID are nobody's chunks and passed over.
+    /// starting after `after`. Fewer than `limit` points mean the end. Skips points
+    /// whose id is not a UUID: ELF did not write them.
     fn scroll<'a>(
         &'a self,
         collection: &'a str,
@@ -108,7 +107,7 @@ pub trait VectorIndex: Send + Sync {
     fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Hit>>;
 }
 
-/// What a verb of [`VectorIndex`] returns.
+/// What a method of [`VectorIndex`] returns.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, IndexError>>;
 
 /// The shape of a collection.
@@ -149,7 +148,7 @@ impl Default for Bm25Options {
     }
 }
 
-/// What an engine says of a collection.
+/// What an engine knows of a collection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CollectionInfo {
     /// Its shape; `None` when ELF did not make it (no dense or BM25 vector, or
@@ -157,8 +156,33 @@ pub struct CollectionInfo {
     pub spec: Option<CollectionSpec>,
     /// Points in it, exactly.
     pub points: u64,
-    /// `green`, `yellow` (optimising), `grey` (will optimise), `red` (broken).
-    pub status: String,
+    /// Whether it is ready.
+    pub status: CollectionStatus,
+}
+
+/// What an engine reports about a collection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CollectionStatus {
+    /// Ready.
+    Green,
+    /// It is optimised now.
+    Yellow,
+    /// It will be optimised after the next write.
+    Grey,
+    /// Broken: the engine's log says why.
+    Red,
+}
+
+impl std::fmt::Display for CollectionStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Green => "green",
+            Self::Yellow => "yellow",
+            Self::Grey => "grey",
+            Self::Red => "red",
+        })
+    }
 }
 
 /// A chunk in the index.
@@ -196,12 +220,12 @@ pub struct Payload {
 /// When an upsert may replace a point that is there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpsertMode {
-    /// When the stored revision is at most the new one: what a worker does.
+    /// When the stored revision is at most the new one. Workers use it.
     NotNewer,
-    /// When the stored revision is at most this one, which may be above the new one: what
-    /// a repair does about points that Postgres has forgotten.
+    /// When the stored revision is at most this one, which may be above the new one. Repair
+    /// uses it to replace points of transactions that Postgres has lost.
     Over(i64),
-    /// Never: what a backfill does beside live workers.
+    /// Never. A backfill uses it, so that it replaces nothing that a live worker wrote.
     InsertOnly,
 }
 
@@ -260,10 +284,10 @@ pub struct Hit {
     pub score: f32,
 }
 
-/// Why an engine did not do what it was asked.
+/// Why an engine did not carry out a request.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum IndexError {
-    /// The engine is away or busy; the same request may work later.
+    /// The engine is unavailable or busy; the same request may work later.
     #[error("{engine} is unavailable: {reason}")]
     Unavailable {
         /// Which engine, and where.
@@ -279,9 +303,9 @@ pub enum IndexError {
         /// The collection or alias.
         name: String,
     },
-    /// The engine does not let ELF do this, whatever the points are: the key, a quota, the
-    /// strict mode, a limit, another model's dimension, a version that is too old. It
-    /// takes an operator to change that, and it is never a note's fault.
+    /// The engine denies the operation because of the key, a quota, the strict mode, a limit,
+    /// another model's dimension or a version that is too old. Only an operator can change
+    /// that. The points that were sent are never the reason.
     #[error("{engine} refuses: {reason}")]
     Denied {
         /// Which engine, and where.
@@ -289,8 +313,8 @@ pub enum IndexError {
         /// What is wrong and what to do.
         reason: String,
     },
-    /// The engine does not accept what this request holds. Other points may pass.
-    #[error("{engine} does not accept what it was sent: {reason}")]
+    /// The engine rejected the content of this request. It may accept other points.
+    #[error("{engine} rejected the content of a request: {reason}")]
     Refused {
         /// Which engine, and where.
         engine: String,

@@ -23,9 +23,11 @@ pub use history::{History, Sample};
 use self::pace::Pace;
 use self::speed::Speed;
 use crate::embed::EmbedError;
+use crate::index::CollectionStatus;
 use crate::registry::{self, AliasError, IndexContext, SetupError};
 use crate::store::{
-    CollectionRow, NoteCounts, OutboxCounts, OutboxTable, RegisteredVersion, RunningJob, StoreError,
+    CollectionRow, Lifecycle, NoteCounts, OutboxCounts, OutboxTable, RegisteredVersion, RunningJob,
+    StoreError,
 };
 use crate::telemetry::Metrics;
 use crate::worker::{Worker, WorkerContext};
@@ -83,14 +85,14 @@ pub struct Collection {
     pub alias: String,
     /// The version that it holds.
     pub version: String,
-    /// `active`, `building` or `retired`, relative to its version.
-    pub state: String,
+    /// Its state, relative to its version.
+    pub state: Lifecycle,
     /// Whether the alias points at it.
     pub served: bool,
     /// Points in it; none when the engine does not know it.
     pub points: Option<u64>,
-    /// `green`, `yellow`, `grey` or `red`.
-    pub status: Option<String>,
+    /// What the engine says of it.
+    pub status: Option<CollectionStatus>,
 }
 
 /// A rebuild or reindex, wherever it runs.
@@ -308,9 +310,9 @@ impl Observer {
         let store = &self.context.stores.store;
         let versions = store.versions().await?;
         let collections = store.registered_collections().await?;
-        for state in ["active", "building", "retired"] {
+        for state in [Lifecycle::Active, Lifecycle::Building, Lifecycle::Retired] {
             let of_it = collections.iter().filter(|c| c.state == state);
-            gauge!("elf_collections", "state" => state).set(of_it.count() as f64);
+            gauge!("elf_collections", "state" => state.as_str()).set(of_it.count() as f64);
         }
         let collections = self.look_up(collections).await;
         let served = collections.iter().find(|c| c.served);

@@ -21,7 +21,7 @@ pub(super) async fn refuse_foreign(
     let other = registered.iter().find(|c| c.alias != *alias);
     if let Some(other) = other {
         return Err(RebuildError::Foreign(format!(
-            "the database is indexed under the alias {:?}, and storage.qdrant.collection is {alias:?}: \
+            "the database is indexed under the alias {:?}, and storage.qdrant.alias is {alias:?}: \
              put the setting back",
             other.alias
         )));
@@ -42,7 +42,7 @@ pub(super) async fn refuse_foreign(
     };
     Err(RebuildError::Foreign(format!(
         "{alias:?} is {what} in the vector engine, and this database knows nothing of it: \
-         choose another storage.qdrant.collection, or delete it there if nobody uses it"
+         choose another storage.qdrant.alias, or delete it there if nobody uses it"
     )))
 }
 
@@ -101,10 +101,10 @@ pub(super) async fn begin(
     }
     let ranges: Vec<Range> = (0..)
         .zip(id_ranges(RANGES))
-        .map(|(number, (done_upto, ends_at))| Range {
+        .map(|(number, (cursor, upper_bound))| Range {
             number,
-            done_upto,
-            ends_at,
+            cursor,
+            upper_bound,
             points: 0,
             missing_vectors: 0,
         })

@@ -53,12 +53,13 @@ async fn copy_range(
         collection,
         ..
     } = target;
-    let (mut after, mut refused) = (range.done_upto, 0);
-    while after < range.ends_at {
-        let ends_at = range.ends_at;
-        let read = || store.live_chunks(version, after, ends_at, PAGE, PAGE_BYTES, Depth::Whole);
+    let (mut after, mut refused) = (range.cursor, 0);
+    while after < range.upper_bound {
+        let upper_bound = range.upper_bound;
+        let read =
+            || store.live_chunks(version, after, upper_bound, PAGE, PAGE_BYTES, Depth::Whole);
         let page = outage.sit_out(read).await?;
-        let upto = page.last().map_or(range.ends_at, |last| last.chunk_id);
+        let upto = page.last().map_or(range.upper_bound, |last| last.chunk_id);
         let missing = without_vector(&page, notice);
         let write = || async {
             if !missing.is_empty() {

@@ -20,7 +20,7 @@ pub(crate) use begin::free_name;
 use self::begin::{begin, lend_alias, refuse_foreign, unfinished};
 use self::copy::copy;
 use self::patience::{PATIENCE, patiently};
-use crate::index::{CollectionSpec, Filter, IndexError};
+use crate::index::{CollectionSpec, CollectionStatus, Filter, IndexError};
 use crate::registry::{
     AliasError, CollectionTarget, IndexContext, Job, JobError, Notice, Progress, StoresError,
     reconcile_alias,
@@ -274,10 +274,10 @@ async fn wait_until_green(context: &IndexContext, collection: &str) -> Result<()
         let info = patiently(|| context.index.collection(collection)).await?;
         match info.map(|info| info.status) {
             None => return Err(RebuildError::Forgotten(collection.into())),
-            Some(status) if status == "green" => return Ok(()),
-            Some(status) if status == "red" => return Err(RebuildError::Broken(collection.into())),
+            Some(CollectionStatus::Green) => return Ok(()),
+            Some(CollectionStatus::Red) => return Err(RebuildError::Broken(collection.into())),
             Some(status) if !said => {
-                tracing::info!(collection, status, "the vector engine builds its graphs");
+                tracing::info!(collection, %status, "the vector engine builds its graphs");
                 said = true;
             }
             Some(_) => {}

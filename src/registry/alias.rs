@@ -20,7 +20,7 @@ pub enum AliasError {
     /// It points at what this database knows nothing of.
     #[error(
         "the alias {alias:?} points at the collection {target:?}, which this database knows nothing \
-         of: choose another storage.qdrant.collection, or point the alias at {wanted:?}; after Postgres \
+         of: choose another storage.qdrant.alias, or point the alias at {wanted:?}; after Postgres \
          was restored from a backup, `elf rebuild` does"
     )]
     Foreign {
@@ -123,22 +123,23 @@ fn decide<'a>(target: Option<&'a str>, active: &str, all: &'a [CollectionRow]) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Lifecycle;
 
-    fn collection(name: &str, version: &str, state: &str) -> CollectionRow {
+    fn collection(name: &str, version: &str, state: Lifecycle) -> CollectionRow {
         CollectionRow {
             name: name.into(),
             alias: "notes".into(),
             version: version.into(),
-            state: state.into(),
+            state,
         }
     }
 
     fn some() -> Vec<CollectionRow> {
         vec![
-            collection("old", "v1", "retired"),
-            collection("main", "v1", "active"),
-            collection("filling", "v1", "building"),
-            collection("next", "v2", "active"),
+            collection("old", "v1", Lifecycle::Retired),
+            collection("main", "v1", Lifecycle::Active),
+            collection("filling", "v1", Lifecycle::Building),
+            collection("next", "v2", Lifecycle::Active),
         ]
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{AliasError, IndexContext, differences, ensure_tokens, reconcile_alias};
 use crate::index::{CollectionInfo, CollectionSpec, IndexError};
-use crate::store::{CollectionRow, RegisteredVersion, Store, StoreError, Version, VersionState};
+use crate::store::{CollectionRow, Lifecycle, RegisteredVersion, Store, StoreError, Version};
 
 /// How often, and how long apart, an engine that does not answer is asked again.
 const MAX_TRIES: u32 = 10;
@@ -50,7 +50,7 @@ pub async fn prepare(store: &Store, version: &Version) -> Result<(), SetupError>
         known = store.versions().await?;
     }
     match known.iter().find(|v| v.version.name == version.name) {
-        Some(own) if own.state != VersionState::Retired => Ok(()),
+        Some(own) if own.state != Lifecycle::Retired => Ok(()),
         own => Err(not_served(&known, own, version)),
     }
 }
@@ -59,7 +59,7 @@ pub async fn prepare(store: &Store, version: &Version) -> Result<(), SetupError>
 pub async fn require(store: &Store, version: &Version) -> Result<(), SetupError> {
     let known = store.versions().await?;
     match known.iter().find(|v| v.version.name == version.name) {
-        Some(own) if own.state == VersionState::Active => Ok(()),
+        Some(own) if own.state == Lifecycle::Active => Ok(()),
         own => Err(not_served(&known, own, version)),
     }
 }
@@ -70,16 +70,16 @@ fn not_served(
     own: Option<&RegisteredVersion>,
     asked: &Version,
 ) -> SetupError {
-    let Some(active) = known.iter().find(|v| v.state == VersionState::Active) else {
+    let Some(active) = known.iter().find(|v| v.state == Lifecycle::Active) else {
         return SetupError::Mismatch(
             "nothing is indexed yet: run `elf worker`, or `elf worker --once`".into(),
         );
     };
     let advice = match own.map(|v| v.state) {
-        Some(VersionState::Building) => {
+        Some(Lifecycle::Building) => {
             "it is being built: `elf reindex --swap` serves it once it is complete"
         }
-        Some(VersionState::Retired) => {
+        Some(Lifecycle::Retired) => {
             "it is retired: put the setting back, build it again with `elf reindex`, or go back to \
              the version that was served last with `elf reindex rollback`"
         }
@@ -99,11 +99,11 @@ pub async fn kept_in_step(store: &Store, version: &str) -> Result<RegisteredVers
     let known = store.versions().await?;
     let own = known.iter().find(|v| v.version.name == version);
     let gone = match own {
-        Some(own) if own.state != VersionState::Retired => return Ok(own.clone()),
+        Some(own) if own.state != Lifecycle::Retired => return Ok(own.clone()),
         Some(_) => "is retired",
         None => "is not registered any more",
     };
-    let active = known.iter().find(|v| v.state == VersionState::Active);
+    let active = known.iter().find(|v| v.state == Lifecycle::Active);
     Err(SetupError::Mismatch(format!(
         "the embedding version {version} {gone}: {} is served; stop this worker, or go back with \
          `elf reindex rollback`",
@@ -149,7 +149,7 @@ async fn ensure_once(context: &IndexContext, version: &Version) -> Result<(), Se
     }
     forget_lost_rebuilds(context, version).await?;
     ensure_tokens(context, &version.name).await?;
-    if known.state == VersionState::Active {
+    if known.state == Lifecycle::Active {
         reconcile_alias(context).await?;
     }
     Ok(())
@@ -174,7 +174,7 @@ async fn main_collection(
         };
         if collection.alias != context.alias {
             return Err(SetupError::Mismatch(format!(
-                "the database is indexed under the alias {:?}, and storage.qdrant.collection is {:?}: \
+                "the database is indexed under the alias {:?}, and storage.qdrant.alias is {:?}: \
                  put the setting back",
                 collection.alias, context.alias
             )));
@@ -241,7 +241,7 @@ async fn refuse_foreign(context: &IndexContext) -> Result<(), SetupError> {
         Some(_) if is_ours => Ok(()),
         Some(what) => Err(SetupError::Mismatch(format!(
             "{:?} is {what} in the vector engine already, and this database knows nothing of it: \
-             choose another storage.qdrant.collection",
+             choose another storage.qdrant.alias",
             context.alias
         ))),
     }
@@ -281,13 +281,13 @@ pub fn check_spec(
     name: &str,
     info: &CollectionInfo,
     wanted: &CollectionSpec,
-    state: VersionState,
+    state: Lifecycle,
 ) -> Result<(), SetupError> {
     let remedy = match state {
-        VersionState::Active => {
+        Lifecycle::Active => {
             "run `elf rebuild` for a collection with the new ones: nothing is embedded for it"
         }
-        VersionState::Building | VersionState::Retired => {
+        Lifecycle::Building | Lifecycle::Retired => {
             "drop this version with `elf reindex drop` and begin anew"
         }
     };

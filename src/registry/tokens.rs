@@ -45,7 +45,7 @@ pub async fn check_tokens(
 /// verified in any case: it may have lost transactions and none of its tokens.
 pub async fn ensure_tokens(context: &IndexContext, version: &str) -> Result<(), SetupError> {
     if raise(context, version).await? {
-        demand_repair(context, version).await?;
+        request_repair(context, version).await?;
     }
     if context.store.is_another_server().await? {
         tracing::warn!(
@@ -58,11 +58,11 @@ pub async fn ensure_tokens(context: &IndexContext, version: &str) -> Result<(), 
 /// Makes sure that no token is given out twice from now on, and says what happened.
 pub async fn raise_tokens(context: &IndexContext, version: &str) -> Result<SetupError, SetupError> {
     raise(context, version).await?;
-    demand_repair(context, version).await
+    request_repair(context, version).await
 }
 
-async fn demand_repair(context: &IndexContext, version: &str) -> Result<SetupError, SetupError> {
-    context.store.demand_sweep(version).await?;
+async fn request_repair(context: &IndexContext, version: &str) -> Result<SetupError, SetupError> {
+    context.store.request_verify(version).await?;
     counter!("elf_postgres_rollbacks_total").increment(1);
     let rolled_back = SetupError::RolledBack;
     tracing::error!("{rolled_back}");

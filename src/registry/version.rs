@@ -154,12 +154,12 @@ mod tests {
     use chrono::DateTime;
 
     use super::*;
-    use crate::store::VersionState;
+    use crate::store::Lifecycle;
 
     fn known(version: &Version) -> RegisteredVersion {
         RegisteredVersion {
             version: version.clone(),
-            state: VersionState::Active,
+            state: Lifecycle::Active,
             state_since: DateTime::UNIX_EPOCH,
             enqueued: true,
         }

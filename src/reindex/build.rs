@@ -12,7 +12,7 @@ use crate::rebuild::free_name;
 use crate::registry::{
     self, CollectionTarget, IndexContext, Job, Progress, SetupError, StoresError,
 };
-use crate::store::{StoreError, VersionState};
+use crate::store::{Lifecycle, StoreError};
 use crate::verify;
 use crate::worker::{self, Worker, WorkerContext};
 
@@ -25,7 +25,7 @@ pub struct Report {
     /// The version that the configuration asks for.
     pub version: String,
     /// What is done with it now.
-    pub state: VersionState,
+    pub state: Lifecycle,
     /// What this run did.
     #[serde(flatten)]
     pub work: worker::Report,
@@ -61,7 +61,7 @@ pub async fn run(
     let job = Job::take(store, "reindex", &version.name, options.progress.clone()).await?;
     let outcome = job
         .run(async {
-            if begin(context).await? == VersionState::Active {
+            if begin(context).await? == Lifecycle::Active {
                 // A swap may have died before it came to the alias.
                 registry::ensure_ready(&context.stores, &context.version).await?;
                 return report(context, worker, None).await;
@@ -110,14 +110,14 @@ async fn dead_letters(context: &WorkerContext) -> Result<u64, StoreError> {
 }
 
 /// Has the version kept in step from now on, and says what is done with it.
-async fn begin(context: &WorkerContext) -> Result<VersionState, ReindexError> {
+async fn begin(context: &WorkerContext) -> Result<Lifecycle, ReindexError> {
     let WorkerContext {
         stores: IndexContext { store, alias, .. },
         version,
         ..
     } = context;
     let known = store.versions().await?;
-    if !known.iter().any(|v| v.state == VersionState::Active) {
+    if !known.iter().any(|v| v.state == Lifecycle::Active) {
         return Err(SetupError::Mismatch(
             "nothing is indexed yet, so there is nothing to change over from: run `elf worker`"
                 .into(),
@@ -125,7 +125,7 @@ async fn begin(context: &WorkerContext) -> Result<VersionState, ReindexError> {
         .into());
     }
     match known.iter().find(|v| v.version.name == version.name) {
-        Some(own) if own.state == VersionState::Retired => {
+        Some(own) if own.state == Lifecycle::Retired => {
             // Before it leaves the state in which a rollback finds it.
             check_retired(context).await?;
             store.resume_version(&version.name).await?;
@@ -133,7 +133,7 @@ async fn begin(context: &WorkerContext) -> Result<VersionState, ReindexError> {
                 version = version.name,
                 "the version goes on from where it was retired"
             );
-            return Ok(VersionState::Building);
+            return Ok(Lifecycle::Building);
         }
         Some(own) => return Ok(own.state),
         None => {}
@@ -141,7 +141,7 @@ async fn begin(context: &WorkerContext) -> Result<VersionState, ReindexError> {
     let registered = store.registered_collections().await?;
     if let Some(other) = registered.iter().find(|c| c.alias != *alias) {
         return Err(SetupError::Mismatch(format!(
-            "the database is indexed under the alias {:?}, and storage.qdrant.collection is {alias:?}: \
+            "the database is indexed under the alias {:?}, and storage.qdrant.alias is {alias:?}: \
              put the setting back",
             other.alias
         ))
@@ -161,7 +161,7 @@ async fn begin(context: &WorkerContext) -> Result<VersionState, ReindexError> {
         collection,
         "the version is built from now on"
     );
-    Ok(VersionState::Building)
+    Ok(Lifecycle::Building)
 }
 
 /// A retired version's collection has to be one that can be gone on with.
@@ -175,7 +175,7 @@ async fn check_retired(context: &WorkerContext) -> Result<(), ReindexError> {
     };
     if let Some(info) = context.stores.index.collection(&main.name).await? {
         let spec = registry::spec(&context.stores, &context.version);
-        registry::check_spec(&main.name, &info, &spec, VersionState::Retired)?;
+        registry::check_spec(&main.name, &info, &spec, Lifecycle::Retired)?;
     }
     Ok(())
 }
@@ -270,7 +270,7 @@ async fn swap(
         return Err(ReindexError::Drift(report));
     }
     if !store
-        .serve_version(&version.name, VersionState::Building)
+        .serve_version(&version.name, Lifecycle::Building)
         .await?
     {
         return Err(ReindexError::Refused(format!(

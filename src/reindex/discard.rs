@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::ReindexError;
 use crate::registry::{IndexContext, Job};
-use crate::store::VersionState;
+use crate::store::Lifecycle;
 
 /// A version that was dropped.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -38,7 +38,7 @@ async fn drop_versions(
     let known = store.versions().await?;
     if let Some(name) = only {
         match known.iter().find(|v| v.version.name == name) {
-            Some(v) if v.state == VersionState::Active => {
+            Some(v) if v.state == Lifecycle::Active => {
                 return Err(ReindexError::Refused(format!(
                     "{name} is served: change over to another version first"
                 )));
@@ -53,7 +53,7 @@ async fn drop_versions(
     }
     let doomed = known
         .iter()
-        .filter(|v| v.state != VersionState::Active)
+        .filter(|v| v.state != Lifecycle::Active)
         .map(|v| &v.version.name)
         .filter(|name| only.is_none_or(|only| only == *name));
     let mut dropped = Vec::new();

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::ReindexError;
 use crate::registry::{Change, IndexContext, Job, changes, reconcile_alias};
-use crate::store::{CollectionRow, RegisteredVersion, Version, VersionState};
+use crate::store::{CollectionRow, Lifecycle, RegisteredVersion, Version};
 
 /// What a rollback did.
 #[derive(Debug, Clone, Serialize)]
@@ -33,7 +33,7 @@ pub async fn rollback(context: &IndexContext) -> Result<RolledBack, ReindexError
 async fn roll_back(context: &IndexContext) -> Result<RolledBack, ReindexError> {
     let IndexContext { store, index, .. } = context;
     let known = store.versions().await?;
-    let Some(active) = known.iter().find(|v| v.state == VersionState::Active) else {
+    let Some(active) = known.iter().find(|v| v.state == Lifecycle::Active) else {
         return Err(ReindexError::Refused(
             "nothing is indexed yet, so there is nothing to go back to".into(),
         ));
@@ -44,7 +44,7 @@ async fn roll_back(context: &IndexContext) -> Result<RolledBack, ReindexError> {
             .iter()
             .find(|c| c.version == version.version.name && c.is_active())
     };
-    let retired = known.iter().find(|v| v.state == VersionState::Retired);
+    let retired = known.iter().find(|v| v.state == Lifecycle::Retired);
     if let Some(serving) = main(active)
         && (!active.enqueued || index.resolve(&serving.alias).await? != Some(serving.name.clone()))
     {
@@ -75,7 +75,7 @@ async fn roll_back(context: &IndexContext) -> Result<RolledBack, ReindexError> {
     if index.collection(&old.name).await?.is_none() {
         return Err(gone());
     }
-    if !store.serve_version(name, VersionState::Retired).await? {
+    if !store.serve_version(name, Lifecycle::Retired).await? {
         return Err(ReindexError::Refused(format!(
             "{name} is not retired any more"
         )));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::{Store, StoreError};
+use super::{Limit, Store, StoreError};
 use crate::note::AccessHash;
 
 /// The chunks that notes had before, under a new token.
@@ -77,7 +77,7 @@ impl Store {
                 collections,
             })
         };
-        self.measured_within(3, "commit", work).await
+        self.measured_within(Limit::Batch, "commit", work).await
     }
 
     /// Records which access labels the points of notes have, now that the vector engine

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Store, StoreError};
+use super::{Limit, Store, StoreError};
 use crate::note::{AccessHash, TextHash};
 
 /// A note that has lost so many claims is claimed without others: should it end the next
@@ -245,7 +245,7 @@ impl Store {
     ) -> Result<Vec<Uuid>, StoreError> {
         let held = sqlx::query_file_scalar!("sql/queries/held_notes.sql", version, notes, token)
             .fetch_all(&self.pool);
-        self.answered(1, held).await
+        self.answered(Limit::Statement, held).await
     }
 
     /// Gives leases back: the notes are due as before, no attempt is spent. A worker that
@@ -384,7 +384,10 @@ impl Store {
         look_back: Option<Duration>,
     ) -> Result<u64, StoreError> {
         // To look at all time takes its time.
-        let times = if look_back.is_none() { 15 } else { 1 };
+        let limit = match look_back {
+            None => Limit::Upkeep,
+            Some(_) => Limit::Statement,
+        };
         let work = async {
             let secs = look_back.map(|d| d.as_secs_f64());
             let done = sqlx::query_file!("sql/queries/expire.sql", version, secs)
@@ -392,7 +395,7 @@ impl Store {
                 .await?;
             Ok(done.rows_affected())
         };
-        self.measured_within(times, "sweep", work).await
+        self.measured_within(limit, "expire", work).await
     }
 
     /// Deletes done rows that have been kept for `retention`.
@@ -403,6 +406,6 @@ impl Store {
                 .await?;
             Ok(done.rows_affected())
         };
-        self.measured("sweep", work).await
+        self.measured("upkeep", work).await
     }
 }

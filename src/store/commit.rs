@@ -7,7 +7,7 @@ use pgvector::Vector;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use super::{Store, StoreError};
+use super::{Limit, Store, StoreError};
 use crate::note::{AccessHash, TextHash};
 
 /// What a note is to become.
@@ -125,7 +125,7 @@ impl Store {
             })
         };
         // That of a note of many megabytes takes its time.
-        self.measured_within(3, "commit", work).await
+        self.measured_within(Limit::Batch, "commit", work).await
     }
 }
 

@@ -2,19 +2,21 @@
 //! `sql/queries/`, checked against the real schema when ELF is compiled.
 
 mod access;
+mod chunks;
 mod claim;
+mod collections;
 mod commit;
-mod job;
+mod jobs;
+mod lifecycle;
+mod limit;
 mod listen;
 mod migrations;
 mod notes;
-mod points;
-mod rebuild;
-mod reindex;
 mod report;
 mod rights;
 mod schema;
 mod upkeep;
+mod verify_runs;
 mod versions;
 
 use std::str::FromStr;
@@ -30,35 +32,33 @@ use sqlx::query::Map;
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
 
 use crate::telemetry;
+use limit::Limit;
 
 pub use access::Relabelled;
+pub use chunks::{Depth, LiveChunk, NoteProblem};
 pub use claim::{
     CLAIMS_LOST_TOGETHER, Claim, ClaimScope, Claimed, FailedBy, Failure, Position, Retry, holder,
 };
+pub use collections::{CollectionRow, Range};
 pub use commit::{ChunkWrite, Committed, NoteWrite};
-pub use job::RunningJob;
+pub use jobs::RunningJob;
+pub use lifecycle::Lifecycle;
 pub use listen::listen;
 pub use migrations::migrator;
 pub use notes::{ChunkText, ImportedNote, Selection};
-pub use points::{Depth, LiveChunk, NoteProblem};
-pub use rebuild::{CollectionRow, Range};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
-pub use versions::{RegisteredVersion, Swept, Version, VersionState};
+pub use verify_runs::{BegunVerify, VerifyCursor};
+pub use versions::{RegisteredVersion, Version};
 
 /// For a connection of the pool, a new one included.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// What is not answered within this is asked again. A server whose machine died says no
-/// farewell, and the driver has no keepalive of its own that would notice
-/// (<https://github.com/launchbadge/sqlx/issues/3540>).
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// So many times as long may take what looks at every note, or writes a row for each.
-const EVERY_NOTE: u32 = 240;
+/// For one statement, see [`Limit`].
+const STATEMENT_LIMIT: Duration = Duration::from_secs(120);
 
 /// A connection that does not answer for this long when it is given back is in the middle
 /// of something that nobody waits for any more.
-const RETURN_PATIENCE: Duration = Duration::from_secs(5);
+const RETURN_LIMIT: Duration = Duration::from_secs(5);
 
 /// A cached plan outlives what it was made for: one that was made while a table was empty
 /// reads the table from end to end, and goes on to after a bulk load. So Postgres plans
@@ -69,7 +69,7 @@ const PLANS: [(&str, &str); 1] = [("plan_cache_mode", "force_custom_plan")];
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: PgPool,
-    patience: Duration,
+    statement_limit: Duration,
     /// Connections made so far: behind a new one may be another server.
     connections: Arc<AtomicU64>,
 }
@@ -97,7 +97,7 @@ impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         if let sqlx::Error::PoolTimedOut = error {
             // The driver asks again until then, and does not say what it was told.
-            let secs = CONNECT_PATIENCE.as_secs();
+            let secs = CONNECT_LIMIT.as_secs();
             return Self::Unavailable(format!(
                 "no connection within {secs} seconds: the server is down or out of reach, or has \
                  none to spare"
@@ -176,20 +176,23 @@ impl Store {
         };
         Ok(Self {
             pool,
-            patience: PATIENCE,
+            statement_limit: STATEMENT_LIMIT,
             connections,
         })
     }
 
-    /// The same with another patience than two minutes, for who has less.
-    pub fn with_patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    /// The same with another limit than two minutes for one statement.
+    pub fn with_statement_limit(self, statement_limit: Duration) -> Self {
+        Self {
+            statement_limit,
+            ..self
+        }
     }
 
     /// Whether Postgres answers.
     pub async fn ping(&self) -> Result<(), StoreError> {
         let ping = sqlx::query("select 1").execute(&self.pool);
-        self.answered(1, ping).await?;
+        self.answered(Limit::Statement, ping).await?;
         Ok(())
     }
 
@@ -245,19 +248,19 @@ impl Store {
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'w,
     ) -> BoxFuture<'w, Result<T, StoreError>> {
-        self.measured_within(1, operation, work)
+        self.measured_within(Limit::Statement, operation, work)
     }
 
-    /// The same, with so many times the patience.
+    /// The same, within another limit.
     fn measured_within<'w, T: Send + 'w>(
         &self,
-        times: u32,
+        limit: Limit,
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'w,
     ) -> BoxFuture<'w, Result<T, StoreError>> {
         let span = tracing::debug_span!("postgres", otel.name = operation, operation);
         let seconds = histogram!("elf_postgres_operation_seconds", "operation" => operation);
-        let done = telemetry::timed(span, seconds, self.answered(times, work));
+        let done = telemetry::timed(span, seconds, self.answered(limit, work));
         Box::pin(done.inspect_err(move |error| {
             let kind = match error {
                 StoreError::Unavailable(_) => "unavailable",
@@ -269,21 +272,21 @@ impl Store {
         }))
     }
 
-    /// Waits for an answer, so many times as long as for a usual one. Boxed, see
+    /// Waits for an answer as long as `limit`. Boxed, see
     /// [`telemetry::timed`].
     fn answered<'w, T: Send + 'w, E: Into<StoreError> + Send + 'w>(
         &self,
-        times: u32,
+        limit: Limit,
         work: impl Future<Output = Result<T, E>> + Send + 'w,
     ) -> BoxFuture<'w, Result<T, StoreError>> {
-        let patience = self.patience * times;
+        let limit = limit.of(self.statement_limit);
         let work = Box::pin(work);
         Box::pin(async move {
-            match tokio::time::timeout(patience, work).await {
+            match tokio::time::timeout(limit, work).await {
                 Ok(answer) => answer.map_err(Into::into),
                 Err(_) => Err(StoreError::Unavailable(format!(
                     "no answer within {} seconds",
-                    patience.as_secs()
+                    limit.as_secs()
                 ))),
             }
         })
@@ -299,7 +302,7 @@ async fn open_pool(
     let connections = connections.clone();
     PgPoolOptions::new()
         .max_connections(max_connections)
-        .acquire_timeout(CONNECT_PATIENCE)
+        .acquire_timeout(CONNECT_LIMIT)
         .after_connect(move |_, _| {
             connections.fetch_add(1, Ordering::Relaxed);
             Box::pin(async { Ok(()) })
@@ -319,7 +322,7 @@ fn refuses_options(error: &sqlx::Error) -> bool {
 /// again afterwards, but without patience: one whose statement was given up would be
 /// waited for, and missed, for ever.
 async fn is_at_rest(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    let ping = tokio::time::timeout(RETURN_PATIENCE, connection.ping()).await;
+    let ping = tokio::time::timeout(RETURN_LIMIT, connection.ping()).await;
     Ok(matches!(ping, Ok(Ok(()))))
 }
 

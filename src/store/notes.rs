@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{EVERY_NOTE, Store, StoreError};
+use super::{Limit, Store, StoreError};
 use crate::note::{Labels, Note, TextHash};
 
 /// A note for [`Store::import`].
@@ -126,7 +126,8 @@ impl Store {
                 .await?;
             Ok((due.notes as u64, due.bytes as u64))
         };
-        self.measured_within(EVERY_NOTE, "observe", work).await
+        self.measured_within(Limit::EveryNote, "observe", work)
+            .await
     }
 
     /// Those of the chunks that belong to a live note with these labels (by the names of
@@ -210,5 +211,26 @@ impl Store {
         .execute(&self.pool)
         .await?;
         Ok(done.rows_affected())
+    }
+
+    /// The texts of live notes above `after` in order of their ids: as many as have
+    /// `max_bytes` together, one at least, `max_notes` at most.
+    pub async fn live_texts(
+        &self,
+        after: Uuid,
+        max_notes: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<(Uuid, String)>, StoreError> {
+        let page = sqlx::query_file!(
+            "sql/queries/live_texts.sql",
+            after,
+            max_notes as i64,
+            max_bytes as i64
+        );
+        let rows = self.read_page(page).await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| (row.note_id, row.text))
+            .collect())
     }
 }

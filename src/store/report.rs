@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{EVERY_NOTE, Store, StoreError};
+use super::{Limit, Store, StoreError};
 
 /// Outbox rows by what they wait for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -109,7 +109,8 @@ impl Store {
                 .await?;
             Ok(counts)
         };
-        self.measured_within(EVERY_NOTE, "observe", work).await
+        self.measured_within(Limit::EveryNote, "observe", work)
+            .await
     }
 
     /// The latest dead letters, `limit` at most.

@@ -7,7 +7,7 @@ use sqlx::migrate::Migrator;
 
 use super::migrations::{Applied, applied, migrator};
 use super::rights::check_row_security;
-use super::{Store, StoreError};
+use super::{Limit, Store, StoreError};
 
 impl Store {
     /// Whether this program may work with the schema: its own, or a newer one that
@@ -28,7 +28,7 @@ impl Store {
             check_same_build(&migrator, &applied)?;
             check_notes_table(&mut conn).await
         };
-        self.answered(1, work).await
+        self.answered(Limit::Statement, work).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Store, StoreError};
+use super::{Limit, Store, StoreError};
 
 /// Rows that one statement looks at, so that none of them lasts long.
 const PAGE: i64 = 5_000;
@@ -26,7 +26,7 @@ impl Store {
                 .await?;
             Ok(taken.rows_affected() > 0)
         };
-        self.measured("sweep", work).await
+        self.measured("upkeep", work).await
     }
 
     /// Looks at a page of states above `after`, and enqueues the notes that are gone while
@@ -43,7 +43,7 @@ impl Store {
                 .await?;
             Ok(page.map(|page| (page.last, page.gone)))
         };
-        self.measured("sweep", work).await
+        self.measured("upkeep", work).await
     }
 
     /// Drops the rows of `version`, which is being built, that a newer row of their note
@@ -69,6 +69,6 @@ impl Store {
                 after = (page.due, page.last);
             }
         };
-        self.measured_within(15, "sweep", work).await
+        self.measured_within(Limit::Upkeep, "upkeep", work).await
     }
 }

@@ -1,13 +1,13 @@
-//! Embedding versions and the collections that hold them.
-
-use std::time::Duration;
+//! Embedding versions: registered, built, served, retired, dropped.
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
 use sqlx::PgExecutor;
 use uuid::Uuid;
 
-use super::{CollectionRow, EVERY_NOTE, Store, StoreError, schema};
+use super::{Lifecycle, Limit, Store, StoreError, schema};
+
+/// Rows deleted in one transaction, so that none of them lasts long.
+const DROP_ROWS: i64 = 5_000;
 
 /// An embedding version, whether a database knows it or not.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +26,7 @@ pub struct RegisteredVersion {
     /// What it is.
     pub version: Version,
     /// What is done with it.
-    pub state: VersionState,
+    pub state: Lifecycle,
     /// When it came into this state.
     pub state_since: DateTime<Utc>,
     /// Whether every note has been put into the outbox for it since it is kept in
@@ -34,63 +34,11 @@ pub struct RegisteredVersion {
     pub enqueued: bool,
 }
 
-/// What is done with a version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum VersionState {
-    /// Kept in step and not served: a reindex.
-    Building,
-    /// Kept in step and served.
-    Active,
-    /// Neither: kept as it was, for a rollback.
-    Retired,
-}
-
-/// How far a worker's own verify has come.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Swept {
-    /// Every chunk and point up to this id is compared.
-    pub chunks_upto: Uuid,
-    /// Every note up to this id is compared.
-    pub notes_upto: Uuid,
-}
-
-/// A worker's own verify that has begun.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BegunSweep {
-    /// Each gets its own: with it the worker records how far it has come.
-    pub number: i64,
-    /// Where it begins, or goes on.
-    pub from: Swept,
-    /// Whether it was demanded: something may be wrong now.
-    pub is_demanded: bool,
-}
-
-impl VersionState {
-    /// As Postgres has it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Building => "building",
-            Self::Active => "active",
-            Self::Retired => "retired",
-        }
-    }
-
-    fn parse(text: &str) -> Self {
-        match text {
-            "building" => Self::Building,
-            "active" => Self::Active,
-            // The table has a check: this is what is left.
-            _ => Self::Retired,
-        }
-    }
-}
-
 impl Store {
     /// All versions: the active one first, then those being built, then the retired
     /// ones, the latest first.
     pub async fn versions(&self) -> Result<Vec<RegisteredVersion>, StoreError> {
-        self.answered(1, versions(&self.pool)).await
+        self.answered(Limit::Statement, versions(&self.pool)).await
     }
 
     /// The version of this name.
@@ -101,7 +49,8 @@ impl Store {
 
     /// The version that is served, if any has been yet.
     pub async fn active_version(&self) -> Result<Option<Version>, StoreError> {
-        self.answered(1, active_version(&self.pool)).await
+        self.answered(Limit::Statement, active_version(&self.pool))
+            .await
     }
 
     /// Registers the first version of a database, and returns the active one:
@@ -113,7 +62,7 @@ impl Store {
             return Ok(active);
         }
         // The migration has put every note into the outbox, without a version.
-        register(&mut *tx, version, VersionState::Active, true).await?;
+        register(&mut *tx, version, Lifecycle::Active, true).await?;
         tx.commit().await?;
         Ok(version.clone())
     }
@@ -123,7 +72,8 @@ impl Store {
     pub async fn record_settings(&self, version: &Version) -> Result<(), StoreError> {
         let Version { name, settings, .. } = version;
         let record = sqlx::query_file!("sql/queries/record_settings.sql", name, settings);
-        self.answered(1, record.execute(&self.pool)).await?;
+        self.answered(Limit::Statement, record.execute(&self.pool))
+            .await?;
         Ok(())
     }
 
@@ -137,7 +87,7 @@ impl Store {
                 .await?;
             Ok::<_, StoreError>(done.rows_affected())
         };
-        self.answered(EVERY_NOTE, work).await
+        self.answered(Limit::EveryNote, work).await
     }
 
     /// [`Self::enqueue_version`] whether it is done already or not: for a collection
@@ -149,140 +99,172 @@ impl Store {
                 .await?;
             Ok::<_, StoreError>(done.rows_affected())
         };
-        self.answered(EVERY_NOTE, work).await
+        self.answered(Limit::EveryNote, work).await
     }
 
-    /// Where a worker's own verify of `version` begins, if it is time for one: once in
-    /// `interval` over all workers, when one was demanded, or where its worker died. For
-    /// `None` as interval, only when demanded. Asking begins it, under a lease.
-    pub async fn begin_sweep(
+    /// Registers `version` as one that is built in `collection`, which the engine has
+    /// already. From this commit on, what changes is put into the outbox for it too;
+    /// what changed before is for [`Store::enqueue_version`].
+    pub async fn begin_version(
         &self,
-        version: &str,
-        interval: Option<Duration>,
-        lease: Duration,
-    ) -> Result<Option<BegunSweep>, StoreError> {
-        let begun = sqlx::query_file!(
-            "sql/queries/begin_sweep.sql",
-            version,
-            interval.map(|interval| interval.as_secs_f64()) as _,
-            lease.as_secs_f64()
-        )
-        .fetch_optional(&self.pool);
-        let begun = self.answered(1, begun).await?;
-        Ok(begun.map(|row| BegunSweep {
-            number: row.number,
-            from: Swept {
-                chunks_upto: row.chunks_upto,
-                notes_upto: row.notes_upto,
-            },
-            is_demanded: row.is_demanded,
-        }))
-    }
-
-    /// Records how far a worker's own verify has come, and renews its lease.
-    pub async fn keep_sweep(
-        &self,
-        version: &str,
-        number: i64,
-        swept: Swept,
-        lease: Duration,
-    ) -> Result<(), StoreError> {
-        let kept = sqlx::query_file!(
-            "sql/queries/keep_sweep.sql",
-            version,
-            swept.chunks_upto,
-            swept.notes_upto,
-            lease.as_secs_f64(),
-            number
-        )
-        .execute(&self.pool);
-        self.answered(1, kept).await?;
-        Ok(())
-    }
-
-    /// Records that a worker's own verify has come to the end.
-    pub async fn end_sweep(&self, version: &str, number: i64) -> Result<(), StoreError> {
-        let ended =
-            sqlx::query_file!("sql/queries/end_sweep.sql", version, number).execute(&self.pool);
-        self.answered(1, ended).await?;
-        Ok(())
-    }
-
-    /// Has a worker verify and repair the whole index as soon as it can, without waiting
-    /// for the interval.
-    pub async fn demand_sweep(&self, version: &str) -> Result<(), StoreError> {
-        let demanded =
-            sqlx::query_file!("sql/queries/demand_sweep.sql", version).execute(&self.pool);
-        self.answered(1, demanded).await?;
-        Ok(())
-    }
-
-    /// Whether this is another Postgres than workers last saw, by system identifier and
-    /// timeline: one that was promoted or restored. Then it has demanded a verify of each
-    /// version. A service that tells neither is taken for the same.
-    pub async fn is_another_server(&self) -> Result<bool, StoreError> {
-        let seen = sqlx::query_file!("sql/queries/see_server.sql").fetch_optional(&self.pool);
-        match self.answered(1, seen).await {
-            Err(StoreError::Unavailable(reason)) => Err(StoreError::Unavailable(reason)),
-            Err(error) => {
-                tracing::debug!(%error, "Postgres does not say which server it is");
-                Ok(false)
-            }
-            Ok(seen) => Ok(seen.is_some()),
-        }
-    }
-
-    /// The collections that are written for `version`: its active one first, then
-    /// those that a rebuild is filling.
-    pub async fn collections(&self, version: &str) -> Result<Vec<CollectionRow>, StoreError> {
-        self.answered(1, collections(&self.pool, version)).await
-    }
-
-    /// The highest number that a collection of this database ever had.
-    pub async fn last_collection_number(&self) -> Result<i64, StoreError> {
-        self.answered(1, last_collection_number(&self.pool)).await
-    }
-
-    /// Registers the first collection of `version` as `<alias>__<n>` with a number that no
-    /// collection had before, and returns what is registered: another worker's, when that was
-    /// there before.
-    pub async fn register_first_collection(
-        &self,
-        version: &str,
+        version: &Version,
+        collection: &str,
         alias: &str,
-    ) -> Result<CollectionRow, StoreError> {
-        let work = async {
-            let mut tx = self.begin().await?;
-            schema::lock_setup(&mut tx).await?;
-            if let Some(first) = collections(&mut *tx, version).await?.into_iter().next() {
-                return Ok(first);
-            }
-            let n = 1 + last_collection_number(&mut *tx).await?;
-            let name = format!("{alias}__{n}");
-            sqlx::query_file!(
-                "sql/queries/register_collection.sql",
-                &name,
-                alias,
-                version,
-                "active"
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
-            tx.commit().await?;
-            Ok::<_, StoreError>(CollectionRow {
-                name,
-                alias: alias.into(),
-                version: version.into(),
-                state: "active".into(),
-            })
-        };
-        self.answered(3, work).await
+    ) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        register(&mut *tx, version, Lifecycle::Building, false).await?;
+        sqlx::query_file!(
+            "sql/queries/register_collection.sql",
+            collection,
+            alias,
+            &version.name,
+            "active"
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(())
     }
-}
 
-async fn last_collection_number(on: impl PgExecutor<'_>) -> Result<i64, StoreError> {
-    let last = sqlx::query_file_scalar!("sql/queries/last_collection_number.sql");
-    Ok(last.fetch_one(on).await?)
+    /// Has a retired version built again: it is brought up to date from where it stood.
+    pub async fn resume_version(&self, version: &str) -> Result<(), StoreError> {
+        sqlx::query!(
+            "update index_versions
+                set state = 'building', state_since = now(), enqueued = false
+              where embedding_version = $1 and state = 'retired'",
+            version
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Whether nothing is left to do for `version` but dead letters and rows that are
+    /// not due yet and have not failed.
+    pub async fn is_caught_up(&self, version: &str) -> Result<bool, StoreError> {
+        let caught_up = sqlx::query_file_scalar!("sql/queries/caught_up.sql", version)
+            .fetch_one(&self.pool)
+            .await?;
+        Ok(caught_up)
+    }
+
+    /// Makes `version` the one that is served, and retires the one that was. `false`,
+    /// and nothing happens, when `version` is not in the state `from` any more. One
+    /// that was retired is behind: every note has to be enqueued for it.
+    pub async fn serve_version(&self, version: &str, from: Lifecycle) -> Result<bool, StoreError> {
+        let mut tx = self.begin().await?;
+        // Dead letters without a version are the old one's: the new one has its own.
+        sqlx::query!(
+            "update indexing_outbox
+                set embedding_version = (select embedding_version from index_versions
+                                          where state = 'active')
+              where embedding_version is null and status = 'DEAD'"
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!(
+            "update index_versions set state = 'retired', state_since = now()
+              where state = 'active'"
+        )
+        .execute(&mut *tx)
+        .await?;
+        let served = sqlx::query!(
+            "update index_versions
+                set state = 'active', state_since = now(), enqueued = enqueued and $2 = 'building'
+              where embedding_version = $1 and state = $2",
+            version,
+            from.as_str()
+        )
+        .execute(&mut *tx)
+        .await?;
+        if served.rows_affected() == 0 {
+            return Ok(false);
+        }
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// Retires a version and its collections for good: nothing of it is claimed or
+    /// written any more, and no rollback takes it for whole. `false` when it is served.
+    pub async fn condemn_version(&self, version: &str) -> Result<bool, StoreError> {
+        let mut tx = self.begin().await?;
+        let condemned = sqlx::query!(
+            "update index_versions set state = 'retired', state_since = now()
+              where embedding_version = $1 and state <> 'active'",
+            version
+        )
+        .execute(&mut *tx)
+        .await?;
+        if condemned.rows_affected() == 0 {
+            return Ok(false);
+        }
+        sqlx::query!(
+            "update index_collections set state = 'retired' where embedding_version = $1",
+            version
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// Deletes what a condemned version has in Postgres, a batch at a time, the version
+    /// itself last. Returns how many chunks that were. Done halfway, it goes on.
+    pub async fn drop_version(&self, version: &str) -> Result<u64, StoreError> {
+        // Without rows to claim and leases to commit under, no worker writes for it.
+        loop {
+            let done = sqlx::query_file!("sql/queries/drop_outbox.sql", version, DROP_ROWS)
+                .execute(&self.pool)
+                .await?;
+            if done.rows_affected() < DROP_ROWS as u64 {
+                break;
+            }
+        }
+        let mut after = Some(Uuid::nil());
+        while let Some(last) = after {
+            after =
+                sqlx::query_file_scalar!("sql/queries/drop_states.sql", version, last, DROP_ROWS)
+                    .fetch_optional(&self.pool)
+                    .await?;
+        }
+        let mut after = Some(Uuid::nil());
+        while let Some(last) = after {
+            after =
+                sqlx::query_file_scalar!("sql/queries/drop_pooled.sql", version, last, DROP_ROWS)
+                    .fetch_optional(&self.pool)
+                    .await?;
+        }
+        let mut chunks = 0;
+        let mut from = Some(Vec::new());
+        while let Some(hash) = from {
+            let batch = sqlx::query_file!("sql/queries/drop_chunks.sql", version, &hash, DROP_ROWS)
+                .fetch_optional(&self.pool)
+                .await?;
+            chunks += batch.as_ref().map_or(0, |batch| batch.chunks as u64);
+            from = batch.map(|batch| batch.last);
+        }
+        let mut tx = self.begin().await?;
+        sqlx::query!(
+            "delete from indexing_outbox where embedding_version = $1",
+            version
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!(
+            "delete from index_collections where embedding_version = $1",
+            version
+        )
+        .execute(&mut *tx)
+        .await?;
+        sqlx::query!(
+            "delete from index_versions where embedding_version = $1 and state = 'retired'",
+            version
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(chunks)
+    }
 }
 
 pub(super) async fn versions(
@@ -297,7 +279,7 @@ pub(super) async fn versions(
             dim: row.embedding_dim as usize,
             settings: row.settings,
         },
-        state: VersionState::parse(&row.state),
+        state: row.state,
         state_since: row.state_since,
         enqueued: row.enqueued,
     });
@@ -307,14 +289,14 @@ pub(super) async fn versions(
 async fn active_version(on: impl PgExecutor<'_>) -> Result<Option<Version>, StoreError> {
     let first = versions(on).await?.into_iter().next();
     Ok(first
-        .filter(|v| v.state == VersionState::Active)
+        .filter(|v| v.state == Lifecycle::Active)
         .map(|v| v.version))
 }
 
 pub(super) async fn register(
     on: impl PgExecutor<'_>,
     version: &Version,
-    state: VersionState,
+    state: Lifecycle,
     enqueued: bool,
 ) -> Result<(), StoreError> {
     sqlx::query_file!(
@@ -328,14 +310,4 @@ pub(super) async fn register(
     .execute(on)
     .await?;
     Ok(())
-}
-
-async fn collections(
-    on: impl PgExecutor<'_>,
-    version: &str,
-) -> Result<Vec<CollectionRow>, StoreError> {
-    let rows = sqlx::query_file_as!(CollectionRow, "sql/queries/collections.sql", version)
-        .fetch_all(on)
-        .await?;
-    Ok(rows)
 }

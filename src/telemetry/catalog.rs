@@ -107,7 +107,8 @@ const REQUEST_OUTCOME: &[Label] = &[Label {
 const POSTGRES_OPERATION: Label = Label {
     name: "operation",
     values: &[
-        "claim", "load", "lookup", "commit", "ack", "fail", "release", "extend", "sweep", "observe",
+        "claim", "load", "lookup", "commit", "ack", "fail", "release", "extend", "expire",
+        "upkeep", "observe",
     ],
 };
 const INDEX_OPERATION: Label = Label {
@@ -251,7 +252,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 "Notes converged, deleted ones included",
             ),
             counter(
-                "elf_notes_failed_total",
+                "elf_note_attempts_failed_total",
                 NONE,
                 "Attempts that a note itself was to blame for",
             ),

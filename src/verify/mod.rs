@@ -22,7 +22,7 @@ use crate::registry::{
     AliasError, CollectionTarget, IndexContext, Notice, Progress, StoresError, alias_problem,
     reconcile_alias,
 };
-use crate::store::{CollectionRow, StoreError, Swept};
+use crate::store::{CollectionRow, StoreError, VerifyCursor};
 
 /// Live notes that are looked at in one statement.
 const NOTES_PAGE: usize = 200;
@@ -40,7 +40,7 @@ pub struct Options {
     pub repair: bool,
     /// Where to begin; moves on with what has been looked at. A sample begins where it
     /// likes.
-    pub from: Arc<Mutex<Swept>>,
+    pub from: Arc<Mutex<VerifyCursor>>,
     /// How many times as long as a page took to rest after it.
     pub rest: u32,
     /// Told of everything that is found.
@@ -63,7 +63,7 @@ impl Options {
         }
     }
 
-    fn from(&self) -> MutexGuard<'_, Swept> {
+    fn from(&self) -> MutexGuard<'_, VerifyCursor> {
         self.from.lock().expect("no holder panics")
     }
 

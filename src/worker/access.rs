@@ -1,4 +1,4 @@
-//! Access labels follow their rows at once, whatever becomes of the new text.
+//! Applies access labels at once, also when the new text cannot be written.
 
 use uuid::Uuid;
 
@@ -8,9 +8,9 @@ use crate::note::{AccessHash, Note, TextHash};
 use crate::store::ChunkWrite;
 
 impl Batch<'_> {
-    /// Has the points of notes whose text cannot be written now follow the access labels of
-    /// their rows: they keep the text that they have. Where a store does not take that,
-    /// they are deleted, so that no reader finds a note under labels that are not its own.
+    /// Gives the points of notes whose text cannot be written now the access labels of their
+    /// rows; the points keep their text. If a store rejects that, the points are deleted, so
+    /// that no reader finds a note under labels it no longer has.
     pub(super) async fn follow_access<'c>(
         &self,
         cuts: impl Iterator<Item = &'c ChunkedNote>,
@@ -32,7 +32,7 @@ impl Batch<'_> {
         }
     }
 
-    /// The note and its labels, where its points have or may have others.
+    /// The note and its labels, if its points have or may have other labels.
     fn moved<'c>(&self, cut: &'c ChunkedNote) -> Option<(&'c Note, AccessHash)> {
         let note = cut.note.as_ref().filter(|_| cut.live)?;
         let claimed = self.notes[&cut.note_id];
@@ -49,8 +49,8 @@ impl Batch<'_> {
         if relabelled.collections.is_empty() {
             return Err(self.no_collection());
         }
-        // With the labels that were loaded, not with those of this moment: what is recorded
-        // below has to be what the points have.
+        // With the labels loaded at the start of the batch, not the current ones: the labels
+        // recorded below must be those of the points.
         let mut points = Vec::with_capacity(relabelled.chunks.len());
         for chunk in &relabelled.chunks {
             let note = moved.iter().find(|(note, _)| note.note_id == chunk.note_id);

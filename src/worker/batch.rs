@@ -22,15 +22,15 @@ use crate::store::{
 };
 use crate::telemetry;
 
-/// A batch whose vectors are all there by then is written at once.
+/// A batch whose vectors all arrive within this time is written in one transaction.
 const FIRST_SLICE: Duration = Duration::from_millis(100);
 
-/// From then on what has its vectors is written so often: a process that is killed has paid
-/// for this much, and a slice is still worth its transaction.
+/// After that, notes whose vectors have arrived are written at this interval. A killed process
+/// loses at most the embeddings of one interval, and a slice is large enough for a transaction.
 const SLICE: Duration = Duration::from_secs(1);
 
-/// Takes a batch all the way. What cannot be done now is released; what a note itself is
-/// to blame for counts against that note alone.
+/// Takes a batch from the claim to the ack. Notes that cannot be indexed now are released. A
+/// failure that a note itself causes counts against that note alone.
 pub(super) async fn run(shared: &Arc<Shared>, claim: Claim, extent: Extent) {
     let notes = claim.notes.len();
     let span = tracing::info_span!("batch", token = claim.token, notes);
@@ -44,10 +44,10 @@ pub(super) async fn run(shared: &Arc<Shared>, claim: Claim, extent: Extent) {
 /// How much of its notes a batch makes equal to their rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Extent {
-    /// All there is.
+    /// Chunks, vectors and points.
     Whole,
-    /// What needs no text: points of notes that are not live go, those of the others get
-    /// the access labels of their rows. Whatever else is due stays due.
+    /// What needs no text: points of notes that are not live are deleted, points of live notes
+    /// get the access labels of their rows. The outbox rows of live notes stay due.
     Access,
 }
 
@@ -66,7 +66,7 @@ async fn converge_or_release(shared: &Arc<Shared>, claim: Claim, extent: Extent)
         Extent::Access => batch.converge_access_and_release().await,
     };
     if let Err(interruption) = converged {
-        // Those that were acked before are not leased any more; this changes nothing for them.
+        // Notes that were acked before have no lease any more: the release skips them.
         shared.in_flight.release(shared, claim.token).await;
         shared.circuit.open(interruption.to_string());
     } else {
@@ -76,7 +76,7 @@ async fn converge_or_release(shared: &Arc<Shared>, claim: Claim, extent: Extent)
     drop(heartbeat);
 }
 
-/// A span for every note, so that the way of one can be found in a trace by its id.
+/// A span for every note, so that a trace can be searched by a note's id.
 pub(super) type NoteSpans = HashMap<Uuid, Span>;
 
 fn note_spans(notes: &[Claimed]) -> NoteSpans {
@@ -89,7 +89,7 @@ fn note_spans(notes: &[Claimed]) -> NoteSpans {
     notes.iter().map(span).collect()
 }
 
-/// A store failed, so that nothing can be said of any note.
+/// A store failed: the batch ends, and no note is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Interruption {
     #[error(transparent)]
@@ -110,7 +110,7 @@ impl From<StoresError> for Interruption {
 }
 
 impl Interruption {
-    /// Whether a write to the index may have been done all the same, or may be done yet.
+    /// Whether the index may have applied the write, or may still apply it.
     fn is_unanswered(&self) -> bool {
         matches!(self, Self::Index(IndexError::Unavailable { .. }))
     }
@@ -127,8 +127,8 @@ pub(super) struct Batch<'a> {
 
 impl Batch<'_> {
     async fn converge(&self) -> Result<(), Interruption> {
-        // A note that may end the worker is claimed alone. What does not need its text comes
-        // before what may end the worker.
+        // A note that may end the worker is claimed alone. Its deletion and its access labels
+        // come first, because they do not need the text that may end the worker.
         let is_suspected = |note: &Claimed| note.claims_lost >= CLAIMS_LOST_TOGETHER;
         if self.notes.values().any(|note| is_suspected(note))
             && (Box::pin(self.converge_access()).await?.is_empty() || self.fail_lost().await?)
@@ -177,7 +177,7 @@ impl Batch<'_> {
         }
     }
 
-    /// The rows as they are now: later than every outbox row of the claim.
+    /// Loads the rows as they are now: they are newer than every outbox row of the claim.
     async fn load(
         &self,
         max_bytes: u64,
@@ -209,8 +209,8 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// What needs no text: converges notes that are not live, and has the points of the
-    /// others follow the access labels of their rows. Returns those others.
+    /// Does what needs no text: converges notes that are not live, and gives the points of
+    /// live notes the access labels of their rows. Returns the live notes.
     async fn converge_access(&self) -> Result<Vec<Uuid>, Interruption> {
         let (mut rows, now) = stage("load", self.load(0)).await?;
         let without_text = |id: &Uuid| {
@@ -235,8 +235,8 @@ impl Batch<'_> {
         Ok(live.iter().map(|cut| cut.note_id).collect())
     }
 
-    /// Writes the notes that have all of their vectors. Of the others, each fails or waits;
-    /// their points follow the access labels of their rows all the same.
+    /// Writes the notes that have all of their vectors. Each of the others fails or waits, and
+    /// its points get the access labels of its row.
     async fn converge_slice(
         &self,
         slice: &[&ChunkedNote],
@@ -294,8 +294,8 @@ impl Batch<'_> {
             .collect();
         let ids: Vec<Uuid> = done.iter().map(|w| w.note_id).collect();
         let points = self.index(&committed, &done, notes).await?;
-        // A Postgres that was rolled back gives out tokens again, and upserts under them change
-        // nothing: seen before the ack.
+        // A Postgres that was rolled back issues old tokens again, and the index ignores upserts
+        // under them. The check finds that before the ack.
         let WorkerContext {
             stores, version, ..
         } = &self.shared.context;
@@ -344,8 +344,8 @@ impl Batch<'_> {
         Ok(committed)
     }
 
-    /// First the new points, then away with the old ones: there is no moment
-    /// without any. Returns how many were written.
+    /// Upserts the new points and then deletes the old ones, so that the note is searchable
+    /// all the time. Returns how many points were written.
     async fn index(
         &self,
         committed: &Committed,
@@ -373,7 +373,8 @@ impl Batch<'_> {
         Ok(count)
     }
 
-    /// Acking without a target collection would lose the notes. The check registers one.
+    /// Acking without a target collection would lose the notes. The next
+    /// [`registry::ensure_ready`] registers one.
     pub(super) fn no_collection(&self) -> Interruption {
         SetupError::Mismatch(format!(
             "no collection is registered for {}",
@@ -414,9 +415,9 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Deletes the points of notes that are not newer than this batch, but for those that it
-    /// has `written`. Not only the older ones: a retry under the same token may have fewer
-    /// chunks than the try before it.
+    /// Deletes the points of `notes` with this batch's revision or an older one, except those
+    /// it has `written`. Points of the same revision count too: a retry under the same token
+    /// may have fewer chunks than the first try.
     pub(super) async fn prune(
         &self,
         collections: &[String],
@@ -437,8 +438,8 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// A collection that is not there is no matter where a rebuild or a drop has retired
-    /// it between our commit and our write: what follows it has our chunks already.
+    /// Ignores a missing collection if a rebuild or a drop retired it between this batch's
+    /// commit and its write: the collection that replaces it has these chunks already.
     async fn unless_retired(
         &self,
         collection: &str,
@@ -456,7 +457,7 @@ impl Batch<'_> {
         if targets.iter().any(|target| target.name == collection) {
             return Err(error.into());
         }
-        tracing::debug!(collection, "was retired before it was written");
+        tracing::debug!(collection, "collection retired before the write");
         Ok(())
     }
 
@@ -479,7 +480,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Deletes the outbox rows that the claim saw, and returns of how many notes.
+    /// Deletes the outbox rows that the claim saw. Returns the number of notes acked.
     async fn ack(
         &self,
         done: &[&NoteWrite<'_>],
@@ -492,8 +493,8 @@ impl Batch<'_> {
             .map(|write| (self.notes[&write.note_id], write.access))
             .collect();
         let done: HashSet<Uuid> = done.iter().map(|w| w.note_id).collect();
-        // What was sent and not answered may still come, after the points of a later claim.
-        // One more round after that leaves no trace of it.
+        // The index may still apply an upsert that it did not answer, after the points of a
+        // later claim. Indexing the note once more after the lease removes them.
         let ids: Vec<Uuid> = done.iter().copied().collect();
         let unanswered = self.shared.in_flight.unanswered(self.token, &ids);
         if !unanswered.is_empty() {
@@ -513,14 +514,14 @@ impl Batch<'_> {
             .await?;
         let acked: HashSet<Uuid> = acked.into_iter().collect();
 
-        // Somebody else holds these now and may have cleaned up before our points
-        // came. One more round, under a higher token, leaves no trace of them.
+        // Another worker holds these notes now, and may have deleted old points before this
+        // batch wrote its own. Indexing them once more under a higher token removes those.
         let lost: Vec<Uuid> = done.difference(&acked).copied().collect();
         if !lost.is_empty() {
             tracing::warn!(
                 notes = lost.len(),
                 token = self.token,
-                "leases ran out before the work was done"
+                "leases lost to another process, requeueing the notes"
             );
             counter!("elf_leases_lost_total").increment(lost.len() as u64);
             context.stores.store.requeue(version, &lost).await?;
@@ -547,7 +548,7 @@ impl Batch<'_> {
     }
 }
 
-/// Times a part of a batch's way, and makes it a span.
+/// Runs `work` as the named stage of a batch, in a span and with its duration recorded.
 pub(super) fn stage<'w, T>(
     name: &'static str,
     work: impl Future<Output = T> + Send + 'w,

@@ -1,4 +1,4 @@
-//! Which note of a batch is to blame when a write fails, and what it costs that note.
+//! Finds the note of a batch that makes a write fail, and counts the failure against it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,27 +15,27 @@ use crate::store::{
     CLAIMS_LOST_TOGETHER, Claim, Claimed, Depth, FailedBy, Failure, NoteWrite, Retry, StoreError,
 };
 
-/// How often the write of a note alone is tried when it is interrupted though both stores
-/// work.
+/// How often the write of a single note is tried when it is interrupted although both stores
+/// answer.
 const MAX_TRIES_ALONE: u32 = 3;
 
-/// A note that has lost so many claims is worked on while the worker has nothing else in
-/// flight, so that no other note dies with it again and again.
+/// A note that has lost this many claims is indexed while the worker has nothing else in
+/// flight, so that it cannot interrupt other notes again and again.
 const CLAIMS_LOST_IN_COMPANY: u32 = CLAIMS_LOST_TOGETHER + 5;
 
-/// A note that has lost so many claims, the last of them by itself, is dead-lettered, once
-/// the worker that claims it has indexed another one: where each worker dies before it has
-/// indexed any, no note is to blame.
+/// A note that has lost this many claims, the last of them alone, is dead-lettered. The worker
+/// must have indexed another note before: if workers die before they index any note, no note
+/// is to blame.
 pub(super) const MAX_CLAIMS_LOST: u32 = CLAIMS_LOST_IN_COMPANY + 3;
 
-/// Whether a claim is of a note that may end the worker.
+/// Whether the claim holds a note that may end the worker.
 pub(super) fn is_suspect(claim: &Claim) -> bool {
     let lost = claim.notes.iter().map(|note| note.claims_lost);
     lost.max().unwrap_or(0) >= CLAIMS_LOST_IN_COMPANY
 }
 
 impl Interruption {
-    /// Which store it was, where what was sent may be the reason and not the store's state.
+    /// The store that failed, if the cause may be the data sent and not the store's state.
     fn store(&self) -> Option<FailedBy> {
         match self {
             Self::Store(StoreError::Rejected(_) | StoreError::Unavailable(_)) => {
@@ -48,7 +48,7 @@ impl Interruption {
         }
     }
 
-    /// Whether the store answered that it does not take what was sent.
+    /// Whether the store rejected the data sent.
     pub(super) fn is_rejection(&self) -> bool {
         matches!(
             self,
@@ -68,22 +68,22 @@ impl Batch<'_> {
             return Ok(false);
         }
         let reason = format!(
-            "{} claims of it in a row never ended, the last {} of them while the worker had nothing \
+            "{} claims of it in a row expired, the last {} of them while the worker had nothing \
              else in flight: each time the worker died or lost Postgres for longer than a lease. \
-             Look for its end in the log of the workers (out of memory, an abort in the tokenizer)",
+             Look for the cause in the log of the workers (out of memory, an abort in the tokenizer)",
             lost.claims_lost,
             lost.claims_lost - CLAIMS_LOST_IN_COMPANY
         );
-        // Its text is not read: to read it may be what ended the others.
+        // The text is not loaded: loading it may have ended the earlier workers.
         let text = TextHash::of("");
         self.fail(lost.note_id, text, FailedBy::Process, &reason, true)
             .await?;
         Ok(true)
     }
 
-    /// Writes notes to both stores and acks them. When a store does not take a write, each
-    /// half is written by itself, until the note to blame stands alone. A loop and not a
-    /// recursion, so that the stack does not grow with the batch.
+    /// Writes notes to both stores and acks them. When a store rejects a write, each half is
+    /// written separately, until the note to blame is alone. A loop and not a recursion, so
+    /// that the stack does not grow with the batch.
     pub(super) async fn write_or_split(
         &self,
         writes: &[NoteWrite<'_>],
@@ -99,14 +99,14 @@ impl Batch<'_> {
                 return Err(error);
             };
             let context = &self.shared.context;
-            // A database or a collection that is not as it must be is no note's fault.
+            // A database or a collection that is missing or misconfigured is no note's fault.
             Box::pin(registry::ensure_ready(&context.stores, &context.version)).await?;
             match part {
                 [only] if by == FailedBy::Postgres && error.is_rejection() => {
                     self.fail_alone(only, notes, by, &error).await?;
                 }
-                // The rejection of a part says that some note of it may be to blame; anything
-                // else may be the state of the store, and so may the rejection of one alone.
+                // If a store rejects several notes, one of them may be to blame. Any other
+                // error, and the rejection of a single note, may come from the store's state.
                 _ if (part.len() == 1 || !error.is_rejection())
                     && !Box::pin(self.is_another_taken(part)).await? =>
                 {
@@ -126,7 +126,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Counts a write that no store takes against its note.
+    /// Counts a write that a store rejects as a failure of its note.
     async fn fail_alone(
         &self,
         write: &NoteWrite<'_>,
@@ -142,8 +142,8 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Whether the index takes a point of another note, as it is already. What takes no
-    /// point of any note blames none.
+    /// Whether the index accepts a point of another note, unchanged. If it accepts no point of
+    /// any note, the cause is the index and no note is to blame.
     async fn is_another_taken(&self, part: &[NoteWrite<'_>]) -> Result<bool, Interruption> {
         let WorkerContext {
             stores: IndexContext { store, index, .. },
@@ -175,14 +175,14 @@ impl Batch<'_> {
             let write = target.write(vec![another.clone()], UpsertMode::NotNewer);
             let is_taken = write.await.is_ok_and(|written| written.refused.is_empty());
             if !is_taken {
-                tracing::debug!("the index does not take the point of another note either");
+                tracing::debug!("the index rejects the point of another note too");
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Counts a failure of `text` against its note.
+    /// Counts a failure of `text` against its note, and schedules the retry or dead-letters it.
     pub(super) async fn fail(
         &self,
         note_id: Uuid,
@@ -209,8 +209,8 @@ impl Batch<'_> {
             text,
             failures,
             retry,
-            // What ended its workers is claimed alone when it comes back, and gets as many
-            // tries again.
+            // After an operator retries it, the note is claimed alone and gets as many tries
+            // again.
             claims_lost: match by {
                 FailedBy::Process => CLAIMS_LOST_TOGETHER,
                 _ => 0,
@@ -227,7 +227,8 @@ impl Batch<'_> {
             return Ok(());
         }
         totals.failed();
-        // What a trigger of the application's says may hold the text; `elf dead show` has it.
+        // An error that a trigger of the application raises may quote the text, so the log
+        // leaves it out. `elf dead show` prints it.
         let told =
             matches!(by, FailedBy::Text | FailedBy::Provider | FailedBy::Process).then_some(reason);
         let span = &self.spans[&note_id];
@@ -250,7 +251,7 @@ impl Batch<'_> {
                     ?delay,
                     by = by.as_str(),
                     reason = told,
-                    "note failed, to be retried"
+                    "note failed, will be retried"
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! The vectors of a batch: those that are known, and the rest on its way through the provider.
+//! The vectors of a batch: looked up where they are known, embedded by the provider otherwise.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,11 +16,12 @@ use crate::embed::provider::{Input, Outcome};
 use crate::note::TextHash;
 use crate::store::StoreError;
 
-/// Vectors that are looked up and embedded. Dropped it ends at once; see [`Self::leave`].
+/// The look-up and embedding of a batch's texts. Dropping it aborts the requests in flight;
+/// [`Self::leave`] lets them end.
 pub struct Embedding {
-    /// What has arrived, by the hash of the chunk's text, without the prefix.
+    /// The outcomes so far, by the hash of the chunk's text, without the prefix.
     pub vectors: Vectors,
-    /// Those of them that were paid for and are in no [`Report`] yet.
+    /// Texts that were sent to the provider and are in no [`Report`] yet.
     pub fresh: HashSet<TextHash>,
     arriving: mpsc::UnboundedReceiver<Result<Arrived, StoreError>>,
     stop: CancellationToken,
@@ -44,7 +45,7 @@ struct Wanted<'a> {
 }
 
 impl Embedding {
-    /// Begins to look up and to embed the texts of `cuts`, each once.
+    /// Begins to look up and embed the texts of `cuts`, each once.
     pub fn start(shared: &Arc<Shared>, cuts: Arc<Vec<ChunkedNote>>) -> Self {
         let (arrived, arriving) = mpsc::unbounded_channel();
         let shared = shared.clone();
@@ -52,7 +53,7 @@ impl Embedding {
         let stopped = stop.clone();
         let embed = async move {
             if let Err(error) = look_up_and_embed(&shared, &cuts, &stopped, &arrived).await {
-                // The batch may have ended meanwhile; here and below.
+                // The receiver is gone if the batch has ended; here and below.
                 let _ = arrived.send(Err(error));
             }
         };
@@ -65,14 +66,14 @@ impl Embedding {
         }
     }
 
-    /// Sends nothing more. What is in flight ends, and its vectors are kept for the next
+    /// Sends no more requests. Those in flight end, and their vectors are kept for the next
     /// claim of the notes.
     pub fn leave(self) {
         self.stop.cancel();
         drop(self.embedding.detach());
     }
 
-    /// Takes in what arrives within `time`. Returns whether more is to come.
+    /// Collects the outcomes that arrive within `time`. Returns whether more are to come.
     pub async fn collect(&mut self, time: Duration) -> Result<bool, StoreError> {
         let Self {
             vectors,
@@ -101,8 +102,8 @@ impl Embedding {
     }
 }
 
-/// Sends each vector on as soon as it is there. One that was paid for is kept from the
-/// moment its own request ends, whatever becomes of the batch.
+/// Passes each vector on as soon as it arrives. An embedded vector is kept from the moment
+/// its request ends, even if the batch fails.
 async fn look_up_and_embed(
     shared: &Shared,
     cuts: &[ChunkedNote],
@@ -111,8 +112,8 @@ async fn look_up_and_embed(
 ) -> Result<(), StoreError> {
     let provider = &shared.context.provider;
     let wanted = wanted(shared, cuts);
-    // Before the look-up: a vector that another batch is given after it would be paid for
-    // twice.
+    // Claimed before the look-up: another batch may embed and commit a text between the two,
+    // and this one would embed it again.
     let mut claims = provider.claim(wanted.iter().map(|wanted| wanted.input));
     let mine: HashSet<TextHash> = claims.mine().collect();
     let is_mine = |wanted: &&Wanted| mine.contains(&wanted.input);
@@ -159,8 +160,8 @@ async fn look_up_and_embed(
     Ok(())
 }
 
-/// The texts of these notes, in their order, so that the first notes are complete first. A
-/// text without a token is not sent.
+/// The texts of these notes, in the order of the notes, so that the first notes are complete
+/// first. A text without tokens is left out.
 fn wanted<'a>(shared: &Shared, cuts: &'a [ChunkedNote]) -> Vec<Wanted<'a>> {
     let context = &shared.context;
     let mut seen = HashSet::new();
@@ -184,7 +185,7 @@ fn wanted<'a>(shared: &Shared, cuts: &'a [ChunkedNote]) -> Vec<Wanted<'a>> {
     wanted
 }
 
-/// The vectors that need not be paid for again.
+/// The vectors that exist already, uncommitted or in Postgres.
 async fn known_vectors<'w>(
     shared: &Shared,
     wanted: impl Iterator<Item = &'w Wanted<'w>>,
@@ -192,8 +193,8 @@ async fn known_vectors<'w>(
     let context = &shared.context;
     let mut known = HashMap::new();
     let mut unknown = Vec::new();
-    // First those that no commit has yet: one that is committed between the two looks
-    // is found by the second.
+    // Uncommitted vectors first: one that is committed between the two look-ups is found by
+    // the second.
     for Wanted { hash, .. } in wanted {
         match shared.uncommitted.get(hash) {
             Some(vector) => drop(known.insert(*hash, vector)),

@@ -11,10 +11,10 @@ use super::{Shared, WorkerContext};
 use crate::registry::{self, IndexContext, SetupError};
 
 /// Far longer than a note needs from the claim to the index: a note that was
-/// indexed across its own expiry is seen by a later sweep.
+/// indexed across its own expiry is seen by a later look.
 const LOOK_BACK: Duration = Duration::from_secs(600);
 
-/// After an outage of this length a sweep looks at all expired notes: the last one that
+/// After an outage of this length the worker looks at all expired notes: the last one that
 /// ended well may be too long ago for a look back.
 const LONG_OUTAGE: Duration = Duration::from_secs(300);
 
@@ -22,20 +22,20 @@ const LONG_OUTAGE: Duration = Duration::from_secs(300);
 const LOOK_AT_ALIAS_EVERY: Duration = Duration::from_secs(5);
 
 /// How often all expired notes are looked at.
-const FULL_SWEEP_EVERY: Duration = Duration::from_secs(3_600);
+const ALL_EVERY: Duration = Duration::from_secs(3_600);
 
 /// The lease on the upkeep of a version, for a worker that polls at this interval.
 fn lease(poll: Duration) -> Duration {
     (poll * 10).max(Duration::from_secs(30))
 }
 
-/// Sweeps at every poll interval. Runs until dropped.
+/// Expires notes at every poll interval. Runs until dropped.
 pub async fn run(shared: Arc<Shared>) {
     let poll = Duration::from_millis(shared.settings.poll_interval_ms);
     let mut ticks = tokio::time::interval(poll);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut full_at = None;
-    let mut swept_at = None;
+    let mut expired_at = None;
     let mut aliases = tokio::time::interval(LOOK_AT_ALIAS_EVERY);
     let mut asked_at = None;
     let mut tidy = Tidy::default();
@@ -47,7 +47,7 @@ pub async fn run(shared: Arc<Shared>) {
                 continue;
             }
         }
-        // Without a look at the gate, each sweep of an outage would be one more connection.
+        // Without asking the circuit, each look during an outage would be one more connection.
         if shared.circuit.outage().is_none() {
             let now = Instant::now();
             if is_over(asked_at, now, lease(poll) / 3) {
@@ -59,9 +59,9 @@ pub async fn run(shared: Arc<Shared>) {
         if has_upkeep && shared.circuit.outage().is_none() {
             let now = Instant::now();
             tidy.keep(&shared, now).await;
-            let look_back = look_back(now, swept_at, full_at);
-            if sweep(&shared, look_back).await {
-                swept_at = Some(now);
+            let look_back = look_back(now, expired_at, full_at);
+            if expire_notes(&shared, look_back).await {
+                expired_at = Some(now);
                 if look_back.is_none() {
                     full_at = Some(now);
                 }
@@ -92,11 +92,11 @@ async fn take_upkeep(shared: &Shared, lease: Duration) {
     shared.upkeep.send_replace(has_upkeep);
 }
 
-/// How far back a sweep at `now` has to look, `None` for all time, when the last one and
+/// How far back to look at `now`, `None` for all time, when the last one and
 /// the last one that looked at all began then and ended well.
-fn look_back(now: Instant, swept: Option<Instant>, full: Option<Instant>) -> Option<Duration> {
+fn look_back(now: Instant, last: Option<Instant>, full: Option<Instant>) -> Option<Duration> {
     let is_recent = |at: Option<Instant>, limit| at.is_some_and(|at| now - at < limit);
-    (is_recent(swept, LONG_OUTAGE) && is_recent(full, FULL_SWEEP_EVERY)).then_some(LOOK_BACK)
+    (is_recent(last, LONG_OUTAGE) && is_recent(full, ALL_EVERY)).then_some(LOOK_BACK)
 }
 
 /// A swap that died between its commit and the alias, or an operator's hand.
@@ -110,9 +110,9 @@ async fn reconcile_alias(shared: &Shared) {
     }
 }
 
-/// One full sweep.
+/// Expires every note that is due, however long ago.
 pub async fn once(shared: &Shared) {
-    sweep(shared, None).await;
+    expire_notes(shared, None).await;
 }
 
 /// Claims of a version that was retired find nothing, and that looks like peace. The
@@ -134,9 +134,9 @@ async fn notice_retirement(shared: &Shared) {
 }
 
 /// Whether it ended well.
-async fn sweep(shared: &Shared, look_back: Option<Duration>) -> bool {
+async fn expire_notes(shared: &Shared, look_back: Option<Duration>) -> bool {
     let store = &shared.context.stores.store;
-    let swept = async {
+    let work = async {
         let expired = store
             .expire(&shared.context.version.name, look_back)
             .await?;
@@ -145,7 +145,7 @@ async fn sweep(shared: &Shared, look_back: Option<Duration>) -> bool {
         }
         Ok::<u64, crate::store::StoreError>(expired)
     };
-    match swept.await {
+    match work.await {
         Ok(0) => true,
         Ok(expired) => {
             tracing::debug!(expired, "notes expired");
@@ -155,7 +155,7 @@ async fn sweep(shared: &Shared, look_back: Option<Duration>) -> bool {
         }
         // The claim loop meets the same outage and says so.
         Err(error) => {
-            tracing::debug!(%error, "could not sweep");
+            tracing::debug!(%error, "could not expire notes");
             false
         }
     }

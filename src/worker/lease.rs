@@ -1,4 +1,4 @@
-//! Keeping leases alive while a batch is on its way, and giving them back.
+//! Extends leases while a batch is in flight, and releases them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -11,29 +11,29 @@ use super::{Shared, WorkerContext};
 use crate::registry::IndexContext;
 use crate::store::Claim;
 
-/// How long a note is left alone that an application is deleting.
+/// How long a note stays leased while an application holds its row.
 const DEFERRED: Duration = Duration::from_millis(500);
 
-/// The notes of the batches in flight that are not settled yet, by token: those
-/// whose leases are kept alive, and given back in the end.
+/// The notes of the batches in flight that have no outcome yet, by token. The heartbeat
+/// extends their leases, and the end of the batch releases them.
 #[derive(Debug, Default)]
 pub struct ActiveLeases {
     claims: Mutex<HashMap<i64, Leased>>,
-    /// When the last of the notes are due again that wait for points without an answer.
+    /// When the last of the notes with unanswered upserts is due again.
     late: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
 struct Leased {
     unsettled: HashSet<Uuid>,
-    /// Notes whose points are on their way to the index.
+    /// Notes with an upsert in flight.
     sending: HashSet<Uuid>,
-    /// Notes of which it did not answer once: those points may still come.
+    /// Notes with an upsert that the index did not answer: it may still apply it.
     unanswered: HashSet<Uuid>,
 }
 
 impl ActiveLeases {
-    /// Gives back what is still leased.
+    /// Releases every active lease.
     pub async fn release_all(&self, shared: &Shared) {
         let tokens: Vec<i64> = self.lock().keys().copied().collect();
         for token in tokens {
@@ -41,9 +41,9 @@ impl ActiveLeases {
         }
     }
 
-    /// Gives back what is still leased under `token`. Points that were sent without an answer
-    /// may come to the index late, after those of the next claim: their notes stay leased to
-    /// no worker for as long as after a kill.
+    /// Releases the leases that are active under `token`. The index may apply an unanswered
+    /// upsert late, after the points of the next claim. Notes with one therefore stay leased
+    /// for a whole lease, as they do after the worker is killed.
     pub async fn release(&self, shared: &Shared, token: i64) {
         let leased = self.lock().remove(&token).unwrap_or_default();
         let (sent, unsent): (Vec<Uuid>, Vec<Uuid>) = leased
@@ -58,36 +58,37 @@ impl ActiveLeases {
         release(shared, token, &unsent, Survived::Unknown).await;
     }
 
-    /// Postgres was told that notes are due after `time`.
+    /// Remembers that notes with unanswered upserts are due after `time`.
     pub fn wait_for_late(&self, time: Duration) {
         *self.late.lock().expect("no holder panics") = Some(Instant::now() + time);
     }
 
-    /// When the last of them are due, told once.
+    /// When the last of them is due; `None` from the second call on.
     pub fn take_late(&self) -> Option<Instant> {
         self.late.lock().expect("no holder panics").take()
     }
 
-    /// The batch has ended.
+    /// Forgets the leases of a batch that has ended.
     pub fn forget(&self, token: i64) {
         self.lock().remove(&token);
     }
 
-    /// These have their outcome: a heartbeat would only lease them to nobody.
+    /// Stops the heartbeat for notes that have their outcome: it would only delay their next
+    /// claim.
     pub fn settle(&self, token: i64, notes: &[Uuid]) {
         self.each(token, notes, |leased, note| {
             leased.unsettled.remove(&note);
         });
     }
 
-    /// The points of these are on their way.
+    /// An upsert of these notes' points begins.
     pub fn sending(&self, token: i64, notes: &[Uuid]) {
         self.each(token, notes, |leased, note| {
             leased.sending.insert(note);
         });
     }
 
-    /// They are there, or the index did not take them, or it did not answer.
+    /// The upsert has ended. `is_answered` is false if the index may still apply it.
     pub fn sent(&self, token: i64, notes: &[Uuid], is_answered: bool) {
         self.each(token, notes, |leased, note| {
             leased.sending.remove(&note);
@@ -97,7 +98,7 @@ impl ActiveLeases {
         });
     }
 
-    /// Those of which the index did not answer once, though it did later.
+    /// The notes with an upsert that the index did not answer, even if it answered a later one.
     pub fn unanswered(&self, token: i64, notes: &[Uuid]) -> Vec<Uuid> {
         let claims = self.lock();
         let unanswered = claims.get(&token).map(|leased| &leased.unanswered);
@@ -119,7 +120,7 @@ impl ActiveLeases {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<i64, Leased>> {
         self.claims
             .lock()
-            .expect("nobody panics while holding the leases")
+            .expect("no holder panics")
     }
 }
 
@@ -150,13 +151,13 @@ impl Heartbeat {
                         .stores
                         .store
                         .extend(version, token, &notes, lease);
-                    // A beat that is not answered must not keep the next one from coming in time.
+                    // A beat without an answer must not delay the next one.
                     match tokio::time::timeout(lease / 3, beat).await {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => {
                             tracing::debug!(%error, token, "could not extend leases");
                         }
-                        Err(_) => tracing::debug!(token, "leases were not extended in time"),
+                        Err(_) => tracing::debug!(token, "extending leases timed out"),
                     }
                 }
             }
@@ -173,16 +174,16 @@ impl Drop for Heartbeat {
     }
 }
 
-/// Whether a worker that claimed a note is known to have survived it.
+/// Whether the worker that claimed a note is known to have survived it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Survived {
-    /// It read the note and cut it: claims that were lost before were not lost in a row.
+    /// The worker loaded and chunked the note: the count of claims lost in a row starts anew.
     Yes,
-    /// It stopped before, or another part of the batch stopped it.
+    /// The worker stopped before it did that.
     Unknown,
 }
 
-/// Gives leases back. When that fails they run out by themselves.
+/// Releases leases. If that fails they expire.
 pub async fn release(shared: &Shared, token: i64, notes: &[Uuid], survived: Survived) {
     shared.in_flight.settle(token, notes);
     let WorkerContext {
@@ -192,12 +193,12 @@ pub async fn release(shared: &Shared, token: i64, notes: &[Uuid], survived: Surv
     } = &shared.context;
     let survived = survived == Survived::Yes;
     if let Err(error) = store.release(&version.name, token, notes, survived).await {
-        tracing::debug!(%error, token, "could not give leases back; they will run out");
+        tracing::debug!(%error, token, "could not release leases, they will expire");
     }
 }
 
-/// Leaves notes alone for a moment whose rows an application holds: given back at once,
-/// they would be claimed at once, again and again.
+/// Shortens the leases of notes whose rows an application has locked. Released at once, the
+/// notes would be claimed again and again until the application commits.
 pub async fn defer_held(shared: &Shared, token: i64, notes: &[Uuid]) {
     defer(shared, token, notes, DEFERRED).await;
 }
@@ -207,6 +208,6 @@ async fn defer(shared: &Shared, token: i64, notes: &[Uuid], time: Duration) {
     let version = &shared.context.version.name;
     let store = &shared.context.stores.store;
     if let Err(error) = store.defer(version, token, notes, time).await {
-        tracing::debug!(%error, token, "could not shorten leases; they will run out");
+        tracing::debug!(%error, token, "could not shorten leases, they will expire");
     }
 }

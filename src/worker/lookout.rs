@@ -1,8 +1,8 @@
-//! Deletions and access labels do not wait for the batches before them.
+//! Applies deletions and access labels while all batches wait for vectors.
 //!
-//! A worker whose batches all wait for vectors claims nothing, and may do so for as long as
-//! the backlog is. Meanwhile it walks over the rows that are due, behind those batches, and
-//! does for their notes what needs no text.
+//! A worker whose batches all wait for vectors claims no new batch, for as long as the backlog
+//! lasts. Meanwhile it walks over the due rows behind those batches, and does for their notes
+//! what needs no text.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use super::Shared;
 use super::batch::{self, Extent};
 use super::walk::Walk;
 
-/// How long all batches are on their way before the walk begins, and how often it looks
-/// whether there is more.
+/// How long all batches must be in flight before the walk begins, and how long the walk
+/// pauses after its last row.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The walk of one worker.
@@ -37,7 +37,7 @@ impl Lookout {
         }
     }
 
-    /// One claim behind the last one.
+    /// Claims the next rows behind the last claim, and applies them.
     pub async fn step(&mut self, shared: &Arc<Shared>) {
         self.is_at_end = true;
         if shared.circuit.outage().is_some() {

@@ -47,10 +47,10 @@ use walk::Walk;
 /// Text claimed at once, so that a batch of long notes does not fill the memory.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// To give leases back takes a moment, or Postgres is away.
+/// Releasing the leases takes a moment, unless Postgres is unavailable. Then they expire.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a worker works with.
+/// What a worker needs: both stores, the provider and the chunker.
 #[derive(Clone)]
 pub struct WorkerContext {
     /// Postgres and the index that it keeps in step.
@@ -59,7 +59,7 @@ pub struct WorkerContext {
     pub provider: Arc<Provider>,
     /// Text → chunks.
     pub chunker: Arc<Chunker>,
-    /// The embedding version that this worker keeps.
+    /// The embedding version that this worker keeps in step.
     pub version: Version,
     /// Put before every chunk that is embedded.
     pub document_prefix: String,
@@ -70,29 +70,29 @@ pub struct Worker {
     shared: Arc<Shared>,
 }
 
-/// What the batches of a worker have in common.
+/// The state that the batches of a worker share.
 struct Shared {
     context: WorkerContext,
     settings: config::Worker,
     keep_done: Duration,
     /// Names this worker in the leases it holds.
     holder: String,
-    /// Work may be due: a commit, a finished batch, a lost connection.
+    /// Notified when work may be due: after a commit, a finished batch, a lost connection.
     wake: Arc<Notify>,
     circuit: StoreCircuit,
     totals: Totals,
     in_flight: lease::ActiveLeases,
     uncommitted: uncommitted::UncommittedVectors,
     watch: rollback::Watch,
-    /// A verify may have been demanded.
+    /// Notified when a verify may have been requested.
     verify: Notify,
     verified: Mutex<Option<Verified>>,
-    /// Whether this worker is the one that sweeps, counts and cleans up.
+    /// Whether this worker is the one that expires notes, counts and cleans up.
     upkeep: watch::Sender<bool>,
     breakpoint: Option<Breakpoint>,
 }
 
-/// A place on a batch's way, in order.
+/// The stages of a batch, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// The leases are taken.
@@ -101,30 +101,30 @@ pub enum Stage {
     Chunked,
     /// Every chunk has its vector.
     Embedded,
-    /// Postgres has it all.
+    /// Chunks and vectors are committed to Postgres.
     Committed,
     /// The index has the new points.
     Upserted,
-    /// The index has lost the old ones.
+    /// The index has deleted the old points.
     Pruned,
-    /// The outbox rows are settled.
+    /// The outbox rows are deleted.
     Acked,
 }
 
-/// Called when a batch reaches a stage; the batch goes on when it returns. With
-/// it a test stops a worker between any two effects.
+/// Called when a batch reaches a stage; the batch continues when it returns. A test
+/// uses it to stop a worker between any two effects.
 pub type Breakpoint = Arc<dyn Fn(Stage) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Why a worker stopped before it was told to.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// `--once` does not wait for long for an outage to end.
-    #[error("{0}; what is left stays in the outbox, run again when it is back")]
+    /// `--once` waits for the end of an outage no longer than the grace period.
+    #[error("{0}; the remaining notes stay in the outbox: run it again when the outage is over")]
     Outage(String),
 }
 
 impl Worker {
-    /// A worker that has not begun. Call [`prepare`] before, once.
+    /// A worker that has not begun. Call [`registry::prepare`] before, once.
     pub fn new(context: WorkerContext, settings: &config::Worker, outbox: &config::Outbox) -> Self {
         let shared = Shared {
             context,
@@ -149,18 +149,18 @@ impl Worker {
 
     /// Has `breakpoint` called at every stage of every batch.
     pub fn with_breakpoint(mut self, breakpoint: Breakpoint) -> Self {
-        let shared = Arc::get_mut(&mut self.shared)
-            .expect("a worker that has not begun is shared with nobody");
+        let shared =
+            Arc::get_mut(&mut self.shared).expect("a worker that has not begun has a single owner");
         shared.breakpoint = Some(breakpoint);
         self
     }
 
-    /// What it has done so far.
+    /// What this worker has done so far.
     pub fn totals(&self) -> Report {
         self.shared.totals.report()
     }
 
-    /// Its name in the leases that it holds.
+    /// The name of this worker in the leases that it holds.
     pub fn holder(&self) -> &str {
         &self.shared.holder
     }
@@ -170,29 +170,29 @@ impl Worker {
         self.shared.totals.in_flight()
     }
 
-    /// How old changes were when they became searchable, since this was last asked.
+    /// How old changes were when they became searchable, since the last call.
     pub fn take_ages(&self) -> Vec<Duration> {
         self.shared.totals.take_ages()
     }
 
-    /// What its own last verify found; `None` where it has not made one.
+    /// The result of this worker's last verify; `None` if it has not run one.
     pub fn verified(&self) -> Option<Verified> {
         self.shared.verified().clone()
     }
 
-    /// Waits until this worker is the one of all that counts.
+    /// Waits until this worker holds the upkeep lease.
     pub async fn upkeep(&self) {
         let mut upkeep = self.shared.upkeep.subscribe();
         // The sender lives as long as the worker.
         let _ = upkeep.wait_for(|has_upkeep| *has_upkeep).await;
     }
 
-    /// Whether Postgres and the index can be worked with, for `/readyz`.
+    /// The outage of Postgres or the index, if there is one. For `/readyz`.
     pub fn outage(&self) -> Option<Outage> {
         self.shared.circuit.outage()
     }
 
-    /// Works until `stop`, then lets what is in flight end within the grace period.
+    /// Works until `stop`, then lets batches in flight end within the grace period.
     pub async fn run(&self, stop: CancellationToken) {
         let listening = self.shared.settings.listen.then(|| {
             in_the_background(store::listen(
@@ -200,22 +200,22 @@ impl Worker {
                 self.shared.wake.clone(),
             ))
         });
-        let sweeping = in_the_background(expire::run(self.shared.clone()));
+        let expiring = in_the_background(expire::run(self.shared.clone()));
         let verifying = in_the_background(verify::run(self.shared.clone()));
         let mut batches = JoinSet::new();
         self.claim_until(&mut batches, &stop, None).await.ok();
-        drop((listening, sweeping, verifying));
+        drop((listening, expiring, verifying));
         self.finish(batches).await;
     }
 
-    /// Works until nothing is due that nobody else holds, then returns.
+    /// Works until no note is due, except those that other workers have leased.
     pub async fn drain(&self, stop: CancellationToken) -> Result<(), WorkerError> {
         let mut batches = JoinSet::new();
         expire::once(&self.shared).await;
         let outcome = loop {
             let outcome = self.claim_until(&mut batches, &stop, Some(Drain)).await;
-            // What that puts into the outbox is this drain's, too.
-            if outcome.is_err() || !verify::once_if_demanded(&self.shared).await {
+            // The verify may have put notes into the outbox: this drain indexes them too.
+            if outcome.is_err() || !verify::once_if_requested(&self.shared).await {
                 break outcome;
             }
         };
@@ -223,8 +223,8 @@ impl Worker {
         outcome
     }
 
-    /// The main loop. With `drain` it ends when there is nothing left to do, and
-    /// with an error when an outage keeps it from that.
+    /// The main loop. With `drain` it ends when no note is due, and with an error when an
+    /// outage lasts longer than the grace period.
     async fn claim_until(
         &self,
         batches: &mut JoinSet<()>,
@@ -237,7 +237,7 @@ impl Worker {
         let mut walk: Option<Walk> = None;
         let mut lookout = Lookout::new();
         let mut by_itself = false;
-        // Biased, here and below: once stopped, nothing more is claimed, not even by chance.
+        // Biased, here and below: an unbiased select could claim once more after the stop.
         loop {
             let free = async {
                 let permit = permits.clone().acquire_owned().await;
@@ -274,7 +274,8 @@ impl Worker {
                     () = shared.grace_after(stop) => return Ok(()),
                 }
             }
-            // While the provider is unavailable, what needs no new vector goes on.
+            // While the provider is unavailable, the worker still indexes what needs no new
+            // vector.
             let provider_works = shared.context.provider.state().error().is_none();
             let after = match provider_works {
                 true => {
@@ -285,11 +286,11 @@ impl Worker {
                     .get_or_insert_with(|| Walk::new(Instant::now()))
                     .after(Instant::now()),
             };
-            // Looked at before the claim: a batch that ends after it may have given notes
-            // back that the claim has not seen.
+            // Read before the claim: a batch that ends after the claim may release notes that
+            // the claim did not see.
             let is_alone = permits.available_permits() + 1 == shared.settings.concurrency;
-            // Not cancelled midway: a lease that nobody knows of would idle its notes. But
-            // a stop waits for it no longer than for work in flight.
+            // Not cancelled midway: Postgres could have leased notes to this worker, and the
+            // worker would not know. A stop waits for the claim as long as for a batch.
             let claimed = tokio::select! {
                 biased;
                 claimed = shared.claim(after) => claimed,
@@ -299,7 +300,7 @@ impl Worker {
                 Some(claim) => {
                     by_itself = blame::is_suspect(&claim);
                     if by_itself && !is_alone {
-                        // It is claimed again when nothing else is in flight.
+                        // The worker claims it again when nothing else is in flight.
                         let notes = claim.note_ids();
                         lease::release(shared, claim.token, &notes, Survived::Unknown).await;
                         continue;
@@ -307,13 +308,14 @@ impl Worker {
                     if let Some(walk) = &mut walk {
                         walk.took(claim.upto);
                     }
-                    // Those that have ended, so that they do not pile up.
+                    // Ended batches stay in the set until they are joined.
                     while batches.try_join_next().is_some() {}
                     let shared = shared.clone();
                     batches.spawn(async move {
                         batch::run(&shared, claim, Extent::Whole).await;
                         drop(permit);
-                        // Rows of these notes that came meanwhile woke us in vain.
+                        // New rows of these notes woke the worker while it could not claim
+                        // them.
                         shared.wake.notify_one();
                     });
                     continue;
@@ -326,7 +328,7 @@ impl Worker {
             }
             if drain.is_some() && is_alone && stores_work {
                 if provider_works {
-                    // Notes that wait for points without an answer are due after that.
+                    // Notes whose points the index did not confirm are due after that time.
                     let Some(late) = shared.in_flight.take_late() else {
                         return Ok(());
                     };
@@ -341,8 +343,7 @@ impl Worker {
                 }
                 continue;
             }
-            // `notify_one` keeps one wake-up for us, so nothing that happened
-            // since the claim is missed.
+            // `notify_one` stores one wake-up, so a notification since the claim is not lost.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
@@ -353,8 +354,8 @@ impl Worker {
         }
     }
 
-    /// Waits for the batches in flight, and gives back the leases of those that
-    /// do not end in time.
+    /// Waits for the batches in flight, and releases the leases of those that do not end
+    /// within the grace period.
     async fn finish(&self, mut batches: JoinSet<()>) {
         let grace = Duration::from_secs(self.shared.settings.grace_secs.into());
         if tokio::time::timeout(grace, ended(&mut batches))
@@ -363,12 +364,12 @@ impl Worker {
         {
             tracing::warn!(
                 ?grace,
-                "work in flight did not end in time; its leases are given back"
+                "batches in flight did not end within the grace period, releasing their leases"
             );
         }
-        // First what still writes, so that nothing is written that is given back.
+        // First the batches end: none of them may write a note whose lease is released.
         batches.shutdown().await;
-        // Leases that cannot be given back run out.
+        // Leases that cannot be released expire.
         let released = self.shared.in_flight.release_all(&self.shared);
         let _ = tokio::time::timeout(RELEASE_PATIENCE, released).await;
     }
@@ -379,19 +380,19 @@ async fn ended(batches: &mut JoinSet<()>) {
     while batches.join_next().await.is_some() {}
 }
 
-/// Runs `work` until what is returned is dropped, also because nobody waits for the
-/// worker any more.
+/// Runs `work` until the returned handle is dropped, also when the caller drops the
+/// worker's own future.
 fn in_the_background(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(work))
 }
 
-/// A drain, as against a daemon.
+/// Marks a run of `--once`, which ends when the outbox is empty.
 #[derive(Clone, Copy)]
 struct Drain;
 
 impl Shared {
-    /// A batch of what is due behind `after`, or `None` when nothing is, or Postgres is
-    /// unavailable.
+    /// Claims a batch of the notes that are due behind `after`. `None` when none is due, or
+    /// Postgres is unavailable.
     async fn claim(&self, after: Option<Position>) -> Option<store::Claim> {
         if let Err(error) = rollback::look_behind_new_connections(self).await {
             self.circuit.open(error.to_string());
@@ -408,8 +409,8 @@ impl Shared {
                 ClaimScope { after, lost_below },
             )
         };
-        // What may end this worker comes after it has indexed something else, if there is
-        // anything else.
+        // A note that may end this worker comes last: the worker first indexes another note,
+        // if one is due.
         let claimed = match self.totals.report().notes {
             0 => match claim(blame::MAX_CLAIMS_LOST).await {
                 Ok(None) => claim(u32::MAX).await,
@@ -438,13 +439,13 @@ impl Shared {
         }
     }
 
-    /// Waits for the stop, and then as long as work in flight may take.
+    /// Waits for the stop, and then for the grace period.
     async fn grace_after(&self, stop: &CancellationToken) {
         stop.cancelled().await;
         tokio::time::sleep(Duration::from_secs(self.settings.grace_secs.into())).await;
     }
 
-    /// Returns at once unless a store is away, else when it is back.
+    /// Waits until Postgres and the index are available; returns at once if they are.
     async fn recovered(&self) {
         while self.circuit.outage().is_some() {
             tokio::time::sleep(retry::pause(&self.settings, self.circuit.openings())).await;
@@ -458,7 +459,7 @@ impl Shared {
         }
     }
 
-    /// [`Self::recovered`]; a drain waits for it no longer than within its grace period.
+    /// [`Self::recovered`]; a drain waits for it no longer than its grace period.
     async fn stores_recovered(&self, drain: Option<Drain>) -> Result<(), WorkerError> {
         match drain {
             Some(Drain) => self.within_grace(self.recovered()).await,
@@ -469,7 +470,7 @@ impl Shared {
         }
     }
 
-    /// Waits as long as a stop would for an outage to end; the reason if it does not.
+    /// Waits for the end of an outage, at most for the grace period.
     async fn within_grace(&self, end: impl Future<Output = ()>) -> Result<(), WorkerError> {
         let grace = Duration::from_secs(self.settings.grace_secs.into());
         match (tokio::time::timeout(grace, end).await, self.outage()) {
@@ -478,7 +479,7 @@ impl Shared {
         }
     }
 
-    /// Why nothing can be indexed right now, if so.
+    /// The reason why no note can be indexed now, if there is one.
     fn outage(&self) -> Option<String> {
         self.circuit
             .outage()

@@ -1,4 +1,4 @@
-//! What is to become of a note: decided here, done in `batch`.
+//! Decides what is written for a note. `batch` writes it.
 
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,13 +13,13 @@ use crate::embed::EmbedError;
 use crate::note::{Note, TextHash, chunk_id};
 use crate::store::{ChunkWrite, FailedBy, NoteWrite};
 
-/// A note, read and cut.
+/// A note and its chunks.
 pub struct ChunkedNote {
     /// The note's id.
     pub note_id: Uuid,
-    /// `None` when its row is gone.
+    /// `None` when its row is deleted.
     pub note: Option<Note>,
-    /// Whether it is to be found.
+    /// Whether it is live, so that searches may find it.
     pub live: bool,
     /// Its chunks, or why it has none.
     pub hashed_chunks: Result<Vec<HashedChunk>, String>,
@@ -28,13 +28,13 @@ pub struct ChunkedNote {
 /// A chunk before it has its vector.
 #[derive(Debug, Clone, Copy)]
 pub struct HashedChunk {
-    /// Where it is.
+    /// Its offsets and token count.
     pub chunk: Chunk,
     /// The hash of its text.
     pub hash: TextHash,
 }
 
-/// A vector for each text, or why there is none.
+/// For each text its vector, or the reason why it has none.
 pub type Vectors = HashMap<TextHash, Result<Arc<[f32]>, EmbedError>>;
 
 /// Why a note cannot be written now.
@@ -42,19 +42,19 @@ pub type Vectors = HashMap<TextHash, Result<Arc<[f32]>, EmbedError>>;
 pub enum Unwritable {
     /// The provider is unavailable: the note is due as before.
     Waits,
-    /// The note itself: one more failure.
+    /// The note itself is the cause: one more failed attempt.
     Fails {
         /// For `elf dead show`. Never holds the text.
         reason: String,
-        /// What rejects it.
+        /// The component that rejects it.
         by: FailedBy,
         /// Whether it can never work.
         permanent: bool,
     },
 }
 
-/// Cuts a note that is live at `now`; any other has no chunks. A text that was too long to
-/// be read cannot be cut.
+/// Chunks a note that is live at `now`; any other note has no chunks. A text of more than
+/// `max_bytes` was not loaded and is an error.
 pub fn cut(
     chunker: &Chunker,
     note_id: Uuid,
@@ -65,8 +65,8 @@ pub fn cut(
     let live = note.as_ref().is_some_and(|n| n.is_live(now));
     let hashed_chunks = match &note {
         Some(note) if live && note.text_bytes > max_bytes => Err(format!(
-            "its text has {} bytes, and `worker.max_note_bytes` allows {max_bytes}: make the \
-             note shorter or allow more, then run `elf dead retry {note_id}`",
+            "its text has {} bytes, and `worker.max_note_bytes` allows {max_bytes}: shorten \
+             the note or raise the limit, then run `elf dead retry {note_id}`",
             note.text_bytes
         )),
         Some(note) if live => hashed_chunks(chunker, &note.text),
@@ -80,14 +80,14 @@ pub fn cut(
     }
 }
 
-/// The chunks of a text, or why it has none.
+/// The chunks of a text, or the reason why it has none.
 pub fn hashed_chunks(chunker: &Chunker, text: &str) -> Result<Vec<HashedChunk>, String> {
     let chunk = |chunk: Chunk| {
         let hash = TextHash::of(&text[chunk.start..chunk.end]);
         HashedChunk { chunk, hash }
     };
-    // A tokenizer is somebody else's program made from somebody else's file. If
-    // it panics over one text, the other notes of the batch shall not notice.
+    // A tokenizer is third-party code that runs on a third-party file. A panic over one text
+    // must not fail the other notes of the batch.
     match catch_unwind(AssertUnwindSafe(|| chunker.chunk(text))) {
         Ok(Ok(chunks)) => Ok(chunks.into_iter().map(chunk).collect()),
         Ok(Err(error)) => Err(error.to_string()),
@@ -95,7 +95,7 @@ pub fn hashed_chunks(chunker: &Chunker, text: &str) -> Result<Vec<HashedChunk>, 
     }
 }
 
-/// What a note is to become. `fixed_tokens` are those of a text without any.
+/// The rows to write for a note. `fixed_tokens` is the token count of an empty text.
 pub fn write_of<'a>(
     cut: &'a ChunkedNote,
     vectors: &Vectors,
@@ -107,7 +107,7 @@ pub fn write_of<'a>(
         .map_err(|reason| Unwritable::Fails {
             reason: reason.clone(),
             by: FailedBy::Text,
-            // The same text is cut the same way next time.
+            // Chunking is deterministic: a retry would fail the same way.
             permanent: true,
         })?;
     let text = cut.note.as_ref().map_or("", |note| note.text.as_str());
@@ -117,7 +117,7 @@ pub fn write_of<'a>(
         let Chunk { start, end, .. } = chunk.chunk;
         let vector = match vector_of(chunk, vectors, fixed_tokens) {
             Ok(vector) => vector,
-            // Another of its texts may be the note's own fault, and then it need not wait.
+            // Another chunk of the note may fail, and then the note fails instead of waiting.
             Err(Unwritable::Waits) => {
                 waits = true;
                 continue;
@@ -151,7 +151,7 @@ pub fn write_of<'a>(
     })
 }
 
-/// What a note becomes that is not live.
+/// The write for a note that is not live: no chunks, no vectors.
 pub fn removal_of(cut: &ChunkedNote) -> NoteWrite<'_> {
     NoteWrite {
         note_id: cut.note_id,
@@ -163,8 +163,8 @@ pub fn removal_of(cut: &ChunkedNote) -> NoteWrite<'_> {
     }
 }
 
-/// Whether it is known by now what becomes of a note: each of its texts has an outcome, or
-/// one of them can have no vector.
+/// Whether a note can be written or failed now: each of its texts has an outcome, or one of
+/// them cannot get a vector.
 pub fn is_decided(cut: &ChunkedNote, vectors: &Vectors, fixed_tokens: usize) -> bool {
     let Ok(hashed_chunks) = &cut.hashed_chunks else {
         return true;
@@ -181,8 +181,8 @@ pub fn is_decided(cut: &ChunkedNote, vectors: &Vectors, fixed_tokens: usize) -> 
     is_complete
 }
 
-/// What the notes of these cuts took: of a text that was sent the first chunk is paid for,
-/// every other has a vector that was known. Takes what was paid for out of `fresh`.
+/// Counts chunks, reused vectors and saved tokens. The first chunk of a text in `fresh` counts
+/// as embedded and removes it from `fresh`; every other chunk counts as reused.
 pub fn effort<'c>(
     cuts: impl Iterator<Item = &'c ChunkedNote>,
     fresh: &mut HashSet<TextHash>,

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-/// The component-wise mean; `None` of nothing. Not normalised: the length says
-/// how much the chunks agree, and cosine does not care.
+/// The component-wise mean; `None` for no vectors. Not normalised: the length shows how much
+/// the chunks agree, and cosine similarity ignores it.
 pub fn mean(vectors: &[Arc<[f32]>]) -> Option<Vec<f32>> {
     let dim = vectors.first()?.len();
-    // In f64, because a long note has thousands of chunks.
+    // In f64, because rounding errors add up over the thousands of chunks of a long note.
     let mut sum = vec![0f64; dim];
     for vector in vectors {
         for (total, x) in sum.iter_mut().zip(vector.iter()) {

@@ -1,4 +1,4 @@
-//! How long to wait, and when to give up.
+//! How long to wait before a retry, and when to dead-letter.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use crate::backoff;
 use crate::config;
 use crate::store::Retry;
 
-/// What becomes of a note that failed for the `failures`-th time (the first is 1).
-/// `jitter` is 0 to 1.
+/// The retry of a note that failed for the `failures`-th time (the first is 1). `jitter` is 0
+/// to 1.
 pub fn after_failure(
     settings: &config::Worker,
     failures: u32,
@@ -22,7 +22,7 @@ pub fn after_failure(
     Retry::After(backoff::delay(failures, base, max, jitter))
 }
 
-/// How long to leave a store alone that has been away `closings` times in a row.
+/// How long to wait before the next try after `openings` outages in a row.
 pub fn pause(settings: &config::Worker, closings: u32) -> Duration {
     let base = Duration::from_millis(settings.backoff_base_ms.min(1_000));
     backoff::delay(closings, base, Duration::from_secs(15), rand::random())

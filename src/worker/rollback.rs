@@ -1,13 +1,19 @@
-//! Notices a Postgres that lost its newest transactions before anything is acked under a token
-//! that it gives out again. See ADR 13.
+//! Detects a Postgres that lost its newest transactions, before the worker acks anything under
+//! a token that Postgres issues a second time. See ADR 13.
 //!
-//! It shows in four ways. At the start, after every outage and behind every new connection a
-//! worker looks whether the index holds revisions above the last token, and whether Postgres
-//! was promoted or restored (by its system identifier and timeline). A claim's token is not
-//! above the one before. And points of a batch's own notes are above the batch's token while
-//! no later claim has taken the notes. The worker that sees one of them raises the tokens above
-//! all that the index has seen, before anything is acked, and demands a verify of the whole
-//! index: one worker repairs what Postgres forgot, and all of them go on.
+//! There are four signs:
+//!
+//! 1. The index holds revisions above the last token. A worker looks at the start, after every
+//!    outage and after every new connection.
+//! 2. Postgres was promoted or restored: its system identifier or timeline changed. A worker
+//!    looks at the same moments.
+//! 3. A claim's token is not above the token of the claim before.
+//! 4. Points of a batch's own notes are above the batch's token, though no later claim has
+//!    taken the notes.
+//!
+//! The worker that sees one of them raises the tokens above every revision in the index, and
+//! requests a verify of the whole index. One worker then repairs what Postgres lost, and all
+//! workers resume.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -16,12 +22,12 @@ use super::{Shared, WorkerContext};
 use crate::registry::{self, SetupError};
 use crate::store::Claim;
 
-/// What this process knows of the tokens of its Postgres.
+/// What this process knows about the tokens of its Postgres.
 #[derive(Debug, Default)]
 pub struct Watch {
     /// The token of the last claim.
     last: AtomicI64,
-    /// Connections that were made when the index was last looked at.
+    /// The number of connections made when the index was last checked.
     connections: AtomicU64,
 }
 
@@ -32,13 +38,13 @@ impl Watch {
     }
 }
 
-/// Before a claim: behind a new connection may be another server, so the index is looked at
-/// before that one gives out a token.
+/// Called before a claim. A new connection may lead to another server, so the worker checks
+/// the index before that server issues a token.
 pub async fn look_behind_new_connections(shared: &Shared) -> Result<(), SetupError> {
     let connections = shared.context.stores.store.connections();
     if shared.watch.connections.load(Ordering::Relaxed) != connections {
         registry::ensure_tokens(&shared.context.stores, &shared.context.version.name).await?;
-        // It may have demanded a verify.
+        // The check may have requested a verify.
         shared.verify.notify_one();
         shared
             .watch
@@ -48,7 +54,7 @@ pub async fn look_behind_new_connections(shared: &Shared) -> Result<(), SetupErr
     Ok(())
 }
 
-/// After a claim: gives it back if its token was given out before.
+/// Called after a claim: releases it if Postgres had issued its token before.
 pub async fn admit(shared: &Shared, claim: Claim) -> Result<Claim, SetupError> {
     if shared.watch.rises(claim.token) {
         return Ok(claim);

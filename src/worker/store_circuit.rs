@@ -1,20 +1,20 @@
-//! Whether Postgres and the index can be worked with.
+//! Whether claims pause because Postgres or the index is unavailable or misconfigured.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use chrono::{DateTime, Utc};
 
-/// Open while the stores answer. Said once per change, not once per attempt.
+/// Open during an outage: claims pause. Logged once per change, not once per attempt.
 #[derive(Debug, Default)]
 pub struct StoreCircuit {
     outage: Mutex<Option<Outage>>,
-    /// Closings since a batch went through: what a check finds in order may still
-    /// not let a batch pass, and is then tried less and less often.
+    /// How often it opened since a batch succeeded. A store may pass the check and still fail
+    /// every batch, so each opening in a row makes the pause longer.
     openings: AtomicU32,
 }
 
-/// A store that is away, or not as it must be.
+/// A store that is unavailable or misconfigured.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Outage {
     /// What failed.
@@ -29,13 +29,13 @@ impl StoreCircuit {
         self.lock().clone()
     }
 
-    /// Something failed that no note is to blame for: claims pause.
+    /// Opens the circuit after a failure that no note is to blame for: claims pause.
     pub fn open(&self, reason: String) {
         self.openings.fetch_add(1, Ordering::Relaxed);
         let mut outage = self.lock();
         match &mut *outage {
             None => {
-                tracing::warn!(reason, "paused: no attempts are spent, nothing is lost");
+                tracing::warn!(reason, "claims paused");
                 *outage = Some(Outage {
                     reason,
                     since: Utc::now(),
@@ -45,20 +45,20 @@ impl StoreCircuit {
         }
     }
 
-    /// It works again.
+    /// Closes the circuit: the stores are available again.
     pub fn close(&self) {
         if let Some(outage) = self.lock().take() {
             let secs = (Utc::now() - outage.since).num_seconds();
-            tracing::info!(secs, "resumed after: {}", outage.reason);
+            tracing::info!(reason = outage.reason, secs, "claims resumed");
         }
     }
 
-    /// A batch went through.
+    /// Records that a batch succeeded.
     pub fn succeeded(&self) {
         self.openings.store(0, Ordering::Relaxed);
     }
 
-    /// How often it closed since a batch went through.
+    /// How often it opened since a batch succeeded.
     pub fn openings(&self) -> u32 {
         self.openings.load(Ordering::Relaxed)
     }
@@ -66,6 +66,6 @@ impl StoreCircuit {
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Outage>> {
         self.outage
             .lock()
-            .expect("nobody panics while holding the gate")
+            .expect("no holder panics")
     }
 }

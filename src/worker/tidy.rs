@@ -1,4 +1,4 @@
-//! What piles up in Postgres for no one, removed in batches.
+//! Removes rows that have no use any more from Postgres, in batches.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,12 @@ use uuid::Uuid;
 
 use super::{Shared, WorkerContext};
 use crate::registry::IndexContext;
-use crate::store::{StoreError, VersionState};
+use crate::store::{Lifecycle, StoreError};
 
 /// A page of states each time: a million notes are looked at in three hours.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// How far the worker with the upkeep is.
+/// The progress of the worker that holds the upkeep lease.
 #[derive(Debug, Default)]
 pub struct Tidy {
     at: Option<Instant>,
@@ -33,12 +33,12 @@ impl Tidy {
             self.abandoned(shared).await
         };
         if let Err(error) = tidied.await {
-            tracing::debug!(%error, "could not clean up");
+            tracing::debug!(%error, "cleanup failed");
         }
     }
 
-    /// A note that is gone while its state is still there is enqueued: indexed once more,
-    /// its points and its state go.
+    /// Enqueues notes that are deleted while their index state remains. Indexing them once
+    /// more deletes their points and their state.
     async fn states(&mut self, shared: &Shared) -> Result<(), StoreError> {
         let WorkerContext {
             stores: IndexContext { store, .. },
@@ -49,18 +49,18 @@ impl Tidy {
         let (last, gone) = page.unwrap_or((Uuid::nil(), 0));
         self.upto = last;
         if gone > 0 {
-            tracing::debug!(gone, "notes enqueued whose state outlived them");
+            tracing::debug!(gone, "deleted notes with a leftover state enqueued");
             shared.wake.notify_one();
         }
         Ok(())
     }
 
-    /// Every change adds a row for each version that is being built. Where no worker takes
-    /// them, one row a note is enough.
+    /// Keeps one outbox row per note for versions that are being built. Every change adds a
+    /// row for each such version, and without a reindex no worker deletes them.
     async fn abandoned(&mut self, shared: &Shared) -> Result<(), StoreError> {
         let store = &shared.context.stores.store;
         for known in store.versions().await? {
-            if known.state != VersionState::Building {
+            if known.state != Lifecycle::Building {
                 continue;
             }
             let version = known.version.name;
@@ -69,8 +69,8 @@ impl Tidy {
                 self.told = true;
                 tracing::warn!(
                     version,
-                    "changes wait for a version that is being built while no reindex runs: go on \
-                     with `elf reindex`, or free it with `elf reindex drop`"
+                    "version is being built but no reindex runs, its changes wait: resume with \
+                     `elf reindex`, or drop it with `elf reindex drop`"
                 );
             }
         }

@@ -8,12 +8,11 @@ use serde::Serialize;
 
 use crate::store::FailedBy;
 
-/// Changes whose age is remembered between two looks at them; of the rest the metrics
-/// know.
+/// Ages kept between two calls of `take_ages`; the histogram counts the rest.
 const MAX_AGES: usize = 4096;
 
-/// Counts, for `elf worker --once`, the progress bar and the admin page; the metrics
-/// count along.
+/// Counts for `elf worker --once`, the progress bar and the admin page. Each count is a
+/// metric too.
 #[derive(Debug)]
 pub struct Totals {
     counts: Mutex<Counts>,
@@ -38,17 +37,17 @@ pub struct Report {
     pub chunks: u64,
     /// Chunks whose text was sent to the embedding model.
     pub embedded: u64,
-    /// Tokens of those texts, as they were sent.
+    /// Tokens of those texts, prefix included.
     pub tokens: u64,
     /// Chunks whose vector was known.
     pub reused: u64,
-    /// Tokens of those.
+    /// Tokens of those chunks.
     pub tokens_saved: u64,
     /// Points written to the index.
     pub points: u64,
-    /// Attempts that a note itself was to blame for.
+    /// Attempts that failed through the note's own fault.
     pub failed: u64,
-    /// Notes given up.
+    /// Notes dead-lettered.
     pub dead: u64,
     /// Seconds since the worker began.
     pub seconds: f64,
@@ -107,19 +106,19 @@ impl Totals {
         self.lock().in_flight
     }
 
-    /// How old changes were when they became searchable, since this was last asked.
+    /// How old changes were when they became searchable, since the last call.
     pub fn take_ages(&self) -> Vec<Duration> {
         std::mem::take(&mut self.lock().ages)
     }
 
-    /// A batch was claimed. It is in flight until what is returned is dropped.
+    /// Counts a batch as in flight until the returned guard is dropped.
     pub fn began_batch(&self) -> BatchGuard<'_> {
         self.lock().in_flight += 1;
         gauge!("elf_batches_in_flight").increment(1.0);
         BatchGuard(self)
     }
 
-    /// A change became searchable this long after its commit.
+    /// Records how long after its commit a change became searchable.
     pub fn became_searchable(&self, age: Duration) {
         let ages = &mut self.lock().ages;
         if ages.len() < MAX_AGES {
@@ -128,13 +127,13 @@ impl Totals {
         histogram!("elf_commit_to_searchable_seconds").record(age);
     }
 
-    /// Counts an attempt that failed by its note's own fault.
+    /// Counts an attempt that failed through the note's own fault.
     pub fn failed(&self) {
         self.lock().report.failed += 1;
-        counter!("elf_notes_failed_total").increment(1);
+        counter!("elf_note_attempts_failed_total").increment(1);
     }
 
-    /// Counts a note given up.
+    /// Counts a dead-lettered note.
     pub fn died(&self, by: FailedBy) {
         self.lock().report.dead += 1;
         counter!("elf_notes_dead_total", "reason" => by.as_str()).increment(1);
@@ -161,6 +160,6 @@ impl Totals {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Counts> {
-        self.counts.lock().expect("nobody panics while counting")
+        self.counts.lock().expect("no holder panics")
     }
 }

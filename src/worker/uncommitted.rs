@@ -1,4 +1,4 @@
-//! Vectors that are paid for and not yet in Postgres.
+//! Vectors that are embedded and not yet committed to Postgres.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,10 +8,10 @@ use crate::note::TextHash;
 /// Memory for them, in floats: 64 MB.
 const MOST_FLOATS: usize = 16 << 20;
 
-/// Remembers vectors from their embedding to their commit. When a note has to be
-/// given back halfway, because the provider went away after some of its requests
-/// or because an application holds its row, the next attempt pays for the rest
-/// only. The oldest are forgotten when there are too many.
+/// Remembers vectors from their embedding to their commit. A note may be released halfway:
+/// the provider became unavailable after some of its requests, or an application holds its
+/// row. The next attempt then embeds only the missing texts. Over the memory limit the oldest
+/// vectors are forgotten.
 #[derive(Debug, Default)]
 pub struct UncommittedVectors {
     vectors: Mutex<Vectors>,
@@ -20,13 +20,13 @@ pub struct UncommittedVectors {
 #[derive(Debug, Default)]
 struct Vectors {
     by_hash: HashMap<TextHash, Arc<[f32]>>,
-    /// The order they came in; may name some that are gone.
+    /// Hashes in order of arrival; may name vectors that were removed.
     order: VecDeque<TextHash>,
     floats: usize,
 }
 
 impl UncommittedVectors {
-    /// The vector of a text, if it has been paid for.
+    /// The vector of a text, if it is embedded and not yet committed.
     pub fn get(&self, hash: &TextHash) -> Option<Arc<[f32]>> {
         self.lock().by_hash.get(hash).cloned()
     }
@@ -57,7 +57,7 @@ impl UncommittedVectors {
     fn lock(&self) -> MutexGuard<'_, Vectors> {
         self.vectors
             .lock()
-            .expect("nobody panics while holding them")
+            .expect("no holder panics")
     }
 }
 
@@ -68,8 +68,8 @@ impl Vectors {
         }
     }
 
-    /// Lets go of the names of those that are gone, once they are most of the queue:
-    /// a vector that is never committed, a dead note's, must not keep them for ever.
+    /// Drops the hashes of removed vectors once they are most of the queue. A vector at the
+    /// front that is never committed, a dead note's, would otherwise keep them for ever.
     fn tidy(&mut self) {
         if self.order.len() > 2 * self.by_hash.len() {
             let Self { by_hash, order, .. } = self;

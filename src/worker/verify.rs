@@ -1,4 +1,5 @@
-//! The daemon's own verify: now and then, mending, and so slowly that nobody notices.
+//! The daemon's own verify. It runs in the background, repairs drift, and rests between pages
+//! so that it takes little of Postgres.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,22 +11,22 @@ use serde::Serialize;
 
 use super::{Shared, WorkerContext};
 use crate::registry::IndexContext;
-use crate::store::Swept;
+use crate::store::VerifyCursor;
 use crate::verify::{self, Options};
 
-/// How often at most to look whether it is time.
+/// The longest time between two looks whether a verify is due.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// How long a worker that died keeps others from going on with its verify.
+/// The lease on a running verify: when its worker dies, another resumes it after this time.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Rests nine times as long as it works: a tenth of one connection.
+/// A scheduled verify rests nine times as long as it works: a tenth of one connection.
 const REST: u32 = 9;
 
-/// One that was demanded repairs what may be wrong now: half of one connection.
-const DEMANDED_REST: u32 = 1;
+/// A requested verify repairs what may be wrong now, so it is faster: half of one connection.
+const REQUESTED_REST: u32 = 1;
 
-/// What a worker's own verify found, and mended.
+/// What a worker's own verify found and repaired.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "the counts are those of `verify::Report`")]
 pub struct Verified {
@@ -42,7 +43,7 @@ impl Shared {
     pub(super) fn verified(&self) -> MutexGuard<'_, Option<Verified>> {
         self.verified
             .lock()
-            .expect("nobody panics while holding it")
+            .expect("no holder panics")
     }
 
     fn publish_drift(&self, report: &verify::Report) {
@@ -64,7 +65,7 @@ impl Shared {
     }
 }
 
-/// Verifies whenever the interval is over or a verify is demanded. Runs until dropped.
+/// Verifies whenever the interval is over or a verify is requested. Runs until dropped.
 pub async fn run(shared: Arc<Shared>) {
     let interval = Duration::from_secs(shared.settings.verify_interval_secs);
     let interval = (!interval.is_zero()).then_some(interval);
@@ -82,27 +83,27 @@ pub async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// For a drain: whether a verify was demanded, and made.
-pub async fn once_if_demanded(shared: &Shared) -> bool {
+/// For a drain: runs a verify if one is requested. Returns whether it ran.
+pub async fn once_if_requested(shared: &Shared) -> bool {
     verify_if_due(shared, None, 0).await
 }
 
-/// One worker of all does it, under a lease; if that one dies, another goes on where it
-/// was. Says whether it was this one.
+/// One worker verifies at a time, under a lease; if it dies, another resumes at its cursor.
+/// Returns whether this worker ran the verify.
 async fn verify_if_due(shared: &Shared, interval: Option<Duration>, rest: u32) -> bool {
     let WorkerContext {
         stores: IndexContext { store, .. },
         version,
         ..
     } = &shared.context;
-    let begun = store.begin_sweep(&version.name, interval, LEASE).await;
-    // Where Postgres is away, the claim loop meets the same outage and says so.
+    let begun = store.begin_verify(&version.name, interval, LEASE).await;
+    // If Postgres is unavailable, the claim loop meets the same outage and logs it.
     let Ok(Some(begun)) = begun else {
         return false;
     };
     let options = Options {
-        rest: match begun.is_demanded {
-            true => rest.min(DEMANDED_REST),
+        rest: match begun.is_requested {
+            true => rest.min(REQUESTED_REST),
             false => rest,
         },
         from: Arc::new(Mutex::new(begun.from)),
@@ -116,8 +117,8 @@ async fn verify_if_due(shared: &Shared, interval: Option<Duration>, rest: u32) -
     true
 }
 
-/// Records how far the verify has come, and that this worker lives.
-async fn keep(shared: &Shared, number: i64, upto: &Mutex<Swept>) -> Infallible {
+/// Records the progress of the verify, and renews its lease.
+async fn keep(shared: &Shared, number: i64, upto: &Mutex<VerifyCursor>) -> Infallible {
     let WorkerContext {
         stores: IndexContext { store, .. },
         version,
@@ -126,8 +127,11 @@ async fn keep(shared: &Shared, number: i64, upto: &Mutex<Swept>) -> Infallible {
     loop {
         tokio::time::sleep(LEASE / 4).await;
         let upto = *upto.lock().expect("no holder panics");
-        if let Err(error) = store.keep_sweep(&version.name, number, upto, LEASE).await {
-            tracing::debug!(%error, "could not record how far the verify is");
+        if let Err(error) = store
+            .record_verify(&version.name, number, upto, LEASE)
+            .await
+        {
+            tracing::debug!(%error, "could not record verify progress");
         }
     }
 }
@@ -137,7 +141,7 @@ async fn verify_from(shared: &Shared, number: i64, options: &Options) {
     let report = match verify::run(&context.stores, options).await {
         Ok(report) => report,
         Err(error) => {
-            // Its lease runs out, and a worker goes on from what was recorded.
+            // The lease expires, and a worker resumes from the recorded cursor.
             tracing::warn!(%error, "could not verify the index");
             return;
         }
@@ -145,10 +149,10 @@ async fn verify_from(shared: &Shared, number: i64, options: &Options) {
     if let Err(error) = context
         .stores
         .store
-        .end_sweep(&context.version.name, number)
+        .end_verify(&context.version.name, number)
         .await
     {
-        tracing::debug!(%error, "could not record that the verify has ended");
+        tracing::debug!(%error, "could not record the end of the verify");
     }
     shared.publish_drift(&report);
     let (points, drift) = (report.points, report.drift());
@@ -157,11 +161,11 @@ async fn verify_from(shared: &Shared, number: i64, options: &Options) {
             points,
             drift,
             repaired = report.repaired,
-            "the index had drifted from Postgres"
+            "verify ended, drift found"
         );
-        // What was put into the outbox is due.
+        // The repair may have put notes into the outbox.
         shared.wake.notify_one();
     } else {
-        tracing::info!(points, "the index is exactly what Postgres says");
+        tracing::info!(points, "verify ended, the index equals Postgres");
     }
 }

@@ -1,16 +1,15 @@
-//! Where claims begin while the provider is unavailable.
+//! The position at which claims begin while the provider is unavailable.
 //!
 //! Notes that wait for a vector stay due. If every claim began with the oldest of them, a
-//! deletion behind them would wait too, and each would be cut again with every claim. So
-//! claims walk over the outbox once, and then look only at what is written behind it.
+//! deletion behind them would wait too, and each claim would chunk them again. So claims walk
+//! over the outbox once, and then take only rows that are written behind that position.
 
 use std::time::{Duration, Instant};
 
 use crate::store::Position;
 
-/// Rows of a transaction that was open for long are due before rows that were seen already.
-/// So the walk begins again now and then: after this long at least, and after so many times
-/// as long as it took.
+/// A transaction that was open for long commits rows in front of the position. So the walk
+/// begins again after a rest: at least this long, and this many times as long as the walk took.
 const REST: Duration = Duration::from_secs(5);
 const REST_TIMES: u32 = 9;
 
@@ -32,7 +31,7 @@ impl Walk {
         }
     }
 
-    /// The next claim takes rows behind this one; `None` is the oldest row.
+    /// The next claim takes rows behind this position; `None` begins with the oldest row.
     pub fn after(&mut self, now: Instant) -> Option<Position> {
         if self.begins_again.is_some_and(|at| at <= now) {
             *self = Self::new(now);
@@ -70,7 +69,7 @@ mod tests {
         let mut walk = Walk::new(start);
         assert_eq!(walk.after(at(0)), None);
         walk.took(position(10));
-        // Two claims at once may end in any order.
+        // Concurrent claims may end in any order.
         walk.took(position(7));
         assert_eq!(walk.after(at(1)), Some(position(10)));
         walk.ended(at(2));
@@ -79,6 +78,6 @@ mod tests {
         walk.ended(at(4));
         assert_eq!(walk.after(at(19)), Some(position(11)), "it took 2 seconds");
         assert_eq!(walk.after(at(20)), None);
-        assert_eq!(walk.after(at(21)), None, "and goes on from there");
+        assert_eq!(walk.after(at(21)), None, "and continues from there");
     }
 }

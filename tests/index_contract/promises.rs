@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use elf::index::{Bm25Options, CollectionSpec, Filter, IndexError, UpsertMode};
+use elf::index::{Bm25Options, CollectionSpec, CollectionStatus, Filter, IndexError, UpsertMode};
 
 use crate::setup::{
     Bench, DIM, assert_same_direction, at_revision, direction, id, ids, noon, note, point, query,
@@ -59,7 +59,7 @@ pub async fn a_spec_comes_back_as_it_was_given(bench: Bench) {
         .unwrap();
     let info = bench.index.collection(&bench.name).await.unwrap().unwrap();
     assert_eq!(info.spec, Some(given));
-    assert_eq!((info.points, info.status.as_str()), (0, "green"));
+    assert_eq!((info.points, info.status), (0, CollectionStatus::Green));
 }
 
 pub async fn an_unknown_collection_is_none_or_not_found(bench: Bench) {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use elf::config::{Qdrant, Quantization};
 use elf::index::{
-    Bm25Options, CollectionInfo, CollectionSpec, Filter, Hit, Payload, Point, Query, StoredPoint,
-    VectorIndex,
+    Bm25Options, CollectionInfo, CollectionSpec, CollectionStatus, Filter, Hit, Payload, Point,
+    Query, StoredPoint, VectorIndex,
 };
 use elf::note::{Labels, chunk_id};
 use uuid::Uuid;
@@ -113,7 +113,7 @@ pub async fn until_green(index: &dyn VectorIndex, name: &str) -> CollectionInfo 
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let info = index.collection(name).await.unwrap().unwrap();
-        if info.status == "green" {
+        if info.status == CollectionStatus::Green {
             return info;
         }
         assert!(Instant::now() < deadline, "{name} is still {}", info.status);

@@ -91,7 +91,7 @@ async fn a_worker_waits_for_a_postgres_that_is_away_when_it_starts() {
     line.cut();
     let worker = site.worker();
     let admin = Admin::of(&worker).await;
-    worker.says("waiting to begin").await;
+    worker.says("waiting to start").await;
     let check = admin.fails("postgres").await;
     let reason = check["reason"].as_str().unwrap();
     assert!(reason.contains("storage.postgres.dsn"), "{reason}");
@@ -100,7 +100,7 @@ async fn a_worker_waits_for_a_postgres_that_is_away_when_it_starts() {
     assert_eq!(admin.get("/api/status").await.1["worker"], Value::Null);
 
     line.mend();
-    worker.says("working").await;
+    worker.says("worker started").await;
     admin.is_ready().await;
     worker.stop().await.exits(0);
 }
@@ -111,11 +111,11 @@ async fn a_worker_waits_for_a_provider_that_is_away_when_it_starts() {
     site.provider.always(Behaviour::Status(503));
     let worker = site.worker();
     let admin = Admin::of(&worker).await;
-    worker.says("waiting to begin").await;
+    worker.says("waiting to start").await;
     let check = admin.fails("provider").await;
     assert!(check["reason"].as_str().unwrap().contains("503"), "{check}");
     site.provider.heal();
-    worker.says("working").await;
+    worker.says("worker started").await;
     worker.stop().await.exits(0);
 }
 
@@ -127,7 +127,7 @@ async fn a_worker_waits_for_a_qdrant_that_is_away_when_it_starts_and_stops_when_
     site.use_server(&format!("http://127.0.0.1:{port}"));
     let worker = site.worker();
     let admin = Admin::of(&worker).await;
-    worker.says("waiting to begin").await;
+    worker.says("waiting to start").await;
     admin.fails("index").await;
     worker.stop().await.exits(0);
     // `--once` is for scripts, which want to know.
@@ -147,7 +147,7 @@ async fn a_worker_waits_for_a_hub_that_is_away_when_it_starts() {
     ];
     let worker = site.worker_with(&variables);
     let admin = Admin::of(&worker).await;
-    worker.says("waiting to begin").await;
+    worker.says("waiting to start").await;
     let check = admin.fails("config").await;
     let reason = check["reason"].as_str().unwrap();
     assert!(
@@ -162,7 +162,7 @@ async fn a_worker_waits_until_somebody_migrates() {
     let site = Site::empty().await;
     let worker = site.worker();
     let admin = Admin::of(&worker).await;
-    worker.says("waiting to begin").await;
+    worker.says("waiting to start").await;
     let check = admin.fails("schema").await;
     assert!(
         check["reason"].as_str().unwrap().contains("elf migrate"),
@@ -179,7 +179,7 @@ async fn a_worker_waits_until_somebody_migrates() {
         assert!(metrics.contains(&format!("{line}\n")), "{line}: {metrics}");
     }
     site.elf(&["migrate"]).await.exits(0);
-    worker.says("working").await;
+    worker.says("worker started").await;
     admin.is_ready().await;
     worker.stop().await.exits(0);
 }
@@ -195,7 +195,7 @@ async fn a_worker_migrates_if_asked_once_postgres_is_there() {
     let worker = site.begin(&["worker", "--migrate", "--json"]);
     Admin::of(&worker).await.fails("postgres").await;
     line.mend();
-    worker.says("working").await;
+    worker.says("worker started").await;
     worker.stop().await.exits(0);
     // With nothing to do it starts as well.
     site.elf(&["worker", "--once", "--migrate"]).await.exits(0);
@@ -205,7 +205,7 @@ async fn a_worker_migrates_if_asked_once_postgres_is_there() {
 async fn readyz_says_what_fails_and_since_when() {
     let (site, line) = Site::behind_a_line().await;
     let worker = site.worker();
-    worker.says("working").await;
+    worker.says("worker started").await;
     let admin = Admin::of(&worker).await;
     admin.is_ready().await;
 
@@ -254,7 +254,7 @@ async fn readyz_says_where_the_alias_points() {
     let Some(server) = server else { return };
     site.use_server(&server.url());
     let worker = site.worker();
-    worker.says("working").await;
+    worker.says("worker started").await;
     let admin = Admin::of(&worker).await;
     admin.is_ready().await;
     let collection = format!("{}/collections/notes__1", server.rest());
@@ -302,7 +302,7 @@ async fn the_status_tells_what_a_page_shows() {
 async fn the_status_follows_a_rebuild_in_another_process() {
     let site = Site::start().await;
     let worker = site.worker();
-    worker.says("working").await;
+    worker.says("worker started").await;
     let admin = Admin::of(&worker).await;
     let mut db = site.connect().await;
     let lives = |lease: &str| {
@@ -355,7 +355,7 @@ async fn dead_letters_are_shown_retried_and_discarded() {
     // Still poison: it dies again, and a new attempt was made.
     let (_, retried) = admin.post("/api/dead/retry", json!({ "ids": [id] })).await;
     assert_eq!(retried, json!({ "retried": 1 }));
-    worker.says("are tried again, by the admin page").await;
+    worker.says("retried from the admin page").await;
     eventually(async || admin.get("/api/dead").await.1["total"] == 1).await;
     site.provider.heal();
     site.provider.poison("nothing", Behaviour::Embed);
@@ -372,7 +372,7 @@ async fn dead_letters_are_shown_retried_and_discarded() {
         .post("/api/dead/discard", json!({ "ids": [id] }))
         .await;
     assert_eq!(discarded, json!({ "discarded": 1 }));
-    let line = worker.says("were discarded, by the admin page").await;
+    let line = worker.says("discarded from the admin page").await;
     assert!(
         line.contains(id.as_str().unwrap()) && line.contains("127.0.0.1"),
         "{line}"
@@ -435,7 +435,7 @@ async fn without_its_token_nothing_is_shown_or_changed() {
 async fn without_a_token_of_its_own_the_port_answers_this_machine_and_changes_nothing() {
     let site = Site::start().await;
     let worker = site.worker();
-    worker.says("working").await;
+    worker.says("worker started").await;
     let admin = Admin::of(&worker).await;
     assert_eq!(admin.get("/api/status").await.1["can_change"], false);
     let (status, answer) = admin.post("/api/dead/retry", json!({ "all": true })).await;
@@ -467,7 +467,7 @@ async fn a_port_that_others_can_reach_takes_a_token() {
         .says(&["admin_token", "127.0.0.1"]);
     with_token(&site);
     let worker = site.worker();
-    worker.says("working").await;
+    worker.says("worker started").await;
     worker.stop().await.exits(0);
     site.configure(TOKEN, "short");
     site.elf(&["config", "check"])
@@ -491,7 +491,7 @@ async fn who_changed_what_is_said_at_every_log_level() {
     worker.says("address=").await;
     let all = json!({ "all": true });
     eventually(async || admin.post("/api/dead/retry", all.clone()).await.0 == StatusCode::OK).await;
-    worker.says("are tried again, by the admin page").await;
+    worker.says("retried from the admin page").await;
     worker.stop().await.exits(0);
 }
 
@@ -622,12 +622,12 @@ async fn a_wrong_token_is_in_the_log() {
     admin.get("/api/status").await;
     admin.token = Some("a-token-of-somebody-else");
     admin.get("/api/dead").await;
-    let line = worker.says("a wrong admin token was refused").await;
+    let line = worker.says("wrong admin token refused").await;
     for word in ["elf::audit", "127.0.0.1", "/api/dead"] {
         assert!(line.contains(word), "{line}");
     }
     assert!(!worker.log().contains("somebody-else"), "{}", worker.log());
-    assert_eq!(worker.log().matches("a wrong admin token").count(), 1);
+    assert_eq!(worker.log().matches("wrong admin token").count(), 1);
     worker.stop().await.exits(0);
 }
 

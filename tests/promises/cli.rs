@@ -640,7 +640,7 @@ async fn logs_go_to_stderr_and_are_plain_text_there() {
 async fn a_second_process_on_the_embedded_folder_is_told_who_has_it() {
     let site = Site::start().await;
     let worker = site.worker();
-    worker.says("working").await;
+    worker.says("worker started").await;
     let pid = worker.pid().to_string();
     for args in [
         &["search", "anything"][..],
@@ -713,7 +713,7 @@ async fn a_stop_ends_an_idle_worker() {
     for name in ["TERM", "INT"] {
         let site = Site::start().await;
         let worker = site.worker();
-        worker.says("working").await;
+        worker.says("worker started").await;
         worker.signal(name).await;
         let done = worker.ended().await.exits(0);
         assert_eq!(done.json()["notes"], 0);
@@ -725,7 +725,7 @@ async fn a_stop_gives_back_what_does_not_end_within_the_grace_period() {
     let site = Site::start().await;
     site.configure("grace_secs = 5", "grace_secs = 0");
     let worker = site.worker();
-    worker.says("working").await;
+    worker.says("worker started").await;
     site.provider.hold();
     let mut db = site.connect().await;
     sqlx::query(
@@ -759,7 +759,7 @@ async fn the_admin_port_tells_when_the_worker_is_ready() {
     let site = Site::start().await;
     let worker = site.worker();
     let admin = worker.admin().await;
-    worker.says("working").await;
+    worker.says("worker started").await;
     let get = async |path: &str| {
         let answer = reqwest::get(format!("{admin}{path}")).await.unwrap();
         (answer.status().as_u16(), answer.text().await.unwrap())
@@ -915,7 +915,7 @@ async fn an_import_for_one_tenant_touches_no_other() {
         .says(&[
             "\"acme\", not \"initech\"",
             &theirs.to_string(),
-            "2 could not",
+            "skipped 2 notes",
         ]);
     let rows = async || -> Vec<(String, String)> {
         sqlx::query_as("select tenant_id, text from memory_notes order by text")

@@ -77,7 +77,7 @@ async fn killed_again_and_again(site: Site, kills: usize) {
         let worker = site.worker();
         // Some die before they have begun.
         if application.random.random_bool(0.8) {
-            worker.says("working").await;
+            worker.says("worker started").await;
         }
         for _ in 0..application.random.random_range(1..25) {
             application.change().await;
@@ -129,7 +129,7 @@ async fn a_qdrant_that_crashes_costs_no_attempts() {
     keep_done(&site);
     let mut application = Application::of(&site.database).await;
     let worker = site.worker();
-    worker.says("working").await;
+    worker.says("worker started").await;
     for _ in 0..3 {
         let done = application
             .count("indexing_outbox where status = 'DONE'")
@@ -172,7 +172,7 @@ async fn a_postgres_that_goes_away_costs_no_attempts() {
     let mut application = Application::of(&site.database).await;
     let worker = site.worker();
     let admin = worker.admin().await;
-    worker.says("working").await;
+    worker.says("worker started").await;
     let is = async |status: u16| {
         eventually(async || {
             let ready = reqwest::get(format!("{admin}/readyz")).await.unwrap();
@@ -221,8 +221,8 @@ async fn a_worker_that_sleeps_past_its_lease_makes_nothing_old() {
         application.insert().await;
     }
     let (one, two) = (site.worker(), site.worker());
-    one.says("working").await;
-    two.says("working").await;
+    one.says("worker started").await;
+    two.says("worker started").await;
     for _ in 0..4 {
         for _ in 0..20 {
             application.change().await;
@@ -253,7 +253,7 @@ async fn a_worker_that_sleeps_past_its_lease_makes_nothing_old() {
 async fn a_worker_that_sleeps_in_a_transaction_blocks_nobody_for_long() {
     let site = Site::start().await;
     let worker = site.worker();
-    worker.says("working").await;
+    worker.says("worker started").await;
     let mut application = Application::of(&site.database).await;
     // Locks on rows are not listed; the table's, which come with them, are.
     let holds_notes = "pg_stat_activity join pg_locks using (pid)

@@ -337,7 +337,7 @@ async fn every_expression_of_dashboard_and_rules_has_data_while_a_worker_works()
     let mut prometheus = Prometheus::start(test, &config).await.unwrap();
 
     // Then the provider goes away, until Prometheus has seen that.
-    worker.says("working").await;
+    worker.says("worker started").await;
     site.provider.always(Behaviour::Status(503));
     let mut application = Application::of(&site.database).await;
     application.insert().await;

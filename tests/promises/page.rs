@@ -181,8 +181,8 @@ async fn dead_letters_are_retried_and_discarded_once_that_is_confirmed() {
     let indexed = "note_index_state where indexed_at is not null";
     assert_eq!(count(&mut *db.lock().await, indexed).await, 3);
     // Who did it is in the log.
-    worker.says("discarded, by the admin page").await;
-    worker.says("tried again, by the admin page").await;
+    worker.says("discarded from the admin page").await;
+    worker.says("retried from the admin page").await;
 
     browser.click("#sign-out").await;
     browser.until("document.activeElement.id === 'token'").await;

@@ -48,7 +48,7 @@ async fn impatient(h: &Harness, connections: u32) -> (Store, Proxy) {
     let line = Proxy::to(host, port).await;
     let url = h.database.url_through(line.port());
     let store = Store::connect(&url, connections).await.unwrap();
-    (store.with_patience(Duration::from_secs(1)), line)
+    (store.with_statement_limit(Duration::from_secs(1)), line)
 }
 
 #[tokio::test]
@@ -190,7 +190,7 @@ async fn a_count_that_hangs_keeps_no_check_from_being_made() {
     )
     .await;
     let worker = site.worker();
-    worker.says("working").await;
+    worker.says("worker started").await;
     let url = worker.admin().await;
     let get = async |path: &str| {
         let answer = reqwest::get(format!("{url}{path}")).await.unwrap();
@@ -239,10 +239,10 @@ async fn a_migration_that_is_cut_off_is_made_again() {
     let worker = site.begin(&["worker", "--migrate"]);
     hangs(&site, "add column failed_by").await;
     line.cut();
-    worker.says("waiting to begin").await;
+    worker.says("waiting to start").await;
     held.rollback().await.unwrap();
     line.mend();
-    worker.says("working").await;
+    worker.says("worker started").await;
     worker.stop().await.exits(0);
     site.elf(&["migrate"]).await.exits(0);
 }

@@ -15,7 +15,7 @@ use elf::index::{Filter, StoredPoint};
 use elf::note::chunk_id;
 use elf::registry::{self, IndexContext, Job, JobError, SetupError};
 use elf::reindex::{self, ReindexError, Report, Then};
-use elf::store::{Selection, VersionState};
+use elf::store::{Lifecycle, Selection};
 use elf::verify;
 use elf::worker::{Stage, Worker, WorkerContext};
 use tokio_util::sync::CancellationToken;
@@ -85,12 +85,12 @@ impl Beside {
         self.worker().drain(CancellationToken::new()).await.unwrap();
     }
 
-    async fn state(&self) -> Option<VersionState> {
+    async fn state(&self) -> Option<Lifecycle> {
         state_of(&self.context).await
     }
 }
 
-async fn state_of(context: &WorkerContext) -> Option<VersionState> {
+async fn state_of(context: &WorkerContext) -> Option<Lifecycle> {
     let known = context
         .stores
         .store
@@ -241,7 +241,7 @@ async fn both_versions_stay_in_step_while_one_is_served_and_the_other_is_built()
     };
     let (built, ()) = tokio::join!(next.run(Then::Wait), application);
     let built = built.unwrap();
-    assert_eq!(built.state, VersionState::Building);
+    assert_eq!(built.state, Lifecycle::Building);
     assert_eq!(alias_of(&h).await, served, "the old version is served");
 
     // The old daemon takes the last changes, and hands a copy of each on.
@@ -406,7 +406,7 @@ async fn versions_of_different_dimension_live_side_by_side() {
         "asked of the new model, not of the old version"
     );
     let report = next.run(Then::Swap).await.unwrap();
-    assert_eq!(report.state, VersionState::Active);
+    assert_eq!(report.state, Lifecycle::Active);
     assert_eq!(report.work.reused, 0, "vectors of another model are no use");
     assert_in_step(&h, &next.context).await;
     let dims: Vec<i32> =
@@ -445,7 +445,7 @@ async fn an_answer_of_another_dimension_is_a_matter_of_configuration_and_writes_
         0
     );
     assert_eq!(h.count("indexing_outbox where attempts > 0").await, 0);
-    assert_eq!(state_of(&h.context).await, Some(VersionState::Active));
+    assert_eq!(state_of(&h.context).await, Some(Lifecycle::Active));
 
     h.provider.heal();
     let again = beside(&h, |config| config.clone_from(&next.config)).await;
@@ -479,7 +479,7 @@ async fn killed_at_any_stage_a_reindex_goes_on() {
         let again = beside(&h, |config| config.clone_from(&next.config)).await;
         let_leases_run_out(&h.pool).await;
         let report = again.run(Then::Swap).await.unwrap();
-        assert_eq!(report.state, VersionState::Active, "{stage:?}");
+        assert_eq!(report.state, Lifecycle::Active, "{stage:?}");
         assert_in_step(&h, &again.context).await;
         assert_eq!(alias_of(&h).await, collection_of(&again.context).await);
 
@@ -516,7 +516,7 @@ async fn killed_between_any_two_steps_the_same_command_ends_what_it_began() {
     let name = &next.context.version.name;
     assert!(
         store
-            .serve_version(name, VersionState::Building)
+            .serve_version(name, Lifecycle::Building)
             .await
             .unwrap()
     );
@@ -528,7 +528,7 @@ async fn killed_between_any_two_steps_the_same_command_ends_what_it_began() {
     let old_version = &h.context.version.name;
     assert!(
         store
-            .serve_version(old_version, VersionState::Retired)
+            .serve_version(old_version, Lifecycle::Retired)
             .await
             .unwrap()
     );
@@ -644,7 +644,7 @@ async fn a_swap_is_refused_while_notes_are_given_up() {
     .await;
     let error = next.run(Then::Swap).await.unwrap_err();
     assert!(matches!(error, ReindexError::DeadLetters(1)), "{error:?}");
-    assert_eq!(next.state().await, Some(VersionState::Building));
+    assert_eq!(next.state().await, Some(Lifecycle::Building));
     assert_eq!(alias_of(&h).await, collection_of(&h.context).await);
 
     // Who purges it has decided to go without.
@@ -655,7 +655,7 @@ async fn a_swap_is_refused_while_notes_are_given_up() {
         .await
         .unwrap();
     next.run(Then::Swap).await.unwrap();
-    assert_eq!(next.state().await, Some(VersionState::Active));
+    assert_eq!(next.state().await, Some(Lifecycle::Active));
     assert_eq!(h.points_of(note).await, 0);
     h.provider.heal();
     h.edit(note, "sugar").await;
@@ -687,7 +687,7 @@ async fn a_swap_is_refused_on_drift() {
         matches!(&error, ReindexError::Drift(found) if found.missing == 1),
         "{error:?}"
     );
-    assert_eq!(next.state().await, Some(VersionState::Building));
+    assert_eq!(next.state().await, Some(Lifecycle::Building));
     assert_eq!(alias_of(&h).await, collection_of(&h.context).await);
 }
 
@@ -793,16 +793,16 @@ async fn a_retired_version_can_be_built_again_from_where_it_stood() {
     let paid = h.provider.texts_seen().len();
 
     let back = beside(&h, |_| {}).await;
-    assert_eq!(back.state().await, Some(VersionState::Retired));
+    assert_eq!(back.state().await, Some(Lifecycle::Retired));
     let report = back.run(Then::Swap).await.unwrap();
-    assert_eq!(report.state, VersionState::Active);
+    assert_eq!(report.state, Lifecycle::Active);
     assert!(report.work.reused > 0);
     assert!(
         h.provider.texts_seen().len() <= paid + 2,
         "only what is new"
     );
     assert_in_step(&h, &back.context).await;
-    assert_eq!(next.state().await, Some(VersionState::Retired));
+    assert_eq!(next.state().await, Some(Lifecycle::Retired));
 }
 
 #[tokio::test]
@@ -820,10 +820,10 @@ async fn a_reindex_that_is_refused_leaves_the_way_back_open() {
         refused.to_string().contains("elf reindex drop"),
         "{refused}"
     );
-    assert_eq!(back.state().await, Some(VersionState::Retired));
+    assert_eq!(back.state().await, Some(Lifecycle::Retired));
     assert_eq!(h.count("indexing_outbox").await, 0, "nothing was written");
     reindex::rollback(&h.context.stores).await.unwrap();
-    assert_eq!(back.state().await, Some(VersionState::Active));
+    assert_eq!(back.state().await, Some(Lifecycle::Active));
 }
 
 #[tokio::test]
@@ -974,7 +974,7 @@ async fn the_configuration_of_the_served_version_has_nothing_to_do() {
     h.drain().await;
     let same = beside(&h, |_| {}).await;
     let report = same.run(Then::Swap).await.unwrap();
-    assert_eq!((report.state, report.work.notes), (VersionState::Active, 0));
+    assert_eq!((report.state, report.work.notes), (Lifecycle::Active, 0));
     assert_eq!(h.count("index_versions").await, 1);
 }
 

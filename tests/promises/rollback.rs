@@ -62,7 +62,7 @@ async fn edit_all(h: &Harness, notes: &[Uuid]) {
 /// Nothing is due, and no verify is demanded or under way.
 async fn is_at_rest(h: &Harness) -> bool {
     h.count("indexing_outbox").await == 0
-        && h.count("index_versions where sweep_demanded or sweep_chunks_upto is not null")
+        && h.count("index_versions where verify_requested or verify_chunks_cursor is not null")
             .await
             == 0
 }
@@ -128,7 +128,12 @@ async fn a_standby_that_gives_out_no_old_token_is_verified_at_once() {
         .await
         .unwrap();
     let working = h.work();
-    eventually(async || h.count("index_versions where swept_at is not null").await == 1).await;
+    eventually(async || {
+        h.count("index_versions where verify_started_at is not null")
+            .await
+            == 1
+    })
+    .await;
     eventually(async || is_at_rest(&h).await).await;
     working.stop().await;
     h.assert_exact().await;
@@ -191,7 +196,7 @@ async fn a_lost_lease_is_no_failover() {
     slow.await.unwrap().unwrap();
     h.settle().await;
     h.assert_exact().await;
-    let verified = "index_versions where sweep_demanded or swept_at is not null";
+    let verified = "index_versions where verify_requested or verify_started_at is not null";
     assert_eq!(h.count(verified).await, 0, "it was taken for one");
 }
 
@@ -281,43 +286,49 @@ async fn a_verify_goes_on_where_its_worker_died() {
     with_notes(&h, 40).await;
     let (store, version) = (&h.context.stores.store, &h.context.version.name);
     let lease = std::time::Duration::from_secs(60);
-    assert_eq!(store.begin_sweep(version, None, lease).await.unwrap(), None);
-    store.demand_sweep(version).await.unwrap();
-    let begun = store.begin_sweep(version, None, lease).await.unwrap();
+    assert_eq!(
+        store.begin_verify(version, None, lease).await.unwrap(),
+        None
+    );
+    store.request_verify(version).await.unwrap();
+    let begun = store.begin_verify(version, None, lease).await.unwrap();
     let begun = begun.unwrap();
-    assert!(begun.is_demanded);
+    assert!(begun.is_requested);
     let mut swept = begun.from;
-    assert_eq!(swept, elf::store::Swept::default());
-    assert_eq!(store.begin_sweep(version, None, lease).await.unwrap(), None);
+    assert_eq!(swept, elf::store::VerifyCursor::default());
+    assert_eq!(
+        store.begin_verify(version, None, lease).await.unwrap(),
+        None
+    );
     let ids: Vec<Uuid> = sqlx::query_scalar("select chunk_id from memory_note_chunks order by 1")
         .fetch_all(&h.pool)
         .await
         .unwrap();
     swept.chunks_upto = ids[ids.len() / 2];
     store
-        .keep_sweep(version, begun.number, swept, lease)
+        .record_verify(version, begun.number, swept, lease)
         .await
         .unwrap();
-    sqlx::query("update index_versions set sweep_until = now() - interval '1 second'")
+    sqlx::query("update index_versions set verify_lease_until = now() - interval '1 second'")
         .execute(&h.pool)
         .await
         .unwrap();
 
-    let taken = store.begin_sweep(version, None, lease).await.unwrap();
+    let taken = store.begin_verify(version, None, lease).await.unwrap();
     let taken = taken.unwrap();
     assert_eq!(taken.from, swept);
     // The first one wakes up, and is far ahead.
-    let far = elf::store::Swept {
+    let far = elf::store::VerifyCursor {
         chunks_upto: Uuid::max(),
         notes_upto: Uuid::max(),
     };
     store
-        .keep_sweep(version, begun.number, far, lease)
+        .record_verify(version, begun.number, far, lease)
         .await
         .unwrap();
-    store.end_sweep(version, begun.number).await.unwrap();
+    store.end_verify(version, begun.number).await.unwrap();
     let kept = format!(
-        "index_versions where sweep_chunks_upto = '{}'",
+        "index_versions where verify_chunks_cursor = '{}'",
         swept.chunks_upto
     );
     assert_eq!(h.count(&kept).await, 1);
@@ -328,6 +339,9 @@ async fn a_verify_goes_on_where_its_worker_died() {
     let report = h.verify(&options).await;
     assert_eq!(report.chunks, (ids.len() - ids.len() / 2 - 1) as u64);
     assert_eq!(report.notes, 40);
-    store.end_sweep(version, taken.number).await.unwrap();
-    assert_eq!(store.begin_sweep(version, None, lease).await.unwrap(), None);
+    store.end_verify(version, taken.number).await.unwrap();
+    assert_eq!(
+        store.begin_verify(version, None, lease).await.unwrap(),
+        None
+    );
 }

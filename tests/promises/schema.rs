@@ -356,7 +356,7 @@ async fn a_transaction_notifies_once_unless_told_not_to() {
 async fn a_worker_that_is_not_notified_finds_work_by_looking() {
     let site = Site::start().await;
     let worker = site.worker();
-    worker.says("working").await;
+    worker.says("worker started").await;
     let mut db = site.connect().await;
     execute(
         &mut db,

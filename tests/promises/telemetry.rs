@@ -165,7 +165,7 @@ async fn a_worker_reports_the_metrics_of_the_catalog_and_no_other() {
     assert_eq!(missing, Vec::<&str>::new(), "{text}");
     for line in [
         "elf_notes_indexed_total 1",
-        "elf_notes_failed_total 3",
+        "elf_note_attempts_failed_total 3",
         "elf_notes_dead_total{reason=\"provider\"} 1",
         "elf_text_bytes_total 21",
         "elf_batches_in_flight 0",
@@ -289,7 +289,7 @@ async fn rust_log_wins_over_the_configuration() {
     let site = Site::start().await;
     site.configure("log_level = \"debug\"", "log_level = \"off\"");
     let worker = site.worker_with(&[("RUST_LOG", "info")]);
-    worker.says("working").await;
+    worker.says("worker started").await;
     worker.stop().await.exits(0);
 }
 

@@ -43,7 +43,7 @@ pub(super) enum OpenError {
 }
 
 impl Folder {
-    /// Makes the folder if need be, takes its lock and sweeps what a crash left.
+    /// Makes the folder if need be, takes its lock and removes what a crash left.
     pub(super) fn open(dir: PathBuf) -> Result<Self, OpenError> {
         let io_error = |error| OpenError::Io {
             dir: dir.display().to_string(),
@@ -69,14 +69,14 @@ impl Folder {
         }
         sign(&lock).map_err(io_error)?;
         let folder = Self { dir, _lock: lock };
-        folder.sweep().map_err(|error| OpenError::Io {
+        folder.remove_leftovers().map_err(|error| OpenError::Io {
             dir: folder.dir.display().to_string(),
             error,
         })?;
         Ok(folder)
     }
 
-    fn sweep(&self) -> io::Result<()> {
+    fn remove_leftovers(&self) -> io::Result<()> {
         for entry in fs::read_dir(self.collections())? {
             let entry = entry?;
             if entry.file_name().as_encoded_bytes().starts_with(b".") {

@@ -16,8 +16,8 @@ use self::collection::{Collection, Failure, Update};
 use self::folder::Folder;
 use super::payload::{OTHER_MODEL, alias_to_load, page_start};
 use super::{
-    Answer, CollectionInfo, CollectionSpec, Filter, Hit, IndexError, Point, Query, StoredPoint,
-    UpsertMode, VectorIndex,
+    Answer, CollectionInfo, CollectionSpec, CollectionStatus, Filter, Hit, IndexError, Point,
+    Query, StoredPoint, UpsertMode, VectorIndex,
 };
 
 /// The version that Cargo.toml pins.
@@ -250,7 +250,7 @@ impl Shared {
             Ok((spec, points)) => Ok(Some(CollectionInfo {
                 spec: Some(spec),
                 points: points as u64,
-                status: "green".into(),
+                status: CollectionStatus::Green,
             })),
             Err(IndexError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -307,7 +307,7 @@ fn check_name(name: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(allowed) {
         return Err(format!(
-            "{name:?} cannot name a collection: use letters, digits, `_` and `-` (storage.qdrant.collection)"
+            "{name:?} cannot name a collection: use letters, digits, `_` and `-` (storage.qdrant.alias)"
         ));
     }
     Ok(())

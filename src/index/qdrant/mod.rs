@@ -14,16 +14,17 @@ use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt};
 use qdrant_client::qdrant::{
-    CollectionStatus, CountPointsBuilder, CreateAliasBuilder, CreateFieldIndexCollectionBuilder,
-    DeletePointsBuilder, GetCollectionInfoRequest, PointsOperationResponse, UpdateStatus,
+    CollectionStatus as ServerStatus, CountPointsBuilder, CreateAliasBuilder,
+    CreateFieldIndexCollectionBuilder, DeletePointsBuilder, GetCollectionInfoRequest,
+    PointsOperationResponse, UpdateStatus,
 };
 use qdrant_client::{Qdrant, QdrantError};
 use uuid::Uuid;
 
 use super::payload::{FIELD_INDEXES, alias_to_load, page_start};
 use super::{
-    Answer, CollectionInfo, CollectionSpec, Filter, Hit, IndexError, Point, Query, StoredPoint,
-    UpsertMode, VectorIndex,
+    Answer, CollectionInfo, CollectionSpec, CollectionStatus, Filter, Hit, IndexError, Point,
+    Query, StoredPoint, UpsertMode, VectorIndex,
 };
 use crate::config;
 
@@ -280,7 +281,7 @@ impl Server {
                 engine: self.engine.clone(),
                 reason: format!(
                     "the collection {collection:?} was not made by ELF (it lacks ELF's vectors or metadata): \
-                     set storage.qdrant.collection to a name of its own, or, if ELF's was replaced by it, \
+                     set storage.qdrant.alias to a name of its own, or, if ELF's was replaced by it, \
                      run `elf rebuild`"
                 ),
             });
@@ -351,15 +352,15 @@ impl VectorIndex for Server {
                 Err(error) => return Err(error),
             };
             let status = match info.status() {
-                CollectionStatus::Green => "green",
-                CollectionStatus::Yellow => "yellow",
-                CollectionStatus::Grey => "grey",
-                CollectionStatus::Red | CollectionStatus::UnknownCollectionStatus => "red",
+                ServerStatus::Green => CollectionStatus::Green,
+                ServerStatus::Yellow => CollectionStatus::Yellow,
+                ServerStatus::Grey => CollectionStatus::Grey,
+                ServerStatus::Red | ServerStatus::UnknownCollectionStatus => CollectionStatus::Red,
             };
             Ok(Some(CollectionInfo {
                 spec: convert::spec(&info),
                 points,
-                status: status.into(),
+                status,
             }))
         })
     }

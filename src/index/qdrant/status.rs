@@ -109,7 +109,7 @@ fn class(code: i32, message: &str) -> Class {
         UNIMPLEMENTED => Class::Denied(
             "the server is too old or storage.qdrant.url is not its gRPC port (usually 6334)",
         ),
-        ALREADY_EXISTS => Class::Denied("choose another storage.qdrant.collection"),
+        ALREADY_EXISTS => Class::Denied("choose another storage.qdrant.alias"),
         // The server, or a proxy before it, takes no message of that size.
         RESOURCE_EXHAUSTED | OUT_OF_RANGE if says("message") && says("larg") => Class::Content,
         // More than a whole minute's budget in one request: waiting does not help.
@@ -269,7 +269,7 @@ mod tests {
             (
                 6,
                 "Wrong input: Collection `notes` already exists!",
-                "storage.qdrant.collection",
+                "storage.qdrant.alias",
             ),
         ] {
             let error = error(code, message);

@@ -274,7 +274,7 @@ async fn a_postgres_that_lost_its_newest_transactions_makes_nothing_stale() {
     while h.count("indexing_outbox").await > 0 {
         assert!(began.elapsed() < LONG, "it does not go on");
     }
-    let verifying = "index_versions where sweep_demanded or sweep_chunks_upto is not null";
+    let verifying = "index_versions where verify_requested or verify_chunks_cursor is not null";
     while h.count(verifying).await > 0 {
         assert!(began.elapsed() < LONG, "what Postgres forgot stays");
     }

@@ -175,7 +175,7 @@ async fn killed_among_thousands_of_notes_it_pays_once_and_stops_cleanly() {
     for life in 0..4 {
         begin_life(&town.site, life);
         let worker = town.site.worker();
-        worker.says("working").await;
+        worker.says("worker started").await;
         town.wait_for_progress(NOTES as i64 / 8).await;
         if life < 3 {
             worker.kill().await;
@@ -243,7 +243,7 @@ async fn one_text_that_the_provider_rejects_among_thousands_dies_alone() {
 async fn an_outage_with_thousands_waiting_spends_no_attempts() {
     let mut town = Town::start("an_outage_with_thousands_waiting").await;
     let worker = town.site.worker();
-    worker.says("working").await;
+    worker.says("worker started").await;
     for status in [503, 429] {
         town.site.provider.always(Behaviour::Status(status));
         town.load(NOTES / 2).await;

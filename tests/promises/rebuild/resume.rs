@@ -22,7 +22,7 @@ use crate::support::qdrant::Qdrant;
 /// How far each range is.
 async fn ranges(h: &Harness) -> BTreeMap<i32, (Uuid, i64)> {
     let rows: Vec<(i32, Uuid, i64)> =
-        sqlx::query_as("select range_no, done_upto, points from index_rebuild_ranges")
+        sqlx::query_as("select range_no, cursor, points from index_rebuild_ranges")
             .fetch_all(&h.pool)
             .await
             .unwrap();

@@ -26,7 +26,7 @@ async fn the_first_start_works_as_written() {
     let mut first = Section::of("");
     m.shows(
         first.next(),
-        &["3 live, 3 indexed", "\"ready\":true", "working"],
+        &["3 live, 3 indexed", "\"ready\":true", "worker started"],
     )
     .await;
     first.end();

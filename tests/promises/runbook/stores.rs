@@ -81,7 +81,7 @@ async fn a_postgres_that_is_away_looks_as_written() {
     away.end();
     let log = m.run("cat log").await.stdout;
     assert!(
-        log.contains("resumed after: Postgres is unavailable"),
+        log.contains("claims resumed reason=\"Postgres is unavailable"),
         "{log}"
     );
 }

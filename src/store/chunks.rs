@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{EVERY_NOTE, Store, StoreError, schema};
-use crate::note::Labels;
+use super::{Limit, Store, StoreError, Version, schema};
+use crate::note::{Labels, TextHash};
 
 /// A chunk of a live note: what a point is made of.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,7 +113,9 @@ impl Store {
             depth == Depth::Vectors,
             max_bytes as i64
         );
-        let rows = self.answered(1, self.read_page(page)).await?;
+        let rows = self
+            .answered(Limit::Statement, self.read_page(page))
+            .await?;
         Ok(rows
             .into_iter()
             .map(|row| live_chunk!(row, std::convert::identity))
@@ -128,7 +130,7 @@ impl Store {
     ) -> Result<Vec<LiveChunk>, StoreError> {
         let chunks = sqlx::query_file!("sql/queries/chunks_by_id.sql", version, chunk_ids)
             .fetch_all(&self.pool);
-        let rows = self.answered(1, chunks).await?;
+        let rows = self.answered(Limit::Statement, chunks).await?;
         Ok(rows.into_iter().map(|row| live_chunk!(row, Some)).collect())
     }
 
@@ -140,7 +142,7 @@ impl Store {
                 .await?;
             Ok::<_, StoreError>(count as u64)
         };
-        self.answered(EVERY_NOTE, work).await
+        self.answered(Limit::EveryNote, work).await
     }
 
     /// Those of `chunk_ids` that are not chunks of a live note any more.
@@ -151,11 +153,11 @@ impl Store {
     ) -> Result<Vec<Uuid>, StoreError> {
         let gone = sqlx::query_file_scalar!("sql/queries/gone_chunks.sql", version, chunk_ids)
             .fetch_all(&self.pool);
-        self.answered(1, gone).await
+        self.answered(Limit::Statement, gone).await
     }
 
     /// Those of `note_ids` that are on their way: they have an outbox row that is not
-    /// dead, are leased, or wait for the sweep.
+    /// dead, are leased, or have expired and are not enqueued yet.
     pub async fn busy_notes(
         &self,
         version: &str,
@@ -163,7 +165,11 @@ impl Store {
     ) -> Result<HashSet<Uuid>, StoreError> {
         let busy = sqlx::query_file_scalar!("sql/queries/busy_notes.sql", version, note_ids)
             .fetch_all(&self.pool);
-        Ok(self.answered(1, busy).await?.into_iter().collect())
+        Ok(self
+            .answered(Limit::Statement, busy)
+            .await?
+            .into_iter()
+            .collect())
     }
 
     /// Looks at the next `limit` live notes behind `after` with about `max_bytes` of text
@@ -187,7 +193,7 @@ impl Store {
             sample,
             max_bytes as i64
         );
-        let rows = self.answered(3, self.read_page(page)).await?;
+        let rows = self.answered(Limit::Batch, self.read_page(page)).await?;
         let looked_at = rows.last().map(|row| (row.note_id, rows.len() as u64));
         let problems = rows.into_iter().filter_map(|row| {
             let problem = row.problem?;
@@ -212,12 +218,31 @@ impl Store {
             tx.commit().await?;
             Ok::<_, StoreError>(last)
         };
-        self.answered(1, work).await
+        self.answered(Limit::Statement, work).await
     }
 
     /// The last token that was given out; 0 when none was.
     pub async fn last_token(&self) -> Result<i64, StoreError> {
         let last = sqlx::query_file_scalar!("sql/queries/last_token.sql").fetch_one(&self.pool);
-        self.answered(1, last).await
+        self.answered(Limit::Statement, last).await
+    }
+
+    /// Those of `hashes` whose text has a vector that serves `version`, which need not
+    /// be registered.
+    pub async fn known_hashes(
+        &self,
+        version: &Version,
+        hashes: &[TextHash],
+    ) -> Result<Vec<TextHash>, StoreError> {
+        let hashes: Vec<&[u8]> = hashes.iter().map(|h| &h.0[..]).collect();
+        let rows = sqlx::query_file_scalar!(
+            "sql/queries/known_hashes.sql",
+            &version.settings,
+            &hashes as _
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let hash = |row: Vec<u8>| row.try_into().ok().map(TextHash);
+        Ok(rows.into_iter().filter_map(hash).collect())
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::{Store, StoreError};
+use super::{Limit, Store, StoreError};
 
 /// A row of `index_job`: who works on the index as a whole.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -69,7 +69,11 @@ impl Store {
             total as i64
         )
         .execute(&self.pool);
-        Ok(self.answered(1, renewal).await?.rows_affected() > 0)
+        Ok(self
+            .answered(Limit::Statement, renewal)
+            .await?
+            .rows_affected()
+            > 0)
     }
 
     /// Gives the job back.
@@ -88,6 +92,6 @@ impl Store {
                from index_job where lease_until > now()"
         )
         .fetch_optional(&self.pool);
-        self.answered(1, job).await
+        self.answered(Limit::Statement, job).await
     }
 }

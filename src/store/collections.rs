@@ -1,8 +1,9 @@
-//! Collections that a rebuild fills, and how far it has come.
+//! The collections that hold a version, and how far a rebuild has filled one.
 
+use sqlx::PgExecutor;
 use uuid::Uuid;
 
-use super::{Store, StoreError};
+use super::{Lifecycle, Limit, Store, StoreError, schema};
 
 /// A range of chunk ids that a rebuild reads in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -10,9 +11,9 @@ pub struct Range {
     /// Its number.
     pub number: i32,
     /// Every chunk of it up to this id is in the collection.
-    pub done_upto: Uuid,
+    pub cursor: Uuid,
     /// Its last possible id.
-    pub ends_at: Uuid,
+    pub upper_bound: Uuid,
     /// Points written so far.
     pub points: u64,
     /// Chunks without a vector so far.
@@ -28,37 +29,87 @@ pub struct CollectionRow {
     pub alias: String,
     /// The version it holds.
     pub version: String,
-    /// `active`, `building` or `retired`, see [`CollectionRow::is_active`] and the others.
-    pub state: String,
+    /// Whether it is filled, written, or only kept.
+    pub state: Lifecycle,
 }
 
 impl CollectionRow {
     /// Whether it has all of its version.
     pub fn is_active(&self) -> bool {
-        self.state == "active"
+        self.state == Lifecycle::Active
     }
 
     /// Whether a rebuild is filling it.
     pub fn is_building(&self) -> bool {
-        self.state == "building"
+        self.state == Lifecycle::Building
     }
 
     /// Whether it is only kept.
     pub fn is_retired(&self) -> bool {
-        self.state == "retired"
+        self.state == Lifecycle::Retired
     }
 }
 
 impl Store {
+    /// The collections that are written for `version`: its active one first, then
+    /// those that a rebuild is filling.
+    pub async fn collections(&self, version: &str) -> Result<Vec<CollectionRow>, StoreError> {
+        self.answered(Limit::Statement, collections(&self.pool, version))
+            .await
+    }
+
+    /// The highest number that a collection of this database ever had.
+    pub async fn last_collection_number(&self) -> Result<i64, StoreError> {
+        self.answered(Limit::Statement, last_collection_number(&self.pool))
+            .await
+    }
+
+    /// Registers the first collection of `version` as `<alias>__<n>` with a number that no
+    /// collection had before, and returns what is registered: another worker's, when that was
+    /// there before.
+    pub async fn register_first_collection(
+        &self,
+        version: &str,
+        alias: &str,
+    ) -> Result<CollectionRow, StoreError> {
+        let work = async {
+            let mut tx = self.begin().await?;
+            schema::lock_setup(&mut tx).await?;
+            if let Some(first) = collections(&mut *tx, version).await?.into_iter().next() {
+                return Ok(first);
+            }
+            let n = 1 + last_collection_number(&mut *tx).await?;
+            let name = format!("{alias}__{n}");
+            sqlx::query_file!(
+                "sql/queries/register_collection.sql",
+                &name,
+                alias,
+                version,
+                "active"
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok::<_, StoreError>(CollectionRow {
+                name,
+                alias: alias.into(),
+                version: version.into(),
+                state: Lifecycle::Active,
+            })
+        };
+        self.answered(Limit::Batch, work).await
+    }
+
     /// Every collection that this database knows of, the oldest first.
     pub async fn registered_collections(&self) -> Result<Vec<CollectionRow>, StoreError> {
         let registered = sqlx::query_as!(
             CollectionRow,
-            "select collection as name, alias, embedding_version as version, state
-               from index_collections order by created_at, collection"
+            r#"select collection as name, alias, embedding_version as version,
+                      state as "state: Lifecycle"
+                 from index_collections order by created_at, collection"#
         )
         .fetch_all(&self.pool);
-        self.answered(1, registered).await
+        self.answered(Limit::Statement, registered).await
     }
 
     /// Registers `collection` as one that a rebuild fills from its ranges, and retires
@@ -93,12 +144,12 @@ impl Store {
             .await?;
             for range in ranges {
                 sqlx::query!(
-                    "insert into index_rebuild_ranges (collection, range_no, done_upto, ends_at)
+                    "insert into index_rebuild_ranges (collection, range_no, cursor, upper_bound)
                      values ($1, $2, $3, $4)",
                     collection,
                     range.number,
-                    range.done_upto,
-                    range.ends_at
+                    range.cursor,
+                    range.upper_bound
                 )
                 .execute(&mut *tx)
                 .await?;
@@ -106,7 +157,7 @@ impl Store {
             tx.commit().await?;
             Ok::<_, StoreError>(())
         };
-        self.answered(3, work).await
+        self.answered(Limit::Batch, work).await
     }
 
     /// The ranges of an unfinished rebuild; none when there is none of this name.
@@ -117,23 +168,23 @@ impl Store {
                 .await?;
             let ranges = rows.into_iter().map(|row| Range {
                 number: row.range_no,
-                done_upto: row.done_upto,
-                ends_at: row.ends_at,
+                cursor: row.cursor,
+                upper_bound: row.upper_bound,
                 points: row.points as u64,
                 missing_vectors: row.missing_vectors as u64,
             });
             Ok::<_, StoreError>(ranges.collect())
         };
-        self.answered(1, work).await
+        self.answered(Limit::Statement, work).await
     }
 
-    /// Records that `range` is done up to `done_upto`, with so many more points and
+    /// Records that `range` is done up to `cursor`, with so many more points and
     /// missing vectors. `false` when the rebuild is not registered any more.
     pub async fn advance_rebuild(
         &self,
         collection: &str,
         range: i32,
-        done_upto: Uuid,
+        cursor: Uuid,
         points: u64,
         missing_vectors: u64,
     ) -> Result<bool, StoreError> {
@@ -141,12 +192,16 @@ impl Store {
             "sql/queries/rebuild_advance.sql",
             collection,
             range,
-            done_upto,
+            cursor,
             points as i64,
             missing_vectors as i64
         )
         .execute(&self.pool);
-        Ok(self.answered(1, advance).await?.rows_affected() > 0)
+        Ok(self
+            .answered(Limit::Statement, advance)
+            .await?
+            .rows_affected()
+            > 0)
     }
 
     /// Makes `collection` the one that has all of its version, and retires those that
@@ -193,7 +248,7 @@ impl Store {
             tx.commit().await?;
             Ok::<_, StoreError>(true)
         };
-        self.answered(3, work).await
+        self.answered(Limit::Batch, work).await
     }
 
     /// Has a collection kept as it is. From this commit on it is not written any more.
@@ -225,7 +280,7 @@ impl Store {
             tx.commit().await?;
             Ok::<_, StoreError>(())
         };
-        self.answered(3, work).await
+        self.answered(Limit::Batch, work).await
     }
 
     /// Waits for the writers that have read their target collections and not yet
@@ -240,4 +295,19 @@ impl Store {
             .await?;
         Ok(())
     }
+}
+
+async fn last_collection_number(on: impl PgExecutor<'_>) -> Result<i64, StoreError> {
+    let last = sqlx::query_file_scalar!("sql/queries/last_collection_number.sql");
+    Ok(last.fetch_one(on).await?)
+}
+
+async fn collections(
+    on: impl PgExecutor<'_>,
+    version: &str,
+) -> Result<Vec<CollectionRow>, StoreError> {
+    let rows = sqlx::query_file_as!(CollectionRow, "sql/queries/collections.sql", version)
+        .fetch_all(on)
+        .await?;
+    Ok(rows)
 }
