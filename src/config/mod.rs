@@ -2,6 +2,7 @@
 //!
 //! Reading a file, with every error in it at once, is `config/read.rs`.
 
+mod bm25;
 mod clear_text;
 mod error;
 mod read;
@@ -11,12 +12,11 @@ mod suggestion;
 mod tests;
 mod value;
 
+pub use bm25::{Bm25Options, NO_LANGUAGE};
 pub use error::{ConfigError, Problem};
 
 use std::path::PathBuf;
 use std::time::Duration;
-
-use crate::index::Bm25Options;
 
 /// Everything that `elf.toml` says, checked.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]

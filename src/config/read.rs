@@ -6,13 +6,13 @@ use std::path::Path;
 use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 
+use super::bm25::{Bm25Options, LANGUAGES, NO_LANGUAGE};
 use super::section::{self, Known, Section};
 use super::value::Refusal;
 use super::{
     Chunking, Config, ConfigError, Embedding, Outbox, Postgres, Problem, Provider, Providers,
     Qdrant, Quantization, Service, Storage, Worker, is_loopback,
 };
-use crate::index::Bm25Options;
 
 const MINUTE_MS: u64 = 60_000;
 const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
@@ -363,23 +363,13 @@ fn header_value(text: &str) -> Result<(), Refusal> {
     })
 }
 
-/// The languages for which the engine has stopwords.
-const LANGUAGES: &str = "none arabic azerbaijani basque bengali catalan chinese danish dutch english finnish french \
-    german greek hebrew hinglish hungarian indonesian italian japanese kazakh nepali norwegian portuguese romanian \
-    russian slovene spanish swedish tajik turkish";
-
 fn language(text: &str) -> Result<(), Refusal> {
-    holds(
-        LANGUAGES
-            .split_whitespace()
-            .any(|language| language == text),
-        || {
-            format!(
-                "must be one of {}, not {text:?}",
-                LANGUAGES.replace(' ', ", ")
-            )
-        },
-    )
+    holds(text == NO_LANGUAGE || LANGUAGES.contains(&text), || {
+        format!(
+            "must be {NO_LANGUAGE}, or one of {}, not {text:?}",
+            LANGUAGES.join(", ")
+        )
+    })
 }
 
 fn holds(condition: bool, refusal: impl FnOnce() -> Refusal) -> Result<(), Refusal> {

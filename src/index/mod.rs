@@ -1,6 +1,7 @@
 //! The vector index: one trait between ELF and a vector engine, and the types
 //! that cross it. Two engines: a Qdrant server and the same engine in-process.
 
+use crate::config::Bm25Options;
 mod connect;
 #[cfg(feature = "embedded")]
 mod embedded;
@@ -14,9 +15,8 @@ use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
-pub use connect::connect;
-
 use crate::note::Labels;
+pub use connect::connect;
 
 /// Every revision that ELF writes is below this: the engines compare revisions as f64, which
 /// holds every integer exactly only up to here.
@@ -120,32 +120,6 @@ pub struct CollectionSpec {
     pub bm25: Bm25Options,
     /// The embedding version whose vectors the collection holds.
     pub embedding_version: String,
-}
-
-/// How texts become BM25 vectors, in the engine's own terms.
-#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Bm25Options {
-    /// Language of the stemmer and the stopwords: `english`, `german`… or `none`
-    /// for neither.
-    pub language: String,
-    /// Term frequency saturation.
-    pub k: f64,
-    /// Length normalisation, 0 to 1.
-    pub b: f64,
-    /// Expected words in a chunk.
-    pub avg_len: f64,
-}
-
-impl Default for Bm25Options {
-    fn default() -> Self {
-        Self {
-            language: "english".into(),
-            k: 1.2,
-            b: 0.75,
-            avg_len: 256.0,
-        }
-    }
 }
 
 /// What an engine knows of a collection.

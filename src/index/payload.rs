@@ -1,10 +1,10 @@
-//! What both engines agree on about a point's payload: its JSON, the fields
-//! that are indexed, and the languages of BM25.
+//! What both engines agree on about a point's payload: its JSON, and the fields
+//! that are indexed.
 
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::{Bm25Options, Payload};
+use super::Payload;
 
 /// How a payload field is indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,75 +82,6 @@ fn shortest_decimal(score: f32) -> Value {
     serde_json::Number::from_f64(widened).map_or(Value::Null, Value::Number)
 }
 
-/// The languages whose stemmer and stopwords both engines have. A server takes
-/// any other word for "neither" without a sound.
-const LANGUAGES: [&str; 29] = [
-    "arabic",
-    "azerbaijani",
-    "basque",
-    "bengali",
-    "catalan",
-    "chinese",
-    "danish",
-    "dutch",
-    "english",
-    "finnish",
-    "french",
-    "german",
-    "greek",
-    "hebrew",
-    "hinglish",
-    "hungarian",
-    "indonesian",
-    "italian",
-    "japanese",
-    "kazakh",
-    "nepali",
-    "norwegian",
-    "portuguese",
-    "romanian",
-    "russian",
-    "slovene",
-    "spanish",
-    "swedish",
-    "turkish",
-];
-
-/// The language that is none.
-pub(super) const NO_LANGUAGE: &str = "none";
-
-impl Bm25Options {
-    /// What is wrong with the options and what to write instead.
-    pub fn check(&self) -> Result<(), String> {
-        if self.language != NO_LANGUAGE && !LANGUAGES.contains(&self.language.as_str()) {
-            return Err(format!(
-                "storage.qdrant.bm25.language {:?} is unknown: use \"none\" or one of {}",
-                self.language,
-                LANGUAGES.join(", ")
-            ));
-        }
-        if !(self.k.is_finite() && self.k >= 0.0) {
-            return Err(format!(
-                "storage.qdrant.bm25.k is {}: use a number from 0 up, 1.2 is usual",
-                self.k
-            ));
-        }
-        if !(0.0..=1.0).contains(&self.b) {
-            return Err(format!(
-                "storage.qdrant.bm25.b is {}: use a number from 0 to 1, 0.75 is usual",
-                self.b
-            ));
-        }
-        if !(self.avg_len.is_finite() && self.avg_len > 0.0) {
-            return Err(format!(
-                "storage.qdrant.bm25.avg_len is {}: use the words of a usual chunk, like 256",
-                self.avg_len
-            ));
-        }
-        Ok(())
-    }
-}
-
 /// A payload for tests, with two fields unset and one score that is no number.
 #[cfg(test)]
 pub(super) fn test_payload() -> Payload {
@@ -208,52 +139,5 @@ mod tests {
         let json = test_payload().to_json();
         assert_eq!(json["updated_at"], "2024-02-29T12:30:00.250Z");
         assert_eq!(json["importance"].to_string(), "0.7");
-    }
-
-    #[test]
-    fn options_that_no_engine_can_keep_are_refused_by_name() {
-        assert_eq!(Bm25Options::default().check(), Ok(()));
-        assert_eq!(
-            Bm25Options {
-                language: "none".into(),
-                ..Bm25Options::default()
-            }
-            .check(),
-            Ok(())
-        );
-        let wrong = [
-            (
-                "language",
-                Bm25Options {
-                    language: "klingon".into(),
-                    ..Bm25Options::default()
-                },
-            ),
-            (
-                "bm25.k",
-                Bm25Options {
-                    k: f64::NAN,
-                    ..Bm25Options::default()
-                },
-            ),
-            (
-                "bm25.b",
-                Bm25Options {
-                    b: 1.5,
-                    ..Bm25Options::default()
-                },
-            ),
-            (
-                "avg_len",
-                Bm25Options {
-                    avg_len: 0.0,
-                    ..Bm25Options::default()
-                },
-            ),
-        ];
-        for (key, options) in wrong {
-            let message = options.check().unwrap_err();
-            assert!(message.contains(key), "{message} does not name {key}");
-        }
     }
 }

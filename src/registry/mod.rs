@@ -2,6 +2,7 @@
 //! alias that searches go through, the job that may change them, and what a point has to say.
 //! Knows no embedding.
 
+use crate::config::Bm25Options;
 mod alias;
 mod ensure;
 mod job;
@@ -11,15 +12,14 @@ mod version;
 
 use std::sync::Arc;
 
+use crate::index::VectorIndex;
+use crate::store::Store;
 pub use alias::{AliasError, alias_problem, reconcile_alias};
 pub use ensure::{SetupError, check_spec, ensure_ready, kept_in_step, prepare, require, spec};
 pub use job::{Job, JobError, Progress};
 pub use target::{CollectionTarget, Notice, Refused, StoresError, Written, id_ranges, payload};
 pub use tokens::{check_tokens, ensure_tokens, raise_tokens};
 pub use version::{Change, changes, differences, embedding_version, with_weights};
-
-use crate::index::{Bm25Options, VectorIndex};
-use crate::store::Store;
 
 /// A database and the index that is made from it.
 #[derive(Clone)]

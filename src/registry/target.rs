@@ -71,7 +71,8 @@ impl StoresError {
     }
 }
 
-/// The payload that the point of `chunk` has to have.
+/// The payload of the point of `chunk`. The worker, the rebuild and the verify all build it
+/// here: promise 1 needs them to agree.
 pub fn payload(chunk: &LiveChunk, version: &str) -> Payload {
     Payload {
         note_id: chunk.note_id,

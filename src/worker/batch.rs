@@ -14,11 +14,12 @@ use super::embedding::Embedding;
 use super::lease::{self, Heartbeat, Survived};
 use super::plan::{self, ChunkedNote, Unwritable, Vectors};
 use super::{Report, Shared, Stage, WorkerContext};
-use crate::index::{Filter, IndexError, Payload, Point, UpsertMode};
+use crate::index::{Filter, IndexError, Point, UpsertMode};
 use crate::note::{Note, TextHash};
 use crate::registry::{self, IndexContext, SetupError, StoresError};
 use crate::store::{
-    CLAIMS_LOST_TOGETHER, ChunkWrite, Claim, Claimed, Committed, NoteWrite, StoreError, Version,
+    CLAIMS_LOST_TOGETHER, ChunkWrite, Claim, Claimed, Committed, LiveChunk, NoteWrite, StoreError,
+    Version,
 };
 use crate::telemetry;
 
@@ -462,19 +463,22 @@ impl Batch<'_> {
     }
 
     pub(super) fn point(&self, note: &Note, chunk: &ChunkWrite<'_>) -> Point {
+        let live = LiveChunk {
+            chunk_id: chunk.chunk_id,
+            note_id: note.note_id,
+            chunk_index: chunk.chunk_index,
+            start: chunk.start,
+            end: chunk.end,
+            revision: self.token,
+            text: None,
+            has_vector: true,
+            vector: None,
+            status: note.status.clone(),
+            expires_at: note.expires_at,
+            labels: note.labels.clone(),
+        };
         Point {
-            payload: Payload {
-                note_id: note.note_id,
-                chunk_id: chunk.chunk_id,
-                chunk_index: chunk.chunk_index,
-                start_offset: chunk.start as u64,
-                end_offset: chunk.end as u64,
-                status: note.status.clone(),
-                expires_at: note.expires_at,
-                labels: note.labels.clone(),
-                embedding_version: self.shared.context.version.name.clone(),
-                revision: self.token,
-            },
+            payload: registry::payload(&live, &self.shared.context.version.name),
             vector: chunk.vector.to_vec(),
             text: chunk.text.to_owned(),
         }

@@ -70,7 +70,7 @@ impl Batch<'_> {
         let reason = format!(
             "{} claims of it in a row expired, the last {} of them while the worker had nothing \
              else in flight: each time the worker died or lost Postgres for longer than a lease. \
-             Look for the cause in the log of the workers (out of memory, an abort in the tokenizer)",
+             Look for the cause in the workers' log (out of memory, an abort in the tokenizer)",
             lost.claims_lost,
             lost.claims_lost - CLAIMS_LOST_IN_COMPANY
         );

@@ -118,9 +118,7 @@ impl ActiveLeases {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<i64, Leased>> {
-        self.claims
-            .lock()
-            .expect("no holder panics")
+        self.claims.lock().expect("no holder panics")
     }
 }
 

@@ -22,7 +22,7 @@ pub fn after_failure(
     Retry::After(backoff::delay(failures, base, max, jitter))
 }
 
-/// How long to wait before the next try after `openings` outages in a row.
+/// How long to wait before the stores are tried again, after this many outages in a row.
 pub fn pause(settings: &config::Worker, closings: u32) -> Duration {
     let base = Duration::from_millis(settings.backoff_base_ms.min(1_000));
     backoff::delay(closings, base, Duration::from_secs(15), rand::random())

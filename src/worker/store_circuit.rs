@@ -64,8 +64,6 @@ impl StoreCircuit {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Outage>> {
-        self.outage
-            .lock()
-            .expect("no holder panics")
+        self.outage.lock().expect("no holder panics")
     }
 }

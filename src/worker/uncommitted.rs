@@ -55,9 +55,7 @@ impl UncommittedVectors {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vectors> {
-        self.vectors
-            .lock()
-            .expect("no holder panics")
+        self.vectors.lock().expect("no holder panics")
     }
 }
 

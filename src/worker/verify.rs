@@ -41,9 +41,7 @@ pub struct Verified {
 
 impl Shared {
     pub(super) fn verified(&self) -> MutexGuard<'_, Option<Verified>> {
-        self.verified
-            .lock()
-            .expect("no holder panics")
+        self.verified.lock().expect("no holder panics")
     }
 
     fn publish_drift(&self, report: &verify::Report) {

@@ -1,5 +1,6 @@
 //! ELF's types to the engine's and back.
 
+use crate::config::{Bm25Options, NO_LANGUAGE};
 use qdrant_edge::bm25_embed::{EdgeBm25, EdgeBm25Config};
 use qdrant_edge::external::ordered_float::OrderedFloat;
 use qdrant_edge::{
@@ -15,9 +16,9 @@ use qdrant_edge::{
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::index::payload::{FIELD_INDEXES, FieldIndex, NO_LANGUAGE};
+use crate::index::payload::{FIELD_INDEXES, FieldIndex};
 use crate::index::{
-    BM25, Bm25Options, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K, RRF_WEIGHT_BM25,
+    BM25, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K, RRF_WEIGHT_BM25,
     RRF_WEIGHT_DENSE, StoredPoint, UpsertMode,
 };
 

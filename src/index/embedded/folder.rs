@@ -10,14 +10,14 @@
 //! DIR/collections/.<anything>     half made or half dropped; swept at opening
 //! ```
 
+use crate::config::Bm25Options;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use crate::index::CollectionSpec;
 use serde::{Deserialize, Serialize};
-
-use crate::index::{Bm25Options, CollectionSpec};
 
 /// A data folder that this process alone has open.
 #[derive(Debug)]

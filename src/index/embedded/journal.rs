@@ -148,9 +148,10 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
     use super::*;
+    use crate::config::Bm25Options;
     use crate::index::embedded::convert;
     use crate::index::payload::test_payload;
-    use crate::index::{Bm25Options, Filter, Point, UpsertMode};
+    use crate::index::{Filter, Point, UpsertMode};
 
     fn updates() -> Vec<Vec<UpdateOperation>> {
         let bm25 = convert::bm25(&Bm25Options::default()).unwrap();

@@ -1,5 +1,6 @@
 //! ELF's types to the server's and back.
 
+use crate::config::Bm25Options;
 use std::collections::{BTreeMap, HashMap};
 
 use qdrant_client::Payload;
@@ -24,7 +25,7 @@ use super::json::{to_json, to_value};
 use crate::config::{self, Quantization};
 use crate::index::payload::FieldIndex;
 use crate::index::{
-    BM25, Bm25Options, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K, RRF_WEIGHT_BM25,
+    BM25, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K, RRF_WEIGHT_BM25,
     RRF_WEIGHT_DENSE, StoredPoint, UpsertMode,
 };
 

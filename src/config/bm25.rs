@@ -1,0 +1,150 @@
+//! How texts become BM25 vectors.
+
+/// How texts become BM25 vectors, in the engine's own terms.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bm25Options {
+    /// Language of the stemmer and the stopwords: `english`, `german`… or `none`
+    /// for neither.
+    pub language: String,
+    /// Term frequency saturation.
+    pub k: f64,
+    /// Length normalisation, 0 to 1.
+    pub b: f64,
+    /// Expected words in a chunk.
+    pub avg_len: f64,
+}
+
+impl Default for Bm25Options {
+    fn default() -> Self {
+        Self {
+            language: "english".into(),
+            k: 1.2,
+            b: 0.75,
+            avg_len: 256.0,
+        }
+    }
+}
+
+/// The languages whose stemmer and stopwords both engines have. A server takes
+/// any other word for "neither" without a sound.
+pub(super) const LANGUAGES: [&str; 29] = [
+    "arabic",
+    "azerbaijani",
+    "basque",
+    "bengali",
+    "catalan",
+    "chinese",
+    "danish",
+    "dutch",
+    "english",
+    "finnish",
+    "french",
+    "german",
+    "greek",
+    "hebrew",
+    "hinglish",
+    "hungarian",
+    "indonesian",
+    "italian",
+    "japanese",
+    "kazakh",
+    "nepali",
+    "norwegian",
+    "portuguese",
+    "romanian",
+    "russian",
+    "slovene",
+    "spanish",
+    "swedish",
+    "turkish",
+];
+
+/// The language that is none.
+pub const NO_LANGUAGE: &str = "none";
+
+impl Bm25Options {
+    /// What is wrong with the options and what to write instead.
+    pub fn check(&self) -> Result<(), String> {
+        if self.language != NO_LANGUAGE && !LANGUAGES.contains(&self.language.as_str()) {
+            return Err(format!(
+                "storage.qdrant.bm25.language {:?} is unknown: use \"none\" or one of {}",
+                self.language,
+                LANGUAGES.join(", ")
+            ));
+        }
+        if !(self.k.is_finite() && self.k >= 0.0) {
+            return Err(format!(
+                "storage.qdrant.bm25.k is {}: use a number from 0 up, 1.2 is usual",
+                self.k
+            ));
+        }
+        if !(0.0..=1.0).contains(&self.b) {
+            return Err(format!(
+                "storage.qdrant.bm25.b is {}: use a number from 0 to 1, 0.75 is usual",
+                self.b
+            ));
+        }
+        if !(self.avg_len.is_finite() && self.avg_len > 0.0) {
+            return Err(format!(
+                "storage.qdrant.bm25.avg_len is {}: use the words of a usual chunk, like 256",
+                self.avg_len
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+
+    #[test]
+    fn options_that_no_engine_can_keep_are_refused_by_name() {
+        assert_eq!(Bm25Options::default().check(), Ok(()));
+        assert_eq!(
+            Bm25Options {
+                language: "none".into(),
+                ..Bm25Options::default()
+            }
+            .check(),
+            Ok(())
+        );
+        let wrong = [
+            (
+                "language",
+                Bm25Options {
+                    language: "klingon".into(),
+                    ..Bm25Options::default()
+                },
+            ),
+            (
+                "bm25.k",
+                Bm25Options {
+                    k: f64::NAN,
+                    ..Bm25Options::default()
+                },
+            ),
+            (
+                "bm25.b",
+                Bm25Options {
+                    b: 1.5,
+                    ..Bm25Options::default()
+                },
+            ),
+            (
+                "avg_len",
+                Bm25Options {
+                    avg_len: 0.0,
+                    ..Bm25Options::default()
+                },
+            ),
+        ];
+        for (key, options) in wrong {
+            let message = options.check().unwrap_err();
+            assert!(message.contains(key), "{message} does not name {key}");
+        }
+    }
+}
