@@ -49,11 +49,12 @@ HUB_TIMEOUT_SECS = 5
 
 
 def set_up_postgres():
-    if os.environ.get("DATABASE_URL"):
+    own = URL_FILE.read_text().strip() if URL_FILE.exists() else None
+    if os.environ.get("DATABASE_URL") not in (None, "", own):
         say("Postgres: the server that DATABASE_URL names; unset it to have one started here")
         return
     server = Server()
-    url = URL_FILE.read_text().strip() if URL_FILE.exists() else None
+    url = own
     if server.running(url):
         say(f"Postgres: running at {place(url)}")
         return

@@ -23,7 +23,7 @@ pub fn delay(attempt: u32, base: Duration, max: Duration, jitter: f64) -> Durati
         max_elapsed_time: None,
         ..ExponentialBackoff::default()
     };
-    // 64 doublings exceed any maximum.
+    // Doubling reaches every maximum long before the 64th time.
     for _ in 1..attempt.min(64) {
         exponential.next_backoff();
     }

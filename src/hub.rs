@@ -16,45 +16,45 @@ const STALL: Duration = Duration::from_secs(30);
 
 const PUBLIC_HUB: &str = "https://huggingface.co";
 
-/// A file of a model that cannot be had: what was tried, and what to do.
+/// Why a file of a model is not available: what ELF tried, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// Neither a path on this machine nor a name that the hub could know.
+    /// Neither a path on this machine nor a possible name of a repository.
     #[error(
         "there is no file or folder {model:?}, and it is not a Hugging Face repository \
          (`organisation/name`) either; give the model an existing folder or a repository"
     )]
     Name {
-        /// What was asked for.
+        /// The model as it was given.
         model: String,
     },
-    /// The folder is there, the file is not.
+    /// The folder exists, the file does not.
     #[error(
-        "there is no {file} in the model folder {}; is the model complete?",
+        "there is no {file} in the model folder {}; download the model completely",
         folder.display()
     )]
     Missing {
-        /// The folder that was looked into.
+        /// The folder.
         folder: PathBuf,
-        /// The file that was looked for.
+        /// The missing file.
         file: String,
     },
-    /// A file of the model, `modules.json` for one, names a path that leads out of it.
+    /// A file of the model, such as `modules.json`, names a path outside of the model.
     #[error(
-        "the model {model} names the file {file:?}, which is not inside of it; choose another model"
+        "the model {model} names the file {file:?}, which is outside of it; choose another model"
     )]
     Outside {
-        /// What was asked for.
+        /// The model as it was given.
         model: String,
-        /// The file that was looked for.
+        /// The path outside of it.
         file: String,
     },
-    /// The hub did not give the file.
+    /// The hub did not deliver the file.
     #[error("there is no folder {model:?}, and {url} {reason}; {advice}")]
     Download {
         /// The repository.
         model: String,
-        /// What was asked for.
+        /// The URL of the file.
         url: String,
         /// The hub's answer; `None` when it gave none.
         status: Option<u16>,
@@ -63,7 +63,7 @@ pub enum HubError {
         /// What to do about it.
         advice: &'static str,
     },
-    /// The disk did not do its part.
+    /// A file or folder could not be read or written.
     #[error("failed to read or write {}: {source}; check the folder's permissions and free space", path.display())]
     Disk {
         /// The file or folder.
@@ -74,7 +74,7 @@ pub enum HubError {
 }
 
 impl HubError {
-    /// Whether the same may work later: the hub gave no answer, or is busy or broken.
+    /// Whether a later try may succeed: the hub did not answer, is busy or failed.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Download { status, .. } => {
@@ -90,15 +90,15 @@ impl HubError {
 pub struct Hub {
     /// Scheme and host of the hub or a mirror, without a slash at the end.
     pub endpoint: String,
-    /// The cache folder, laid out as all Hugging Face context do.
+    /// The cache folder, laid out as all Hugging Face tools do.
     pub cache: PathBuf,
-    /// Sent as a bearer token; private and gated repositories want one.
+    /// Sent as a bearer token; private and gated repositories need one.
     pub token: Option<String>,
 }
 
 impl Hub {
     /// `HF_ENDPOINT`, `HF_HOME` and `HF_TOKEN`, else the public hub,
-    /// `~/.cache/huggingface` and the token that `huggingface-cli login` left.
+    /// `~/.cache/huggingface` and the token that `huggingface-cli login` saved.
     pub fn from_env() -> Self {
         let set = |name| {
             std::env::var(name)
@@ -133,8 +133,7 @@ pub struct ModelFiles {
 #[derive(Debug)]
 enum Source {
     Folder(PathBuf),
-    /// One file was named, and stands for `tokenizer.json`; others are looked
-    /// for beside it.
+    /// The path is a file, used as `tokenizer.json`; ELF reads other files beside it.
     File(PathBuf),
     Hub {
         hub: Hub,
@@ -218,8 +217,8 @@ impl ModelFiles {
             })
     }
 
-    /// [`ModelFiles::file`], or `None` where the model has no such file. That it
-    /// has none is remembered, so that a cached model opens without the hub.
+    /// [`ModelFiles::file`], or `None` where the model has no such file. The cache
+    /// remembers that, so that a cached model opens without the hub.
     pub async fn optional(&self, name: &str) -> Result<Option<PathBuf>, HubError> {
         if is_inside(name)
             && self
@@ -248,7 +247,7 @@ impl ModelFiles {
     }
 
     /// `.no_exist/<commit>/<name>` in the cache, as `huggingface_hub` keeps it.
-    /// `None` before the first file of the model has told its commit.
+    /// `None` until the first downloaded file of the model has shown its commit.
     fn absence_marker(&self, name: &str) -> Option<PathBuf> {
         let Source::Hub { hub, .. } = &self.source else {
             return None;
@@ -263,7 +262,7 @@ impl ModelFiles {
         let Some(marker) = self.absence_marker(name) else {
             return;
         };
-        // Only a convenience: without it, the hub is asked again next time.
+        // A failed write is harmless: ELF then asks the hub again next time.
         let _ = marker.parent().map(std::fs::create_dir_all);
         let _ = std::fs::write(marker, b"");
     }
@@ -286,12 +285,12 @@ impl ModelFiles {
                 }
             };
             match result {
-                // The one who holds the lock moves bytes, or gives up itself.
+                // The process that holds the lock downloads the file or times out.
                 Err(ApiError::LockAcquisition(_)) => {
                     tracing::info!(
                         model = self.model,
                         file = name,
-                        "another process is downloading"
+                        "another process is downloading the file, waiting"
                     );
                     if let Some(path) = self.cached(hub, name) {
                         return Ok(path);
@@ -308,7 +307,7 @@ enum DownloadError {
     Api(ApiError),
 }
 
-/// Tells that bytes arrive.
+/// Signals that bytes arrive.
 #[derive(Clone, Default)]
 struct Pulse(Arc<Notify>);
 
@@ -327,14 +326,14 @@ impl Progress for Pulse {
     }
 }
 
-/// Whether a name leads to a file below a folder, as a path and in a URL.
+/// Whether a name stays below its folder, both as a path and in a URL.
 fn is_inside(name: &str) -> bool {
     let is_plain = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
     Path::new(name).components().all(is_plain) && !name.contains(['\\', '?', '#', '%'])
 }
 
-/// `organisation/name@revision` is the repository and what to take of it: a branch, a tag
-/// or a commit. Without a revision it is `main`, which its owner can move.
+/// `organisation/name@revision` names the repository and a branch, a tag or a commit of it.
+/// Without a revision it is `main`, which its owner can move.
 fn repository(model: &str) -> Repo {
     match model.split_once('@') {
         Some((name, revision)) => {
@@ -344,8 +343,8 @@ fn repository(model: &str) -> Repo {
     }
 }
 
-/// `name` or `organisation/name` in the characters that the hub allows, with `@revision`
-/// behind it or not.
+/// Whether this is `name` or `organisation/name`, with or without `@revision`, in the
+/// characters that the hub allows.
 fn is_repository_name(model: &str) -> bool {
     let is_revision = |revision: &str| {
         revision.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -420,8 +419,8 @@ fn download_error(model: &str, url: String, error: &ApiError) -> HubError {
     }
 }
 
-/// The client's own message ends at "error sending request"; why it could not
-/// be sent stands in its sources.
+/// The error with its sources: the client's own message ends at "error sending
+/// request", and only the sources say why.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -449,7 +448,7 @@ mod tests {
     const COMMIT: &str = "c5f93f70e82ae7a2b7a5b3ff1b0c0ea4d2d5c1a9";
     const TOKENIZER: &[u8] = b"{\"version\":\"1.0\"}";
 
-    /// What a hub was asked, oldest first.
+    /// The requests that a hub received, oldest first.
     #[derive(Clone, Default)]
     struct Requests(Arc<Mutex<Vec<(String, HeaderMap)>>>);
 

@@ -1,7 +1,9 @@
 //! ELF keeps a Qdrant index provably in step with notes that an application
 //! writes to Postgres. Postgres is the truth; Qdrant is derived from it.
 //!
-//! The way of a note is the way down this list.
+//! A note passes through the modules in this order: the application's row becomes outbox row
+//! ([`store`]), chunks ([`chunk`]), vectors ([`embed`]) and points ([`index`]). [`worker`]
+//! drives that; [`registry`] knows which version, collections and alias are served.
 
 pub mod backoff;
 pub mod chunk;

@@ -29,9 +29,9 @@ pub struct Labels {
     pub tenant_id: String,
     /// A partition within the tenant.
     pub project_id: String,
-    /// Who wrote it.
+    /// The agent that wrote it.
     pub agent_id: String,
-    /// Who may see it, in the application's words.
+    /// The circle of readers that may see it, in the application's words.
     pub scope: String,
     /// What kind of note it is, in the application's words.
     #[serde(rename = "type")]
@@ -47,7 +47,7 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// The hash of those labels that say who may find a note.
+    /// The hash of the labels that decide which searches find a note.
     pub fn access(&self) -> AccessHash {
         let mut hash = Sha256::new();
         for label in [

@@ -9,43 +9,43 @@ use super::words::Words;
 use super::{Chunk, ChunkError};
 use crate::config;
 
-/// Less room than this is a mistake, not a setting: chunks would be fragments
+/// Less room than this is a mistake in the settings: chunks would be fragments
 /// of words.
 const MIN_ROOM: usize = super::words::MAX_TOKENS_OF_A_WORD;
 
-/// Text of less than a token in so many bytes is no language: base64 that the
-/// vocabulary does not know, control characters that are dropped, a column of
-/// blanks. A chunk of it ends here even if it has tokens left.
+/// Text with fewer tokens than one in this many bytes is not language: base64 that
+/// the vocabulary does not know, control characters that the tokenizer drops, a
+/// column of blanks. A chunk of it ends here even if it could hold more tokens.
 const MAX_BYTES_PER_TOKEN: usize = 16;
 
-/// Where counts in the running text are only near to those of a chunk by itself
-/// (the first word of a chunk loses its space), so much is left free: a second
-/// count of a chunk costs more than a chunk that is 0.4% shorter.
+/// Tokens that a chunk leaves free where a count in the running text only approximates
+/// the count of the chunk by itself (its first word loses the space before it). To
+/// count a chunk twice costs more than to make it 0.4% shorter.
 const SLACK_TOKENS: usize = 2;
 
 /// Turns texts into chunks. The same text always gives the same chunks.
 ///
 /// What holds for the chunks of a text:
 /// - They are slices at character boundaries, trimmed of whitespace, in the
-///   order of the text: each starts behind the start and ends behind the end of
+///   order of the text: each starts after the start and ends after the end of
 ///   the one before.
 /// - Text that is in no chunk is whitespace. A text of whitespace has no chunks.
 /// - Each holds `max_tokens` at most, counted exactly as it will be sent.
-/// - What a chunk shares with the one before, if anything, counts
+/// - The text that a chunk shares with the one before, if any, counts
 ///   `overlap_tokens` at most by itself, without prefix and special tokens.
 ///   It begins with a sentence, or with a word where the last sentence is longer
 ///   than the overlap. It is less than three quarters of a chunk, whatever
-///   `overlap_tokens` says, and less where the next sentence would not fit
-///   otherwise.
-/// - A sentence is cut only if it is longer than a chunk, and a grapheme only if
-///   it is.
+///   `overlap_tokens` says, and shorter still where the next sentence would
+///   otherwise not fit.
+/// - A sentence is cut only if it is longer than a chunk. The same holds for a
+///   grapheme.
 ///
 /// Time is linear in the text, memory in the size of a chunk (and the chunks).
 #[derive(Debug)]
 pub struct Chunker {
     tokenizer: Arc<Tokenizer>,
     prefix: String,
-    /// Tokens of a chunk that are not its text's: prefix and special tokens.
+    /// Tokens of a chunk besides its text: prefix and special tokens.
     fixed_tokens: usize,
     /// Whether `fixed_tokens` is exact whatever text follows.
     prefix_is_apart: bool,
@@ -59,8 +59,8 @@ pub struct Chunker {
 }
 
 impl Chunker {
-    /// A chunker that counts with `tokenizer` what will be sent: every chunk
-    /// behind `document_prefix`. Fails if the settings leave no room for text.
+    /// A chunker that counts with `tokenizer` what will be sent: `document_prefix`
+    /// and the chunk. Fails if the settings leave no room for text.
     pub fn new(
         tokenizer: Arc<Tokenizer>,
         settings: &config::Chunking,
@@ -87,7 +87,7 @@ impl Chunker {
             max_tokens: settings.max_tokens,
             room,
             max_bytes: room * MAX_BYTES_PER_TOKEN,
-            // Beyond this most of the work would go into text seen before.
+            // With a larger overlap, most of the work would repeat the text before.
             overlap: settings.overlap_tokens.min(room * 3 / 4),
             tokenizer,
         })
@@ -111,10 +111,10 @@ impl Chunker {
             return Ok(vec![chunk]);
         }
         let mut chunks = Vec::new();
-        // Text before `done` is in a chunk.
+        // All text before `done` is in a chunk.
         let mut done = start;
         loop {
-            // The overlap and the next sentence have to be known as well.
+            // Twice a chunk: the overlap and the next sentence must be measured as well.
             window.look_ahead(start, 2 * self.room, 2 * self.max_bytes)?;
             let (chunk, cut) = match self.cut(&window, start, done)? {
                 Some(found) => found,
@@ -136,8 +136,8 @@ impl Chunker {
 
     /// The whole text as one chunk, if it fits.
     fn whole(&self, window: &mut Window, start: usize) -> Result<Option<Chunk>, ChunkError> {
-        // A chunk of one token a kilobyte would be useless, unless it was asked
-        // for.
+        // With chunking disabled, the operator wants one chunk even of text with hardly
+        // any tokens.
         let max_bytes = if self.enabled {
             self.max_bytes
         } else {
@@ -181,7 +181,7 @@ impl Chunker {
                     cut,
                 )));
             }
-            // Doubling bounds the counts of a text made to defy the estimate.
+            // Doubling bounds the number of counts for a text that defeats the estimate.
             less = (tokens - self.max_tokens).max(2 * less);
             if less >= room {
                 return Ok(None);
@@ -194,13 +194,13 @@ impl Chunker {
     /// the running text.
     ///
     /// The longest possible chunk is full. A paragraph's end is worth two fifths
-    /// of it: the next chunk then begins with a thought, not in one, and an edit
-    /// moves fewer of the chunks behind it (over the example notes 1.5 chunks
-    /// change with a sentence; at a quarter 2.4 do, and there are 4% less). A
-    /// sentence's end is worth half of it, and all of it if the next sentence
-    /// fits a chunk of its own, because half a sentence is found by neither
-    /// half of its words. Inside an over-long sentence a clause's end is worth a
-    /// quarter.
+    /// of it: the next chunk then begins with a thought, not inside one, and an edit
+    /// moves fewer of the chunks after it. (In the example notes, an edited sentence
+    /// changes 1.5 chunks. With a quarter instead of two fifths it changes 2.4, and
+    /// there are 4% fewer chunks.) A sentence's end is worth half of it, and all of it
+    /// if the next sentence fits a chunk of its own, because a search for its words
+    /// finds neither half of a cut sentence. Inside an over-long sentence a clause's
+    /// end is worth a quarter.
     fn choose(&self, window: &Window, start: usize, done: usize, room: usize) -> Option<CutPoint> {
         let text = window.text();
         let Some(limit) = window.limit(start, room, self.max_bytes) else {
@@ -252,7 +252,7 @@ impl Chunker {
         (tokens <= room && end - start <= self.max_bytes).then_some(tokens)
     }
 
-    /// A piece of the unit at `start`, which alone is more than a chunk.
+    /// A piece of the unit at `start`, which alone exceeds a chunk.
     fn cut_inside_unit(
         &self,
         window: &Window,
@@ -284,7 +284,7 @@ impl Chunker {
         }
     }
 
-    /// Tokens of a chunk that are not its text's: prefix and special tokens.
+    /// Tokens of a chunk besides its text: prefix and special tokens.
     pub fn fixed_tokens(&self) -> usize {
         self.fixed_tokens
     }
@@ -301,8 +301,8 @@ impl Chunker {
         Ok(self.tokenizer.count(&format!("{}{text}", self.prefix))?)
     }
 
-    /// Where the chunk behind `chunk` begins: at the first sentence, or else
-    /// word, from which on the end of `chunk` counts `overlap` at most.
+    /// Where the chunk after `chunk` begins: at the first sentence, or else word,
+    /// from which the rest of `chunk` counts `overlap` at most.
     fn overlap_start(
         &self,
         window: &Window,
@@ -310,8 +310,8 @@ impl Chunker {
         cut: CutPoint,
     ) -> Result<usize, ChunkError> {
         let mut budget = self.overlap;
-        // A whole sentence to come is worth more than one to repeat. One that is
-        // already cut has no such right.
+        // Keeping the next sentence whole is worth more than repeating one. That does
+        // not hold for a sentence that is already cut.
         let behind_sentence = window.sentence_ends(chunk.start, cut.next).next_back() == Some(cut);
         if behind_sentence
             && let Some(next) = self.sentence_fits(window, cut.next, self.room - SLACK_TOKENS)

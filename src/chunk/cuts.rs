@@ -1,12 +1,12 @@
-//! Where a text may be cut, best first: behind a paragraph, a sentence, a
+//! Where a text may be cut, best first: after a paragraph, a sentence, a
 //! clause, a word, a grapheme.
 
 use std::ops::Range;
 
 use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation};
 
-/// A place to cut: the chunk before ends at `end`, text goes on at `next`, and
-/// between them is whitespace or nothing.
+/// A place to cut: the chunk before ends at `end`, the text continues at `next`,
+/// and between them is whitespace or nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CutPoint {
     pub(super) end: usize,
@@ -35,7 +35,7 @@ pub(super) struct SentenceScan {
     end: usize,
     /// Line breaks since.
     line_breaks: usize,
-    /// The last sentence was broken off and goes on.
+    /// The last sentence is incomplete and continues in the next range.
     open: bool,
 }
 
@@ -60,8 +60,8 @@ impl SentenceScan {
             next,
             paragraph: self.line_breaks >= 2,
         };
-        // UAX #29 also ends a sentence at the question mark of an URL or of
-        // `a?b:c`. Only scripts without spaces end one without a space.
+        // UAX #29 also ends a sentence at the question mark of a URL or of
+        // `a?b:c`. Only scripts without spaces end a sentence without a space.
         let inside_word = cut.end == cut.next && text[..cut.end].ends_with(|c: char| c.is_ascii());
         let is_cut = cut.end > 0 && !self.open && !inside_word;
 
@@ -87,16 +87,16 @@ fn line_breaks(whitespace: &str) -> usize {
     breaks
 }
 
-/// The best place to cut inside a sentence: behind the last clause that ends in
-/// `after..=last`, else behind the last word. `is_open` tells whether a
-/// position lies between two tokens.
+/// The best place to cut inside a sentence: after the last clause that ends in
+/// `after..=last`, else after the last word. `is_open` tells whether a position
+/// lies between two tokens.
 pub(super) fn inside_sentence(
     text: &str,
     after: usize,
     last: usize,
     is_open: impl Fn(usize) -> bool,
 ) -> Option<CutPoint> {
-    // A little text behind `last` tells whether a word ends there.
+    // A little text after `last` tells whether a word ends there.
     let seen = text.ceil_char_boundary((last + 64).min(text.len()));
     let mut clause = None;
     let mut word = None;
@@ -126,7 +126,7 @@ fn ends_clause(before: &str, after: &str) -> bool {
 }
 
 /// Whether no grapheme of `text[start..]` is cut by `position`. Looks no further
-/// back than `start`, so that a line of nothing but flags stays linear.
+/// back than `start`, so that a line of only flag emoji takes linear time.
 pub(super) fn is_grapheme_boundary(text: &str, start: usize, position: usize) -> bool {
     let text = &text[start..];
     GraphemeCursor::new(position - start, text.len(), true)

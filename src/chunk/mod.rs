@@ -56,8 +56,8 @@ pub enum ChunkError {
     },
     /// One character alone exceeds a chunk.
     #[error(
-        "the character at byte {offset} alone takes {tokens} tokens; \
-         chunking.max_tokens = {max_tokens} is too small for it"
+        "the character at byte {offset} alone takes {tokens} tokens, more than \
+         chunking.max_tokens = {max_tokens} allows: raise it, or change the text"
     )]
     Indivisible {
         /// Byte offset of the character.

@@ -29,7 +29,7 @@ fn texts<'a>(text: &'a str, chunks: &[Chunk]) -> Vec<&'a str> {
         .collect()
 }
 
-/// Everything that [`Chunker`] promises about every text.
+/// Checks everything that [`Chunker`] promises about every text.
 fn check(tokenizer: &Trained, settings: &Chunking, prefix: &str, text: &str) -> Vec<Chunk> {
     let chunker = Chunker::new(tokenizer.ours.clone(), settings, prefix).unwrap();
     let chunks = chunker.chunk(text).unwrap();
@@ -82,7 +82,7 @@ fn check_with_all(max_tokens: usize, overlap_tokens: usize, text: &str) {
     }
 }
 
-/// Something that occurs in notes, or was made to break them.
+/// Text that occurs in notes, or that was made to break the chunker.
 fn piece() -> impl Strategy<Value = String> {
     let repeat = |text: &'static str, most: usize| {
         (1..most).prop_map(move |times: usize| text.repeat(times))
@@ -208,7 +208,7 @@ fn a_chunk_ends_with_its_last_paragraph_when_that_fills_three_quarters_of_it() {
     assert_eq!(texts(&text, &chunks)[0], format!("the\n\n{paragraph}"));
 }
 
-/// The sentences of UAX #29, which also sees one behind "Mr.".
+/// The sentences of UAX #29, which also ends one after "Mr.".
 fn sentences_of(text: &str) -> Vec<&str> {
     use unicode_segmentation::UnicodeSegmentation;
     text.split_sentence_bounds()

@@ -16,13 +16,13 @@ pub struct Tokenizer {
     words: Option<Words>,
 }
 
-/// A tokenizer that cannot be had or cannot be used.
+/// Why a tokenizer cannot be loaded or used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// There is no such file.
-    #[error("failed to find the tokenizer: {0}; chunking.tokenizer_repo can name another one")]
+    /// Its file is not available.
+    #[error("failed to find the tokenizer: {0}; or name another one in chunking.tokenizer_repo")]
     Files(#[from] HubError),
-    /// The file is there and cannot be read.
+    /// The file exists and cannot be read.
     #[error("failed to read the tokenizer {}: {source}", path.display())]
     Read {
         /// The file.
@@ -30,10 +30,10 @@ pub enum TokenizerError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The file is no tokenizer, or one that this release does not know.
-    #[error("failed to understand the tokenizer.json: {0}")]
+    /// The file is not a tokenizer, or one of a kind that this release does not support.
+    #[error("failed to parse the tokenizer.json: {0}; name another in chunking.tokenizer_repo")]
     Parse(String),
-    /// The tokenizer gave up on a text.
+    /// The tokenizer failed on a text.
     #[error("failed to tokenize {bytes} bytes of text: {reason}")]
     Encode {
         /// Length of the text.
@@ -67,8 +67,8 @@ impl Tokenizer {
             .with_truncation(None)
             .map_err(parse)?;
 
-        // Every post-processor in use adds the same tokens to every text. One
-        // that does not would make counts wrong without anyone noticing.
+        // Every common post-processor adds the same tokens to every text. One that
+        // does not would silently make counts wrong.
         let added = |text: &str| -> Result<usize, TokenizerError> {
             let with = inner.encode_fast(text, true).map_err(parse)?.len();
             let without = inner.encode_fast(text, false).map_err(parse)?.len();
@@ -93,13 +93,13 @@ impl Tokenizer {
         &self.fingerprint
     }
 
-    /// Tokens that the model wants around every text, like `[CLS]` and `[SEP]`.
+    /// Tokens that the tokenizer adds to every text, like `[CLS]` and `[SEP]`.
     pub fn special_tokens(&self) -> usize {
         self.special_tokens
     }
 
-    /// Whether the count of a text is the sum over its words, see
-    /// the `words` module. Chunking is then several times faster.
+    /// Whether the count of a text is the sum over its words (see the `words` module).
+    /// Chunking is then several times faster.
     pub fn is_word_local(&self) -> bool {
         self.words.is_some()
     }

@@ -1,7 +1,7 @@
-//! The stretch of a text that chunks are being cut from, measured in tokens.
+//! The part of a text that chunks are being cut from, measured in tokens.
 //!
-//! Text is measured a segment at a time and forgotten once it is behind, so
-//! that memory depends on the size of a chunk, never on the length of the note.
+//! Text is measured one segment at a time and forgotten once chunks have passed
+//! it. So memory depends on the size of a chunk, never on the length of the note.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -52,7 +52,7 @@ pub(super) struct Window<'a> {
     /// Cuts reach up to here. The end of a text that fits one chunk is never
     /// scanned.
     scanned: usize,
-    /// Ends of segments where the tokens on both sides may be others in the
+    /// Ends of segments where the tokens on both sides may differ from those of the
     /// unbroken text.
     seams: VecDeque<usize>,
 }
@@ -83,8 +83,8 @@ impl<'a> Window<'a> {
         self.text
     }
 
-    /// Measures on until more than `tokens`, more than `bytes` or the end of the
-    /// text lie behind `start`, and finds the sentences in it.
+    /// Measures further until more than `tokens` or more than `bytes` follow `start`,
+    /// or the text ends, and finds the sentences in it.
     pub(super) fn look_ahead(
         &mut self,
         start: usize,
@@ -146,7 +146,7 @@ impl<'a> Window<'a> {
     /// Whether the count of `text[start..end]` by itself is [`Window::tokens`].
     pub(super) fn is_exact(&self, start: usize, end: usize) -> bool {
         let Some(words) = self.tokenizer.words() else {
-            // Exactly this was encoded, in one piece.
+            // True only for exactly the text that was encoded in one piece.
             return start == self.from && end == self.measured && self.seams.is_empty();
         };
         let edge = |position: usize| {
@@ -180,7 +180,7 @@ impl<'a> Window<'a> {
             .partition_point(|unit| unit.end <= start.saturating_add(bytes));
         match self.units.get(by_tokens.min(by_bytes)) {
             Some(unit) => Some(unit.start),
-            // Blanks as far as one can see.
+            // Only whitespace follows, as far as the text is measured.
             None if !self.is_complete() => Some(self.measured),
             None => None,
         }
@@ -299,8 +299,8 @@ impl<'a> Window<'a> {
         for (start, end) in self.tokenizer.spans(text)? {
             let start = text.floor_char_boundary(start).max(covered);
             let end = text.ceil_char_boundary(end);
-            // Characters that the tokenizer drops are text all the same: a chunk
-            // of nothing else must not grow without bound.
+            // Characters that the tokenizer drops are still text: a chunk of nothing
+            // else must not grow without bound.
             if start - covered > LONGEST_UNIT_BYTES {
                 self.push_pieces(base, text, covered, start);
             }
@@ -319,7 +319,7 @@ impl<'a> Window<'a> {
     }
 
     /// Units for `text[start..end]`: one, if it is short enough. The tokens that
-    /// are counted next are those of the last.
+    /// are counted next belong to the last of them.
     fn push_pieces(&mut self, base: usize, text: &str, start: usize, end: usize) {
         let piece = text[start..end].trim_end();
         let end = start + piece.len();
@@ -338,7 +338,7 @@ impl<'a> Window<'a> {
                 self.push_pieces(base, text, piece_start, offset);
                 piece_start = offset;
             }
-            // A letter under hundreds of accents.
+            // A grapheme can be longer than a unit: a letter with hundreds of accents.
             while grapheme_end - piece_start > LONGEST_UNIT_BYTES {
                 let cut = text.floor_char_boundary(piece_start + LONGEST_UNIT_BYTES);
                 self.push_pieces(base, text, piece_start, cut);
@@ -371,16 +371,16 @@ impl<'a> Window<'a> {
     }
 }
 
-/// What is measured at once.
+/// A piece of the text that is measured at once.
 struct Segment {
     end: usize,
-    /// Of the sentences that are complete in it. Not looked for at the end of
-    /// the text, which seldom needs them.
+    /// Ends of the sentences that are complete in it. Left empty at the end of the
+    /// text, which seldom needs them.
     sentence_ends: Vec<usize>,
 }
 
 impl Segment {
-    /// The segment of `text` that begins at `start`. It ends behind its last
+    /// The segment of `text` that begins at `start`. It ends after its last
     /// complete sentence, else at whitespace, else between two graphemes.
     fn after(text: &str, start: usize) -> Self {
         let rest = &text[start..];
@@ -392,8 +392,8 @@ impl Segment {
         }
         let most = rest.floor_char_boundary(SEGMENT_BYTES);
         let half = rest.floor_char_boundary(SEGMENT_BYTES / 2);
-        // The first sentence begins at 0 and the last one may go on behind
-        // `most`: where one begins, the one before is complete.
+        // The first sentence begins at 0 and the last one may continue after `most`:
+        // where one begins, the one before is complete.
         let sentence_ends: Vec<usize> = rest[..most]
             .split_sentence_bound_indices()
             .skip(1)

@@ -13,7 +13,7 @@
 //!    in both cases. No added token looks at its neighbours (`lstrip`,
 //!    `rstrip`, `single_word` are refused below), and none contains whitespace,
 //!    so a cut at whitespace needs no knowledge of the tokens at all.
-//! 2. *The normalizer* maps or removes single characters, but for NFD, which
+//! 2. *The normalizer* maps or removes single characters, except for NFD, which
 //!    sorts runs of combining marks. The isolating character is not one, is not
 //!    removed, and so ends such a run.
 //! 3. *The pre-tokenizer* splits at whitespace, around punctuation and (through
@@ -23,7 +23,7 @@
 //! 4. *WordPiece* sees one split at a time.
 //! 5. The post-processor adds a constant, which `Tokenizer` checks.
 //!
-//! A property test holds the sums against real counts.
+//! A property test compares the sums with real counts.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -34,17 +34,17 @@ use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
-/// Longer words are rare, seldom come again, and are worth real token offsets.
+/// Longer words are rare and seldom repeat: real token offsets are worth their cost.
 const LONGEST_REMEMBERED_BYTES: usize = 32;
 
 /// A word of more tokens is handled token by token, so that a small chunk can
 /// be cut inside it. Not above the least room of a chunk.
 pub(super) const MAX_TOKENS_OF_A_WORD: usize = 8;
 
-/// Words in one memo at most: a few megabytes. Frequent words come early.
+/// Words in one memo at most: a few megabytes. Frequent words are among the first.
 const MAX_REMEMBERED_WORDS: usize = 1 << 15;
 
-/// Looking for each of more added tokens in a word costs more than it saves.
+/// Searching a word for more added tokens than this costs more than it saves.
 const MAX_ADDED_TOKENS: usize = 16;
 
 /// What is known about a word-local tokenizer.
@@ -52,7 +52,7 @@ pub(super) struct Words {
     lowercase: bool,
     added_tokens: Vec<String>,
     ideographs_apart: bool,
-    /// Lent to one text at a time, so that texts chunked side by side do not
+    /// Each is used by one text at a time, so that texts chunked in parallel do not
     /// wait for each other.
     memos: Mutex<Vec<Memo>>,
 }
@@ -74,7 +74,7 @@ impl Words {
             return None;
         };
 
-        // Without it, an unknown word is an error of the whole text.
+        // Without the unknown token, one unknown word makes the whole text fail.
         model.token_to_id(&model.unk_token)?;
 
         let plain = tokenizer.get_added_tokens_decoder().values().all(|token| {
@@ -100,16 +100,16 @@ impl Words {
         })
     }
 
-    /// Whitespace that the tokenizer splits at. The other three count as
-    /// control characters to BERT's normalizer, which removes them, so that the
-    /// words on both sides become one.
+    /// Whitespace that the tokenizer splits at. BERT's normalizer takes the other three
+    /// characters for control characters and removes them, so that the words on both
+    /// sides become one.
     pub(super) fn separates(c: char) -> bool {
         c.is_whitespace() && !matches!(c, '\u{b}' | '\u{c}' | '\u{85}')
     }
 
-    /// Whether `c` is for certain a split of its own: a separator, punctuation
+    /// Whether the tokenizer certainly splits around `c`: a separator, punctuation
     /// or an ideograph. The punctuation beyond ASCII is what ends sentences and
-    /// clauses; a character that is missing here costs a count, nothing else.
+    /// clauses; a character that is missing here only costs one more count.
     pub(super) fn isolating(&self, c: char) -> bool {
         Self::separates(c)
             || c.is_ascii_punctuation()
@@ -148,9 +148,9 @@ impl Words {
         word.len() <= LONGEST_REMEMBERED_BYTES
     }
 
-    /// Whether `word` may be counted in parts, as it may where no added token
-    /// can lie across two of them. An isolating character is then one token: in
-    /// the vocabulary or unknown.
+    /// Whether `word` may be counted in parts, because no added token can lie across
+    /// two of them. An isolating character is then one token: in the vocabulary or
+    /// unknown.
     pub(super) fn may_be_split(&self, word: &str) -> bool {
         self.added_tokens.len() <= MAX_ADDED_TOKENS
             && !self

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::output::Output;
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 
 /// Subcommands of `elf config`.
 #[derive(clap::Subcommand)]
@@ -18,7 +18,17 @@ pub enum Command {
 
 /// Checks or shows a configuration.
 pub fn run(path: &Path, command: Command, out: Output) -> anyhow::Result<()> {
-    let config = Config::load(path)?;
+    let config = match Config::load(path) {
+        Err(ConfigError::Invalid { origin, problems }) if out.json => {
+            let said: Vec<String> = problems.iter().map(|p| format!("{origin}:{p}")).collect();
+            out.report(
+                &json!({ "ok": false, "path": path, "problems": said }),
+                |_| String::new(),
+            )?;
+            return Err(ConfigError::Invalid { origin, problems }.into());
+        }
+        loaded => loaded?,
+    };
     match command {
         Command::Check => {
             let warnings = config.clear_text_warnings();

@@ -102,7 +102,8 @@ fn show(letter: &DeadLetter) -> String {
         _ => "the note was deleted".into(),
     };
     format!(
-        "note      {}\noutbox    {} ({})\nwritten   {}\ndead      {} after {} attempts\nreason    {}\nerror     {}\ntext      {text}",
+        "note      {}\noutbox    {} ({})\nwritten   {}\ndead      {} after {} attempts\n\
+         reason    {}\nerror     {}\ntext      {text}",
         letter.note_id,
         letter.outbox_id,
         letter.op,

@@ -53,7 +53,7 @@ const FEWER_TOKENS: usize = 128;
 pub struct Args {
     /// A Postgres server with pgvector, as a user who may create databases; the
     /// demo drops and makes the database elf_demo there
-    #[arg(long, env = "DATABASE_URL")]
+    #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     database_url: String,
     /// A sentence-transformers folder or Hugging Face repository
     #[arg(

@@ -34,7 +34,7 @@ pub fn code(error: &anyhow::Error) -> u8 {
 
 /// The part that is unavailable, or whose schema is not migrated yet, where a later try may
 /// work. `None` for every other error.
-pub fn away(error: &anyhow::Error) -> Option<Part> {
+pub fn unavailable_part(error: &anyhow::Error) -> Option<Part> {
     error.chain().find_map(|cause| {
         match cause.downcast_ref() {
             Some(StoreError::Unavailable(_)) => return Some(Part::Postgres),

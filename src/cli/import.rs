@@ -212,15 +212,23 @@ fn find_texts(folder: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
         .read_dir()
         .with_context(|| format!("failed to list {}", folder.display()))?;
     for entry in entries {
-        let path = entry?.path();
+        let entry = entry?;
+        // A link may lead out of the folder, or back into it for ever.
+        if entry.file_type()?.is_symlink() {
+            complain(&format!(
+                "elf: ignored {}: a symbolic link",
+                entry.path().display()
+            ));
+            continue;
+        }
+        let path = entry.path();
         let hidden = path
             .file_name()
             .is_some_and(|n| n.to_string_lossy().starts_with('.'));
         if hidden {
             continue;
         }
-        // A link to a parent folder would recurse for ever.
-        if path.is_dir() && !path.is_symlink() {
+        if path.is_dir() {
             find_texts(&path, found)?;
         } else if is_text(&path) && path.is_file() {
             found.push(path);
@@ -237,6 +245,7 @@ fn text_file(folder: &Path, file: &Path, args: &Args) -> anyhow::Result<Imported
     let name = || file.display().to_string();
     let text = std::fs::read(file).with_context(name)?;
     let text = String::from_utf8(text).with_context(name)?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned();
     let key = file
         .strip_prefix(folder)
         .unwrap_or(file)
@@ -263,7 +272,11 @@ fn jsonl<'a>(name: impl Into<String>, reader: impl BufRead + 'a, args: &'a Args)
         .filter(|(_, l)| !l.as_ref().is_ok_and(|l| l.trim().is_empty()));
     Box::new(lines.map(move |(i, line)| {
         let place = || format!("{name}:{}", i + 1);
-        let line: Line = serde_json::from_str(&line.with_context(place)?).with_context(place)?;
+        let line = line.with_context(place)?;
+        let line: Line = serde_json::from_str(&line).map_err(|error| {
+            let what = "expected a JSON object with \"text\" and a \"key\" or \"note_id\"";
+            anyhow::anyhow!("{}, column {}: {what}", place(), error.column())
+        })?;
         note(line, args).with_context(place)
     }))
 }

@@ -109,7 +109,7 @@ fn audit() {
         .into_iter()
         .find_map(|name| std::env::var(name).ok());
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    tracing::warn!(target: AUDIT, user, ?arguments, "change requested on the command line");
+    tracing::info!(target: AUDIT, user, ?arguments, "change requested on the command line");
 }
 
 /// Runs a command to its end.
@@ -118,7 +118,7 @@ pub fn run(args: Args) -> ExitCode {
     match runtime.block_on(dispatch(args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::complain(&format!("elf: {error:#}"));
+            output::complain(&format!("elf: {}", output::with_causes(&error)));
             ExitCode::from(exit::code(&error))
         }
     }

@@ -84,8 +84,8 @@ pub(super) fn lines(report: &Report) -> String {
     let missing = match report.missing_vectors {
         0 => String::new(),
         missing => format!(
-            "\n{missing} chunks have no vector; their notes are in the outbox, and a worker embeds them \
-             (--verbose lists them)"
+            "\n{missing} chunks have no vector; their notes are in the outbox, and a worker embeds \
+             them (--verbose lists them)"
         ),
     };
     let refused = match report.refused_points {

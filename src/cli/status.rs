@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use super::output::Output;
+use super::output::{Output, with_causes};
 use super::wiring;
 use crate::config::Config;
 use crate::index::CollectionInfo;
@@ -137,7 +137,7 @@ async fn collection(config: &Config) -> Collection {
             name: None,
             points: None,
             status: "unreachable".into(),
-            error: Some(format!("{error:#}")),
+            error: Some(with_causes(&error)),
         },
     }
 }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 
 use super::daemon::Daemon;
-use super::output::Output;
+use super::output::{Output, with_causes};
 use super::progress::{Count, Progress};
 use super::signals::stop_on_signals;
 use super::systemd;
@@ -47,10 +47,10 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     let context = begin(config, migrate).await?;
     let stop = stop_on_signals("no new claims; work in flight ends")?;
-    let version = &context.version.name;
+    let (store, version) = (context.stores.store.clone(), context.version.name.clone());
     // The total is notes and not outbox rows: a note may have several rows. The share is in
     // bytes, because the time that a note takes follows the length of its text.
-    let (due, bytes) = context.stores.store.due_notes(version).await?;
+    let (due, bytes) = store.due_notes(&version).await?;
     let worker = Arc::new(Worker::new(context, &config.worker, &config.outbox));
     let progress = Progress::start_weighed("indexing", {
         let worker = worker.clone();
@@ -66,6 +66,14 @@ async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     let drained = worker.drain(stop).await;
     progress.finish();
     drained?;
+    let counts = store.outbox_counts(Some(&version)).await?;
+    if counts.leased > 0 {
+        tracing::warn!(
+            notes = counts.leased,
+            lease_secs = config.worker.lease_secs,
+            "notes are leased by another worker, or by one that was killed: not waiting for them"
+        );
+    }
     Ok(worker.totals())
 }
 
@@ -145,10 +153,10 @@ async fn begin_when_possible(
                 Err(error) => error,
             },
         };
-        let Some(part) = exit::away(&error) else {
+        let Some(part) = exit::unavailable_part(&error) else {
             return Err(error);
         };
-        let reason = format!("{error:#}");
+        let reason = with_causes(&error);
         // Log once per part, not once per try.
         let is_news = waiting_for.replace(part) != Some(part);
         if is_news {

@@ -1,6 +1,6 @@
 //! How texts become BM25 vectors.
 
-/// How texts become BM25 vectors, in the engine's own terms.
+/// How texts become BM25 vectors; the fields have the engine's names.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bm25Options {
@@ -26,8 +26,8 @@ impl Default for Bm25Options {
     }
 }
 
-/// The languages whose stemmer and stopwords both engines have. A server takes
-/// any other word for "neither" without a sound.
+/// The languages for which both engines have a stemmer and stopwords. A server treats any other
+/// word as "none" without an error.
 pub(super) const LANGUAGES: [&str; 29] = [
     "arabic",
     "azerbaijani",
@@ -60,11 +60,11 @@ pub(super) const LANGUAGES: [&str; 29] = [
     "turkish",
 ];
 
-/// The language that is none.
+/// No stemmer and no stopwords.
 pub const NO_LANGUAGE: &str = "none";
 
 impl Bm25Options {
-    /// What is wrong with the options and what to write instead.
+    /// The error says which option is invalid and what to write instead.
     pub fn check(&self) -> Result<(), String> {
         if self.language != NO_LANGUAGE && !LANGUAGES.contains(&self.language.as_str()) {
             return Err(format!(

@@ -1,4 +1,4 @@
-//! Secrets that cross a network in the clear.
+//! Warnings about secrets that ELF would send over a network without encryption.
 
 use std::str::FromStr;
 
@@ -8,13 +8,12 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use super::{Config, is_loopback};
 
 impl Config {
-    /// The settings by which a secret leaves this machine without encryption, a sentence
-    /// each.
+    /// One sentence for each setting that sends a secret to another machine without encryption.
     pub fn clear_text_warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let mut warn = |key: &str, what: &str, remedy: &str| {
             warnings.push(format!(
-                "{key} sends {what} over the network in the clear: {remedy}"
+                "{key} sends {what} over the network without encryption: {remedy}"
             ));
         };
         if let Ok(options) = PgConnectOptions::from_str(self.storage.postgres.dsn.expose())
@@ -49,7 +48,7 @@ impl Config {
     }
 }
 
-/// Whether a URL leads to another machine without encryption.
+/// Whether a URL is plain HTTP to another machine.
 fn is_clear(url: &str) -> bool {
     Url::parse(url).is_ok_and(|url| {
         url.scheme() == "http" && url.host_str().is_some_and(|host| !is_loopback(host))

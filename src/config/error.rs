@@ -1,9 +1,9 @@
-//! What is wrong with a configuration, for the person who writes it.
+//! Errors of a configuration, worded for the operator who edits the file.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why there is no configuration. The process ends with exit code 78.
+/// A configuration that cannot be used. The process ends with exit code 78.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// There is no file.
@@ -12,7 +12,7 @@ pub enum ConfigError {
         path.display()
     )]
     Missing {
-        /// Where it was looked for.
+        /// The path that was read.
         path: PathBuf,
     },
     /// The file cannot be read.
@@ -20,27 +20,27 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file says something that ELF cannot do. One line per problem.
+    /// The file has invalid settings. One line per problem.
     #[error("{}", lines(origin, problems))]
     Invalid {
-        /// What the file is called.
+        /// The name of the file in messages.
         origin: String,
-        /// All of them, in the order of lines.
+        /// Every problem, in the order of lines.
         problems: Vec<Problem>,
     },
 }
 
-/// One thing that is wrong.
+/// One invalid, missing or unknown setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The line that it is about, from 1; `None` when something is missing.
+    /// The line number, from 1; `None` when a whole section is missing.
     pub line: Option<usize>,
     /// Dotted, `chunking.max_tokens`; empty when the file is not TOML.
     pub key: String,
-    /// What is wrong and what to write instead. Never the value of a secret.
+    /// Why it is invalid and what to write instead. Never contains the value of a secret.
     pub message: String,
 }
 

@@ -1,6 +1,6 @@
-//! `elf.toml`: what can be set, what it is when it is not set.
+//! `elf.toml`: its settings and their types.
 //!
-//! Reading a file, with every error in it at once, is `config/read.rs`.
+//! `config/read.rs` has the defaults and the checks, and reports every error in a file at once.
 
 mod bm25;
 mod clear_text;
@@ -36,12 +36,12 @@ impl Config {
         toml::to_string(self).expect("every setting has a form in TOML")
     }
 
-    /// Where the tokenizer comes from that chunks are counted with: a Hugging
-    /// Face repository, folder or `tokenizer.json`.
+    /// The source of the tokenizer that counts the tokens of chunks: a Hugging Face repository,
+    /// folder or `tokenizer.json`.
     pub fn tokenizer_source(&self) -> &str {
         let model = &self.providers.embedding.model;
         match self.chunking.tokenizer_repo.as_str() {
-            // OpenAI's models are on no hub. They all count in cl100k_base, which is there.
+            // OpenAI's models are not on the hub, but their tokenizer, cl100k_base, is.
             "" if model.starts_with("text-embedding-") => "Xenova/text-embedding-ada-002",
             "" => model,
             repo => repo,
@@ -55,17 +55,17 @@ pub struct Service {
     /// Where the admin page, `/metrics`, `/livez` and `/readyz` are served; port 0
     /// takes any free one and logs it.
     pub admin_bind: String,
-    /// Asked of whoever looks at notes on the admin page, or changes anything there.
+    /// The admin page requires it to show notes or to change dead letters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin_token: Option<Secret>,
     /// `error`, `warn`, `info`, `debug`, `trace`, or a filter like
-    /// `info,elf::worker=debug`. `RUST_LOG` wins.
+    /// `info,elf::worker=debug`. `RUST_LOG` overrides it.
     pub log_level: String,
     /// Log lines as JSON objects.
     pub log_json: bool,
 }
 
-/// `[storage]`: where notes are read and points are written.
+/// `[storage]`: Postgres, which has the notes, and the vector engine, which has the points.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[expect(missing_docs, reason = "a section per field")]
 pub struct Storage {
@@ -78,7 +78,7 @@ pub struct Storage {
 pub struct Postgres {
     /// `postgres://user:password@host:port/database`
     pub dsn: Secret,
-    /// Connections of one process at most.
+    /// Maximum connections of one process.
     pub pool_max_conns: u32,
 }
 
@@ -99,16 +99,16 @@ pub struct Qdrant {
     /// Copies of each shard of a new collection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replication_factor: Option<u32>,
-    /// Copies that must have a write before it counts.
+    /// Copies that must acknowledge a write before it counts as done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_consistency_factor: Option<u32>,
     /// Dense vectors on disk instead of in memory.
     pub on_disk: bool,
     /// How a new collection compresses dense vectors in memory.
     pub quantization: Quantization,
-    /// Longest wait for one request.
+    /// Time limit for one request.
     pub timeout_ms: u64,
-    /// How texts become BM25 vectors. Changing it takes a new collection.
+    /// How texts become BM25 vectors. A change requires a rebuild.
     pub bm25: Bm25Options,
 }
 
@@ -134,9 +134,9 @@ pub struct Providers {
 /// `[providers.embedding]`
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Embedding {
-    /// Who embeds.
+    /// The kind of provider.
     pub provider: Provider,
-    /// Scheme, host and, if need be, the first part of the path.
+    /// Scheme and host of the server, and the first part of the path if it has one.
     pub api_base: String,
     /// Path of the embeddings endpoint below `api_base`.
     pub path: String,
@@ -149,31 +149,31 @@ pub struct Embedding {
     /// Sent as a bearer token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key: Option<Secret>,
-    /// Texts in one request.
+    /// Maximum texts in one request.
     pub max_batch_inputs: usize,
-    /// Tokens in one request, all texts together.
+    /// Maximum tokens in one request, all texts together.
     pub max_batch_tokens: usize,
-    /// Requests in flight at once.
+    /// Maximum requests in flight at once.
     pub concurrency: usize,
-    /// Longest wait for one request.
+    /// Time limit for one request.
     pub timeout_ms: u64,
-    /// Requests sent in any minute.
+    /// Maximum requests in any minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests_per_minute: Option<u32>,
-    /// Tokens sent in any minute.
+    /// Maximum tokens in any minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_minute: Option<u32>,
-    /// What the provider charges for a million tokens, in US dollars: for estimates.
+    /// The provider's price of a million tokens in US dollars, for estimates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_million_tokens: Option<f64>,
     /// Put before every chunk: `passage: ` for E5 models.
     pub document_prefix: String,
     /// Put before every query: `query: ` for E5 models.
     pub query_prefix: String,
-    /// Certificates (PEM) of authorities that are trusted beside the system's.
+    /// Certificates (PEM) of authorities that ELF trusts beside the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<String>,
-    /// What ELF shows a server that asks who it is: a certificate (PEM)…
+    /// The client certificate (PEM) for a server that requires one…
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_cert_file: Option<String>,
     /// …and its private key (PEM).
@@ -184,7 +184,7 @@ pub struct Embedding {
     pub headers: std::collections::BTreeMap<String, Secret>,
 }
 
-/// Who embeds.
+/// The kind of provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {
@@ -201,7 +201,7 @@ pub struct Chunking {
     pub enabled: bool,
     /// Tokens in a chunk as it is sent: prefix and special tokens included.
     pub max_tokens: usize,
-    /// Tokens at the end of a chunk that begin the next one again, at most.
+    /// Maximum tokens at the end of a chunk that the next chunk repeats.
     pub overlap_tokens: usize,
     /// A Hugging Face repository, folder or `tokenizer.json`; empty for the
     /// embedding model's own. See [`Config::tokenizer_source`].
@@ -211,11 +211,11 @@ pub struct Chunking {
 /// `[worker]`
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Worker {
-    /// How long a crashed worker's notes wait for the next one.
+    /// How long a lease lasts: the notes of a crashed worker wait this long for another worker.
     pub lease_secs: u32,
-    /// Failures of a note before it is a dead letter.
+    /// Failed attempts of a note before it is dead-lettered.
     pub max_attempts: u32,
-    /// How often to look for work when no notification comes.
+    /// How often the worker polls for work when no notification comes.
     pub poll_interval_ms: u64,
     /// LISTEN for new work; off behind a PgBouncer in transaction mode.
     pub listen: bool,
@@ -223,16 +223,15 @@ pub struct Worker {
     pub batch_notes: usize,
     /// Batches in flight at once.
     pub concurrency: usize,
-    /// UTF-8 bytes of a note's text at most; a longer note is dead-lettered.
+    /// Maximum UTF-8 bytes of a note's text; a longer note is dead-lettered.
     pub max_note_bytes: u64,
-    /// How often one of the workers compares the index with Postgres and mends it; 0 is
-    /// never.
+    /// How often one of the workers compares the index with Postgres and repairs it; 0 is never.
     pub verify_interval_secs: u64,
-    /// How long a stop waits for work in flight.
+    /// How long a stopping worker waits for work in flight.
     pub grace_secs: u32,
-    /// Wait before the first retry of a failed note.
+    /// Delay before the first retry of a failed note; it doubles with every retry.
     pub backoff_base_ms: u64,
-    /// Longest wait between two retries.
+    /// Maximum delay between two retries.
     pub backoff_max_ms: u64,
 }
 
@@ -243,12 +242,12 @@ pub struct Outbox {
     pub retention_secs: u64,
 }
 
-/// A value that is never printed. Written `env:NAME`, `file:PATH` or plainly.
+/// A value that is never printed. The file has it as `env:NAME`, `file:PATH` or in plain text.
 #[derive(Clone, PartialEq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps a value that is known already.
+    /// Wraps a value that is resolved already.
     pub fn new(value: impl Into<String>) -> Self {
         Self(value.into())
     }
@@ -271,7 +270,7 @@ impl serde::Serialize for Secret {
     }
 }
 
-/// Whether a `HOST` or `HOST:PORT` is this machine and nobody else's business.
+/// Whether a `HOST` or `HOST:PORT` is a loopback address, which only this machine reaches.
 pub fn is_loopback(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         // An IPv6 address without a port ends in a bracket.
@@ -292,7 +291,7 @@ impl Worker {
     }
 }
 
-/// Where a configuration comes from: `-c FILE`, else `ELF_CONFIG`, else `./elf.toml`.
+/// The path of the configuration: `-c FILE`, else `ELF_CONFIG`, else `./elf.toml`.
 pub fn path_or_default(given: Option<PathBuf>) -> PathBuf {
     given
         .or_else(|| std::env::var_os("ELF_CONFIG").map(PathBuf::from))

@@ -19,7 +19,7 @@ const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
 const TEN_YEARS_SECS: u64 = 10 * 365 * 24 * 60 * 60;
 
 impl Config {
-    /// Reads a file, and the secrets that it points at.
+    /// Reads a file, and the environment variables and files that its secrets name.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => ConfigError::Missing {
@@ -35,8 +35,8 @@ impl Config {
         })
     }
 
-    /// Reads TOML. `origin` is what errors call it; `env` looks up the variables
-    /// that secrets name.
+    /// Reads TOML. Errors call it `origin`; `env` looks up the environment variables that
+    /// secrets name.
     pub fn parse(
         text: &str,
         origin: &str,
@@ -50,7 +50,7 @@ impl Config {
     }
 }
 
-/// Reads TOML; also gives every key that there is.
+/// Reads TOML; also returns every key that ELF knows.
 pub(super) fn read(
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
@@ -95,8 +95,8 @@ fn service(section: &mut Section<'_, '_>) -> Service {
         service.admin_token.is_some() || is_loopback(&service.admin_bind),
         || {
             format!(
-                "{} can be reached from other machines, and the admin page shows notes: set \
-                 admin_token, or bind 127.0.0.1",
+                "other machines can reach {}, and the admin page shows notes: set admin_token, \
+                 or bind 127.0.0.1",
                 service.admin_bind
             )
         },
@@ -111,7 +111,7 @@ fn postgres(section: &mut Section<'_, '_>) -> Postgres {
             "dsn = \"postgres://user:password@host:5432/database\"",
             postgres_url,
         ),
-        // One connection listens for new work, so one would leave none to do it.
+        // At least two: the worker needs one to listen for new work and one to do it.
         pool_max_conns: section.int("pool_max_conns", 10, 2..=1000),
     }
 }
@@ -144,9 +144,15 @@ fn qdrant(section: &mut Section<'_, '_>) -> Qdrant {
     if let (Some(writes), Some(copies)) =
         (qdrant.write_consistency_factor, qdrant.replication_factor)
     {
-        section.check(&["write_consistency_factor", "replication_factor"], writes <= copies, || {
-            format!("{writes} copies cannot have a write when there are {copies}: see replication_factor")
-        });
+        section.check(
+            &["write_consistency_factor", "replication_factor"],
+            writes <= copies,
+            || {
+                format!(
+                    "{writes} copies cannot acknowledge a write: replication_factor is {copies}"
+                )
+            },
+        );
     }
     qdrant
 }
@@ -167,9 +173,9 @@ fn embedding(section: &mut Section<'_, '_>) -> Embedding {
         Provider::Openai,
         &[("openai", Provider::Openai), ("local", Provider::Local)],
     );
-    // OpenAI takes 2048 texts and 300,000 tokens. A good deal less leaves room for
-    // a tokenizer that counts otherwise and is answered well within the timeout.
-    // In this process a batch costs memory: 8192 tokens take about 200 MB.
+    // OpenAI accepts 2048 texts and 300,000 tokens. The defaults are lower: the provider's
+    // tokenizer may count more tokens than ELF's, and a request must end well within the
+    // timeout. The local model needs about 200 MB for a batch of 8192 tokens.
     let (batch_inputs, batch_tokens) = match provider {
         Provider::Openai => (256, 100_000),
         Provider::Local => (32, 8192),
@@ -279,7 +285,7 @@ fn host_and_port(text: &str) -> Result<(), Refusal> {
     })
 }
 
-/// Says nothing of the token itself.
+/// The error does not repeat the token.
 fn token(text: &str) -> Result<(), Refusal> {
     header_value(text)?;
     holds(text.len() >= 16, || {
@@ -288,7 +294,7 @@ fn token(text: &str) -> Result<(), Refusal> {
 }
 
 fn log_filter(text: &str) -> Result<(), Refusal> {
-    // A filter takes any single word for the name of a module.
+    // `EnvFilter` accepts any single word as the name of a module, so a misspelt level too.
     let word = text.chars().all(|letter| letter.is_ascii_alphabetic());
     let known = ["off", "error", "warn", "info", "debug", "trace"].contains(&text);
     holds(!word || known, || {
@@ -299,7 +305,7 @@ fn log_filter(text: &str) -> Result<(), Refusal> {
         .map_err(|error| format!("is not a filter like \"info,elf::worker=debug\": {error}"))
 }
 
-/// Says nothing of the URL itself: it holds a password.
+/// The error does not repeat the URL, because it contains a password.
 fn postgres_url(text: &str) -> Result<(), Refusal> {
     holds(
         text.starts_with("postgres://") || text.starts_with("postgresql://"),
@@ -322,16 +328,16 @@ fn qdrant_url(text: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Says nothing of the URL itself: it may hold a password.
+/// The error does not repeat the URL, because it may contain a password.
 fn http_url(text: &str) -> Result<(), Refusal> {
     let url = Url::parse(text)
         .ok()
         .filter(|url| ["http", "https"].contains(&url.scheme()) && url.has_host())
         .ok_or("must be http://HOST or https://HOST")?;
-    // A URL is printed in messages; a secret has a key that is not.
+    // Messages print URLs. They never print `api_key` or `headers`.
     let is_open = url.username().is_empty() && url.password().is_none() && url.query().is_none();
     holds(is_open, || {
-        "must hold no user, password or query: give a secret as api_key or in headers".to_owned()
+        "must contain no user, password or query: set a secret as api_key or in headers".to_owned()
     })
 }
 
@@ -341,7 +347,8 @@ fn absolute_path(text: &str) -> Result<(), Refusal> {
     })
 }
 
-/// The alias and `<alias>__<n>` are names of collections and of folders.
+/// The characters are limited because the embedded engine also uses the alias and
+/// `<alias>__<n>` as names of folders.
 fn alias(text: &str) -> Result<(), Refusal> {
     let allowed = |letter: char| letter.is_ascii_alphanumeric() || "_-".contains(letter);
     holds(
@@ -359,7 +366,7 @@ fn header(name: &str, value: &str) -> Result<(), Refusal> {
 
 fn header_value(text: &str) -> Result<(), Refusal> {
     holds(HeaderValue::from_str(text).is_ok(), || {
-        "holds characters that an HTTP header cannot".to_owned()
+        "contains characters that an HTTP header must not contain".to_owned()
     })
 }
 

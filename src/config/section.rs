@@ -1,6 +1,6 @@
-//! Takes a TOML document key by key. Every key is asked for once, with its
-//! default and its range; what nobody asked for is unknown. Problems are
-//! collected, so that a reader of the file learns of all of them at once.
+//! Takes a TOML document key by key. `config/read.rs` asks for every key once, with its
+//! default and its range; keys of the file that it never asked for are unknown. Problems are
+//! collected, so that the operator sees all of them at once.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -22,11 +22,11 @@ pub(super) struct Section<'s, 'd> {
     path: String,
     /// The line of its header; `None` when the file has none.
     line: Option<usize>,
-    /// What the file says and nobody has asked for yet.
+    /// The entries of the file that have not been asked for yet.
     entries: BTreeMap<String, Entry<'d>>,
 }
 
-/// A document, and what has been learned of it so far.
+/// A document, with the keys and problems found so far.
 pub(super) struct Document<'d> {
     text: &'d str,
     env: &'d dyn Fn(&str) -> Option<String>,
@@ -35,17 +35,17 @@ pub(super) struct Document<'d> {
     known: Vec<Known>,
 }
 
-/// A key that exists, whether the file has it or not.
+/// A key that ELF knows, whether the file sets it or not.
 pub(super) struct Known {
     /// Dotted.
     pub path: String,
-    /// As it would be written; `None` when there is none.
+    /// The default as TOML; `None` when the key has none.
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "elf.toml.example is tested against it")
     )]
     pub default: Option<String>,
-    /// Where the file sets it.
+    /// The line on which the file sets it.
     line: Option<usize>,
 }
 
@@ -75,7 +75,8 @@ pub(super) fn read<'d, T>(
     };
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
-        // What is missing or unknown in half a document says little.
+        // Only the syntax errors: the document is incomplete, so keys would be reported as
+        // missing that are there.
         let problem = |error: &toml::de::Error| Problem {
             line: error.span().map(|span| document.line_at(span.start)),
             key: String::new(),
@@ -107,7 +108,7 @@ pub(super) fn read<'d, T>(
     (answer, known)
 }
 
-/// Sorted by lines; what has none comes last.
+/// Sorts by lines; problems without a line come last.
 fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems.sort_by_key(|problem| problem.line.unwrap_or(usize::MAX));
     problems
@@ -176,7 +177,7 @@ impl<'d> Section<'_, 'd> {
             .unwrap_or(default)
     }
 
-    /// One of a few words.
+    /// One of `words`.
     pub fn choice<T: Copy + PartialEq>(
         &mut self,
         name: &str,
@@ -223,7 +224,7 @@ impl<'d> Section<'_, 'd> {
         self.take(name, None, |value| checked(string(value)?, &check))
     }
 
-    /// A string that has to be there. `write` is what to write when it is not.
+    /// A required string. The error for a missing one quotes `write` as an example.
     pub fn required_text(
         &mut self,
         name: &str,
@@ -235,8 +236,7 @@ impl<'d> Section<'_, 'd> {
             .unwrap_or_default()
     }
 
-    /// A secret: `env:NAME`, `file:PATH` or the value itself. No problem with
-    /// it repeats the value.
+    /// A secret: `env:NAME`, `file:PATH` or the value itself. No problem repeats the value.
     pub fn secret(
         &mut self,
         name: &str,
@@ -246,7 +246,7 @@ impl<'d> Section<'_, 'd> {
         self.take(name, None, |value| resolve(string(value)?, env, &check))
     }
 
-    /// A secret that has to be there. `write` is what to write when it is not.
+    /// A required secret. The error for a missing one quotes `write` as an example.
     pub fn required_secret(
         &mut self,
         name: &str,
@@ -284,8 +284,8 @@ impl<'d> Section<'_, 'd> {
         })
     }
 
-    /// Says what is wrong with the values of several keys together, unless one
-    /// of them is wrong by itself. `names[0]` is the key that is named.
+    /// Adds a problem if several keys do not fit together, unless one of them has a problem of
+    /// its own. The problem is reported for `names[0]`.
     pub fn check(&mut self, names: &[&str], holds: bool, message: impl FnOnce() -> String) {
         let paths: Vec<_> = names.iter().map(|name| self.path_of(name)).collect();
         if holds
@@ -397,7 +397,7 @@ impl<'d> Document<'d> {
             + 1
     }
 
-    /// Only now are all keys known that an unknown one may have been meant for.
+    /// Runs last, because a suggestion may name a key of any section.
     fn explain_unknown(&mut self) {
         let paths: Vec<_> = self.known.iter().map(|known| known.path.as_str()).collect();
         for Unknown {

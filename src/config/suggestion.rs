@@ -1,13 +1,13 @@
-//! Which key an unknown one was meant for.
+//! Suggests a known key for an unknown one.
 
-/// What was probably meant by `name` in `section`. `known` are all keys there are.
+/// Suggests the key that `name` in `section` was probably meant to be. `known` has every key.
 pub(super) fn suggestion(section: &str, name: &str, known: &[&str]) -> String {
     let prefix = if section.is_empty() {
         String::new()
     } else {
         format!("{section}.")
     };
-    // What may stand in this section: its keys and the sections below it.
+    // The keys of this section and the sections below it.
     let mut here: Vec<&str> = known
         .iter()
         .filter_map(|path| path.strip_prefix(&prefix)?.split('.').next())

@@ -1,4 +1,4 @@
-//! What is promised of `elf.toml`.
+//! The promises of `elf.toml`.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use super::read::read;
@@ -19,7 +19,7 @@ fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, "elf.toml", &no_env).map_err(|error| error.to_string())
 }
 
-/// The file that is right, with `lines` more of it.
+/// A valid file with `lines` added to `section`.
 fn with(section: &str, lines: &str) -> Result<Config, String> {
     let header = format!("[{section}]");
     if REQUIRED.contains(&header) {
@@ -498,7 +498,7 @@ fn secrets_are_never_printed() {
         assert!(!printed.contains("hunter2"), "{printed}");
         assert!(printed.contains("***"), "{printed}");
     }
-    // Each of them wrong in another way, the value read or not.
+    // Each secret is invalid in a different way.
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, "hunter2\nhunter2").unwrap();
     let text = format!(
@@ -570,7 +570,7 @@ fn the_example_has_every_key_with_its_default() {
         let Some((key, value)) = line.trim_start_matches("# ").split_once(" = ") else {
             continue;
         };
-        // A sentence that quotes a setting is not one.
+        // Skips a sentence that quotes a setting.
         if key.contains(' ') {
             continue;
         }

@@ -1,4 +1,4 @@
-//! What one value of a TOML document is, or why it is not taken.
+//! Reads one value of a TOML document, or says why it is invalid.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -7,10 +7,10 @@ use toml::de::DeValue;
 
 use super::Secret;
 
-/// Why a value is not taken: what it must be. Never the value of a secret.
+/// Why a value is invalid, and what it must be. Never contains the value of a secret.
 pub(super) type Refusal = String;
 
-/// A whole number of ELF's settings.
+/// An integer type of a setting.
 pub(super) trait Int: TryFrom<i64> + Copy + PartialOrd + Display {}
 
 impl<T: TryFrom<i64> + Copy + PartialOrd + Display> Int for T {}
@@ -31,7 +31,7 @@ pub(super) fn number(value: &DeValue<'_>) -> Result<f64, Refusal> {
             .as_str()
             .parse::<f64>()
             .map_err(|error| error.to_string()),
-        // A whole number is a number too.
+        // `k = 1` is valid for a float.
         DeValue::Integer(_) => integer::<i64>(value).map(|whole| whole as f64),
         other => Err(format!("must be a number, not {}", kind(other))),
     }

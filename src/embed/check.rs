@@ -1,5 +1,5 @@
-//! What an answer must be before anyone uses it: as many vectors as texts, in
-//! their order, of the right dimension, finite and not all zero.
+//! Checks an answer before ELF uses it: as many vectors as texts, in their order,
+//! of the right dimension, finite and not all zero.
 
 use super::EmbedError;
 
@@ -19,8 +19,8 @@ pub fn answer(
     count: usize,
     dim: Option<usize>,
 ) -> Result<Vec<Vec<f32>>, EmbedError> {
-    // Nobody can tell which text a missing vector belongs to, and nothing of such
-    // an answer can be trusted: the provider is not working, whatever it is that ails it.
+    // ELF cannot know which text a missing vector belongs to, so no vector of this
+    // answer is usable. The provider is at fault, not a text.
     if answer.len() != count {
         return Err(EmbedError::failed(format!(
             "it answered {count} texts with {} vectors",

@@ -156,7 +156,7 @@ pub async fn connect_pinned(
     {
         return Err(EmbedError::config(format!(
             "`providers.embedding.dimensions` is {wanted}, but the vectors of this embedding \
-             version have {known}; change it back, or move to a new version with `elf reindex`"
+             version have {known}; change it back, or move to another version with `elf reindex`"
         )));
     }
     match settings.provider {

@@ -1,18 +1,18 @@
-//! Keeps texts and keys out of messages. Servers like to quote what they reject,
-//! and a message ends in logs and in `last_error`, where no note belongs.
+//! Keeps texts and keys out of messages. Servers often quote what they reject, and ELF
+//! writes their messages to logs and to `last_error`, where no text of a note belongs.
 
 /// Characters in a row that a message may not share with a text.
 const QUOTE_CHARS: usize = 16;
-/// Shorter texts are words that a message may use by chance.
+/// Shorter texts are words that a message may contain by chance.
 const SHORTEST_TEXT_CHARS: usize = 4;
 /// Longest message that is kept.
 const MAX_CHARS: usize = 300;
 
-/// `message` on one line, cut to a sane length, with every quote of one of
+/// `message` on one line of at most `MAX_CHARS`, with every quote of one of
 /// `texts` and each of `secrets` replaced.
 pub fn redact(message: &str, texts: &[&str], secrets: &[&str]) -> String {
     let mut message = message.to_owned();
-    // Before anything is cut: half a key is still told.
+    // Before the message is cut: half a key would not match, and would be shown.
     for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
         message = message.replace(secret, "***");
     }

@@ -77,10 +77,8 @@ impl Access {
         let origin = get(header::ORIGIN).and_then(|origin| origin.split_once("://"));
         let is_foreign =
             headers.contains_key(header::ORIGIN) && origin.is_none_or(|(_, origin)| origin != host);
-        let context = headers.get("sec-fetch-context");
-        if is_foreign
-            || context.is_some_and(|context| context != "same-origin" && context != "none")
-        {
+        let site = headers.get("sec-fetch-site");
+        if is_foreign || site.is_some_and(|site| site != "same-origin" && site != "none") {
             return Err(Denied::CrossSite);
         }
         match self.token {
@@ -144,12 +142,13 @@ impl IntoResponse for Denied {
             ),
             Self::ForeignName => problem(
                 StatusCode::FORBIDDEN,
-                "this port answers only requests to localhost or a loopback address: open the page as \
+                "this port answers only under localhost or a loopback address: open the page as \
                  http://127.0.0.1",
             ),
             Self::NoToken => problem(
                 StatusCode::FORBIDDEN,
-                "without a token this port is read-only: set service.admin_token, or use `elf dead`",
+                "this port is read-only without a token: set service.admin_token, or use \
+                 `elf dead`",
             ),
             Self::WrongToken => {
                 let what = "the token is missing or wrong: send service.admin_token as \
@@ -250,8 +249,8 @@ mod tests {
         for foreign in [
             ("origin", "https://evil.example"),
             ("origin", "null"),
-            ("sec-fetch-context", "cross-context"),
-            ("sec-fetch-context", "same-context"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "same-site"),
         ] {
             let sent = [
                 ("host", "localhost:9464"),
@@ -265,7 +264,7 @@ mod tests {
             ("host", "localhost:9464"),
             ("authorization", "Bearer a long enough secret"),
             ("origin", "http://localhost:9464"),
-            ("sec-fetch-context", "same-origin"),
+            ("sec-fetch-site", "same-origin"),
         ];
         assert_eq!(check(token, Method::POST, &own), None);
     }

@@ -16,7 +16,7 @@ use super::{Admin, problem};
 use crate::store::{Store, StoreError};
 use crate::telemetry::AUDIT;
 
-/// Bounds the size of one answer; nobody reads more on a page.
+/// Bounds the size of one answer. `elf dead list` lists more.
 const MAX_LETTERS: u32 = 500;
 
 #[derive(Deserialize)]
@@ -71,7 +71,14 @@ pub async fn retry(
     };
     let retried = store.retry_dead(ids).await;
     if let Ok(retried) = retried {
-        tracing::warn!(target: AUDIT, %peer, retried, ids = ?which.ids, all = which.all, "dead letters retried from the admin page");
+        tracing::warn!(
+            target: AUDIT,
+            %peer,
+            retried,
+            ids = ?which.ids,
+            all = which.all,
+            "dead letters retried from the admin page"
+        );
     }
     answer(retried.map(|retried| json!({ "retried": retried })))
 }
@@ -93,7 +100,13 @@ pub async fn discard(
     };
     let discarded = store.purge_dead(Some(&ids)).await;
     if let Ok(discarded) = discarded {
-        tracing::warn!(target: AUDIT, %peer, discarded, ?ids, "dead letters discarded from the admin page");
+        tracing::warn!(
+            target: AUDIT,
+            %peer,
+            discarded,
+            ?ids,
+            "dead letters discarded from the admin page"
+        );
     }
     answer(discarded.map(|discarded| json!({ "discarded": discarded })))
 }

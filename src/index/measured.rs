@@ -1,4 +1,4 @@
-//! How long an engine takes and how often it fails, whichever it is.
+//! Measures how long an engine, whichever it is, takes and how often it fails.
 
 use std::sync::Arc;
 

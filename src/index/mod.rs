@@ -53,9 +53,9 @@ pub trait VectorIndex: Send + Sync {
     fn collection<'a>(&'a self, name: &'a str) -> Answer<'a, Option<CollectionInfo>>;
 
     /// Prepares a collection, not an alias, for many points at once. With `on` the
-    /// engine defers its HNSW graphs; with `!on` it builds them, and
-    /// [`CollectionInfo::status`] is `green` again when they are built. Repeating a
-    /// call changes nothing. Any process may turn off what another one turned on.
+    /// engine defers its HNSW graphs; with `!on` it builds them, and the collection is
+    /// [`CollectionStatus::Green`] again when they are built. Repeating a call changes
+    /// nothing. Any process may turn off what another one turned on.
     fn bulk_load<'a>(&'a self, collection: &'a str, on: bool) -> Answer<'a, ()>;
 
     /// Drops a collection. A missing collection is not an error.
@@ -134,7 +134,7 @@ pub struct CollectionInfo {
     pub status: CollectionStatus,
 }
 
-/// What an engine reports about a collection.
+/// Whether a collection is ready, as its engine reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CollectionStatus {

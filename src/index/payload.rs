@@ -1,5 +1,5 @@
-//! What both engines agree on about a point's payload: its JSON, and the fields
-//! that are indexed.
+//! What both engines share: the JSON of a point's payload, and the fields that are
+//! indexed.
 
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -19,7 +19,7 @@ pub(super) enum FieldIndex {
 }
 
 /// The indexed fields. Indexes are made before the first point: HNSW graphs
-/// built earlier would know nothing of the filters.
+/// built earlier would not support the filters.
 pub(super) const FIELD_INDEXES: [(&str, FieldIndex); 11] = [
     ("note_id", FieldIndex::Uuid),
     ("tenant_id", FieldIndex::Tenant),
@@ -34,9 +34,9 @@ pub(super) const FIELD_INDEXES: [(&str, FieldIndex); 11] = [
     ("expires_at", FieldIndex::Datetime),
 ];
 
-/// Where a page that begins behind `after` starts; `None` when nothing can come
-/// behind it. The engines order numbers before UUIDs: from the lowest UUID on,
-/// there are only UUIDs.
+/// The first id of the page after `after`; `None` when no id can follow. The
+/// engines order numbers before UUIDs: from the lowest UUID on, there are only
+/// UUIDs.
 pub(super) fn page_start(after: Option<Uuid>) -> Option<Uuid> {
     match after {
         None => Some(Uuid::nil()),
@@ -50,12 +50,12 @@ pub(super) const OTHER_MODEL: &str = "the collection holds vectors of another mo
 
 /// Why bulk loading is refused.
 pub(super) fn alias_to_load(alias: &str) -> String {
-    format!("{alias:?} is an alias: bulk loading is asked of a collection by its own name")
+    format!("{alias:?} is an alias: bulk loading needs the name of a collection")
 }
 
 impl Payload {
-    /// The payload exactly as an engine stores it and gives it back: times as
-    /// RFC 3339 strings, fields without a value left out.
+    /// The payload exactly as an engine stores and returns it: times as RFC 3339
+    /// strings, fields without a value left out.
     pub fn to_json(&self) -> Map<String, Value> {
         let json = serde_json::to_value(self).expect("a payload has only string keys");
         let Value::Object(mut map) = json else {
@@ -72,8 +72,8 @@ impl Payload {
     }
 }
 
-/// 0.7 as 0.7, not as the double 0.699999988079071 that widening gives: a filter
-/// `>= 0.7` means what it says, and short decimals survive any JSON parser.
+/// 0.7 as 0.7, not as the double 0.699999988079071 that widening gives. So a filter
+/// `>= 0.7` matches it, and short decimals survive any JSON parser.
 fn shortest_decimal(score: f32) -> Value {
     let widened: f64 = score
         .to_string()
@@ -82,7 +82,7 @@ fn shortest_decimal(score: f32) -> Value {
     serde_json::Number::from_f64(widened).map_or(Value::Null, Value::Number)
 }
 
-/// A payload for tests, with two fields unset and one score that is no number.
+/// A payload for tests, with two fields unset and one score that is not a number.
 #[cfg(test)]
 pub(super) fn test_payload() -> Payload {
     let at = chrono::DateTime::from_timestamp_millis(1_709_209_800_250).expect("in range");

@@ -1,4 +1,5 @@
-//! Whether this process can do its work: what is checked, what fails, and since when.
+//! The checks of `/readyz`: whether this process can do its work, and since when a check
+//! fails.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -6,11 +7,11 @@ use chrono::{DateTime, Utc};
 use metrics::gauge;
 use serde::Serialize;
 
-/// What is checked, in the order in which one thing needs another.
+/// The checked parts. A part comes after the parts that it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
-    /// The configuration, as far as database and provider accept it.
+    /// Whether Postgres and the provider accept the configuration.
     Config,
     /// Whether Postgres answers.
     Postgres,
@@ -20,9 +21,9 @@ pub enum Part {
     Index,
     /// Whether the alias points at the collection that is served.
     Alias,
-    /// Whether texts are sent to the embedding provider.
+    /// Whether ELF sends texts to the embedding provider: its circuit is closed.
     Provider,
-    /// Whether claims go on.
+    /// Whether the worker claims notes.
     Worker,
 }
 
@@ -37,7 +38,7 @@ const PARTS: [Part; 7] = [
 ];
 
 impl Part {
-    /// As `/readyz` and the metrics have it.
+    /// The name in `/readyz` and in the label of `elf_check_ok`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Config => "config",
@@ -51,24 +52,24 @@ impl Part {
     }
 }
 
-/// Why a check fails that has not been made yet.
+/// The reason of a check that has not run yet.
 const STARTING: &str = "the process is starting";
 
-/// What is known of a part.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Check {
-    /// Which part.
+    /// The checked part.
     pub name: Part,
-    /// Whether it is as it must be.
+    /// Whether the check holds.
     pub ok: bool,
-    /// Since when it is so.
+    /// When `ok` last changed.
     pub since: DateTime<Utc>,
-    /// What is wrong.
+    /// Why it fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// The checks of a process. All of them fail until they have been made.
+/// The checks of a process. Each fails until it has run.
 #[derive(Debug)]
 pub struct Health(Mutex<Vec<Check>>);
 
@@ -90,16 +91,16 @@ fn unknown() -> Vec<Check> {
 }
 
 impl Health {
-    /// Forgets what was found: the start begins anew.
+    /// Resets every check, when a start waits for another part than before.
     pub fn forget(&self) {
         *self.lock() = unknown();
         for part in PARTS {
-            // Neither 1 nor 0, so that no alert is about what is not known.
+            // NaN is neither 1 nor 0: a check that has not run fires no alert.
             gauge!("elf_check_ok", "check" => part.as_str()).set(f64::NAN);
         }
     }
 
-    /// Takes down what a check found: `None` when all is well. A change is logged, once.
+    /// Records the result of a check: `None` when it holds. Logs only when the result changes.
     pub fn set(&self, part: Part, problem: Option<String>) {
         let mut checks = self.lock();
         let check = &mut checks[part as usize];
@@ -107,12 +108,12 @@ impl Health {
         if ok != check.ok {
             let name = part.as_str();
             match &problem {
-                Some(reason) => tracing::warn!(check = name, reason, "not ready"),
-                // That it began is no news; that it is back, somebody may wait for.
+                Some(reason) => tracing::warn!(check = name, reason, "check failed"),
+                // The first success after the start is no recovery.
                 None if check.reason.as_deref() == Some(STARTING) => {
-                    tracing::debug!(check = name, "ready");
+                    tracing::debug!(check = name, "check holds");
                 }
-                None => tracing::info!(check = name, "ready again"),
+                None => tracing::info!(check = name, "check recovered"),
             }
             check.ok = ok;
             check.since = Utc::now();
@@ -127,15 +128,13 @@ impl Health {
         self.lock().clone()
     }
 
-    /// The first that fails; `None` when the process is ready.
+    /// The first failing check; `None` when the process is ready.
     pub fn problem(&self) -> Option<Check> {
         self.lock().iter().find(|check| !check.ok).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Check>> {
-        self.0
-            .lock()
-            .expect("nobody panics while holding the checks")
+        self.0.lock().expect("no panic while the lock is held")
     }
 }
 

@@ -1,4 +1,4 @@
-//! The last half hour, for charts.
+//! Samples of the last half hour, for the charts of the admin page.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,27 +12,27 @@ use crate::store::OutboxCounts;
 /// Half an hour.
 const MAX_SAMPLES: usize = 300;
 
-/// Samples at even distances, the oldest first.
+/// Samples at equal intervals, the oldest first.
 #[derive(Debug, Clone, Serialize)]
 pub struct History {
     /// Seconds between two samples.
     pub interval_secs: u64,
-    /// What was seen.
+    /// The samples.
     pub samples: VecDeque<Sample>,
     #[serde(skip)]
     last: Option<(DateTime<Utc>, u64)>,
 }
 
-/// What was seen at one time.
+/// One point of each chart.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sample {
     /// When.
     pub at: DateTime<Utc>,
-    /// Outbox rows that are not dead: everybody's.
+    /// Outbox rows that are not dead, whichever worker indexes them.
     pub pending: i64,
-    /// Age of the oldest that is due, in seconds; 0 when none is.
+    /// Age of the oldest due row, in seconds; 0 when no row is due.
     pub oldest_secs: f64,
-    /// Notes that this worker converged, in each second since the last sample.
+    /// Notes per second that this worker converged since the last sample.
     pub notes_per_sec: f64,
     /// Seconds from commit to searchable since the last sample, in this worker: the
     /// median…
@@ -52,8 +52,8 @@ impl Default for History {
 }
 
 impl History {
-    /// Adds a sample. `notes` is this worker's count of all time, `ages` those of the
-    /// changes that became searchable since the last one.
+    /// Adds a sample. `notes` is this worker's count since its start, `ages` the seconds from
+    /// commit to searchable of the changes since the last sample.
     pub fn push(
         &mut self,
         at: DateTime<Utc>,

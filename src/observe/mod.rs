@@ -1,9 +1,9 @@
-//! What a daemon sees of the world around it: whether the stores answer, how long the
-//! backlog is, how far a rebuild has come. The metrics, `/readyz`, the admin page and
-//! systemd's status line are views of it.
+//! The observer of a long-running worker: it checks whether Postgres, the vector engine and the
+//! provider are available, and counts the backlog and the progress of a rebuild. The metrics,
+//! `/readyz`, the admin page and systemd's status line show what it has read.
 //!
-//! It looks by itself, at its own pace, so that a scrape or a page costs Postgres nothing
-//! and a count that is slow on a large table is made rarely.
+//! The observer polls at its own pace. So a scrape or a page causes no query, and a count that is
+//! slow on a large table runs rarely.
 
 mod health;
 mod history;
@@ -32,18 +32,19 @@ use crate::store::{
 use crate::telemetry::Metrics;
 use crate::worker::{Worker, WorkerContext};
 
-/// How often to look.
+/// How often to make the checks and read the backlog.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A sample of the history is as long as this many looks.
+/// Looks between two samples of the history.
 const LOOKS_PER_SAMPLE: u32 = 3;
-/// How often at most to count what takes long to count.
+/// How often at most to count notes, chunks and dead tuples: that reads whole tables.
 const COUNT_EVERY: Duration = Duration::from_secs(15);
-/// A store that says nothing for this long is away.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Long enough for every wait that a look has to bear.
+/// Time limit for an answer of a store; after it the store counts as unavailable.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// Longer than the time limits of one look together, so a process without a look for this long
+/// hangs.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
-/// A daemon's eyes.
+/// Polls the state of a worker, its stores and its provider.
 pub struct Observer {
     context: WorkerContext,
     worker: Arc<Worker>,
@@ -53,20 +54,20 @@ pub struct Observer {
     seen: Mutex<Seen>,
 }
 
-/// What was seen last.
+/// The state as of the latest looks.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
     /// When Postgres was last read.
     pub at: Option<DateTime<Utc>>,
     /// The backlog.
     pub outbox: Option<OutboxCounts>,
-    /// The outbox as a table.
+    /// Size and dead tuples of the outbox table.
     pub table: Option<OutboxTable>,
     /// Live and indexed notes.
     pub notes: Option<NoteCounts>,
-    /// Every collection that the database knows.
+    /// Every collection that is registered in Postgres.
     pub collections: Vec<Collection>,
-    /// Every version.
+    /// Every registered embedding version.
     pub versions: Vec<RegisteredVersion>,
     /// The rebuild or reindex that is running.
     pub job: Option<Job>,
@@ -76,12 +77,12 @@ pub struct Seen {
     looked: Option<Instant>,
 }
 
-/// A collection, as database and engine have it.
+/// A collection, as Postgres and the vector engine have it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Collection {
     /// Its name in the engine.
     pub name: String,
-    /// The alias it is read through.
+    /// The alias that it was made for.
     pub alias: String,
     /// The version that it holds.
     pub version: String,
@@ -89,26 +90,26 @@ pub struct Collection {
     pub state: Lifecycle,
     /// Whether the alias points at it.
     pub served: bool,
-    /// Points in it; none when the engine does not know it.
+    /// Its points; `None` when the engine does not have it or does not answer.
     pub points: Option<u64>,
     /// What the engine says of it.
     pub status: Option<CollectionStatus>,
 }
 
-/// A rebuild or reindex, wherever it runs.
+/// A rebuild or reindex that runs in any process.
 #[derive(Debug, Clone, Serialize)]
 pub struct Job {
-    /// What and how far.
+    /// The job and its progress.
     #[serde(flatten)]
     pub running: RunningJob,
-    /// Points or notes a second, over the last minute; none before there are two looks.
+    /// Points or notes per second over the last minute; `None` before the second look.
     pub rate_per_sec: Option<f64>,
-    /// Seconds that are left at that rate.
+    /// Seconds until the end at that rate.
     pub eta_secs: Option<f64>,
 }
 
 impl Observer {
-    /// Eyes that have not looked yet.
+    /// An observer that has not looked yet.
     pub fn new(
         context: WorkerContext,
         worker: Arc<Worker>,
@@ -125,33 +126,33 @@ impl Observer {
         }
     }
 
-    /// What it works with.
+    /// The worker's context.
     pub fn context(&self) -> &WorkerContext {
         &self.context
     }
 
-    /// Whose backlog and work it watches.
+    /// The worker that it observes.
     pub fn worker(&self) -> &Worker {
         &self.worker
     }
 
-    /// Since when.
+    /// When the observer was made.
     pub fn started_at(&self) -> DateTime<Utc> {
         self.started_at
     }
 
-    /// What was seen last.
+    /// A copy of the latest state.
     pub fn seen(&self) -> Seen {
         self.lock().clone()
     }
 
-    /// Whether it still looks; if not, this process hangs.
+    /// Whether the observer has looked lately; if not, this process hangs.
     pub fn is_awake(&self) -> bool {
         let looked = self.lock().looked;
         looked.is_none_or(|looked| looked.elapsed() < STUCK_AFTER)
     }
 
-    /// Looks until dropped.
+    /// Polls until dropped.
     pub async fn run(&self) {
         tokio::join!(
             self.keep_checking(),
@@ -161,7 +162,8 @@ impl Observer {
         );
     }
 
-    /// The checks wait for no count: each of them has its patience, a count has none.
+    /// Checks in their own loop, apart from the counts: a check has a time limit, a count has
+    /// none.
     async fn keep_checking(&self) {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -176,8 +178,8 @@ impl Observer {
         }
     }
 
-    /// A count reads whole tables, and holds back the vacuum of all of them meanwhile: one
-    /// worker of all makes it.
+    /// Counts notes in one worker of all: a count reads whole tables, and its snapshot holds
+    /// back vacuum.
     async fn keep_counting(&self) {
         let mut pace = Pace::new(COUNT_EVERY);
         loop {
@@ -197,8 +199,10 @@ impl Observer {
             registry::kept_in_step(store, &version.name).await?;
             Ok::<(), SetupError>(store.check_schema().await?)
         };
-        let (config, alias) =
-            tokio::join!(tokio::time::timeout(PATIENCE, config), self.look_at_alias());
+        let (config, alias) = tokio::join!(
+            tokio::time::timeout(ANSWER_LIMIT, config),
+            self.look_at_alias()
+        );
         self.judge_postgres(
             config.unwrap_or_else(|_| Err(StoreError::Unavailable(silent("Postgres")).into())),
         );
@@ -214,18 +218,18 @@ impl Observer {
         self.health.set(Part::Worker, outage);
     }
 
-    /// Where the alias points; nothing when only the engine answers, and an error when it
-    /// does not.
+    /// What is wrong with the alias. `Ok(None)` when the engine answers but Postgres does not,
+    /// `Err` when the engine does not answer.
     async fn look_at_alias(&self) -> Result<Option<Result<Option<String>, AliasError>>, String> {
         let stores = &self.context.stores;
-        // The engine alone first: what follows asks Postgres too, and a silence of
-        // Postgres is not the engine's.
-        let answer = tokio::time::timeout(PATIENCE, stores.index.resolve(&stores.alias)).await;
+        // The engine alone first: `alias_problem` also queries Postgres, and a Postgres that
+        // does not answer must not be reported as an unavailable engine.
+        let answer = tokio::time::timeout(ANSWER_LIMIT, stores.index.resolve(&stores.alias)).await;
         if answer.is_err() {
             return Err(silent("the vector engine"));
         }
         let problem = registry::alias_problem(stores);
-        Ok(tokio::time::timeout(PATIENCE, problem).await.ok())
+        Ok(tokio::time::timeout(ANSWER_LIMIT, problem).await.ok())
     }
 
     fn judge_postgres(&self, found: Result<(), SetupError>) {
@@ -250,13 +254,14 @@ impl Observer {
                 health.set(Part::Postgres, None);
                 health.set(Part::Config, Some(reason));
             }
-            // What it is like inside is not known while it is away.
+            // An unavailable Postgres says nothing about schema and configuration: they keep
+            // their last result.
             Err(error) => health.set(Part::Postgres, Some(error.to_string())),
         }
     }
 
     fn judge_index(&self, found: Result<Option<String>, AliasError>) {
-        // A store that is away says nothing of the alias: what was known of it stays.
+        // An unavailable store says nothing about the alias: the check keeps its last result.
         let (index, alias) = match found {
             Ok(None) => (None, Some(None)),
             Ok(Some(problem)) => {
@@ -273,7 +278,7 @@ impl Observer {
         }
     }
 
-    /// The backlog of what is served, dead letters and the running job.
+    /// Reads the backlog of the served version, the dead letters and the running job.
     async fn count_backlog(&self) -> Result<(), StoreError> {
         let store = &self.context.stores.store;
         let served = store.active_version().await?.map(|version| version.name);
@@ -305,7 +310,7 @@ impl Observer {
         Ok(())
     }
 
-    /// Versions and their collections, with what the engine says of them.
+    /// Reads versions and collections from Postgres, and the collections' state from the engine.
     async fn look_at_collections(&self) -> Result<(), StoreError> {
         let store = &self.context.stores.store;
         let versions = store.versions().await?;
@@ -325,7 +330,7 @@ impl Observer {
         Ok(())
     }
 
-    /// What takes long to count.
+    /// Counts notes, chunks and the outbox's dead tuples.
     async fn count_notes(&self) -> Result<(), StoreError> {
         let store = &self.context.stores.store;
         let served = store.active_version().await?.map(|version| version.name);
@@ -383,11 +388,11 @@ impl Observer {
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().expect("nobody panics while looking")
+        self.seen.lock().expect("no panic while the lock is held")
     }
 }
 
-/// Looks again and again. An error is the checks' to tell.
+/// Runs `look` again and again. It ignores errors: the checks report them.
 async fn keep<F: Future<Output = Result<(), StoreError>>>(every: Duration, look: impl Fn() -> F) {
     let mut pace = Pace::new(every);
     loop {
@@ -396,7 +401,10 @@ async fn keep<F: Future<Output = Result<(), StoreError>>>(every: Duration, look:
 }
 
 fn silent(who: &str) -> String {
-    format!("{who} said nothing for {} seconds", PATIENCE.as_secs())
+    format!(
+        "{who} did not answer within {} seconds",
+        ANSWER_LIMIT.as_secs()
+    )
 }
 
 fn coverage(notes: &NoteCounts) -> f64 {

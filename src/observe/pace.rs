@@ -1,11 +1,12 @@
-//! How often something may be done that costs more the more there is.
+//! Spaces out work that takes longer the more rows there are.
 
 use std::time::{Duration, Instant};
 
-/// Rests this many times as long as the work took: a twentieth of one connection.
+/// The pause is this many times as long as the work, so the work takes at most a twentieth of
+/// one connection's time.
 const REST: u32 = 19;
 
-/// When it is next time.
+/// The time of the next run.
 #[derive(Debug)]
 pub struct Pace {
     at_least: Duration,
@@ -13,7 +14,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// At most once in `at_least`, and less often when it takes long.
+    /// Runs at most once in `at_least`, and less often when the work takes long.
     pub fn new(at_least: Duration) -> Self {
         Self {
             at_least,
@@ -21,8 +22,8 @@ impl Pace {
         }
     }
 
-    /// Waits until it is time, does `work` and says that it is done. Work that failed is
-    /// tried again soon: it took long for another reason.
+    /// Waits until the next run is due, then does `work`, which returns whether it succeeded.
+    /// Failed work is retried after `at_least`: its duration says nothing about the rows.
     pub async fn keep(&mut self, work: impl Future<Output = bool>) {
         if let Some(next) = self.next {
             tokio::time::sleep_until(next.into()).await;

@@ -1,4 +1,4 @@
-//! How fast a job goes, from looks at how far it is.
+//! The rate of a rebuild or reindex, measured from its progress.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,26 +8,26 @@ use chrono::{DateTime, Utc};
 use super::Job;
 use crate::store::RunningJob;
 
-/// Over how long.
+/// The rate is measured over this time.
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// The latest looks at one job.
 #[derive(Debug, Clone, Default)]
 pub struct Speed {
-    /// Which job: no two begin at the same moment.
+    /// The start time of the job, which identifies it: no two jobs start at the same moment.
     began: Option<DateTime<Utc>>,
     looks: VecDeque<(Instant, i64)>,
 }
 
 impl Speed {
-    /// A job with its speed, seen at `now`.
+    /// Adds the progress at `now`, and returns the job with its rate.
     pub fn of(&mut self, running: RunningJob, now: Instant) -> Job {
         if self.began != Some(running.started_at) {
             self.began = Some(running.started_at);
             self.looks.clear();
         }
         self.looks.push_back((now, running.done));
-        // One look that is older than the window stays, to measure from.
+        // One look that is older than the window stays as the start of the measurement.
         while self.looks.len() > 2 && now - self.looks[1].0 >= WINDOW {
             self.looks.pop_front();
         }
@@ -46,7 +46,7 @@ impl Speed {
     fn rate(&self) -> Option<f64> {
         let (first, last) = (self.looks.front()?, self.looks.back()?);
         let secs = (last.0 - first.0).as_secs_f64();
-        // A phase that counts anew goes backwards once.
+        // A job's next phase counts from 0 again, which would give a negative rate.
         (secs > 0.0).then(|| (last.1 - first.1).max(0) as f64 / secs)
     }
 }
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(speed.of(job(1, 500), secs(0)).rate_per_sec, None);
         let seen = speed.of(job(1, 600), secs(10));
         assert_eq!((seen.rate_per_sec, seen.eta_secs), (Some(10.0), Some(40.0)));
-        // It stands still for a minute: so does its speed.
+        // No progress for a minute: the rate is 0.
         speed.of(job(1, 600), secs(40));
         let seen = speed.of(job(1, 600), secs(70));
         assert_eq!((seen.rate_per_sec, seen.eta_secs), (Some(0.0), None));

@@ -1,17 +1,18 @@
-//! Which collection is filled: the one of an unfinished run, or a new one.
+//! Chooses the collection to fill: the one of an unfinished run, or a new one.
 
 use super::{IndexContext, Options, RebuildError, drop_collection};
 use crate::index::CollectionSpec;
+use crate::registry::free_collection_name;
 use crate::registry::id_ranges;
 use crate::store::{CollectionRow, Range};
 
-/// Ranges that are read and written side by side: while one waits for the engine,
-/// another reads.
+/// Ranges that are copied concurrently: while one waits for the engine, another reads.
 const RANGES: u32 = 4;
 
-/// An alias or a collection of that name that this database knows nothing of. A
-/// collection of the same version was this database's before it was restored from an
-/// older backup: the alias is taken over from it, and it is left to who knows better.
+/// Refuses an alias, or a collection of the alias's name, that is not in this database. One
+/// exception: after a restore from an older backup, the alias may point at a collection of the
+/// same version that this database no longer lists. The rebuild takes the alias over and
+/// leaves that collection to the operator.
 pub(super) async fn refuse_foreign(
     context: &IndexContext,
     registered: &[CollectionRow],
@@ -31,8 +32,8 @@ pub(super) async fn refuse_foreign(
         Some(name) if !registered.is_empty() && is_of(context, &name, version).await? => {
             tracing::warn!(
                 collection = name,
-                "the alias is taken over from a collection that this database has forgotten; drop \
-                 it in the vector engine once nobody needs it"
+                "alias taken over from a collection that this database does not list; drop the \
+                 collection in the vector engine when no application needs it"
             );
             return Ok(());
         }
@@ -41,12 +42,12 @@ pub(super) async fn refuse_foreign(
         None => return Ok(()),
     };
     Err(RebuildError::Foreign(format!(
-        "{alias:?} is {what} in the vector engine, and this database knows nothing of it: \
-         choose another storage.qdrant.alias, or delete it there if nobody uses it"
+        "{alias:?} is {what} in the vector engine, and this database does not list it: \
+         choose another storage.qdrant.alias, or delete it there if no application uses it"
     )))
 }
 
-/// Whether a collection has the name and the shape that this database would give it.
+/// Whether a collection has a name that this database would give it, and its version.
 async fn is_of(
     context: &IndexContext,
     collection: &str,
@@ -61,7 +62,7 @@ async fn is_of(
     Ok(spec.is_some_and(|spec| spec.embedding_version == version))
 }
 
-/// The collection that an earlier run has not finished, if it can be gone on with.
+/// The collection of an unfinished run, if it can be resumed. Drops one that cannot.
 pub(super) async fn unfinished(
     context: &IndexContext,
     options: &Options,
@@ -72,7 +73,7 @@ pub(super) async fn unfinished(
         let name = &collection.name;
         let found = context.index.collection(name).await?;
         let reason = match found {
-            _ if options.restart => "as asked",
+            _ if options.restart => "restart requested",
             None => "the vector engine has lost it",
             Some(info) if info.spec.as_ref() != Some(spec) => "it was made with other settings",
             Some(_) => return Ok(Some(name.clone())),
@@ -89,10 +90,10 @@ pub(super) async fn begin(
     ours: &[&CollectionRow],
     spec: &CollectionSpec,
 ) -> Result<String, RebuildError> {
-    let name = free_name(context, spec).await?;
+    let name = free_collection_name(context, spec).await?;
     context.index.create_collection(&name, spec).await?;
     context.index.bulk_load(&name, true).await?;
-    // Workers would wait for a collection that is not there any more.
+    // Active collections that the engine has lost are retired: workers would wait for them.
     let mut lost = Vec::new();
     for collection in ours.iter().filter(|c| c.is_active()) {
         if context.index.collection(&collection.name).await?.is_none() {
@@ -117,27 +118,10 @@ pub(super) async fn begin(
     Ok(name)
 }
 
-/// `<alias>__<n>` with an `n` above all that collections of this database ever had, and
-/// that the engine does not have. An empty one that is just as it has to be was left by a
-/// rebuild that died before it was registered.
-pub(crate) async fn free_name(
-    context: &IndexContext,
-    spec: &CollectionSpec,
-) -> Result<String, RebuildError> {
-    let last = context.store.last_collection_number().await?;
-    for n in last + 1.. {
-        let name = format!("{}__{n}", context.alias);
-        match context.index.collection(&name).await? {
-            None => return Ok(name),
-            Some(info) if info.points == 0 && info.spec.as_ref() == Some(spec) => return Ok(name),
-            Some(_) => {}
-        }
-    }
-    unreachable!("the numbers do not run out")
-}
-
-/// Where the alias points at nothing, searches are better off with what there is.
-pub(super) async fn lend_alias(
+/// If the alias points at nothing, points it at an old collection that still exists. If there
+/// is none, points it at the new one, unless `swap_last`: searches then find the points copied
+/// so far.
+pub(super) async fn point_unset_alias(
     context: &IndexContext,
     ours: &[&CollectionRow],
     collection: &str,
@@ -157,7 +141,7 @@ pub(super) async fn lend_alias(
     tracing::info!(
         alias = context.alias,
         collection,
-        "the alias pointed at nothing; searches find points as they come"
+        "alias pointed at nothing, searches find the points copied so far"
     );
     Ok(context
         .index

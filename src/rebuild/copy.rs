@@ -1,11 +1,11 @@
-//! What was committed before the collection was registered, from Postgres to the engine.
+//! Copies what was committed before the collection was registered from Postgres to the engine.
 
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::patience::Outage;
+use super::outage::Outage;
 use super::{Options, RebuildError};
 use crate::index::UpsertMode;
 use crate::registry::{CollectionTarget, Notice, Progress};
@@ -14,11 +14,10 @@ use crate::store::{Depth, LiveChunk, Range};
 /// Chunks read and points written at once: one request.
 const PAGE: usize = 512;
 
-/// Their texts, about. A word of megabytes is one token, and its chunk as large.
+/// Bytes of text in a page, about. A chunk can be megabytes: a very long word is one token.
 const PAGE_BYTES: usize = 8 << 20;
 
-/// Copies what is left of all ranges, side by side. Returns how many points the engine
-/// did not accept.
+/// Copies the rest of all ranges concurrently. Returns how many points the engine refused.
 pub(super) async fn copy(
     target: &CollectionTarget,
     ranges: Vec<Range>,
@@ -33,7 +32,7 @@ pub(super) async fn copy(
         let outage = outage.clone();
         tasks.spawn(async move { copy_range(&target, range, &notice, &progress, &outage).await });
     }
-    // Dropping the set, on an error or a stop, ends the others.
+    // On an error or a stop the set is dropped, which aborts the other ranges.
     while let Some(done) = tasks.join_next().await {
         refused += done.expect("a range does not panic")?;
     }
@@ -58,28 +57,28 @@ async fn copy_range(
         let upper_bound = range.upper_bound;
         let read =
             || store.live_chunks(version, after, upper_bound, PAGE, PAGE_BYTES, Depth::Whole);
-        let page = outage.sit_out(read).await?;
+        let page = outage.retry(read).await?;
         let upto = page.last().map_or(range.upper_bound, |last| last.chunk_id);
         let missing = without_vector(&page, notice);
         let write = || async {
             if !missing.is_empty() {
                 store.requeue(version, &missing).await?;
             }
-            // Where no point is yet. A point that is there is a worker's, or our own of
-            // a run that died before it could record how far it was.
+            // Insert only: an existing point is a worker's, or comes from a run that died before
+            // it recorded its progress.
             target.write(page.clone(), UpsertMode::InsertOnly).await
         };
-        let written = outage.sit_out(write).await?;
-        // Its worker says why, and gives the note up if it has to.
+        let written = outage.retry(write).await?;
+        // A worker indexes the note again, and dead-letters it with the reason if it must.
         let notes: Vec<Uuid> = written.refused.iter().map(|r| r.note_id).collect();
         if !notes.is_empty() {
             written.refused.iter().for_each(|r| notice(r.to_string()));
-            outage.sit_out(|| store.requeue(version, &notes)).await?;
+            outage.retry(|| store.requeue(version, &notes)).await?;
             refused += notes.len() as u64;
         }
         let (number, lacking) = (range.number, missing_vectors(&page));
         let record = || store.advance_rebuild(collection, number, upto, written.points, lacking);
-        if !outage.sit_out(record).await? {
+        if !outage.retry(record).await? {
             return Err(RebuildError::Forgotten(collection.clone()));
         }
         progress.add(written.points);

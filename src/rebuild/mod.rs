@@ -1,13 +1,13 @@
-//! A new collection from Postgres alone, beside workers that go on writing, and the
-//! alias swapped to it. Knows no embedding.
+//! Fills a new collection from Postgres while workers keep writing, and swaps the alias to
+//! it. Cannot embed: this module does not depend on the embedding module.
 //!
-//! From the commit that registers the new collection every worker writes to it as
-//! well as to the old one. What was committed before is read from Postgres and put
-//! where no point is yet. So every chunk comes one way or the other.
+//! From the commit that registers the new collection, every worker writes to it and to the
+//! old one. The rebuild copies what was committed before from Postgres, and inserts only where
+//! no point exists. So each chunk reaches the new collection in one of the two ways.
 
 mod begin;
 mod copy;
-mod patience;
+mod outage;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,11 +15,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use begin::free_name;
-
-use self::begin::{begin, lend_alias, refuse_foreign, unfinished};
+use self::begin::{begin, point_unset_alias, refuse_foreign, unfinished};
 use self::copy::copy;
-use self::patience::{PATIENCE, patiently};
+use self::outage::{OUTAGE_LIMIT, retry_unavailable};
 use crate::index::{CollectionSpec, CollectionStatus, Filter, IndexError};
 use crate::registry::{
     AliasError, CollectionTarget, IndexContext, Job, JobError, Notice, Progress, StoresError,
@@ -28,21 +26,21 @@ use crate::registry::{
 use crate::store::{CollectionRow, StoreError};
 use crate::verify;
 
-/// How often to ask whether the engine has built its graphs.
+/// How often to ask whether the engine has built its HNSW graphs.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// Searches that looked the alias up before it was swapped have ended by then.
 const SEARCHES_END: Duration = Duration::from_secs(1);
 
-/// How a rebuild goes about it.
+/// The options of a rebuild.
 #[derive(Clone)]
 pub struct Options {
-    /// Where the alias points at nothing: swap it last all the same.
+    /// Swap the alias last, even if it points at nothing during the rebuild.
     pub swap_last: bool,
     /// Keep the old collection under its name.
     pub keep_old: bool,
-    /// Drop what an unfinished rebuild has left instead of going on with it.
+    /// Drop the collection of an unfinished rebuild instead of resuming it.
     pub restart: bool,
-    /// Told of every chunk that has no vector.
+    /// Called for every chunk without a vector and every point that the engine refuses.
     pub notice: Notice,
 }
 
@@ -55,17 +53,17 @@ pub struct Report {
     pub points: u64,
     /// How long it took, graphs and swap included.
     pub seconds: f64,
-    /// Points that this run wrote, in each second that it wrote.
+    /// Points that this run wrote, for each second of copying.
     pub points_per_sec: f64,
-    /// Calls of the embedding provider: this module has none to call.
+    /// Calls to the embedding provider: always 0, because this module has no provider.
     pub embedding_calls: u64,
     /// Chunks that have no vector in Postgres: their notes are in the outbox.
     pub missing_vectors: u64,
-    /// Points that the engine did not accept in this run: their notes are in the outbox.
+    /// Points that the engine refused in this run: their notes are in the outbox.
     pub refused_points: u64,
 }
 
-/// Why a rebuild ended. What it has done is kept, and the next one goes on with it.
+/// Why a rebuild failed. The points copied so far are kept, and the next run resumes there.
 #[derive(Debug, thiserror::Error)]
 pub enum RebuildError {
     /// Another job is running.
@@ -80,26 +78,26 @@ pub enum RebuildError {
     /// The alias is not ELF's.
     #[error("{0}")]
     Foreign(String),
-    /// The collection went, and with it the place where the rebuild stood.
+    /// The new collection was dropped, and with it the progress of the rebuild.
     #[error("the collection {0:?} was dropped while it was filled; run `elf rebuild` again")]
     Forgotten(String),
-    /// The engine cannot finish it.
+    /// The engine reports the new collection as broken.
     #[error(
         "the vector engine says that {0:?} is broken (red); look at its log, then run `elf rebuild --restart`"
     )]
     Broken(String),
-    /// A store was away for too long.
-    #[error("{reason} (for {} minutes); what is done is kept: run `elf rebuild` again to go on", PATIENCE.as_secs() / 60)]
-    GaveUp {
-        /// What it said last.
+    /// A store was unavailable for too long.
+    #[error("{reason} (for {} minutes); what is done is kept: run `elf rebuild` again to resume", OUTAGE_LIMIT.as_secs() / 60)]
+    Unavailable {
+        /// Its last error.
         reason: String,
     },
-    /// It was told to.
-    #[error("stopped at {done} of {total}; run `elf rebuild` again to go on")]
+    /// A signal stopped it.
+    #[error("stopped at {done} of {total} points; run `elf rebuild` again to resume")]
     Stopped {
-        /// Chunks done.
+        /// Points copied.
         done: u64,
-        /// Chunks in all.
+        /// Points to copy in total.
         total: u64,
     },
 }
@@ -116,8 +114,8 @@ impl From<IndexError> for RebuildError {
     }
 }
 
-/// Builds a new collection for the active version and swaps the alias to it, or goes
-/// on with what an earlier run has left.
+/// Builds a new collection for the active version and swaps the alias to it. Resumes an
+/// unfinished rebuild if there is one.
 pub async fn run(
     context: &IndexContext,
     options: &Options,
@@ -125,9 +123,17 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<Report, RebuildError> {
     let job = Job::take(&context.store, "rebuild", &context.alias, progress).await?;
+    let served = CancellationToken::new();
+    // Once the new collection is served the rebuild is done, but for the old collection.
+    let stopped = async {
+        stop.cancelled().await;
+        if served.is_cancelled() {
+            std::future::pending().await
+        }
+    };
     let outcome = tokio::select! {
-        outcome = job.run(rebuild(context, options, &job)) => outcome,
-        () = stop.cancelled() => Err(RebuildError::Stopped {
+        outcome = job.run(rebuild(context, options, &job, &served)) => outcome,
+        () = stopped => Err(RebuildError::Stopped {
             done: job.progress().done(),
             total: job.progress().total(),
         }),
@@ -136,7 +142,7 @@ pub async fn run(
     outcome
 }
 
-/// Drops what unfinished rebuilds have left and old collections that were kept.
+/// Drops the collections of unfinished rebuilds and the old collections that were kept.
 /// Returns their names.
 pub async fn drop_leftovers(context: &IndexContext) -> Result<Vec<String>, RebuildError> {
     let job = Job::take(&context.store, "drop", &context.alias, Arc::default()).await?;
@@ -157,8 +163,8 @@ pub async fn drop_leftovers(context: &IndexContext) -> Result<Vec<String>, Rebui
     outcome
 }
 
-/// First it is not written any more, then it goes. It is forgotten last: killed between
-/// any two of these, the next run finds it and does them again.
+/// Workers stop writing first, then the engine drops the collection, then Postgres forgets
+/// it. Killed between two of these steps, the next run finds the row and repeats them.
 async fn drop_collection(context: &IndexContext, name: &str) -> Result<(), RebuildError> {
     context.store.retire_collection(name).await?;
     context.index.drop_collection(name).await?;
@@ -170,6 +176,7 @@ async fn rebuild(
     context: &IndexContext,
     options: &Options,
     job: &Job,
+    served: &CancellationToken,
 ) -> Result<Report, RebuildError> {
     let progress = job.progress();
     let began = Instant::now();
@@ -196,7 +203,7 @@ async fn rebuild(
         Some(name) => name,
         None => begin(context, &ours, &spec).await?,
     };
-    lend_alias(context, &ours, &collection, options.swap_last).await?;
+    point_unset_alias(context, &ours, &collection, options.swap_last).await?;
 
     let target = CollectionTarget {
         store: context.store.clone(),
@@ -223,7 +230,7 @@ async fn rebuild(
     final_check(&target, resumed).await?;
     context.index.bulk_load(&collection, false).await?;
     wait_until_green(context, &collection).await?;
-    swap(context, options, &version.name, &collection).await?;
+    swap(context, options, &version.name, &collection, served).await?;
     Ok(Report {
         collection,
         points,
@@ -235,10 +242,10 @@ async fn rebuild(
     })
 }
 
-/// Makes sure that the collection has what it has to have. Equal counts say so. When
-/// they differ, somebody is writing, and when this run went on where another one
-/// died, that one may have left a point whose chunk has gone since: then every point
-/// is looked at.
+/// Checks that the collection holds every point of the version. Equal counts are enough for a
+/// run that did all the copying. If counts differ, workers may be writing. If this run resumed
+/// another, that one may have left a point whose chunk is deleted since. In both cases every
+/// point is verified and repaired.
 async fn final_check(target: &CollectionTarget, resumed: bool) -> Result<(), RebuildError> {
     let expected = target.store.count_points(&target.version).await?;
     let found = target
@@ -248,11 +255,11 @@ async fn final_check(target: &CollectionTarget, resumed: bool) -> Result<(), Reb
     if !resumed && expected == found {
         return Ok(());
     }
-    tracing::info!(expected, found, resumed, "looking at every point");
+    tracing::info!(expected, found, resumed, "verifying every point");
     let options = verify::Options::repairing();
-    let report = patiently(|| verify::points(target, &options)).await?;
+    let report = retry_unavailable(|| verify::points(target, &options)).await?;
     if report.repaired > 0 {
-        tracing::info!(repaired = report.repaired, "mended points");
+        tracing::info!(repaired = report.repaired, "points repaired");
     }
     Ok(())
 }
@@ -271,13 +278,13 @@ async fn reconcile(context: &IndexContext) -> Result<Result<(), RebuildError>, S
 async fn wait_until_green(context: &IndexContext, collection: &str) -> Result<(), RebuildError> {
     let mut said = false;
     loop {
-        let info = patiently(|| context.index.collection(collection)).await?;
+        let info = retry_unavailable(|| context.index.collection(collection)).await?;
         match info.map(|info| info.status) {
             None => return Err(RebuildError::Forgotten(collection.into())),
             Some(CollectionStatus::Green) => return Ok(()),
             Some(CollectionStatus::Red) => return Err(RebuildError::Broken(collection.into())),
             Some(status) if !said => {
-                tracing::info!(collection, %status, "the vector engine builds its graphs");
+                tracing::info!(collection, %status, "waiting for the vector engine to build its graphs");
                 said = true;
             }
             Some(_) => {}
@@ -286,21 +293,23 @@ async fn wait_until_green(context: &IndexContext, collection: &str) -> Result<()
     }
 }
 
-/// The alias, in one request; then the old collection is not written any more; then
-/// it goes. Killed between any two of these, the next run does them again.
+/// Points the alias at the new collection, retires the old one so that workers stop writing
+/// to it, and drops it. Killed between two of these steps, the next run repeats them.
 async fn swap(
     context: &IndexContext,
     options: &Options,
     version: &str,
     collection: &str,
+    served: &CancellationToken,
 ) -> Result<(), RebuildError> {
-    patiently(|| context.index.point_alias(&context.alias, collection)).await?;
-    if !patiently(|| context.store.finish_rebuild(collection, version)).await? {
+    retry_unavailable(|| context.index.point_alias(&context.alias, collection)).await?;
+    if !retry_unavailable(|| context.store.finish_rebuild(collection, version)).await? {
         return Err(RebuildError::Forgotten(collection.into()));
     }
-    // Looks again after the commit: another process may have pointed the alias back at the
-    // collection that was registered until then.
-    patiently(|| reconcile(context)).await??;
+    served.cancel();
+    // Again after the commit: until then another process may have pointed the alias back at
+    // the old collection.
+    retry_unavailable(|| reconcile(context)).await??;
     if options.keep_old {
         return Ok(());
     }

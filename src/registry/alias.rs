@@ -1,11 +1,11 @@
-//! What the alias points at: the active version's collection, as Postgres has it.
+//! Reconciles the alias: it points at the active version's collection, as Postgres records it.
 
 use super::IndexContext;
 use crate::index::IndexError;
 use crate::store::{CollectionRow, StoreError};
 
-/// How often the alias is looked at again after it was moved. More than once only
-/// where somebody else moves it at the same moment.
+/// How often the alias is read again after it was moved. More than one move is needed only
+/// when another process moves it at the same moment.
 const MAX_TRIES: u32 = 10;
 
 /// Why the alias does not point where it should.
@@ -17,10 +17,10 @@ pub enum AliasError {
     /// The vector engine.
     #[error(transparent)]
     Index(#[from] IndexError),
-    /// It points at what this database knows nothing of.
+    /// It points at a collection that this database does not list.
     #[error(
-        "the alias {alias:?} points at the collection {target:?}, which this database knows nothing \
-         of: choose another storage.qdrant.alias, or point the alias at {wanted:?}; after Postgres \
+        "the alias {alias:?} points at the collection {target:?}, which this database does not \
+         list: choose another storage.qdrant.alias, or point the alias at {wanted:?}; after Postgres \
          was restored from a backup, `elf rebuild` does"
     )]
     Foreign {
@@ -33,9 +33,9 @@ pub enum AliasError {
     },
 }
 
-/// Points `alias` at the active collection of the active version, unless it points at
-/// one that is written for this version already. Whoever changes what is served calls
-/// this after the commit: the last to look always finds both in step.
+/// Points the alias at the active collection of the active version, unless it already points
+/// at a collection that workers write for this version. Every process that changes what is
+/// served calls this after its commit, so the last call finds alias and Postgres in step.
 pub async fn reconcile_alias(context: &IndexContext) -> Result<(), AliasError> {
     let IndexContext {
         store,
@@ -44,8 +44,8 @@ pub async fn reconcile_alias(context: &IndexContext) -> Result<(), AliasError> {
         ..
     } = context;
     for _ in 0..MAX_TRIES {
-        // The alias first. Postgres changes before it does, so that what is read
-        // afterwards is never older than what the alias was pointed at for.
+        // The alias is read first. Postgres always changes before the alias, so the rows read
+        // afterwards are never older than the alias.
         let target = index.resolve(alias).await?;
         let Some(active) = store.active_version().await? else {
             return Ok(());
@@ -55,7 +55,7 @@ pub async fn reconcile_alias(context: &IndexContext) -> Result<(), AliasError> {
             Move::Leave => return Ok(()),
             Move::Point(to) => {
                 index.point_alias(alias, to).await?;
-                tracing::info!(alias, from = target, to, "pointed the alias");
+                tracing::info!(alias, from = target, to, "alias moved");
             }
             Move::Refuse { target, wanted } => {
                 return Err(AliasError::Foreign {
@@ -69,7 +69,7 @@ pub async fn reconcile_alias(context: &IndexContext) -> Result<(), AliasError> {
     Ok(())
 }
 
-/// What is wrong with the alias, in words, if [`reconcile_alias`] would change it.
+/// A description of the alias's problem, if [`reconcile_alias`] would move it.
 pub async fn alias_problem(context: &IndexContext) -> Result<Option<String>, AliasError> {
     let IndexContext {
         store,
@@ -110,7 +110,7 @@ fn decide<'a>(target: Option<&'a str>, active: &str, all: &'a [CollectionRow]) -
         return Move::Leave;
     };
     match target {
-        // A rebuild may serve what it has so far, when there is nothing else to serve.
+        // A rebuild serves its unfinished collection when no other collection exists.
         Some(target) if all.iter().filter(written).any(|c| c.name == target) => Move::Leave,
         Some(target) if !all.iter().any(|c| c.name == target) => Move::Refuse {
             target,

@@ -1,5 +1,5 @@
-//! Making sure, before the first claim and after every outage, that database,
-//! index and configuration belong together.
+//! Checks before the first claim and after every outage that database, index and configuration
+//! belong together, and creates what is missing.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::{AliasError, IndexContext, differences, ensure_tokens, reconcile_alia
 use crate::index::{CollectionInfo, CollectionSpec, IndexError};
 use crate::store::{CollectionRow, Lifecycle, RegisteredVersion, Store, StoreError, Version};
 
-/// How often, and how long apart, an engine that does not answer is asked again.
+/// How often, and at what interval, an unavailable engine is tried again.
 const MAX_TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
@@ -20,11 +20,11 @@ pub enum SetupError {
     /// The vector engine.
     #[error(transparent)]
     Index(#[from] IndexError),
-    /// Postgres gives out tokens again that the index has seen.
+    /// Postgres issues tokens again that the index has seen.
     #[error(
         "Postgres lost its newest transactions (a failover to a standby that lagged, or a restore): \
-         nothing was acked, tokens are raised above all that the index has seen, and a verify \
-         repairs what Postgres forgot"
+         nothing was acked, tokens are raised above every revision in the index, and a verify \
+         repairs what Postgres lost"
     )]
     RolledBack,
     /// Configuration, database and index do not belong together.
@@ -42,7 +42,8 @@ impl From<AliasError> for SetupError {
     }
 }
 
-/// The database must keep `version` in step. The first worker of a database makes it so.
+/// Checks that the database keeps `version` in step. The first worker of a database registers
+/// its version.
 pub async fn prepare(store: &Store, version: &Version) -> Result<(), SetupError> {
     let mut known = store.versions().await?;
     if known.is_empty() {
@@ -55,7 +56,7 @@ pub async fn prepare(store: &Store, version: &Version) -> Result<(), SetupError>
     }
 }
 
-/// The active version of the database must be `version`: for those who only read.
+/// Checks that `version` is the active version of the database. For commands that only read.
 pub async fn require(store: &Store, version: &Version) -> Result<(), SetupError> {
     let known = store.versions().await?;
     match known.iter().find(|v| v.version.name == version.name) {
@@ -64,7 +65,7 @@ pub async fn require(store: &Store, version: &Version) -> Result<(), SetupError>
     }
 }
 
-/// What to do about a configuration that asks for another version than is served.
+/// The error for a configuration that asks for another version than the one served.
 fn not_served(
     known: &[RegisteredVersion],
     own: Option<&RegisteredVersion>,
@@ -80,10 +81,10 @@ fn not_served(
             "it is being built: `elf reindex --swap` serves it once it is complete"
         }
         Some(Lifecycle::Retired) => {
-            "it is retired: put the setting back, build it again with `elf reindex`, or go back to \
-             the version that was served last with `elf reindex rollback`"
+            "it is retired: put the setting back, build it again with `elf reindex`, or serve the \
+             version that was served last with `elf reindex rollback`"
         }
-        _ => "put the setting back, or change over with `elf reindex`",
+        _ => "put the setting back, or build the new version with `elf reindex`",
     };
     SetupError::Mismatch(format!(
         "the database is indexed under the embedding version {}, and the configuration asks for {}: {}. \
@@ -94,7 +95,8 @@ fn not_served(
     ))
 }
 
-/// The version must still be kept in step: it may have been retired since the worker began.
+/// Checks that the version is still kept in step: it may have been retired since the worker
+/// began.
 pub async fn kept_in_step(store: &Store, version: &str) -> Result<RegisteredVersion, SetupError> {
     let known = store.versions().await?;
     let own = known.iter().find(|v| v.version.name == version);
@@ -105,22 +107,21 @@ pub async fn kept_in_step(store: &Store, version: &str) -> Result<RegisteredVers
     };
     let active = known.iter().find(|v| v.state == Lifecycle::Active);
     Err(SetupError::Mismatch(format!(
-        "the embedding version {version} {gone}: {} is served; stop this worker, or go back with \
+        "the embedding version {version} {gone}: {} is served; stop this worker, or roll back with \
          `elf reindex rollback`",
         active.map_or("none", |v| &v.version.name)
     )))
 }
 
-/// Checks that the version is kept in step and every note was enqueued for it; that its
-/// collection is there, is as it must be, and is what the alias points at when the
-/// version is the active one. Makes the collection when there is none. One that was
-/// lost comes back from Postgres: every note is put into the outbox, and none is
-/// embedded again.
+/// Makes sure that the version is kept in step, that every note was enqueued for it, that its
+/// collection exists with the right shape, and that the alias points at it if the version is
+/// active. Creates a missing collection. If it was lost, every note is put into the outbox, and
+/// workers fill it from Postgres without embedding.
 pub async fn ensure_ready(context: &IndexContext, version: &Version) -> Result<(), SetupError> {
     let mut tries = 0;
     loop {
         match ensure_once(context, version).await {
-            // A collection that another worker is making this moment is not quite there.
+            // The engine is unavailable for a collection that another worker is creating.
             Err(SetupError::Index(IndexError::Unavailable { .. })) if tries < MAX_TRIES => {
                 tries += 1;
                 tokio::time::sleep(BETWEEN_TRIES).await;
@@ -135,7 +136,7 @@ async fn ensure_once(context: &IndexContext, version: &Version) -> Result<(), Se
     let known = kept_in_step(&context.store, &version.name).await?;
     if !known.enqueued {
         let notes = context.store.enqueue_version(&version.name).await?;
-        tracing::info!(version = version.name, notes, "every note is in the outbox");
+        tracing::info!(version = version.name, notes, "every note enqueued");
     }
     let (collection, info) = main_collection(context, version).await?;
     match info {
@@ -155,8 +156,8 @@ async fn ensure_once(context: &IndexContext, version: &Version) -> Result<(), Se
     Ok(())
 }
 
-/// The version's main collection, registered now if it is the first, and what the
-/// engine knows of it.
+/// The version's main collection, registered now if it is the first, and its state in the
+/// engine.
 async fn main_collection(
     context: &IndexContext,
     version: &Version,
@@ -183,18 +184,18 @@ async fn main_collection(
         if info.is_some() {
             return Ok((collection, info));
         }
-        // It may have been retired by a rebuild between the two looks.
+        // A rebuild may have retired it between the two reads.
         if first_collection(context, version).await?.as_ref() != Some(&collection) {
             continue;
         }
         if collection.is_active() {
             return Ok((collection, None));
         }
-        give_up_rebuild(store, &collection.name).await?;
+        forget_rebuild(store, &collection.name).await?;
     }
 }
 
-/// The active one; where a rebuild has begun after that was lost, the one it fills.
+/// The active collection. If that was lost and a rebuild has begun, the one that it fills.
 async fn first_collection(
     context: &IndexContext,
     version: &Version,
@@ -203,27 +204,28 @@ async fn first_collection(
     Ok(written.into_iter().next())
 }
 
-/// A rebuild whose collection is lost has nothing to go on with, and writers need not
-/// wait for it to find out.
+/// Forgets rebuilds whose collection is lost. They cannot resume, and workers would wait for
+/// that collection.
 async fn forget_lost_rebuilds(context: &IndexContext, version: &Version) -> Result<(), SetupError> {
     for collection in context.store.collections(&version.name).await? {
         if collection.is_building() && context.index.collection(&collection.name).await?.is_none() {
-            give_up_rebuild(&context.store, &collection.name).await?;
+            forget_rebuild(&context.store, &collection.name).await?;
         }
     }
     Ok(())
 }
 
-async fn give_up_rebuild(store: &Store, collection: &str) -> Result<(), StoreError> {
+async fn forget_rebuild(store: &Store, collection: &str) -> Result<(), StoreError> {
     store.forget_collection(collection).await?;
     tracing::warn!(
         collection,
-        "the collection that a rebuild was filling is gone; the rebuild is given up"
+        "collection of an unfinished rebuild is gone, rebuild abandoned"
     );
     Ok(())
 }
 
-/// Before the first collection is registered: somebody else may use the name.
+/// Refuses an alias name that another program uses. Called before the first collection is
+/// registered.
 async fn refuse_foreign(context: &IndexContext) -> Result<(), SetupError> {
     let target = context.index.resolve(&context.alias).await?;
     let taken = match &target {
@@ -234,13 +236,13 @@ async fn refuse_foreign(context: &IndexContext) -> Result<(), SetupError> {
             .await?
             .map(|_| "a collection".to_owned()),
     };
-    // Another worker may have been faster than our look at the database.
+    // Another worker may have registered the collection since this worker read the database.
     let is_ours = !context.store.registered_collections().await?.is_empty();
     match taken {
         None => Ok(()),
         Some(_) if is_ours => Ok(()),
         Some(what) => Err(SetupError::Mismatch(format!(
-            "{:?} is {what} in the vector engine already, and this database knows nothing of it: \
+            "{:?} is {what} in the vector engine already, and this database does not list it: \
              choose another storage.qdrant.alias",
             context.alias
         ))),
@@ -252,8 +254,8 @@ async fn create_collection(
     version: &Version,
     name: &str,
 ) -> Result<(), SetupError> {
-    // First the outbox, then the collection: if we die between, the next start
-    // finds no collection and does both again.
+    // The outbox first: if the worker dies before it creates the collection, the next start
+    // repeats both steps.
     let notes = context.store.enqueue_version_again(&version.name).await?;
     context
         .index
@@ -262,7 +264,7 @@ async fn create_collection(
     tracing::info!(
         collection = name,
         notes,
-        "made an empty collection; every note is in the outbox"
+        "empty collection created, every note enqueued"
     );
     Ok(())
 }
@@ -276,7 +278,7 @@ pub fn spec(context: &IndexContext, version: &Version) -> CollectionSpec {
     }
 }
 
-/// Whether the main collection of a version in this state is as it must be.
+/// Checks that the main collection of a version in this state has the right shape.
 pub fn check_spec(
     name: &str,
     info: &CollectionInfo,
@@ -285,10 +287,10 @@ pub fn check_spec(
 ) -> Result<(), SetupError> {
     let remedy = match state {
         Lifecycle::Active => {
-            "run `elf rebuild` for a collection with the new ones: nothing is embedded for it"
+            "run `elf rebuild` for a collection with the new ones, which embeds nothing"
         }
         Lifecycle::Building | Lifecycle::Retired => {
-            "drop this version with `elf reindex drop` and begin anew"
+            "drop this version with `elf reindex drop` and build it again"
         }
     };
     let problem = match &info.spec {

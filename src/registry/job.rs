@@ -1,5 +1,5 @@
-//! Work on the index as a whole: a rebuild, a reindex, a swap. One at a time, over
-//! all processes, or two of them would point the alias at each other's collections.
+//! The lease on the one job that may change the index as a whole: a rebuild, a reindex, a swap.
+//! Two at a time would point the alias at each other's collections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,15 +11,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::store::{self, RunningJob, Store, StoreError};
 
-/// How long a job that died keeps others waiting.
+/// After this time another process may take the lease of a job that died.
 const LEASE: Duration = Duration::from_secs(10);
 const RENEW_EVERY: Duration = Duration::from_secs(3);
-/// How long writes in flight may take: longer than a request to either store, as a rule.
+/// How long the end of a job waits for writes in flight. Longer than most requests to a store.
 const WRITES_END: Duration = Duration::from_secs(30);
-/// How often to look whether a job that is in the way still lives.
+/// How often to look whether the holder of the lease is alive.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// The lease on the one job; it is renewed until this is dropped or ended.
+/// A held lease on the job. A task renews it until this is dropped or ended.
 pub struct Job {
     store: Store,
     holder: String,
@@ -39,14 +39,14 @@ pub struct Progress {
 /// Why a job cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
-    /// Another one is running.
+    /// Another job is running.
     #[error(
         "a {} of {} is running: {}, since {}, {} of {} done; wait for it, or stop it and run this again",
         .0.kind, .0.subject, .0.holder, .0.started_at.format("%F %T UTC"), .0.done, .0.total
     )]
     Running(RunningJob),
-    /// The lease ran out, while Postgres was away for one, and somebody else has it.
-    #[error("another process has taken over")]
+    /// The lease expired, for example during an outage of Postgres, and another process took it.
+    #[error("job lease lost to another process")]
     Lost,
     /// Postgres.
     #[error(transparent)]
@@ -54,8 +54,8 @@ pub enum JobError {
 }
 
 impl Job {
-    /// Takes the lease. Where somebody has it, waits until that one shows a sign of
-    /// life, which is an error, or has run out of its lease: about ten seconds.
+    /// Takes the lease. If another process holds it, waits until that process renews it, which
+    /// is an error, or the lease expires: about ten seconds.
     pub async fn take(
         store: &Store,
         kind: &str,
@@ -75,7 +75,7 @@ impl Job {
                         kind = job.kind,
                         subject = job.subject,
                         holder = job.holder,
-                        "looking whether another job is still alive"
+                        "job lease is held, looking whether its holder is alive"
                     );
                     in_the_way = Some(job);
                 }
@@ -101,17 +101,17 @@ impl Job {
         })
     }
 
-    /// How far it is.
+    /// How far the job is.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
 
-    /// Its writes in flight, which go to their end whatever becomes of the job.
+    /// The writes in flight. They run to their end even if the job fails or loses its lease.
     pub fn writes(&self) -> &TaskTracker {
         &self.writes
     }
 
-    /// Works as long as the lease is ours. Boxed, see [`crate::telemetry::timed`].
+    /// Runs `work` until it ends or the lease is lost. Boxed, see [`crate::telemetry::timed`].
     pub fn run<'w, T, E: From<JobError>>(
         &'w self,
         work: impl Future<Output = Result<T, E>> + 'w,
@@ -125,19 +125,18 @@ impl Job {
         }
     }
 
-    /// Waits for the writes in flight and gives the lease back. When that fails it runs out
-    /// by itself.
+    /// Waits for the writes in flight and releases the lease. If that fails it expires.
     pub async fn end(self) {
         self.writes.close();
         if tokio::time::timeout(WRITES_END, self.writes.wait())
             .await
             .is_err()
         {
-            tracing::warn!("writes in flight did not end in time");
+            tracing::warn!("waiting for the writes in flight timed out");
         }
         self.renewing.abort();
         if let Err(error) = self.store.end_job(&self.holder).await {
-            tracing::debug!(%error, "could not give the job back; it will run out");
+            tracing::debug!(%error, "could not release the job lease, it will expire");
         }
     }
 }
@@ -153,24 +152,24 @@ async fn renew(store: Store, holder: String, progress: Arc<Progress>, lost: Canc
         tokio::time::sleep(RENEW_EVERY).await;
         let (done, total) = (progress.done(), progress.total());
         let renewal = store.renew_job(&holder, LEASE, done, total);
-        // One that is not answered must not keep the next one from coming about in time.
+        // A renewal without an answer must not delay the next one.
         match tokio::time::timeout(LEASE / 2, renewal).await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => return lost.cancel(),
-            // Where Postgres is away for everybody, nobody can take it over either.
-            Ok(Err(error)) => tracing::debug!(%error, "could not renew the job's lease"),
-            Err(_) => tracing::debug!("the job's lease was not renewed in time"),
+            // While Postgres is unavailable for every process, none can take the lease over.
+            Ok(Err(error)) => tracing::debug!(%error, "could not renew the job lease"),
+            Err(_) => tracing::debug!("renewing the job lease timed out"),
         }
     }
 }
 
 impl Progress {
-    /// So many more are done.
+    /// Adds to what is done.
     pub fn add(&self, more: u64) {
         self.done.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// So many are done, of so many.
+    /// Sets what is done and the total.
     pub fn set(&self, done: u64, total: u64) {
         self.done.store(done, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
@@ -181,7 +180,7 @@ impl Progress {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// In all.
+    /// The total.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }

@@ -1,9 +1,10 @@
 //! What is served: the embedding version and its identity, the collections that hold it, the
-//! alias that searches go through, the job that may change them, and what a point has to say.
-//! Knows no embedding.
+//! alias that searches go through, the job that may change them, and the payload of a point.
+//! Cannot embed: this module does not depend on the embedding module.
 
 use crate::config::Bm25Options;
 mod alias;
+mod collections;
 mod ensure;
 mod job;
 mod target;
@@ -15,18 +16,19 @@ use std::sync::Arc;
 use crate::index::VectorIndex;
 use crate::store::Store;
 pub use alias::{AliasError, alias_problem, reconcile_alias};
+pub use collections::free_collection_name;
 pub use ensure::{SetupError, check_spec, ensure_ready, kept_in_step, prepare, require, spec};
 pub use job::{Job, JobError, Progress};
 pub use target::{CollectionTarget, Notice, Refused, StoresError, Written, id_ranges, payload};
 pub use tokens::{check_tokens, ensure_tokens, raise_tokens};
 pub use version::{Change, changes, differences, embedding_version, with_weights};
 
-/// A database and the index that is made from it.
+/// A database and the index that is derived from it.
 #[derive(Clone)]
 pub struct IndexContext {
-    /// Postgres: the truth.
+    /// Postgres: the source of truth.
     pub store: Store,
-    /// The vector engine: what is derived from it.
+    /// The vector engine: derived from Postgres.
     pub index: Arc<dyn VectorIndex>,
     /// The alias that searches go through.
     pub alias: String,

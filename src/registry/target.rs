@@ -1,5 +1,5 @@
-//! From chunks and vectors in Postgres to points in a collection, beside workers
-//! that write to the same one. Knows no embedding.
+//! Writes chunks and vectors from Postgres as points to a collection, while workers write to
+//! the same one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,32 +13,32 @@ use crate::store::{LiveChunk, Store, StoreError};
 /// A version in Postgres and a collection that holds it.
 #[derive(Clone)]
 pub struct CollectionTarget {
-    /// The truth.
+    /// Postgres: the source of truth.
     pub store: Store,
-    /// What is derived from it.
+    /// The vector engine.
     pub index: Arc<dyn VectorIndex>,
     /// The embedding version.
     pub version: String,
     /// The collection.
     pub collection: String,
-    /// Its writes in flight: whoever ends waits for them.
+    /// The writes in flight. The end of a job waits for them.
     pub writes: TaskTracker,
 }
 
-/// Points that the engine refuses one by one, with none that it takes, until that is its own
-/// fault.
+/// After this many refused points and no accepted one, the cause is the engine and not the
+/// points.
 const MAX_REFUSED: usize = 8;
 
-/// What became of points.
+/// The result of writing points.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// So many were written.
+    /// Points written.
     pub points: u64,
-    /// These the engine does not accept.
+    /// Points that the engine refused.
     pub refused: Vec<Refused>,
 }
 
-/// A point that the engine does not accept.
+/// A point that the engine refused.
 #[derive(Debug, thiserror::Error)]
 #[error("refused: point {chunk_id} of note {note_id}: {reason}; the note is in the outbox")]
 #[expect(missing_docs, reason = "the message says what they are")]
@@ -48,7 +48,7 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// Told of every single thing that is found, for `--verbose`.
+/// Called for every finding, for `--verbose`.
 pub type Notice = Arc<dyn Fn(String) + Send + Sync>;
 
 /// Why points could not be written or compared.
@@ -62,7 +62,7 @@ pub enum StoresError {
 }
 
 impl StoresError {
-    /// Whether the same may work later.
+    /// Whether the same request may succeed later.
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
@@ -89,17 +89,17 @@ pub fn payload(chunk: &LiveChunk, version: &str) -> Payload {
 }
 
 impl CollectionTarget {
-    /// Writes the points of chunks that were read whole; those without a vector are
-    /// left out.
+    /// Writes the points of chunks that were read with text and vector. Chunks without a vector
+    /// are left out.
     ///
-    /// Between the read and the write a worker may have written the note anew and
-    /// removed what was older, or the note may have gone: the mode keeps a newer
-    /// point, and a point that nobody would remove any more is removed here. Should
-    /// its note come back meanwhile, its worker writes it under a higher revision.
+    /// Between the read and this write a worker may have written the note again and pruned its
+    /// older points, or the note may be deleted. The mode keeps a newer point. A point whose
+    /// chunk is gone is removed here, because no worker would remove it. If the note comes back
+    /// meanwhile, its worker writes it under a higher revision.
     ///
-    /// Once begun it goes to its end, also when the caller is dropped: a job that loses its
-    /// lease in the middle would leave points of chunks that are gone in a collection that
-    /// its successor has finished. See [`CollectionTarget::writes`].
+    /// The write runs to its end even if the caller is dropped. Otherwise a job that loses its
+    /// lease halfway would leave points of deleted chunks in a collection that its successor
+    /// has finished. See [`CollectionTarget::writes`].
     pub async fn write(
         &self,
         chunks: Vec<LiveChunk>,
@@ -128,7 +128,7 @@ impl CollectionTarget {
             .map(|point| (point.payload.chunk_id, point.payload.revision))
             .collect();
         let upserted = self.upsert(points, mode).await;
-        // What is not answered may be written all the same.
+        // Also after an error: the engine may have applied an upsert that it did not answer.
         let ids: Vec<Uuid> = sent.iter().map(|(id, _)| *id).collect();
         let gone = self.store.gone_chunks(&self.version, &ids).await?;
         if !gone.is_empty() {
@@ -139,9 +139,9 @@ impl CollectionTarget {
         Ok(upserted?)
     }
 
-    /// What the engine refuses is halved until the point to blame stands alone; that one is
-    /// left out. An engine that refuses one after the other and takes none is not fed all of
-    /// them.
+    /// Upserts points. A part that the engine refuses is halved until the point to blame is
+    /// alone, and that point is left out. If the engine refuses [`MAX_REFUSED`] points and has
+    /// accepted none, the upsert fails.
     async fn upsert(&self, points: Vec<Point>, mode: UpsertMode) -> Result<Written, IndexError> {
         let mut written = Written::default();
         let mut parts = vec![points];
@@ -171,8 +171,8 @@ impl CollectionTarget {
         Ok(written)
     }
 
-    /// Removes points that were seen with a revision, and none that a worker has
-    /// written over since. What has no revision was not written by ELF.
+    /// Removes points that were seen with a revision, but none that a worker has replaced since.
+    /// A point without a revision was not written by ELF.
     pub async fn remove(
         &self,
         seen: impl Iterator<Item = (Uuid, Option<i64>)>,
@@ -202,8 +202,8 @@ impl CollectionTarget {
     }
 }
 
-/// The space of ids cut into `count` ranges of equal size: what is above the first
-/// and not above the second. Chunk ids are hashes, so each holds as many.
+/// The space of ids in `count` ranges of equal size, lower bound exclusive, upper bound
+/// inclusive. Chunk ids are hashes, so each range holds about as many.
 pub fn id_ranges(count: u32) -> Vec<(Uuid, Uuid)> {
     let bound = |i: u32| match i {
         0 => 0,

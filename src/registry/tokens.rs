@@ -1,6 +1,6 @@
-//! Tokens of leases, held against the revisions that the index has seen. A Postgres that lost
-//! its newest transactions (a failover to a standby that lagged, or a restore) has forgotten
-//! tokens that the index knows, and a conditional upsert under a token that is given out again
+//! Compares the tokens of leases with the revisions in the index. A Postgres that lost its
+//! newest transactions (a failover to a standby that lagged, or a restore) has lost tokens that
+//! the index has seen. It issues them again, and a conditional upsert under such a token
 //! silently changes nothing. See ADR 13.
 
 use metrics::counter;
@@ -9,8 +9,8 @@ use uuid::Uuid;
 use super::{IndexContext, SetupError};
 use crate::index::{Filter, IndexError, MAX_REVISION};
 
-/// Between the writes of a batch and its ack: an error unless every point of its notes is as
-/// old as `token` or older, or a later claim has taken the note.
+/// Called between the writes of a batch and its ack. Fails if a point of the batch's notes is
+/// newer than `token` and no later claim has taken the note.
 pub async fn check_tokens(
     context: &IndexContext,
     version: &str,
@@ -40,22 +40,23 @@ pub async fn check_tokens(
     Ok(())
 }
 
-/// Raises the tokens above all that the index has seen, if it has seen any that Postgres has
-/// not given out. A server that was promoted or restored since workers last saw it is
-/// verified in any case: it may have lost transactions and none of its tokens.
+/// Raises the tokens above every revision in the index, if the index has a revision that
+/// Postgres has not issued. After a promotion or a restore of Postgres the index is verified in
+/// any case: Postgres may have lost transactions but no token.
 pub async fn ensure_tokens(context: &IndexContext, version: &str) -> Result<(), SetupError> {
     if raise(context, version).await? {
         request_repair(context, version).await?;
     }
     if context.store.is_another_server().await? {
         tracing::warn!(
-            "Postgres was promoted or restored since workers last saw it; verifying the index"
+            "Postgres was promoted or restored since workers last saw it, verifying the index"
         );
     }
     Ok(())
 }
 
-/// Makes sure that no token is given out twice from now on, and says what happened.
+/// Raises the tokens so that Postgres issues none twice, and requests a verify. Returns the
+/// error to report.
 pub async fn raise_tokens(context: &IndexContext, version: &str) -> Result<SetupError, SetupError> {
     raise(context, version).await?;
     request_repair(context, version).await
@@ -69,21 +70,22 @@ async fn request_repair(context: &IndexContext, version: &str) -> Result<SetupEr
     Ok(rolled_back)
 }
 
-/// Whether Postgres had forgotten tokens. None of them is given out again.
+/// Raises the tokens above every revision in the index. Returns whether Postgres had lost
+/// tokens.
 async fn raise(context: &IndexContext, version: &str) -> Result<bool, SetupError> {
     let store = &context.store;
     let mut raised = false;
     for collection in store.collections(version).await? {
         let mut last = store.last_token().await?;
         while let Some(highest) = highest_above(context, &collection.name, last).await? {
-            // Again, after the index: a claim may have drawn tokens and written points since.
+            // Read again after the index: a claim may have drawn a token and written points since.
             last = store.last_token().await?;
             if last < highest {
                 tracing::warn!(
                     last_token = last,
                     highest_revision = highest,
                     collection = collection.name,
-                    "the index holds revisions that Postgres has not given out; raising its tokens"
+                    "index holds revisions that Postgres has not issued, raising the tokens"
                 );
                 last = store.raise_tokens(highest).await?;
                 raised = true;
@@ -93,8 +95,8 @@ async fn raise(context: &IndexContext, version: &str) -> Result<bool, SetupError
     Ok(raised)
 }
 
-/// The highest revision above `last` in a collection, by halving: about forty counts, and
-/// only where there is one.
+/// The highest revision above `last` in a collection, found by bisection: one count if there is
+/// none, about forty otherwise.
 async fn highest_above(
     context: &IndexContext,
     collection: &str,
@@ -128,7 +130,7 @@ async fn highest_above(
     Ok(Some(high))
 }
 
-/// A collection that is gone holds nothing; whoever writes to it will say so.
+/// Counts points. A missing collection counts as empty; a write to it reports the error.
 async fn count(
     context: &IndexContext,
     collection: &str,

@@ -55,14 +55,15 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
     }
 }
 
-/// The setting that a local model's weights are.
+/// The key under which a version records the weights of a local model.
 const WEIGHTS: &str = "providers.embedding.model (SHA-256 of the weights)";
 
-/// The same version with the weights of a local model in it; `known` are the database's.
+/// The version with the weights of a local model in its settings. `known` are the versions in
+/// the database.
 ///
-/// A version that was registered before ELF knew of weights keeps its name: it counts as
-/// one of these weights, and [`crate::store::Store::record_settings`] makes it so. A
-/// version of other weights has another name.
+/// A version that an older ELF registered without weights keeps its name. ELF takes these
+/// weights as its own, and [`crate::store::Store::record_settings`] records them. A version
+/// with other weights gets another name.
 pub fn with_weights(version: Version, weights: [u8; 32], known: &[RegisteredVersion]) -> Version {
     let weights = hex(&weights);
     let same_name = known
@@ -136,7 +137,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The weights tell one revision from another.
+/// Strips the revision: versions differ by the hash of the weights instead.
 fn without_revision(model: &str) -> &str {
     model.split_once('@').map_or(model, |(model, _)| model)
 }

@@ -1,4 +1,4 @@
-//! A version is built, kept in step, compared with Postgres and served.
+//! Builds a version, compares it with Postgres and serves it.
 
 use std::time::Duration;
 
@@ -8,7 +8,6 @@ use tokio_util::task::TaskTracker;
 
 use super::ReindexError;
 use crate::embed::EmbedError;
-use crate::rebuild::free_name;
 use crate::registry::{
     self, CollectionTarget, IndexContext, Job, Progress, SetupError, StoresError,
 };
@@ -19,33 +18,33 @@ use crate::worker::{self, Worker, WorkerContext};
 /// How often to look whether a version has caught up.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What building a version came to.
+/// The result of building a version.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The version that the configuration asks for.
     pub version: String,
-    /// What is done with it now.
+    /// Its state now.
     pub state: Lifecycle,
     /// What this run did.
     #[serde(flatten)]
     pub work: worker::Report,
     /// Dead letters that the version has.
     pub dead_letters: u64,
-    /// What was compared before the swap; null when nothing was swapped.
+    /// The comparison before the swap; null when nothing was swapped.
     pub verified: Option<verify::Report>,
 }
 
 /// What happens once the version has caught up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// It is kept in step, and the old one is served.
+    /// Keep the old version served; workers keep the new one in step.
     Wait,
-    /// It is served, if it is as it must be.
+    /// Serve the new version, if it equals Postgres.
     Swap,
 }
 
-/// Builds the version of `worker`, whose context these are, until nothing but dead
-/// letters is left for it, or goes on where an earlier run ended.
+/// Builds the version of `worker` until only dead letters remain, or resumes an earlier run.
+/// `context` is the worker's own.
 pub async fn run(
     context: &WorkerContext,
     worker: &Worker,
@@ -62,7 +61,7 @@ pub async fn run(
     let outcome = job
         .run(async {
             if begin(context).await? == Lifecycle::Active {
-                // A swap may have died before it came to the alias.
+                // An earlier swap may have died before it moved the alias.
                 registry::ensure_ready(&context.stores, &context.version).await?;
                 return report(context, worker, None).await;
             }
@@ -109,7 +108,7 @@ async fn dead_letters(context: &WorkerContext) -> Result<u64, StoreError> {
     Ok(counts.dead as u64)
 }
 
-/// Has the version kept in step from now on, and says what is done with it.
+/// Registers the version, so that workers keep it in step from now on. Returns its state.
 async fn begin(context: &WorkerContext) -> Result<Lifecycle, ReindexError> {
     let WorkerContext {
         stores: IndexContext { store, alias, .. },
@@ -119,20 +118,17 @@ async fn begin(context: &WorkerContext) -> Result<Lifecycle, ReindexError> {
     let known = store.versions().await?;
     if !known.iter().any(|v| v.state == Lifecycle::Active) {
         return Err(SetupError::Mismatch(
-            "nothing is indexed yet, so there is nothing to change over from: run `elf worker`"
+            "nothing is indexed yet, so there is no version to reindex from: run `elf worker`"
                 .into(),
         )
         .into());
     }
     match known.iter().find(|v| v.version.name == version.name) {
         Some(own) if own.state == Lifecycle::Retired => {
-            // Before it leaves the state in which a rollback finds it.
+            // Checked before the version leaves the retired state, in which a rollback finds it.
             check_retired(context).await?;
             store.resume_version(&version.name).await?;
-            tracing::info!(
-                version = version.name,
-                "the version goes on from where it was retired"
-            );
+            tracing::info!(version = version.name, "retired version resumed");
             return Ok(Lifecycle::Building);
         }
         Some(own) => return Ok(own.state),
@@ -147,9 +143,9 @@ async fn begin(context: &WorkerContext) -> Result<Lifecycle, ReindexError> {
         ))
         .into());
     }
-    // First the engine: a collection that is registered is there, or was lost.
+    // The engine first, so that a registered collection always existed.
     let spec = registry::spec(&context.stores, &context.version);
-    let collection = free_name(&context.stores, &spec).await?;
+    let collection = registry::free_collection_name(&context.stores, &spec).await?;
     context
         .stores
         .index
@@ -159,12 +155,12 @@ async fn begin(context: &WorkerContext) -> Result<Lifecycle, ReindexError> {
     tracing::info!(
         version = version.name,
         collection,
-        "the version is built from now on"
+        "version registered, building it"
     );
     Ok(Lifecycle::Building)
 }
 
-/// A retired version's collection has to be one that can be gone on with.
+/// Checks that the collection of a retired version can be resumed.
 async fn check_retired(context: &WorkerContext) -> Result<(), ReindexError> {
     let registered = context.stores.store.registered_collections().await?;
     let main = registered
@@ -180,8 +176,8 @@ async fn check_retired(context: &WorkerContext) -> Result<(), ReindexError> {
     Ok(())
 }
 
-/// Works until nothing but dead letters is left: retries are waited for, and so are
-/// notes that another process has leased.
+/// Runs the worker until only dead letters remain. Waits for retries and for notes that
+/// another process has leased.
 async fn catch_up(
     context: &WorkerContext,
     worker: &Worker,
@@ -204,7 +200,7 @@ async fn catch_up(
             }
             match is_caught_up(context).await {
                 Ok(true) => break Ok(()),
-                // The worker waits for Postgres too, and says so.
+                // The worker waits for Postgres too, and logs it.
                 Ok(false) | Err(ReindexError::Stores(StoresError::Store(_))) => {}
                 Err(error) => break Err(error),
             }
@@ -226,7 +222,7 @@ async fn is_caught_up(context: &WorkerContext) -> Result<bool, ReindexError> {
         version,
         ..
     } = context;
-    // Nobody is there to change the configuration while this runs.
+    // The configuration cannot change while this command runs, so waiting would not help.
     if let Some(error @ EmbedError::Config { .. }) = context.provider.state().error() {
         return Err(ReindexError::Embed(error.clone()));
     }
@@ -237,7 +233,7 @@ async fn is_caught_up(context: &WorkerContext) -> Result<bool, ReindexError> {
     Ok(store.is_caught_up(&version.name).await?)
 }
 
-/// Serves the version if its collection is exactly what Postgres says.
+/// Serves the version if its collection equals Postgres.
 async fn swap(
     context: &WorkerContext,
     options: &verify::Options,
@@ -279,6 +275,6 @@ async fn swap(
         )));
     }
     registry::reconcile_alias(&context.stores).await?;
-    tracing::info!(version = version.name, "the version is served");
+    tracing::info!(version = version.name, "version served");
     Ok(report)
 }

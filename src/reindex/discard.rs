@@ -1,4 +1,4 @@
-//! What no version that is served needs is freed.
+//! Drops versions that are not served, with their collections.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ pub struct Dropped {
     pub version: String,
     /// Its collections in the vector engine.
     pub collections: Vec<String>,
-    /// Its chunks in Postgres; each had a vector at most.
+    /// Its chunks in Postgres; each had at most one vector.
     pub chunks: u64,
 }
 
-/// Frees every version that is not served, or the one of this name.
+/// Drops every version that is not served, or only the one of this name.
 pub async fn drop(
     context: &IndexContext,
     only: Option<&str>,
@@ -40,7 +40,7 @@ async fn drop_versions(
         match known.iter().find(|v| v.version.name == name) {
             Some(v) if v.state == Lifecycle::Active => {
                 return Err(ReindexError::Refused(format!(
-                    "{name} is served: change over to another version first"
+                    "{name} is served: swap to another version first"
                 )));
             }
             Some(_) => {}
@@ -58,7 +58,7 @@ async fn drop_versions(
         .filter(|name| only.is_none_or(|only| only == *name));
     let mut dropped = Vec::new();
     for version in doomed {
-        if !store.condemn_version(version).await? {
+        if !store.retire_for_good(version).await? {
             continue;
         }
         let mut collections = Vec::new();
@@ -69,7 +69,7 @@ async fn drop_versions(
             }
         }
         let chunks = store.drop_version(version).await?;
-        tracing::info!(version, chunks, "dropped");
+        tracing::info!(version, chunks, "version dropped");
         dropped.push(Dropped {
             version: version.clone(),
             collections,

@@ -1,4 +1,4 @@
-//! What a version would cost, before anything is written.
+//! Estimates the cost of a version, before anything is written.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::worker::{self, HashedChunk};
 const PAGE_NOTES: usize = 1_000;
 const PAGE_BYTES: usize = 4 << 20;
 
-/// What building a version would take.
+/// The cost of building a version.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Estimate {
     /// The version that the configuration asks for.
@@ -25,15 +25,16 @@ pub struct Estimate {
     pub notes: u64,
     /// Chunks that they would be cut into.
     pub chunks: u64,
-    /// Those of them whose text has a vector already.
+    /// Chunks whose text has a vector already.
     pub known: u64,
-    /// Texts that would be embedded, at most: the same text far apart is counted twice.
+    /// Texts that would be embedded. An upper bound: the same text in two pages of notes is
+    /// counted twice.
     pub to_embed: u64,
-    /// Tokens of those, as they would be sent.
+    /// Tokens of those texts, prefix included.
     pub tokens: u64,
 }
 
-/// Reads, cuts and counts; writes nothing. `progress` counts notes.
+/// Reads and chunks every live note and counts; writes nothing. `progress` counts notes.
 pub async fn estimate(
     store: &Store,
     chunker: &Arc<Chunker>,
@@ -57,7 +58,7 @@ pub async fn estimate(
         let cut = {
             let chunker = chunker.clone();
             move || -> Vec<HashedChunk> {
-                // What cannot be cut becomes a dead letter and is not embedded.
+                // A note that cannot be chunked is dead-lettered and never embedded.
                 page.iter()
                     .filter_map(|(_, text)| worker::hashed_chunks(&chunker, text).ok())
                     .flatten()

@@ -1,9 +1,9 @@
-//! Another embedding version beside the one that is served: built by workers of its
-//! own while the old one is kept in step, compared with Postgres, swapped to in one
-//! step, and back again as long as the old one is kept.
+//! Builds another embedding version beside the one that is served. Workers of its own build
+//! it while others keep the old one in step. It is compared with Postgres and swapped in with
+//! one step. It can be rolled back as long as the old version is kept.
 //!
-//! Postgres says what is served, and changes first; the alias follows. Killed between
-//! the two, whoever looks next, a worker or the same command, finishes it.
+//! Postgres records which version is served and changes first; the alias follows. If the
+//! process is killed between the two, the next worker or the same command moves the alias.
 
 mod build;
 mod discard;
@@ -22,7 +22,7 @@ use crate::registry::{AliasError, JobError, SetupError, StoresError};
 use crate::store::StoreError;
 use crate::verify;
 
-/// Why a reindex ended.
+/// Why a reindex, a drop or a rollback failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReindexError {
     /// Another job is running.
@@ -31,34 +31,34 @@ pub enum ReindexError {
     /// Configuration, database and index do not belong together.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The provider refuses the configuration.
+    /// The provider rejects the configuration.
     #[error("failed to embed")]
     Embed(#[source] EmbedError),
-    /// A new collection could not be named.
+    /// No name for a new collection was found.
     #[error(transparent)]
     Rebuild(#[from] RebuildError),
     /// A store failed.
     #[error(transparent)]
     Stores(#[from] StoresError),
-    /// What was asked for is not to be had.
+    /// The version or its collection is not in the state that the command needs.
     #[error("{0}")]
     Refused(String),
-    /// Notes were given up.
+    /// Notes are dead-lettered under the new version.
     #[error(
-        "{0} notes were given up under the new version, so the old one is still served: see \
-         `elf dead list`, mend and retry them or purge them, then run `elf reindex --swap` again"
+        "{0} notes are dead-lettered under the new version, so the old one is still served: see \
+         `elf dead list`, repair and retry them or purge them, then run `elf reindex --swap` again"
     )]
     DeadLetters(u64),
-    /// The new collection is not what Postgres says.
+    /// The new collection differs from Postgres.
     #[error(
         "the new collection differs from Postgres ({} missing, {} stale, {} orphaned points, {} \
-         inconsistent notes), so the old one is still served; --verbose says which. `elf enqueue --all` \
-         has them written again, without embedding; then run this again",
+         inconsistent notes), so the old one is still served; --verbose lists them. `elf enqueue \
+         --all` writes them again without embedding; then run the same command again",
         .0.missing, .0.stale, .0.orphaned, .0.inconsistent
     )]
     Drift(verify::Report),
-    /// It was told to.
-    #[error("stopped; what is done is kept: the same command goes on")]
+    /// A signal stopped it.
+    #[error("stopped; what is done is kept: run the same command again to resume")]
     Stopped,
 }
 

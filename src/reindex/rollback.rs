@@ -1,4 +1,4 @@
-//! The version that was served before is served again.
+//! Serves the version again that was served before.
 
 use std::sync::Arc;
 
@@ -13,16 +13,17 @@ use crate::store::{CollectionRow, Lifecycle, RegisteredVersion, Version};
 pub struct RolledBack {
     /// The version that is served again.
     pub version: String,
-    /// The one that was served before; null when only an unfinished rollback was ended.
+    /// The version that was served until now; null when the run only finished an earlier
+    /// rollback.
     pub retired: Option<String>,
-    /// Notes that are due for it.
+    /// Notes that are due for `version`.
     pub due: u64,
-    /// The settings of the version that is served again, where they are others.
+    /// The settings in which `version` differs from the version that was served.
     pub settings: Vec<Change>,
 }
 
-/// Serves the version that was retired last again. Needs nothing of its settings: what
-/// has changed meanwhile is put into the outbox, for a worker that has them.
+/// Serves the version again that was retired last. The configuration need not match it: notes
+/// that changed since are put into the outbox, for a worker that has its settings.
 pub async fn rollback(context: &IndexContext) -> Result<RolledBack, ReindexError> {
     let job = Job::take(&context.store, "rollback", &context.alias, Arc::default()).await?;
     let outcome = job.run(roll_back(context)).await;
@@ -35,7 +36,7 @@ async fn roll_back(context: &IndexContext) -> Result<RolledBack, ReindexError> {
     let known = store.versions().await?;
     let Some(active) = known.iter().find(|v| v.state == Lifecycle::Active) else {
         return Err(ReindexError::Refused(
-            "nothing is indexed yet, so there is nothing to go back to".into(),
+            "nothing is indexed yet, so there is nothing to roll back to".into(),
         ));
     };
     let registered = store.registered_collections().await?;
@@ -48,7 +49,7 @@ async fn roll_back(context: &IndexContext) -> Result<RolledBack, ReindexError> {
     if let Some(serving) = main(active)
         && (!active.enqueued || index.resolve(&serving.alias).await? != Some(serving.name.clone()))
     {
-        // An earlier run died on its way. To go back once more would undo it.
+        // An earlier rollback died halfway. Rolling back once more would undo it.
         let other = retired.unwrap_or(active);
         return finish_rollback(
             context,
@@ -61,14 +62,14 @@ async fn roll_back(context: &IndexContext) -> Result<RolledBack, ReindexError> {
     }
     let Some(retired) = retired else {
         return Err(ReindexError::Refused(
-            "no version is retired, so there is nothing to go back to".into(),
+            "no version is retired, so there is nothing to roll back to".into(),
         ));
     };
     let name = &retired.version.name;
     let gone = || {
         ReindexError::Refused(format!(
             "the collection of {name} is gone, so it cannot be served again; put its settings back \
-             and run `elf reindex`, or free what is left of it with `elf reindex drop`"
+             and run `elf reindex`, or drop the version with `elf reindex drop`"
         ))
     };
     let old = main(retired).ok_or_else(gone)?;
@@ -84,7 +85,7 @@ async fn roll_back(context: &IndexContext) -> Result<RolledBack, ReindexError> {
     finish_rollback(context, &old.alias, &retired.version, &active.version, left).await
 }
 
-/// What a rollback does once Postgres says what is served.
+/// The steps of a rollback after Postgres records the served version.
 async fn finish_rollback(
     context: &IndexContext,
     alias: &str,
@@ -100,7 +101,7 @@ async fn finish_rollback(
     reconcile_alias(&context).await?;
     store.enqueue_version(&served.name).await?;
     let counts = store.outbox_counts(Some(&served.name)).await?;
-    tracing::info!(version = served.name, "the version is served again");
+    tracing::info!(version = served.name, "version served again");
     Ok(RolledBack {
         version: served.name.clone(),
         retired,

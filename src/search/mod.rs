@@ -1,5 +1,5 @@
-//! Finding chunks: dense and BM25 candidates from the index, fused there, then
-//! revalidated in Postgres. A point that a crash left behind is never shown.
+//! Search for chunks. The index retrieves dense and BM25 candidates and fuses them; then
+//! Postgres revalidates the hits, so that a point that a crash left behind is never returned.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::embed::provider::{Input, Provider};
 use crate::index::{Filter, IndexError, Query, VectorIndex};
 use crate::store::{Store, StoreError};
 
-/// What a search works with.
+/// Searches one alias.
 pub struct Searcher {
-    /// Says which of the hits are live, and what they say.
+    /// Revalidates the hits and returns their texts.
     pub store: Store,
-    /// Finds them.
+    /// Retrieves and fuses the candidates.
     pub index: Arc<dyn VectorIndex>,
     /// Embeds the query.
     pub provider: Arc<Provider>,
@@ -28,7 +28,7 @@ pub struct Searcher {
     pub query_prefix: String,
 }
 
-/// A chunk that was found.
+/// A hit: one chunk.
 #[derive(Debug, Clone, Serialize)]
 #[expect(
     missing_docs,
@@ -37,7 +37,7 @@ pub struct Searcher {
 pub struct Item {
     pub note_id: Uuid,
     pub chunk_id: Uuid,
-    /// The application's name for the note, for people to read.
+    /// The application's name for the note, for terminal output.
     #[serde(skip)]
     pub key: Option<String>,
     pub chunk_index: u32,
@@ -53,11 +53,11 @@ pub struct Item {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each says itself what failed")]
 pub enum SearchError {
-    #[error("the query could not be embedded: {0}")]
+    #[error("failed to embed the query: {0}")]
     Embed(#[from] EmbedError),
     #[error(
-        "{0}: the index is lost, or nothing was indexed yet; `elf rebuild` brings it back from \
-         Postgres, a first `elf worker` makes it"
+        "{0}: the index is lost, or no worker has run yet; `elf rebuild` rebuilds it from \
+         Postgres, a first `elf worker` creates it"
     )]
     Lost(IndexError),
     #[error(transparent)]
@@ -91,7 +91,7 @@ impl Searcher {
                 live_at: Some(Utc::now()),
                 ..filter
             },
-            // Some may fall to the revalidation.
+            // Twice the limit, because the revalidation may drop hits.
             limit: limit * 2,
             candidates: (limit * 4).max(50),
         };
@@ -117,7 +117,8 @@ impl Searcher {
 
     async fn embed(&self, text: &str) -> Result<Arc<[f32]>, EmbedError> {
         let text = format!("{}{text}", self.query_prefix);
-        // A bound, not a count: a token has at least a byte, and special ones come on top.
+        // An upper bound instead of a count: each token has at least one byte, and special tokens
+        // are added.
         let tokens = text.len() + 8;
         let input = Input::new(text, tokens);
         let mut vectors = self.provider.embed(&[input]).await;

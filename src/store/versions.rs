@@ -186,7 +186,7 @@ impl Store {
 
     /// Retires a version and its collections for good: nothing of it is claimed or
     /// written any more, and no rollback takes it for whole. `false` when it is served.
-    pub async fn condemn_version(&self, version: &str) -> Result<bool, StoreError> {
+    pub async fn retire_for_good(&self, version: &str) -> Result<bool, StoreError> {
         let mut tx = self.begin().await?;
         let condemned = sqlx::query!(
             "update index_versions set state = 'retired', state_since = now()

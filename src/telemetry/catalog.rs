@@ -1,25 +1,25 @@
-//! Every metric there is: name, kind, unit, labels and what it says. What is not here
-//! is not recorded; `docs/metrics.md` is made of it.
+//! Every metric: name, kind, unit, labels and description. ELF records no metric that is not
+//! listed here. `docs/metrics.md` is generated from this list.
 
 /// A metric of ELF's own.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
-    /// As Prometheus has it, without the suffixes of a histogram.
+    /// The name in Prometheus, without the suffixes of a histogram.
     pub name: &'static str,
-    /// How it behaves.
+    /// Counter, gauge or histogram.
     pub kind: Kind,
-    /// What it says, in one sentence without an end.
+    /// The description, without a full stop.
     pub help: &'static str,
     /// Its labels.
     pub labels: &'static [Label],
-    /// Whose value it is.
+    /// Whether each process has its own value.
     pub scope: Scope,
 }
 
-/// How a metric behaves.
+/// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
-    /// Only rises, and begins at 0 with the process.
+    /// Only rises, from 0 at the start of the process.
     Counter,
     /// Rises and falls.
     Gauge,
@@ -27,13 +27,13 @@ pub enum Kind {
     Histogram(&'static [f64]),
 }
 
-/// Whose value a metric is.
+/// Whether each process has its own value of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// What this process did: add up over all of them.
+    /// The work of this process: add the values of all processes.
     Process,
-    /// What the database or the index is like: every worker reports the same, so take
-    /// the maximum over all of them.
+    /// The state of Postgres or the index: every worker reports the same value, so take the
+    /// maximum.
     Shared,
 }
 
@@ -171,7 +171,7 @@ const fn histogram(
     }
 }
 
-/// Metrics under the heading that `docs/metrics.md` has them under.
+/// The metrics, under the headings of `docs/metrics.md`.
 pub const CATALOG: &[(&str, &[Metric])] = &[
     (
         "Freshness and backlog",
@@ -180,22 +180,22 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 "elf_commit_to_searchable_seconds",
                 LONG_SECONDS,
                 NONE,
-                "From the commit of a change, or from when it was due, to its being searchable",
+                "Time from the commit of a change, or from when it was due, until it is searchable",
             ),
             shared(
                 "elf_outbox_rows",
                 OUTBOX_STATE,
-                "Outbox rows of the version that is served, by what they wait for",
+                "Outbox rows of the served version, by state",
             ),
             shared(
                 "elf_outbox_oldest_pending_seconds",
                 NONE,
-                "How long the oldest of them has been due; 0 when none is",
+                "How long the oldest pending outbox row of the served version has been due; 0 when no row is due",
             ),
             shared(
                 "elf_outbox_dead_tuples",
                 NONE,
-                "Dead tuples in the outbox table, as the statistics of Postgres have it",
+                "Dead tuples in the outbox table, from the statistics of Postgres",
             ),
             shared(
                 "elf_outbox_size_bytes",
@@ -210,12 +210,12 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             shared(
                 "elf_notes",
                 NOTE_STATE,
-                "Notes that are to be found, and those of them that have been indexed under the version that is served; one worker of all counts them",
+                "Live notes, and the live notes that are indexed under the served version; one worker of all counts them",
             ),
             shared(
                 "elf_coverage_ratio",
                 NONE,
-                "Indexed notes among the live ones, 0 to 1; 1 when there is none",
+                "Share of the live notes that are indexed, 0 to 1; 1 when no note is live",
             ),
             shared("elf_live_chunks", NONE, "Chunks of live notes in Postgres"),
             shared(
@@ -254,7 +254,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             counter(
                 "elf_note_attempts_failed_total",
                 NONE,
-                "Attempts that a note itself was to blame for",
+                "Failed attempts that count against a note: its own failures, not those of an outage",
             ),
             counter(
                 "elf_notes_dead_total",
@@ -279,7 +279,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             counter(
                 "elf_chunks_reused_total",
                 NONE,
-                "Chunks whose vector was known",
+                "Chunks whose vector was in Postgres already",
             ),
             counter(
                 "elf_points_written_total",
@@ -289,12 +289,12 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             counter(
                 "elf_leases_lost_total",
                 NONE,
-                "Notes whose lease ran out under a worker",
+                "Notes whose lease expired while a worker had them in flight",
             ),
             counter(
                 "elf_postgres_rollbacks_total",
                 NONE,
-                "Times that this worker found a Postgres that has lost its newest transactions",
+                "Times that this worker detected that Postgres had lost its newest transactions",
             ),
         ],
     ),
@@ -315,12 +315,12 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             counter(
                 "elf_embedding_retries_total",
                 NONE,
-                "Requests sent for texts that were sent before: halves of a rejected batch, parts of one that timed out, and second tries",
+                "Requests for texts that were sent before: halves of a rejected batch, parts of a request that timed out, and retries",
             ),
             gauge(
                 "elf_embedding_circuit_open",
                 NONE,
-                "1 while nothing is sent because the provider is away or refuses",
+                "1 while ELF sends no requests, because the provider is unavailable or rejects the configuration",
             ),
             counter(
                 "elf_embedding_tokens_total",
@@ -330,27 +330,27 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             counter(
                 "elf_embedding_tokens_abandoned_total",
                 NONE,
-                "Tokens of requests that got no answer in time: the provider may have computed and charged them",
+                "Tokens of requests that timed out: the provider may have computed and charged them",
             ),
             gauge(
                 "elf_embedding_request_texts",
                 NONE,
-                "Texts of the newest request: as many as there were, or as the pace of the provider allows",
+                "Texts in the latest request: all that were waiting, or as many as the pace of the provider allows",
             ),
             gauge(
                 "elf_embedding_in_flight_limit",
                 NONE,
-                "Requests that may be in flight at once at the pace of the provider, up to providers.embedding.concurrency",
+                "Requests that ELF keeps in flight at most, adapted to the pace of the provider, up to providers.embedding.concurrency",
             ),
             counter(
                 "elf_embedding_tokens_saved_total",
                 NONE,
-                "Tokens of chunks whose vector was known",
+                "Tokens of chunks whose vector was in Postgres already",
             ),
             gauge(
                 "elf_embedding_cost_usd",
                 NONE,
-                "Estimate of what the tokens since the start of the process cost, abandoned ones included, in US dollars, at providers.embedding.usd_per_million_tokens; rises only",
+                "Estimated cost in US dollars of the tokens since the start of the process, abandoned ones included, at providers.embedding.usd_per_million_tokens; only rises",
             ),
         ],
     ),
@@ -392,22 +392,22 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             shared(
                 "elf_collections",
                 COLLECTION_STATE,
-                "Collections by state; building ones are being filled by a rebuild",
+                "Collections by state; a rebuild fills the building ones",
             ),
             gauge(
                 "elf_drift",
                 DRIFT_KIND,
-                "Points and notes that the last verify of this worker found to differ from Postgres, before it mended them; absent before the first",
+                "Points and notes that differed from Postgres in the last verify of this worker, before it repaired them; absent before the first",
             ),
             counter(
                 "elf_drift_repaired_total",
                 NONE,
-                "Points mended and notes enqueued by the worker's verify",
+                "Points repaired and notes enqueued by the worker's verify",
             ),
             gauge(
                 "elf_verify_timestamp_seconds",
                 NONE,
-                "When the last verify of this worker ended, in Unix time; 0 when none has",
+                "When the last verify of this worker ended, in Unix time; 0 before the first",
             ),
         ],
     ),
@@ -417,19 +417,19 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             shared(
                 "elf_job_running",
                 JOB,
-                "1 while it runs, in whichever process",
+                "1 while the job runs, in any process",
             ),
             shared("elf_job_items_done", JOB, "Points or notes done so far"),
             shared("elf_job_items", JOB, "Points or notes in all"),
             shared(
                 "elf_job_rate_per_second",
                 JOB,
-                "Points or notes done in a second, over the last minute",
+                "Points or notes done per second, over the last minute",
             ),
             shared(
                 "elf_job_eta_seconds",
                 JOB,
-                "Time left at the speed of the last minute; 0 when none runs",
+                "Time left at the rate of the last minute; 0 when no job runs",
             ),
         ],
     ),
@@ -440,7 +440,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             gauge(
                 "elf_check_ok",
                 CHECK,
-                "1 while this check of /readyz holds; NaN or absent while a start waits for another one",
+                "1 while this check of /readyz holds; NaN or absent before it has run, while the start waits for another check",
             ),
             gauge(
                 "elf_build_info",

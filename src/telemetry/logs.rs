@@ -1,4 +1,4 @@
-//! Log lines on stderr, and traces where somebody collects them.
+//! Log lines on stderr, and traces to an OpenTelemetry collector.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -13,22 +13,23 @@ use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::config::Service;
 
-/// Under this target is said who changed what by the admin page, at every log level.
+/// The target of audit lines: changes by the admin page and the command line, with the peer or
+/// the user. They are written at every log level.
 pub const AUDIT: &str = "elf::audit";
 
-/// The engine in this process warns of its own missing start-up at every start. The driver
-/// of Postgres tells of every connection that an outage has cost, and ELF of the outage.
+/// The embedded engine warns at every start that its server parts were not started. The Postgres
+/// driver logs every connection that an outage breaks; ELF logs the outage itself.
 const QUIETER: &str =
     "qdrant_edge=error,sqlx::pool=error,sqlx_core::pool=error,sqlx::postgres::notice=warn";
 
-/// Keeps what logs and traces need; when it is dropped, the last spans are sent.
+/// Keeps the trace exporter. Dropping it sends the last spans.
 #[must_use = "traces end when it is dropped"]
 pub struct Logging {
     #[cfg(feature = "otlp")]
     _traces: Option<super::otlp::Traces>,
 }
 
-/// Sends log lines to stderr; `RUST_LOG` wins over the configuration. Sends traces to an
+/// Sends log lines to stderr; `RUST_LOG` overrides the configuration. Sends traces to an
 /// OpenTelemetry collector where `OTEL_EXPORTER_OTLP_ENDPOINT` names one.
 pub fn init_logging(service: &Service) -> Logging {
     let filter = EnvFilter::try_from_default_env()
@@ -49,7 +50,7 @@ pub fn init_logging(service: &Service) -> Logging {
     #[cfg(feature = "otlp")]
     {
         let (traces, layer) = super::otlp::traces().unzip();
-        // Fails only when somebody, a test for one, has set up logging already.
+        // Fails only if the process has a subscriber already, as in a test.
         let _ = subscriber.with(layer).try_init();
         if let Some(traces) = &traces {
             traces.announce();
@@ -63,13 +64,13 @@ pub fn init_logging(service: &Service) -> Logging {
     }
 }
 
-/// `name=value`. The default writes a value as it displays itself, and the answer of a
-/// server or the name of a file can hold characters that a terminal obeys, or a line
-/// break that makes up a log line.
+/// Writes `name=value` with control characters escaped. The default format does not escape them:
+/// the answer of a server or a file name could send an escape sequence to a terminal, or forge
+/// a log line with a line break.
 fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     match field.name() {
         "message" => {}
-        // Of the `log` crate: they are in the line's head already.
+        // Fields of the `log` crate, which the head of the line shows already.
         name if name.starts_with("log.") => return Ok(()),
         name => write!(writer, "{name}=")?,
     }
@@ -85,5 +86,5 @@ fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -
 fn always() -> Directive {
     format!("{AUDIT}=trace")
         .parse()
-        .expect("it is a target and a level")
+        .expect("the directive is a target and a level")
 }

@@ -1,4 +1,4 @@
-//! What ELF tells of itself: logs, traces and metrics.
+//! Logs, traces and metrics.
 
 pub mod catalog;
 mod logs;

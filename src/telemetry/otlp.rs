@@ -11,16 +11,16 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Sends what is left when it is dropped.
+/// The trace exporter. Dropping it sends the spans that are still buffered.
 pub struct Traces {
     provider: Result<SdkTracerProvider, String>,
     endpoint: String,
 }
 
-/// What sends spans.
+/// The layer that sends spans.
 type Sender<S> = Box<dyn Layer<S> + Send + Sync>;
 
-/// A layer that sends the spans of ELF; `None` where no endpoint is set.
+/// A layer that sends the spans of ELF; `None` if no endpoint is set.
 pub fn traces<S>() -> Option<(Traces, Option<Sender<S>>)>
 where
     S: tracing::Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
@@ -43,7 +43,8 @@ where
         .build();
     let layer = tracing_opentelemetry::layer()
         .with_tracer(provider.tracer("elf"))
-        // The exporter's own requests are spans of its libraries: they would be exported too.
+        // ELF's spans only: the exporter's own requests make spans too, and exporting those would
+        // make more.
         .with_filter(Targets::new().with_target("elf", tracing::Level::DEBUG))
         .boxed();
     let provider = Ok(provider);
@@ -58,8 +59,9 @@ fn exporter(endpoint: &str, set: impl Fn(&str) -> Option<String>) -> Result<Span
     exporter.build().map_err(|error| error.to_string())
 }
 
-/// The authorities and the client certificate that the specification's variables name, else
-/// the system's authorities. The exporter reads other variables itself, but not these.
+/// TLS with the authorities and the client certificate that the specification's variables name,
+/// else with the system's authorities. The exporter reads the other variables itself, but not
+/// these.
 fn tls(set: impl Fn(&str) -> Option<String>) -> Result<ClientTlsConfig, String> {
     let file = |name: &str| {
         let path = set(&format!("OTEL_EXPORTER_OTLP_TRACES_{name}"))
@@ -80,7 +82,7 @@ fn tls(set: impl Fn(&str) -> Option<String>) -> Result<ClientTlsConfig, String> 
 }
 
 impl Traces {
-    /// Says where they go.
+    /// Logs the endpoint, or why no traces are sent.
     pub fn announce(&self) {
         let endpoint = &self.endpoint;
         match &self.provider {
@@ -88,7 +90,7 @@ impl Traces {
             Err(error) => tracing::error!(
                 endpoint,
                 error,
-                "no traces are sent; check OTEL_EXPORTER_OTLP_ENDPOINT"
+                "failed to start traces; check the OTEL_EXPORTER_OTLP_… variables"
             ),
         }
     }
@@ -99,7 +101,7 @@ impl Drop for Traces {
         if let Ok(provider) = &self.provider
             && let Err(error) = provider.shutdown()
         {
-            tracing::debug!(%error, "the last spans were not sent");
+            tracing::debug!(%error, "failed to send the last spans");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Recording metrics. Their names and what they mean are in [`super::catalog`].
+//! Records metrics. [`super::catalog`] has their names and descriptions.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use tracing::{Instrument, Span};
 
 use super::catalog::{self, Kind, Metric, Scope};
 
-/// Everything that is recorded in this process.
+/// The metrics of this process.
 #[derive(Clone)]
 pub struct Metrics {
     recorder: PrometheusHandle,
@@ -20,20 +20,20 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// All of it in Prometheus's text format.
+    /// Renders every metric in Prometheus's text format.
     pub fn render(&self) -> String {
         self.process.collect();
         self.recorder.render()
     }
 
-    /// Frees what histograms keep between two scrapes. To be called now and then, in case
-    /// nobody scrapes.
+    /// Frees the samples that histograms buffer until a scrape. Call it regularly: without
+    /// scrapes the buffers grow.
     pub fn upkeep(&self) {
         self.recorder.run_upkeep();
     }
 }
 
-/// Collects metrics from now on. `None` when somebody collects them already.
+/// Installs the recorder of this process. `None` when one is installed already.
 pub fn init_metrics() -> Option<Metrics> {
     let mut builder = PrometheusBuilder::new();
     for metric in catalog::all() {
@@ -53,8 +53,8 @@ pub fn init_metrics() -> Option<Metrics> {
     Some(Metrics { recorder, process })
 }
 
-/// Describes a metric. What counts is there from the start, at 0: a first event would
-/// otherwise be no increase.
+/// Describes a metric, and starts counters at 0: Prometheus sees no increase in a series that
+/// begins at 1.
 fn begin(metric: &Metric) {
     match metric.kind {
         Kind::Counter => {
@@ -65,8 +65,8 @@ fn begin(metric: &Metric) {
         }
         Kind::Gauge => {
             describe_gauge!(metric.name, metric.help);
-            // What the database is like is not known yet, nor what a check or a verify
-            // finds, each under a label.
+            // Shared gauges, and those of checks and verify (with labels), have no value before
+            // the first look.
             if metric.scope == Scope::Process && metric.labels.is_empty() {
                 gauge!(metric.name).set(0.0);
             }
@@ -74,7 +74,7 @@ fn begin(metric: &Metric) {
         Kind::Histogram(_) => {
             describe_histogram!(metric.name, metric.help);
             for labels in series(metric) {
-                // To be named is enough.
+                // Naming the series registers it.
                 let _ = histogram!(metric.name, labels);
             }
         }
@@ -95,7 +95,7 @@ fn series(metric: &Metric) -> Vec<Vec<Label>> {
     })
 }
 
-/// Does `work` inside of `span`, and records how long it took in `seconds`.
+/// Runs `work` inside of `span`, and records its duration in `seconds`.
 ///
 /// Boxed, because an `async fn` keeps a future that it is given twice: as its argument and
 /// where it awaits it. A few such functions around each other made a future of a few

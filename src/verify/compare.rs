@@ -1,4 +1,4 @@
-//! Whether a chunk and a point are one and the same: decided here, looked up elsewhere.
+//! Decides whether a point equals its chunk. `points` reads them.
 
 use serde::Serialize;
 use uuid::Uuid;
@@ -23,8 +23,8 @@ pub enum Drift {
     Orphaned,
 }
 
-/// What is wrong between a chunk and the point of its id, if anything. A chunk
-/// without a vector cannot be a point; that is its note's problem.
+/// How the point of an id differs from its chunk, if it does. A chunk without a vector has no
+/// point yet: that is an inconsistency of its note and no drift.
 pub fn drift(
     chunk: Option<&LiveChunk>,
     point: Option<&StoredPoint>,
@@ -42,7 +42,7 @@ pub fn drift(
     }
 }
 
-/// Compares what is there on both sides: vectors are not read unless asked for.
+/// True if either vector is absent: vectors are read only on request.
 fn same_vector(chunk: &LiveChunk, point: &StoredPoint) -> bool {
     let (Some(wanted), Some(found)) = (&chunk.vector, &point.vector) else {
         return true;
@@ -56,7 +56,7 @@ fn same_vector(chunk: &LiveChunk, point: &StoredPoint) -> bool {
             .all(|(x, y)| (x / a - y / b).abs() < VECTOR_TOLERANCE)
 }
 
-/// Walks two sides that are sorted by id, and gives the ids that have drifted.
+/// Walks two lists that are sorted by id, and returns the ids that differ.
 pub fn suspects(chunks: &[LiveChunk], points: &[StoredPoint], version: &str) -> Vec<Uuid> {
     let (mut chunks, mut points) = (chunks.iter().peekable(), points.iter().peekable());
     let mut suspects = Vec::new();
@@ -81,7 +81,7 @@ pub fn revision(point: &StoredPoint) -> Option<i64> {
     (revision < MAX_REVISION).then_some(revision)
 }
 
-/// The note that a point says it is of.
+/// The note id in a point's payload.
 pub fn note_id(point: &StoredPoint) -> Option<Uuid> {
     point.payload.get("note_id")?.as_str()?.parse().ok()
 }

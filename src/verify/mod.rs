@@ -1,10 +1,10 @@
-//! Whether the index holds exactly what Postgres says, and whether Postgres agrees
-//! with itself; mended from Postgres alone. Knows no embedding.
+//! Compares the index with Postgres and Postgres with itself, and repairs drift from Postgres
+//! alone. Cannot embed: this module does not depend on the embedding module.
 //!
-//! Both sides are read in the order of ids, a page at a time. While that goes on,
-//! workers write: what differs on the first look is looked at again, and is drift
-//! only if nobody is about to change it and Postgres said the same before and after
-//! the index was asked.
+//! Both sides are read in the order of ids, a page at a time, while workers write. A
+//! difference is read again, and counts as drift only under two conditions: the note is not
+//! busy (leased, in the outbox, or expired and not yet deleted), and Postgres returned the same
+//! chunk before and after the index was read.
 
 mod compare;
 mod points;
@@ -24,33 +24,33 @@ use crate::registry::{
 };
 use crate::store::{CollectionRow, StoreError, VerifyCursor};
 
-/// Live notes that are looked at in one statement.
+/// Live notes that one statement checks.
 const NOTES_PAGE: usize = 200;
-/// Bytes of their texts, about: Postgres holds the texts of a page in memory.
+/// Bytes of text in a page, about: Postgres holds the texts of a page in memory.
 const PAGE_BYTES: usize = 8 << 20;
 
-/// How to look, and what to do about what is found.
+/// What a verify compares, and whether it repairs what it finds.
 #[derive(Clone)]
 pub struct Options {
     /// Compare the vectors too.
     pub deep: bool,
-    /// The part that is looked at, above 0 and up to 1.
+    /// The fraction to compare, above 0 and up to 1.
     pub sample: f64,
-    /// Mend what is found.
+    /// Repair the drift found.
     pub repair: bool,
-    /// Where to begin; moves on with what has been looked at. A sample begins where it
-    /// likes.
+    /// Where to begin. It moves with the progress. A sample ignores it and begins at a random
+    /// id.
     pub from: Arc<Mutex<VerifyCursor>>,
-    /// How many times as long as a page took to rest after it.
+    /// How long to rest after a page, as a multiple of the time that the page took.
     pub rest: u32,
-    /// Told of everything that is found.
+    /// Called for every difference found.
     pub notice: Notice,
-    /// Counts chunks and notes as they are looked at.
+    /// Counts the chunks compared.
     pub progress: Arc<Progress>,
 }
 
 impl Options {
-    /// Looks at everything but vectors and mends it.
+    /// Compares everything but vectors, and repairs.
     pub fn repairing() -> Self {
         Self {
             deep: false,
@@ -74,7 +74,7 @@ impl Options {
     }
 }
 
-/// What was looked at and what was found.
+/// What was compared and what was found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
     /// Live notes.
@@ -91,20 +91,20 @@ pub struct Report {
     pub orphaned: u64,
     /// Live notes whose chunks, vectors or pooled vector do not follow from their text.
     pub inconsistent: u64,
-    /// Points mended, and inconsistent notes put into the outbox.
+    /// Points repaired, and inconsistent notes put into the outbox.
     pub repaired: u64,
-    /// Points that the engine does not accept; their notes are in the outbox, and a worker
-    /// says why.
+    /// Points that the engine refuses. Their notes are in the outbox, and a worker records the
+    /// reason.
     pub refused: u64,
 }
 
 impl Report {
-    /// What was found.
+    /// Differences found.
     pub fn drift(&self) -> u64 {
         self.missing + self.stale + self.orphaned + self.inconsistent
     }
 
-    /// What was found and is still so.
+    /// Differences found and not repaired.
     pub fn unrepaired(&self) -> u64 {
         self.drift() - self.repaired
     }
@@ -131,7 +131,7 @@ pub enum VerifyError {
     /// The alias is not ELF's, or a store failed when it was looked at.
     #[error(transparent)]
     Alias(#[from] AliasError),
-    /// Nothing is there to compare with.
+    /// There is no collection to compare with.
     #[error("{0}")]
     Lost(String),
 }
@@ -202,8 +202,8 @@ pub async fn all(
     Ok(report)
 }
 
-/// Whether what Postgres keeps of every live note follows from the note's text. With
-/// `repair`, a note of which it does not is put into the outbox.
+/// Checks that chunks, vectors and the pooled vector of every live note match the note's text.
+/// With `repair`, a note that fails the check is put into the outbox.
 async fn notes(
     target: &CollectionTarget,
     dim: usize,

@@ -1,4 +1,4 @@
-//! The index against Postgres, point by point.
+//! Compares the index with Postgres, point by point.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
@@ -12,16 +12,17 @@ use crate::index::{StoredPoint, UpsertMode};
 use crate::registry::{CollectionTarget, StoresError, id_ranges};
 use crate::store::{Depth, LiveChunk};
 
-/// Ranges that are compared side by side.
+/// Ranges that are compared concurrently.
 const RANGES: u32 = 4;
 /// Chunks and points read at once.
 const PAGE: usize = 1000;
-/// Suspects that are read whole at once, text and vector.
+/// Suspects that are read at once with text and vector.
 const JUDGED_AT_ONCE: usize = 256;
 
 /// Compares every point of a collection with its chunk and the other way round.
 pub async fn points(target: &CollectionTarget, options: &Options) -> Result<Report, StoresError> {
-    // What rests between its pages has no hurry, and what goes on has one place to go on from.
+    // A verify that rests between pages needs no concurrency, and one that resumes has a single
+    // cursor.
     let begun = options.from().chunks_upto;
     let ranges = match begun.is_nil() && options.rest == 0 {
         true => id_ranges(RANGES),
@@ -44,8 +45,8 @@ pub async fn points(target: &CollectionTarget, options: &Options) -> Result<Repo
     Ok(report)
 }
 
-/// The part of a range that a sample looks at, somewhere in it: ids are hashes, so
-/// those that lie side by side have nothing else in common. `at` is 0 to 1.
+/// The part of a range that a sample compares. One window is a fair sample, because ids are
+/// hashes. `at` places the window, 0 to 1.
 fn window((after, upto): (Uuid, Uuid), sample: f64, at: f64) -> (Uuid, Uuid) {
     if sample >= 1.0 {
         return (after, upto);
@@ -57,7 +58,7 @@ fn window((after, upto): (Uuid, Uuid), sample: f64, at: f64) -> (Uuid, Uuid) {
     (Uuid::from_u128(start), Uuid::from_u128(end.min(last)))
 }
 
-/// One range on its way.
+/// The walk over one range.
 struct Walk<'a> {
     target: &'a CollectionTarget,
     options: &'a Options,
@@ -65,13 +66,13 @@ struct Walk<'a> {
     chunks: Side<LiveChunk>,
     points: Side<StoredPoint>,
     report: Report,
-    /// No token up to this one is given out again.
+    /// Postgres issues no token up to this one any more.
     last_token: i64,
-    /// Whether it is all there is, so that what is behind it is done.
+    /// Whether this is the only range, so that its position is the progress of the verify.
     is_alone: bool,
 }
 
-/// What has been read of one side and not compared yet.
+/// The rows or points that are read and not compared yet.
 struct Side<T> {
     page: Vec<T>,
     read_upto: Uuid,
@@ -87,7 +88,7 @@ impl<T> Side<T> {
         }
     }
 
-    /// Whether more has to be read before anything can be said.
+    /// Whether the next page must be read before the comparison can continue.
     fn is_spent(&self) -> bool {
         self.page.is_empty() && !self.ended
     }
@@ -108,7 +109,7 @@ impl<T> Side<T> {
         self.page = page;
     }
 
-    /// Takes what lies up to `bound`.
+    /// Takes the items up to `bound`.
     fn take(&mut self, id: impl Fn(&T) -> Uuid, bound: Uuid) -> Vec<T> {
         let within = self.page.partition_point(|item| id(item) <= bound);
         let rest = self.page.split_off(within);
@@ -137,8 +138,8 @@ impl<'a> Walk<'a> {
             if self.chunks.page.is_empty() && self.points.page.is_empty() {
                 return Ok(self.report);
             }
-            // Up to here both sides are known, so memory stays bounded however long
-            // one of them has nothing.
+            // Both sides are read up to here. Comparing only that far bounds memory when one
+            // side has a long gap.
             let bound = self.chunks.read_upto.min(self.points.read_upto);
             let chunks = self.chunks.take(|chunk| chunk.chunk_id, bound);
             let points = self.points.take(|point| point.chunk_id, bound);
@@ -155,7 +156,7 @@ impl<'a> Walk<'a> {
                 .filter_map(compare::note_id)
                 .collect::<HashSet<Uuid>>();
             drop((chunks, points));
-            // By parts: those that are judged are read whole.
+            // In parts, because suspects are read with text and vector.
             for part in suspects.chunks(JUDGED_AT_ONCE) {
                 self.judge(part, &named).await?;
             }
@@ -166,7 +167,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Reads the next page of each side that has none left.
+    /// Reads the next page of each side whose page is used up.
     async fn read(&mut self) -> Result<(), StoresError> {
         let CollectionTarget {
             store,
@@ -211,8 +212,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Tokens that the index has seen and Postgres does not know of would win against
-    /// every later write: of notes that are busy, too.
+    /// Raises the tokens of Postgres above the revisions read. A point with a higher revision
+    /// than Postgres has issued would win against every later write, also of busy notes.
     async fn raise_tokens(&mut self, points: &[StoredPoint]) -> Result<(), StoresError> {
         let newest = points.iter().filter_map(compare::revision).max();
         if let Some(newest) = newest.filter(|newest| *newest > self.last_token) {
@@ -221,11 +222,11 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Looks again at what differed: Postgres, the index, Postgres. `named` are the
-    /// notes that points among them said they were of.
+    /// Reads the suspects again, in the order Postgres, index, Postgres, and counts and repairs
+    /// what still differs. `named` are the notes that the payloads of suspect points name.
     async fn judge(&mut self, suspects: &[Uuid], named: &HashSet<Uuid>) -> Result<(), StoresError> {
         let mut named = named.clone();
-        let before = self.settled(suspects, &named).await?;
+        let before = self.quiet(suspects, &named).await?;
         named.extend(before.chunks.values().map(|chunk| chunk.note_id));
         let deep = self.options.deep;
         let points: HashMap<Uuid, StoredPoint> = self
@@ -236,14 +237,14 @@ impl<'a> Walk<'a> {
             .into_iter()
             .map(|point| (point.chunk_id, point))
             .collect();
-        let after = self.settled(suspects, &named).await?;
+        let after = self.quiet(suspects, &named).await?;
 
         let mut found = Vec::new();
         for id in suspects {
             let (chunk, point) = (after.chunks.get(id), points.get(id));
             let notes = [chunk.map(|c| c.note_id), point.and_then(compare::note_id)];
-            // A note that was not asked for before may have been busy: with a point
-            // that is gone by now, for one.
+            // A note that only the second read knows may have been busy at the first: it may
+            // have had a point that is deleted now.
             let is_busy = notes.iter().flatten().any(|note| {
                 !named.contains(note) || before.busy.contains(note) || after.busy.contains(note)
             });
@@ -261,9 +262,9 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// What Postgres says of these chunks, and which of their notes, and of the notes
-    /// `named`, are on their way.
-    async fn settled(&self, ids: &[Uuid], named: &HashSet<Uuid>) -> Result<Settled, StoresError> {
+    /// Reads these chunks from Postgres, and finds which of their notes, and of the notes
+    /// `named`, are busy: leased, in the outbox, or expired.
+    async fn quiet(&self, ids: &[Uuid], named: &HashSet<Uuid>) -> Result<Quiet, StoresError> {
         let CollectionTarget { store, version, .. } = self.target;
         let chunks = store.live_chunks_by_id(version, ids).await?;
         let notes: HashSet<Uuid> = chunks
@@ -275,7 +276,7 @@ impl<'a> Walk<'a> {
         // Last: a note that changes after its chunks were read is busy.
         let busy = store.busy_notes(version, &notes).await?;
         let chunks = chunks.into_iter().map(|c| (c.chunk_id, c)).collect();
-        Ok(Settled { chunks, busy })
+        Ok(Quiet { chunks, busy })
     }
 
     fn count(
@@ -300,7 +301,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// First what has to be there, then away with what must not: a kill leaves no gap.
+    /// Writes points first and deletes afterwards, so that a kill leaves no gap.
     async fn repair(
         &mut self,
         found: &[(Uuid, Drift)],
@@ -315,14 +316,15 @@ impl<'a> Walk<'a> {
             match (drift, chunks.remove(id), revision_of(id)) {
                 (Drift::Orphaned, _, revision) => remove.push((*id, revision)),
                 (Drift::Stale, Some(chunk), None) => {
-                    // Not written by ELF: no condition on its revision holds.
+                    // A point without a revision was not written by ELF. No conditional upsert
+                    // replaces it, so it is deleted and inserted.
                     foreign.0.push((*id, None));
                     foreign.1.push(chunk);
                 }
                 (Drift::Stale, Some(chunk), Some(revision)) if revision > chunk.revision => {
-                    // Written under a token that this Postgres does not know of, as it is
-                    // after a restore. The tokens were raised above it, so that a worker's
-                    // point of now is newer and stays.
+                    // Written under a token that this Postgres has lost, for example by a
+                    // restore. The tokens were raised above it, so a point that a worker
+                    // writes now is newer and stays.
                     forgotten.entry(revision).or_default().push(chunk);
                 }
                 (_, Some(chunk), _) => renew.push(chunk),
@@ -340,8 +342,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// A point that the engine refuses is left as it is, and its note is a worker's: it says
-    /// why, and gives it up if it has to.
+    /// Writes points. A point that the engine refuses stays as it is, and its note is requeued:
+    /// a worker dead-letters it with the reason if it must.
     async fn write(&mut self, chunks: Vec<LiveChunk>, mode: UpsertMode) -> Result<(), StoresError> {
         let written = self.target.write(chunks, mode).await?;
         let CollectionTarget { store, version, .. } = self.target;
@@ -356,8 +358,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What Postgres said at one moment.
-struct Settled {
+/// The chunks and busy notes that Postgres returned in one read.
+struct Quiet {
     chunks: HashMap<Uuid, LiveChunk>,
     busy: HashSet<Uuid>,
 }

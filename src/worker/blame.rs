@@ -68,7 +68,7 @@ impl Batch<'_> {
             return Ok(false);
         }
         let reason = format!(
-            "{} claims of it in a row expired, the last {} of them while the worker had nothing \
+            "{} claims of it in a row were lost, the last {} of them while the worker had nothing \
              else in flight: each time the worker died or lost Postgres for longer than a lease. \
              Look for the cause in the workers' log (out of memory, an abort in the tokenizer)",
             lost.claims_lost,
@@ -217,7 +217,7 @@ impl Batch<'_> {
             },
         };
         let version = &context.version.name;
-        self.shared.in_flight.settle(self.token, &[note_id]);
+        self.shared.in_flight.remove(self.token, &[note_id]);
         if !context
             .stores
             .store

@@ -1,7 +1,7 @@
-//! What no outbox row asks for: notes that expire, done rows that are old, states of notes
-//! that are gone. One worker of all that keep a version does it, and counts; if that one
-//! dies, another does when its lease is over. Twenty workers that read whole tables would
-//! between them keep Postgres from vacuuming for ever.
+//! The upkeep: enqueues expired notes, deletes old done rows and the states of deleted notes,
+//! and counts. One of the workers of a version does it under a lease; if it dies, another takes
+//! over when the lease expires. If every worker read whole tables, there would always be an
+//! open snapshot, and Postgres could not vacuum.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use super::tidy::Tidy;
 use super::{Shared, WorkerContext};
 use crate::registry::{self, IndexContext, SetupError};
 
-/// Far longer than a note needs from the claim to the index: a note that was
-/// indexed across its own expiry is seen by a later look.
+/// Far longer than a note needs from the claim to the index, so that a later look finds a note
+/// that expired while a worker indexed it.
 const LOOK_BACK: Duration = Duration::from_secs(600);
 
-/// After an outage of this length the worker looks at all expired notes: the last one that
-/// ended well may be too long ago for a look back.
+/// After an outage of this length the worker looks at all expired notes: notes that expired
+/// during the outage may be older than [`LOOK_BACK`].
 const LONG_OUTAGE: Duration = Duration::from_secs(300);
 
-/// Two small queries and a request to the engine.
+/// Often, because a look costs two small queries and a request to the engine.
 const LOOK_AT_ALIAS_EVERY: Duration = Duration::from_secs(5);
 
 /// How often all expired notes are looked at.
@@ -75,7 +75,8 @@ fn is_over(at: Option<Instant>, now: Instant, interval: Duration) -> bool {
     at.is_none_or(|at| now - at >= interval)
 }
 
-/// Asks for the lease, or renews it. A worker that cannot ask has lost it.
+/// Takes or renews the upkeep lease. If Postgres does not answer, the worker assumes that it
+/// lost the lease.
 async fn take_upkeep(shared: &Shared, lease: Duration) {
     let WorkerContext {
         stores: IndexContext { store, .. },
@@ -86,27 +87,28 @@ async fn take_upkeep(shared: &Shared, lease: Duration) {
         .take_upkeep(&version.name, &shared.holder, lease)
         .await;
     let has_upkeep = taken.unwrap_or_else(|error| {
-        tracing::debug!(%error, "could not ask for the upkeep lease");
+        tracing::debug!(%error, "could not take the upkeep lease");
         false
     });
     shared.upkeep.send_replace(has_upkeep);
 }
 
-/// How far back to look at `now`, `None` for all time, when the last one and
-/// the last one that looked at all began then and ended well.
+/// How far back to look for expired notes at `now`; `None` looks at all of them. `last` and
+/// `full` are the starts of the last successful look and the last successful look at all.
 fn look_back(now: Instant, last: Option<Instant>, full: Option<Instant>) -> Option<Duration> {
     let is_recent = |at: Option<Instant>, limit| at.is_some_and(|at| now - at < limit);
     (is_recent(last, LONG_OUTAGE) && is_recent(full, ALL_EVERY)).then_some(LOOK_BACK)
 }
 
-/// A swap that died between its commit and the alias, or an operator's hand.
+/// Repairs the alias after a swap that died between its commit and the alias, or after an
+/// operator moved it.
 async fn reconcile_alias(shared: &Shared) {
     if shared.circuit.outage().is_some() {
         return;
     }
-    // `/readyz` and the check after an outage say what is wrong.
+    // `/readyz` and the check after an outage report the error.
     if let Err(error) = registry::reconcile_alias(&shared.context.stores).await {
-        tracing::debug!(%error, "could not look at the alias");
+        tracing::debug!(%error, "could not reconcile the alias");
     }
 }
 
@@ -115,8 +117,9 @@ pub async fn once(shared: &Shared) {
     expire_notes(shared, None).await;
 }
 
-/// Claims of a version that was retired find nothing, and that looks like peace. The
-/// gate says it, and opens again after a rollback.
+/// Opens the store circuit when the version was retired. Claims of a retired version find no
+/// rows, so the worker would look idle. The circuit reports the reason, and closes after a
+/// rollback.
 async fn notice_retirement(shared: &Shared) {
     if shared.circuit.outage().is_some() {
         return;
@@ -133,7 +136,7 @@ async fn notice_retirement(shared: &Shared) {
     }
 }
 
-/// Whether it ended well.
+/// Enqueues expired notes and deletes old done rows. Returns whether it succeeded.
 async fn expire_notes(shared: &Shared, look_back: Option<Duration>) -> bool {
     let store = &shared.context.stores.store;
     let work = async {
@@ -149,11 +152,11 @@ async fn expire_notes(shared: &Shared, look_back: Option<Duration>) -> bool {
         Ok(0) => true,
         Ok(expired) => {
             tracing::debug!(expired, "notes expired");
-            // Without LISTEN nobody else would tell.
+            // Without LISTEN no notification would wake the worker.
             shared.wake.notify_one();
             true
         }
-        // The claim loop meets the same outage and says so.
+        // The claim loop meets the same outage and logs it.
         Err(error) => {
             tracing::debug!(%error, "could not expire notes");
             false

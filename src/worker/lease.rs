@@ -1,4 +1,4 @@
-//! Extends leases while a batch is in flight, and releases them.
+//! Renews leases while a batch is in flight, and releases them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::store::Claim;
 const DEFERRED: Duration = Duration::from_millis(500);
 
 /// The notes of the batches in flight that have no outcome yet, by token. The heartbeat
-/// extends their leases, and the end of the batch releases them.
+/// renews their leases, and the end of the batch releases them.
 #[derive(Debug, Default)]
 pub struct ActiveLeases {
     claims: Mutex<HashMap<i64, Leased>>,
@@ -25,7 +25,7 @@ pub struct ActiveLeases {
 
 #[derive(Debug, Default)]
 struct Leased {
-    unsettled: HashSet<Uuid>,
+    open: HashSet<Uuid>,
     /// Notes with an upsert in flight.
     sending: HashSet<Uuid>,
     /// Notes with an upsert that the index did not answer: it may still apply it.
@@ -47,7 +47,7 @@ impl ActiveLeases {
     pub async fn release(&self, shared: &Shared, token: i64) {
         let leased = self.lock().remove(&token).unwrap_or_default();
         let (sent, unsent): (Vec<Uuid>, Vec<Uuid>) = leased
-            .unsettled
+            .open
             .into_iter()
             .partition(|note| leased.sending.contains(note) || leased.unanswered.contains(note));
         if !sent.is_empty() {
@@ -75,9 +75,9 @@ impl ActiveLeases {
 
     /// Stops the heartbeat for notes that have their outcome: it would only delay their next
     /// claim.
-    pub fn settle(&self, token: i64, notes: &[Uuid]) {
+    pub fn remove(&self, token: i64, notes: &[Uuid]) {
         self.each(token, notes, |leased, note| {
-            leased.unsettled.remove(&note);
+            leased.open.remove(&note);
         });
     }
 
@@ -112,9 +112,9 @@ impl ActiveLeases {
         }
     }
 
-    fn unsettled(&self, token: i64) -> Vec<Uuid> {
-        let unsettled = |leased: &Leased| Vec::from_iter(leased.unsettled.iter().copied());
-        self.lock().get(&token).map(unsettled).unwrap_or_default()
+    fn open(&self, token: i64) -> Vec<Uuid> {
+        let open = |leased: &Leased| Vec::from_iter(leased.open.iter().copied());
+        self.lock().get(&token).map(open).unwrap_or_default()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<i64, Leased>> {
@@ -122,17 +122,17 @@ impl ActiveLeases {
     }
 }
 
-/// Extends the leases of a batch until it is dropped.
+/// Renews the leases of a batch until it is dropped.
 pub struct Heartbeat {
     beating: AbortHandle,
 }
 
 impl Heartbeat {
-    /// Begins to extend the leases of `claim`, four times per lease.
+    /// Begins to renew the leases of `claim`, four times per lease.
     pub fn start(shared: &Arc<Shared>, claim: &Claim) -> Self {
         let token = claim.token;
         let leased = Leased {
-            unsettled: claim.note_ids().into_iter().collect(),
+            open: claim.note_ids().into_iter().collect(),
             ..Leased::default()
         };
         shared.in_flight.lock().insert(token, leased);
@@ -143,7 +143,7 @@ impl Heartbeat {
                 loop {
                     tokio::time::sleep(lease / 4).await;
                     let version = &shared.context.version.name;
-                    let notes = shared.in_flight.unsettled(token);
+                    let notes = shared.in_flight.open(token);
                     let beat = shared
                         .context
                         .stores
@@ -153,9 +153,9 @@ impl Heartbeat {
                     match tokio::time::timeout(lease / 3, beat).await {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => {
-                            tracing::debug!(%error, token, "could not extend leases");
+                            tracing::debug!(%error, token, "could not renew leases");
                         }
-                        Err(_) => tracing::debug!(token, "extending leases timed out"),
+                        Err(_) => tracing::debug!(token, "renewing leases timed out"),
                     }
                 }
             }
@@ -183,7 +183,7 @@ pub enum Survived {
 
 /// Releases leases. If that fails they expire.
 pub async fn release(shared: &Shared, token: i64, notes: &[Uuid], survived: Survived) {
-    shared.in_flight.settle(token, notes);
+    shared.in_flight.remove(token, notes);
     let WorkerContext {
         stores: IndexContext { store, .. },
         version,
@@ -202,7 +202,7 @@ pub async fn defer_held(shared: &Shared, token: i64, notes: &[Uuid]) {
 }
 
 async fn defer(shared: &Shared, token: i64, notes: &[Uuid], time: Duration) {
-    shared.in_flight.settle(token, notes);
+    shared.in_flight.remove(token, notes);
     let version = &shared.context.version.name;
     let store = &shared.context.stores.store;
     if let Err(error) = store.defer(version, token, notes, time).await {

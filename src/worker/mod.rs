@@ -1,5 +1,5 @@
-//! The daemon: claims notes that changed and makes chunks, vectors and points
-//! equal to what their rows say now.
+//! The worker claims notes that changed, and makes their chunks, vectors and points equal to
+//! what their rows say now.
 
 mod access;
 mod batch;
@@ -48,7 +48,7 @@ use walk::Walk;
 const BATCH_BYTES: usize = 4 << 20;
 
 /// Releasing the leases takes a moment, unless Postgres is unavailable. Then they expire.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a worker needs: both stores, the provider and the chunker.
 #[derive(Clone)]
@@ -371,7 +371,7 @@ impl Worker {
         batches.shutdown().await;
         // Leases that cannot be released expire.
         let released = self.shared.in_flight.release_all(&self.shared);
-        let _ = tokio::time::timeout(RELEASE_PATIENCE, released).await;
+        let _ = tokio::time::timeout(RELEASE_LIMIT, released).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! The daemon's own verify. It runs in the background, repairs drift, and rests between pages
+//! The worker's own verify. It runs in the background, repairs drift, and rests between pages
 //! so that it takes little of Postgres.
 
 use std::convert::Infallible;

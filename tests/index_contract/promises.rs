@@ -1,10 +1,11 @@
 //! What both engines promise.
 
+use elf::config::Bm25Options;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use elf::index::{Bm25Options, CollectionSpec, CollectionStatus, Filter, IndexError, UpsertMode};
+use elf::index::{CollectionSpec, CollectionStatus, Filter, IndexError, UpsertMode};
 
 use crate::setup::{
     Bench, DIM, assert_same_direction, at_revision, direction, id, ids, noon, note, point, query,

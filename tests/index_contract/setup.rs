@@ -1,5 +1,6 @@
 //! Engines to test, points to put in them.
 
+use elf::config::Bm25Options;
 use std::future::Future;
 use std::io::Write;
 use std::path::Path;
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use elf::config::{Qdrant, Quantization};
 use elf::index::{
-    Bm25Options, CollectionInfo, CollectionSpec, CollectionStatus, Filter, Hit, Payload, Point,
-    Query, StoredPoint, VectorIndex,
+    CollectionInfo, CollectionSpec, CollectionStatus, Filter, Hit, Payload, Point, Query,
+    StoredPoint, VectorIndex,
 };
 use elf::note::{Labels, chunk_id};
 use uuid::Uuid;
@@ -143,7 +144,7 @@ pub fn settings(url: &str) -> Qdrant {
     Qdrant {
         url: url.into(),
         api_key: None,
-        collection: "notes".into(),
+        alias: "notes".into(),
         shard_number: None,
         replication_factor: None,
         write_consistency_factor: None,

@@ -117,7 +117,7 @@ async fn dead_letters_are_retried_and_discarded_once_that_is_confirmed() {
     browser.shows("#sign-in-error", "did not accept").await;
     sign_in(&browser, &admin).await;
     browser
-        .shows("#verdict-title", "Ready, but 3 notes were given up")
+        .shows("#verdict-title", "Ready, but 3 notes are dead-lettered")
         .await;
     browser
         .shows("#todo", "docs/operations.md#dead-letters")
@@ -161,9 +161,7 @@ async fn dead_letters_are_retried_and_discarded_once_that_is_confirmed() {
     // The cause is mended, and the rest is retried.
     site.provider.heal();
     browser.click(".letter:first-child .row button").await;
-    browser
-        .shows("#confirm", "Its attempts are forgotten")
-        .await;
+    browser.shows("#confirm", "Its attempts are reset").await;
     browser.click("#confirm-yes").await;
     browser.shows("#dead-result", "the note is due again").await;
     browser.shows("#dead-count", "showing 1 of 1").await;
@@ -512,7 +510,7 @@ async fn screenshots() {
     .await;
     browser.shows("#dead-count", "showing 2 of 2").await;
     browser
-        .shows("#verdict-title", "2 notes were given up")
+        .shows("#verdict-title", "2 notes are dead-lettered")
         .await;
     shoot("dead-letters").await;
 }

@@ -1,5 +1,6 @@
 //! A collection that comes back from Postgres alone.
 
+use elf::config::Bm25Options;
 mod accidents;
 mod fire;
 mod forgotten;
@@ -9,7 +10,7 @@ mod traps;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use elf::index::{Bm25Options, Filter, Query};
+use elf::index::{Filter, Query};
 use elf::rebuild::{self, Options, RebuildError, Report};
 use elf::registry::{self, CollectionTarget};
 use elf::verify;

@@ -715,7 +715,7 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
         h.context
             .stores
             .store
-            .condemn_version(&old.0)
+            .retire_for_good(&old.0)
             .await
             .unwrap()
     );
@@ -754,7 +754,7 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
     assert_eq!(reindex::drop(&h.context.stores, None).await.unwrap(), []);
     let refused = reindex::rollback(&h.context.stores).await.unwrap_err();
     assert!(
-        refused.to_string().contains("nothing to go back to"),
+        refused.to_string().contains("nothing to roll back to"),
         "{refused}"
     );
 
@@ -1135,7 +1135,7 @@ async fn a_change_of_the_chunking_goes_its_way_on_the_command_line() {
     site.elf(&["reindex", "rollback"])
         .await
         .exits(1)
-        .says(&["nothing to go back to"]);
+        .says(&["nothing to roll back to"]);
     assert_eq!(site.json(&["reindex"]).await["version"], back["version"]);
     site.elf(&["reindex", "--dry-run", "--swap"]).await.exits(2);
 }

@@ -236,11 +236,11 @@ async fn talkative(json: bool) -> String {
     let before = site.provider.requests();
     site.provider.always(Behaviour::Status(503));
     site.note("Nothing is wrong with Zymurgy.").await;
-    worker.says("embedding is paused").await;
+    worker.says("embedding paused").await;
     // A few probes of the same outage.
     site.provider.arrived(before + 4).await;
     site.provider.heal();
-    worker.says("embedding goes on").await;
+    worker.says("embedding resumed").await;
     let password = site.database.url();
     let password = reqwest::Url::parse(&password)
         .unwrap()
@@ -257,7 +257,7 @@ async fn talkative(json: bool) -> String {
 #[tokio::test]
 async fn the_log_says_an_outage_once_and_never_a_text_or_a_secret() {
     let log = talkative(false).await;
-    for once in ["embedding is paused", "embedding goes on"] {
+    for once in ["embedding paused", "embedding resumed"] {
         assert_eq!(log.matches(once).count(), 1, "{once:?} in:\n{log}");
     }
 }

@@ -89,7 +89,7 @@ impl Encoder {
             Self::Bert(model) => model.forward(ids, &ids.zeros_like()?, Some(mask)),
             Self::Roberta(model) => model.forward(ids, mask, &ids.zeros_like()?, None, None, None),
             Self::DistilBert(model) => {
-                // Wants to know what to hide, of the shape (texts, heads, from, to).
+                // The inverse mask: what to ignore, of the shape (texts, heads, from, to).
                 let hidden = mask.eq(0u32)?.unsqueeze(1)?.unsqueeze(1)?;
                 model.forward(ids, &hidden)
             }
@@ -97,8 +97,8 @@ impl Encoder {
     }
 }
 
-/// `config.json` with what newer or older releases of transformers leave out or
-/// call otherwise than candle does.
+/// `config.json` as candle expects it: with the keys that some releases of
+/// transformers leave out or name differently.
 fn completed(config: &Value, kind: &str) -> Value {
     let mut config = config.clone();
     if config["position_embedding_type"].is_null() {

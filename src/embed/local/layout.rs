@@ -1,4 +1,4 @@
-//! What the small files of a sentence-transformers folder say: `modules.json`,
+//! Reads the small files of a sentence-transformers folder: `modules.json`,
 //! `1_Pooling/config.json`, `sentence_bert_config.json`, `tokenizer_config.json`.
 
 use serde_json::Value;
@@ -41,7 +41,7 @@ pub fn modules(json: &Value) -> Result<Modules, String> {
     let mut modules = Modules::default();
     for module in json
         .as_array()
-        .ok_or("has a modules.json that is no list")?
+        .ok_or("has a modules.json that is not a list")?
     {
         let path = module["path"].as_str().unwrap_or_default();
         let kind = module["type"].as_str().unwrap_or_default();
@@ -92,8 +92,8 @@ pub fn pooling(json: &Value) -> Result<Pooling, String> {
 }
 
 /// Tokens that the model reads, special ones included: what its authors set
-/// (`max_seq_length`, else the tokenizer's `model_max_length`), and no more than
-/// there are positions.
+/// (`max_seq_length`, else the tokenizer's `model_max_length`), but at most
+/// `positions`.
 pub fn window(sentence_config: &Value, tokenizer_config: &Value, positions: usize) -> usize {
     let set = sentence_config["max_seq_length"]
         .as_f64()

@@ -47,11 +47,12 @@ struct Model {
 
 impl Local {
     /// Loads the model `name`: a folder, or a repository on the Hugging Face hub.
-    /// One request takes what `limits` say; memory does not depend on it.
+    /// One request may hold what `limits` allow; memory does not depend on them.
     ///
     /// # Errors
     ///
-    /// `Config` when a file is missing or is not what this module computes.
+    /// `Config` when a file is missing or the model is of a kind that this module does
+    /// not compute.
     pub async fn open(name: &str, limits: Limits) -> Result<Self, EmbedError> {
         let blame = |reason: String| {
             EmbedError::config(format!(
@@ -98,7 +99,8 @@ impl Local {
                 format!("has a {} that cannot be read: {error}", weights.display())
             })?;
             let lowercase = sentence_config["do_lower_case"] == true;
-            // A second for 400 MB on a slow processor, and all of it is in memory anyway.
+            // Hashing takes a second for 400 MB on a slow processor, and the weights are in
+            // memory anyway.
             let mut hash = Sha256::new_with_prefix(&weights);
             hash.update(format!("{pooling:?} {} {lowercase}", modules.normalize));
             let (encoder, shape) = Encoder::load(&config, weights)?;
@@ -116,7 +118,7 @@ impl Local {
         };
         let model = tokio::task::spawn_blocking(load)
             .await
-            .unwrap_or_else(|error| Err(format!("made its loader fail: {error}")))
+            .unwrap_or_else(|error| Err(format!("could not be loaded: {error}")))
             .map_err(blame)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
@@ -136,7 +138,7 @@ impl Local {
         self.model.window
     }
 
-    /// The SHA-256 of the weights and of what is done with their vectors.
+    /// The SHA-256 of the weights, the pooling, the normalisation and the lowercasing.
     pub fn weights(&self) -> [u8; 32] {
         self.model.weights
     }
@@ -147,12 +149,12 @@ impl Local {
             .clone()
             .acquire_owned()
             .await
-            .expect("nobody closes the semaphore");
+            .expect("the semaphore is never closed");
         let model = self.model.clone();
         let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
         let embed = move || {
             let vectors = model.embed(texts);
-            // With the work, not with the caller, who may be gone before.
+            // Released when the work ends: the caller may be cancelled before.
             drop(core);
             vectors
         };
@@ -254,7 +256,7 @@ impl Model {
                 .sum(1)?
                 .broadcast_div(&mask.sum(1)?),
             Pooling::Max => {
-                // Far below anything that a token's vector holds.
+                // Far below any value in a token's vector.
                 let hidden = ((mask - 1.0)? * 1e9)?;
                 tokens.broadcast_add(&hidden)?.max(1)
             }
@@ -271,7 +273,7 @@ fn batches(lengths: &[usize], max_padded: usize) -> Vec<Vec<usize>> {
     let mut batches: Vec<Vec<usize>> = Vec::new();
     for index in by_length {
         match batches.last_mut() {
-            // In order of length the newest is the longest.
+            // The texts are sorted by length, so the newest one is the longest.
             Some(batch) if (batch.len() + 1) * lengths[index] <= max_padded => batch.push(index),
             _ => batches.push(vec![index]),
         }
@@ -287,7 +289,7 @@ fn normalize(vector: &mut [f32]) {
 fn load_tokenizer(path: &Path) -> Result<Tokenizer, String> {
     let unreadable = |error| format!("has a {} that cannot be read: {error}", path.display());
     let mut tokenizer = Tokenizer::from_file(path).map_err(unreadable)?;
-    // Many files ask for a cut at 128 tokens, of which nobody would hear.
+    // Many files truncate at 128 tokens, without any error.
     tokenizer.with_truncation(None).map_err(unreadable)?;
     tokenizer.with_padding(None);
     Ok(tokenizer)
@@ -305,7 +307,7 @@ impl Files {
     }
 
     async fn sentence_config(&self, folder: &str) -> Result<Value, EmbedError> {
-        // The name was once made from that of the model's class.
+        // Older releases named the file after the model's class.
         for kind in ["bert", "roberta", "distilbert", "xlm-roberta", "camembert"] {
             let json = self
                 .json(&format!("{folder}sentence_{kind}_config.json"))
@@ -327,7 +329,7 @@ async fn read_json(path: &Path) -> Result<Value, EmbedError> {
     };
     read().await.map_err(|error| {
         EmbedError::config(format!(
-            "cannot read {}: {error}; is the model of `providers.embedding.model` complete?",
+            "cannot read {}: {error}; download the model of `providers.embedding.model` again",
             path.display()
         ))
     })

@@ -19,22 +19,22 @@ use super::{EmbedError, Embedder, Limits, check, limits_of};
 use crate::config;
 use refusal::Refusal;
 
-/// A server that is there answers a handshake sooner than this.
+/// A reachable server completes a handshake sooner than this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A float as decimal text, as a server indents it.
+/// A float as decimal text, with the indentation that some servers add.
 const MAX_FLOAT_BYTES: usize = 40;
 
-/// What surrounds a vector in an answer.
+/// The JSON around one vector in an answer.
 const MAX_ITEM_BYTES: usize = 1 << 10;
 
-/// What surrounds all of them.
+/// The JSON around all vectors of an answer.
 const MAX_FRAME_BYTES: usize = 64 << 10;
 
-/// The dimension that is taken for possible where the first answer is to tell it.
+/// The largest dimension that ELF accepts from the first answer, where none is configured.
 const MAX_DIM: usize = 1 << 16;
 
-/// What is read of an answer that holds no vectors anyway.
+/// How much ELF reads of an answer without vectors.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 
 /// An embeddings endpoint with everything it is sent.
@@ -44,13 +44,13 @@ pub struct OpenAi {
     model: String,
     /// Asked for in every request.
     dimensions: Option<usize>,
-    /// What every vector must have; the first answer tells where nobody did.
+    /// Floats that every vector must have. The first answer sets it where it is unknown.
     dim: OnceLock<usize>,
     limits: Limits,
     /// Whether the server has not yet refused base64 vectors, which are a third
     /// of the size of decimal ones and cost no parsing.
     base64: AtomicBool,
-    /// What a message must never tell.
+    /// Values that no message may contain.
     secrets: Vec<String>,
 }
 
@@ -96,7 +96,7 @@ impl OpenAi {
         match self.send(texts, base64).await? {
             Ok(vectors) => Ok(vectors),
             Err(refusal) if base64 && refusal.is_about_base64() => {
-                tracing::info!(url = %self.url, "the server has no base64 vectors, asking for decimal ones");
+                tracing::info!(url = %self.url, "base64 vectors refused, requesting decimal ones");
                 self.base64.store(false, Ordering::Relaxed);
                 self.send(texts, false)
                     .await?
@@ -169,7 +169,7 @@ impl OpenAi {
 
     async fn refusal(&self, status: StatusCode, response: Response, texts: &[&str]) -> Refusal {
         let headers = response.headers().clone();
-        // The status says enough where the body cannot be had.
+        // Where the body cannot be read, the status is enough.
         let (body, _) = read(response, MAX_REFUSAL_BYTES).await.unwrap_or_default();
         let mut refusal = Refusal::new(status, &headers, &body, chrono::Utc::now());
         refusal.message = self.redact(&refusal.message, texts);
@@ -187,10 +187,13 @@ impl OpenAi {
         }
         if error.is_timeout() {
             return EmbedError::TimedOut {
-                reason: format!("{url} gave no answer within `providers.embedding.timeout_ms`"),
+                reason: format!("{url} did not answer within `providers.embedding.timeout_ms`"),
             };
         }
-        EmbedError::failed(format!("the answer of {url} broke off: {}", causes(error)))
+        EmbedError::failed(format!(
+            "the answer of {url} was cut off: {}",
+            causes(error)
+        ))
     }
 
     fn redact(&self, message: &str, texts: &[&str]) -> String {
@@ -220,7 +223,7 @@ fn endpoint(base: &str, path: &str) -> Result<Url, EmbedError> {
     );
     let url = Url::parse(joined.trim_end_matches('/')).map_err(|error| {
         EmbedError::config(format!(
-            "`providers.embedding.api_base` and `path` make no URL ({joined}): {error}"
+            "`providers.embedding.api_base` and `path` do not form a URL ({joined}): {error}"
         ))
     })?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -231,7 +234,7 @@ fn endpoint(base: &str, path: &str) -> Result<Url, EmbedError> {
     }
     if url.password().is_some() || !url.username().is_empty() {
         return Err(EmbedError::config(
-            "`providers.embedding.api_base` holds a user or password, which would end in logs; \
+            "`providers.embedding.api_base` holds a user or password, which logs would show; \
              put them into `providers.embedding.headers`",
         ));
     }
@@ -251,7 +254,7 @@ fn headers(settings: &config::Embedding) -> Result<HeaderMap, EmbedError> {
         let key = format!("headers.{name}");
         let name = HeaderName::try_from(name).map_err(|_| {
             EmbedError::config(format!(
-                "`providers.embedding.{key}` is no HTTP header name"
+                "`providers.embedding.{key}` is not an HTTP header name"
             ))
         })?;
         headers.insert(name, secret_value(value.expose(), &key)?);
@@ -276,7 +279,7 @@ fn max_answer_bytes(inputs: usize, dim: Option<usize>) -> usize {
     MAX_FRAME_BYTES + inputs * vector_bytes
 }
 
-/// The body, decompressed, and whether it ended within `max_bytes`.
+/// The decompressed body up to `max_bytes`, and whether that is all of it.
 async fn read(mut response: Response, max_bytes: usize) -> Result<(Vec<u8>, bool), reqwest::Error> {
     let mut body = Vec::new();
     while let Some(part) = response.chunk().await? {
@@ -289,14 +292,13 @@ async fn read(mut response: Response, max_bytes: usize) -> Result<(Vec<u8>, bool
     Ok((body, true))
 }
 
-/// An error with everything that led to it: reqwest's own line says only that
-/// sending failed.
+/// The error with all its sources: reqwest's own message says only that sending failed.
 fn causes(error: &reqwest::Error) -> String {
     let mut line = String::new();
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {
         cause = error.source();
-        // The outermost line repeats the URL, which the caller has said.
+        // The outermost message repeats the URL, which the caller prints already.
         if line.is_empty() && cause.is_some() && error.is::<reqwest::Error>() {
             continue;
         }

@@ -1,4 +1,4 @@
-//! A status other than 200: whose fault it is.
+//! Classes an answer with a status other than 200.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::embed::EmbedError;
 
-/// What is told apart in an answer without vectors.
+/// The parts of an answer without vectors that decide its class.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refusal {
     status: StatusCode,
@@ -23,7 +23,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Takes an answer apart. `now` is for a `Retry-After` that is a date.
+    /// Reads an answer. `now` is for a `Retry-After` that is a date.
     pub fn new(status: StatusCode, headers: &HeaderMap, body: &[u8], now: DateTime<Utc>) -> Self {
         let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let body = String::from_utf8_lossy(body);
@@ -42,7 +42,7 @@ impl Refusal {
         }
     }
 
-    /// Whether the server does not know `encoding_format`, or not base64.
+    /// Whether the server refused the field `encoding_format` or its value base64.
     pub fn is_about_base64(&self) -> bool {
         let message = self.message.to_lowercase();
         matches!(self.status.as_u16(), 400 | 415 | 422 | 501)
@@ -52,7 +52,7 @@ impl Refusal {
                 || message.contains("base64"))
     }
 
-    /// Whose fault it is, with what to do about it.
+    /// The class of the error, and what to do about it.
     pub fn class(&self, url: &str, model: &str) -> EmbedError {
         let said = format!("{url} answered {}: {}", self.status.as_u16(), self.message);
         match self.status.as_u16() {
@@ -68,9 +68,9 @@ impl Refusal {
             404 => EmbedError::config(format!(
                 "{said}; check `providers.embedding.model` ({model}), `api_base` and `path`"
             )),
-            // 402: the account is out of money, and nothing here can be configured.
+            // 402: the account has no credit. No key of `elf.toml` changes that.
             402 | 425 | 429 | 503 | 529 => self.unavailable(said, false),
-            // A proxy in front of a slow server says so.
+            // A proxy in front of a slow server answers with these.
             408 | 504 if self.retry_after.is_none() => EmbedError::TimedOut { reason: said },
             408 | 500..=599 => self.unavailable(said, true),
             _ => EmbedError::config(format!(
@@ -83,7 +83,7 @@ impl Refusal {
         EmbedError::Unavailable {
             reason,
             retry_after: self.retry_after,
-            // Who names a time to come back knows that it is not the request.
+            // A server that sends `Retry-After` does not blame the request.
             perhaps_input: perhaps_input && self.retry_after.is_none(),
         }
     }
@@ -115,8 +115,8 @@ impl Refusal {
     }
 }
 
-/// The words of an error body without what may surround them: FastAPI puts the
-/// whole rejected input beside its message.
+/// The message of an error body without the rest of it: FastAPI repeats the whole
+/// rejected input beside its message.
 fn message(json: &Value) -> Option<String> {
     let places = [
         &json["error"]["message"],

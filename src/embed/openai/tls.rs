@@ -1,4 +1,5 @@
-//! Whom a provider's certificate may be from, and who ELF says it is.
+//! TLS: the authorities that may sign a provider's certificate, and the client
+//! certificate that ELF presents.
 
 use reqwest::{Certificate, ClientBuilder, Identity};
 

@@ -31,12 +31,12 @@ struct Datum {
     embedding: Embedding,
 }
 
-/// What the server gave, in whatever order and number.
+/// The vectors of an answer, in the server's order and number, unchecked.
 pub fn parse(body: &[u8]) -> Result<Vec<Indexed>, serde_json::Error> {
     let answer: Answer = match serde_json::from_slice(body) {
         Ok(answer) => answer,
-        // JSON has no NaN, but Python's encoder writes it all the same. What it
-        // means is one text without a vector, not an answer without sense.
+        // JSON has no NaN, but Python's encoder writes it. It means that one text has
+        // no vector, not that the whole answer is malformed.
         Err(error) => match as_null(body) {
             Some(body) => serde_json::from_str(&body)?,
             None => return Err(error),
@@ -61,8 +61,8 @@ fn as_null(body: &[u8]) -> Option<String> {
     )
 }
 
-/// A vector as decimal numbers or as base64 of little-endian `f32`s, whichever
-/// was asked for: some servers know only one.
+/// A vector as decimal numbers or as base64 of little-endian `f32`s. Both are accepted
+/// whichever was requested: some servers know only one.
 struct Embedding(Vec<f32>);
 
 impl<'de> Deserialize<'de> for Embedding {
@@ -83,10 +83,10 @@ impl<'de> Visitor<'de> for EitherForm {
     fn visit_str<E: Error>(self, encoded: &str) -> Result<Vec<f32>, E> {
         let bytes = STANDARD
             .decode(encoded)
-            .map_err(|error| E::custom(format_args!("a vector is no base64: {error}")))?;
+            .map_err(|error| E::custom(format_args!("a vector is not base64: {error}")))?;
         let (floats, rest) = bytes.as_chunks::<4>();
         if !rest.is_empty() {
-            return Err(E::custom("a vector is no whole number of floats"));
+            return Err(E::custom("a vector is not a whole number of floats"));
         }
         Ok(floats
             .iter()

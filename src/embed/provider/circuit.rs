@@ -1,4 +1,4 @@
-//! Whether the provider is asked at all.
+//! The circuit breaker: whether ELF sends the provider requests at all.
 
 use std::mem::discriminant;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,17 +11,17 @@ use super::metrics;
 use crate::backoff;
 use crate::embed::EmbedError;
 
-/// No provider is taken at its word for longer than this.
+/// The longest `Retry-After` that ELF honours.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// How long to leave a provider alone.
+/// How long the circuit stays open before a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     /// Longest wait before the first probe of an outage.
     pub base: Duration,
     /// Longest wait before any probe that the provider did not ask for.
     pub max: Duration,
-    /// Between two looks whether a refused configuration is accepted by now.
+    /// Wait before each probe after the provider refused the configuration.
     pub config_recheck: Duration,
 }
 
@@ -29,7 +29,7 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             base: Duration::from_millis(500),
-            // A longer pause than this would itself be the outage once the provider is back.
+            // A longer pause would prolong the outage after the provider has recovered.
             max: Duration::from_secs(30),
             config_recheck: Duration::from_secs(30),
         }
@@ -39,19 +39,19 @@ impl Default for Timing {
 /// Whether texts are sent, and why not.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CircuitState {
-    /// The provider works, as far as anyone knows.
+    /// The provider works, as far as ELF knows.
     Closed,
     /// Nothing is sent until the probe at `probe_at`. The error says whether it
     /// is an outage (`Unavailable`) or a refused configuration (`Config`).
     Open {
-        /// What the last request met.
+        /// The error of the last request.
         error: EmbedError,
-        /// When the provider is asked again.
+        /// When ELF sends the next probe.
         probe_at: Instant,
     },
-    /// The one probe is on its way.
+    /// The probe is in flight.
     HalfOpen {
-        /// What the last request before it met.
+        /// The error of the last request before the probe.
         error: EmbedError,
     },
 }
@@ -66,18 +66,18 @@ impl CircuitState {
     }
 }
 
-/// The state, and those who wait for it to change.
+/// The state, which callers can wait on.
 pub struct Circuit {
     state: watch::Sender<CircuitState>,
-    /// Openings since the last request that succeeded, probes not counted: a
-    /// provider that only ever serves probes is left alone longer and longer.
+    /// Openings since the last request that succeeded. A probe does not reset the count,
+    /// so that the pauses grow for a provider that answers nothing but probes.
     failures: AtomicU32,
     timing: Timing,
     clock: Clock,
 }
 
 impl Circuit {
-    /// A closed one.
+    /// A closed circuit.
     pub fn new(timing: Timing, clock: Clock) -> Self {
         metrics::circuit(false);
         Self {
@@ -88,7 +88,7 @@ impl Circuit {
         }
     }
 
-    /// As it is now.
+    /// The current state.
     pub fn state(&self) -> CircuitState {
         self.state.borrow().clone()
     }
@@ -100,7 +100,7 @@ impl Circuit {
         assert!(wait, "the sender lives as long as self");
     }
 
-    /// Waits until it is not closed, and says why.
+    /// Waits until the circuit is not closed, and returns the reason.
     pub async fn refused(&self) -> EmbedError {
         let mut state = self.state.subscribe();
         let open = state.wait_for(|state| state.error().is_some()).await;
@@ -110,7 +110,7 @@ impl Circuit {
             .clone()
     }
 
-    /// Opens it if it is closed; whoever gets `true` must see to the probes.
+    /// Opens the circuit if it is closed. A caller that gets `true` must start the probes.
     pub fn open(&self, error: &EmbedError) -> bool {
         let opened = self.state.send_if_modified(|state| {
             let closed = *state == CircuitState::Closed;
@@ -121,7 +121,7 @@ impl Circuit {
         });
         if opened {
             metrics::circuit(true);
-            tracing::warn!(error = error.reason(), "embedding is paused");
+            tracing::warn!(error = error.reason(), "embedding paused");
         }
         opened
     }
@@ -139,11 +139,11 @@ impl Circuit {
 
     /// The probe failed.
     pub fn reopen(&self, error: EmbedError) {
-        // The same again is said once; that it is something else now, too.
+        // Warns only when the class of the error has changed.
         if self.state.borrow().error().map(discriminant) == Some(discriminant(&error)) {
-            tracing::debug!(error = error.reason(), "embedding stays paused");
+            tracing::debug!(error = error.reason(), "embedding still paused");
         } else {
-            tracing::warn!(error = error.reason(), "embedding stays paused");
+            tracing::warn!(error = error.reason(), "embedding still paused");
         }
         let state = self.opened(error);
         self.state.send_replace(state);
@@ -152,7 +152,7 @@ impl Circuit {
     /// The probe succeeded.
     pub fn close(&self) {
         metrics::circuit(false);
-        tracing::info!("embedding goes on");
+        tracing::info!("embedding resumed");
         self.state.send_replace(CircuitState::Closed);
     }
 
@@ -203,7 +203,7 @@ mod tests {
     fn the_provider_is_left_alone_for_as_long_as_it_asked() {
         let timing = Timing::default();
         assert_eq!(pause(&busy(20), 1, &timing, 1.0), Duration::from_secs(20));
-        // Its wish does not shorten our own backoff.
+        // A short `Retry-After` does not shorten ELF's own backoff.
         assert_eq!(pause(&busy(1), 5, &timing, 1.0), Duration::from_secs(8));
         assert_eq!(pause(&busy(u64::MAX), 1, &timing, 1.0), LONGEST_RETRY_AFTER);
     }

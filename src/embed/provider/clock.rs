@@ -1,4 +1,4 @@
-//! Time as the provider sees it, so that its tests need none.
+//! The provider's clock. Tests replace it, so that they need not wait.
 
 use std::time::Instant;
 
@@ -7,13 +7,13 @@ use std::time::Instant;
 pub enum Clock {
     /// The system's.
     System,
-    /// Stands still, and jumps ahead when somebody sleeps.
+    /// Stands still, and jumps ahead when a task sleeps.
     #[cfg(test)]
     Jumping(std::sync::Arc<std::sync::Mutex<Instant>>),
 }
 
 impl Clock {
-    /// One that jumps.
+    /// A clock that jumps.
     #[cfg(test)]
     pub fn jumping() -> Self {
         Self::Jumping(std::sync::Arc::new(std::sync::Mutex::new(Instant::now())))
@@ -23,7 +23,7 @@ impl Clock {
     #[cfg(test)]
     pub fn advance_to(&self, at: Instant) {
         if let Self::Jumping(now) = self {
-            let mut now = now.lock().expect("no test panics while it holds it");
+            let mut now = now.lock().expect("no test panics while holding it");
             *now = at.max(*now);
         }
     }
@@ -32,7 +32,7 @@ impl Clock {
         match self {
             Self::System => Instant::now(),
             #[cfg(test)]
-            Self::Jumping(now) => *now.lock().expect("no test panics while it holds it"),
+            Self::Jumping(now) => *now.lock().expect("no test panics while holding it"),
         }
     }
 
@@ -42,7 +42,7 @@ impl Clock {
             #[cfg(test)]
             Self::Jumping(now) => {
                 tokio::task::yield_now().await;
-                let mut now = now.lock().expect("no test panics while it holds it");
+                let mut now = now.lock().expect("no test panics while holding it");
                 *now = deadline.max(*now);
             }
         }

@@ -11,8 +11,8 @@ use super::pace::{Pace, Sent};
 use crate::config;
 use crate::embed::{EmbedError, Limits};
 
-/// Between one lane and as many as are configured. Those who wait enter in the
-/// order they came.
+/// Between one lane and as many as are configured. Waiting requests enter in the
+/// order in which they came.
 pub struct AdaptiveConcurrency {
     state: Mutex<State>,
     free: Semaphore,
@@ -22,7 +22,7 @@ pub struct AdaptiveConcurrency {
 
 struct State {
     pace: Pace,
-    /// Lanes there are, free ones and those in use.
+    /// Lanes that exist, free or in use.
     open: usize,
 }
 
@@ -41,7 +41,7 @@ impl AdaptiveConcurrency {
         }
     }
 
-    /// Waits for a free lane; it is free again when the guard is dropped.
+    /// Waits for a free lane. It is free again when the [`Lane`] is dropped.
     pub async fn enter(&self) -> Lane<'_> {
         let permit = self.free.acquire().await;
         permit.expect("the semaphore is never closed").forget();
@@ -51,7 +51,7 @@ impl AdaptiveConcurrency {
         }
     }
 
-    /// Opens lanes, or closes free ones. One in use is closed when it is left.
+    /// Opens lanes, or closes free ones. A lane in use closes when it is dropped.
     fn adjust(&self, state: &mut State) {
         let allowed = state.pace.allowed();
         if allowed > state.open {
@@ -67,7 +67,7 @@ impl AdaptiveConcurrency {
     }
 }
 
-/// Leave for one request.
+/// The right to have one request in flight.
 pub struct Lane<'a> {
     lanes: &'a AdaptiveConcurrency,
     /// The request in flight, and its tokens.
@@ -75,21 +75,21 @@ pub struct Lane<'a> {
 }
 
 impl Lane<'_> {
-    /// How many of texts with so many tokens the request may hold, one at least.
+    /// How many texts of these `tokens` the request may hold, one at least.
     pub fn fits(&self, tokens: &mut dyn Iterator<Item = usize>) -> usize {
         let now = self.lanes.clock.now();
         self.lanes.lock().pace.fits(tokens, now)
     }
 
-    /// A request with texts of so many tokens is sent.
+    /// Records that a request with texts of these `tokens` is sent.
     pub fn send(&mut self, tokens: &[usize]) {
         let now = self.lanes.clock.now();
         let sent = self.lanes.lock().pace.sent(tokens.iter().copied(), now);
         self.sent = Some((sent, tokens.iter().sum()));
     }
 
-    /// The request came back. Returns how long it took, and whether that is
-    /// beyond what the provider's pace explains.
+    /// Records the end of the request. Returns how long it took, and whether that is
+    /// longer than the provider's pace explains.
     pub fn end<T>(&mut self, result: &Result<T, EmbedError>) -> (Duration, bool) {
         let Some((sent, tokens)) = self.sent.take() else {
             return (Duration::ZERO, false);
@@ -114,7 +114,7 @@ impl Lane<'_> {
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
         let mut state = self.lanes.lock();
-        // The caller is gone, and with it the request.
+        // The caller was cancelled, and its request with it.
         if let Some((_, tokens)) = self.sent.take() {
             state.pace.ended(self.lanes.clock.now());
             metrics::abandoned(tokens, self.lanes.usd_per_token);

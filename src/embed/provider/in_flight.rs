@@ -1,5 +1,4 @@
-//! Texts that are being embedded right now, so that nobody sends one a second
-//! time meanwhile.
+//! Texts in flight, so that no call sends a text that another call has sent.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,23 +11,23 @@ use crate::note::TextHash;
 /// What became of a text: its vector of `dim` floats, or why it has none.
 pub type Outcome = Result<Arc<[f32]>, EmbedError>;
 
-/// Who embeds which text.
+/// The texts in flight, each with its pending outcome.
 #[derive(Default)]
 pub struct InFlightTexts(Mutex<HashMap<TextHash, Pending>>);
 
-/// The outcome of a text that somebody else embeds.
+/// The outcome of a text that another call embeds.
 pub type Pending = watch::Receiver<Option<Outcome>>;
 
-/// Who embeds a text.
+/// Which call embeds a text.
 pub enum Claim<'a> {
-    /// The caller does.
+    /// The caller.
     Mine(Ticket<'a>),
-    /// Somebody else does already.
+    /// Another call, which has claimed it already.
     Theirs(Pending),
 }
 
 impl InFlightTexts {
-    /// Claims `hash` for the caller, unless somebody embeds it already.
+    /// Claims `hash` for the caller, unless another call embeds it already.
     pub fn claim(&self, hash: TextHash) -> Claim<'_> {
         let mut texts = self.lock();
         if let Some(pending) = texts.get(&hash) {
@@ -48,8 +47,8 @@ impl InFlightTexts {
     }
 }
 
-/// The duty to embed one text. Dropped without an outcome, as when the caller
-/// was cancelled, it leaves the text to those who wait for it.
+/// The duty to embed one text. A ticket that is dropped without an outcome, as when
+/// its call is cancelled, leaves the text to the calls that wait for it.
 pub struct Ticket<'a> {
     hash: TextHash,
     outcome: watch::Sender<Option<Outcome>>,
@@ -57,8 +56,8 @@ pub struct Ticket<'a> {
 }
 
 impl Ticket<'_> {
-    /// Tells everybody who waits.
-    pub fn settle(self, outcome: Outcome) {
+    /// Passes the outcome to every call that waits.
+    pub fn complete(self, outcome: Outcome) {
         self.outcome.send_replace(Some(outcome));
     }
 }
@@ -69,10 +68,10 @@ impl Drop for Ticket<'_> {
     }
 }
 
-/// The outcome, or `None` if who had the text gave it up.
+/// The outcome, or `None` if the call that had the text dropped its ticket.
 pub async fn wait(mut pending: Pending) -> Option<Outcome> {
-    let settled = pending.wait_for(Option::is_some).await.ok()?;
-    settled.clone()
+    let completed = pending.wait_for(Option::is_some).await.ok()?;
+    completed.clone()
 }
 
 #[cfg(test)]
@@ -84,12 +83,12 @@ mod tests {
         let texts = InFlightTexts::default();
         let hash = TextHash::of("x");
         let Claim::Mine(ticket) = texts.claim(hash) else {
-            panic!("nobody had it");
+            panic!("no call had it");
         };
         let Claim::Theirs(pending) = texts.claim(hash) else {
             panic!("it was taken");
         };
-        ticket.settle(Ok(Arc::from([1.0])));
+        ticket.complete(Ok(Arc::from([1.0])));
         assert_eq!(wait(pending).await, Some(Ok(Arc::from([1.0]))));
         assert!(matches!(texts.claim(hash), Claim::Mine(_)));
     }

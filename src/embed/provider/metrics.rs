@@ -1,4 +1,4 @@
-//! What is counted about embedding.
+//! The metrics of embedding.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use metrics::{counter, gauge, histogram};
 
 use crate::embed::EmbedError;
 
-/// A request came back after `took`; `tokens` are those of its texts, and each costs
+/// A request ended after `took`. `tokens` are those of its texts, and each costs
 /// `usd_per_token`.
 pub fn request<T>(
     result: &Result<T, EmbedError>,
@@ -28,7 +28,7 @@ pub fn request<T>(
     }
 }
 
-/// A request with `tokens` got no answer, which may have been computed and charged all the same.
+/// A request with `tokens` got no answer. The provider may have computed and charged it.
 pub fn abandoned(tokens: usize, usd_per_token: Option<f64>) {
     counter!("elf_embedding_tokens_abandoned_total").increment(tokens as u64);
     gauge!("elf_embedding_cost_usd").increment(tokens as f64 * usd_per_token.unwrap_or(0.0));
@@ -39,7 +39,7 @@ pub fn request_size(texts: usize) {
     gauge!("elf_embedding_request_texts").set(texts as f64);
 }
 
-/// So many requests may be in flight.
+/// At most `requests` may be in flight.
 pub fn in_flight_limit(requests: usize) {
     gauge!("elf_embedding_in_flight_limit").set(requests as f64);
 }

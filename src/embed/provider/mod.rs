@@ -1,5 +1,6 @@
-//! What stands between an [`Embedder`] and those who want vectors: requests at
-//! the provider's pace, limits, one send per text, and whose fault a failure is.
+//! The embedding provider as the rest of ELF calls it. Wraps an [`Embedder`]: sends
+//! requests at the provider's pace and within its limits, sends each text once, and
+//! decides whether a failure is the fault of a text.
 
 mod circuit;
 mod clock;
@@ -63,40 +64,41 @@ impl<'a> Input<'a> {
 
 /// An embedding provider as the rest of ELF sees it. Clones share everything.
 ///
-/// A failure is the fault of a text only if the text stands alone and the
-/// provider embedded something else meanwhile. Everything else that fails opens
-/// the circuit: every call returns at once with `Unavailable` or `Config`,
-/// nothing is sent but one probe after a pause, and the probe that succeeds
-/// closes it again.
+/// A failure is the fault of a text only if the request held that text alone and
+/// the provider embedded something else meanwhile. Every other failure opens the
+/// circuit. While it is open, every call returns at once with `Unavailable` or
+/// `Config`, and ELF sends only one probe after each pause. A probe that succeeds
+/// closes the circuit.
 #[derive(Clone)]
 pub struct Provider(Arc<Shared>);
 
-/// Texts that a call has claimed, by their hashes as they are sent.
+/// Texts that a call has claimed, by the hash of what is sent.
 pub struct Claims<'a>(HashMap<TextHash, Claim<'a>>);
 
 impl Claims<'_> {
-    /// Those that no other call has in flight.
+    /// The texts that this call must embed: no other call has them in flight.
     pub fn mine(&self) -> impl Iterator<Item = TextHash> {
         let is_mine = |claim: &Claim| matches!(claim, Claim::Mine(_));
         let mine = self.0.iter().filter(move |(_, claim)| is_mine(claim));
         mine.map(|(hash, _)| *hash)
     }
 
-    /// Tells other calls the vector of a text, which need not be sent.
+    /// Passes the stored vector of a text to the calls that wait for it: the text need
+    /// not be sent.
     pub fn is_known(&mut self, hash: TextHash, vector: Arc<[f32]>) {
         if let Some(Claim::Mine(ticket)) = self.0.remove(&hash) {
-            ticket.settle(Ok(vector));
+            ticket.complete(Ok(vector));
         }
     }
 }
 
-/// What becomes of the texts of a request.
+/// What happens to the texts of a request that ended.
 enum Ended {
-    /// They have an outcome each.
+    /// Each text has its outcome.
     Settled(Vec<Outcome>),
-    /// They are sent again, before everything else.
+    /// The texts are sent again, before all others.
     Next,
-    /// They are sent again, after everything else.
+    /// The texts are sent again, after all others.
     Last,
 }
 
@@ -109,11 +111,11 @@ struct Shared {
     clock: Clock,
     model: String,
     usd_per_token: Option<f64>,
-    /// Requests that gave vectors, ever; probes are among them.
+    /// Requests that returned vectors since the start, probes included.
     successes: AtomicU64,
-    /// Requests with real texts that gave vectors, ever.
+    /// Requests that returned vectors since the start, probes not included.
     answers: AtomicU64,
-    /// Held while a request that failed asks whether the provider works at all.
+    /// Held while a failed request probes whether the provider works at all.
     probing: Mutex<()>,
 }
 
@@ -170,9 +172,9 @@ impl Provider {
             .collect()
     }
 
-    /// Claims texts by their hashes as they are sent. Until such a claim is dropped, no
-    /// other call sends the text: who claims first and then looks where vectors are kept
-    /// finds what any call before was answered.
+    /// Claims texts by the hash of what is sent. Until the claim is dropped, no other call
+    /// sends the text. A caller that claims first and then reads the stored vectors finds
+    /// every vector that an earlier call received.
     pub fn claim(&self, hashes: impl Iterator<Item = TextHash>) -> Claims<'_> {
         let mut claims = HashMap::new();
         for hash in hashes {
@@ -184,10 +186,10 @@ impl Provider {
     }
 
     /// Calls `each` once for every distinct text of `inputs`, as soon as its
-    /// outcome is known: when its own request ended, or that of another call
-    /// which has the text in flight. `each` is told which of the two it was: whether
-    /// this call sent the text. After `stop` nothing more is sent, and what is in flight
-    /// ends: the provider computes it in any case.
+    /// outcome is known: when this call's request with it ended, or that of another
+    /// call. The third argument of `each` is whether this call sent the text. After
+    /// `stop` this call sends nothing more, but waits for its requests in flight: the
+    /// provider computes them in any case.
     pub async fn embed_each(
         &self,
         inputs: &[Input<'_>],
@@ -205,8 +207,8 @@ impl Provider {
         let mut queue = Queue::default();
         let mut theirs = FuturesUnordered::new();
         let mut requests = FuturesUnordered::new();
-        // One turn at a time, kept over the rounds of the loop: a new one would
-        // have to queue up again behind the other calls.
+        // Kept across the iterations of the loop: a new turn would have to queue again
+        // behind the other calls.
         let mut turn = pin!(shared.turn());
         loop {
             for input in unclaimed.drain(..) {
@@ -219,7 +221,7 @@ impl Provider {
                 }
             }
             if stop.is_cancelled() {
-                // Other calls may have the texts.
+                // Dropping the tickets lets other calls claim the texts.
                 queue.drain().for_each(drop);
                 theirs.clear();
             }
@@ -234,7 +236,7 @@ impl Provider {
                     Ended::Settled(outcomes) => {
                         let part: Part = part;
                         for (text, outcome) in part.texts.into_iter().zip(outcomes) {
-                            settle(text, outcome, &mut each);
+                            answer(text, outcome, &mut each);
                         }
                     }
                     Ended::Next => queue.push_front(part),
@@ -248,7 +250,7 @@ impl Provider {
                         }
                         Err(error) => {
                             for text in queue.drain() {
-                                settle(text, Err(error.clone()), &mut each);
+                                answer(text, Err(error.clone()), &mut each);
                             }
                         }
                     }
@@ -259,13 +261,13 @@ impl Provider {
         }
     }
 
-    /// Asks the provider whether it embeds at all. Where it does not, the circuit
-    /// opens, and the error says whether waiting can help.
+    /// Probes whether the provider embeds at all. If it does not, the circuit opens,
+    /// and the error says whether waiting can help.
     pub async fn check(&self) -> Result<(), EmbedError> {
         self.still_works(self.0.successes()).await
     }
 
-    /// Waits until texts are sent again: claims pause on it.
+    /// Waits until the circuit is closed. The worker claims nothing until then.
     pub async fn ready(&self) {
         self.0.circuit.closed().await;
     }
@@ -285,8 +287,8 @@ impl Provider {
         self.0.usd_per_token
     }
 
-    /// One request with `part`, and what is to become of its texts. `before` is
-    /// the count of successes when the call began.
+    /// Sends one request with `part` and decides what happens to its texts. `before`
+    /// is the count of successes when the call began.
     async fn request<'a>(
         &self,
         mut lane: Lane<'_>,
@@ -302,7 +304,7 @@ impl Provider {
                 let vectors = vectors.into_iter().map(|vector| Ok(vector.into()));
                 return (part, Ended::Settled(vectors.collect()));
             }
-            // The halves will tell.
+            // Halving the request finds the text at fault.
             Err(EmbedError::Input { .. }) if !alone => {
                 metrics::retries(2);
                 return (part.halved(), Ended::Next);
@@ -317,22 +319,22 @@ impl Provider {
                 ..
             }) => match self.still_works(before_request).await {
                 Err(outage) => outage,
-                // A hiccup is over by the second try.
+                // The failure may be transient: the same texts are sent once more.
                 Ok(()) if !part.failed => {
                     metrics::retries(1);
                     part.failed = true;
                     return (part, Ended::Next);
                 }
-                // A provider that serves others, and on these texts fails again,
-                // chokes on them.
+                // The provider embeds other texts and failed twice on these: one of
+                // them is at fault.
                 Ok(()) if !alone => {
                     metrics::retries(2);
                     return (part.halved(), Ended::Next);
                 }
                 Ok(()) => EmbedError::Input { reason },
             },
-            // The provider may still compute these texts: they go in smaller
-            // requests, and only after everything else.
+            // The provider may still be computing these texts, so they are sent in
+            // smaller requests, after all others.
             Err(EmbedError::TimedOut { reason }) => {
                 let suspected = part.timed_out.is_some();
                 let since = *part.timed_out.get_or_insert(answers);
@@ -342,7 +344,8 @@ impl Provider {
                         metrics::retries(2);
                         return (part.halved(), Ended::Last);
                     }
-                    // Others like it are quick.
+                    // The pace does not explain the timeout, and other texts were
+                    // embedded since: after one more try this text is at fault.
                     Ok(()) if unexplained && shared.answers() > since => {
                         if !suspected {
                             metrics::retries(1);
@@ -352,7 +355,7 @@ impl Provider {
                     }
                     // The provider is slow, and one text cannot be made smaller.
                     Ok(()) => self.opened(EmbedError::failed(format!(
-                        "{reason} to a single text, although it answers a short one"
+                        "{reason}: one text alone timed out, although a short probe did not"
                     ))),
                 }
             }
@@ -362,8 +365,8 @@ impl Provider {
         (part, Ended::Settled(outcomes))
     }
 
-    /// Makes sure that the provider embedded something since there were `before`
-    /// successes; else asks it, and opens the circuit where it does not.
+    /// Whether the provider embedded something after the first `before` successes. If
+    /// it did not, sends a probe, and opens the circuit if that fails.
     async fn still_works(&self, before: u64) -> Result<(), EmbedError> {
         // Requests that failed together wait for one probe.
         let _one = self.0.probing.lock().await;
@@ -376,7 +379,7 @@ impl Provider {
         self.0.probe().await.map_err(|error| self.opened(error))
     }
 
-    /// `error`, for which the circuit is open now.
+    /// Opens the circuit because of `error`, which it returns.
     fn opened(&self, error: EmbedError) -> EmbedError {
         if self.0.circuit.open(&error) {
             tokio::spawn(probe_until_closed(Arc::downgrade(&self.0)));
@@ -395,8 +398,8 @@ impl Shared {
         }
     }
 
-    /// One request, as soon as the rate limits let it. Returns, too, whether it
-    /// took longer than the provider's pace explains.
+    /// Sends one request as soon as the rate limits allow. Also returns whether it took
+    /// longer than the provider's pace explains.
     async fn send(
         &self,
         lane: &mut Lane<'_>,
@@ -424,7 +427,7 @@ impl Shared {
         (result, unexplained)
     }
 
-    /// Asks the provider for something that it cannot but embed.
+    /// Asks the provider for the vector of a text that every working provider embeds.
     async fn probe(&self) -> Result<(), EmbedError> {
         self.rate.wait(PROBE.len()).await;
         let sent = self.clock.now();
@@ -444,18 +447,18 @@ impl Shared {
     }
 }
 
-/// Tells whoever waits for the text, and the caller.
-fn settle(
+/// Passes the outcome of a text to the caller, and to the calls that wait for it.
+fn answer(
     (input, ticket): Text<'_>,
     outcome: Outcome,
     each: &mut impl FnMut(TextHash, &Outcome, bool),
 ) {
     each(input.hash, &outcome, true);
-    ticket.settle(outcome);
+    ticket.complete(outcome);
 }
 
-/// Sends one probe after each pause. Ends with the circuit closed, or with the
-/// last clone of the provider.
+/// Sends one probe after each pause. Ends when the circuit is closed or the last
+/// clone of the provider is dropped.
 async fn probe_until_closed(provider: Weak<Shared>) {
     loop {
         let (clock, state) = match provider.upgrade() {
@@ -465,7 +468,7 @@ async fn probe_until_closed(provider: Weak<Shared>) {
         let CircuitState::Open { probe_at, .. } = state else {
             return;
         };
-        // Without a hold on the provider, or a long pause would keep it alive.
+        // Sleeps without a reference, which would keep the provider alive.
         clock.sleep_until(probe_at).await;
         let Some(shared) = provider.upgrade() else {
             return;

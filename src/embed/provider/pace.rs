@@ -1,22 +1,22 @@
 //! The provider's pace, learned from its answers: how much the next request may
 //! hold, and how many requests may be in flight.
 //!
-//! A small server computes all requests on one processor, and goes on computing
-//! those that the client has abandoned. So a request is made small enough to
-//! answer long before it times out, and requests are added only while that
-//! raises the throughput.
+//! A small server computes all requests on one processor, and continues to compute
+//! those that the client has abandoned. So ELF makes a request small enough to be
+//! answered long before it times out, and adds requests only while that raises the
+//! throughput.
 
 use std::time::{Duration, Instant};
 
 use super::speed::Speed;
 use crate::embed::Limits;
 
-/// An answer should take this part of the timeout: a provider that turns ten
+/// An answer should take this part of the timeout: a provider that becomes ten
 /// times slower still answers in time.
 const TARGET_OF_TIMEOUT: f64 = 1.0 / 12.0;
 
-/// An answer should take no longer than this however long the timeout is: what
-/// has been answered is what a crash cannot lose.
+/// An answer should take no longer than this, however long the timeout is: a crash
+/// loses only the requests without an answer.
 const LONGEST_TARGET_SECS: f64 = 1.5;
 
 /// Where a request has a fixed cost, the texts of one request should take this
@@ -30,14 +30,15 @@ const FIRST_TEXTS: usize = 8;
 /// A request holds at most this many times as much as one that was answered.
 const GROWTH: f64 = 8.0;
 
-/// What was learned of large requests is forgotten while only small ones are sent.
+/// The factor by which the reach shrinks with each small request: what ELF learned from
+/// large requests becomes stale.
 const KEPT_REACH: f64 = 0.95;
 
 /// After this time without an answer, requests begin small again.
 const STALE: Duration = Duration::from_secs(300);
 
-/// A text weighs its tokens and this much more: a server that pads texts, or
-/// charges by the text, is then not underestimated by far where they are short.
+/// A text weighs its tokens plus this. Otherwise short texts would seem far too cheap
+/// on a server that pads texts or has a cost for each of them.
 const TEXT_WEIGHT: usize = 32;
 
 /// More requests in flight must raise the throughput by this factor.
@@ -46,27 +47,29 @@ const WORTHWHILE: f64 = 1.1;
 /// Fewest answers to judge a number of requests in flight by.
 const FEWEST_ANSWERS: usize = 3;
 
-/// Answers until another number of requests in flight is tried, after one that
-/// was not better; twice as many each time.
-const PATIENCE: std::ops::RangeInclusive<usize> = 32..=256;
+/// Answers until the next trial, after a number of requests in flight that was not
+/// better. They double each time.
+const TRIAL_AFTER: std::ops::RangeInclusive<usize> = 32..=256;
 
-/// What is known of the provider, and what it allows.
+/// What is known of the provider's pace, and the limits that follow from it.
 pub struct Pace {
     limits: Limits,
     most_in_flight: usize,
     timeout_secs: f64,
     speed: Speed,
-    /// Weight that a request may hold by what was answered before; `None` at first.
+    /// Weight that a request may hold, judged by the requests answered so far; `None` at
+    /// first.
     reach: Option<f64>,
     answered: Option<Instant>,
     allowed: usize,
     trial: Option<Trial>,
     next: Direction,
-    /// Whether the next trial upwards is twice as many: until that was too much.
+    /// Whether the next trial upwards doubles the number; false once that was too much.
     doubling: bool,
-    /// Answers until the next trial, and how many there were between the last ones.
+    /// Answers until the next trial.
     until_trial: usize,
-    patience: usize,
+    /// Answers from the next failed trial to the one after it.
+    trial_after: usize,
     halved: Option<Instant>,
     in_flight: usize,
     /// The number of requests in flight, summed over time.
@@ -74,16 +77,16 @@ pub struct Pace {
     changed: Option<Instant>,
 }
 
-/// Another number of requests in flight than before, until it is judged.
+/// A trial of another number of requests in flight, until it is judged.
 struct Trial {
     before: usize,
-    /// Requests count that were sent since.
+    /// Only requests sent since then count.
     started: Instant,
-    /// Whether one has ended: the first ones meet a server that is not yet full.
+    /// Whether one has ended: the first ones reach a server that is not yet fully loaded.
     steady: bool,
     answers: usize,
     took: f64,
-    /// What the same requests would have taken before.
+    /// Seconds that the same requests would have taken before the trial.
     expected: f64,
     in_flight_secs: f64,
 }
@@ -94,7 +97,7 @@ enum Direction {
     Down,
 }
 
-/// A request on its way.
+/// A request in flight.
 pub struct Sent {
     /// When it was sent.
     pub at: Instant,
@@ -117,7 +120,7 @@ impl Pace {
             next: Direction::Up,
             doubling: true,
             until_trial: FEWEST_ANSWERS,
-            patience: *PATIENCE.start(),
+            trial_after: *TRIAL_AFTER.start(),
             halved: None,
             in_flight: 0,
             in_flight_secs: 0.0,
@@ -136,8 +139,8 @@ impl Pace {
         self.in_flight
     }
 
-    /// How many of texts with so many tokens the next request may hold. A text
-    /// that is too much by itself goes alone: the provider has the say.
+    /// How many texts of these `tokens` the next request may hold. A text that exceeds
+    /// the limits by itself is sent alone: the provider decides whether it is too long.
     pub fn fits(&self, tokens: &mut dyn Iterator<Item = usize>, now: Instant) -> usize {
         let stale = self.answered.is_some_and(|at| now > at + STALE);
         let (reach, inputs) = match self.reach {
@@ -154,15 +157,14 @@ impl Pace {
         fitting.count().max(1)
     }
 
-    /// Whether such a request may take as long as it has by now: nothing is known
-    /// of the pace, or it is slow.
+    /// Whether the pace explains how long the request has taken: it is slow, or unknown.
     pub fn explains(&self, sent: &Sent, now: Instant) -> bool {
         let expected = self.speed.expected(sent.weight);
         let took = secs_between(sent.at, now);
         expected.is_none_or(|secs| secs > took * LONGEST_OF_TIMEOUT)
     }
 
-    /// A request is sent.
+    /// Records that a request is sent.
     pub fn sent(&mut self, tokens: impl IntoIterator<Item = usize>, now: Instant) -> Sent {
         self.count(1, now);
         Sent {
@@ -172,12 +174,12 @@ impl Pace {
         }
     }
 
-    /// It ended, and nothing can be learned from how.
+    /// Records that a request ended in a way that says nothing about the pace.
     pub fn ended(&mut self, now: Instant) {
         self.count(-1, now);
     }
 
-    /// It gave vectors.
+    /// Records that a request returned vectors.
     pub fn answered(&mut self, sent: &Sent, now: Instant) {
         self.count(-1, now);
         let secs = secs_between(sent.at, now).max(1e-6);
@@ -188,11 +190,11 @@ impl Pace {
                 .map_or(most, |reach| most.max(reach * KEPT_REACH)),
         );
         self.answered = Some(now);
-        // Fewer than allowed: that says nothing about the number that is allowed.
+        // With fewer in flight than allowed, the answer says nothing about that number.
         let share = mean_in_flight / self.allowed as f64;
         let full = share > 0.75;
         let Some(trial) = &mut self.trial else {
-            // Else it shared the server with requests that are not allowed any more.
+            // Otherwise it shared the server with requests above the present limit.
             if share < 1.5 {
                 self.learn(sent.weight, secs);
             }
@@ -206,7 +208,7 @@ impl Pace {
         };
         let more = self.allowed as f64 / trial.before as f64;
         if self.speed.change(sent.weight, secs, more).is_some() {
-            // The pace changed, whatever the trial did.
+            // The pace itself changed: the trial proves nothing.
             self.allowed = trial.before;
             self.trial = None;
             self.learn(sent.weight, secs);
@@ -226,26 +228,26 @@ impl Pace {
         }
     }
 
-    /// It got no answer in time: the provider may go on computing it.
+    /// Records that a request timed out. The provider may still be computing it.
     pub fn timed_out(&mut self, sent: &Sent, now: Instant) {
         self.count(-1, now);
         self.reach = Some(self.reach.unwrap_or(f64::INFINITY).min(sent.weight / 2.0));
         self.halve(sent, now);
-        // It may have taken any longer.
+        // The timeout is only the least that it would have taken.
         self.learn(
             sent.weight,
             secs_between(sent.at, now).max(self.timeout_secs),
         );
     }
 
-    /// It was refused because there are too many.
+    /// Records that the provider refused a request because there are too many.
     pub fn refused(&mut self, sent: &Sent, now: Instant) {
         self.count(-1, now);
         self.halve(sent, now);
     }
 
-    /// Half as many in flight. Requests that were in flight together tell this
-    /// once, not each anew.
+    /// Halves the allowed requests in flight: once for all requests that were in flight
+    /// together, not once for each.
     fn halve(&mut self, sent: &Sent, now: Instant) {
         if self.halved.is_some_and(|halved| sent.at <= halved) {
             return;
@@ -254,7 +256,7 @@ impl Pace {
         self.allowed = (before.min(self.allowed) / 2).max(1);
         self.halved = Some(now);
         self.next = Direction::Up;
-        self.until_trial = *PATIENCE.start();
+        self.until_trial = *TRIAL_AFTER.start();
     }
 
     fn learn(&mut self, weight: f64, secs: f64) {
@@ -264,7 +266,7 @@ impl Pace {
         self.speed.scale(change);
         self.speed.add(weight, secs);
         self.until_trial = self.until_trial.min(FEWEST_ANSWERS);
-        self.patience = *PATIENCE.start();
+        self.trial_after = *TRIAL_AFTER.start();
         self.doubling = true;
         self.next = if change > 1.0 {
             Direction::Down
@@ -286,7 +288,7 @@ impl Pace {
         };
         let allowed = allowed.clamp(1, self.most_in_flight);
         if allowed == self.allowed {
-            self.until_trial = *PATIENCE.end();
+            self.until_trial = *TRIAL_AFTER.end();
             return;
         }
         self.trial = Some(Trial {
@@ -318,8 +320,8 @@ impl Pace {
                 Direction::Down => Direction::Up,
             };
             self.allowed = trial.before;
-            self.until_trial = self.patience;
-            self.patience = (self.patience * 2).min(*PATIENCE.end());
+            self.until_trial = self.trial_after;
+            self.trial_after = (self.trial_after * 2).min(*TRIAL_AFTER.end());
         }
     }
 
@@ -343,8 +345,8 @@ impl Pace {
     }
 }
 
-/// What the throughput must be, as a factor, to go from `before` requests in
-/// flight to `after`: fewer are better where they give nearly as much.
+/// The factor that the throughput must reach to change from `before` requests in
+/// flight to `after`. Fewer are preferred where they give nearly as much.
 fn required(before: usize, after: usize) -> f64 {
     let ratio = after as f64 / before as f64;
     if ratio > 1.0 {
@@ -378,7 +380,7 @@ mod tests {
 
     #[derive(Debug)]
     struct Run {
-        /// Of what the server can do at its best.
+        /// The share of the server's best throughput.
         ratio: f64,
         /// How often each text was sent.
         sent: f64,
@@ -387,7 +389,7 @@ mod tests {
         allowed: usize,
     }
 
-    /// Sends `texts` texts to `server` at the pace that is learned.
+    /// Sends `texts` texts to `server` at the pace that it learns.
     fn run(mut server: Server, texts: usize) -> Run {
         let best = server.best_secs(texts, LIMITS.max_inputs);
         let start = Instant::now();
@@ -501,7 +503,7 @@ mod tests {
         assert!(!pace.explains(&second, at(30)));
         pace.timed_out(&second, at(30));
         assert!(pace.fits(&mut tokens(), at(30)) <= 5);
-        // It may be as slow as that.
+        // The pace is now known to be that slow.
         let third = pace.sent([100; 64], at(30));
         assert!(pace.explains(&third, at(60)));
     }

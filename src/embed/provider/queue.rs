@@ -1,25 +1,25 @@
-//! What a call has still to send.
+//! The texts that a call has still to send.
 
 use std::collections::VecDeque;
 
 use super::Input;
 use super::in_flight::Ticket;
 
-/// A text with the duty to embed it.
+/// A text with the ticket that obliges the call to embed it.
 pub type Text<'a> = (&'a Input<'a>, Ticket<'a>);
 
-/// The texts of one call that no request holds, in the order they go.
+/// The texts of one call that are in no request, in the order in which they are sent.
 #[derive(Default)]
 pub struct Queue<'a>(VecDeque<Part<'a>>);
 
 /// Texts with the same history. A request never holds texts of two parts.
 pub struct Part<'a> {
     pub texts: VecDeque<Text<'a>>,
-    /// A request may hold so many of them.
+    /// The most texts that one request may hold.
     pub most: usize,
-    /// Whether the provider failed on exactly these texts, and may have hiccuped.
+    /// Whether the provider failed on exactly these texts, perhaps by chance.
     pub failed: bool,
-    /// Answers there had been before a request with these texts first timed out.
+    /// The count of answers before the first request with these texts that timed out.
     pub timed_out: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Queue<'a> {
         self.0.push_back(part);
     }
 
-    /// Whether there is nothing left to send.
+    /// Whether no text waits to be sent.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

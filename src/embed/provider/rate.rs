@@ -8,11 +8,11 @@ use tokio::sync::Mutex;
 use super::clock::Clock;
 use crate::config;
 
-/// Providers count by the minute, and not all from the same second on: holding
-/// every stretch of this length to the limit satisfies any way of counting.
+/// Providers count by the minute, and their minutes begin at different seconds.
+/// Keeping every interval of this length within the limit satisfies all of them.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What may be sent in any minute. Those who wait go in the order they came.
+/// What may be sent in any minute. Waiting requests go in the order in which they came.
 pub struct Rate {
     /// Requests and tokens.
     windows: Mutex<[Window; 2]>,
@@ -33,7 +33,7 @@ impl Rate {
 
     /// Waits until a request of `tokens` tokens may be sent, and counts it.
     pub async fn wait(&self, tokens: usize) {
-        // Kept while asleep: a large request is not overtaken for ever by small ones.
+        // Locked while asleep, so that small requests cannot overtake a large one for ever.
         let mut windows = self.windows.lock().await;
         let amounts = [1, tokens as u64];
         loop {
@@ -72,7 +72,7 @@ impl Window {
     }
 
     /// When `amount` more may be sent: `now`, or when enough of what was sent is
-    /// a minute old. More than the limit at once goes when nothing else does.
+    /// a minute old. An amount above the limit waits until all of it is.
     fn free_at(&mut self, now: Instant, amount: u64) -> Instant {
         while let Some(&(at, old)) = self.sent.front()
             && at + MINUTE <= now

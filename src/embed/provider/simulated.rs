@@ -1,16 +1,16 @@
-//! An embedding server in simulated time. What a client abandons, it goes on
-//! computing, as real ones do.
+//! An embedding server in simulated time. Like real servers, it continues to compute
+//! what a client has abandoned.
 
 use std::time::Duration;
 
-/// How a server shares itself out among its requests, oldest first.
+/// How a server divides its processors among its requests, oldest first.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     /// One processor for all of them.
     Shared,
     /// One after the other.
     Serial,
-    /// So many at once.
+    /// This many at once.
     Parallel(usize),
 }
 
@@ -21,7 +21,7 @@ pub struct Server {
     /// Seconds of a request, and of each of its texts.
     fixed: f64,
     text: f64,
-    /// From this second on, everything takes so many times as long.
+    /// A second, and how many times as long everything takes from then on.
     change: (f64, f64),
     now: f64,
     answered_at: f64,
@@ -34,7 +34,7 @@ struct Job {
     id: u32,
     /// Seconds of the whole server that it still takes.
     left: f64,
-    /// When the client stops waiting; infinite when it has.
+    /// When the client stops waiting; infinite once it has stopped.
     timeout_at: f64,
 }
 

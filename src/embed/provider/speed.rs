@@ -1,18 +1,18 @@
 //! Seconds that a request takes by its weight: a fixed cost, and a cost that
 //! grows with the weight. Fitted by least squares to the newest answers.
 
-/// What an answer still counts when the next one has come.
+/// The factor by which an answer's share shrinks with each newer one.
 const KEPT: f64 = 0.9;
 
-/// A change by this factor is a change of the pace, and no noise.
+/// A change by this factor counts as a change of pace, not as noise.
 const CHANGE: f64 = 2.0;
 
 /// Weights must differ by this much (variance over squared mean) to tell the
-/// fixed cost from the other.
+/// fixed cost from the growing one.
 const SPREAD: f64 = 0.1;
 
-/// How far one answer moves the fixed cost: small requests that are slow, because
-/// the pace just changed, look like one.
+/// How far one answer moves the fixed cost. Below 1, because small requests that are
+/// slow after a change of pace look like a fixed cost.
 const TRUST: f64 = 0.5;
 
 /// The fit. Sums over answers, newer ones counting more.
@@ -23,7 +23,7 @@ pub struct Speed {
     secs: f64,
     weight_squared: f64,
     weight_secs: f64,
-    /// Seconds of a request without weight, as last seen.
+    /// Seconds of a request without weight, as last estimated.
     fixed: f64,
     /// Weight and seconds of the newest answer.
     last: (f64, f64),
@@ -64,13 +64,13 @@ impl Speed {
         (self.answers > 0.0).then(|| self.fixed + self.secs_per_weight() * weight)
     }
 
-    /// By which factor the provider is slower than known, where one answer shows
-    /// it beyond doubt: it took longer than a heavier request should, or so little
-    /// that the mean one cannot take as long as expected. `more` is expected anyway.
+    /// The factor by which the provider is slower than known, where one answer proves
+    /// it: it took longer than a heavier request should, or so little time that the
+    /// mean request cannot take as long as expected. A factor of `more` is expected.
     pub fn change(&self, weight: f64, secs: f64, more: f64) -> Option<f64> {
         let mean = self.weight / self.answers;
         let slower = secs / self.expected(weight.max(mean))?;
-        // A light one bounds what a heavy one takes: a fixed cost is in it already.
+        // A light request scaled up bounds a heavy one: its fixed cost is scaled, too.
         let faster = secs * (mean / weight).max(1.0) / self.expected(mean)?;
         if slower > CHANGE * more.max(1.0) {
             return Some(slower);
@@ -78,9 +78,9 @@ impl Speed {
         (faster * CHANGE < more.min(1.0)).then_some(faster)
     }
 
-    /// The weight that takes as many seconds as `allowed` says for the fixed cost.
-    /// Beyond `target` seconds it grows step by step from the last one, and only up
-    /// to `longest` seconds even if all of the cost grew with the weight.
+    /// The weight of a request that takes `allowed(fixed cost)` seconds. Beyond
+    /// `target` seconds it grows in steps from the newest answer, and only up to
+    /// `longest` seconds, even if the whole cost grew with the weight.
     pub fn weight_within(&self, target: f64, longest: f64, allowed: impl Fn(f64) -> f64) -> f64 {
         if self.answers == 0.0 {
             return f64::INFINITY;

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::embed::Limits;
 
-/// Embeds anything in no time, or whenever it is let, and remembers when.
+/// Answers as many requests as `let_through` has permits, and records when each came.
 struct Fake {
     sent: Mutex<Vec<(Instant, usize)>>,
     errors: Mutex<Vec<EmbedError>>,
@@ -131,7 +131,7 @@ async fn tokens_per_minute_are_honoured() {
     assert_eq!(
         (fake.clock.now() - started).as_secs(),
         180,
-        "and no longer waited than need be"
+        "and ELF waits no longer than necessary"
     );
 }
 
@@ -194,7 +194,7 @@ async fn the_probe_comes_after_the_pause_that_was_asked_for() {
         .iter()
         .map(|(at, _)| (*at - started).as_secs())
         .collect();
-    assert_eq!(sent, [0, 20, 40], "the text, a probe in vain, a probe");
+    assert_eq!(sent, [0, 20, 40], "the text, a failed probe, a probe");
 }
 
 #[tokio::test]
@@ -221,7 +221,7 @@ async fn a_call_can_be_a_task_of_its_own() {
     assert_eq!(count, 9);
 }
 
-/// Between a look at what is kept and the sending, another call may be answered.
+/// Another call may be answered after this one has read the stored vectors.
 #[tokio::test]
 async fn a_text_is_sent_once_though_a_call_looks_while_another_is_answered() {
     let fake = Fake::new(1000);
@@ -340,7 +340,7 @@ impl Slow {
             if let Some(ended) = call.as_mut().now_or_never() {
                 return ended;
             }
-            // Those who probe are tasks of their own.
+            // Probes run in tasks of their own.
             tokio::task::yield_now().await;
             let mut inner = self.inner.lock().unwrap();
             let Some(ended) = inner.server.advance() else {
@@ -431,7 +431,7 @@ async fn no_more_requests_are_in_flight_than_configured() {
 
 #[tokio::test]
 async fn what_timed_out_goes_again_in_requests_of_half_the_size_at_most() {
-    // Forty times slower in the midst: that is too much for the timeout.
+    // Forty times slower from second 20 on: requests then time out.
     let slow = Slow::new(Server::new(Kind::Shared, 0.01, 0.05).changing_at(20.0, 40.0));
     let provider = slow.provider();
     let mut texts: Vec<Input> = inputs(1000, 100);
@@ -442,7 +442,7 @@ async fn what_timed_out_goes_again_in_requests_of_half_the_size_at_most() {
         let mut outcomes = outcomes.into_iter();
         texts.retain(|_| match outcomes.next().unwrap() {
             Ok(_) => false,
-            // No text is to blame, and the provider has a pause.
+            // No text is at fault, and the circuit is open.
             Err(EmbedError::Unavailable { .. }) => true,
             Err(error) => panic!("{error}"),
         });

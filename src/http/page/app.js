@@ -1,4 +1,4 @@
-// Asks the worker every two seconds how it is, and shows the answer.
+// Polls the worker's status every two seconds and draws the page.
 
 import { deadLetters } from "./dead.js";
 import { bytes, chart, count, counted, digits, duration, el, lasting, moment, now, roughly, setClock, setText, tick } from "./view.js";
@@ -6,11 +6,11 @@ import { bytes, chart, count, counted, digits, duration, el, lasting, moment, no
 const EVERY_MS = 2000, LONGEST_WAIT_MS = 30_000, TIMEOUT_MS = 10_000;
 const TOKEN = "elf-admin-token";
 const RUNBOOK = "docs/operations.md#";
-/** Where the runbook says what to do about a failing check; else at the worker that is absent. */
+/** The runbook section for each failing check; `worker-absent` for every other check. */
 const SECTIONS = { postgres: "postgres-away", schema: "upgrade", index: "qdrant-lost", alias: "qdrant-lost", provider: "provider-down" };
-/** A change that waits longer than this is late. */
+/** A change that waits longer is late. */
 const LATE_SECS = 60;
-/** The worker counts every few seconds; when it did not for so long, its counts say nothing. */
+/** The worker counts every few seconds; counts that are older than this are shown as old. */
 const OLD_SECS = 45;
 
 const $ = (id) => document.getElementById(id);
@@ -18,7 +18,7 @@ const places = new Map([...document.querySelectorAll("[data-f]")].map((place) =>
 const dead = deadLetters(api, () => look());
 
 let status = null;
-/** Why the last look failed, and how many did in a row. */
+/** The error of the last poll, and the number of polls that failed in a row. */
 let trouble = null, failures = 0;
 let timer = 0, looking = false, looks = 0, nextAt = 0, seenAt = 0;
 
@@ -40,11 +40,11 @@ async function api(path, body) {
   const said = await answer.json().catch(() => null);
   if (answer.status === 401) throw new Unauthorized(token ? "The worker did not accept this token." : "");
   if (!answer.ok) throw new Refused(said?.error ?? `The worker answered with status ${answer.status}.`);
-  if (said === null) throw new Refused("The answer is not from ELF: it is no JSON.");
+  if (said === null) throw new Refused("The answer is not from ELF: it is not JSON.");
   return said;
 }
 
-/** One look at the worker; the next one follows by itself. */
+/** Polls once, and schedules the next poll. */
 async function look() {
   if (looking) return;
   clearTimeout(timer);
@@ -53,7 +53,7 @@ async function look() {
     status = await api("status");
     seenAt = Date.now();
     setClock(status.now);
-    // Which letters they are is asked when their number has changed, and now and then.
+    // The dead letters are read when their number has changed, and at every fifth poll.
     const waiting = status.outbox?.dead;
     if (waiting != null && (waiting !== dead.total() || (waiting > 0 && looks % 5 === 0))) await dead.look(status.can_change);
     looks += 1;
@@ -90,14 +90,14 @@ function judge(s) {
   const todo = failing.map(({ name, reason }) => ({ what: `${name}: ${reason ?? "fails"}`, section: SECTIONS[name] ?? "worker-absent" }));
   const gone = dead.total() ?? s.outbox?.dead ?? 0;
   if (gone > 0) {
-    const what = `${counted(gone, "dead letter")} ${gone === 1 ? "waits" : "wait"} for you: read why, mend the cause, retry or discard.`;
+    const what = `${counted(gone, "dead letter")} ${gone === 1 ? "waits" : "wait"} for you: read the reason, fix the cause, then retry or discard.`;
     todo.push({ what, section: "dead-letters", jump: "#dead-title" });
   }
   const oldest = s.outbox?.oldest_pending_secs ?? 0;
-  // While a check fails, changes wait for that.
+  // While a check fails, the check is the reason that changes wait.
   const late = oldest > LATE_SECS && failing.length === 0;
   if (late) {
-    // Ten minutes back, or as far as the history goes.
+    // Ten minutes of samples, or the whole history if it is shorter.
     const samples = samplesOf(s);
     const before = samples[Math.max(0, samples.length - 120)];
     const grows = before && waitingOf(s) > before.pending;
@@ -109,7 +109,7 @@ function judge(s) {
   const countedAt = Date.parse(s.observed_at ?? s.started_at ?? s.now);
   const old = now() - countedAt > OLD_SECS * 1000 && failing.length === 0;
   if (old) {
-    todo.push({ what: `Nothing was counted for ${roughly((now() - countedAt) / 1000)}: Postgres is slow to answer the worker.`, section: "worker-absent" });
+    todo.push({ what: `The worker’s last counts are ${roughly((now() - countedAt) / 1000)} old: Postgres answers it slowly.`, section: "worker-absent" });
   }
   const drift = driftOf(s);
   if (drift > (s.drift?.repaired ?? 0)) {
@@ -124,14 +124,14 @@ function judge(s) {
     return { state: "bad", key: `not ready: ${names}`, title, since: oldestOf(failing), todo };
   }
   const why = `All ${s.checks.length} checks hold.`;
-  if (gone > 0) return { state: "warn", key: "ready, dead letters", title: `Ready, but ${counted(gone, "note was", "notes were")} given up`, why, todo };
+  if (gone > 0) return { state: "warn", key: "ready, dead letters", title: `Ready, but ${counted(gone, "note is", "notes are")} dead-lettered`, why, todo };
   if (todo.length > 0) return { state: "warn", key: `ready, ${todo[0].section}`, title: late ? "Ready, but behind" : old ? "Ready, but the counts are old" : "Ready, but look at this", why, todo };
   if (waitingOf(s) > 0) return { state: "good", key: "ready", title: "Ready and at work", why, todo };
   return { state: "good", key: "ready", title: "Ready, and nothing waits", why, todo };
 }
 
 const waitingOf = ({ outbox: o }) => (o ? o.pending + o.leased + o.failed : null);
-// A worker that waits for Postgres to begin has none of this yet.
+// Null while the worker waits for Postgres at its start.
 const samplesOf = ({ history: h }) => h?.samples ?? [];
 const driftOf = ({ drift: d }) => (d ? d.missing + d.stale + d.orphaned + d.inconsistent : 0);
 const oldestOf = (checks) => checks.map(({ since }) => since).sort()[0];
@@ -154,7 +154,7 @@ function drawVerdict() {
   if (trouble) {
     const refused = trouble instanceof Refused;
     const title = refused ? "The worker answers with an error" : "The worker does not answer";
-    const what = refused ? trouble.message : "Is it running, and is this machine’s way to it open?";
+    const what = refused ? trouble.message : "Check that it runs, and that this machine can reach it.";
     verdict = { state: "away", key: title, title, why: "", todo: [{ what, section: "worker-absent" }] };
   } else {
     verdict = judge(status);
@@ -175,7 +175,7 @@ function drawVerdict() {
   const mark = { good: "✓", warn: "!", bad: "✕", away: "?" }[state];
   document.title = `${mark} ${title} · ELF`;
   if (announced !== key) {
-    // Only a change is read out, not the numbers in it.
+    // A screen reader reads out a new verdict, not each new number.
     announced = key;
     setText($("announce"), title);
     const colour = { good: "seagreen", warn: "darkorange", bad: "crimson", away: "gray" }[state];
@@ -183,11 +183,11 @@ function drawVerdict() {
   }
 }
 
-/** What changes by the second, also while no answer comes. */
+/** Draws ages and countdowns. Runs every second, also while the worker does not answer. */
 function drawAge() {
   const age = (Date.now() - seenAt) / 1000;
   if (trouble && !(trouble instanceof Unauthorized)) {
-    const last = status ? `The last answer came ${duration(Math.round(age))} ago; what is below is from then. ` : "";
+    const last = status ? `The last answer came ${duration(Math.round(age))} ago; the values below are from then. ` : "";
     const wait = Math.max(0, Math.round((nextAt - Date.now()) / 1000));
     setText($("verdict-why"), `${last}${looking ? "Trying now." : `Next try in ${wait} s.`}`);
   }
@@ -195,7 +195,7 @@ function drawAge() {
   tick();
 }
 
-/** Shows a text, a number with all its digits in the title, or a moment. */
+/** Shows a text, a number (all digits in its title) or a moment. */
 function fill(name, value) {
   const place = places.get(name);
   if (value?.since) {
@@ -229,8 +229,8 @@ function drawFacts(s) {
   fill("notes.indexed", n ? { text: count(n.indexed) + share(n.indexed, n.live), title: digits(n.indexed) } : unknown);
   fill("notes.chunks", big(n?.chunks));
 
-  const circuit = { closed: "Closed: requests go out", open: "Open: nothing is sent", half_open: "Half open: one probe is out" };
-  setText($("circuit"), p ? (circuit[p.state] ?? p.state) : "Not asked yet");
+  const circuit = { closed: "Closed: requests are sent", open: "Open: no requests are sent", half_open: "Half open: one probe is in flight" };
+  setText($("circuit"), p ? (circuit[p.state] ?? p.state) : "Not known yet");
   $("circuit").dataset.state = { closed: "good", open: "bad" }[p?.state] ?? "warn";
   document.querySelector("[data-row='provider.reason']").hidden = p?.reason == null;
   document.querySelector("[data-row='provider.probe']").hidden = p?.probe_in_secs == null;
@@ -293,7 +293,7 @@ function drawTables(s) {
   rows("versions", s.versions, (v) => [v.name, v.state, moment(v.since)]);
 }
 
-/** Fills a table anew when its items have changed. */
+/** Redraws a table when its items have changed. */
 function rows(id, items, cells) {
   const table = $(id), made = JSON.stringify(items);
   if (table.dataset.made === made) return;
@@ -334,9 +334,9 @@ const short = (n) => n.toLocaleString("en", { notation: "compact", maximumSignif
 $("sign-in").querySelector("form").addEventListener("submit", (event) => {
   event.preventDefault();
   const token = $("token").value.trim();
-  // A header cannot carry anything else.
+  // An HTTP header can only carry these characters.
   if (!/^[\x21-\x7e]+$/.test(token)) {
-    setText($("sign-in-error"), "A token consists of letters, digits and signs, without spaces.");
+    setText($("sign-in-error"), "A token consists of ASCII letters, digits and signs, without spaces.");
     return;
   }
   sessionStorage.setItem(TOKEN, token);
@@ -347,7 +347,7 @@ $("sign-out").addEventListener("click", () => {
   sessionStorage.removeItem(TOKEN);
   location.reload();
 });
-// Nobody looks at a hidden tab, so nothing is asked for it.
+// A hidden tab does not poll.
 document.addEventListener("visibilitychange", () => {
   clearTimeout(timer);
   if (!document.hidden && $("sign-in").hidden) look();

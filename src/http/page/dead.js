@@ -1,9 +1,9 @@
-// The dead letters: what they are, and what can be done about them.
+// The list of dead letters, with retry and discard.
 
 import { bytes, count, counted, el, moment, setText } from "./view.js";
 
 const AT_FIRST = 10, AT_MOST = 50;
-// Longer texts are cut; a button shows the rest.
+// Characters of a text that are shown at first; a button shows the rest.
 const LONG = 280;
 
 const REASONS = {
@@ -11,18 +11,18 @@ const REASONS = {
   provider: "The embedding provider rejected it",
   postgres: "Postgres rejected it",
   index: "The vector engine rejected it",
-  unknown: "Given up for no recorded reason",
+  unknown: "Dead-lettered without a recorded reason",
 };
 
 const $ = (id) => document.getElementById(id);
 
 /**
  * @param {(path: string, body?: object) => Promise<any>} api
- * @param {() => void} changed is called after something was retried or discarded
+ * @param {() => void} changed is called after a retry or a discard
  */
 export function deadLetters(api, changed) {
   let items = [], total = null, canChange = false, whole = false;
-  /** What is on the page: outbox id → its element and what it was made of. */
+  /** The letters on the page: outbox id → its element and the data that it was made of. */
   const shown = new Map();
 
   async function load(mayChange) {
@@ -32,12 +32,12 @@ export function deadLetters(api, changed) {
     draw();
   }
 
-  /** Loads them; when only they cannot be had, the rest of the page goes on. */
+  /** Loads the letters. An error is shown here only: the rest of the page keeps working. */
   async function look(mayChange) {
     try {
       await load(mayChange);
     } catch (error) {
-      setText($("dead-help"), `They cannot be read now: ${error.message}`);
+      setText($("dead-help"), `The dead letters cannot be read now: ${error.message}`);
     }
   }
 
@@ -56,7 +56,7 @@ export function deadLetters(api, changed) {
         shown.set(letter.outbox_id, { element, madeOf });
       }
       const { element } = shown.get(letter.outbox_id);
-      // Only what is not in its place is moved: moving takes the focus away.
+      // An element that is in its place stays: moving it would lose the focus.
       if ($("letters").children[i] !== element) $("letters").insertBefore(element, $("letters").children[i] ?? null);
     });
     setText($("dead-count"), total === 0 ? "none" : `showing ${count(visible.length)} of ${count(total)}`);
@@ -64,22 +64,22 @@ export function deadLetters(api, changed) {
     $("show-more").hidden = hidden === 0;
     setText($("show-more"), `Show ${count(hidden)} more`);
     const beyond = total > items.length && hidden === 0;
-    setText($("dead-rest"), beyond ? `The other ${count(total - items.length)} are told by: elf dead list --limit ${total}` : "");
+    setText($("dead-rest"), beyond ? `To list the other ${count(total - items.length)}: elf dead list --limit ${total}` : "");
     $("retry-all").hidden = !canChange || total === 0;
     $("read-only").hidden = canChange || total === 0;
     setText($("dead-help"), total === 0
-      ? "No note has been given up."
-      : "Notes that could not be indexed and were given up. They hold up no other note.");
+      ? "No note is dead-lettered."
+      : "Notes that ELF could not index. Other notes do not wait for them.");
   }
 
   function drawLetter(letter) {
     const fact = (name, ...value) => el("div", {}, el("dt", {}, name), el("dd", {}, ...value));
     const facts = el("dl", { class: "facts across" },
-      fact("Given up", moment(letter.died_at)),
+      fact("Dead-lettered", moment(letter.died_at)),
       fact("Attempts", count(letter.attempts)),
       fact("Written", moment(letter.created_at)),
       fact("Operation", letter.op),
-      fact("Text", letter.text_bytes == null ? "the note is gone" : bytes(letter.text_bytes)),
+      fact("Text", letter.text_bytes == null ? "the note was deleted" : bytes(letter.text_bytes)),
       fact("Note", el("code", {}, letter.note_id)));
     if (letter.embedding_version) facts.append(fact("Version", letter.embedding_version));
     const element = el("li", { class: "letter" },
@@ -103,7 +103,7 @@ export function deadLetters(api, changed) {
 
   const retry = (letter) => ({
     title: "Retry this note?",
-    text: "Its attempts are forgotten and a worker tries it again at once. If it still cannot be indexed, it comes back here.",
+    text: "Its attempts are reset and a worker retries it at once. If the worker still cannot index it, it is dead-lettered again.",
     what: quote(letter),
     yes: "Retry",
     act: async () => {
@@ -114,7 +114,7 @@ export function deadLetters(api, changed) {
 
   const discard = (letter) => ({
     title: "Discard this dead letter?",
-    text: "Its row in the outbox is deleted. The note stays in Postgres, but this change of it is not indexed until the note changes again.",
+    text: "Its row in the outbox is deleted. The note stays in Postgres, but ELF does not index this change. The next change of the note is indexed.",
     what: quote(letter),
     yes: "Discard",
     grave: true,
@@ -126,16 +126,16 @@ export function deadLetters(api, changed) {
 
   const retryAll = () => ({
     title: `Retry ${total === 1 ? "the dead letter" : `all ${count(total)} dead letters`}?`,
-    text: "Their attempts are forgotten and the workers try them again at once. Those that still cannot be indexed come back here. Texts that were never embedded are sent to the provider, which may cost money.",
+    text: "Their attempts are reset and the workers retry them at once. Notes that still cannot be indexed are dead-lettered again. Texts that were never embedded are sent to the provider, which may cost money.",
     what: "",
     yes: "Retry all",
     act: async () => `Retried: ${counted((await api("dead/retry", { all: true })).retried, "note")} due again.`,
   });
 
-  const GONE = "Nothing was left to do: it had been retried, discarded or mended meanwhile.";
-  const quote = (letter) => `${letter.note_id}\n${shorten(letter.text_preview ?? "The note is gone.", 160)}`;
+  const GONE = "Nothing to do: it was retried, discarded or indexed meanwhile.";
+  const quote = (letter) => `${letter.note_id}\n${shorten(letter.text_preview ?? "The note was deleted.", 160)}`;
 
-  /** Says what will happen, and does it when that is confirmed. */
+  /** Shows a dialog that says what the action does, and does it after a confirmation. */
   function confirm({ title, text, what, yes, grave, act }) {
     const dialog = $("confirm"), opener = document.activeElement;
     setText($("confirm-title"), title);
@@ -178,7 +178,7 @@ export function deadLetters(api, changed) {
 
 const shorten = (text, length) => (text.length > length ? `${text.slice(0, length).trimEnd()}…` : text);
 
-/** A text, cut when it is long, with a button for the rest. */
+/** A text; a long one is shortened, with a button for the rest. */
 function cut(name, kind, text) {
   const element = el(name, { class: kind }, el("span", {}, shorten(text, LONG)));
   if (text.length <= LONG) return element;

@@ -1,5 +1,5 @@
-// What draws and knows nothing of ELF: elements, numbers in words, charts. Data
-// becomes text and nothing else; no string is ever parsed as HTML.
+// Elements, formatted numbers and charts, without knowledge of ELF. Data is inserted as
+// text only: no string is ever parsed as HTML.
 
 /** @param {...(Node|string)} children nodes, or strings that become text */
 export function el(name, attributes = {}, ...children) {
@@ -14,13 +14,13 @@ const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignif
 const exact = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "long" });
 const clock = new Intl.DateTimeFormat("en", { timeStyle: "medium", hourCycle: "h23" });
 
-/** A number as people write it; from ten million on in three digits. */
+/** A number with group separators; from ten million on rounded to three digits. */
 export function count(n) {
   if (n == null) return "not known";
   return Math.abs(n) < 1e7 ? plain.format(Math.abs(n) < 100 ? n : Math.round(n)) : compact.format(n);
 }
 
-/** The same with a noun: `counted(1, "note")`. */
+/** A number with its noun: `counted(1, "note")`. */
 export const counted = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 
 /** All digits, for a title. */
@@ -50,12 +50,12 @@ export function bytes(n) {
   return unit ? `${plain.format(n / unit[1])} ${unit[0]}` : `${n} bytes`;
 }
 
-// The worker's clock, so that a laptop whose clock is wrong shows no wrong ages.
+// Ages are measured by the worker's clock, because the clock of this machine may be wrong.
 let aheadMs = 0;
 export const setClock = (iso) => { aheadMs = Date.parse(iso) - Date.now(); };
 export const now = () => Date.now() + aheadMs;
 
-/** A length of time in no more digits than one cares for. */
+/** A duration in whole seconds or minutes. */
 export const roughly = (secs) => duration(secs >= 60 && secs < 3600 ? Math.floor(secs / 60) * 60 : Math.floor(secs));
 
 function told(iso, lasts) {
@@ -71,7 +71,7 @@ export function moment(iso, lasts = false) {
   return time;
 }
 
-/** What began at a moment and lasts: `for 12 min`. */
+/** The time since a moment: `for 12 min`. */
 export const lasting = (iso) => moment(iso, true);
 
 /** Brings every moment of the page up to date. */
@@ -86,7 +86,7 @@ export function setText(element, text) {
 
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 118, LEFT = 46, RIGHT = 8, TOP = 8, BOTTOM = 18;
-// The last tops of an axis of time are as round as their halves.
+// Tops of a time axis, in seconds: half of each is a round number too.
 const TIME_TOPS = [60, 120, 240, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400, 172800];
 
 function svg(name, attributes, text) {
@@ -107,7 +107,7 @@ function topOf(max, isTime) {
   }
 }
 
-/** A line with a gap where nothing is known, and dots where one value stands alone. */
+/** A line with a gap where a value is missing, and a dot for a value between two gaps. */
 function line(points, x, y) {
   let path = "", alone = "", open = false;
   points.forEach(([at, value], i) => {
@@ -135,7 +135,7 @@ export function chart(figure, spec) {
     return;
   }
   const width = Math.max(200, plot.clientWidth);
-  // A young history does not fill the width at once.
+  // The axis spans at least five minutes, so that a short history does not fill it.
   const to = at.at(-1), from = Math.min(at[0], to - 300_000);
   const top = topOf(Math.max(...known), spec.isTime);
   const x = (time) => LEFT + ((time - from) / (to - from)) * (width - LEFT - RIGHT);
@@ -180,6 +180,6 @@ export function chart(figure, spec) {
     said.textContent = last;
     delete figure.dataset.pointed;
   });
-  // Redrawn with the next sample, when nobody points at it.
+  // A chart under the pointer is redrawn after the pointer leaves.
   if (!("pointed" in figure.dataset) || !plot.querySelector("svg")) plot.replaceChildren(root);
 }

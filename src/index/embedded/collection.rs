@@ -2,18 +2,19 @@
 //!
 //! The engine appends to its write-ahead log and never reads it back: after a
 //! crash it loads its segments as they were last flushed. So ELF keeps a journal
-//! of its own, and the writer takes everything that waits, writes it to the
-//! journal in one go, applies it and answers all of it (group commit).
+//! of its own. The writer takes all updates that wait, writes them to the journal
+//! with one sync, applies them and answers them (group commit).
 //!
-//! `EdgeShard::flush` panics when an update runs beside it or the disk is full;
-//! one thread does both, and takes the panic for an answer. The engine's log only
-//! grows while it is open. Its end has to stay: its index is the version of the
-//! next update, and versions that begin again at 0 would make the engine ignore
-//! updates. What lies before that goes when the collection is opened.
+//! `EdgeShard::flush` panics when an update runs at the same time or the disk is
+//! full. So one thread does both, and turns the panic into an error.
 //!
-//! `EdgeShard::optimize` is never called: it blocks every reader and writer. Up
-//! to some hundred thousand points a scan of all vectors answers in time, which
-//! is what this engine is for.
+//! The engine's log only grows while it is open. ELF trims it when it opens the
+//! collection, and keeps the last segment: the index of its end is the version of
+//! the next update. If versions began at 0 again, the engine would ignore updates.
+//!
+//! ELF never calls `EdgeShard::optimize`, because it blocks every reader and writer.
+//! This engine is for up to some hundred thousand points, where a scan of all vectors
+//! is fast enough.
 
 use std::fmt::{self, Display};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,14 +31,14 @@ use super::folder::{self, Folder};
 use super::journal::{self, Journal};
 use crate::index::CollectionSpec;
 
-/// Updates under one sync, at most: bounds how long the first of them waits.
+/// Updates in one sync, at most. It bounds how long the first of them waits.
 const GROUP: usize = 64;
 
 /// The engine flushes when the journal has grown by this: some thousand points,
 /// a second or two to apply again after a crash.
 const FLUSH_EVERY_BYTES: u64 = 16 << 20;
 
-const POISON: &str = "nobody panics while holding it";
+const POISON: &str = "no thread panics while holding it";
 
 /// An open collection.
 pub(super) struct Collection {
@@ -45,21 +46,21 @@ pub(super) struct Collection {
     pub(super) bm25: EdgeBm25,
     shard: Arc<Shard>,
     writer: Mutex<Option<Writer>>,
-    /// Held so that nobody opens the folder before the shard is closed.
+    /// Held so that no process opens the folder before the shard is closed.
     _folder: Arc<Folder>,
 }
 
 /// `None` once the collection is closed.
 type Shard = RwLock<Option<EdgeShard>>;
 
-/// Why a collection did not do what it was asked.
+/// Why a collection did not carry out a request.
 #[derive(Debug, Clone)]
 pub(super) enum Failure {
     /// It has been dropped meanwhile.
     Dropped,
     /// The engine failed.
     Engine(String),
-    /// The engine does not accept what the request holds.
+    /// The engine rejected the content of the request.
     Content(String),
 }
 
@@ -86,15 +87,14 @@ impl Display for Failure {
     }
 }
 
-/// Updates that stand or fall together, as they go to the engine and to the
-/// journal.
+/// Operations for the engine, and the one journal record that holds them.
 pub(super) struct Update {
     operations: Vec<UpdateOperation>,
     record: Vec<u8>,
 }
 
 impl Update {
-    /// Encodes the record; for many points that is work for a blocking thread.
+    /// Encodes the record. Call it on a blocking thread for many points.
     pub(super) fn new(operations: Vec<UpdateOperation>) -> Result<Self, Failure> {
         let record = journal::record(&operations).map_err(|e| Failure::Engine(e.to_string()))?;
         Ok(Self { operations, record })
@@ -103,7 +103,7 @@ impl Update {
 
 struct Writer {
     queue: mpsc::Sender<Job>,
-    /// Gives the journal back when it ends.
+    /// Returns the journal when it ends.
     thread: JoinHandle<Journal>,
 }
 
@@ -113,8 +113,8 @@ struct Job {
 }
 
 impl Collection {
-    /// Makes an empty collection with its payload indexes. A crash on the way
-    /// leaves nothing that has its name.
+    /// Makes an empty collection with its payload indexes. A crash before the end
+    /// leaves no collection of that name.
     pub(super) fn create(
         folder: &Arc<Folder>,
         name: &str,
@@ -146,7 +146,7 @@ impl Collection {
         let dir = folder.collection(name);
         let broken = |error: &dyn Display| {
             format!(
-                "the collection in {} cannot be read: {error}; move that folder away and run \
+                "the collection in {} cannot be read: {error}; move that folder elsewhere and run \
                  `elf rebuild`, which fills a new one from Postgres",
                 dir.display()
             )
@@ -158,11 +158,11 @@ impl Collection {
             .map_err(|error| broken(&error))?;
         let journal = Journal::open(&dir.join("journal"), |operations| {
             if let Err(error) = apply(&shard, operations) {
-                // It failed before the crash as well, and whoever asked was told.
+                // It failed before the crash as well, and its caller got the error.
                 tracing::warn!(
                     collection = name,
                     %error,
-                    "an update of the journal is left out"
+                    "journal update skipped"
                 );
             }
         });
@@ -194,14 +194,14 @@ impl Collection {
         {
             let writer = self.writer.lock().expect(POISON);
             let writer = writer.as_ref().ok_or(Failure::Dropped)?;
-            // When nobody receives it, `answer` says so.
+            // If the writer has stopped, `answer` fails below.
             let _ = writer.queue.send(Job { update, done });
         }
         let stopped = || Failure::Engine("its writer has stopped; restart elf".into());
         answer.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Ends the writer, after what waits for it, and closes the shard. Reads and
+    /// Stops the writer after its queue is empty, and closes the shard. Reads and
     /// writes fail from then on. Blocks.
     pub(super) fn close(&self) {
         let writer = self.writer.lock().expect(POISON).take();
@@ -211,7 +211,7 @@ impl Collection {
             return;
         };
         if close_shard(shard).is_ok() {
-            // If this fails, what is in it is applied once more.
+            // If this fails, the next opening applies the journal again, to the same effect.
             let _ = journal.clear();
         }
     }
@@ -238,7 +238,7 @@ impl Writer {
     }
 }
 
-/// The writer thread: as long as there is somebody to send jobs.
+/// The writer thread. It ends when the queue is closed.
 fn write_all(jobs: &mpsc::Receiver<Job>, shard: &Shard, mut journal: Journal) -> Journal {
     let mut flush_at = FLUSH_EVERY_BYTES;
     while let Ok(first) = jobs.recv() {
@@ -258,7 +258,7 @@ fn write_all(jobs: &mpsc::Receiver<Job>, shard: &Shard, mut journal: Journal) ->
             Err(error) => {
                 tracing::warn!(
                     %error,
-                    "the embedded index could not flush; its journal grows"
+                    "embedded index flush failed, journal keeps growing"
                 );
                 journal.bytes() + FLUSH_EVERY_BYTES
             }
@@ -279,7 +279,7 @@ fn write_group(shard: &EdgeShard, journal: &mut Journal, group: Vec<Job>) {
     }
 }
 
-/// Whoever asked may have stopped waiting; the update stands all the same.
+/// The caller may have stopped waiting; its update is applied all the same.
 fn answer(done: oneshot::Sender<Result<(), Failure>>, result: Result<(), Failure>) {
     let _ = done.send(result);
 }
@@ -308,8 +308,8 @@ fn close_shard(shard: EdgeShard) -> Result<(), Failure> {
     })
 }
 
-/// The engine panics where it meets what it does not expect, a full disk among
-/// it. Its locks survive that.
+/// Turns a panic into an error. The engine panics on what it does not expect, such as
+/// a full disk; its locks stay usable.
 fn unpanicked<T>(call: impl FnOnce() -> Result<T, OperationError>) -> Result<T, Failure> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(|error| Failure::of(&error)),
@@ -318,7 +318,7 @@ fn unpanicked<T>(call: impl FnOnce() -> Result<T, OperationError>) -> Result<T, 
             let text = text.or(panic.downcast_ref::<&str>().copied());
             Err(Failure::Engine(format!(
                 "the engine panicked: {}",
-                text.unwrap_or("without a word")
+                text.unwrap_or("no message")
             )))
         }
     }

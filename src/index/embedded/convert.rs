@@ -23,8 +23,8 @@ use crate::index::{
 };
 
 pub(super) fn shard_config(spec: &CollectionSpec, on_disk: bool) -> EdgeConfig {
-    // Quantization is left out: the engine compresses vectors when it optimises,
-    // and ELF never has it do that.
+    // No quantization: the engine compresses vectors only in `EdgeShard::optimize`,
+    // which ELF never calls.
     EdgeConfig::builder()
         .vector(
             DENSE,
@@ -70,8 +70,8 @@ pub(super) fn bm25(options: &Bm25Options) -> Result<EdgeBm25, String> {
     options.check()?;
     let mut config = json!({ "k": options.k, "b": options.b, "avg_len": options.avg_len });
     if options.language == NO_LANGUAGE {
-        // A server knows "none". This engine wants a language: Basque has no
-        // stemmer in it, and its stopwords are replaced by none.
+        // A server accepts "none", this engine needs a language. It has no stemmer for
+        // Basque, whose stopwords are replaced by an empty list.
         config["language"] = json!("basque");
         config["stopwords"] = json!({ "languages": [], "custom": [] });
     } else {
@@ -226,7 +226,7 @@ fn no_range() -> Range<OrderedFloat<f64>> {
     }
 }
 
-/// A payload field by its name. A name that is no path is quoted, and then
+/// A payload field by its name. A name that is not a path is quoted, and then
 /// matches nothing, as it would on a server.
 fn path(field: &str) -> JsonPath {
     field
@@ -235,7 +235,7 @@ fn path(field: &str) -> JsonPath {
         .expect("a quoted key is a path")
 }
 
-/// `start` is on the page, when there is such a point.
+/// The page includes the point `start`, if it exists.
 pub(super) fn scroll(start: Uuid, limit: usize, with_vectors: bool) -> ScrollRequest {
     ScrollRequest {
         offset: Some(PointId::Uuid(start)),
@@ -295,7 +295,7 @@ pub(super) fn search(query: &Query, bm25: &EdgeBm25) -> QueryRequest {
     let mut weights = vec![RRF_WEIGHT_DENSE.into()];
     let mut prefetches = vec![ranking(DENSE, VectorInternal::Dense(query.vector.clone()))];
     let words: SparseVector = bm25.embed_query(&query.text);
-    // A query of stopwords alone has nothing to say to BM25.
+    // A query of only stopwords has an empty BM25 vector.
     if !words.indices.is_empty() {
         prefetches.push(ranking(BM25, VectorInternal::Sparse(words)));
         weights.push(RRF_WEIGHT_BM25.into());

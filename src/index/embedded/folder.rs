@@ -1,5 +1,5 @@
-//! The data folder: who has it open, what lies where, and writes that a crash
-//! leaves either whole or undone.
+//! The data folder: its lock, its layout, and writes that are whole or undone
+//! after a crash.
 //!
 //! ```text
 //! DIR/lock                        held by the one process that has DIR open
@@ -7,7 +7,7 @@
 //! DIR/collections/<name>/elf.json what the engine does not keep
 //! DIR/collections/<name>/journal  updates that the engine has not flushed yet
 //! DIR/collections/<name>/shard/   the engine's own files
-//! DIR/collections/.<anything>     half made or half dropped; swept at opening
+//! DIR/collections/.<anything>     half made or half dropped; removed at opening
 //! ```
 
 use crate::config::Bm25Options;
@@ -31,19 +31,19 @@ pub(super) struct Folder {
 /// Why a folder cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
-    /// Another process, or another part of this one, has it.
+    /// Another process, or another part of this one, has it open.
     #[error(
-        "the folder {dir} is in use by {holder}; one process at a time can have it open: stop that one, \
-         or run a Qdrant server, which many can share (storage.qdrant.url = \"http://host:6334\")"
+        "the folder {dir} is in use by {holder}; only one process can have it open: stop that one, \
+         or run a Qdrant server for several processes (storage.qdrant.url = \"http://host:6334\")"
     )]
     Held { dir: String, holder: String },
-    /// The file system said no.
+    /// The file system refused.
     #[error("the folder {dir} cannot be used: {error}")]
     Io { dir: String, error: io::Error },
 }
 
 impl Folder {
-    /// Makes the folder if need be, takes its lock and removes what a crash left.
+    /// Makes the folder if necessary, locks it and removes the leftovers of a crash.
     pub(super) fn open(dir: PathBuf) -> Result<Self, OpenError> {
         let io_error = |error| OpenError::Io {
             dir: dir.display().to_string(),
@@ -112,13 +112,13 @@ impl Folder {
         Ok(names)
     }
 
-    /// Gives a collection that is made its name.
+    /// Gives a collection that is complete its name.
     pub(super) fn adopt(&self, name: &str) -> io::Result<()> {
         fs::rename(self.unborn(name), self.collection(name))?;
         sync(&self.collections())
     }
 
-    /// Removes a collection: gone at once, its files after that.
+    /// Removes a collection: first its name, in one step, then its files.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         let doomed = self.collections().join(format!(".dropped-{name}"));
         match fs::rename(self.collection(name), &doomed) {
@@ -179,9 +179,9 @@ fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Removes what the engine's log has no use for, from the collection that lies in `dir` and
-/// is not open: all of its segments that are full (`closed-<first entry>`) but the last,
-/// which says where the next entry is. The engine never reads the log back.
+/// Trims the engine's log of the collection in `dir`, which must not be open. Removes its full
+/// segments (`closed-<first entry>`) except the last, which says where the next entry is. The
+/// engine never reads the log back.
 pub(super) fn trim_log(dir: &Path) -> io::Result<()> {
     let mut full = Vec::new();
     for entry in fs::read_dir(dir.join("shard").join("wal"))? {
@@ -192,7 +192,7 @@ pub(super) fn trim_log(dir: &Path) -> io::Result<()> {
             full.push((first, entry.path()));
         }
     }
-    // In their order: what is left after a crash has no hole.
+    // Oldest first, so that a crash in between leaves no gap.
     full.sort_unstable();
     full.pop();
     for (_, segment) in full {
@@ -201,7 +201,7 @@ pub(super) fn trim_log(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// `elf.json`: what the engine itself does not keep of a collection.
+/// `elf.json`: what the engine does not store about a collection.
 #[derive(Debug, Serialize, Deserialize)]
 struct Label {
     dim: usize,

@@ -1,18 +1,18 @@
 //! The journal of a collection: updates that are answered but not yet flushed.
 //!
 //! A flush of the engine syncs about a hundred files, which takes half a second
-//! on a plain disk. One sync of one file takes a millisecond or two, so an update
-//! is written here first, then applied, then answered; the flush comes when the
-//! journal has grown.
+//! on a plain disk. One sync of one file takes a millisecond or two. So the writer
+//! writes an update here first, then applies it, then answers it. The engine flushes
+//! when the journal has grown.
 //!
 //! After a crash the journal is applied again from its beginning, over segments
 //! that may hold any part of it already. That gives the same points: the updates
-//! come in their order, each decides by what the ones before it left, and the
-//! last word on a point is said again.
+//! come in the same order, each meets the points that the ones before it wrote, and
+//! the last update of a point is applied again.
 //!
-//! A record is `length: u32 LE`, the first 8 bytes of the SHA-256 of what
-//! follows, and `length` bytes of JSON. The first record that does not add up is
-//! the torn end of the last write, which nobody was answered.
+//! A record is `length: u32 LE`, the first 8 bytes of the SHA-256 of what follows,
+//! and `length` bytes of JSON. The first record whose length or hash is wrong is the
+//! torn end of the last write, which was never answered.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -30,12 +30,12 @@ pub(super) struct Journal {
     file: File,
     /// Length of the whole records.
     bytes: u64,
-    /// Something may lie behind them that has to go before the next record: what came after
-    /// it would not be found again.
+    /// Whether a torn record may follow them. It must be cut off before the next append,
+    /// because reading stops at it.
     torn: bool,
 }
 
-/// The record of updates that stand or fall together.
+/// The record of operations that are one update.
 pub(super) fn record(operations: &[UpdateOperation]) -> io::Result<Vec<u8>> {
     let json = serde_json::to_vec(operations)?;
     let length = u32::try_from(json.len()).map_err(io::Error::other)?;
@@ -47,8 +47,8 @@ pub(super) fn record(operations: &[UpdateOperation]) -> io::Result<Vec<u8>> {
 }
 
 impl Journal {
-    /// Opens the journal, or makes it, and hands every record that is whole to
-    /// `apply`, in order.
+    /// Opens the journal, or makes it, and passes every whole record to `apply`, in
+    /// order.
     pub(super) fn open(
         path: &Path,
         mut apply: impl FnMut(Vec<UpdateOperation>),
@@ -81,7 +81,7 @@ impl Journal {
             self.cut()?;
         }
         let records: Vec<u8> = records.flatten().copied().collect();
-        // Until it is known that they are there. On a full disk the cut may fail, too.
+        // Until the sync has succeeded. On a full disk the cut may fail, too.
         self.torn = true;
         let written = self.file.write_all(&records);
         if let Err(error) = written.and_then(|()| self.file.sync_data()) {
@@ -93,7 +93,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Forgets all records: the engine has flushed what they say.
+    /// Removes all records. The engine must have flushed their updates.
     pub(super) fn clear(&mut self) -> io::Result<()> {
         self.bytes = 0;
         self.torn = true;
@@ -106,7 +106,7 @@ impl Journal {
         self.bytes
     }
 
-    /// Drops what lies behind the last whole record.
+    /// Cuts off whatever follows the last whole record.
     fn cut(&mut self) -> io::Result<()> {
         self.file.set_len(self.bytes)?;
         self.file.seek(SeekFrom::Start(self.bytes))?;
@@ -124,7 +124,7 @@ fn next(reader: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let (length, wanted) = head.split_at(LENGTH_BYTES);
     let length = u32::from_le_bytes(length.try_into().expect("split there"));
     let mut json = Vec::new();
-    // Reads what there is: a torn length does not allocate its gigabytes.
+    // Reads only what exists: a torn length does not allocate gigabytes.
     reader.take(length.into()).read_to_end(&mut json)?;
     let whole = json.len() == length as usize && check(&json) == wanted;
     Ok(whole.then_some(json))
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(read(&path), [&updates[..2], &updates[..1]].concat());
     }
 
-    /// A write that fails halfway, and then the cut that is to undo it.
+    /// A write fails halfway, and then the cut that should undo it fails as well.
     #[test]
     fn what_a_double_fault_left_does_not_hide_what_comes_after_it() {
         let dir = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ use super::{
 /// The version that Cargo.toml pins.
 const VERSION: &str = "0.7.2";
 
-const POISON: &str = "nobody panics while holding it";
+const POISON: &str = "no thread panics while holding it";
 
 /// The engine on one data folder.
 pub(super) struct Embedded {
@@ -35,8 +35,8 @@ struct Shared {
     engine: String,
     /// Dense vectors on disk instead of in memory.
     on_disk: bool,
-    /// Serialises what changes the set of collections and aliases; `state` is
-    /// locked only to look something up or swap it.
+    /// Serialises changes to the set of collections and aliases; `state` is locked
+    /// only to look something up or swap it.
     change: Mutex<()>,
     state: RwLock<State>,
     folder: Arc<Folder>,
@@ -59,7 +59,7 @@ impl Embedded {
         })
     }
 
-    /// Runs `work` where it may block.
+    /// Runs `work` on a thread that may block.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Shared) -> Result<T, IndexError> + Send + 'static,
@@ -83,8 +83,8 @@ impl Embedded {
             name,
             points.iter().map(|point| point.vector.len()),
         )?;
-        // BM25 vectors and the journal's record cost more than the rest and need
-        // no order: not on the writer.
+        // Not on the writer: BM25 vectors and the journal's record are the expensive
+        // part, and need no order.
         let source = collection.clone();
         let encode = move || Update::new(convert::upserts(points, mode, &source.bm25));
         let update = tokio::task::spawn_blocking(encode)
@@ -122,7 +122,8 @@ impl Shared {
         state.aliases = folder
             .aliases()
             .map_err(|error| denied(format!("aliases.json: {error}")))?;
-        // An alias goes with its collection, also when that was moved away by hand.
+        // An alias is dropped with its collection, also when an operator moved that
+        // elsewhere.
         let State {
             collections,
             aliases,
@@ -180,9 +181,8 @@ impl Shared {
             .ok_or_else(|| self.not_found(name))
     }
 
-    /// Reads from a collection or alias. An alias may be swapped and its old
-    /// collection dropped between the look-up and the read: then the new one
-    /// answers.
+    /// Reads from a collection or alias. If an alias is swapped and its old collection
+    /// dropped between the look-up and the read, it reads from the new one.
     fn read<T>(
         &self,
         name: &str,
@@ -191,8 +191,8 @@ impl Shared {
         loop {
             let collection = self.find(name)?;
             match collection.read(|shard| read(&collection, shard)) {
-                // It left `state` before it was closed, so the next look-up
-                // cannot find it again.
+                // It was removed from `state` before it was closed, so the next
+                // look-up cannot find it again.
                 Err(Failure::Dropped) => {}
                 other => return other.map_err(|failure| self.failed(name, failure)),
             }
@@ -302,7 +302,7 @@ impl Shared {
     }
 }
 
-/// Whether a collection's name can be a folder's, and not a hidden one's.
+/// Checks that a collection's name can name a folder that is not hidden.
 fn check_name(name: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(allowed) {
@@ -329,7 +329,7 @@ impl VectorIndex for Embedded {
     }
 
     fn bulk_load<'a>(&'a self, collection: &'a str, _on: bool) -> Answer<'a, ()> {
-        // Nothing to put off: this engine builds graphs in `EdgeShard::optimize`,
+        // Nothing to defer: this engine builds graphs only in `EdgeShard::optimize`,
         // which ELF never calls.
         Box::pin(async move {
             let state = self.shared.state.read().expect(POISON);

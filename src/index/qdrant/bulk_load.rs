@@ -1,15 +1,15 @@
-//! Loading many points at once: the server builds no HNSW graph until they are
-//! all there, instead of building and merging graphs all the way.
+//! Loading many points at once: the server builds HNSW graphs only after the last
+//! point, instead of building and merging graphs during the load.
 //!
-//! The switch is the collection's `indexing_threshold`; 0 means never. What it
-//! was before is kept in the collection's metadata, which the server merges key
-//! by key, so that any process can restore it, also after a crash.
+//! The switch is the collection's `indexing_threshold`; 0 means never. ELF keeps the
+//! previous threshold in the collection's metadata, so that any process can restore
+//! it, also after a crash. The server merges metadata key by key.
 //!
-//! The server takes a new threshold up in the background, after its answer, under
-//! a lock that a collection's status waits for (qdrant 1.18.3,
-//! `local_shard/updaters.rs`). That the threshold is restored before the metadata
-//! is cleared gives it a whole request's time to take that lock, so that nobody
-//! is told of the `green` from before.
+//! The server applies a new threshold in the background, after its answer, under a
+//! lock that reading the collection's status waits for (qdrant 1.18.3,
+//! `local_shard/updaters.rs`). ELF restores the threshold first and clears the
+//! metadata second. The second request gives the server time to take that lock, so
+//! that ELF does not read the `green` from before.
 
 use std::collections::HashMap;
 
@@ -21,14 +21,14 @@ use super::json::to_value;
 /// The key of the metadata that holds the threshold to restore, in kB.
 const RESTORE: &str = "indexing_threshold_before_bulk_load";
 
-/// What a server takes for a threshold that nobody has set, in kB. A threshold
-/// cannot be unset again.
+/// The server's threshold where none is set, in kB. A threshold cannot be unset
+/// again.
 const DEFAULT_THRESHOLD: u64 = 10_000;
 
 /// The requests, one after the other, that turn bulk loading of a collection on
-/// or off. A crash between them costs nothing: the threshold is in the metadata
-/// before it changes and as long as it is changed. One request would not do, for
-/// the server saves the threshold first and the metadata second.
+/// or off. A crash between them loses nothing: the old threshold is in the metadata
+/// before it changes and until it is restored. One request would not be safe: the
+/// server saves the threshold first and the metadata second.
 pub(super) fn requests(
     name: &str,
     config: &CollectionConfig,
@@ -60,7 +60,7 @@ enum Step {
 
 fn steps(threshold: u64, restore: Option<u64>, on: bool) -> Vec<Step> {
     match (on, threshold, restore) {
-        // It is on, or an operator wants no graphs at all.
+        // Bulk loading is on already, or an operator wants no graphs at all.
         (true, 0, _) => vec![],
         (true, threshold, _) => vec![Step::Remember(threshold), Step::SetThreshold(0)],
         (false, _, None) => vec![],
@@ -141,7 +141,7 @@ mod tests {
         // No graphs at all, before, during and after.
         assert_eq!(switch((0, None), true, 2), (0, None));
         assert_eq!(switch((0, None), false, 2), (0, None));
-        // A threshold of his own, set while the load ran.
+        // Another threshold, set while the load ran.
         assert_eq!(switch((300, Some(7_000)), false, 2), (300, None));
     }
 }

@@ -32,13 +32,13 @@ use crate::index::{
 /// The value of `made_by` in a collection's metadata.
 const ELF: &str = "elf";
 
-/// Points in one request, at most: the server holds a shard's lock for one.
+/// Points in one request, at most: the server locks a shard during a request.
 const MAX_POINTS: usize = 512;
 
-/// Bytes in one request, about: some proxies pass no more.
+/// Approximate bytes in one request, at most: some proxies pass no more.
 const MAX_BYTES: usize = 4 << 20;
 
-/// A request to make `name`; the payload indexes are requests of their own.
+/// A request to make `name`; the payload indexes are separate requests.
 pub(super) fn create_collection(
     name: &str,
     spec: &CollectionSpec,
@@ -78,7 +78,7 @@ pub(super) fn create_collection(
     }
     request = match settings.quantization {
         Quantization::None => request,
-        // 0.99 cuts the outliers off, which would cost every other value precision.
+        // 0.99 cuts off the outliers, which would cost all other values precision.
         Quantization::Scalar => request.quantization_config(
             ScalarQuantizationBuilder::default()
                 .quantile(0.99)
@@ -139,7 +139,7 @@ pub(super) struct Bm25Document {
 
 impl Bm25Document {
     pub(super) fn new(bm25: &Bm25Options) -> Self {
-        // The server knows `none` as no stemmer and no stopwords.
+        // The server takes the language `none`: no stemmer and no stopwords.
         let options = [
             ("language", json!(bm25.language)),
             ("k", json!(bm25.k)),
@@ -161,10 +161,9 @@ impl Bm25Document {
     }
 }
 
-/// Points that go in one request.
+/// Points of one request.
 pub(super) struct Batch {
-    /// Stored points of a revision above this are left alone; `None` leaves
-    /// every stored point alone.
+    /// The request replaces stored points up to this revision; `None` replaces none.
     revision: Option<i64>,
     points: Vec<Point>,
 }
@@ -210,7 +209,7 @@ pub(super) fn batches(points: Vec<Point>, mode: UpsertMode) -> Vec<Batch> {
     batches
 }
 
-/// About what a point takes on the wire.
+/// The approximate size of a point in a request.
 fn bytes_of(point: &Point) -> usize {
     const PAYLOAD_AND_OPTIONS: usize = 1024;
     point.vector.len() * size_of::<f32>() + point.text.len() + PAYLOAD_AND_OPTIONS
@@ -272,7 +271,7 @@ fn point_id(id: Uuid) -> PointId {
 fn chunk_id(id: Option<PointId>) -> Option<Uuid> {
     match id?.point_id_options? {
         PointIdOptions::Uuid(id) => id.parse().ok(),
-        // ELF writes none; a foreign point in the collection is nobody's chunk.
+        // ELF writes no numeric ids, so this point is not a chunk.
         PointIdOptions::Num(_) => None,
     }
 }
@@ -301,7 +300,7 @@ pub(super) fn filter(filter: &Filter) -> qdrant::Filter {
         ));
     }
     for (field, keyword) in &filter.keywords {
-        // Said in full: from a bare string with a space in it the client makes a
+        // Explicit, because the client turns a bare string with a space into a
         // full-text match.
         must.push(Condition::matches(
             field,
@@ -351,7 +350,7 @@ pub(super) fn points(
     request.build()
 }
 
-/// `start` is on the page, when there is such a point.
+/// The page includes the point `start`, if it exists.
 pub(super) fn scroll(
     collection: &str,
     start: Uuid,

@@ -1,6 +1,6 @@
 //! The engine as a server, over gRPC.
 //!
-//! The client sends a request again when its channel broke, so every write here
+//! The client sends a request again when its connection breaks, so every write here
 //! may arrive twice.
 
 mod bulk_load;
@@ -31,13 +31,13 @@ use crate::config;
 /// Conditional upserts came with 1.16, insert-only ones with 1.17.
 const OLDEST: (u32, u32) = (1, 17);
 
-/// Requests of one upsert in flight at once. The server queues behind one
+/// Requests of one upsert in flight at once. The server queues them for one
 /// writer per shard; a few hide the round trips.
 const UPSERTS_IN_FLIGHT: usize = 4;
 
-/// How long the BM25 options of a collection or alias are believed. A rebuild
-/// makes its collection under a new name, so what may be stale is an alias that
-/// another process has just swapped, and only searches go through aliases.
+/// How long cached BM25 options of a collection or alias stay valid. A rebuild makes
+/// its collection under a new name, so only the options of an alias that another
+/// process has just swapped can be stale, and only searches use aliases.
 const OPTIONS_LAST: Duration = Duration::from_secs(1);
 
 /// A Qdrant server.
@@ -46,7 +46,7 @@ pub(super) struct Server {
     settings: config::Qdrant,
     /// `qdrant 1.18.3 at http://…`
     engine: String,
-    /// How long the server may take over a request, in seconds.
+    /// Seconds that the server may take for a request.
     timeout_secs: u64,
     /// BM25 options by collection or alias, and when they were read.
     options: Mutex<HashMap<String, (Instant, Arc<convert::Bm25Document>)>>,
@@ -61,7 +61,7 @@ impl Server {
             .api_key(settings.api_key.as_ref().map(|key| key.expose().to_owned()))
             .timeout(timeout)
             .connect_timeout(timeout.min(Duration::from_secs(5)))
-            // It prints to stdout and only warns; the version is checked below.
+            // The client's check prints to stdout and only warns; `check_version` refuses.
             .skip_compatibility_check()
             .build()
             .map_err(|error| status::classify(&engine, "", error))?;
@@ -131,7 +131,7 @@ impl Server {
             let request = convert::create_collection(name, spec, &self.settings, self.timeout_secs);
             match self.client.create_collection(request).await {
                 Ok(_) => {}
-                // Somebody else made it in between.
+                // Another process made it in between.
                 Err(error) if status::already_exists(&error) => {}
                 Err(error) => return Err(self.error(name)(error)),
             }
@@ -140,7 +140,7 @@ impl Server {
     }
 
     /// Makes the payload indexes that a collection of ELF's lacks: all of them
-    /// when it is new, some when a crash came between.
+    /// when it is new, some after a crash.
     async fn index_payload(&self, name: &str) -> Result<(), IndexError> {
         let Some(info) = self.info(name).await? else {
             return Err(IndexError::NotFound {
@@ -172,9 +172,9 @@ impl Server {
         Ok(())
     }
 
-    /// `point_alias`: one action, one write of the server's alias file. Deleting
-    /// the alias first would lose it when the server dies in between or when the
-    /// collection is not there.
+    /// `point_alias` in one action, which is one write of the server's alias file.
+    /// Deleting the alias first would lose it if the server crashed in between or
+    /// the collection did not exist.
     async fn alias(&self, alias: &str, collection: &str) -> Result<(), IndexError> {
         let request = CreateAliasBuilder::new(collection, alias);
         let response = self
@@ -240,7 +240,7 @@ impl Server {
     fn forget_options(&self) {
         self.options
             .lock()
-            .expect("nobody panics holding it")
+            .expect("no thread panics while holding it")
             .clear();
     }
 
@@ -252,7 +252,7 @@ impl Server {
         let known = self
             .options
             .lock()
-            .expect("nobody panics holding it")
+            .expect("no thread panics while holding it")
             .get(collection)
             .cloned();
         if let Some((read_at, options)) = known
@@ -264,7 +264,7 @@ impl Server {
         let options = Arc::new(self.read_options(collection).await?);
         self.options
             .lock()
-            .expect("nobody panics holding it")
+            .expect("no thread panics while holding it")
             .insert(collection.into(), (read_at, options.clone()));
         Ok(options)
     }
@@ -419,7 +419,8 @@ impl VectorIndex for Server {
                 .buffer_unordered(UPSERTS_IN_FLIGHT)
                 .collect()
                 .await;
-            // A part that has no answer says more than one that is refused: it may come yet.
+            // An unanswered part is reported before a refused one: the server may still
+            // apply it.
             let is_unanswered =
                 |part: &Result<(), IndexError>| matches!(part, Err(IndexError::Unavailable { .. }));
             match written.iter().position(is_unanswered) {

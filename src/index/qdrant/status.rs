@@ -29,13 +29,13 @@ pub(super) fn classify(engine: &str, name: &str, error: QdrantError) -> IndexErr
         } => IndexError::Unavailable {
             engine: engine.into(),
             reason: format!(
-                "{} (it asks for {retry_after_seconds} s of rest)",
+                "{} (it asks for a retry after {retry_after_seconds} s)",
                 status.message()
             ),
         },
         QdrantError::InvalidUri(error) => IndexError::Denied {
             engine: engine.into(),
-            reason: format!("storage.qdrant.url is no URL: {error}"),
+            reason: format!("storage.qdrant.url is not a URL: {error}"),
         },
         other => IndexError::Unavailable {
             engine: engine.into(),
@@ -44,7 +44,7 @@ pub(super) fn classify(engine: &str, name: &str, error: QdrantError) -> IndexErr
     }
 }
 
-/// Whether the request failed because somebody else has made the thing already.
+/// Whether the request failed because what it makes exists already.
 pub(super) fn already_exists(error: &QdrantError) -> bool {
     let QdrantError::ResponseError { status } = error else {
         return false;
@@ -84,17 +84,17 @@ enum Class {
     Missing,
     /// The same request may work later.
     Passing,
-    /// An operator has to do this first, whatever the request holds.
+    /// Only an operator can change this; the text says how.
     Denied(&'static str),
-    /// This request holds something that the server does not take.
+    /// The server rejects the content of this request.
     Content,
 }
 
-/// The server answers most of what it does not do with `INVALID_ARGUMENT`: a limit of an
-/// operator's as well as a value that is wrong. Only the message tells them apart (qdrant
-/// 1.18.3, `lib/storage/src/content_manager/conversions.rs` for the codes,
-/// `lib/collection/src/operations/verification` for the limits). A strict mode's message
-/// always ends with its `Help: `.
+/// The server answers most requests that it refuses with `INVALID_ARGUMENT`, whether the
+/// reason is a limit that an operator set or a wrong value. Only the message tells them
+/// apart (qdrant 1.18.3, `lib/storage/src/content_manager/conversions.rs` for the codes,
+/// `lib/collection/src/operations/verification` for the limits). The message of a strict
+/// mode always ends with `Help: ` and advice.
 fn class(code: i32, message: &str) -> Class {
     let says = |part: &str| message.contains(part);
     let is_missing = says("Collection `") && says("doesn't exist");
@@ -110,7 +110,7 @@ fn class(code: i32, message: &str) -> Class {
             "the server is too old or storage.qdrant.url is not its gRPC port (usually 6334)",
         ),
         ALREADY_EXISTS => Class::Denied("choose another storage.qdrant.alias"),
-        // The server, or a proxy before it, takes no message of that size.
+        // The server, or a proxy in front of it, accepts no message of that size.
         RESOURCE_EXHAUSTED | OUT_OF_RANGE if says("message") && says("larg") => Class::Content,
         // More than a whole minute's budget in one request: waiting does not help.
         RESOURCE_EXHAUSTED if says("rate limit exceeded, ") => Class::Denied(
@@ -133,14 +133,14 @@ fn class(code: i32, message: &str) -> Class {
              the server",
         ),
         INVALID_ARGUMENT | OUT_OF_RANGE => Class::Content,
-        // Cancelled, deadline, exhausted, aborted, internal (a full disk among it),
+        // Cancelled, deadline, exhausted, aborted, internal (such as a full disk),
         // unavailable, data loss, unknown, a precondition of a cluster that changes.
         _ => Class::Passing,
     }
 }
 
-/// What the system said, out of the debug form of an error that the client puts
-/// into its message when it cannot connect.
+/// The operating system's message, taken out of the debug form of an error that the
+/// client puts into its own message when it cannot connect.
 fn readable(message: &str) -> &str {
     let said = message
         .split_once("Os { ")

@@ -209,10 +209,13 @@ async fn release(mut holder: PgConnection) {
 /// It has said that it waits, once, and that it goes on, and has ended well.
 async fn waited_once(process: Running, points: usize) {
     let done = process.ended().await.exits(0);
-    let waits = done.stderr.matches("the rebuild waits").count();
+    let waits = done
+        .stderr
+        .matches("store unavailable, rebuild waits")
+        .count();
     assert_eq!(waits, 1, "{}", done.stderr);
     assert_eq!(
-        done.stderr.matches("the rebuild goes on").count(),
+        done.stderr.matches("resuming rebuild").count(),
         1,
         "{}",
         done.stderr
@@ -234,7 +237,7 @@ async fn a_qdrant_that_crashes_during_the_backfill_is_waited_for() {
     ranges_held(&h).await;
     server.kill().await;
     release(holder).await;
-    process.says("the rebuild waits").await;
+    process.says("store unavailable, rebuild waits").await;
     server.restart().await;
     waited_once(process, 3_000).await;
     h.assert_exact().await;
@@ -255,7 +258,7 @@ async fn a_full_disk_of_qdrant_is_waited_for_and_named() {
     ranges_held(&h).await;
     server.fill_disk();
     release(holder).await;
-    let said = process.says("the rebuild waits").await;
+    let said = process.says("store unavailable, rebuild waits").await;
     println!("{said}\nrunning: {}", server.is_running());
     assert!(said.to_lowercase().contains("space"), "{said}");
     server.free_disk();
@@ -281,7 +284,7 @@ async fn a_postgres_that_goes_away_during_the_backfill_is_waited_for() {
     let process = h.begin(&["rebuild", "--json"]);
     ranges_held(&h).await;
     line.cut();
-    process.says("the rebuild waits").await;
+    process.says("store unavailable, rebuild waits").await;
     release(holder).await;
     line.mend();
     waited_once(process, 3_000).await;

@@ -321,7 +321,10 @@ async fn one_whose_lease_was_taken_stops() {
         .await
         .unwrap();
     let error = rebuilding.await.unwrap().unwrap_err();
-    assert!(error.to_string().contains("taken over"), "{error}");
+    assert!(
+        error.to_string().contains("lease lost to another"),
+        "{error}"
+    );
     assert_eq!(h.count("index_job where holder = 'another'").await, 1);
 }
 

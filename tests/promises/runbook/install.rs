@@ -110,7 +110,7 @@ async fn a_postgres_from_a_dump_is_what_the_index_becomes_as_written() {
     m.run("elf rebuild")
         .await
         .exits(0)
-        .says(&["the alias is taken over"]);
+        .says(&["alias taken over"]);
     m.run("elf verify --deep").await.exits(0);
 }
 

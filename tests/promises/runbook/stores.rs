@@ -49,7 +49,7 @@ async fn an_empty_qdrant_is_filled_by_a_worker_as_written() {
     m.is_ready(true).await;
     let said = m.run("cat log").await.stdout;
     assert!(
-        said.contains("made an empty collection; every note is in the outbox"),
+        said.contains("empty collection created, every note enqueued"),
         "{said}"
     );
     m.run("elf verify --deep").await.exits(0);

@@ -34,7 +34,7 @@ async fn a_provider_that_is_down_looks_as_written() {
     )
     .await;
     down.end();
-    assert!(m.run("cat log").await.stdout.contains("embedding goes on"));
+    assert!(m.run("cat log").await.stdout.contains("embedding resumed"));
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Waiting for a store that is away.
+//! Waits for a store that is unavailable.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -7,42 +7,43 @@ use super::RebuildError;
 use crate::backoff;
 use crate::registry::StoresError;
 
-/// How long a store may be away before a rebuild ends. What is done is kept.
-pub(super) const PATIENCE: Duration = Duration::from_secs(600);
+/// How long a store may be unavailable before a rebuild fails. The points copied so far are
+/// kept.
+pub(super) const OUTAGE_LIMIT: Duration = Duration::from_secs(600);
 
-/// A store that is away, for all who wait for it: it is said once.
+/// An outage that several ranges wait for: it is logged once.
 #[derive(Default)]
 pub(super) struct Outage {
     waiting: AtomicU32,
 }
 
 impl Outage {
-    /// Does it again and again as long as a store is away.
-    pub(super) async fn sit_out<T, E, F>(&self, work: impl Fn() -> F) -> Result<T, RebuildError>
+    /// Repeats `work` while a store is unavailable.
+    pub(super) async fn retry<T, E, F>(&self, work: impl Fn() -> F) -> Result<T, RebuildError>
     where
         E: Into<StoresError>,
         F: Future<Output = Result<T, E>>,
     {
-        let mut away: Option<(Instant, u32)> = None;
+        let mut outage: Option<(Instant, u32)> = None;
         loop {
             let error = match work().await.map_err(Into::into) {
                 Ok(done) => {
-                    if away.is_some() && self.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
-                        tracing::info!("it is back; the rebuild goes on");
+                    if outage.is_some() && self.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
+                        tracing::info!("store reachable, resuming rebuild");
                     }
                     return Ok(done);
                 }
                 Err(error) if error.may_pass() => error,
                 Err(error) => return Err(error.into()),
             };
-            let (since, tries) = away.get_or_insert_with(|| {
+            let (since, tries) = outage.get_or_insert_with(|| {
                 if self.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
-                    tracing::warn!(%error, "the rebuild waits, nothing is lost");
+                    tracing::warn!(%error, "store unavailable, rebuild waits");
                 }
                 (Instant::now(), 0)
             });
-            if since.elapsed() > PATIENCE {
-                return Err(RebuildError::GaveUp {
+            if since.elapsed() > OUTAGE_LIMIT {
+                return Err(RebuildError::Unavailable {
                     reason: error.to_string(),
                 });
             }
@@ -58,11 +59,11 @@ impl Outage {
     }
 }
 
-/// The same for one who works alone.
-pub(super) async fn patiently<T, E, F>(work: impl Fn() -> F) -> Result<T, RebuildError>
+/// [`Outage::retry`] for a single task.
+pub(super) async fn retry_unavailable<T, E, F>(work: impl Fn() -> F) -> Result<T, RebuildError>
 where
     E: Into<StoresError>,
     F: Future<Output = Result<T, E>>,
 {
-    Outage::default().sit_out(work).await
+    Outage::default().retry(work).await
 }

@@ -1,0 +1,30 @@
+//! The names of collections.
+
+use super::{IndexContext, StoresError};
+use crate::index::CollectionSpec;
+
+/// `<alias>__<n>` with an `n` above all that collections of this database ever had, and that
+/// the engine does not have.
+///
+/// A process may die, or lose Postgres, after it created a collection and before the commit
+/// that registers it; the number is used up then. Such a collection is empty and has the
+/// wanted shape: it is taken.
+pub async fn free_collection_name(
+    context: &IndexContext,
+    spec: &CollectionSpec,
+) -> Result<String, StoresError> {
+    let last = context.store.last_collection_number().await?;
+    let registered = context.store.registered_collections().await?;
+    for n in last.max(1).. {
+        let name = format!("{}__{n}", context.alias);
+        if registered.iter().any(|collection| collection.name == name) {
+            continue;
+        }
+        match context.index.collection(&name).await? {
+            None if n > last => return Ok(name),
+            Some(info) if info.points == 0 && info.spec.as_ref() == Some(spec) => return Ok(name),
+            _ => {}
+        }
+    }
+    unreachable!("the numbers do not run out")
+}
