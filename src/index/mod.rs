@@ -199,7 +199,7 @@ pub enum UpsertMode {
     /// When the stored revision is at most this one, which may be above the new one. Repair
     /// uses it to replace points of transactions that Postgres has lost.
     Over(i64),
-    /// Never. A backfill uses it, so that it replaces nothing that a live worker wrote.
+    /// Never. A backfill uses it, so that it replaces nothing that a worker wrote meanwhile.
     InsertOnly,
 }
 
@@ -287,8 +287,8 @@ pub enum IndexError {
         /// What is wrong and what to do.
         reason: String,
     },
-    /// The engine rejected the content of this request. It may accept other points.
-    #[error("{engine} rejected the content of a request: {reason}")]
+    /// The engine refuses the content of this request. It may accept other points.
+    #[error("{engine} refuses the content of a request: {reason}")]
     Refused {
         /// Which engine, and where.
         engine: String,

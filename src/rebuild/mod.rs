@@ -284,7 +284,11 @@ async fn wait_until_green(context: &IndexContext, collection: &str) -> Result<()
             Some(CollectionStatus::Green) => return Ok(()),
             Some(CollectionStatus::Red) => return Err(RebuildError::Broken(collection.into())),
             Some(status) if !said => {
-                tracing::info!(collection, %status, "waiting for the vector engine to build its graphs");
+                tracing::info!(
+                    collection,
+                    %status,
+                    "waiting for the vector engine to build its graphs"
+                );
                 said = true;
             }
             Some(_) => {}

@@ -20,8 +20,8 @@ pub enum AliasError {
     /// It points at a collection that this database does not list.
     #[error(
         "the alias {alias:?} points at the collection {target:?}, which this database does not \
-         list: choose another storage.qdrant.alias, or point the alias at {wanted:?}; after Postgres \
-         was restored from a backup, `elf rebuild` does"
+         list: choose another storage.qdrant.alias, or point the alias at {wanted:?}; after \
+         Postgres was restored from a backup, `elf rebuild` does that"
     )]
     Foreign {
         /// The alias.

@@ -3,12 +3,12 @@
 use super::{IndexContext, StoresError};
 use crate::index::CollectionSpec;
 
-/// `<alias>__<n>` with an `n` above all that collections of this database ever had, and that
-/// the engine does not have.
+/// `<alias>__<n>`, with an `n` above every number that this database has used, and no such
+/// collection in the engine.
 ///
 /// A process may die, or lose Postgres, after it created a collection and before the commit
-/// that registers it; the number is used up then. Such a collection is empty and has the
-/// wanted shape: it is taken.
+/// that registers it. Its number is then used. Such a collection is empty and has the wanted
+/// shape, so it is reused.
 pub async fn free_collection_name(
     context: &IndexContext,
     spec: &CollectionSpec,

@@ -107,8 +107,8 @@ pub async fn kept_in_step(store: &Store, version: &str) -> Result<RegisteredVers
     };
     let active = known.iter().find(|v| v.state == Lifecycle::Active);
     Err(SetupError::Mismatch(format!(
-        "the embedding version {version} {gone}: {} is served; stop this worker, or roll back with \
-         `elf reindex rollback`",
+        "the embedding version {version} {gone}: {} is served; stop this worker, or roll back \
+         with `elf reindex rollback`",
         active.map_or("none", |v| &v.version.name)
     )))
 }

@@ -60,7 +60,7 @@ pub(super) enum Failure {
     Dropped,
     /// The engine failed.
     Engine(String),
-    /// The engine rejected the content of the request.
+    /// The engine refuses the content of the request.
     Content(String),
 }
 

@@ -86,7 +86,7 @@ enum Class {
     Passing,
     /// Only an operator can change this; the text says how.
     Denied(&'static str),
-    /// The server rejects the content of this request.
+    /// The server refuses the content of this request.
     Content,
 }
 
