@@ -19,7 +19,7 @@ const SEGMENT_BYTES: usize = 32 * 1024;
 /// A token that spans more is cut into pieces: BERT makes one `[UNK]` of any
 /// word over 100 characters, Unigram of any run of unknown ones, and a megabyte
 /// of base64 would be one token.
-pub(super) const LONGEST_UNIT_BYTES: usize = 64;
+pub(super) const MAX_UNIT_BYTES: usize = 64;
 
 /// A token, several tokens that share their characters, a short word, or a
 /// piece of a very long token. Begins and ends with something other than
@@ -54,7 +54,7 @@ pub(super) struct Window<'a> {
     scanned: usize,
     /// Ends of segments where the tokens on both sides may differ from those of the
     /// unbroken text.
-    seams: VecDeque<usize>,
+    inexact_boundaries: VecDeque<usize>,
 }
 
 impl<'a> Window<'a> {
@@ -75,7 +75,7 @@ impl<'a> Window<'a> {
             sentences: SentenceScan::default(),
             measured: from,
             scanned: from,
-            seams: VecDeque::new(),
+            inexact_boundaries: VecDeque::new(),
         }
     }
 
@@ -124,8 +124,11 @@ impl<'a> Window<'a> {
         self.forgotten = self.units.front().map_or(self.total, |unit| unit.before);
         self.cuts
             .drain(..self.cuts.partition_point(|cut| cut.next < start));
-        self.seams
-            .drain(..self.seams.partition_point(|&seam| seam <= start));
+        self.inexact_boundaries.drain(
+            ..self
+                .inexact_boundaries
+                .partition_point(|&seam| seam <= start),
+        );
     }
 
     /// Tokens from one position to another, as they are in the running text.
@@ -147,7 +150,9 @@ impl<'a> Window<'a> {
     pub(super) fn is_exact(&self, start: usize, end: usize) -> bool {
         let Some(words) = self.tokenizer.words() else {
             // True only for exactly the text that was encoded in one piece.
-            return start == self.from && end == self.measured && self.seams.is_empty();
+            return start == self.from
+                && end == self.measured
+                && self.inexact_boundaries.is_empty();
         };
         let edge = |position: usize| {
             let (before, after) = self.text.split_at(position);
@@ -157,7 +162,12 @@ impl<'a> Window<'a> {
                     || after.starts_with(|c| words.isolating(c)))
                     && self.is_between_units(position))
         };
-        edge(start) && edge(end) && !self.seams.iter().any(|&seam| start < seam && seam < end)
+        edge(start)
+            && edge(end)
+            && !self
+                .inexact_boundaries
+                .iter()
+                .any(|&seam| start < seam && seam < end)
     }
 
     pub(super) fn is_between_units(&self, position: usize) -> bool {
@@ -240,7 +250,7 @@ impl<'a> Window<'a> {
             && (text.ends_with(Words::separates)
                 || self.text[segment.end..].starts_with(Words::separates));
         if !whole_words {
-            self.seams.push_back(segment.end);
+            self.inexact_boundaries.push_back(segment.end);
         }
         let mut sentence_start = start;
         for sentence_end in segment.sentence_ends {
@@ -301,7 +311,7 @@ impl<'a> Window<'a> {
             let end = text.ceil_char_boundary(end);
             // Characters that the tokenizer drops are still text: a chunk of nothing
             // else must not grow without bound.
-            if start - covered > LONGEST_UNIT_BYTES {
+            if start - covered > MAX_UNIT_BYTES {
                 self.push_pieces(base, text, covered, start);
             }
             // A token of the same characters as the one before, or of whitespace
@@ -312,7 +322,7 @@ impl<'a> Window<'a> {
             }
             self.total += 1;
         }
-        if text.len() - covered > LONGEST_UNIT_BYTES {
+        if text.len() - covered > MAX_UNIT_BYTES {
             self.push_pieces(base, text, covered, text.len());
         }
         Ok(())
@@ -324,7 +334,7 @@ impl<'a> Window<'a> {
         let piece = text[start..end].trim_end();
         let end = start + piece.len();
         let start = end - piece.trim_start().len();
-        if end - start <= LONGEST_UNIT_BYTES {
+        if end - start <= MAX_UNIT_BYTES {
             if start < end {
                 self.push_unit(base + start, base + end);
             }
@@ -334,13 +344,13 @@ impl<'a> Window<'a> {
         for (offset, grapheme) in text[start..end].grapheme_indices(true) {
             let offset = start + offset;
             let grapheme_end = offset + grapheme.len();
-            if grapheme_end - piece_start > LONGEST_UNIT_BYTES && offset > piece_start {
+            if grapheme_end - piece_start > MAX_UNIT_BYTES && offset > piece_start {
                 self.push_pieces(base, text, piece_start, offset);
                 piece_start = offset;
             }
             // A grapheme can be longer than a unit: a letter with hundreds of accents.
-            while grapheme_end - piece_start > LONGEST_UNIT_BYTES {
-                let cut = text.floor_char_boundary(piece_start + LONGEST_UNIT_BYTES);
+            while grapheme_end - piece_start > MAX_UNIT_BYTES {
+                let cut = text.floor_char_boundary(piece_start + MAX_UNIT_BYTES);
                 self.push_pieces(base, text, piece_start, cut);
                 piece_start = cut;
             }

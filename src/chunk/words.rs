@@ -35,7 +35,7 @@ use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
 /// Longer words are rare and seldom repeat: real token offsets are worth their cost.
-const LONGEST_REMEMBERED_BYTES: usize = 32;
+const MAX_REMEMBERED_BYTES: usize = 32;
 
 /// A word of more tokens is handled token by token, so that a small chunk can
 /// be cut inside it. Not above the least room of a chunk.
@@ -82,7 +82,7 @@ impl Words {
                 && !token.rstrip
                 && !token.single_word
                 && !token.normalized
-                && token.content.len() <= super::window::LONGEST_UNIT_BYTES
+                && token.content.len() <= super::window::MAX_UNIT_BYTES
                 && !token.content.contains(char::is_whitespace)
         });
         if !plain {
@@ -145,7 +145,7 @@ impl Words {
 
     /// Whether `word` is short enough to be looked up whole.
     pub(super) fn is_short(word: &str) -> bool {
-        word.len() <= LONGEST_REMEMBERED_BYTES
+        word.len() <= MAX_REMEMBERED_BYTES
     }
 
     /// Whether `word` may be counted in parts, because no added token can lie across

@@ -59,7 +59,7 @@ impl Daemon {
         observer.check().await;
         self.admin.show(observer.clone());
         AbortOnDropHandle::new(tokio::spawn(async move {
-            tokio::join!(observer.run(), systemd::keep_told(&observer, &health));
+            tokio::join!(observer.run(), systemd::report_status(&observer, &health));
         }))
     }
 }

@@ -42,7 +42,7 @@ pub fn unavailable_part(error: &anyhow::Error) -> Option<Part> {
             _ => {}
         }
         // The configuration names a model on a hub that is unavailable.
-        if cause.downcast_ref().is_some_and(hub_is_away) {
+        if cause.downcast_ref().is_some_and(hub_is_unavailable) {
             return Some(Part::Config);
         }
         if let Some(IndexError::Unavailable { .. }) = cause.downcast_ref() {
@@ -87,12 +87,12 @@ fn is_configuration(cause: &(dyn Error + 'static)) -> bool {
     cause.is::<ConfigError>()
         || cause
             .downcast_ref()
-            .is_some_and(|error| !hub_is_away(error))
+            .is_some_and(|error| !hub_is_unavailable(error))
         || matches!(cause.downcast_ref(), Some(EmbedError::Config { .. }))
         || matches!(cause.downcast_ref(), Some(ChunkError::NoRoom { .. }))
 }
 
-fn hub_is_away(error: &TokenizerError) -> bool {
+fn hub_is_unavailable(error: &TokenizerError) -> bool {
     matches!(error, TokenizerError::Files(hub) if hub.may_pass())
 }
 

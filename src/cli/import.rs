@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::output::{Output, complain};
+use super::output::{Output, print_error};
 use super::wiring;
 use crate::config::Config;
 use crate::note::Labels;
@@ -123,7 +123,7 @@ async fn import(store: &Store, args: &Args) -> anyhow::Result<Done> {
         match note {
             Ok(note) => batch.push(note),
             Err(problem) => {
-                complain(&format!("elf: skipped {problem:#}"));
+                print_error(&format!("elf: skipped {problem:#}"));
                 done.skipped += 1;
             }
         }
@@ -155,7 +155,7 @@ async fn write(
         let ids: Vec<Uuid> = notes.iter().map(|note| note.note_id).collect();
         let foreign = store.notes_of_others(&ids, tenant).await?;
         for note_id in &foreign {
-            complain(&format!(
+            print_error(&format!(
                 "elf: skipped note {note_id}: a note of another tenant has this id"
             ));
         }
@@ -215,7 +215,7 @@ fn find_texts(folder: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
         let entry = entry?;
         // A link may lead out of the folder, or back into it for ever.
         if entry.file_type()?.is_symlink() {
-            complain(&format!(
+            print_error(&format!(
                 "elf: ignored {}: a symbolic link",
                 entry.path().display()
             ));

@@ -118,7 +118,7 @@ pub fn run(args: Args) -> ExitCode {
     match runtime.block_on(dispatch(args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::complain(&format!("elf: {}", output::with_causes(&error)));
+            output::print_error(&format!("elf: {}", output::with_causes(&error)));
             ExitCode::from(exit::code(&error))
         }
     }

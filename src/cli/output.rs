@@ -40,7 +40,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 }
 
 /// Writes an error or a warning to stderr.
-pub fn complain(text: &str) {
+pub fn print_error(text: &str) {
     eprintln!("{}", escape_controls(text));
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::output::{Output, complain};
+use super::output::{Output, print_error};
 use super::progress::Progress;
 use super::signals::stop_on_signals;
 use super::wiring;
@@ -75,7 +75,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 pub(super) fn notice(verbose: bool) -> Notice {
     Arc::new(move |finding| {
         if verbose {
-            complain(&finding.to_string());
+            print_error(&finding.to_string());
         }
     })
 }

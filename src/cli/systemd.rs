@@ -27,7 +27,7 @@ pub fn status(what: &str) {
 }
 
 /// Feeds the watchdog while the service waits to start. Runs until dropped.
-pub async fn keep_waiting() -> std::convert::Infallible {
+pub async fn feed_watchdog() -> std::convert::Infallible {
     let Some(every) = watchdog() else {
         return std::future::pending().await;
     };
@@ -40,7 +40,7 @@ pub async fn keep_waiting() -> std::convert::Infallible {
 
 /// Keeps the status line up to date, and feeds the watchdog as long as the observer runs: a
 /// hung process is restarted by systemd. Runs until dropped.
-pub async fn keep_told(observer: &Observer, health: &Health) {
+pub async fn report_status(observer: &Observer, health: &Health) {
     let every = watchdog().unwrap_or(STATUS_EVERY).min(STATUS_EVERY);
     let mut ticks = tokio::time::interval(every);
     loop {

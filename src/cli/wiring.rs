@@ -75,7 +75,7 @@ pub async fn setup(config: &Config) -> anyhow::Result<EmbeddingSetup> {
     let (chunker, tokenizer) = chunker(config).await?;
     let embedding = &config.providers.embedding;
     let known = store.versions().await?;
-    let dim = pinned(config, &tokenizer, &known).or(embedding.dimensions);
+    let dim = pinned_dimension(config, &tokenizer, &known).or(embedding.dimensions);
     let (embedder, facts) = embed::connect_pinned(embedding, dim)
         .await
         .context("failed to start providers.embedding")?;
@@ -94,7 +94,11 @@ pub async fn setup(config: &Config) -> anyhow::Result<EmbeddingSetup> {
 
 /// The dimension of the registered version that matches this configuration; `None` if no
 /// registered version does.
-fn pinned(config: &Config, tokenizer: &str, known: &[RegisteredVersion]) -> Option<usize> {
+fn pinned_dimension(
+    config: &Config,
+    tokenizer: &str,
+    known: &[RegisteredVersion],
+) -> Option<usize> {
     let asked = config.providers.embedding.dimensions;
     known
         .iter()

@@ -45,7 +45,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 }
 
 async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
-    let context = begin(config, migrate).await?;
+    let context = prepare_context(config, migrate).await?;
     let stop = stop_on_signals("no new claims; work in flight ends")?;
     let (store, version) = (context.stores.store.clone(), context.version.name.clone());
     // The total is notes and not outbox rows: a note may have several rows. The share is in
@@ -84,8 +84,8 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     let stop = stop_on_signals("no new claims; work in flight ends")?;
     let daemon = Daemon::start(&config.service).await?;
     let begun = tokio::select! {
-        begun = begin_when_possible(config, migrate, &daemon.health, &stop) => begun?,
-        never = systemd::keep_waiting() => match never {},
+        begun = prepare_with_retries(config, migrate, &daemon.health, &stop) => begun?,
+        never = systemd::feed_watchdog() => match never {},
     };
     let Some(context) = begun else {
         return Ok(Report::default());
@@ -110,7 +110,7 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
 
 /// Connects to Postgres, the vector engine and the provider, checks that the embedding
 /// version matches the database, and makes the collection ready.
-async fn begin(config: &Config, migrate: bool) -> anyhow::Result<WorkerContext> {
+async fn prepare_context(config: &Config, migrate: bool) -> anyhow::Result<WorkerContext> {
     if migrate {
         let store = wiring::store(config).await?;
         let migrations = store.migrate().await?;
@@ -138,7 +138,7 @@ async fn begin(config: &Config, migrate: bool) -> anyhow::Result<WorkerContext> 
 /// Retries while a store or the provider is unavailable, and while the schema is too old:
 /// a migration may be running in another process. Every other error is returned at once.
 /// `None` when the worker is told to stop while it waits.
-async fn begin_when_possible(
+async fn prepare_with_retries(
     config: &Config,
     migrate: bool,
     health: &Health,
@@ -148,7 +148,7 @@ async fn begin_when_possible(
     for tries in 1.. {
         let error = tokio::select! {
             () = stop.cancelled() => return Ok(None),
-            begun = begin(config, migrate) => match begun {
+            begun = prepare_context(config, migrate) => match begun {
                 Ok(context) => return Ok(Some(context)),
                 Err(error) => error,
             },

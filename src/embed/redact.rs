@@ -66,7 +66,11 @@ mod tests {
         let message = format!("input {text:?} is not valid");
         assert_eq!(redact(&message, &[text], &[]), "input \"[…]\" is not valid");
         assert_eq!(
-            redact("can't embed: seen on Monday and complain...", &[text], &[]),
+            redact(
+                "can't embed: seen on Monday and print_error...",
+                &[text],
+                &[]
+            ),
             "can't embed:[…]..."
         );
         assert_eq!(redact("bad input: Hugo", &["Hugo"], &[]), "bad input: […]");

@@ -198,7 +198,7 @@ pub enum UpsertMode {
     NotNewer,
     /// When the stored revision is at most this one, which may be above the new one. Repair
     /// uses it to replace points of transactions that Postgres has lost.
-    Over(i64),
+    UpTo(i64),
     /// Never. A backfill uses it, so that it replaces nothing that a worker wrote meanwhile.
     InsertOnly,
 }

@@ -39,7 +39,7 @@ const LOOKS_PER_SAMPLE: u32 = 3;
 /// How often at most to count notes, chunks and dead tuples: that reads whole tables.
 const COUNT_EVERY: Duration = Duration::from_secs(15);
 /// Time limit for an answer of a store; after it the store counts as unavailable.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than the time limits of one look together, so a process without a look for this long
 /// hangs.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
@@ -200,14 +200,14 @@ impl Observer {
             Ok::<(), SetupError>(store.check_schema().await?)
         };
         let (config, alias) = tokio::join!(
-            tokio::time::timeout(ANSWER_LIMIT, config),
+            tokio::time::timeout(ANSWER_TIMEOUT, config),
             self.look_at_alias()
         );
-        self.judge_postgres(
-            config.unwrap_or_else(|_| Err(StoreError::Unavailable(silent("Postgres")).into())),
+        self.record_postgres_check(
+            config.unwrap_or_else(|_| Err(StoreError::Unavailable(no_answer("Postgres")).into())),
         );
         match alias {
-            Ok(Some(alias)) => self.judge_index(alias),
+            Ok(Some(alias)) => self.record_index_check(alias),
             Ok(None) => self.health.set(Part::Index, None),
             Err(silence) => self.health.set(Part::Index, Some(silence)),
         }
@@ -224,15 +224,16 @@ impl Observer {
         let stores = &self.context.stores;
         // The engine alone first: `alias_problem` also queries Postgres, and a Postgres that
         // does not answer must not be reported as an unavailable engine.
-        let answer = tokio::time::timeout(ANSWER_LIMIT, stores.index.resolve(&stores.alias)).await;
+        let answer =
+            tokio::time::timeout(ANSWER_TIMEOUT, stores.index.resolve(&stores.alias)).await;
         if answer.is_err() {
-            return Err(silent("the vector engine"));
+            return Err(no_answer("the vector engine"));
         }
         let problem = registry::alias_problem(stores);
-        Ok(tokio::time::timeout(ANSWER_LIMIT, problem).await.ok())
+        Ok(tokio::time::timeout(ANSWER_TIMEOUT, problem).await.ok())
     }
 
-    fn judge_postgres(&self, found: Result<(), SetupError>) {
+    fn record_postgres_check(&self, found: Result<(), SetupError>) {
         let health = &self.health;
         let circuit = self.context.provider.state();
         let refused = match circuit.error() {
@@ -260,7 +261,7 @@ impl Observer {
         }
     }
 
-    fn judge_index(&self, found: Result<Option<String>, AliasError>) {
+    fn record_index_check(&self, found: Result<Option<String>, AliasError>) {
         // An unavailable store says nothing about the alias: the check keeps its last result.
         let (index, alias) = match found {
             Ok(None) => (None, Some(None)),
@@ -319,7 +320,7 @@ impl Observer {
             let of_it = collections.iter().filter(|c| c.state == state);
             gauge!("elf_collections", "state" => state.as_str()).set(of_it.count() as f64);
         }
-        let collections = self.look_up(collections).await;
+        let collections = self.describe_collections(collections).await;
         let served = collections.iter().find(|c| c.served);
         if let Some(points) = served.and_then(|c| c.points) {
             gauge!("elf_index_points").set(points as f64);
@@ -350,7 +351,7 @@ impl Observer {
         Ok(())
     }
 
-    async fn look_up(&self, registered: Vec<CollectionRow>) -> Vec<Collection> {
+    async fn describe_collections(&self, registered: Vec<CollectionRow>) -> Vec<Collection> {
         let index = &self.context.stores.index;
         let target = index
             .resolve(&self.context.stores.alias)
@@ -400,10 +401,10 @@ async fn keep<F: Future<Output = Result<(), StoreError>>>(every: Duration, look:
     }
 }
 
-fn silent(who: &str) -> String {
+fn no_answer(who: &str) -> String {
     format!(
         "{who} did not answer within {} seconds",
-        ANSWER_LIMIT.as_secs()
+        ANSWER_TIMEOUT.as_secs()
     )
 }
 

@@ -29,7 +29,7 @@ use crate::verify;
 /// How often to ask whether the engine has built its HNSW graphs.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// Searches that looked the alias up before it was swapped have ended by then.
-const SEARCHES_END: Duration = Duration::from_secs(1);
+const SEARCH_DRAIN: Duration = Duration::from_secs(1);
 
 /// The options of a rebuild.
 #[derive(Clone)]
@@ -317,7 +317,7 @@ async fn swap(
     if options.keep_old {
         return Ok(());
     }
-    tokio::time::sleep(SEARCHES_END).await;
+    tokio::time::sleep(SEARCH_DRAIN).await;
     for old in context.store.registered_collections().await? {
         if old.is_retired() && old.version == version {
             drop_collection(context, &old.name).await?;

@@ -15,7 +15,7 @@ use crate::store::{self, RunningJob, Store, StoreError};
 const LEASE: Duration = Duration::from_secs(10);
 const RENEW_EVERY: Duration = Duration::from_secs(3);
 /// How long the end of a job waits for writes in flight. Longer than most requests to a store.
-const WRITES_END: Duration = Duration::from_secs(30);
+const WRITE_DRAIN_LIMIT: Duration = Duration::from_secs(30);
 /// How often to look whether the holder of the lease is alive.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -128,7 +128,7 @@ impl Job {
     /// Waits for the writes in flight and releases the lease. If that fails it expires.
     pub async fn end(self) {
         self.writes.close();
-        if tokio::time::timeout(WRITES_END, self.writes.wait())
+        if tokio::time::timeout(WRITE_DRAIN_LIMIT, self.writes.wait())
             .await
             .is_err()
         {

@@ -6,12 +6,12 @@
 //! process is killed between the two, the next worker or the same command moves the alias.
 
 mod build;
-mod discard;
+mod drop;
 mod estimate;
 mod rollback;
 
 pub use build::{Report, Then, run};
-pub use discard::{Dropped, drop};
+pub use drop::{Dropped, drop};
 pub use estimate::{Estimate, estimate};
 pub use rollback::{RolledBack, rollback};
 

@@ -158,7 +158,7 @@ impl<'a> Walk<'a> {
             drop((chunks, points));
             // In parts, because suspects are read with text and vector.
             for part in suspects.chunks(JUDGED_AT_ONCE) {
-                self.judge(part, &named).await?;
+                self.recheck_and_repair(part, &named).await?;
             }
             if self.is_alone {
                 self.options.from().chunks_upto = bound;
@@ -224,9 +224,13 @@ impl<'a> Walk<'a> {
 
     /// Reads the suspects again, in the order Postgres, index, Postgres, and counts and repairs
     /// what still differs. `named` are the notes that the payloads of suspect points name.
-    async fn judge(&mut self, suspects: &[Uuid], named: &HashSet<Uuid>) -> Result<(), StoresError> {
+    async fn recheck_and_repair(
+        &mut self,
+        suspects: &[Uuid],
+        named: &HashSet<Uuid>,
+    ) -> Result<(), StoresError> {
         let mut named = named.clone();
-        let before = self.quiet(suspects, &named).await?;
+        let before = self.snapshot(suspects, &named).await?;
         named.extend(before.chunks.values().map(|chunk| chunk.note_id));
         let deep = self.options.deep;
         let points: HashMap<Uuid, StoredPoint> = self
@@ -237,7 +241,7 @@ impl<'a> Walk<'a> {
             .into_iter()
             .map(|point| (point.chunk_id, point))
             .collect();
-        let after = self.quiet(suspects, &named).await?;
+        let after = self.snapshot(suspects, &named).await?;
 
         let mut found = Vec::new();
         for id in suspects {
@@ -264,7 +268,7 @@ impl<'a> Walk<'a> {
 
     /// Reads these chunks from Postgres, and finds which of their notes, and of the notes
     /// `named`, are busy: leased, in the outbox, or expired.
-    async fn quiet(&self, ids: &[Uuid], named: &HashSet<Uuid>) -> Result<Quiet, StoresError> {
+    async fn snapshot(&self, ids: &[Uuid], named: &HashSet<Uuid>) -> Result<Snapshot, StoresError> {
         let CollectionTarget { store, version, .. } = self.target;
         let chunks = store.live_chunks_by_id(version, ids).await?;
         let notes: HashSet<Uuid> = chunks
@@ -276,7 +280,7 @@ impl<'a> Walk<'a> {
         // Last: a note that changes after its chunks were read is busy.
         let busy = store.busy_notes(version, &notes).await?;
         let chunks = chunks.into_iter().map(|c| (c.chunk_id, c)).collect();
-        Ok(Quiet { chunks, busy })
+        Ok(Snapshot { chunks, busy })
     }
 
     fn count(
@@ -334,7 +338,7 @@ impl<'a> Walk<'a> {
         self.report.repaired += found.len() as u64;
         self.write(renew, UpsertMode::NotNewer).await?;
         for (revision, chunks) in forgotten {
-            self.write(chunks, UpsertMode::Over(revision)).await?;
+            self.write(chunks, UpsertMode::UpTo(revision)).await?;
         }
         self.target.remove(foreign.0.into_iter()).await?;
         self.write(foreign.1, UpsertMode::InsertOnly).await?;
@@ -359,7 +363,7 @@ impl<'a> Walk<'a> {
 }
 
 /// The chunks and busy notes that Postgres returned in one read.
-struct Quiet {
+struct Snapshot {
     chunks: HashMap<Uuid, LiveChunk>,
     busy: HashSet<Uuid>,
 }

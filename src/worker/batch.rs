@@ -132,7 +132,7 @@ impl Batch<'_> {
         // come first, because they do not need the text that may end the worker.
         let is_suspected = |note: &Claimed| note.claims_lost >= CLAIMS_LOST_TOGETHER;
         if self.notes.values().any(|note| is_suspected(note))
-            && (Box::pin(self.converge_access()).await?.is_empty() || self.fail_lost().await?)
+            && (Box::pin(self.converge_access()).await?.is_empty() || self.fail_suspects().await?)
         {
             return Ok(());
         }
@@ -145,7 +145,7 @@ impl Batch<'_> {
         let mut embedding = Embedding::start(self.shared, cuts.clone());
         let converged = Box::pin(self.converge_slices(&cuts, &mut embedding)).await;
         if converged.is_err() {
-            embedding.leave();
+            embedding.stop_sending();
         }
         converged
     }
@@ -315,7 +315,7 @@ impl Batch<'_> {
         self.shared.totals.add(&Report {
             notes: acked,
             points,
-            ..plan::effort(cuts, fresh)
+            ..plan::count_work(cuts, fresh)
         });
         Ok(())
     }
@@ -341,7 +341,7 @@ impl Batch<'_> {
             .filter(|w| committed.notes.contains(&w.note_id));
         self.shared
             .uncommitted
-            .spend(done.flat_map(|w| &w.chunks).map(|chunk| &chunk.hash));
+            .forget_committed(done.flat_map(|w| &w.chunks).map(|chunk| &chunk.hash));
         Ok(committed)
     }
 

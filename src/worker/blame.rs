@@ -59,7 +59,7 @@ impl Interruption {
 
 impl Batch<'_> {
     /// Dead-letters a note that was claimed alone and ended each process that worked on it.
-    pub(super) async fn fail_lost(&self) -> Result<bool, StoreError> {
+    pub(super) async fn fail_suspects(&self) -> Result<bool, StoreError> {
         let is_lost = |note: &&&Claimed| note.claims_lost >= MAX_CLAIMS_LOST;
         let Some(lost) = self.notes.values().find(is_lost) else {
             return Ok(false);
@@ -108,7 +108,7 @@ impl Batch<'_> {
                 // If a store rejects several notes, one of them may be to blame. Any other
                 // error, and the rejection of a single note, may come from the store's state.
                 _ if (part.len() == 1 || !error.is_rejection())
-                    && !Box::pin(self.is_another_taken(part)).await? =>
+                    && !Box::pin(self.probe_with_another_note(part)).await? =>
                 {
                     return Err(error);
                 }
@@ -144,7 +144,7 @@ impl Batch<'_> {
 
     /// Whether the index accepts a point of another note, unchanged. If it accepts no point of
     /// any note, the cause is the index and no note is to blame.
-    async fn is_another_taken(&self, part: &[NoteWrite<'_>]) -> Result<bool, Interruption> {
+    async fn probe_with_another_note(&self, part: &[NoteWrite<'_>]) -> Result<bool, Interruption> {
         let WorkerContext {
             stores: IndexContext { store, index, .. },
             version,

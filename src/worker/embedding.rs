@@ -17,7 +17,7 @@ use crate::note::TextHash;
 use crate::store::StoreError;
 
 /// The look-up and embedding of a batch's texts. Dropping it aborts the requests in flight;
-/// [`Self::leave`] lets them end.
+/// [`Self::stop_sending`] lets them end.
 pub struct Embedding {
     /// The outcomes so far, by the hash of the chunk's text, without the prefix.
     pub vectors: Vectors,
@@ -68,7 +68,7 @@ impl Embedding {
 
     /// Sends no more requests. Those in flight end, and their vectors are kept for the next
     /// claim of the notes.
-    pub fn leave(self) {
+    pub fn stop_sending(self) {
         self.stop.cancel();
         drop(self.embedding.detach());
     }
@@ -120,7 +120,7 @@ async fn look_up_and_embed(
     let known = known_vectors(shared, wanted.iter().filter(is_mine)).await?;
     for wanted in &wanted {
         if let Some(vector) = known.get(&wanted.hash) {
-            claims.is_known(wanted.input, vector.clone());
+            claims.resolve_known(wanted.input, vector.clone());
             let _ = arrived.send(Ok(Arrived {
                 hash: wanted.hash,
                 outcome: Ok(vector.clone()),

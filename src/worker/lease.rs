@@ -64,7 +64,7 @@ impl ActiveLeases {
     }
 
     /// When the last of them is due; `None` from the second call on.
-    pub fn take_late(&self) -> Option<Instant> {
+    pub fn take_unanswered_due(&self) -> Option<Instant> {
         self.late.lock().expect("no holder panics").take()
     }
 

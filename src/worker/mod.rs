@@ -2,12 +2,12 @@
 //! what their rows say now.
 
 mod access;
+mod access_walk;
 mod batch;
 mod blame;
 mod embedding;
 mod expire;
 mod lease;
-mod lookout;
 mod plan;
 mod pooled;
 mod retry;
@@ -39,9 +39,9 @@ use crate::config;
 use crate::embed::provider::Provider;
 use crate::registry::{self, IndexContext};
 use crate::store::{self, ClaimScope, Position, Version};
+use access_walk::AccessWalk;
 use batch::Extent;
 use lease::Survived;
-use lookout::Lookout;
 use walk::Walk;
 
 /// Text claimed at once, so that a batch of long notes does not fill the memory.
@@ -235,7 +235,7 @@ impl Worker {
         let permits = Arc::new(Semaphore::new(shared.settings.concurrency));
         let poll = Duration::from_millis(shared.settings.poll_interval_ms);
         let mut walk: Option<Walk> = None;
-        let mut lookout = Lookout::new();
+        let mut access_walk = AccessWalk::new();
         let mut by_itself = false;
         // Biased, here and below: an unbiased select could claim once more after the stop.
         loop {
@@ -247,10 +247,10 @@ impl Worker {
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 permit = free => permit,
-                () = lookout.is_due() => {
+                () = access_walk.is_due() => {
                     tokio::select! {
                         biased;
-                        () = Box::pin(lookout.step(shared)) => continue,
+                        () = Box::pin(access_walk.step(shared)) => continue,
                         () = shared.grace_after(stop) => return Ok(()),
                     }
                 }
@@ -266,11 +266,11 @@ impl Worker {
                     biased;
                     () = stop.cancelled() => return Ok(()),
                     _ = batches.join_next() => continue,
-                    () = lookout.is_due() => {}
+                    () = access_walk.is_due() => {}
                 }
                 tokio::select! {
                     biased;
-                    () = Box::pin(lookout.step(shared)) => continue,
+                    () = Box::pin(access_walk.step(shared)) => continue,
                     () = shared.grace_after(stop) => return Ok(()),
                 }
             }
@@ -329,7 +329,7 @@ impl Worker {
             if drain.is_some() && is_alone && stores_work {
                 if provider_works {
                     // Notes whose points the index did not confirm are due after that time.
-                    let Some(late) = shared.in_flight.take_late() else {
+                    let Some(late) = shared.in_flight.take_unanswered_due() else {
                         return Ok(());
                     };
                     tokio::select! {
@@ -394,7 +394,7 @@ impl Shared {
     /// Claims a batch of the notes that are due behind `after`. `None` when none is due, or
     /// Postgres is unavailable.
     async fn claim(&self, after: Option<Position>) -> Option<store::Claim> {
-        if let Err(error) = rollback::look_behind_new_connections(self).await {
+        if let Err(error) = rollback::check_tokens_after_reconnect(self).await {
             self.circuit.open(error.to_string());
             return None;
         }
@@ -426,7 +426,9 @@ impl Shared {
         };
         counter!("elf_claims_total", "outcome" => outcome).increment(1);
         let admitted = match claimed {
-            Ok(Some(claim)) => rollback::admit(self, claim).await.map(Some),
+            Ok(Some(claim)) => rollback::release_if_token_repeats(self, claim)
+                .await
+                .map(Some),
             Ok(None) => Ok(None),
             Err(error) => Err(error.into()),
         };

@@ -183,7 +183,7 @@ pub fn is_decided(cut: &ChunkedNote, vectors: &Vectors, fixed_tokens: usize) -> 
 
 /// Counts chunks, reused vectors and saved tokens. The first chunk of a text in `fresh` counts
 /// as embedded and removes it from `fresh`; every other chunk counts as reused.
-pub fn effort<'c>(
+pub fn count_work<'c>(
     cuts: impl Iterator<Item = &'c ChunkedNote>,
     fresh: &mut HashSet<TextHash>,
 ) -> Report {

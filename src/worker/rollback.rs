@@ -40,7 +40,7 @@ impl Watch {
 
 /// Called before a claim. A new connection may lead to another server, so the worker checks
 /// the index before that server issues a token.
-pub async fn look_behind_new_connections(shared: &Shared) -> Result<(), SetupError> {
+pub async fn check_tokens_after_reconnect(shared: &Shared) -> Result<(), SetupError> {
     let connections = shared.context.stores.store.connections();
     if shared.watch.connections.load(Ordering::Relaxed) != connections {
         registry::ensure_tokens(&shared.context.stores, &shared.context.version.name).await?;
@@ -55,7 +55,7 @@ pub async fn look_behind_new_connections(shared: &Shared) -> Result<(), SetupErr
 }
 
 /// Called after a claim: releases it if Postgres had issued its token before.
-pub async fn admit(shared: &Shared, claim: Claim) -> Result<Claim, SetupError> {
+pub async fn release_if_token_repeats(shared: &Shared, claim: Claim) -> Result<Claim, SetupError> {
     if shared.watch.rises(claim.token) {
         return Ok(claim);
     }

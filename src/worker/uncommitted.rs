@@ -48,7 +48,7 @@ impl UncommittedVectors {
     }
 
     /// Forgets vectors that Postgres has now.
-    pub fn spend<'a>(&self, hashes: impl Iterator<Item = &'a TextHash>) {
+    pub fn forget_committed<'a>(&self, hashes: impl Iterator<Item = &'a TextHash>) {
         let mut kept = self.lock();
         hashes.for_each(|hash| kept.forget(hash));
         kept.tidy();
@@ -86,7 +86,7 @@ mod tests {
         let uncommitted = UncommittedVectors::default();
         uncommitted.keep(one, Arc::new([1.0]));
         uncommitted.keep(two, Arc::new([2.0]));
-        uncommitted.spend([one].iter());
+        uncommitted.forget_committed([one].iter());
         assert_eq!(uncommitted.get(&one), None);
         assert_eq!(uncommitted.get(&two).as_deref(), Some(&[2.0f32][..]));
     }
@@ -109,7 +109,7 @@ mod tests {
         for i in 0..1_000 {
             let hash = TextHash::of(&i.to_string());
             uncommitted.keep(hash, Arc::new([1.0]));
-            uncommitted.spend([hash].iter());
+            uncommitted.forget_committed([hash].iter());
         }
         let kept = uncommitted.lock();
         assert_eq!((kept.by_hash.len(), kept.floats), (1, 1));

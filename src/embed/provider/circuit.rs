@@ -12,7 +12,7 @@ use crate::backoff;
 use crate::embed::EmbedError;
 
 /// The longest `Retry-After` that ELF honours.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// How long the circuit stays open before a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,7 +182,7 @@ fn pause(error: &EmbedError, failures: u32, timing: &Timing, jitter: f64) -> Dur
         EmbedError::Unavailable {
             retry_after: Some(asked),
             ..
-        } => backoff.max((*asked).min(LONGEST_RETRY_AFTER)),
+        } => backoff.max((*asked).min(MAX_RETRY_AFTER)),
         _ => backoff,
     }
 }
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(pause(&busy(20), 1, &timing, 1.0), Duration::from_secs(20));
         // A short `Retry-After` does not shorten ELF's own backoff.
         assert_eq!(pause(&busy(1), 5, &timing, 1.0), Duration::from_secs(8));
-        assert_eq!(pause(&busy(u64::MAX), 1, &timing, 1.0), LONGEST_RETRY_AFTER);
+        assert_eq!(pause(&busy(u64::MAX), 1, &timing, 1.0), MAX_RETRY_AFTER);
     }
 
     #[test]

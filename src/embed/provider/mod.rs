@@ -85,7 +85,7 @@ impl Claims<'_> {
 
     /// Passes the stored vector of a text to the calls that wait for it: the text need
     /// not be sent.
-    pub fn is_known(&mut self, hash: TextHash, vector: Arc<[f32]>) {
+    pub fn resolve_known(&mut self, hash: TextHash, vector: Arc<[f32]>) {
         if let Some(Claim::Mine(ticket)) = self.0.remove(&hash) {
             ticket.complete(Ok(vector));
         }
@@ -264,7 +264,7 @@ impl Provider {
     /// Probes whether the provider embeds at all. If it does not, the circuit opens,
     /// and the error says whether waiting can help.
     pub async fn check(&self) -> Result<(), EmbedError> {
-        self.still_works(self.0.successes()).await
+        self.probe_unless_embedded_since(self.0.successes()).await
     }
 
     /// Waits until the circuit is closed. The worker claims nothing until then.
@@ -309,15 +309,17 @@ impl Provider {
                 metrics::retries(2);
                 return (part.halved(), Ended::Next);
             }
-            Err(error @ EmbedError::Input { .. }) => match self.still_works(before).await {
-                Ok(()) => error,
-                Err(outage) => outage,
-            },
+            Err(error @ EmbedError::Input { .. }) => {
+                match self.probe_unless_embedded_since(before).await {
+                    Ok(()) => error,
+                    Err(outage) => outage,
+                }
+            }
             Err(EmbedError::Unavailable {
                 reason,
                 perhaps_input: true,
                 ..
-            }) => match self.still_works(before_request).await {
+            }) => match self.probe_unless_embedded_since(before_request).await {
                 Err(outage) => outage,
                 // The failure may be transient: the same texts are sent once more.
                 Ok(()) if !part.failed => {
@@ -338,7 +340,7 @@ impl Provider {
             Err(EmbedError::TimedOut { reason }) => {
                 let suspected = part.timed_out.is_some();
                 let since = *part.timed_out.get_or_insert(answers);
-                match self.still_works(before_request).await {
+                match self.probe_unless_embedded_since(before_request).await {
                     Err(outage) => outage,
                     Ok(()) if !alone => {
                         metrics::retries(2);
@@ -367,7 +369,7 @@ impl Provider {
 
     /// Whether the provider embedded something after the first `before` successes. If
     /// it did not, sends a probe, and opens the circuit if that fails.
-    async fn still_works(&self, before: u64) -> Result<(), EmbedError> {
+    async fn probe_unless_embedded_since(&self, before: u64) -> Result<(), EmbedError> {
         // Requests that failed together wait for one probe.
         let _one = self.0.probing.lock().await;
         if self.0.successes() > before {

@@ -17,12 +17,12 @@ const TARGET_OF_TIMEOUT: f64 = 1.0 / 12.0;
 
 /// An answer should take no longer than this, however long the timeout is: a crash
 /// loses only the requests without an answer.
-const LONGEST_TARGET_SECS: f64 = 1.5;
+const MAX_TARGET_SECS: f64 = 1.5;
 
 /// Where a request has a fixed cost, the texts of one request should take this
-/// many times as long, as far as [`LONGEST_OF_TIMEOUT`] allows.
+/// many times as long, as far as [`MAX_OF_TIMEOUT`] allows.
 const TIMES_FIXED_COST: f64 = 10.0;
-const LONGEST_OF_TIMEOUT: f64 = 0.25;
+const MAX_OF_TIMEOUT: f64 = 0.25;
 
 /// Texts of the first request, when nothing is known.
 const FIRST_TEXTS: usize = 8;
@@ -54,7 +54,7 @@ const TRIAL_AFTER: std::ops::RangeInclusive<usize> = 32..=256;
 /// What is known of the provider's pace, and the limits that follow from it.
 pub struct Pace {
     limits: Limits,
-    most_in_flight: usize,
+    max_in_flight: usize,
     timeout_secs: f64,
     speed: Speed,
     /// Weight that a request may hold, judged by the requests answered so far; `None` at
@@ -106,11 +106,11 @@ pub struct Sent {
 }
 
 impl Pace {
-    /// Nothing is known yet. `limits` and `most_in_flight` are never exceeded.
-    pub fn new(limits: Limits, most_in_flight: usize, timeout: Duration) -> Self {
+    /// Nothing is known yet. `limits` and `max_in_flight` are never exceeded.
+    pub fn new(limits: Limits, max_in_flight: usize, timeout: Duration) -> Self {
         Self {
             limits,
-            most_in_flight: most_in_flight.max(1),
+            max_in_flight: max_in_flight.max(1),
             timeout_secs: timeout.as_secs_f64(),
             speed: Speed::default(),
             reach: None,
@@ -161,7 +161,7 @@ impl Pace {
     pub fn explains(&self, sent: &Sent, now: Instant) -> bool {
         let expected = self.speed.expected(sent.weight);
         let took = secs_between(sent.at, now);
-        expected.is_none_or(|secs| secs > took * LONGEST_OF_TIMEOUT)
+        expected.is_none_or(|secs| secs > took * MAX_OF_TIMEOUT)
     }
 
     /// Records that a request is sent.
@@ -278,7 +278,7 @@ impl Pace {
     fn begin_trial(&mut self, now: Instant) {
         if self.allowed == 1 {
             self.next = Direction::Up;
-        } else if self.allowed == self.most_in_flight {
+        } else if self.allowed == self.max_in_flight {
             self.next = Direction::Down;
         }
         let allowed = match self.next {
@@ -286,7 +286,7 @@ impl Pace {
             Direction::Up if self.doubling => self.allowed * 2,
             Direction::Up => self.allowed + (self.allowed / 4).max(1),
         };
-        let allowed = allowed.clamp(1, self.most_in_flight);
+        let allowed = allowed.clamp(1, self.max_in_flight);
         if allowed == self.allowed {
             self.until_trial = *TRIAL_AFTER.end();
             return;
@@ -327,14 +327,14 @@ impl Pace {
 
     /// Weight of a request that answers in time.
     fn quick_weight(&self) -> f64 {
-        let target = (self.timeout_secs * TARGET_OF_TIMEOUT).min(LONGEST_TARGET_SECS);
+        let target = (self.timeout_secs * TARGET_OF_TIMEOUT).min(MAX_TARGET_SECS);
         let longest = self.longest_secs();
         let allowed = |fixed: f64| (fixed * TIMES_FIXED_COST).clamp(target, longest);
         self.speed.weight_within(target, longest, allowed)
     }
 
     fn longest_secs(&self) -> f64 {
-        self.timeout_secs * LONGEST_OF_TIMEOUT
+        self.timeout_secs * MAX_OF_TIMEOUT
     }
 
     fn count(&mut self, more: isize, now: Instant) {
@@ -385,7 +385,7 @@ mod tests {
         /// How often each text was sent.
         sent: f64,
         requests: usize,
-        most_in_flight: usize,
+        max_in_flight: usize,
         allowed: usize,
     }
 
@@ -425,7 +425,7 @@ mod tests {
             ratio: best / server.answered_at(),
             sent: sent as f64 / texts as f64,
             requests,
-            most_in_flight: most,
+            max_in_flight: most,
             allowed: pace.allowed(),
         };
         println!("{server:?}: {run:?}");
@@ -444,7 +444,7 @@ mod tests {
         for kind in [Kind::Shared, Kind::Serial] {
             for text in [0.015, 0.15, 1.5] {
                 let run = reaches(Server::new(kind, 0.01, text), 2000, 0.85);
-                assert!(run.most_in_flight <= 2, "{run:?}");
+                assert!(run.max_in_flight <= 2, "{run:?}");
             }
             reaches(Server::new(kind, 0.01, 0.15), 410, 0.85);
         }

@@ -232,7 +232,7 @@ async fn a_text_is_sent_once_though_a_call_looks_while_another_is_answered() {
     assert_eq!(first.mine().collect::<Vec<_>>(), [hash]);
     let second = provider.claim([hash].into_iter());
     assert_eq!(second.mine().count(), 0, "it is in flight");
-    first.is_known(hash, Arc::from([0.5, 0.5]));
+    first.resolve_known(hash, Arc::from([0.5, 0.5]));
     let (mut told, never) = (None, CancellationToken::new());
     provider
         .embed_each(&inputs, second, &never, |_, outcome, was_sent| {
@@ -296,7 +296,7 @@ struct Inner {
     server: Server,
     waiting: HashMap<u32, oneshot::Sender<bool>>,
     requests: Vec<Vec<String>>,
-    most_in_flight: usize,
+    max_in_flight: usize,
     /// A text that is never answered.
     hangs: Option<&'static str>,
 }
@@ -313,7 +313,7 @@ impl Slow {
                 server,
                 waiting: HashMap::new(),
                 requests: Vec::new(),
-                most_in_flight: 0,
+                max_in_flight: 0,
                 hangs: None,
             }),
         })
@@ -383,7 +383,7 @@ impl Embedder for Slow {
                 inner
                     .requests
                     .push(texts.iter().map(|text| (*text).to_owned()).collect());
-                inner.most_in_flight = inner.most_in_flight.max(inner.waiting.len());
+                inner.max_in_flight = inner.max_in_flight.max(inner.waiting.len());
                 answered
             };
             if answered.await.unwrap() {
@@ -426,7 +426,7 @@ async fn no_more_requests_are_in_flight_than_configured() {
     let slow = Slow::new(Server::new(Kind::Parallel(64), 0.1, 0.0));
     let provider = slow.provider();
     slow.run(provider.embed(&inputs(60_000, 100))).await;
-    assert_eq!(slow.inner.lock().unwrap().most_in_flight, 16);
+    assert_eq!(slow.inner.lock().unwrap().max_in_flight, 16);
 }
 
 #[tokio::test]

@@ -92,7 +92,7 @@ pub(super) fn upserts(
     for point in points {
         let revision = match mode {
             UpsertMode::NotNewer => point.payload.revision,
-            UpsertMode::Over(revision) => revision,
+            UpsertMode::UpTo(revision) => revision,
             UpsertMode::InsertOnly => 0,
         };
         by_revision
@@ -102,7 +102,7 @@ pub(super) fn upserts(
     }
     let upsert = |(revision, points)| {
         let (condition, update_mode) = match mode {
-            UpsertMode::NotNewer | UpsertMode::Over(_) => {
+            UpsertMode::NotNewer | UpsertMode::UpTo(_) => {
                 let not_newer = Range {
                     lte: Some(OrderedFloat(revision as f64)),
                     ..no_range()

@@ -175,7 +175,7 @@ pub(super) fn batches(points: Vec<Point>, mode: UpsertMode) -> Vec<Batch> {
     for point in points {
         let revision = match mode {
             UpsertMode::NotNewer => Some(point.payload.revision),
-            UpsertMode::Over(revision) => Some(revision),
+            UpsertMode::UpTo(revision) => Some(revision),
             UpsertMode::InsertOnly => None,
         };
         by_revision.entry(revision).or_default().push(point);

@@ -16,12 +16,12 @@ use super::walk::Walk;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The walk of one worker.
-pub struct Lookout {
+pub struct AccessWalk {
     walk: Walk,
     is_at_end: bool,
 }
 
-impl Lookout {
+impl AccessWalk {
     /// A walk that has not begun.
     pub fn new() -> Self {
         Self {

@@ -51,13 +51,13 @@ async fn drop_versions(
             }
         }
     }
-    let doomed = known
+    let to_drop = known
         .iter()
         .filter(|v| v.state != Lifecycle::Active)
         .map(|v| &v.version.name)
         .filter(|name| only.is_none_or(|only| only == *name));
     let mut dropped = Vec::new();
-    for version in doomed {
+    for version in to_drop {
         if !store.retire_for_good(version).await? {
             continue;
         }
