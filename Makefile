@@ -1,10 +1,10 @@
-# `make demo` and `make test` set up all they need. The first run compiles every
-# dependency, which takes minutes; the next ones take seconds.
+# `make demo` and `make test` set up everything that they need. The first run compiles every
+# dependency, which takes minutes; later runs take seconds.
 
 CARGO ?= cargo
 PYTHON ?= python3
 export CARGO
-# Queries are checked against .sqlx/, so that building needs no database.
+# The build checks queries against .sqlx/, so it needs no database.
 export SQLX_OFFLINE = true
 
 MODEL = .elf/models/all-MiniLM-L6-v2
@@ -16,16 +16,16 @@ WITH_DATABASE = DATABASE_URL="$${DATABASE_URL:-$$(cat .elf/postgres.url)}"
 help:
 	@echo "make demo    import real notes, index them, search them; KEEP=1 leaves the worker and its page running"
 	@echo "make test    run the tests"
-	@echo "make test-slow  the tests that take minutes, with the release builds, and what they ran on"
-	@echo "make lint    formatting, clippy, documentation, scripts"
+	@echo "make test-slow  run the tests that take minutes, with the release builds"
+	@echo "make lint    check formatting, clippy, documentation, dependencies, scripts"
 	@echo "make bench   measure, in a release build"
-	@echo "make deb     a Debian package of the server build"
-	@echo "make screenshots  the pictures in docs/screenshots/ anew; takes a Qdrant on the PATH"
-	@echo "make setup   Postgres and a model under .elf/ (the others do it too)"
-	@echo "make sqlx    after a change of a query or a migration: write .sqlx/ anew"
+	@echo "make deb     make a Debian package of the server build"
+	@echo "make screenshots  make the pictures in docs/screenshots/ again; needs a Qdrant on the PATH"
+	@echo "make setup   put Postgres and a model under .elf/ (demo, test and bench do it too)"
+	@echo "make sqlx    write .sqlx/ again, after a change of a query or a migration"
 	@echo "make stop    stop Postgres"
 	@echo "make clean   stop Postgres and remove .elf/"
-	@echo "With DATABASE_URL set, that server is used and no Postgres is started."
+	@echo "With DATABASE_URL set, these commands use that server and start no Postgres."
 
 setup:
 	@$(PYTHON) scripts/setup.py
@@ -38,8 +38,8 @@ test:
 	@$(PYTHON) scripts/setup.py tests
 	$(WITH_DATABASE) $(CARGO) test --no-fail-fast
 
-# The promises at real size, long ones too, with the programs as they are shipped. What each
-# test compared, and for how long it ran, is in its output; the last line says what ran.
+# All promises at real size, with the programs as they are shipped. The output of each test
+# says what it compared and how long it ran; the last line names the builds and the engine.
 SLOW = $(CARGO) test --test promises real_size:: -- --include-ignored --nocapture --test-threads 1
 
 test-slow:
@@ -47,7 +47,7 @@ test-slow:
 	$(CARGO) build --release --bin elf --target-dir target
 	$(WITH_DATABASE) ELF_TEST_PROGRAM=$(CURDIR)/target/release/elf $(SLOW)
 	@if ! command -v qdrant >/dev/null; then \
-	  echo "test-slow: passed with the default build on the engine in the process; no qdrant on the PATH, so neither a server nor the server build was tried"; exit; fi; \
+	  echo "test-slow: passed with the default build on the engine in the process; no qdrant on the PATH, so it tried neither a server nor the server build"; exit; fi; \
 	set -ex; $(CARGO) build --release --bin elf --no-default-features --features otlp --target-dir target/server; \
 	$(WITH_DATABASE) ELF_TEST_PROGRAM=$(CURDIR)/target/server/release/elf $(SLOW); \
 	set +x; echo "test-slow: passed with the default and the server build, on $$(qdrant --version)"
@@ -61,8 +61,8 @@ lint:
 	@$(PYTHON) scripts/deny.py
 	@if command -v cargo-machete >/dev/null; then $(CARGO) machete; else echo "cargo-machete is not installed: skipped"; fi
 
-# Against a Qdrant server where there is one: the engine in the process turns on
-# checks in shared dependencies that would slow both sides down.
+# With a Qdrant server if there is one: the engine in the process turns on
+# checks in shared dependencies that would slow down both sides.
 bench: setup
 	@if [ -n "$$QDRANT_URL" ] || command -v qdrant >/dev/null; then features=--no-default-features; fi; \
 	set -x; $(WITH_DATABASE) $(CARGO) bench $$features --bench chunker --bench worker --bench rebuild --bench scaling --bench provider --bench bulk

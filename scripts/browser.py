@@ -1,5 +1,5 @@
-"""What the tests of the admin page run on: Chromium, and the accessibility checker
-axe-core, which the Python package axe-playwright-python carries."""
+"""Installs the tools of the admin page's tests: Chromium, and the accessibility checker
+axe-core, which the Python package axe-playwright-python contains."""
 
 import hashlib
 import os
@@ -15,12 +15,12 @@ AXE_SHA256 = "84494fec757e4710dc751c8d7a636e457f4532f08f85c86dc9070133fbff53bc"
 
 
 def set_up_browser():
-    """Without any of it everything else works, so nothing here is fatal."""
+    """All other tests work without these tools, so no error here is fatal."""
     try:
         set_up_chromium()
         set_up_axe()
     except SetupError as error:
-        say(f"NO BROWSER TESTS, or not all of them: {error}")
+        say(f"SOME OR ALL BROWSER TESTS WILL BE SKIPPED: {error}")
 
 
 def set_up_chromium():
@@ -40,7 +40,7 @@ def set_up_axe():
     with zipfile.ZipFile(download(AXE_PACKAGE)) as wheel:
         script = wheel.read("axe_playwright_python/axe.min.js")
     if hashlib.sha256(script).hexdigest() != AXE_SHA256:
-        raise SetupError(f"axe.min.js of {AXE_PACKAGE} is not the one that is expected")
+        raise SetupError(f"axe.min.js of {AXE_PACKAGE} has another checksum than expected")
     part = AXE.with_suffix(".part")
     part.write_bytes(script)
     part.rename(AXE)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Checks what is in deploy/, as far as that goes without a container engine.
+"""Checks the files in deploy/, as far as that is possible without a container engine.
 
     scripts/check_deploy.py path/to/elf
 
-Syntax and schemas by validators from PyPI and npm, which it installs into .elf/; and
-that what one file says of another is so: paths, ports, names, keys, metrics, times,
-versions. One that cannot be had is named and skipped. docs/deploy.md says what this
-leaves unchecked.
+It installs validators from PyPI and npm into .elf/, and checks syntax and schemas with
+them. It also checks that the files agree with each other: paths, ports, names, keys,
+metrics, times, versions. If a validator cannot be installed, the script says so and skips
+that check. docs/deploy.md lists what this script does not check.
 """
 
 import json
@@ -26,17 +26,17 @@ DEPLOY = ROOT / "deploy"
 DOCKER = DEPLOY / "docker"
 KUBERNETES = DEPLOY / "kubernetes"
 UNIT = DEPLOY / "systemd" / "elf.service"
-# Times ten: the issue asks for 2.0 at most, and the unit is better than that.
+# Ten times the limit: 2.0 is required, and the unit is better than that.
 MOST_EXPOSURE = 15
 OTHERS_KINDS = ("keda.sh/", "monitoring.coreos.com/")
 
 
 class Skipped(Exception):
-    """A check that cannot be made here, and why."""
+    """A check that is not possible here, and the reason."""
 
 
 class Check:
-    """One check: collects what is wrong."""
+    """One check, which collects problems."""
 
     def __init__(self):
         self.problems = []
@@ -46,7 +46,7 @@ class Check:
             self.problems.append(problem)
 
     def runs(self, args, **options):
-        """The output of a program, which is a problem when it fails."""
+        """The output of a program. A failure of the program is a problem."""
         done = run(args, **options)
         self.that(done.returncode == 0, done.stdout.strip() or f"{args[0]} failed")
         return done.stdout
@@ -61,14 +61,14 @@ def run(args, **options):
 
 def need(program):
     if not shutil.which(program):
-        raise Skipped(f"there is no {program} here")
+        raise Skipped(f"{program} is not installed")
 
 
 def read(path):
     return path.read_text(encoding="utf-8")
 
 
-# ---- what the checks look at
+# ---- the files that the checks read
 
 
 def yaml_files():
@@ -76,7 +76,7 @@ def yaml_files():
 
 
 def load_yaml(text):
-    """Every document; a key twice in one mapping is an error."""
+    """Every document. A duplicate key in a mapping is an error."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -84,7 +84,7 @@ def load_yaml(text):
             keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.value != "<<"]
             twice = {key for key in keys if keys.count(key) > 1}
             if twice:
-                raise yaml.YAMLError(f"{twice.pop()!r} is there twice{node.start_mark}")
+                raise yaml.YAMLError(f"duplicate key {twice.pop()!r}{node.start_mark}")
             return super().construct_mapping(node, deep)
 
     return [document for document in yaml.load_all(text, Loader) if document is not None]
@@ -106,7 +106,7 @@ class Configuration:
     def __init__(self, path, elf):
         self.path = path
         text = read(path)
-        # Secrets stand in files and variables that are elsewhere.
+        # The files and variables of secrets do not exist here.
         self.secret_files = re.findall(r'^[^#\n]*"file:([^"]+)"', text, re.M)
         variables = re.findall(r'^[^#\n]*"env:([^"]+)"', text, re.M)
         with tempfile.TemporaryDirectory() as folder:
@@ -182,7 +182,7 @@ def dockerfile(check, elf):
 
 
 def build_context(check):
-    """What .dockerignore lets through is a crate that cargo can read."""
+    """The files that .dockerignore lets through are a crate that cargo can read."""
     need("cargo")
     allowed = [line[1:] for line in read(ROOT / ".dockerignore").split() if line.startswith("!")]
     with tempfile.TemporaryDirectory() as folder:
@@ -196,7 +196,7 @@ def build_context(check):
         check.runs(["cargo", "metadata", "--offline", "--no-deps", "--format-version=1",
                     "--manifest-path", Path(folder) / "Cargo.toml"])
         for file in Path(folder).rglob("*.rs"):
-            # Outside of tests, which are compiled elsewhere.
+            # Only outside of tests: the image does not compile tests.
             for name in re.findall(r'(?:include_str|include_bytes)!\("([^"]+)"\)', read(file).split("#[cfg(test)]")[0]):
                 if file.name != "tests.rs":
                     check.that((file.parent / name).exists(), f".dockerignore leaves out {name} of {file.name}")
@@ -230,12 +230,12 @@ def compose(check, elf):
         for variable in service.get("environment") or {}:
             secret = re.search("PASSWORD|SECRET|TOKEN|API_KEY", variable)
             check.that(not secret or variable.endswith("_FILE"), f"{name}: {variable} is in the clear")
-        # A health check asks its own container.
+        # A health check must ask its own container.
         probe = " ".join(service.get("healthcheck", {}).get("test", []))
         asked = {int(port) for port in re.findall(r"127\.0\.0\.1[:/](\d+)", probe)}
         served = {port["target"] for port in service.get("ports", [])} | {
             int(value) for option, value in options(service.get("command") or []).items() if option == "--port"}
-        check.that(asked <= served, f"{name}: asks port {asked} for its health, and serves {served}")
+        check.that(asked <= served, f"{name}: the health check asks port {asked}, but the service has {served}")
 
     worker = services["elf"]
     check.that([port["target"] for port in worker["ports"]] == [config.admin_port],
@@ -265,10 +265,10 @@ def compose(check, elf):
 
 
 def monitoring(check, services, config):
-    """Prometheus scrapes what is there, Grafana reads what is mounted."""
+    """Prometheus scrapes services that exist, and Grafana reads files that are mounted."""
 
     def mounted(service, path):
-        """Where a path of a container is in the tree."""
+        """The file in the repository that is mounted at a path of a container."""
         for volume in services[service]["volumes"]:
             if volume["type"] == "bind" and Path(volume["target"]) in (Path(path), *Path(path).parents):
                 return Path(volume["source"]) / Path(path).relative_to(volume["target"])
@@ -306,7 +306,7 @@ def kubernetes_objects(check):
     need("kubectl")
     texts = [check.runs(["kubectl", "kustomize", KUBERNETES / "example"]), read(KUBERNETES / "secret.example.yaml")]
     rule = check.runs([KUBERNETES / "prometheusrule.sh"])
-    # The base stands by itself, too.
+    # The base must also work without the example.
     check.runs(["kubectl", "kustomize", KUBERNETES / "base"])
     return [] if check.problems else [document for text in (*texts, rule) for document in load_yaml(text)]
 
@@ -324,12 +324,12 @@ def kubernetes_schemas(check):
 
 def crd_schemas(check):
     if not deploy_tools.have_node_packages():
-        raise Skipped("there is no node or npm here, or no network")
+        raise Skipped("node or npm is not installed, or there is no network")
     others = [thing for thing in kubernetes_objects(check) if thing["apiVersion"].startswith(OTHERS_KINDS)]
     script = shutil.copy(ROOT / "scripts" / "check_crds.mjs", deploy_tools.NODE)
     done = run(["node", script], input=json.dumps(others))
     check.that(done.returncode == 0 and not done.stdout.strip(), done.stdout.strip())
-    # The schemas let unknown keys pass; a word that none of them has is a slip.
+    # The schemas accept unknown keys. A key that no schema has is a typing error.
     known = set()
     for file in (deploy_tools.NODE / "node_modules").rglob("*.d.ts"):
         if any(part in ("keda.sh", "monitoring.coreos.com", "autoscaling", "apimachinery") for part in file.parts):
@@ -340,7 +340,7 @@ def crd_schemas(check):
 
 
 def keys(value):
-    """The names of fields, without those that are the user's own."""
+    """The names of fields, without names that the user chooses."""
     if isinstance(value, list):
         for item in value:
             yield from keys(item)
@@ -418,13 +418,13 @@ def kubernetes(check, elf):
 
 
 def metrics(check):
-    """Every metric that is asked for is one that there is."""
+    """Every metric in an expression exists."""
     catalog = read(ROOT / "src" / "telemetry" / "catalog.rs")
     known = set(re.findall(r'"(elf_\w+)"', catalog))
     for name in re.findall(r'histogram\(\s*"(elf_\w+)"', catalog):
         known |= {f"{name}_{suffix}" for suffix in ("bucket", "sum", "count")}
     check.that(len(known) > 30, "src/telemetry/catalog.rs has another form than this script knows")
-    # A name between colons is a recorded one.
+    # A name with colons is a recorded one.
     files = [path for path in DEPLOY.rglob("*") if path.suffix in (".yaml", ".yml", ".json")]
     for path in files:
         for name in sorted(set(re.findall(r"(?<![:\w])elf_[a-z0-9_]+(?![:\w])", read(path))) - known):
@@ -436,7 +436,7 @@ def unit(check, elf):
     text = read(UNIT)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / UNIT.name
-        # The program need not be installed here, nor the manual.
+        # Neither the program nor the manual need be installed here.
         copy.write_text(text.replace("=/usr/bin/elf", f"={elf}").replace("=-/usr/bin/elf", f"=-{elf}"))
         out = check.runs(["systemd-analyze", "verify", "--man=no", copy])
         check.that(copy.name not in out, out.strip())
@@ -459,7 +459,7 @@ def debian(check):
     programs = set(re.findall(r"^Exec\w+=-?(\S+)", text, re.M))
     check.that(programs <= {f"/{path}" for path in placed}, f"elf.service runs {programs}")
     (configuration,) = deb["conf-files"]
-    check.that(placed.get(configuration.lstrip("/")) == "600", f"{configuration} can be read by everybody")
+    check.that(placed.get(configuration.lstrip("/")) == "600", f"{configuration} can be read by every user")
     check.that(f":{configuration}\n" in text, f"elf.service does not read {configuration}")
     for key in ("changelog", "maintainer-scripts"):
         check.that((ROOT / deb[key]).exists(), f"Cargo.toml: there is no {deb[key]}")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Makes the Debian package of the server build and prints where it is.
 
-    scripts/deb.py            a release build, which takes its time
-    scripts/deb.py dev        of target/debug/elf as it is: to try the packaging
+    scripts/deb.py            a release build, which takes minutes
+    scripts/deb.py dev        packs the existing target/debug/elf, to try the packaging
 
-What goes into the package is said in Cargo.toml, [package.metadata.deb]. The man
-pages and completions are written by the program itself, to .elf/deb/. cargo-deb is
-installed into .elf/tools/ when it is not there.
+Cargo.toml, [package.metadata.deb], lists the files of the package. The program itself
+writes the man pages and completions, to .elf/deb/. If cargo-deb is missing, the script
+installs it into .elf/tools/.
 """
 
 import json
@@ -21,7 +21,7 @@ from packages import ELF, ROOT, SetupError, fresh, run, say, works
 CARGO = os.environ.get("CARGO", "cargo")
 CARGO_DEB = ELF / "tools" / "bin" / "cargo-deb"
 CARGO_DEB_VERSION = "3.8.0"
-# Where each shell looks for a completion, by the names that cargo-deb is told.
+# The file name of each shell's completion, as in Cargo.toml.
 COMPLETIONS = {"bash": "elf", "zsh": "_elf", "fish": "elf.fish"}
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs cargo-deny over deny.toml: licences, sources and versions always, and known
-vulnerabilities where the database of them can be fetched.
+"""Runs cargo-deny over deny.toml. It always checks licences, sources and versions. It
+checks known vulnerabilities if it can fetch their database.
 
-A cargo-deny on the PATH is used, else the program that a Python package brings: to
-compile it would take longer than all of the other lints.
+It uses the cargo-deny on the PATH, else the program in a Python package: compiling
+cargo-deny would take longer than all of the other lints.
 """
 
 import shutil
@@ -22,7 +22,7 @@ def main():
     if subprocess.run([deny, "fetch", "db"], cwd=ROOT, stderr=subprocess.DEVNULL).returncode == 0:
         check(deny, "--disable-fetch", "advisories")
     else:
-        print("deny: advisories SKIPPED, the database of vulnerabilities cannot be fetched from here")
+        print("deny: advisories SKIPPED, cargo-deny cannot fetch the database of vulnerabilities from here")
 
 
 def unpacked():
@@ -40,7 +40,7 @@ def unpacked():
 
 def check(deny, *what):
     if subprocess.run([deny, "check", "--hide-inclusion-graph", *what], cwd=ROOT).returncode != 0:
-        raise SetupError("cargo-deny refuses what is in the build; see deny.toml")
+        raise SetupError("cargo-deny refuses a dependency of the build; see its output and deny.toml")
 
 
 if __name__ == "__main__":

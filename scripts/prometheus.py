@@ -1,6 +1,6 @@
-"""Prometheus and promtool, which prove the dashboard and the alerts. They come from
-Debian's package `prometheus`, unpacked into .elf/prometheus: installing it would start
-a server on this machine."""
+"""Prometheus and promtool, which test the dashboard and the alerts. They come from
+Debian's package `prometheus`. The script unpacks it into .elf/prometheus, because
+installing it would start a server on this machine."""
 
 import os
 import shutil
@@ -19,8 +19,8 @@ def set_up_prometheus():
     if not HOME.exists():
         problem = fetch()
         if problem:
-            # Not all have apt, and everything else works without.
-            say(f"NO PROMETHEUS, SO ITS RULES AND THE DASHBOARD ARE TESTED ONLY IN PART: {problem}")
+            # Not every machine has apt, and all other tests work without Prometheus.
+            say(f"NO PROMETHEUS, SO THE TESTS COVER RULES AND DASHBOARD ONLY IN PART: {problem}")
             return
     say(f"Prometheus: {HOME.relative_to(ROOT)}")
 
@@ -28,11 +28,11 @@ def set_up_prometheus():
 def fetch():
     """Unpacks the package. Returns why that is impossible."""
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        return "it is not on the PATH, and this is no Debian to take it from"
+        return "it is not on the PATH, and this system has no Debian packages"
     part = fresh(HOME.with_suffix(".part"))
     say("downloading the Debian package prometheus")
     if apt("download", "prometheus", folder=part):
-        # The lists of packages are old or missing. Ours take no rights.
+        # The lists of packages are old or missing. Lists of our own need no rights.
         lists = fresh(ELF / "apt")
         (lists / "lists" / "partial").mkdir(parents=True)
         own = [f"Dir::State::Lists={lists / 'lists'}", f"Dir::Cache={lists}"]
@@ -53,8 +53,8 @@ def fetch():
 
 
 def apt(*args, folder, options=()):
-    """Runs apt-get in a folder. Returns its last words when it fails."""
-    # Its own user, which it would download as, cannot write here.
+    """Runs apt-get in a folder. Returns its last line of output if it fails."""
+    # apt-get would download as its own user, and that user cannot write here.
     options = [*options, *(["APT::Sandbox::User=root"] if os.geteuid() == 0 else [])]
     command = ["apt-get", "-qq", *(f"-o{option}" for option in options), *args]
     done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)

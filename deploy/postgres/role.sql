@@ -1,5 +1,5 @@
--- A role for ELF, with what it needs and nothing else. A superuser, or the administrator
--- of a managed server, runs this once in the database of the notes:
+-- A role for ELF, with the rights that it needs and no others. A superuser, or the
+-- administrator of a managed server, runs this once in the database of the notes:
 --
 --     psql --set=role=elf --set=password=… --file=role.sql "$ADMIN_URL"
 --
@@ -10,7 +10,7 @@ create extension if not exists vector;
 create role :"role" login password :'password';
 
 -- The triggers on memory_notes run as this role, which may write the outbox and nothing
--- else. A server has one for all of its databases.
+-- else. All databases of a server share it.
 do $$
 begin
     create role elf_outbox_writer nologin;
@@ -19,7 +19,7 @@ exception when duplicate_object or unique_violation then
 end $$;
 grant elf_outbox_writer to :"role";
 
--- The schema that ELF's tables and memory_notes go into. Who may create objects in it
--- could make ELF use them, so PUBLIC may not, as it could before Postgres 15.
+-- The schema of ELF's tables and of memory_notes. A role that may create objects in it can
+-- make ELF use them. So PUBLIC may not create there; before Postgres 15 it may by default.
 grant usage, create on schema public to :"role" with grant option;
 revoke create on schema public from public;

@@ -1,4 +1,4 @@
-//! Leases: who indexes a note, under which token, and how that ends.
+//! Leases: which worker indexes a note, under which token, and with which outcome.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use uuid::Uuid;
 use super::{Limit, Store, StoreError};
 use crate::note::{AccessHash, TextHash};
 
-/// A note that has lost so many claims is claimed without others: should it end the next
-/// worker too, it ends no other note's claim.
+/// A note with this many lost claims is claimed alone. If it kills the next worker too, no other
+/// note loses its claim.
 pub const CLAIMS_LOST_TOGETHER: u32 = 2;
 
 /// A batch of notes leased to one worker under one token.
 #[derive(Debug, Clone)]
 pub struct Claim {
-    /// The lease token: higher than that of any claim of these notes before. It
-    /// is the revision of the points written under it.
+    /// The lease token, higher than that of any earlier claim of these notes. It is the
+    /// revision of the points written under it.
     pub token: i64,
     /// The notes, each once.
     pub notes: Vec<Claimed>,
@@ -27,14 +27,14 @@ pub struct Claim {
 /// Which of the notes that are due a claim takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClaimScope {
-    /// Those with a row behind this one; `None` is all of them.
+    /// Only notes with a row after this one; `None` means all.
     pub after: Option<Position>,
-    /// Those that have lost fewer claims than this.
+    /// Only notes with fewer lost claims than this.
     pub lost_below: u32,
 }
 
 impl ClaimScope {
-    /// All of them.
+    /// All due notes.
     pub const ALL: Self = Self {
         after: None,
         lost_below: u32::MAX,
@@ -50,23 +50,23 @@ pub struct Position {
     pub outbox_id: Uuid,
 }
 
-/// A leased note and the outbox rows that its convergence settles.
+/// A leased note and the outbox rows that its ack deletes.
 #[derive(Debug, Clone)]
 pub struct Claimed {
     /// The note.
     pub note_id: Uuid,
-    /// The rows that were committed when the claim was made, the newest last.
+    /// The rows that were committed before the claim, the newest last.
     pub outbox_ids: Vec<Uuid>,
-    /// The text that failed last, and how often in a row; `None` when the last
-    /// attempt was no failure.
+    /// The text that failed last, and how often in a row. `None` when the last attempt
+    /// succeeded.
     pub failed: Option<(TextHash, u32)>,
-    /// Claims in a row, before this one, whose lease ran out: their workers died.
+    /// Claims in a row, before this one, whose lease expired because their workers died.
     pub claims_lost: u32,
-    /// The hash of the access labels that its points have, where that is known.
+    /// The hash of the access labels of its points, where it is known.
     pub access: Option<AccessHash>,
-    /// Its chunks when it was last indexed; without any it has no points.
+    /// The number of chunks when it was last indexed; 0 means that it has no points.
     pub chunk_count: u32,
-    /// Since when the oldest row waits: when it was written, or when it was due if an
+    /// Since when the oldest row waits: since it was written, or since it was due if an
     /// application scheduled it for later.
     pub oldest: DateTime<Utc>,
 }
@@ -74,24 +74,24 @@ pub struct Claimed {
 /// Why and how often a note failed.
 #[derive(Debug, Clone, Copy)]
 pub struct Failure<'a> {
-    /// For `elf dead show`. Never holds the text.
+    /// The reason that `elf dead show` prints. It never holds the text.
     pub reason: &'a str,
-    /// What rejected it.
+    /// What rejected the note.
     pub by: FailedBy,
     /// The text that failed.
     pub text: TextHash,
-    /// How often it has, this time included.
+    /// How often this text has failed in a row, this time included.
     pub failures: u32,
-    /// What happens now.
+    /// Whether the note is retried.
     pub retry: Retry,
-    /// The lost claims that count against the note from now on.
+    /// The number of lost claims to store for the note.
     pub claims_lost: u32,
 }
 
 /// What rejected a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailedBy {
-    /// The text itself: it cannot be cut, or nothing is left of it.
+    /// The text itself: it cannot be chunked, or has no tokens.
     Text,
     /// The embedding provider.
     Provider,
@@ -99,12 +99,12 @@ pub enum FailedBy {
     Postgres,
     /// The vector engine.
     Index,
-    /// No answer: each process that worked on it died.
+    /// The note itself, probably: each process that worked on it died.
     Process,
 }
 
 impl FailedBy {
-    /// As Postgres and the metrics have it.
+    /// The name in Postgres and in the metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -119,13 +119,13 @@ impl FailedBy {
 /// What happens to a note that failed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Retry {
-    /// Try again after this long.
+    /// The worker retries the note after this delay.
     After(Duration),
-    /// Never on its own: a dead letter.
+    /// The note is dead-lettered.
     Never,
 }
 
-/// Host and process, for the one who wonders who holds a lease.
+/// Host and process of this worker, so that an operator can see which one holds a lease.
 pub fn holder() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!(
@@ -144,9 +144,9 @@ impl Claim {
 }
 
 impl Store {
-    /// Leases up to `max_notes` due notes of `scope` of about `max_bytes` of text together,
-    /// oldest first. A note that has lost [`CLAIMS_LOST_TOGETHER`] claims is claimed alone.
-    /// `None` when nothing is due that no other worker holds.
+    /// Leases up to `max_notes` due notes of `scope` with about `max_bytes` of text together,
+    /// oldest first. A note with [`CLAIMS_LOST_TOGETHER`] lost claims is claimed alone.
+    /// `None` when no note is due.
     pub async fn claim(
         &self,
         version: &str,
@@ -200,7 +200,7 @@ impl Store {
         self.measured("claim", work).await
     }
 
-    /// Has the leases on `notes` end after `lease` from now.
+    /// Renews the leases on `notes`: they expire in `lease` from now.
     pub async fn extend(
         &self,
         version: &str,
@@ -218,7 +218,7 @@ impl Store {
         self.measured("extend", work).await
     }
 
-    /// Leaves notes alone for `pause`: no worker holds them, and none claims them.
+    /// Defers notes for `pause`: until then no worker holds or claims them.
     pub async fn defer(
         &self,
         version: &str,
@@ -236,7 +236,7 @@ impl Store {
         self.measured("release", work).await
     }
 
-    /// Those of `notes` that no later claim than that of `token` has taken.
+    /// Those of `notes` that no claim after that of `token` has taken over.
     pub async fn held(
         &self,
         version: &str,
@@ -248,8 +248,8 @@ impl Store {
         self.answered(Limit::Statement, held).await
     }
 
-    /// Gives leases back: the notes are due as before, no attempt is spent. A worker that
-    /// `survived` them ends the row of claims that they lost.
+    /// Releases leases: the notes are due as before, and no attempt is counted. With `survived`
+    /// the number of lost claims goes back to 0.
     pub async fn release(
         &self,
         version: &str,
@@ -266,9 +266,9 @@ impl Store {
         self.measured("release", work).await
     }
 
-    /// Deletes the claimed rows of `notes` and ends their leases; each note comes with the
-    /// hash of the access labels that its points have now. Returns the notes whose lease
-    /// was still held; of the others nothing is deleted.
+    /// Deletes the claimed rows of `notes` and ends their leases. Each note comes with the hash
+    /// of the access labels that its points have now. Returns the notes whose lease was still
+    /// held; the rows of the others stay.
     pub async fn ack(
         &self,
         version: &str,
@@ -304,7 +304,7 @@ impl Store {
         self.measured("ack", work).await
     }
 
-    /// Drops the state of acked notes that are gone from `memory_notes`.
+    /// Deletes the state of acked notes that are deleted from `memory_notes`.
     pub async fn forget(
         &self,
         version: &str,
@@ -320,8 +320,8 @@ impl Store {
         self.measured("ack", work).await
     }
 
-    /// Counts a failure of a note and ends its lease. Returns whether the lease
-    /// was still held: if not, nothing is counted.
+    /// Counts a failed attempt of a note and ends its lease. Returns whether the lease was still
+    /// held; if not, nothing is counted.
     pub async fn fail(
         &self,
         version: &str,
@@ -354,7 +354,7 @@ impl Store {
         self.measured("fail", work).await
     }
 
-    /// Puts notes into the outbox again, whether they have a row or not.
+    /// Requeues notes: inserts an outbox row for each, whether it has one or not.
     pub async fn requeue(&self, version: &str, notes: &[Uuid]) -> Result<(), StoreError> {
         self.requeue_after(version, notes, Duration::ZERO).await
     }
@@ -376,14 +376,14 @@ impl Store {
         self.measured("release", work).await
     }
 
-    /// Puts notes into the outbox whose `expires_at` has passed while their
-    /// points are still there. `look_back` of `None` looks at all of them.
+    /// Enqueues notes whose `expires_at` has passed within `look_back` and that still have
+    /// points. `None` means at any time.
     pub async fn expire(
         &self,
         version: &str,
         look_back: Option<Duration>,
     ) -> Result<u64, StoreError> {
-        // To look at all time takes its time.
+        // Looking at all expired notes takes longer.
         let limit = match look_back {
             None => Limit::Upkeep,
             Some(_) => Limit::Statement,

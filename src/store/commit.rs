@@ -1,4 +1,4 @@
-//! The one transaction in which a batch of notes becomes true in Postgres.
+//! The transaction that commits chunks and vectors of a batch of notes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use uuid::Uuid;
 use super::{Limit, Store, StoreError};
 use crate::note::{AccessHash, TextHash};
 
-/// What a note is to become.
+/// The new chunks and vectors of a note.
 #[derive(Debug)]
 pub struct NoteWrite<'a> {
     /// The note.
     pub note_id: Uuid,
     /// The hash of the whole text.
     pub text_hash: TextHash,
-    /// Its chunks in order. Empty takes the note out of the index.
+    /// Its chunks in order. Without chunks the note leaves the index.
     pub chunks: Vec<ChunkWrite<'a>>,
     /// The mean of the chunks' vectors; `None` when there are no chunks.
     pub pooled: Option<Vec<f32>>,
-    /// The hash of the access labels that its points get; `None` when it gets none.
+    /// The hash of the access labels of its points; `None` when it gets no points.
     pub access: Option<AccessHash>,
-    /// Whether the note is to be found. The chunks of a note that is not live
-    /// stay as they are: if it comes back, nothing is embedded again.
+    /// Whether the note is live. The chunks of a note that is not live stay as they are: if it
+    /// becomes live again, its text need not be embedded again.
     pub live: bool,
 }
 
@@ -50,21 +50,21 @@ pub struct ChunkWrite<'a> {
 /// What a commit did.
 #[derive(Debug)]
 pub struct Committed {
-    /// The notes that were written. The lease on the others was lost, or the
-    /// note is being deleted: another round will see to them.
+    /// The notes that were written. The others lost their lease or are being deleted; a later
+    /// claim handles them.
     pub notes: HashSet<Uuid>,
     /// The collections that must have the points now.
     pub collections: Vec<String>,
 }
 
-/// Rows in one statement, and bytes of their texts or vectors. What Postgres reads at once
-/// has to arrive within the time that a transaction may be idle, over a slow network too.
+/// Rows in one statement, and bytes of their texts or vectors. Over a slow network too, one
+/// statement has to arrive within the time that a transaction may be idle.
 const STATEMENT_ROWS: usize = 1_000;
 const STATEMENT_BYTES: usize = 4 << 20;
 
 impl Store {
-    /// Writes chunks, vectors and pooled vectors of all notes whose lease is
-    /// still held under `token`, in one transaction.
+    /// Writes chunks, vectors and pooled vectors of all notes whose lease is still held under
+    /// `token`, in one transaction.
     pub async fn commit(
         &self,
         version: &str,
@@ -124,14 +124,14 @@ impl Store {
                 collections,
             })
         };
-        // That of a note of many megabytes takes its time.
+        // The commit of a note of many megabytes takes longer.
         self.measured_within(Limit::Batch, "commit", work).await
     }
 }
 
 type Tx = Transaction<'static, Postgres>;
 
-/// What the chunks of these notes say in Postgres, where they are there already.
+/// The text hashes of those chunks of these notes that Postgres has already, by chunk id.
 async fn chunk_hashes(
     tx: &mut Tx,
     version: &str,
@@ -205,8 +205,8 @@ async fn write_chunks(
     Ok(())
 }
 
-/// Cuts rows of so many `bytes` each into statements. A row that is too large by itself
-/// has one of its own.
+/// Splits rows into statements, by number and `bytes`. A row that is too large gets a statement
+/// of its own.
 fn statements<T>(rows: &[T], bytes: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
     let mut rest = rows;
     std::iter::from_fn(move || {
@@ -222,7 +222,7 @@ fn statements<T>(rows: &[T], bytes: impl Fn(&T) -> usize) -> impl Iterator<Item 
     })
 }
 
-/// Writes the vectors of chunks whose text is not what it was.
+/// Writes the vectors of chunks whose text has changed.
 async fn write_vectors(
     tx: &mut Tx,
     version: &str,

@@ -1,5 +1,5 @@
-//! Postgres: the truth. Every statement of more than a line is a file under
-//! `sql/queries/`, checked against the real schema when ELF is compiled.
+//! Postgres, the source of truth. Every statement of more than a line is a file under
+//! `sql/queries/`, and the compiler checks it against the real schema.
 
 mod access;
 mod chunks;
@@ -50,19 +50,19 @@ pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
 pub use verify_runs::{BegunVerify, VerifyCursor};
 pub use versions::{RegisteredVersion, Version};
 
-/// For a connection of the pool, a new one included.
+/// How long an operation waits for a connection of the pool, a new one included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// For one statement, see [`Limit`].
+/// How long one statement may take, see [`Limit`].
 const STATEMENT_LIMIT: Duration = Duration::from_secs(120);
 
-/// A connection that does not answer for this long when it is given back is in the middle
-/// of something that nobody waits for any more.
+/// How long a connection may take to answer when it returns to the pool. One that needs longer
+/// still executes a statement that timed out.
 const RETURN_LIMIT: Duration = Duration::from_secs(5);
 
-/// A cached plan outlives what it was made for: one that was made while a table was empty
-/// reads the table from end to end, and goes on to after a bulk load. So Postgres plans
-/// every statement anew. [`Store::begin`] is the exception.
+/// A plan that Postgres caches while a table is empty is a sequential scan, and Postgres would
+/// use it after a bulk load too. So it plans every statement anew. [`Store::begin`] is the
+/// exception.
 const PLANS: [(&str, &str); 1] = [("plan_cache_mode", "force_custom_plan")];
 
 /// ELF's side of a Postgres database.
@@ -70,41 +70,41 @@ const PLANS: [(&str, &str); 1] = [("plan_cache_mode", "force_custom_plan")];
 pub struct Store {
     pool: PgPool,
     statement_limit: Duration,
-    /// Connections made so far: behind a new one may be another server.
+    /// Connections made so far. After a failover, a new one may lead to another server.
     connections: Arc<AtomicU64>,
 }
 
 /// Why Postgres did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Postgres is away, full or busy; the same request may work later.
+    /// Postgres is unreachable, full or busy. The same request may succeed later.
     #[error("Postgres is unavailable: {0}")]
     Unavailable(String),
-    /// The database is not as this program needs it, or does not let it in.
+    /// The schema does not fit this program, or Postgres denies it access.
     #[error("{0}")]
     Schema(String),
-    /// So many migrations have not been applied yet. Somebody may be at it.
+    /// The number of migrations that are not applied yet. Another process may be applying them.
     #[error(
-        "the database schema is older than this elf (migrations to go: {0}): run `elf migrate`"
+        "the database schema is older than this elf (migrations not applied: {0}): run `elf migrate`"
     )]
     Outdated(usize),
-    /// Postgres does not take what a statement was given.
-    #[error("Postgres rejected what it was given: {0}")]
+    /// Postgres rejected a value in a statement.
+    #[error("Postgres rejected a value: {0}")]
     Rejected(String),
 }
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         if let sqlx::Error::PoolTimedOut = error {
-            // The driver asks again until then, and does not say what it was told.
+            // The driver retries until its timeout, and drops the reason of each failure.
             let secs = CONNECT_LIMIT.as_secs();
             return Self::Unavailable(format!(
-                "no connection within {secs} seconds: the server is down or out of reach, or has \
-                 none to spare"
+                "no connection within {secs} seconds: the server is down or unreachable, or has \
+                 no free connection"
             ));
         }
         let sqlx::Error::Database(database) = &error else {
-            // All that is left is the connection, or a type that is not what it was.
+            // The other kinds are a broken connection, or a column whose type has changed.
             return Self::Unavailable(error.to_string());
         };
         let message = database.message().to_owned();
@@ -112,34 +112,34 @@ impl From<sqlx::Error> for StoreError {
             Fault::Data => Self::Rejected(message),
             Fault::Server => Self::Unavailable(message),
             Fault::Setup => Self::Schema(format!(
-                "Postgres refuses: {message}; check storage.postgres.dsn, and that its role may \
-                 do what sql/README.md lists"
+                "Postgres refuses: {message}; check storage.postgres.dsn, and that its role has \
+                 the rights in sql/README.md"
             )),
         }
     }
 }
 
-/// Who has to change for a statement to succeed.
+/// What has to change before a statement can succeed.
 #[derive(Debug, PartialEq)]
 enum Fault {
-    /// The values in it.
+    /// The values in the statement.
     Data,
-    /// The server, and it may do so by itself.
+    /// The state of the server, which may recover by itself.
     Server,
-    /// Whoever set up database, role and rights.
+    /// The database, the role or its rights: an operator has to change them.
     Setup,
 }
 
-/// Reads an SQLSTATE, see appendix A of the Postgres manual.
+/// Classifies an SQLSTATE, see appendix A of the Postgres manual.
 fn blame(sqlstate: &str) -> Fault {
     let is_class = |classes: &[&str]| classes.iter().any(|class| sqlstate.starts_with(class));
-    // Data exception, integrity constraint, program limit, raised by a trigger.
+    // Data exception, integrity constraint, program limit, exception of a trigger.
     if is_class(&["22", "23", "54", "P0"]) {
         return Fault::Data;
     }
     // Connection exception, transaction rollback (deadlock), insufficient resources,
-    // operator intervention, system error; lock not available, read-only while
-    // failing over, a transaction that we left idle for too long.
+    // operator intervention, system error; lock not available, read-only during a
+    // failover, idle-in-transaction timeout.
     let is_passing = is_class(&["08", "40", "53", "57", "58"])
         || ["55P03", "25006", "25P03"].contains(&sqlstate);
     if is_passing {
@@ -150,12 +150,12 @@ fn blame(sqlstate: &str) -> Fault {
 }
 
 impl Store {
-    /// Connects, or says why not within a few seconds.
+    /// Connects. Fails after a few seconds if Postgres is unavailable.
     pub async fn connect(dsn: &str, max_connections: u32) -> Result<Self, StoreError> {
         let options = PgConnectOptions::from_str(dsn)
             .map_err(|e| StoreError::Schema(format!("storage.postgres.dsn: {e}")))?
             .application_name("elf")
-            // A slow statement would be logged with all of its text.
+            // sqlx would log the full text of a slow statement.
             .disable_statement_logging();
         let connections = Arc::new(AtomicU64::new(0));
         let pool = match open_pool(
@@ -167,7 +167,7 @@ impl Store {
         {
             Err(error) if refuses_options(&error) => {
                 tracing::warn!(
-                    "a connection pooler does not pass plan_cache_mode on; set it for the role, see \
+                    "connection pooler does not pass on plan_cache_mode, set it for the role: \
                      docs/operations.md, PgBouncer"
                 );
                 open_pool(options, max_connections, &connections).await?
@@ -181,7 +181,7 @@ impl Store {
         })
     }
 
-    /// The same with another limit than two minutes for one statement.
+    /// This store with `statement_limit` for one statement instead of two minutes.
     pub fn with_statement_limit(self, statement_limit: Duration) -> Self {
         Self {
             statement_limit,
@@ -196,26 +196,27 @@ impl Store {
         Ok(())
     }
 
-    /// How many connections were made so far. A failover shows as more of them.
+    /// How many connections were made so far. The number rises after a failover, because every
+    /// connection is made again.
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// The pool, for what needs a connection of its own kind.
+    /// The pool, for callers that need a connection with their own settings.
     pub fn pool(&self) -> &PgPool {
         &self.pool
     }
 
-    /// A process that is stopped or cut off in a transaction would keep its locks
-    /// on notes for as long as that lasts, and an application's delete would wait.
+    /// Begins a transaction. Postgres ends it when it is idle for five seconds: a process that
+    /// hangs or loses its network would keep its locks, and an application's delete would wait
+    /// for them.
     async fn begin(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
-        // What a transaction reads last has to be as it is then, whatever the database's
-        // default is: a commit reads its target collections under the lock they are
-        // registered under.
-        // The checks of foreign keys are statements too, one for each row that is written.
-        // Planned anew each time they would cost more than the rows; planned once, and
-        // over an empty table, they would read it from end to end. So they are planned
-        // once and without sequential scans.
+        // Each statement has to see what is committed when it starts, whatever the default of
+        // the database is: a commit reads its target collections under the lock under which a
+        // rebuild registers them.
+        // Postgres checks foreign keys with one statement for each row. Planning each of them
+        // anew costs more than the rows, and a plan made over an empty table is a sequential
+        // scan. So Postgres plans them once and without sequential scans.
         let begin = "begin isolation level read committed; \
                      set local idle_in_transaction_session_timeout = '5s'; \
                      set local plan_cache_mode = force_generic_plan; \
@@ -223,9 +224,9 @@ impl Store {
         Ok(self.pool.begin_with(begin).await?)
     }
 
-    /// Reads one page of many, in the order of an index. Where Postgres knows little of a
-    /// table, it takes a page for nearly all of it: then it reads all that is left and sorts
-    /// it, again for every page. So it has neither a sort nor what needs one.
+    /// Reads one page of many, in the order of an index. Without statistics Postgres assumes
+    /// that a page is nearly the whole table. It would then read and sort all remaining rows for
+    /// every page. So sorts, and plans that need one, are off.
     async fn read_page<T: Send + Unpin>(
         &self,
         page: Map<'_, Postgres, impl FnMut(PgRow) -> sqlx::Result<T> + Send, PgArguments>,
@@ -242,7 +243,7 @@ impl Store {
         Ok(rows)
     }
 
-    /// Counts and times an operation, and ends it when it is not answered in time.
+    /// Counts and times an operation, which times out after [`Limit::Statement`].
     fn measured<'w, T: Send + 'w>(
         &self,
         operation: &'static str,
@@ -251,7 +252,7 @@ impl Store {
         self.measured_within(Limit::Statement, operation, work)
     }
 
-    /// The same, within another limit.
+    /// [`Self::measured`] with another limit.
     fn measured_within<'w, T: Send + 'w>(
         &self,
         limit: Limit,
@@ -272,8 +273,7 @@ impl Store {
         }))
     }
 
-    /// Waits for an answer as long as `limit`. Boxed, see
-    /// [`telemetry::timed`].
+    /// Waits for an answer as long as `limit`. Boxed, see [`telemetry::timed`].
     fn answered<'w, T: Send + 'w, E: Into<StoreError> + Send + 'w>(
         &self,
         limit: Limit,
@@ -312,15 +312,16 @@ async fn open_pool(
         .await
 }
 
-/// A PgBouncer in transaction mode refuses settings that it is not told to ignore.
+/// Whether the error is that of a PgBouncer, which refuses startup settings that it is not
+/// configured to ignore.
 fn refuses_options(error: &sqlx::Error) -> bool {
     let message = error.as_database_error().map(|e| e.message());
     message.is_some_and(|message| message.contains("unsupported startup parameter in options"))
 }
 
-/// Whether a connection that is given back can be used again. The pool asks the same
-/// again afterwards, but without patience: one whose statement was given up would be
-/// waited for, and missed, for ever.
+/// Whether the pool can use a returned connection again. The pool pings it too, but without a
+/// time limit: a connection whose statement timed out would block that ping, and be lost to
+/// the pool.
 async fn is_at_rest(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     let ping = tokio::time::timeout(RETURN_LIMIT, connection.ping()).await;
     Ok(matches!(ping, Ok(Ok(()))))
@@ -332,11 +333,11 @@ mod tests {
 
     #[test]
     fn only_values_are_a_notes_fault() {
-        assert_eq!(blame("23514"), Fault::Data, "a check of the application's");
+        assert_eq!(blame("23514"), Fault::Data, "a check of the application");
         assert_eq!(
             blame("P0001"),
             Fault::Data,
-            "an exception of the application's"
+            "an exception of a trigger of the application"
         );
         assert_eq!(blame("42501"), Fault::Setup, "no right to the table");
         assert_eq!(blame("42P01"), Fault::Setup, "no such table");
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!(
             blame("55P03"),
             Fault::Server,
-            "a lock that was not to be had"
+            "a lock that was not available"
         );
         assert_eq!(blame("40P01"), Fault::Server, "a deadlock");
     }

@@ -332,7 +332,7 @@ pub async fn an_upsert_over_a_forgotten_revision_replaces_it_and_nothing_newer(b
     let repaired = (1..=3)
         .map(|n| at_revision(7, point(n, NORTH, "")))
         .collect();
-    upsert(repaired, UpsertMode::Over(80)).await;
+    upsert(repaired, UpsertMode::UpTo(80)).await;
     let stored = bench.all().await;
     let revisions: Vec<_> = (1..=3)
         .map(|n| stored.iter().find(|p| p.chunk_id == id(n)).unwrap())

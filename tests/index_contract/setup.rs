@@ -17,7 +17,7 @@ use elf::index::{
 use elf::note::{Labels, chunk_id};
 use uuid::Uuid;
 
-use crate::qdrant_server;
+use crate::{components, qdrant_server};
 
 /// Floats in a test vector.
 pub const DIM: usize = 4;
@@ -132,6 +132,10 @@ pub fn say_engines() {
     if let Some(url) = qdrant_server::url() {
         let index = block_on(async { elf::index::connect(&settings(url)).await.unwrap() });
         engines.push(index.describe());
+        components::met("qdrant");
+    } else {
+        let reason = "there is no qdrant program on the PATH and no QDRANT_URL";
+        components::missing("qdrant", "index_contract", reason);
     }
     let line = format!("index contract: ran against {}\n", engines.join(", "));
     std::io::stderr().write_all(line.as_bytes()).unwrap();

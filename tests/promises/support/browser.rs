@@ -1,6 +1,7 @@
 //! A real browser: Debian's Chromium without a window, led by chromedriver, which speaks
 //! WebDriver (<https://www.w3.org/TR/webdriver2/>) over HTTP.
 
+use super::components::{met, missing};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -40,10 +41,12 @@ impl Browser {
     pub async fn start(test: &str) -> Option<Self> {
         for program in ["chromium", "chromedriver"] {
             if !is_on_path(program) {
-                eprintln!("{test}: skipped, there is no {program} on the PATH, see `make setup`");
+                let reason = format!("there is no {program} on the PATH, see `make setup`");
+                missing("browser", test, &reason);
                 return None;
             }
         }
+        met("browser");
         let mut driver = Command::new("chromedriver")
             .arg("--port=0")
             .stdin(Stdio::null())

@@ -3,6 +3,8 @@
 pub mod application;
 pub mod browser;
 pub mod compare;
+#[path = "../../support/components.rs"]
+pub mod components;
 pub mod corpus;
 pub mod database;
 pub mod docs;

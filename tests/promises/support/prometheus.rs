@@ -1,6 +1,6 @@
 //! A Prometheus server of a test's own.
 
-use std::io::Write;
+use super::components::{met, missing};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -26,10 +26,12 @@ pub fn program(name: &str, test: &str) -> Option<PathBuf> {
         .chain([own])
         .map(|dir| dir.join(name))
         .find(|file| file.is_file());
-    if found.is_none() {
-        let line =
-            format!("{test}: skipped, {name} is neither on the PATH nor in .elf/prometheus\n");
-        std::io::stderr().write_all(line.as_bytes()).unwrap();
+    match found {
+        Some(_) => met("prometheus"),
+        None => {
+            let reason = format!("{name} is neither on the PATH nor in .elf/prometheus");
+            missing("prometheus", test, &reason);
+        }
     }
     found
 }

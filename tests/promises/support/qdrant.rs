@@ -1,5 +1,6 @@
 //! A Qdrant server of a test's own, which it can kill and start again.
 
+use super::components::{met, missing};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -63,9 +64,10 @@ impl Qdrant {
         let mut server = Self::stopped(test)?;
         server.disk = SmallDisk::over(server.folder.path().join("storage"));
         if server.disk.is_none() {
-            eprintln!("{test}: skipped, a disk cannot be mounted here");
+            missing("small-disk", test, "a disk cannot be mounted here");
             return None;
         }
+        met("small-disk");
         server.restart().await;
         Some(server)
     }
@@ -99,9 +101,10 @@ impl Qdrant {
             .map(|dir| dir.join("qdrant"))
             .find(|file| file.is_file());
         let Some(program) = program else {
-            eprintln!("{test}: skipped, there is no qdrant program on the PATH");
+            missing("qdrant", test, "there is no qdrant program on the PATH");
             return None;
         };
+        met("qdrant");
         let port = || {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             (listener.local_addr().unwrap().port(), listener)
