@@ -1,6 +1,6 @@
-//! A bulk load into a running daemon, whatever Postgres believes of its tables, against
-//! `elf worker --once` over the same notes; and notes that all say the same against notes
-//! that differ.
+//! A bulk load into a running daemon, for several states of Postgres's statistics, against
+//! `elf worker --once` over the same notes; and notes with equal texts against notes with
+//! different ones.
 //!
 //! The embedding server answers at once. Qdrant is `QDRANT_URL`, else the `qdrant` program
 //! on the PATH, else the engine in the daemon's process. `--quick` takes a tenth.
@@ -14,12 +14,12 @@ mod daemon;
 mod qdrant_server;
 
 const LOAD: usize = 20_000;
-/// Indexed before the load, one after the other, so that every statement has been made.
+/// Indexed before the load, one after the other, so that every statement has been prepared.
 const FIRST: usize = 20;
 const EQUAL: [usize; 2] = [10_000, 100_000];
 const STATEMENT_OF_ALL: &str = "vacuum analyze";
 
-/// What Postgres knows of the tables when the load comes.
+/// The statistics that Postgres has of the tables when the load begins.
 #[derive(Clone, Copy)]
 struct State {
     name: &'static str,
@@ -97,7 +97,7 @@ async fn site(api: &str) -> Result<Site> {
     Site::start(index, api, "").await
 }
 
-/// Seconds that a worker takes which is started for the load and ends after it.
+/// Seconds of a worker that is started for the load and ends after it.
 async fn drained_once(api: &str, tenth: usize) -> Result<f64> {
     let mut site = site(api).await?;
     site.insert(&texts(0, LOAD / tenth)).await?;
@@ -132,18 +132,18 @@ async fn loaded(api: &str, state: State, tenth: usize) -> Result<f64> {
     let worker = Worker::start(site.folder.path())?;
     for i in 0..FIRST {
         site.insert(&texts(i, 1)).await?;
-        site.settled().await?;
+        site.wait_until_drained().await?;
     }
     if state.stock > 0 {
         site.insert(&texts(FIRST, state.stock / tenth)).await?;
-        site.settled().await?;
+        site.wait_until_drained().await?;
     }
     if state.vacuumed {
         daemon::execute(&mut site.db, STATEMENT_OF_ALL.into()).await?;
     }
     site.insert(&texts(10 * LOAD, LOAD / tenth)).await?;
     let began = Instant::now();
-    site.settled().await?;
+    site.wait_until_drained().await?;
     let took = began.elapsed();
     drop(worker);
     site.end().await?;
@@ -163,7 +163,7 @@ async fn one_after_the_other(api: &str, is_equal: bool, tenth: usize) -> Result<
         };
         site.insert(&texts).await?;
         let began = Instant::now();
-        site.settled().await?;
+        site.wait_until_drained().await?;
         *seconds = began.elapsed().as_secs_f64() / notes as f64;
     }
     drop(worker);

@@ -2,9 +2,9 @@
 //! stand-ins that behave as real servers do, on the default settings. Times are a
 //! tenth of those of a small server on a laptop, `timeout_ms` too.
 //!
-//! The stand-in is a process of its own and speaks the protocol over HTTP. It goes on
-//! computing a request that its client has abandoned. Four tasks send 256 texts at a
-//! time, as a worker does, and send again what an outage gave back.
+//! The stand-in is a process of its own and speaks the protocol over HTTP. It continues to
+//! compute a request that its client has abandoned. Four tasks send 256 texts at a time, as
+//! a worker does, and send texts again that failed in an outage.
 //!
 //! The ratio is to what the same server does at its best, measured in the same minute
 //! with a client that knows it: all texts in one request where it has one processor, full
@@ -106,7 +106,7 @@ const KINDS: [Kind; 6] = [
             requests: 40,
             window: ms(2000),
         },
-        // Less than fills five windows: the probes take their share.
+        // Fewer than five windows allow: probes count too.
         texts: 6000,
         max_inputs: 32,
         timeout: ms(3000),
@@ -348,7 +348,7 @@ async fn embed(State(server): State<Arc<Server>>, Json(request): Json<Value>) ->
         let retry_after = [("retry-after", format!("{:.3}", wait.as_secs_f64()))];
         return (StatusCode::TOO_MANY_REQUESTS, retry_after, "{}").into_response();
     }
-    // A task of its own: it goes on when the client is gone.
+    // A task of its own: it continues when the client has disconnected.
     let computing = tokio::spawn(async move {
         let here = server.here.fetch_add(1, Ordering::Relaxed) + 1;
         server.requests.fetch_add(1, Ordering::Relaxed);
@@ -398,7 +398,7 @@ impl Server {
             Some((at, text)) if computed >= at => text,
             _ => text,
         };
-        // Timers are late by a millisecond, which the next text makes up for.
+        // Timers are late by a millisecond; the next text waits for less.
         let now = Instant::now();
         if now > *busy_until + ms(3) {
             *busy_until = now;
@@ -407,7 +407,7 @@ impl Server {
         tokio::time::sleep_until((*busy_until).into()).await;
     }
 
-    /// How long a client has to wait whose request is one too many.
+    /// How long a client has to wait if its request is one too many.
     async fn refuses(&self) -> Option<Duration> {
         let Pace::RateLimited {
             requests, window, ..

@@ -138,7 +138,7 @@ fn looking() -> verify::Options {
 }
 
 /// Points per second of a rebuild up to the last point, and the collection that it has
-/// filled. What the engine does after that is the engine's, and takes it minutes.
+/// filled. The engine's own optimising after that takes minutes and is not measured.
 async fn copied(site: &IndexContext) -> Result<(f64, String)> {
     let progress = Arc::new(Progress::default());
     let stop = CancellationToken::new();
@@ -290,7 +290,7 @@ async fn site_of(database: &str, url: &str) -> Result<IndexContext> {
     })
 }
 
-/// With an empty collection, as a lost one comes back.
+/// With an empty collection, as after the loss of the index.
 async fn site(database: &str, url: &str) -> Result<IndexContext> {
     let site = site_of(database, url).await?;
     let first = site

@@ -1,6 +1,6 @@
 //! Several workers on one database: 1, 2 and 4 processes of `elf worker` over the same
-//! backlog. Once with an embedding server that answers at once, so that the machine is
-//! what limits them, and once with one that lets them wait, as real ones do.
+//! backlog. Once with an embedding server that answers at once, so that the machine is the
+//! limit, and once with a slow one, as real ones are.
 //!
 //! The workers are running and idle when the backlog is committed; the time is from that
 //! commit to the empty outbox. Postgres (`DATABASE_URL`), Qdrant (`QDRANT_URL`, else the
@@ -98,7 +98,7 @@ async fn drained(provider: Provider, workers: usize, qdrant: &str) -> Result<f64
     let texts: Vec<String> = (0..provider.notes).map(daemon::text).collect();
     site.insert(&texts).await?;
     let began = Instant::now();
-    site.settled().await?;
+    site.wait_until_drained().await?;
     let took = began.elapsed();
     let indexed: i64 =
         sqlx::query_scalar("select count(*) from note_index_state where chunk_count = 1")

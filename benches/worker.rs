@@ -1,6 +1,6 @@
-//! The worker against a bare loop that does the least that must be done: encode
-//! every text once, write the same rows to Postgres and the same points to the
-//! same engine. The embedder costs nothing in both. Then: how soon a commit is
+//! The worker against a bare loop that does only the necessary work: encode every
+//! text once, write the same rows to Postgres and the same points to the same
+//! engine. The embedder costs nothing in both. Then: how soon a commit is
 //! searchable, and how much memory a worker takes.
 //!
 //! `DATABASE_URL` names the Postgres server; Qdrant is `QDRANT_URL`, else the

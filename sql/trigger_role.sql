@@ -1,6 +1,6 @@
--- Gives the trigger functions of memory_notes to a role that may only write the outbox.
--- `elf migrate` runs it whenever they do not belong to it: after migration 0004, and
--- after a restore under another owner. A server has one such role for all its databases.
+-- Makes a role that may only write the outbox the owner of the trigger functions of memory_notes.
+-- `elf migrate` runs this whenever the role does not own them: after migration 0004, and after a
+-- restore under another owner. All databases of a server share the role.
 do $$
 declare
     writer    constant text := 'elf_outbox_writer';
@@ -15,7 +15,7 @@ begin
             execute format('create role %I nologin', writer);
         end if;
     exception when duplicate_object or unique_violation then
-        null; -- `elf migrate` of another database was first
+        null; -- `elf migrate` of another database has just created it
     end;
     if exists (select from pg_catalog.pg_roles r
                 where rolname = writer
@@ -25,7 +25,7 @@ begin
         raise exception 'the role % exists and may do more than write the outbox', writer
             using errcode = 'insufficient_privilege';
     end if;
-    -- To give it something takes membership, and changing the functions later does, too.
+    -- Only a member of the role can make it an owner, and change its functions later.
     if not pg_catalog.pg_has_role(writer, 'usage') then
         execute format('grant %I to %I', writer, current_user);
     end if;
@@ -33,7 +33,8 @@ begin
     execute format('grant usage, create on schema %s to %I', elf, writer);
     execute format('grant insert (note_id, op) on %s.indexing_outbox to %I', elf, writer);
     execute format('grant select (note_id) on %s.note_index_state to %I', elf, writer);
-    -- A grant that one may not make is no error, and the applications' writes would fail.
+    -- A grant without the right to grant is only a warning in Postgres. So check the rights here:
+    -- without them the applications' writes would fail.
     if not (has_schema_privilege(writer, elf::regnamespace, 'usage')
             and has_column_privilege(writer, 'indexing_outbox'::regclass, 'note_id', 'insert')
             and has_column_privilege(writer, 'indexing_outbox'::regclass, 'op', 'insert')

@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hub_that_never_answers_is_given_up() {
+    async fn a_hub_that_never_answers_times_out() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (mut hub, _, _cache) = hub().await;
         hub.endpoint = format!("http://{}", listener.local_addr().unwrap());

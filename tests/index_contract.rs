@@ -1,5 +1,5 @@
-//! What every vector engine must do, run against each that there is: always the
-//! one in-process, and a Qdrant server when there is one.
+//! The contract of every vector engine. The tests run against the engine in the process,
+//! and against a Qdrant server when there is one.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -18,8 +18,8 @@ mod server_only;
 #[path = "index_contract/setup.rs"]
 mod setup;
 
-/// One test per engine and promise. A test of an engine that is not there ends
-/// at once; which engines were there is said once, by `engines`.
+/// One test per engine and promise. Without its engine a test ends at once; `engines`
+/// prints once which engines were tested.
 macro_rules! contract {
     ($($promise:ident)*) => {
         #[cfg(feature = "embedded")]

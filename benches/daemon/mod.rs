@@ -75,7 +75,7 @@ impl Site {
     }
 
     /// Returns when the outbox is empty.
-    pub async fn settled(&mut self) -> Result<()> {
+    pub async fn wait_until_drained(&mut self) -> Result<()> {
         let left = "select exists (select from indexing_outbox)";
         while sqlx::query_scalar::<_, bool>(left)
             .fetch_one(&mut self.db)
@@ -139,7 +139,7 @@ impl Worker {
                 break;
             }
         }
-        // Somebody has to read what it says, or it would stop at a full pipe.
+        // The bench reads its output, because a full pipe would stop the worker.
         std::thread::spawn(move || log.for_each(drop));
         Ok(worker)
     }

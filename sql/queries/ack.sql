@@ -1,15 +1,15 @@
--- Ends the leases that are still ours and settles exactly the claimed rows of
--- those notes. The state of a note that is gone goes with it. Whoever locks states and
--- outbox rows locks the states first, in the order of their ids: so does dead_retry.sql.
--- No join with a table decides which rows are written: see lock_leases.sql.
+-- Ends the leases that are still held under this token, and deletes exactly the claimed outbox
+-- rows of those notes, or marks them as done. To avoid deadlocks, every statement that locks both
+-- states and outbox rows locks the states first, in order of their ids: this one and
+-- dead_retry.sql. Arrays select the rows to write, not joins: see lock_leases.sql.
 -- $1 version, $2 token, $3 note ids, $4 outbox ids, $5 the note of each outbox id,
--- $6 whether done rows are kept, $7 the hash of the access labels that the points of each
--- note of $3 have now, null where it has none
+-- $6 whether to keep done rows, $7 the hash of the access labels of the points of each note of
+-- $3, null where it has no points
 with held as materialized (
     select s.note_id
       from note_index_state s
      where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
-       -- A failover may have kept the claim and lost the commit.
+       -- A failover of Postgres may have kept the claim and lost the commit.
        and s.revision = $2
      order by s.note_id
        for update

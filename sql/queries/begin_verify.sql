@@ -1,6 +1,6 @@
--- Begins a worker's own verify when one is due or requested, or goes on with one whose
--- worker died. One worker of all gets a row.
--- $1 version, $2 seconds between two of them, null for only those that are requested,
+-- Begins a worker's own verify when one is due or requested, or resumes one whose worker died.
+-- Only one of the workers gets a row.
+-- $1 version, $2 seconds between two verifies, null to begin only requested ones,
 -- $3 lease seconds
 update index_versions v
    set verify_started_at = case when going_on then v.verify_started_at else now() end,

@@ -1,5 +1,6 @@
--- Those of these notes that somebody is about to make equal to their rows: changed,
--- leased, or expired and waiting for the sweep. One that was given up is an operator's.
+-- Those of these notes for which a difference is no drift: a worker will converge them, because
+-- they have an outbox row, are leased, or have expired and are not enqueued yet. A dead-lettered
+-- note counts too: it waits for an operator.
 -- $1 version, $2 note ids
 select u.note_id as "note_id!"
   from unnest($2::uuid[]) as u (note_id)

@@ -1,5 +1,5 @@
--- Whether nothing is left to do for a version but dead letters and what an application
--- wants done later. A row stays until its note is indexed, whoever has it leased.
+-- Whether a version has no outbox rows, except dead letters and rows that an application scheduled
+-- for later. The row of a leased note counts: it stays until the ack.
 -- $1 version
 select not exists (
     select from indexing_outbox

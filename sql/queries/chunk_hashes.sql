@@ -1,4 +1,4 @@
--- What these chunks say now, where their vectors are at hand.
+-- The text hashes of those of these chunks that have a vector.
 -- $1 version, $2 chunk ids
 select c.chunk_id as "chunk_id!", c.text_sha256 as "text_sha256!"
   from unnest($2::uuid[]) as u (chunk_id)

@@ -1,7 +1,7 @@
--- The chunks that have to be points, in order of their ids.
+-- A page of the chunks of live notes, in order of their ids.
 -- $1 version, $2 ids above this, $3 and up to this, $4 chunks at most,
--- $5 whether with texts and vectors, $6 whether with vectors,
--- $7 bytes of text at most, where with texts; one chunk at least
+-- $5 whether to read texts and vectors, $6 whether to read vectors,
+-- $7 bytes of text at most if texts are read; at least one chunk
 select chunk_id, note_id, chunk_index, start_offset, end_offset, revision, text,
        has_vector as "has_vector!", vec as "vec?: pgvector::Vector", status as "status!",
        expires_at, tenant_id as "tenant_id!", project_id as "project_id!",
@@ -35,8 +35,8 @@ select chunk_id, note_id, chunk_index, start_offset, end_offset, revision, text,
           join memory_notes n on n.note_id = c.note_id
           left join note_chunk_embeddings e
                  on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
-        -- Not with `=`: where the statistics know nothing of a new version yet, Postgres would
-        -- take the index on version and text for one of few rows, and read all of them.
+        -- Not `=`: the statistics do not know a new version yet. Postgres would expect few rows for
+        -- it, choose the index on version and text hash, and read all rows of the version.
          where c.embedding_version is not distinct from $1
            and c.chunk_id > $2 and c.chunk_id <= $3
            and n.status = 'active' and (n.expires_at is null or n.expires_at > now())

@@ -1,4 +1,4 @@
--- Those of these chunks that have to be points. See revalidate.sql for `offset 0`.
+-- Those of these chunks that belong to live notes. See revalidate.sql for `offset 0`.
 -- $1 version, $2 chunk ids
 select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chunk_index!",
        c.start_offset as "start_offset!", c.end_offset as "end_offset!",

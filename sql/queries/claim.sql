@@ -1,23 +1,21 @@
--- Leases a batch of distinct notes that have something due, oldest first, and
--- names the outbox rows that the batch will settle.
+-- Leases a batch of distinct due notes, oldest first, and returns the outbox rows that the ack of
+-- the batch will delete.
 -- $1 version, $2 holder, $3 lease seconds, $4 notes at most, $5 bytes of text at most,
--- $6 and $7 only rows behind this one (available_at, outbox_id), null for all,
--- $8 from so many lost claims on a note is claimed alone, $9 and from so many on not at all
+-- $6 and $7 only rows after this one (available_at, outbox_id), null for all,
+-- $8 with this many lost claims a note is claimed alone, $9 with this many it is not claimed
 
--- Rows without a version are for the active one. A retired version is frozen: it is
--- nobody's, and nothing of it is claimed.
+-- Rows without a version are for the active one. Workers do not claim for a retired version.
 with recursive me as materialized (
     select v.state = 'active' as is_active
       from index_versions v
      where v.embedding_version = $1 and v.state in ('active', 'building')
 ),
--- Walks the due rows in order and jumps over every further row of a note it has
--- picked: ten thousand rows of one note cost one pass, and hide nobody. Each step is
--- two range scans of an index, this version's rows and those without one, so that it
--- never meets a row of another version. In the second the version is ordered by,
--- though it is null in all of them, because Postgres does not see that it is and would
--- sort. The lease is looked up by a scalar subquery, because a join would read all of
--- note_index_state.
+-- Walks the due rows in order and skips further rows of a note that it has picked: ten
+-- thousand rows of one note cost one pass and do not hide other notes. Each step is two
+-- range scans of an index, one for the rows of this version and one for the rows without a
+-- version, so that it reads no rows of other versions. The second scan orders by the version
+-- too: it is always null there, but Postgres does not know that and would sort. A scalar
+-- subquery looks up the lease, because a join would read all of note_index_state.
 picks as (
     (select u.note_id, u.available_at, u.outbox_id, 1 as n, array[u.note_id] as seen,
             coalesce((select s.claims_lost >= $8 from note_index_state s
@@ -88,8 +86,8 @@ picks as (
              limit 1) next
      where p.n < $4 and not p.alone
 ),
--- octet_length reads the length of a large text without reading the text. A subquery
--- looks up one row; a join may read all of memory_notes.
+-- octet_length of a large text does not read the text. A subquery looks up one row; a join may
+-- read all of memory_notes.
 sized as (
     select p.note_id, p.available_at, p.outbox_id,
            sum(p.bytes) over (order by p.n) - p.bytes as bytes_before
@@ -100,8 +98,8 @@ sized as (
             offset 0) p
 ),
 batch as materialized (select nextval('elf_lease_token') as token),
--- Ordered, so that two claims never wait for each other in a circle. A claim
--- that waited for another one finds the note leased, or its own token too old.
+-- Ordered, so that two claims cannot deadlock. A claim that waited for another one finds the note
+-- leased, or its own token too old.
 leased as (
     insert into note_index_state as s (note_id, embedding_version, lease_token, lease_until, holder)
     select z.note_id, $1, b.token, now() + make_interval(secs => $3), $2
@@ -113,17 +111,17 @@ leased as (
        set lease_token = excluded.lease_token,
            lease_until = excluded.lease_until,
            holder = excluded.holder,
-           -- A claim that ends in order leaves no holder. One that does not is lost.
+           -- Every end of a claim clears the holder. If there is one, its claim was lost.
            claims_lost = s.claims_lost + case when s.holder is null then 0 else 1 end
      where (s.lease_until is null or s.lease_until <= now())
        and s.lease_token < excluded.lease_token
     returning s.note_id, s.lease_token, s.failures, s.failed_sha256, s.claims_lost,
               s.access_sha256, s.chunk_count
 ),
--- The versions that are built beside this one get a row of their own for every note
--- whose rows are taken, and those become this version's, so that it happens once. A
--- change whose row is taken by a statement that does not see such a version yet was
--- committed before that was registered, and then every note is enqueued for it.
+-- A claimed row without a version is for the versions that are being built too. The claim copies
+-- it for each of them and sets its own version on the row, so that no later claim copies it
+-- again. This statement may not see a version that is registered meanwhile. That is safe, because
+-- every note is enqueued for a version after its registration.
 building as materialized (
     select v.embedding_version
       from index_versions v
@@ -153,7 +151,7 @@ select l.note_id as "note_id!",
        l.claims_lost as "claims_lost!",
        l.access_sha256,
        l.chunk_count as "chunk_count!",
-       -- An application may write '-infinity', which no timestamp of Rust can hold.
+       -- An application may write '-infinity', which no Rust timestamp can hold.
        greatest(z.available_at, '0001-01-01 00:00+00') as "picked_at!",
        z.outbox_id as "picked_id!",
        greatest(r.oldest, '0001-01-01 00:00+00') as "oldest!"
@@ -161,12 +159,13 @@ select l.note_id as "note_id!",
   join sized z using (note_id)
  cross join lateral (
         select array_agg(o.outbox_id order by o.created_at, o.outbox_id) as outbox_ids,
-               -- A dead letter waits for an operator, not for a worker.
+               -- A dead letter waits for an operator, so its age does not count.
                min(o.since) filter (where o.status <> 'DEAD') as oldest
-          -- Sorted outside: for the order Postgres might walk another index in full.
+          -- array_agg sorts, not this subquery: to get its order, Postgres might scan a whole
+          -- index.
           from (select o.outbox_id, o.created_at, o.status,
-                       -- What an application scheduled waits since it was due; what
-                       -- failed, since it was written.
+                       -- A row that an application scheduled waits since it was due, and a
+                       -- failed one since it was written.
                        case when o.status = 'PENDING' then greatest(o.created_at, o.available_at)
                             else o.created_at end as since
                   from indexing_outbox o

@@ -1,7 +1,7 @@
--- Of the rows of a version that is built each note keeps its newest: an abandoned reindex
--- has no worker that takes them, and every change of a note adds one. A row that is
--- claimed may go too, because the newer one stays.
--- $1 version, $2 and $3 when a row was due and its id, rows above these, $4 rows at most
+-- Deletes all outbox rows but the newest of each note, for a version that is being built. After an
+-- abandoned reindex no worker claims them, and every change of a note adds one. A claimed row
+-- may be deleted too, because the newer one stays.
+-- $1 version, $2 and $3 only rows after this one (available_at, outbox_id), $4 rows at most
 with page as materialized (
     select o.outbox_id, o.note_id, o.available_at, o.created_at
       from indexing_outbox o

@@ -1,4 +1,4 @@
--- The collections that are written for a version, its main one first.
+-- The collections that workers write for a version, the active one first.
 -- $1 version
 select collection as name, alias, embedding_version as version, state as "state: Lifecycle"
   from index_collections

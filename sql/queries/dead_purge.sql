@@ -1,4 +1,4 @@
--- A row that another transaction has locked is being settled or retried, and is left to it.
+-- Skips a locked row: another transaction is acking or retrying it.
 -- $1 outbox or note ids, null for all
 delete from indexing_outbox
  where outbox_id = any (array(

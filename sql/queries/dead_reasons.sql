@@ -1,4 +1,4 @@
--- Dead letters by what rejected them. Of a retired version nobody is waiting for any.
+-- Counts dead letters by what rejected the note, without those of retired versions.
 select coalesce(o.failed_by, 'unknown') as "reason!", count(*) as "letters!"
   from indexing_outbox o
   left join index_versions v on v.embedding_version = o.embedding_version

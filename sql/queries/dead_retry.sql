@@ -1,6 +1,6 @@
--- A retry is a new request: how long it takes is measured from now. States are locked
--- before outbox rows, as ack.sql does. A row that another transaction has locked is being
--- settled or purged, and is left to it.
+-- A retry is a new request, so `created_at` and with it the measured delay begin now. States are
+-- locked before outbox rows, as in ack.sql. Skips a locked row: another transaction is acking or
+-- purging it.
 -- $1 outbox or note ids, null for all
 with letters as materialized (
     select o.outbox_id, o.note_id

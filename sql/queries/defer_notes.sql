@@ -1,4 +1,5 @@
--- Leaves notes alone for a moment: leased to no worker. See lock_leases.sql for `= any`.
+-- Defers notes: they stay leased for a time, but without a holder, so that no worker claims them
+-- and no lost claim is counted. See lock_leases.sql for `= any`.
 -- $1 version, $2 token, $3 note ids, $4 seconds
 with held as materialized (
     select note_id from note_index_state

@@ -1,4 +1,4 @@
--- Chunks behind the last one of a note that became shorter.
+-- Deletes the chunks after the last one of each note: its old text had more.
 -- $1 version, $2 note ids, $3 chunk counts
 delete from memory_note_chunks
  where embedding_version is not distinct from $1 -- see chunk_page.sql

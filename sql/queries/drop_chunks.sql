@@ -1,5 +1,5 @@
--- Their vectors go with them. In order of the index, so that no batch walks over what
--- the ones before it deleted.
+-- The vectors are deleted by foreign key. In order of the index, so that no batch scans rows that
+-- earlier batches deleted.
 -- $1 version, $2 text hashes from this on, $3 rows at most
 with gone as (
     delete from memory_note_chunks

@@ -1,4 +1,4 @@
--- In order of their ids, so that no batch walks over what the ones before it deleted.
+-- In order of the ids, so that no batch scans rows that earlier batches deleted.
 -- $1 version, $2 note ids above this, $3 rows at most
 with gone as (
     delete from note_embeddings

@@ -1,4 +1,4 @@
--- How many notes have something due, and the bytes of the texts of those that are live.
+-- The number of due notes, and the bytes of the texts of the live ones.
 -- $1 version
 with due as materialized (
     select distinct o.note_id

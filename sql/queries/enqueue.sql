@@ -1,5 +1,5 @@
--- Null selects whatever the value is. A note that has a row waiting already
--- gets another one: that row may be claimed already, and then it would be lost.
+-- Null selects every value. A note gets a new row even if one waits: a claim may have read that
+-- one already, and then this request would be lost.
 -- $1 note ids, $2 tenant, $3 project, $4 agent, $5 scope, $6 type
 insert into indexing_outbox (note_id, op)
 select n.note_id, 'UPSERT'

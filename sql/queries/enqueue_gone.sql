@@ -1,6 +1,6 @@
--- Looks at the next states of a version, and puts into the outbox the notes among them
--- that are gone and that no row is waiting for: the state of one stays when its worker
--- died between the ack and the last step. Indexed once more, it goes.
+-- Reads the next states of a version, and enqueues those whose note is deleted and has no outbox
+-- row. Such a state stays when its worker died between the ack and forget_states.sql. Another
+-- round deletes it.
 -- $1 version, $2 note ids above this, $3 states at most
 with page as materialized (
     select s.note_id, s.lease_until

@@ -1,6 +1,6 @@
--- Every note, and every one that is gone while its points may still be there, for one
--- version. What makes the statement do nothing is a version that has it behind it.
--- $1 version, $2 whether to do it all the same
+-- Enqueues for one version every note, and every deleted note that may still have points. Does
+-- nothing if that was done before.
+-- $1 version, $2 whether to do it again
 with due as (
     update index_versions
        set enqueued = true

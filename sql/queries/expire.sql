@@ -1,7 +1,6 @@
--- Notes whose time has passed while their points are still there. Looks back a
--- while, because a note may have been indexed across its own expiry.
--- Scalar subqueries look up one row for each expired note; a join may read all of both
--- tables to find none.
+-- Enqueues expired notes that still have points. It looks back for some time, because a worker may
+-- have indexed a note while it expired. Scalar subqueries look up one row for each expired note;
+-- a join may read both tables in full and find nothing.
 -- $1 version, $2 seconds to look back, null for all time
 insert into indexing_outbox (note_id, op, embedding_version)
 select n.note_id, 'DELETE', $1

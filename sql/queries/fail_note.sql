@@ -1,9 +1,8 @@
--- One failure of a note, unless its lease is over already. Its newest row carries the
--- count and the reason; the others say nothing that it does not.
+-- Counts a failed attempt of a note, unless its lease was lost. The newest outbox row of the note
+-- gets the count and the reason; the other claimed rows are deleted.
 -- $1 version, $2 token, $3 note id, $4 outbox ids (the newest last), $5 reason,
 -- $6 seconds until the retry, null for a dead letter, $7 failures of this text so far,
--- $8 the hash of the text, $9 what rejected it, $10 lost claims that count against it from
--- now on
+-- $8 the hash of the text, $9 what rejected it, $10 the new number of lost claims
 with held as (
     update note_index_state s
        set lease_until = null, holder = null, failures = $7, failed_sha256 = $8,
@@ -24,7 +23,7 @@ failed as (
      where o.outbox_id = ($4::uuid[])[cardinality($4::uuid[])]
     returning o.outbox_id
 ),
--- Only where the newest row is there to speak for them.
+-- Only if the newest row still exists.
 others as (
     delete from indexing_outbox o using failed f
      where o.outbox_id = any ($4::uuid[]) and o.outbox_id <> f.outbox_id

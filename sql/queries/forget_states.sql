@@ -1,4 +1,5 @@
--- Notes that are gone, once their points are. The token lives on in its sequence.
+-- Deletes the states of deleted notes whose points are deleted. Later tokens are higher all the
+-- same, because they come from a sequence.
 -- $1 version, $2 token, $3 note ids
 delete from note_index_state s
  where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2

@@ -1,5 +1,5 @@
--- Those of these chunks that are no point's any more: cut away, or of a note that is
--- not live. A chunk that is there under a higher revision is its worker's to write.
+-- Those of these chunks that must not have a point: they are deleted, or their note is not live.
+-- A chunk with a higher revision still exists; the worker that wrote it writes its point.
 -- Scalar subqueries look up one row each; a join may read a whole table for each chunk.
 -- $1 version, $2 chunk ids
 select u.chunk_id as "chunk_id!"

@@ -1,4 +1,4 @@
--- Those of these notes that no later claim has taken.
+-- Those of these notes that no later claim has taken over.
 -- $1 version, $2 note ids, $3 token
 select note_id
   from note_index_state

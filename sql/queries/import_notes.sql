@@ -1,5 +1,5 @@
--- Notes that are new or differ; an equal one is left alone, and so is not
--- indexed again. One array per column.
+-- Writes notes that are new or differ. An equal note is not written, so it is not indexed again.
+-- One array per column.
 insert into memory_notes as n
        (note_id, tenant_id, project_id, agent_id, scope, type, key, text, importance, confidence,
         expires_at, source_ref)

@@ -1,5 +1,5 @@
--- Those of these texts that have a vector in the space of these settings, which need
--- not be a registered version's: the same expression makes index_versions.vector_space.
+-- Those of these texts that have a vector in the vector space of these settings. The version of the
+-- settings need not be registered. index_versions.vector_space has the same expression.
 -- $1 settings, $2 text hashes
 select distinct c.text_sha256
   from memory_note_chunks c
@@ -8,6 +8,6 @@ select distinct c.text_sha256
            select embedding_version
              from index_versions
             where vector_space = md5(($1::jsonb - array[
-                'chunking.tokenizer_repo (SHA-256 of the tokenizer)', 'chunking.enabled',
+                'chunking.tokenizer_sha256', 'chunking.enabled',
                 'chunking.max_tokens', 'chunking.overlap_tokens'])::text)))
    and c.text_sha256 = any ($2)

@@ -1,9 +1,8 @@
--- One vector for each text that has been embedded before, whichever note it is in, and
--- under whichever version of the same vector space.
--- For each text and version the index on both is entered once and one row is read,
--- however many chunks have that text. It is entered with `>=` and in order, because with
--- `=` Postgres may find that reading the table until it meets the text is cheaper: where
--- most texts are equal, and it does not know that this one is another.
+-- One vector for each text that was embedded before, in any note and under any version of the same
+-- vector space.
+-- For each text and version Postgres reads one row of the index on both, even if many chunks have
+-- that text. The condition is `>=` with an order, not `=`: if most chunks have equal texts,
+-- Postgres expects to find any text soon in a sequential scan, and with `=` it may choose one.
 -- $1 version, $2 text hashes
 select found.text_sha256 as "text_sha256!", found.vec as "vec!: pgvector::Vector"
   from unnest($2::bytea[]) as u (hash)

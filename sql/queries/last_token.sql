@@ -1,3 +1,3 @@
--- The last token that was given out; 0 when none was.
+-- The last token that was drawn; 0 before the first claim.
 select case when is_called then last_value else last_value - 1 end as "last!"
   from elf_lease_token

@@ -1,6 +1,5 @@
--- Live notes and their texts in order of their ids: as many as have so many bytes
--- together, and one at least.
--- $1 ids above this, $2 notes at most, $3 bytes at most
+-- A page of live notes and their texts, in order of their ids.
+-- $1 ids above this, $2 notes at most, $3 bytes of text at most; at least one note
 with page as (
     select n.note_id, octet_length(n.text) as bytes
       from memory_notes n

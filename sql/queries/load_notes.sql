@@ -1,6 +1,6 @@
--- The table may be the application's own, so anything but the id may be null or out
--- of range; that a row is odd must not keep the others from being read. Times are
--- kept within the years that the payload can say, weights within a real.
+-- The application may have made the table, so every column but the id may be null or out of range.
+-- A row like that must not fail the query for the other notes. So times are limited to the years
+-- that the payload can hold, and weights to what fits a real.
 -- $1 note ids, $2 bytes of text at most: a longer text is not read
 select n.note_id,
        case when octet_length(n.text) <= $2 then n.text else '' end as "text!",

@@ -1,5 +1,5 @@
--- The notes that nobody is deleting. Skipping the others instead of waiting for
--- them means that an application's delete can never wait for us in a circle.
+-- Locks the notes that no other transaction is deleting. It skips the others instead of waiting,
+-- so that ELF cannot deadlock with an application's delete.
 -- $1 note ids
 select n.note_id
   from memory_notes n

@@ -1,9 +1,9 @@
--- Whether what is kept of each live note follows from its text. A note that is about
--- to be indexed, or was given up, is somebody's business already.
--- $1 version, $2 dimension, $3 note ids above this, $4 notes at most, $5 the part of
--- the notes that is looked at, 0 to 1, $6 bytes of text at most, more only for one note
+-- Finds live notes whose chunks, hash or vectors do not follow from their text. Notes with an
+-- outbox row are skipped: a worker will index them, or they are dead-lettered.
+-- $1 version, $2 dimension, $3 note ids above this, $4 notes at most, $5 the fraction of
+-- the notes to check, 0 to 1, $6 bytes of text at most; at least one note
 with page as materialized (
-    -- octet_length reads the length of a large text without reading the text.
+    -- octet_length of a large text does not read the text.
     select n.note_id, octet_length(n.text) as bytes
       from memory_notes n
      where n.note_id > $3
@@ -18,7 +18,7 @@ sized as (
       from page s
 ),
 texts as materialized (
-    -- Once per note: the bytes of a long text are looked at once per chunk.
+    -- Converted once per note, because every chunk of the note is compared with these bytes.
     select n.note_id, convert_to(coalesce(n.text, ''), 'UTF8') as bytes
       from sized s
       join memory_notes n using (note_id)
@@ -32,7 +32,7 @@ select p.note_id as "note_id!",
                   limit 1)
                then null
            when s.lease_until > now() then null
-           -- Given up and purged: it is not indexed until it changes.
+           -- Its dead letter was purged: it is not indexed until it changes.
            when s.failures > 0 and s.failed_sha256 in (sha256(p.bytes), sha256('')) then null
            when s.indexed_at is null then 'it was never indexed'
            when s.text_sha256 is distinct from sha256(p.bytes)
@@ -49,7 +49,7 @@ select p.note_id as "note_id!",
                then 'its pooled vector is not the mean of its chunks'
        end as problem
   from texts p
-  -- With a limit each is looked up by its note; a join, or an exists, may read all of them.
+  -- With a limit Postgres looks up each row by its note; a join or an exists may read the table.
   left join lateral (
         select * from note_index_state s
          where s.note_id = p.note_id and s.embedding_version = $1

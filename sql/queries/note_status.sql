@@ -1,6 +1,5 @@
--- "is not distinct from" instead of "=": of a version that is new the statistics know
--- nothing, and for a single row that is expected a join reads a table as often as there
--- are rows.
+-- "is not distinct from" instead of "=": the statistics do not know a new version yet. With "="
+-- Postgres would expect one row, and the join would read the other table once for each row.
 -- $1 version
 with live as materialized (
     select n.note_id from memory_notes n

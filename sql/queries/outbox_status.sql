@@ -1,6 +1,7 @@
--- A row without a version is the active one's. A row counts as leased when its note is:
--- leases are looked up from the rows that wait, for those are few and notes are many.
--- $1 version, null for all that are kept in step
+-- A row without a version belongs to the active one. A row counts as leased when its note is.
+-- The query starts from the waiting rows and looks up their leases, because they are fewer than
+-- the notes.
+-- $1 version, null for all that are not retired
 with active as materialized (
     select embedding_version from index_versions where state = 'active'
 ),
@@ -14,7 +15,7 @@ select count(*) filter (where o.status = 'PENDING' and l.note_id is null) as "pe
        count(*) filter (where o.status in ('PENDING', 'FAILED') and l.note_id is not null) as "leased!",
        count(*) filter (where o.status = 'FAILED' and l.note_id is null) as "failed!",
        count(*) filter (where o.status = 'DEAD') as "dead!",
-       -- What an application scheduled is waiting since it was due.
+       -- A row that an application scheduled for later waits since it was due.
        extract(epoch from now() - min(case when o.status = 'PENDING'
                                            then greatest(o.created_at, o.available_at)
                                            else o.created_at end)
@@ -25,6 +26,6 @@ select count(*) filter (where o.status = 'PENDING' and l.note_id is null) as "pe
          on l.note_id = o.note_id and l.embedding_version = o.embedding_version and l.lease_until > now()
  where o.embedding_version = $1
     or ($1::text is null
-        -- Of a retired version nothing is about to happen.
+        -- Workers do nothing for a retired version.
         and not exists (select from index_versions v
                          where v.embedding_version = o.embedding_version and v.state = 'retired'))

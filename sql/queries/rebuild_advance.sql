@@ -1,5 +1,5 @@
--- Asked again because the answer was lost, it counts nothing twice, in whichever order
--- the server comes to the two.
+-- Idempotent: a rebuild that got no answer sends it again. Postgres may execute both in any order,
+-- and counts the points once.
 -- $1 collection, $2 range, $3 done up to, $4 more points, $5 more missing vectors
 update index_rebuild_ranges
    set points = points + case when cursor < $3 then $4 else 0 end,

@@ -1,4 +1,5 @@
--- The points of these notes have these access labels now. See lock_leases.sql for `= any`.
+-- Records the access labels that the points of these notes have now. See lock_leases.sql for
+-- `= any`.
 -- $1 version, $2 token, $3 note ids, $4 hashes of the access labels
 update note_index_state s
    set access_sha256 = ($4::bytea[])[array_position($3::uuid[], s.note_id)]

@@ -1,7 +1,7 @@
--- The rows are there: this transaction has locked them. So every row is a conflict, and
--- the key's index finds it whatever Postgres believes of the table. Until the vector engine
--- has answered, points may have the access labels from before: unless those are the same,
--- nothing is known of them.
+-- This transaction has locked the rows, so every insert is a conflict. An update could be a
+-- sequential scan, but a conflict always finds its row by the index of the key.
+-- The points may have the old access labels until the vector engine has answered. So the hash is
+-- set to null unless it is the same.
 -- $1 version, $2 token, $3 note ids, $4 text hashes, $5 chunk counts, $6 hashes of the
 -- access labels
 insert into note_index_state as s

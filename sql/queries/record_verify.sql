@@ -1,6 +1,6 @@
--- Records how far a worker's own verify has come, and that its worker lives.
+-- Records the progress of a worker's own verify, and renews its lease.
 -- $1 version, $2 chunks up to this, $3 notes up to this, $4 lease seconds,
--- $5 the number of the verify: nothing is recorded once another has gone on with it
+-- $5 the number of the verify; nothing changes if another worker has resumed it
 update index_versions
    set verify_chunks_cursor = $2, verify_notes_cursor = $3,
        verify_lease_until = now() + make_interval(secs => $4)

@@ -1,5 +1,5 @@
--- The sequence keeps the highest number that a collection ever had, also after its row is
--- gone: what follows a collection never has the name of one before it.
+-- The sequence keeps the highest number that a collection ever had, also after its row is deleted,
+-- so that no collection gets the name of an earlier one.
 -- $1 collection, $2 alias, $3 version, $4 state
 with registered as (
     insert into index_collections (collection, alias, embedding_version, state)

@@ -1,5 +1,5 @@
--- The chunks that notes have, taken over under another token: their points are written
--- again with the labels of now. The notes' rows in note_index_state are locked.
+-- Sets the revision of the chunks of these notes to the token, so that a worker can write their
+-- points again with the new labels. This transaction has locked the rows in note_index_state.
 -- $1 version, $2 token, $3 note ids
 with relabelled as (
     update memory_note_chunks c

@@ -1,6 +1,6 @@
--- Gives leases back unused: the outbox rows stay as they are, and due.
--- $1 version, $2 token, $3 note ids, $4 whether the worker survived them: what claims they
--- lost before were not lost in a row
+-- Releases leases: the outbox rows stay as they are, and due.
+-- $1 version, $2 token, $3 note ids, $4 whether the worker survived the notes: then their lost
+-- claims are no longer in a row, and the count goes back to 0
 with held as materialized (
     select s.note_id
       from note_index_state s

@@ -1,4 +1,4 @@
--- Of a version that was dropped meanwhile nothing is left to do.
+-- Requeues notes, unless their version was dropped meanwhile.
 -- $1 version, $2 note ids, $3 seconds until they are due
 insert into indexing_outbox (note_id, op, embedding_version, available_at)
 select u.note_id, 'UPSERT', v.embedding_version, now() + make_interval(secs => $3)

@@ -1,7 +1,6 @@
--- The chunks among these that belong to a note which is live now, and whose labels are
--- those that were asked for. A point that a crash left behind has none, and one that was
--- found under its old labels has others by now. With `offset 0` each is looked up by its key, whatever
--- Postgres believes of the tables.
+-- Those of these chunks that belong to a live note with the requested labels. A point that a crash
+-- left behind has no such chunk, and the note of a point with old labels has other labels now.
+-- `offset 0` makes Postgres look up each row by its key, even with wrong statistics.
 -- $1 version, $2 chunk ids, $3 labels by name
 select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chunk_index!",
        c.start_offset as "start_offset!", c.end_offset as "end_offset!", c.text as "text!",

@@ -1,4 +1,4 @@
--- The one job, when nobody holds it. Gives whoever holds it now.
+-- Takes the one job if no process holds it. Returns the job that runs now.
 -- $1 kind, $2 subject, $3 holder, $4 lease seconds
 with taken as (
     insert into index_job as j (kind, subject, holder, lease_until)

@@ -1,5 +1,5 @@
--- The collections that must have what this transaction commits. The share lock
--- makes a rebuild that registers a collection wait for us, or us see it.
+-- The collections that must get the points of this transaction. With the share lock, a rebuild
+-- that registers a collection waits for this transaction, or this transaction sees the collection.
 -- $1 version
 select collection
   from index_collections

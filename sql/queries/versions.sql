@@ -1,5 +1,4 @@
--- All versions: the active one first, then what is built, then what is retired, the
--- latest first.
+-- All versions: the active one, then those that are built, then the retired ones, the latest first.
 select embedding_version, embedding_dim, settings, state as "state: Lifecycle", state_since, enqueued
   from index_versions
  order by array_position(array['active', 'building', 'retired'], state), state_since desc,

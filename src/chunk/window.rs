@@ -10,16 +10,11 @@ use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation};
 
 use super::cuts::{CutPoint, SentenceScan};
 use super::tokenizer::{Tokenizer, TokenizerError};
-use super::words::{Memo, Words};
+use super::words::{MAX_UNIT_BYTES, Memo, Words};
 
 /// Text given to the tokenizer at once. Large enough that its cost per call
 /// does not matter, small enough for the processor's caches.
 const SEGMENT_BYTES: usize = 32 * 1024;
-
-/// A token that spans more is cut into pieces: BERT makes one `[UNK]` of any
-/// word over 100 characters, Unigram of any run of unknown ones, and a megabyte
-/// of base64 would be one token.
-pub(super) const MAX_UNIT_BYTES: usize = 64;
 
 /// A token, several tokens that share their characters, a short word, or a
 /// piece of a very long token. Begins and ends with something other than

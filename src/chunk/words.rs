@@ -37,6 +37,11 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 /// Longer words are rare and seldom repeat: real token offsets are worth their cost.
 const MAX_REMEMBERED_BYTES: usize = 32;
 
+/// A token that spans more is cut into pieces: BERT makes one `[UNK]` of any
+/// word over 100 characters, Unigram of any run of unknown ones, and a megabyte
+/// of base64 would be one token.
+pub(super) const MAX_UNIT_BYTES: usize = 64;
+
 /// A word of more tokens is handled token by token, so that a small chunk can
 /// be cut inside it. Not above the least room of a chunk.
 pub(super) const MAX_TOKENS_OF_A_WORD: usize = 8;
@@ -82,7 +87,7 @@ impl Words {
                 && !token.rstrip
                 && !token.single_word
                 && !token.normalized
-                && token.content.len() <= super::window::MAX_UNIT_BYTES
+                && token.content.len() <= MAX_UNIT_BYTES
                 && !token.content.contains(char::is_whitespace)
         });
         if !plain {

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_a_matter_of_configuration_whoever_passes_it_on() {
+    fn a_wrapped_refusal_is_still_a_configuration_error() {
         let errors: [anyhow::Error; 4] = [
             denied().into(),
             SetupError::from(denied()).into(),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_work_later_is_only_a_failure() {
+    fn an_error_that_may_pass_is_only_a_failure() {
         let content = IndexError::Refused {
             engine: "qdrant".into(),
             reason: "a vector that is none".into(),

@@ -274,8 +274,11 @@ fn jsonl<'a>(name: impl Into<String>, reader: impl BufRead + 'a, args: &'a Args)
         let place = || format!("{name}:{}", i + 1);
         let line = line.with_context(place)?;
         let line: Line = serde_json::from_str(&line).map_err(|error| {
-            let what = "expected a JSON object with \"text\" and a \"key\" or \"note_id\"";
-            anyhow::anyhow!("{}, column {}: {what}", place(), error.column())
+            let said = error.to_string();
+            // The line that serde counts is always the first.
+            let what = said.split(" at line ").next().unwrap_or(&said);
+            let what = what.replace("struct Line", "an object with \"text\"");
+            anyhow::anyhow!("{}: column {}: {what}", place(), error.column())
         })?;
         note(line, args).with_context(place)
     }))

@@ -43,7 +43,7 @@ pub struct Args {
     /// The configuration file [default: $ELF_CONFIG, else ./elf.toml]
     #[arg(short, long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Report as one JSON object on stdout
+    /// Report as one JSON value on stdout
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_to_go_follows_from_the_work_and_not_from_the_number() {
+    fn the_remaining_time_follows_from_the_share_of_the_work() {
         assert_eq!(secs_left(10.0, 0.0, 1.0), None);
         assert_eq!(secs_left(10.0, 0.25, 0.75), Some(30.0));
         assert_eq!(secs_left(10.0, 1.1, -0.1), Some(0.0));

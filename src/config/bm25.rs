@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_that_no_engine_can_keep_are_refused_by_name() {
+    fn options_that_no_engine_can_store_are_refused_by_name() {
         assert_eq!(Bm25Options::default().check(), Ok(()));
         assert_eq!(
             Bm25Options {

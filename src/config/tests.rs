@@ -519,7 +519,7 @@ fn secrets_are_never_printed() {
 }
 
 #[test]
-fn what_is_shown_is_a_file_again() {
+fn the_shown_configuration_is_a_file_again() {
     let config = with("storage.qdrant.bm25", "language = \"german\"").unwrap();
     let shown = config.to_toml();
     let again =

@@ -90,7 +90,7 @@ pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",
         DeValue::Integer(_) => "a whole number",
-        DeValue::Float(_) => "a number",
+        DeValue::Float(_) => "a fraction",
         DeValue::Boolean(_) => "true or false",
         DeValue::Datetime(_) => "a date",
         DeValue::Array(_) => "a list",

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_dimension_is_a_matter_of_configuration() {
+    fn a_wrong_dimension_is_a_configuration_error() {
         let pinned = answer(vec![item(0, &[1.0, 2.0])], 1, Some(3)).unwrap_err();
         assert!(matches!(&pinned, EmbedError::Config { reason }
             if reason.contains("2 dimensions where 3") && reason.contains("providers.embedding.dimensions")));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_that_is_no_direction_is_the_inputs_fault() {
+    fn a_vector_without_a_direction_is_the_inputs_fault() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let error = answer(vec![item(0, &[1.0, bad])], 1, Some(2)).unwrap_err();
             assert!(matches!(error, EmbedError::Input { .. }), "{bad}: {error}");

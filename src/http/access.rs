@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_token_this_machine_may_look_and_nobody_may_change() {
+    fn without_a_token_this_machine_may_read_and_not_change() {
         let here = [("host", "127.0.0.1:9464")];
         assert_eq!(check(None, Method::GET, &here), None);
         assert_eq!(check(None, Method::POST, &here), Some(Denied::NoToken));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_token_nobody_may_without_it() {
+    fn a_configured_token_is_required() {
         let token = Some("a long enough secret");
         let host = ("host", "elf.example");
         for method in [Method::GET, Method::POST] {

@@ -112,7 +112,7 @@ pub async fn discard(
 }
 
 fn store(admin: &Admin) -> Option<&Store> {
-    Some(&admin.observer.get()?.context().stores.store)
+    Some(admin.observer.get()?.store())
 }
 
 fn starting() -> Response {

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_value_is_left_out() {
+    fn fields_without_a_value_are_left_out() {
         let json = test_payload().to_json();
         for field in ["key", "expires_at", "confidence"] {
             assert!(!json.contains_key(field), "{field} is in {json:?}");

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_ready_before_it_was_looked_at() {
+    fn nothing_is_ready_before_its_first_check() {
         let health = Health::default();
         for part in PARTS {
             assert_eq!(health.problem().map(|check| check.name), Some(part));

@@ -27,7 +27,7 @@ use crate::index::CollectionStatus;
 use crate::registry::{self, AliasError, IndexContext, SetupError};
 use crate::store::{
     CollectionRow, Lifecycle, NoteCounts, OutboxCounts, OutboxTable, RegisteredVersion, RunningJob,
-    StoreError,
+    Store, StoreError,
 };
 use crate::telemetry::Metrics;
 use crate::worker::{Worker, WorkerContext};
@@ -124,6 +124,11 @@ impl Observer {
             started_at: Utc::now(),
             seen: Mutex::default(),
         }
+    }
+
+    /// Postgres, for what an operator changes.
+    pub fn store(&self) -> &Store {
+        &self.context.stores.store
     }
 
     /// The worker's context.

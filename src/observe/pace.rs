@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_long_is_done_rarely() {
+    fn slow_work_is_repeated_rarely() {
         let began = Instant::now();
         let secs = Duration::from_secs;
         assert_eq!(next(began, secs(0), secs(15)), began + secs(15));

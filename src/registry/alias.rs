@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_at_what_nobody_knows_is_refused() {
+    fn an_alias_at_an_unregistered_collection_is_refused() {
         assert_eq!(
             decide(Some("theirs"), "v1", &some()),
             Move::Refuse {

@@ -47,7 +47,7 @@ pub async fn ensure_tokens(context: &IndexContext, version: &str) -> Result<(), 
     if raise(context, version).await? {
         request_repair(context, version).await?;
     }
-    if context.store.is_another_server().await? {
+    if context.store.record_server_identity().await? {
         tracing::warn!(
             "Postgres was promoted or restored since workers last saw it, verifying the index"
         );

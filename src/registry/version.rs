@@ -31,17 +31,14 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
             "providers.embedding.document_prefix",
             json!(embedding.document_prefix),
         ),
-        (
-            "chunking.tokenizer_repo (SHA-256 of the tokenizer)",
-            json!(tokenizer),
-        ),
+        (TOKENIZER, json!(tokenizer)),
         ("chunking.enabled", json!(chunking.enabled)),
         ("chunking.max_tokens", json!(chunking.max_tokens)),
         ("chunking.overlap_tokens", json!(chunking.overlap_tokens)),
     ];
     let mut hash = Sha256::new();
     for (key, value) in &settings {
-        hash.update(format!("{key}={value}\n"));
+        hash.update(format!("{}={value}\n", name_in_hash(key)));
     }
     let digest = hex(&hash.finalize()[..4]);
     Version {
@@ -55,8 +52,28 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
     }
 }
 
-/// The key under which a version records the weights of a local model.
-const WEIGHTS: &str = "providers.embedding.model (SHA-256 of the weights)";
+/// The settings that no key of `elf.toml` holds: the digests of what the keys name.
+const TOKENIZER: &str = "chunking.tokenizer_sha256";
+const WEIGHTS: &str = "providers.embedding.weights_sha256";
+
+/// How the digest in a version's name spells a setting. It never changes: another spelling
+/// would give every database a version that it does not know.
+fn name_in_hash(key: &str) -> &str {
+    match key {
+        TOKENIZER => "chunking.tokenizer_repo (SHA-256 of the tokenizer)",
+        WEIGHTS => "providers.embedding.model (SHA-256 of the weights)",
+        key => key,
+    }
+}
+
+/// How messages for people call a setting.
+fn label(key: &str) -> &str {
+    match key {
+        TOKENIZER => "the tokenizer of chunking.tokenizer_repo (its SHA-256)",
+        WEIGHTS => "the weights of providers.embedding.model (their SHA-256)",
+        key => key,
+    }
+}
 
 /// The version with the weights of a local model in its settings. `known` are the versions in
 /// the database.
@@ -78,7 +95,7 @@ pub fn with_weights(version: Version, weights: [u8; 32], known: &[RegisteredVers
         version.name.rsplit_once('-'),
     ) {
         (false, Some((model_and_dim, digest))) => {
-            let both = Sha256::digest(format!("{digest}\n{WEIGHTS}={weights}\n"));
+            let both = Sha256::digest(format!("{digest}\n{}={weights}\n", name_in_hash(WEIGHTS)));
             format!("{model_and_dim}-{}", hex(&both[..4]))
         }
         _ => version.name,
@@ -98,7 +115,8 @@ pub fn differences(database: &Version, config: &Version) -> Vec<String> {
     changes(database, config)
         .into_iter()
         .map(|Change { key, from, to }| {
-            format!("{key} is {to} in the configuration, {from} in the database")
+            let label = label(&key);
+            format!("{label} is {to} in the configuration, {from} in the database")
         })
         .collect()
 }
@@ -106,7 +124,7 @@ pub fn differences(database: &Version, config: &Version) -> Vec<String> {
 /// A setting in which two versions differ; values as JSON, null where there is none.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Change {
-    /// The key of `elf.toml`.
+    /// The key of `elf.toml`, or `chunking.tokenizer_sha256`, `providers.embedding.weights_sha256`.
     pub key: String,
     /// Its value in the one version.
     pub from: Value,

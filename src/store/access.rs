@@ -1,5 +1,5 @@
-//! Access labels of notes whose new text cannot be indexed yet: their points keep the text
-//! and take the labels.
+//! Access labels of notes whose new text cannot be indexed yet: their points keep the old text
+//! and get the new labels.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use uuid::Uuid;
 use super::{Limit, Store, StoreError};
 use crate::note::AccessHash;
 
-/// The chunks that notes had before, under a new token.
+/// The old chunks of notes, under a new token.
 #[derive(Debug)]
 pub struct Relabelled {
-    /// Those that have a vector.
+    /// The chunks that have a vector.
     pub chunks: Vec<OldChunk>,
     /// The notes whose lease was still held.
     pub notes: Vec<Uuid>,
@@ -19,12 +19,12 @@ pub struct Relabelled {
     pub collections: Vec<String>,
 }
 
-/// A chunk of a text that is not the note's text any more.
+/// A chunk of a note's old text.
 #[derive(Debug)]
 pub struct OldChunk {
     /// See [`crate::note::chunk_id`].
     pub chunk_id: Uuid,
-    /// The note it is of.
+    /// The note it belongs to.
     pub note_id: Uuid,
     /// 0 for the first chunk of the note.
     pub chunk_index: u32,
@@ -32,15 +32,15 @@ pub struct OldChunk {
     pub start: usize,
     /// Byte offset behind the last byte.
     pub end: usize,
-    /// What the old text says there.
+    /// `old_text[start..end]`
     pub text: String,
     /// The vector of `text`.
     pub vector: Arc<[f32]>,
 }
 
 impl Store {
-    /// Puts the chunks that `notes` have under `token`, so that their points can be
-    /// written again. Until [`Store::record_access`] it is unknown which labels those have.
+    /// Sets the revision of the chunks of `notes` to `token`, so that their points can be written
+    /// again. Until [`Store::record_access`] the labels of those points are unknown.
     pub async fn relabel(
         &self,
         version: &str,
@@ -80,8 +80,8 @@ impl Store {
         self.measured_within(Limit::Batch, "commit", work).await
     }
 
-    /// Records which access labels the points of notes have, now that the vector engine
-    /// has answered.
+    /// Records the access labels of the points of notes, after the vector engine has confirmed
+    /// the upserts.
     pub async fn record_access(
         &self,
         version: &str,

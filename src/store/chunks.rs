@@ -1,4 +1,4 @@
-//! What the index has to hold, as Postgres has it.
+//! Reading the chunks of live notes: the points that the index has to have.
 
 use std::collections::HashSet;
 
@@ -8,12 +8,12 @@ use uuid::Uuid;
 use super::{Limit, Store, StoreError, Version, schema};
 use crate::note::{Labels, TextHash};
 
-/// A chunk of a live note: what a point is made of.
+/// A chunk of a live note, from which ELF makes a point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveChunk {
-    /// The chunk's id and its point's.
+    /// The id of the chunk and of its point.
     pub chunk_id: Uuid,
-    /// The note it is of.
+    /// The note it belongs to.
     pub note_id: Uuid,
     /// 0 for the first chunk of the note.
     pub chunk_index: u32,
@@ -23,42 +23,42 @@ pub struct LiveChunk {
     pub end: usize,
     /// The lease token under which it was written.
     pub revision: i64,
-    /// Its text, where it was asked for.
+    /// Its text, only with [`Depth::Whole`].
     pub text: Option<String>,
-    /// Whether its vector is there.
+    /// Whether Postgres has its vector.
     pub has_vector: bool,
-    /// The vector, where it was asked for and is there.
+    /// The vector, not with [`Depth::Payload`].
     pub vector: Option<Vec<f32>>,
     /// The note's status.
     pub status: String,
     /// When the note stops being live.
     pub expires_at: Option<DateTime<Utc>>,
-    /// What a search filters on.
+    /// The labels that a search can filter on.
     pub labels: Labels,
 }
 
-/// Something about a live note in Postgres that does not follow from its text.
+/// An inconsistency of a live note: something in Postgres that does not follow from its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NoteProblem {
     /// The note.
     pub note_id: Uuid,
-    /// What is wrong with it, in words.
+    /// The problem, in words.
     pub problem: String,
 }
 
-/// How much of a chunk is read.
+/// How much of a chunk to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// What its payload is made of.
+    /// The fields of its payload.
     Payload,
-    /// The vector too.
+    /// The payload and the vector.
     Vectors,
-    /// Vector and text: a whole point.
+    /// The payload, the vector and the text: a whole point.
     Whole,
 }
 
-/// Makes a [`LiveChunk`] of a row of `chunk_page.sql` or `chunks_by_id.sql`: their
-/// types differ, their columns do not.
+/// Makes a [`LiveChunk`] from a row of `chunk_page.sql` or `chunks_by_id.sql`. sqlx gives each
+/// query its own row type, so a function cannot take both.
 macro_rules! live_chunk {
     ($row:expr, $text:expr) => {{
         let row = $row;
@@ -90,10 +90,9 @@ macro_rules! live_chunk {
 }
 
 impl Store {
-    /// Up to `limit` chunks of live notes in ascending order of their ids, of those
-    /// above `after` and not above `upto`. Fewer than `limit` means the end, but for
-    /// [`Depth::Whole`]: with their texts they have about `max_bytes` at most, and at the
-    /// end there is none.
+    /// Up to `limit` chunks of live notes with ids above `after` and up to `upto`, in order of
+    /// their ids. Fewer than `limit` means the end. [`Depth::Whole`] is an exception: it stops
+    /// after about `max_bytes` of text too, and only an empty page means the end.
     pub async fn live_chunks(
         &self,
         version: &str,
@@ -122,7 +121,7 @@ impl Store {
             .collect())
     }
 
-    /// Those of `chunk_ids` that belong to live notes, whole.
+    /// Those of `chunk_ids` that belong to live notes, with vector and text.
     pub async fn live_chunks_by_id(
         &self,
         version: &str,
@@ -134,7 +133,7 @@ impl Store {
         Ok(rows.into_iter().map(|row| live_chunk!(row, Some)).collect())
     }
 
-    /// How many points there have to be: chunks of live notes that have a vector.
+    /// How many points the index has to have: the chunks of live notes that have a vector.
     pub async fn count_points(&self, version: &str) -> Result<u64, StoreError> {
         let work = async {
             let count = sqlx::query_file_scalar!("sql/queries/count_points.sql", version)
@@ -156,8 +155,8 @@ impl Store {
         self.answered(Limit::Statement, gone).await
     }
 
-    /// Those of `note_ids` that are on their way: they have an outbox row that is not
-    /// dead, are leased, or have expired and are not enqueued yet.
+    /// Those of `note_ids` that a worker will index or has dead-lettered: they have an outbox row,
+    /// are leased, or have expired and are not enqueued yet.
     pub async fn busy_notes(
         &self,
         version: &str,
@@ -172,9 +171,9 @@ impl Store {
             .collect())
     }
 
-    /// Looks at the next `limit` live notes behind `after` with about `max_bytes` of text
-    /// together, at least one, or at the part `sample` (0 to 1) of them. Returns the last of
-    /// them and how many it looked at, `None` at the end, and what is wrong with which.
+    /// Checks the next `limit` live notes after `after`, at least one, with about `max_bytes` of
+    /// text together. With a `sample` below 1, it checks that fraction of the notes. Returns the
+    /// last checked note and their number (`None` at the end), and the problems found.
     pub async fn note_problems(
         &self,
         version: &str,
@@ -205,11 +204,10 @@ impl Store {
         Ok((looked_at, problems.collect()))
     }
 
-    /// Has every token from now on be above `revision`. Returns the last that was given
-    /// out.
+    /// Raises the sequence of tokens above `revision`. Returns the last token that was drawn.
     pub async fn raise_tokens(&self, revision: i64) -> Result<i64, StoreError> {
         let work = async {
-            // One at a time: of two that leap, the second would set the sequence back.
+            // One process at a time: the second of two `setval` could set the sequence back.
             let mut tx = self.begin().await?;
             schema::lock_setup(&mut tx).await?;
             let last = sqlx::query_file_scalar!("sql/queries/raise_tokens.sql", revision)
@@ -221,13 +219,13 @@ impl Store {
         self.answered(Limit::Statement, work).await
     }
 
-    /// The last token that was given out; 0 when none was.
+    /// The last token that was drawn; 0 before the first claim.
     pub async fn last_token(&self) -> Result<i64, StoreError> {
         let last = sqlx::query_file_scalar!("sql/queries/last_token.sql").fetch_one(&self.pool);
         self.answered(Limit::Statement, last).await
     }
 
-    /// Those of `hashes` whose text has a vector that serves `version`, which need not
+    /// Those of `hashes` whose text has a vector in the vector space of `version`, which need not
     /// be registered.
     pub async fn known_hashes(
         &self,

@@ -10,7 +10,7 @@ use crate::note::{AccessHash, TextHash};
 
 /// A note with this many lost claims is claimed alone. If it kills the next worker too, no other
 /// note loses its claim.
-pub const CLAIMS_LOST_TOGETHER: u32 = 2;
+pub const LOST_CLAIMS_UNTIL_ALONE: u32 = 2;
 
 /// A batch of notes leased to one worker under one token.
 #[derive(Debug, Clone)]
@@ -145,7 +145,7 @@ impl Claim {
 
 impl Store {
     /// Leases up to `max_notes` due notes of `scope` with about `max_bytes` of text together,
-    /// oldest first. A note with [`CLAIMS_LOST_TOGETHER`] lost claims is claimed alone.
+    /// oldest first. A note with [`LOST_CLAIMS_UNTIL_ALONE`] lost claims is claimed alone.
     /// `None` when no note is due.
     pub async fn claim(
         &self,
@@ -166,7 +166,7 @@ impl Store {
                 max_bytes as i64,
                 scope.after.map(|position| position.available_at),
                 scope.after.map(|position| position.outbox_id),
-                CLAIMS_LOST_TOGETHER as i32,
+                LOST_CLAIMS_UNTIL_ALONE as i32,
                 i32::try_from(scope.lost_below).unwrap_or(i32::MAX)
             )
             .fetch_all(&self.pool)
@@ -201,7 +201,7 @@ impl Store {
     }
 
     /// Renews the leases on `notes`: they expire in `lease` from now.
-    pub async fn extend(
+    pub async fn renew_leases(
         &self,
         version: &str,
         token: i64,
@@ -210,12 +210,12 @@ impl Store {
     ) -> Result<(), StoreError> {
         let work = async {
             let secs = lease.as_secs_f64();
-            sqlx::query_file!("sql/queries/extend_leases.sql", version, token, notes, secs)
+            sqlx::query_file!("sql/queries/renew_leases.sql", version, token, notes, secs)
                 .execute(&self.pool)
                 .await?;
             Ok(())
         };
-        self.measured("extend", work).await
+        self.measured("renew", work).await
     }
 
     /// Defers notes for `pause`: until then no worker holds or claims them.

@@ -1,4 +1,4 @@
-//! The collections that hold a version, and how far a rebuild has filled one.
+//! The collections of a version, and the progress of a rebuild.
 
 use sqlx::PgExecutor;
 use uuid::Uuid;
@@ -10,13 +10,13 @@ use super::{Lifecycle, Limit, Store, StoreError, schema};
 pub struct Range {
     /// Its number.
     pub number: i32,
-    /// Every chunk of it up to this id is in the collection.
+    /// The collection has every chunk of the range up to this id.
     pub cursor: Uuid,
-    /// Its last possible id.
+    /// The last id of the range.
     pub upper_bound: Uuid,
-    /// Points written so far.
+    /// Points that the rebuild has written.
     pub points: u64,
-    /// Chunks without a vector so far.
+    /// Chunks without a vector that the rebuild has met.
     pub missing_vectors: u64,
 }
 
@@ -25,16 +25,16 @@ pub struct Range {
 pub struct CollectionRow {
     /// The collection's name in the engine.
     pub name: String,
-    /// The alias it is read through.
+    /// The alias through which searches read it.
     pub alias: String,
     /// The version it holds.
     pub version: String,
-    /// Whether it is filled, written, or only kept.
+    /// Whether it is being filled, complete, or only kept.
     pub state: Lifecycle,
 }
 
 impl CollectionRow {
-    /// Whether it has all of its version.
+    /// Whether it has all points of its version.
     pub fn is_active(&self) -> bool {
         self.state == Lifecycle::Active
     }
@@ -44,15 +44,15 @@ impl CollectionRow {
         self.state == Lifecycle::Building
     }
 
-    /// Whether it is only kept.
+    /// Whether it is kept but not written.
     pub fn is_retired(&self) -> bool {
         self.state == Lifecycle::Retired
     }
 }
 
 impl Store {
-    /// The collections that are written for `version`: its active one first, then
-    /// those that a rebuild is filling.
+    /// The collections that workers write for `version`: its active one first, then those that a
+    /// rebuild fills.
     pub async fn collections(&self, version: &str) -> Result<Vec<CollectionRow>, StoreError> {
         self.answered(Limit::Statement, collections(&self.pool, version))
             .await
@@ -64,9 +64,9 @@ impl Store {
             .await
     }
 
-    /// Registers the first collection of `version` as `<alias>__<n>` with a number that no
-    /// collection had before, and returns what is registered: another worker's, when that was
-    /// there before.
+    /// Registers the first collection of `version` as `<alias>__<n>`, with a number that no
+    /// collection had before. Returns the registered one, which is another worker's if that
+    /// worker was faster.
     pub async fn register_first_collection(
         &self,
         version: &str,
@@ -100,7 +100,7 @@ impl Store {
         self.answered(Limit::Batch, work).await
     }
 
-    /// Every collection that this database knows of, the oldest first.
+    /// Every registered collection, the oldest first.
     pub async fn registered_collections(&self) -> Result<Vec<CollectionRow>, StoreError> {
         let registered = sqlx::query_as!(
             CollectionRow,
@@ -112,9 +112,9 @@ impl Store {
         self.answered(Limit::Statement, registered).await
     }
 
-    /// Registers `collection` as one that a rebuild fills from its ranges, and retires
-    /// `lost`, which the engine does not have any more. From this
-    /// commit on, every writer that commits writes to it too.
+    /// Registers `collection` as one that a rebuild fills from `ranges`, and retires `lost`, which
+    /// the vector engine does not have any more. A worker that commits after this commit writes
+    /// to `collection` too.
     pub async fn begin_rebuild(
         &self,
         collection: &str,
@@ -126,7 +126,7 @@ impl Store {
         let work = async {
             let mut tx = self.begin().await?;
             self.lock_collections(&mut tx).await?;
-            // Not forgotten: a worker may be making one of them again this very moment.
+            // Their rows stay, because a worker may be creating one of them again now.
             sqlx::query!(
                 "update index_collections set state = 'retired' where collection = any ($1)",
                 lost
@@ -160,7 +160,7 @@ impl Store {
         self.answered(Limit::Batch, work).await
     }
 
-    /// The ranges of an unfinished rebuild; none when there is none of this name.
+    /// The ranges of the unfinished rebuild of `collection`; empty when there is no such rebuild.
     pub async fn rebuild_ranges(&self, collection: &str) -> Result<Vec<Range>, StoreError> {
         let work = async {
             let rows = sqlx::query_file!("sql/queries/rebuild_ranges.sql", collection)
@@ -178,8 +178,8 @@ impl Store {
         self.answered(Limit::Statement, work).await
     }
 
-    /// Records that `range` is done up to `cursor`, with so many more points and
-    /// missing vectors. `false` when the rebuild is not registered any more.
+    /// Records that `range` is done up to `cursor`, and adds to its points and missing vectors.
+    /// `false` when the rebuild is not registered any more.
     pub async fn advance_rebuild(
         &self,
         collection: &str,
@@ -204,9 +204,9 @@ impl Store {
             > 0)
     }
 
-    /// Makes `collection` the one that has all of its version, and retires those that
-    /// were. From this commit on they are not written any more. `false`, and nothing
-    /// happens, when it is not registered any more: somebody has begun anew.
+    /// Makes `collection` the active one of its version, and retires those before. Workers do not
+    /// write the retired ones after this commit. Returns `false` and changes nothing if
+    /// `collection` is not registered any more, because another rebuild has begun.
     pub async fn finish_rebuild(
         &self,
         collection: &str,
@@ -251,7 +251,7 @@ impl Store {
         self.answered(Limit::Batch, work).await
     }
 
-    /// Has a collection kept as it is. From this commit on it is not written any more.
+    /// Retires a collection: workers do not write it after this commit.
     pub async fn retire_collection(&self, collection: &str) -> Result<(), StoreError> {
         self.change_collections(sqlx::query!(
             "update index_collections set state = 'retired' where collection = $1",
@@ -260,7 +260,7 @@ impl Store {
         .await
     }
 
-    /// Forgets a collection. From this commit on it is not written any more.
+    /// Removes a collection from `index_collections`: workers do not write it after this commit.
     pub async fn forget_collection(&self, collection: &str) -> Result<(), StoreError> {
         self.change_collections(sqlx::query!(
             "delete from index_collections where collection = $1",
@@ -283,9 +283,9 @@ impl Store {
         self.answered(Limit::Batch, work).await
     }
 
-    /// Waits for the writers that have read their target collections and not yet
-    /// committed, and holds the next ones up until this transaction ends. A lock on
-    /// rows would not do: there may be none yet.
+    /// Waits for the workers that have read their target collections and not yet committed, and
+    /// blocks others until this transaction ends. Row locks are not enough: there may be no row
+    /// yet.
     async fn lock_collections(
         &self,
         tx: &mut sqlx::Transaction<'static, sqlx::Postgres>,

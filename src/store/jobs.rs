@@ -6,18 +6,18 @@ use chrono::{DateTime, Utc};
 
 use super::{Limit, Store, StoreError};
 
-/// A row of `index_job`: who works on the index as a whole.
+/// A row of `index_job`: the process that works on the index as a whole.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct RunningJob {
     /// `rebuild`, `reindex`…
     pub kind: String,
-    /// The collection or version that it is about.
+    /// The collection or version that it works on.
     pub subject: String,
-    /// Host and process.
+    /// Host and process that run it.
     pub holder: String,
-    /// Since when.
+    /// When it began.
     pub started_at: DateTime<Utc>,
-    /// Until when it is believed to live.
+    /// When its lease expires.
     pub lease_until: DateTime<Utc>,
     /// Points or notes so far.
     pub done: i64,
@@ -26,7 +26,8 @@ pub struct RunningJob {
 }
 
 impl Store {
-    /// Takes the one job if nobody has it, and returns whoever has it now.
+    /// Leases the one job to `holder` if no other process has it, and returns the job that runs
+    /// now.
     pub async fn take_job(
         &self,
         kind: &str,
@@ -45,15 +46,15 @@ impl Store {
             )
             .fetch_optional(&self.pool)
             .await?;
-            // None when it was given back between the two halves of the statement.
+            // None when its holder released it between the two halves of the statement.
             if let Some(job) = job {
                 return Ok(job);
             }
         }
     }
 
-    /// Says that `holder` lives and how far it is. `false` when the job is somebody
-    /// else's by now.
+    /// Renews the lease of `holder` and records its progress. `false` when another process has
+    /// the job now.
     pub async fn renew_job(
         &self,
         holder: &str,
@@ -76,7 +77,7 @@ impl Store {
             > 0)
     }
 
-    /// Gives the job back.
+    /// Releases the job.
     pub async fn end_job(&self, holder: &str) -> Result<(), StoreError> {
         sqlx::query!("delete from index_job where holder = $1", holder)
             .execute(&self.pool)

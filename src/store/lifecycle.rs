@@ -2,22 +2,22 @@
 
 use serde::Serialize;
 
-/// What the worker does with an embedding version, or with a collection of it.
+/// Whether an embedding version, or a collection of it, is written and served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, sqlx::Type)]
 #[serde(rename_all = "lowercase")]
 #[sqlx(type_name = "text", rename_all = "lowercase")]
 pub enum Lifecycle {
-    /// Kept in step and not served: a reindex builds the version, a rebuild fills the
-    /// collection.
+    /// Workers write it and searches do not read it: a reindex builds the version, or a rebuild
+    /// fills the collection.
     Building,
-    /// Kept in step and served. A collection has all of its version.
+    /// Workers write it and searches read it. The collection has all points of its version.
     Active,
-    /// Neither: kept as it was, for a rollback.
+    /// Workers do not write it any more. It is kept for a rollback.
     Retired,
 }
 
 impl Lifecycle {
-    /// As Postgres has it.
+    /// The name in Postgres.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Building => "building",

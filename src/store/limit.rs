@@ -11,9 +11,9 @@ pub(super) enum Limit {
     Statement,
     /// The statements of one transaction, or of one page: six minutes.
     Batch,
-    /// What reads or writes a large part of a table: half an hour.
+    /// A statement that reads or writes a large part of a table: half an hour.
     Upkeep,
-    /// What reads or writes a row for every note: eight hours.
+    /// A statement that reads or writes a row for every note: eight hours.
     EveryNote,
 }
 

@@ -1,4 +1,4 @@
-//! Migrations: a schema changes while applications and workers use it.
+//! Migrations: they change the schema while applications and workers use it.
 //!
 //! A migration runs in one transaction under a `lock_timeout`. One that begins with
 //! `-- no-transaction` is a single statement outside of any: `create index concurrently`, or
@@ -16,24 +16,25 @@ use super::schema::{check_compatible, check_notes_table, check_same_build};
 use super::{Store, StoreError};
 use crate::backoff;
 
-/// Beside the application's own migrations, which may well use sqlx too.
+/// Not the default name of sqlx: the application may use sqlx for its own migrations.
 const MIGRATIONS_TABLE: &str = "elf_migrations";
 
 /// An application's statement on a table waits behind a migration that waits for the same
-/// table. So a migration gives its place in the queue up after this, and asks again.
+/// table. So a migration leaves the lock queue after this time, and tries again later.
 const LOCK_TIMEOUT: &str = "1s";
 
-/// Pauses between two tries for a lock: applications have the table to themselves.
+/// Pauses between two tries for a lock. Meanwhile applications can use the table.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Shorter than [`LOCK_TIMEOUT`], so that who holds a lock is seen while a migration waits.
+/// How often to look which sessions block a migration. Shorter than [`LOCK_TIMEOUT`], so that
+/// it happens while the migration waits.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
 
-/// SQLSTATE of a lock that was not to be had in time, and of a deadlock.
+/// SQLSTATE of a lock timeout, and of a deadlock.
 const NO_LOCK: [&str; 2] = ["55P03", "40P01"];
 
-/// Version → checksum of what has been applied.
+/// Version → checksum of the applied migrations.
 pub(super) type Applied = BTreeMap<i64, Vec<u8>>;
 
 /// The migrations of this program.
@@ -44,15 +45,15 @@ pub fn migrator() -> Migrator {
 }
 
 impl Store {
-    /// Brings the schema up to date and returns how many migrations that took.
-    /// Safe to run again, and at the same time elsewhere.
+    /// Applies the missing migrations and returns how many. It is safe to run again, and in
+    /// several processes at once.
     pub async fn migrate(&self) -> Result<usize, StoreError> {
         self.apply(&migrator()).await
     }
 
-    /// Applies those of `migrator` that have not been applied yet.
+    /// Applies those of `migrator` that are not applied yet.
     ///
-    /// It waits for locks without an end, and logs for whom: an operator watches, and no
+    /// It has no time limit, and logs which sessions block it: an operator watches, and no
     /// application waits behind it for longer than `LOCK_TIMEOUT`.
     pub async fn apply(&self, migrator: &Migrator) -> Result<usize, StoreError> {
         let mut conn = self.pool.acquire().await?;
@@ -61,7 +62,7 @@ impl Store {
         if pending.is_empty() {
             return Ok(0);
         }
-        // What is set and locked below belongs to the session, and goes with it.
+        // The settings and the lock below belong to the session and end with it.
         let mut session = conn.detach();
         self.lock_migrations(&mut session).await?;
         session
@@ -79,8 +80,8 @@ impl Store {
 
     /// Lets one process migrate at a time.
     ///
-    /// It asks again instead of waiting in Postgres: `create index concurrently` waits for
-    /// every older statement, and one that waited for this lock would be waited for.
+    /// It polls instead of waiting in Postgres: `create index concurrently` waits for every older
+    /// statement, so for one that waits for this lock too, and that would be a deadlock.
     async fn lock_migrations(&self, session: &mut PgConnection) -> Result<(), StoreError> {
         for tries in 1.. {
             // The key is arbitrary and ELF's own.
@@ -121,7 +122,7 @@ impl Store {
                 Err(error) if is_locked_out(&error) => {
                     tracing::warn!(
                         migration = migration.version,
-                        "gave way to the application, trying again"
+                        "migration did not get its lock, retrying"
                     );
                 }
                 Err(error) => return Err(not_migrated(error)),
@@ -131,23 +132,24 @@ impl Store {
         Ok(())
     }
 
-    /// Says for which sessions the session `pid` waits, whenever these change.
+    /// Logs which sessions block the session `pid`, whenever these change.
     async fn log_blockers(&self, pid: i32, migration: i64) -> Infallible {
         let mut known = None;
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            // Only the message depends on it.
+            // An error is harmless: only the log message depends on the answer.
             let found = self.blockers(pid).await.unwrap_or_default();
             if found.is_some() && found != known {
                 let by = found.as_deref().unwrap_or_default();
-                tracing::warn!(migration, by, "the migration waits for a lock");
+                tracing::warn!(migration, by, "migration waiting for a lock");
                 known = found;
             }
         }
     }
 
     async fn blockers(&self, pid: i32) -> Result<Option<String>, sqlx::Error> {
-        // What another role's session does is hidden from a role without rights to see it.
+        // Postgres hides the state of other roles' sessions from a role without
+        // pg_read_all_stats; then the columns are null.
         sqlx::query_scalar(
             "select string_agg(format('process %s (%s, %s for %s s)', pid,
                                       coalesce(nullif(application_name, ''), usename),
@@ -163,7 +165,8 @@ impl Store {
     }
 }
 
-/// What of `migrator` is to be applied to a schema that this program may change.
+/// The migrations of `migrator` that are not applied yet. Fails where this program may not
+/// change the schema.
 async fn pending(
     conn: &mut PgConnection,
     migrator: &Migrator,
@@ -175,7 +178,7 @@ async fn pending(
     Ok(migrator.iter().filter(is_pending).cloned().collect())
 }
 
-/// What has been applied.
+/// The applied migrations.
 pub(super) async fn applied(conn: &mut PgConnection) -> Result<Applied, StoreError> {
     let exists: bool = sqlx::query_scalar("select to_regclass($1) is not null")
         .bind(MIGRATIONS_TABLE)
@@ -194,18 +197,18 @@ pub(super) async fn applied(conn: &mut PgConnection) -> Result<Applied, StoreErr
         .collect())
 }
 
-/// How long a migration may wait for one lock, as Postgres reads it.
+/// How long a migration may wait for one lock, as a value for `lock_timeout`.
 fn lock_timeout(migration: &Migration) -> &'static str {
-    // `create index concurrently` waits until every transaction has ended that is older
-    // than it is, and no application waits behind that.
+    // `create index concurrently` waits until every older transaction has ended, and no
+    // application waits behind it.
     match concurrent_index(migration) {
         Some(_) => "0",
         None => LOCK_TIMEOUT,
     }
 }
 
-/// A run that was killed while it built an index concurrently leaves it behind, invalid,
-/// and `if not exists` would take it for done.
+/// A run that was killed while it built an index concurrently leaves an invalid index, which
+/// `if not exists` would accept.
 async fn drop_invalid_index(
     session: &mut PgConnection,
     migration: &Migration,
@@ -221,7 +224,7 @@ async fn drop_invalid_index(
     .fetch_one(&mut *session)
     .await?;
     if is_invalid {
-        tracing::info!(%index, "building an index again that an earlier run left invalid");
+        tracing::info!(%index, "rebuilding an index that an interrupted run left invalid");
         sqlx::raw_sql(AssertSqlSafe(format!("drop index concurrently {index}")))
             .execute(session)
             .await?;
@@ -261,8 +264,8 @@ fn not_migrated(error: MigrateError) -> StoreError {
         return away;
     }
     StoreError::Schema(format!(
-        "a migration failed, and was rolled back: {reason}; ELF needs to create tables and \
-         functions in the current schema, and the pgvector extension \
+        "a migration failed and was rolled back: {reason}; ELF needs the right to create tables \
+         and functions in the current schema, and the pgvector extension \
          (`create extension vector` as a superuser)"
     ))
 }
@@ -296,8 +299,8 @@ mod tests {
         );
     }
 
-    /// What Postgres takes outside of a transaction it takes alone, and an index that was
-    /// left invalid is found by the name that follows these words.
+    /// Outside of a transaction Postgres accepts one statement only, and `concurrent_index` finds
+    /// the name of the index after these words.
     #[test]
     fn a_migration_without_a_transaction_is_one_statement_that_can_be_run_again() {
         for migration in migrator().iter().filter(|m| m.no_tx) {
@@ -322,9 +325,10 @@ mod tests {
         }
     }
 
-    /// A new index disturbs no program; of anything else its author has to say it.
+    /// A new index disturbs no program. For any other change, its author has to say which
+    /// programs it fits.
     #[test]
-    fn a_migration_says_which_programs_may_go_on() {
+    fn a_migration_says_which_programs_may_continue() {
         const THE_RECORD_ITSELF: i64 = 8;
         let silent: Vec<i64> = migrator()
             .iter()

@@ -37,7 +37,7 @@ use limit::Limit;
 pub use access::Relabelled;
 pub use chunks::{Depth, LiveChunk, NoteProblem};
 pub use claim::{
-    CLAIMS_LOST_TOGETHER, Claim, ClaimScope, Claimed, FailedBy, Failure, Position, Retry, holder,
+    Claim, ClaimScope, Claimed, FailedBy, Failure, LOST_CLAIMS_UNTIL_ALONE, Position, Retry, holder,
 };
 pub use collections::{CollectionRow, Range};
 pub use commit::{ChunkWrite, Committed, NoteWrite};
@@ -85,7 +85,7 @@ pub enum StoreError {
     Schema(String),
     /// The number of migrations that are not applied yet. Another process may be applying them.
     #[error(
-        "the database schema is older than this elf (migrations not applied: {0}): run `elf migrate`"
+        "the database schema is older than this elf (migrations to apply: {0}): run `elf migrate`"
     )]
     Outdated(usize),
     /// Postgres rejected a value in a statement.

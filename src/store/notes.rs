@@ -12,20 +12,19 @@ use crate::note::{Labels, Note, TextHash};
 /// A note for [`Store::import`].
 #[derive(Debug, Clone)]
 pub struct ImportedNote {
-    /// Its id, derived from the key so that a second import finds it.
+    /// Its id, derived from the key, so that a second import finds the note.
     pub note_id: Uuid,
     /// The text.
     pub text: String,
-    /// Tenant, project, agent, scope, type, key and weights. `updated_at` is
-    /// Postgres's to set.
+    /// Tenant, project, agent, scope, type, key and weights. Postgres sets `updated_at`.
     pub labels: Labels,
     /// When it stops being live.
     pub expires_at: Option<DateTime<Utc>>,
-    /// Where it came from.
+    /// Its source, for the column `source_ref`.
     pub source_ref: serde_json::Value,
 }
 
-/// Which notes; every field that is set must match.
+/// Selects notes: every field that is set must match.
 #[derive(Debug, Clone, Default)]
 #[expect(
     missing_docs,
@@ -40,7 +39,7 @@ pub struct Selection {
     pub kind: Option<String>,
 }
 
-/// A chunk of a live note, as a search shows it.
+/// A chunk of a live note, as a search result needs it.
 #[derive(Debug, Clone)]
 #[expect(
     missing_docs,
@@ -57,9 +56,9 @@ pub struct ChunkText {
 }
 
 impl Store {
-    /// The rows of these notes, and the time by the clock of Postgres. A note that is
-    /// missing from the map has no row. A text of more than `max_bytes` is left out, and
-    /// `text_bytes` says so.
+    /// The rows of these notes, and the time by the clock of Postgres. A note without a row is
+    /// not in the map. A text of more than `max_bytes` is not read: `text` is empty and
+    /// `text_bytes` has its length.
     pub async fn load_notes(
         &self,
         ids: &[Uuid],
@@ -97,8 +96,8 @@ impl Store {
         self.measured("load", work).await
     }
 
-    /// The vectors of those texts that have been embedded under this version, or under
-    /// another one of the same vector space.
+    /// The vectors of those texts that were embedded before, under this version or another one of
+    /// the same vector space.
     pub async fn known_vectors(
         &self,
         version: &str,
@@ -130,8 +129,8 @@ impl Store {
             .await
     }
 
-    /// Those of the chunks that belong to a live note with these labels (by the names of
-    /// the payload's fields), with their text.
+    /// Those of the chunks that belong to a live note with these labels (keys are field names of
+    /// the payload), with their text.
     pub async fn revalidate(
         &self,
         version: &str,
@@ -154,7 +153,7 @@ impl Store {
         Ok(chunks.map(|c| (c.chunk_id, c)).collect())
     }
 
-    /// Which of these notes are there, and not the tenant's.
+    /// Those of these notes that exist and belong to another tenant.
     pub async fn notes_of_others(
         &self,
         ids: &[Uuid],
@@ -164,8 +163,8 @@ impl Store {
         Ok(foreign.fetch_all(&self.pool).await?)
     }
 
-    /// Writes notes that are new or differ from their row, and returns how many
-    /// those were. The trigger puts them into the outbox.
+    /// Writes notes that are new or differ from their row, and returns how many. The trigger
+    /// enqueues them.
     pub async fn import(&self, notes: &[ImportedNote]) -> Result<u64, StoreError> {
         let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
         let column = |get: fn(&Labels) -> &str| -> Vec<&str> {
@@ -197,7 +196,7 @@ impl Store {
         Ok(done.rows_affected())
     }
 
-    /// Puts the selected notes into the outbox, and returns how many.
+    /// Enqueues the selected notes, and returns how many.
     pub async fn enqueue(&self, which: &Selection) -> Result<u64, StoreError> {
         let done = sqlx::query_file!(
             "sql/queries/enqueue.sql",
@@ -213,8 +212,8 @@ impl Store {
         Ok(done.rows_affected())
     }
 
-    /// The texts of live notes above `after` in order of their ids: as many as have
-    /// `max_bytes` together, one at least, `max_notes` at most.
+    /// The texts of live notes with ids above `after`, in order of their ids: at least one, at
+    /// most `max_notes`, and about `max_bytes` together.
     pub async fn live_texts(
         &self,
         after: Uuid,

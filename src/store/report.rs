@@ -11,21 +11,21 @@ use super::{Limit, Store, StoreError};
 pub struct OutboxCounts {
     /// New and not yet claimed.
     pub pending: i64,
-    /// Of a note that a worker is busy with.
+    /// Of a note that a worker has leased.
     pub leased: i64,
     /// Waiting for a retry.
     pub failed: i64,
-    /// Given up: see `elf dead`.
+    /// Dead-lettered: see `elf dead`.
     pub dead: i64,
-    /// How long the oldest row that is due has waited, leased or not; null when there is
-    /// none. A row that was scheduled for later waits since it was due.
+    /// How long the oldest row that is due has waited, leased or not; null when there is none.
+    /// A row that an application scheduled for later waits since it was due.
     pub oldest_pending_secs: Option<f64>,
 }
 
 /// Notes and chunks under one version.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NoteCounts {
-    /// Notes that are to be found now.
+    /// Live notes.
     pub live: i64,
     /// Those of them that have been indexed.
     pub indexed: i64,
@@ -33,7 +33,7 @@ pub struct NoteCounts {
     pub chunks: i64,
 }
 
-/// An outbox row that was given up.
+/// An outbox row with the status `DEAD`.
 #[derive(Debug, Clone, Serialize)]
 #[expect(
     missing_docs,
@@ -43,14 +43,15 @@ pub struct DeadLetter {
     pub outbox_id: Uuid,
     pub note_id: Uuid,
     pub op: String,
-    /// Null is the active version's.
+    /// Null means the active version.
     pub embedding_version: Option<String>,
     pub attempts: i32,
-    /// What rejected the note: `text`, `provider`, `postgres`, `index` or `unknown`.
+    /// What rejected the note: `text`, `provider`, `postgres`, `index`,
+    /// `process` or `unknown`.
     pub reason: String,
     pub last_error: Option<String>,
     pub created_at: DateTime<Utc>,
-    /// When it was given up.
+    /// When it was dead-lettered.
     pub died_at: DateTime<Utc>,
     /// The first 500 characters of the note, if it is still there.
     pub text_preview: Option<String>,
@@ -62,12 +63,12 @@ pub struct DeadLetter {
 pub struct OutboxTable {
     /// Row versions that a vacuum will free.
     pub dead_tuples: i64,
-    /// With its indexes.
+    /// Bytes on disk, with the indexes.
     pub size_bytes: i64,
 }
 
 impl Store {
-    /// Counts the outbox rows of a version, or of all.
+    /// Counts the outbox rows of one version, or of all versions that are not retired.
     pub async fn outbox_counts(&self, version: Option<&str>) -> Result<OutboxCounts, StoreError> {
         let work = async {
             let counts =
@@ -79,7 +80,7 @@ impl Store {
         self.measured("observe", work).await
     }
 
-    /// What the outbox takes in Postgres.
+    /// The size and the dead tuples of the outbox table.
     pub async fn outbox_table(&self) -> Result<OutboxTable, StoreError> {
         let work = async {
             let table = sqlx::query_file_as!(OutboxTable, "sql/queries/outbox_table.sql")
@@ -129,7 +130,8 @@ impl Store {
         Ok(letters)
     }
 
-    /// Makes dead letters due again, all or those with these outbox or note ids.
+    /// Makes dead letters due again: all, or those with these outbox or note ids. Returns how
+    /// many.
     pub async fn retry_dead(&self, ids: Option<&[Uuid]>) -> Result<u64, StoreError> {
         let retried = sqlx::query_file_scalar!("sql/queries/dead_retry.sql", ids)
             .fetch_one(&self.pool)
@@ -138,7 +140,7 @@ impl Store {
         Ok(retried as u64)
     }
 
-    /// Deletes dead letters, all or those with these outbox or note ids.
+    /// Deletes dead letters: all, or those with these outbox or note ids. Returns how many.
     pub async fn purge_dead(&self, ids: Option<&[Uuid]>) -> Result<u64, StoreError> {
         let done = sqlx::query_file!("sql/queries/dead_purge.sql", ids)
             .execute(&self.pool)

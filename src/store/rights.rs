@@ -1,13 +1,13 @@
-//! What other roles of the database may do to ELF, and what row-level security hides
-//! from it.
+//! Checks of rights: whether other roles of the database could abuse ELF, and whether row-level
+//! security hides notes from it.
 
 use sqlx::PgConnection;
 
 use super::schema::lock_setup;
 use super::{Store, StoreError};
 
-/// Whether the trigger functions belong to the role of `sql/trigger_role.sql`, which can
-/// write the outbox, and PUBLIC cannot execute them.
+/// Whether the role of `sql/trigger_role.sql`, which can write the outbox, owns the trigger
+/// functions, and PUBLIC cannot execute them.
 const TRIGGERS_ARE_SAFE: &str = "
 select count(*) = 4 and bool_and(
            r.rolname = 'elf_outbox_writer' and not has_function_privilege('public', p.oid, 'execute')
@@ -21,8 +21,9 @@ select count(*) = 4 and bool_and(
  where o.oid = 'indexing_outbox'::regclass
    and p.proname in ('elf_note_inserted', 'elf_note_updated', 'elf_note_deleted', 'elf_notes_truncated')";
 
-/// Schemas in which ELF looks for operators and functions, and who else may create some
-/// there. The owner of a schema is trusted; a superuser may do anything anyway.
+/// Schemas in which Postgres looks for the operators and functions of ELF's statements, and other
+/// roles that may create some there. ELF trusts the owner of a schema, and a superuser may do
+/// anything anyway.
 const OTHER_CREATORS: &str = "
 select n.nspname::text, coalesce(g.rolname::text, 'PUBLIC')
   from pg_namespace n
@@ -34,10 +35,10 @@ select n.nspname::text, coalesce(g.rolname::text, 'PUBLIC')
  order by 1, 2";
 
 impl Store {
-    /// Leaves the trigger functions of `memory_notes` to a role that may do nothing but
-    /// write the outbox. Returns what an operator should know of the rights as they are;
-    /// most often nothing. That the role may not be made, as on many managed servers, is
-    /// a note: the functions then run as the role that migrated.
+    /// Makes a role that may only write the outbox the owner of the trigger functions of
+    /// `memory_notes`. Returns notes for the operator about the rights; mostly there are none.
+    /// Many managed servers do not let ELF create the role. Then a note says so, and the
+    /// functions run as the role that migrated.
     pub async fn restrict_triggers(&self) -> Result<Vec<String>, StoreError> {
         let mut notes = Vec::new();
         let mut transaction = self.begin().await?;
@@ -57,9 +58,10 @@ impl Store {
                     let reason = error.message().to_owned();
                     transaction.rollback().await?;
                     notes.push(format!(
-                        "the trigger functions of memory_notes run as the role of storage.postgres.dsn, \
-                         because they could not be given to the role elf_outbox_writer: {reason}; \
-                         sql/README.md (Rights) has what a DBA can do"
+                        "the trigger functions of memory_notes run as the role of \
+                         storage.postgres.dsn, because ELF could not make the role \
+                         elf_outbox_writer their owner: {reason}; \
+                         sql/README.md (Rights) says what a DBA can do"
                     ));
                 }
                 Err(error) => return Err(error.into()),
@@ -81,8 +83,8 @@ impl Store {
                 .await?;
         if is_superuser {
             notes.push(
-                "storage.postgres.dsn is a superuser's, which ELF does not need: docs/deploy.md \
-                 (A role for ELF)"
+                "the role of storage.postgres.dsn is a superuser, which ELF does not need: \
+                 docs/deploy.md (A role for ELF)"
                     .into(),
             );
         }
@@ -90,8 +92,8 @@ impl Store {
     }
 }
 
-/// A worker that policies hide notes from would take those for deleted, and remove them
-/// from the index.
+/// Fails if row-level security hides notes from this role: a worker would take them for deleted
+/// and delete them from the index.
 pub(super) async fn check_row_security(conn: &mut PgConnection) -> Result<(), StoreError> {
     let is_hidden: bool = sqlx::query_scalar("select row_security_active('memory_notes')")
         .fetch_one(conn)

@@ -1,4 +1,4 @@
-//! Whether a database is as a program needs it.
+//! Checks whether the schema of a database fits this program.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use super::rights::check_row_security;
 use super::{Limit, Store, StoreError};
 
 impl Store {
-    /// Whether this program may work with the schema: its own, or a newer one that
-    /// lets older programs go on.
+    /// Whether this program may work with the schema: its own, or a newer one that still supports
+    /// this program.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
         let work = async {
             let mut conn = self.pool.acquire().await?;
@@ -32,8 +32,8 @@ impl Store {
     }
 }
 
-/// A schema with migrations that this program does not know may still be one that it can
-/// work with: during an upgrade old and new workers run side by side.
+/// Checks whether a schema with migrations that this program does not know still supports it.
+/// During an upgrade old and new workers run side by side.
 pub(super) async fn check_compatible(
     conn: &mut PgConnection,
     migrator: &Migrator,
@@ -52,11 +52,11 @@ pub(super) async fn check_compatible(
     }
     Err(StoreError::Schema(format!(
         "the database schema (migration {newest}) is newer than this elf (migration {known}), and \
-         takes one that knows migration {oldest}: upgrade elf"
+         needs an elf that knows migration {oldest}: upgrade elf"
     )))
 }
 
-/// Whether what has been applied is what this program would have applied.
+/// Whether the applied migrations have the checksums of this program's migrations.
 pub(super) fn check_same_build(migrator: &Migrator, applied: &Applied) -> Result<(), StoreError> {
     let differs = |(version, sum): (&i64, &Vec<u8>)| {
         let mut own = migrator.iter().filter(|m| m.version == *version);
@@ -72,7 +72,7 @@ pub(super) fn check_same_build(migrator: &Migrator, applied: &Applied) -> Result
     Ok(())
 }
 
-/// What ELF reads of `memory_notes`, and the types it can read it from.
+/// The columns of `memory_notes` that ELF reads, and the types it can read.
 const NOTE_COLUMNS: &[(&str, &[&str])] = &[
     ("note_id", &["uuid"]),
     ("tenant_id", &["text", "character varying", "uuid"]),
@@ -89,8 +89,8 @@ const NOTE_COLUMNS: &[(&str, &[&str])] = &[
     ("expires_at", &["timestamp with time zone"]),
 ];
 
-/// A `memory_notes` that the application made must have what ELF reads. No such
-/// table is fine: the first migration makes it.
+/// Checks a `memory_notes` that the application made for the columns that ELF reads. Without the
+/// table there is nothing to check: the first migration makes it.
 pub(super) async fn check_notes_table(conn: &mut PgConnection) -> Result<(), StoreError> {
     let columns: Vec<(String, String)> = sqlx::query_as(
         "select column_name::text, data_type::text from information_schema.columns
@@ -137,8 +137,8 @@ fn note_column_problems(columns: &BTreeMap<String, String>) -> Vec<String> {
         .collect()
 }
 
-/// Makes sure that nobody else sets up the index of this database meanwhile; the
-/// lock goes with the connection.
+/// Locks out other processes that set up the index of this database, until the transaction
+/// ends.
 pub(super) async fn lock_setup(conn: &mut PgConnection) -> Result<(), StoreError> {
     // The key is arbitrary and ELF's own.
     sqlx::query("select pg_advisory_xact_lock(0x656c66)")

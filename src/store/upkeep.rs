@@ -1,4 +1,4 @@
-//! What one worker of all does for a version: its lease, and cleaning up in batches.
+//! Upkeep, which one of the workers does for a version: its lease, and cleaning up in batches.
 
 use std::time::Duration;
 
@@ -7,12 +7,11 @@ use uuid::Uuid;
 
 use super::{Limit, Store, StoreError};
 
-/// Rows that one statement looks at, so that none of them lasts long.
+/// Rows that one statement reads. The limit keeps each statement short.
 const PAGE: i64 = 5_000;
 
 impl Store {
-    /// Takes or renews the lease on the upkeep of `version`, and says whether `holder` has
-    /// it.
+    /// Takes or renews the lease on the upkeep of `version`. Returns whether `holder` has it.
     pub async fn take_upkeep(
         &self,
         version: &str,
@@ -29,9 +28,9 @@ impl Store {
         self.measured("upkeep", work).await
     }
 
-    /// Looks at a page of states above `after`, and enqueues the notes that are gone while
-    /// their state is still there. Returns where the page ended and how many those were,
-    /// `None` behind the last state.
+    /// Reads a page of states above `after`, and enqueues those whose note is deleted. Returns
+    /// the last note id of the page and the number of enqueued notes; `None` after the last
+    /// state.
     pub async fn enqueue_gone(
         &self,
         version: &str,
@@ -46,8 +45,8 @@ impl Store {
         self.measured("upkeep", work).await
     }
 
-    /// Drops the rows of `version`, which is being built, that a newer row of their note
-    /// makes superfluous. Returns how many.
+    /// Deletes the outbox rows of `version`, which is being built, that have a newer row of the
+    /// same note. Returns how many.
     pub async fn coalesce_building(&self, version: &str) -> Result<i64, StoreError> {
         let work = async {
             let mut dropped = 0;

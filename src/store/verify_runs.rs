@@ -1,4 +1,4 @@
-//! The verify that workers run by themselves: when one is due, and how far it is.
+//! The verify that workers run by themselves: when one is due, and its progress.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{Limit, Store, StoreError};
 
-/// How far a worker's own verify has come.
+/// The progress of a worker's own verify.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct VerifyCursor {
     /// Every chunk and point up to this id is compared.
@@ -18,18 +18,18 @@ pub struct VerifyCursor {
 /// A worker's own verify that has begun.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BegunVerify {
-    /// Each gets its own: with it the worker records how far it has come.
+    /// Each has its own number, under which the worker records its progress.
     pub number: i64,
-    /// Where it begins, or goes on.
+    /// Where it begins or resumes.
     pub from: VerifyCursor,
-    /// Whether it was demanded: something may be wrong now.
+    /// Whether it was requested, because the index may have drifted.
     pub is_requested: bool,
 }
 
 impl Store {
-    /// Where a worker's own verify of `version` begins, if it is time for one: once in
-    /// `interval` over all workers, when one was demanded, or where its worker died. For
-    /// `None` as interval, only when demanded. Asking begins it, under a lease.
+    /// Begins a worker's own verify of `version`, under a lease, if one is due. One is due once
+    /// in `interval` over all workers (never, if that is `None`), when one was requested, and
+    /// when the worker of the last one died: that one is resumed.
     pub async fn begin_verify(
         &self,
         version: &str,
@@ -54,7 +54,7 @@ impl Store {
         }))
     }
 
-    /// Records how far a worker's own verify has come, and renews its lease.
+    /// Records the progress of a worker's own verify, and renews its lease.
     pub async fn record_verify(
         &self,
         version: &str,
@@ -75,7 +75,7 @@ impl Store {
         Ok(())
     }
 
-    /// Records that a worker's own verify has come to the end.
+    /// Records the end of a worker's own verify.
     pub async fn end_verify(&self, version: &str, number: i64) -> Result<(), StoreError> {
         let ended =
             sqlx::query_file!("sql/queries/end_verify.sql", version, number).execute(&self.pool);
@@ -83,8 +83,8 @@ impl Store {
         Ok(())
     }
 
-    /// Has a worker verify and repair the whole index as soon as it can, without waiting
-    /// for the interval.
+    /// Requests that a worker verifies and repairs the whole index as soon as it can, without
+    /// waiting for the interval.
     pub async fn request_verify(&self, version: &str) -> Result<(), StoreError> {
         let demanded =
             sqlx::query_file!("sql/queries/request_verify.sql", version).execute(&self.pool);
@@ -93,14 +93,14 @@ impl Store {
     }
 
     /// Whether this is another Postgres than workers last saw, by system identifier and
-    /// timeline: one that was promoted or restored. Then it has demanded a verify of each
-    /// version. A service that tells neither is taken for the same.
-    pub async fn is_another_server(&self) -> Result<bool, StoreError> {
-        let seen = sqlx::query_file!("sql/queries/see_server.sql").fetch_optional(&self.pool);
+    /// timeline: one that was promoted or restored. If so, it has requested a verify of each
+    /// version. Some managed services hide both values; for them the answer is `false`.
+    pub async fn record_server_identity(&self) -> Result<bool, StoreError> {
+        let seen = sqlx::query_file!("sql/queries/record_server.sql").fetch_optional(&self.pool);
         match self.answered(Limit::Statement, seen).await {
             Err(StoreError::Unavailable(reason)) => Err(StoreError::Unavailable(reason)),
             Err(error) => {
-                tracing::debug!(%error, "Postgres does not say which server it is");
+                tracing::debug!(%error, "could not read the identity of the Postgres server");
                 Ok(false)
             }
             Ok(seen) => Ok(seen.is_some()),

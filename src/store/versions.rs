@@ -1,4 +1,4 @@
-//! Embedding versions: registered, built, served, retired, dropped.
+//! Embedding versions: ELF registers, builds, serves, retires and drops them.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgExecutor;
@@ -6,37 +6,37 @@ use uuid::Uuid;
 
 use super::{Lifecycle, Limit, Store, StoreError, schema};
 
-/// Rows deleted in one transaction, so that none of them lasts long.
+/// Rows that one statement deletes. The limit keeps each transaction short.
 const DROP_ROWS: i64 = 5_000;
 
-/// An embedding version, whether a database knows it or not.
+/// An embedding version, registered or not.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Version {
     /// The embedding version's name.
     pub name: String,
     /// Floats in a vector.
     pub dim: usize,
-    /// What shapes a vector, setting by setting.
+    /// All settings that shape a vector, by name.
     pub settings: serde_json::Value,
 }
 
 /// A row of `index_versions`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RegisteredVersion {
-    /// What it is.
+    /// The version.
     pub version: Version,
-    /// What is done with it.
+    /// Whether it is built, served or kept.
     pub state: Lifecycle,
-    /// When it came into this state.
+    /// When its state last changed.
     pub state_since: DateTime<Utc>,
-    /// Whether every note has been put into the outbox for it since it is kept in
-    /// step; see [`Store::enqueue_version`].
+    /// Whether every note has been enqueued for it since it was last registered or resumed; see
+    /// [`Store::enqueue_version`].
     pub enqueued: bool,
 }
 
 impl Store {
-    /// All versions: the active one first, then those being built, then the retired
-    /// ones, the latest first.
+    /// All versions: the active one, then those that are built, then the retired ones, the latest
+    /// first.
     pub async fn versions(&self) -> Result<Vec<RegisteredVersion>, StoreError> {
         self.answered(Limit::Statement, versions(&self.pool)).await
     }
@@ -47,28 +47,27 @@ impl Store {
         Ok(all.into_iter().find(|v| v.version.name == name))
     }
 
-    /// The version that is served, if any has been yet.
+    /// The active version; `None` before the first one is registered.
     pub async fn active_version(&self) -> Result<Option<Version>, StoreError> {
         self.answered(Limit::Statement, active_version(&self.pool))
             .await
     }
 
-    /// Registers the first version of a database, and returns the active one:
-    /// another worker's, when that was there before.
+    /// Registers the first version of a database. Returns the active one, which is another
+    /// worker's if that worker was faster.
     pub async fn register_first_version(&self, version: &Version) -> Result<Version, StoreError> {
         let mut tx = self.begin().await?;
         schema::lock_setup(&mut tx).await?;
         if let Some(active) = active_version(&mut *tx).await? {
             return Ok(active);
         }
-        // The migration has put every note into the outbox, without a version.
+        // The migration has enqueued every note, without a version.
         register(&mut *tx, version, Lifecycle::Active, true).await?;
         tx.commit().await?;
         Ok(version.clone())
     }
 
-    /// Adds the settings that `version` is registered without: an older ELF did not know
-    /// them.
+    /// Adds settings that the row of `version` lacks, because an older ELF registered it.
     pub async fn record_settings(&self, version: &Version) -> Result<(), StoreError> {
         let Version { name, settings, .. } = version;
         let record = sqlx::query_file!("sql/queries/record_settings.sql", name, settings);
@@ -77,9 +76,9 @@ impl Store {
         Ok(())
     }
 
-    /// Puts every note into the outbox for `version`, and every one that is gone while
-    /// its points may be there still, unless that is done already: it is, once, for
-    /// each time that a version begins to be kept in step. Returns how many.
+    /// Enqueues for `version` every note, and every deleted note that may still have points. It
+    /// does so once after each time that the version was registered or resumed, and otherwise
+    /// nothing. Returns how many.
     pub async fn enqueue_version(&self, version: &str) -> Result<u64, StoreError> {
         let work = async {
             let done = sqlx::query_file!("sql/queries/enqueue_version.sql", version, false)
@@ -90,8 +89,7 @@ impl Store {
         self.answered(Limit::EveryNote, work).await
     }
 
-    /// [`Self::enqueue_version`] whether it is done already or not: for a collection
-    /// that was lost.
+    /// [`Self::enqueue_version`] even if it was done before, to fill a lost collection.
     pub async fn enqueue_version_again(&self, version: &str) -> Result<u64, StoreError> {
         let work = async {
             let done = sqlx::query_file!("sql/queries/enqueue_version.sql", version, true)
@@ -102,9 +100,9 @@ impl Store {
         self.answered(Limit::EveryNote, work).await
     }
 
-    /// Registers `version` as one that is built in `collection`, which the engine has
-    /// already. From this commit on, what changes is put into the outbox for it too;
-    /// what changed before is for [`Store::enqueue_version`].
+    /// Registers `version` as one that is built in `collection`, which exists in the vector
+    /// engine. Changes after this commit are enqueued for it too; for earlier changes there is
+    /// [`Store::enqueue_version`].
     pub async fn begin_version(
         &self,
         version: &Version,
@@ -126,7 +124,8 @@ impl Store {
         Ok(())
     }
 
-    /// Has a retired version built again: it is brought up to date from where it stood.
+    /// Sets a retired version to `building`. It keeps its chunks and vectors, and workers bring
+    /// it up to date.
     pub async fn resume_version(&self, version: &str) -> Result<(), StoreError> {
         sqlx::query!(
             "update index_versions
@@ -139,8 +138,8 @@ impl Store {
         Ok(())
     }
 
-    /// Whether nothing is left to do for `version` but dead letters and rows that are
-    /// not due yet and have not failed.
+    /// Whether the outbox has no row for `version`, except dead letters and pending rows that are
+    /// not due yet.
     pub async fn is_caught_up(&self, version: &str) -> Result<bool, StoreError> {
         let caught_up = sqlx::query_file_scalar!("sql/queries/caught_up.sql", version)
             .fetch_one(&self.pool)
@@ -148,12 +147,12 @@ impl Store {
         Ok(caught_up)
     }
 
-    /// Makes `version` the one that is served, and retires the one that was. `false`,
-    /// and nothing happens, when `version` is not in the state `from` any more. One
-    /// that was retired is behind: every note has to be enqueued for it.
+    /// Makes `version` the active one, and retires the one before. Returns `false` and changes
+    /// nothing if `version` is not in the state `from` any more. A version that was retired has
+    /// missed changes, so every note has to be enqueued for it.
     pub async fn serve_version(&self, version: &str, from: Lifecycle) -> Result<bool, StoreError> {
         let mut tx = self.begin().await?;
-        // Dead letters without a version are the old one's: the new one has its own.
+        // Dead letters without a version belong to the old version: the new one has its own.
         sqlx::query!(
             "update indexing_outbox
                 set embedding_version = (select embedding_version from index_versions
@@ -184,18 +183,18 @@ impl Store {
         Ok(true)
     }
 
-    /// Retires a version and its collections for good: nothing of it is claimed or
-    /// written any more, and no rollback takes it for whole. `false` when it is served.
+    /// Retires a version and its collections before a drop: workers do not claim or write for it
+    /// any more, and no rollback takes it for complete. `false` when it is active.
     pub async fn retire_for_good(&self, version: &str) -> Result<bool, StoreError> {
         let mut tx = self.begin().await?;
-        let condemned = sqlx::query!(
+        let retired = sqlx::query!(
             "update index_versions set state = 'retired', state_since = now()
               where embedding_version = $1 and state <> 'active'",
             version
         )
         .execute(&mut *tx)
         .await?;
-        if condemned.rows_affected() == 0 {
+        if retired.rows_affected() == 0 {
             return Ok(false);
         }
         sqlx::query!(
@@ -208,10 +207,11 @@ impl Store {
         Ok(true)
     }
 
-    /// Deletes what a condemned version has in Postgres, a batch at a time, the version
-    /// itself last. Returns how many chunks that were. Done halfway, it goes on.
+    /// Deletes the rows of a version that [`Self::retire_for_good`] retired, batch by batch, its
+    /// row in `index_versions` last. Returns the number of chunks. A second call resumes an
+    /// interrupted one.
     pub async fn drop_version(&self, version: &str) -> Result<u64, StoreError> {
-        // Without rows to claim and leases to commit under, no worker writes for it.
+        // The outbox rows and states go first: without them no worker can claim or commit.
         loop {
             let done = sqlx::query_file!("sql/queries/drop_outbox.sql", version, DROP_ROWS)
                 .execute(&self.pool)

@@ -107,8 +107,8 @@ const REQUEST_OUTCOME: &[Label] = &[Label {
 const POSTGRES_OPERATION: Label = Label {
     name: "operation",
     values: &[
-        "claim", "load", "lookup", "commit", "ack", "fail", "release", "extend", "expire",
-        "upkeep", "observe",
+        "claim", "load", "lookup", "commit", "ack", "fail", "release", "renew", "expire", "upkeep",
+        "observe",
     ],
 };
 const INDEX_OPERATION: Label = Label {

@@ -18,8 +18,8 @@ use crate::index::{Filter, IndexError, Point, UpsertMode};
 use crate::note::{Note, TextHash};
 use crate::registry::{self, IndexContext, SetupError, StoresError};
 use crate::store::{
-    CLAIMS_LOST_TOGETHER, ChunkWrite, Claim, Claimed, Committed, LiveChunk, NoteWrite, StoreError,
-    Version,
+    ChunkWrite, Claim, Claimed, Committed, LOST_CLAIMS_UNTIL_ALONE, LiveChunk, NoteWrite,
+    StoreError, Version,
 };
 use crate::telemetry;
 
@@ -130,7 +130,7 @@ impl Batch<'_> {
     async fn converge(&self) -> Result<(), Interruption> {
         // A note that may end the worker is claimed alone. Its deletion and its access labels
         // come first, because they do not need the text that may end the worker.
-        let is_suspected = |note: &Claimed| note.claims_lost >= CLAIMS_LOST_TOGETHER;
+        let is_suspected = |note: &Claimed| note.claims_lost >= LOST_CLAIMS_UNTIL_ALONE;
         if self.notes.values().any(|note| is_suspected(note))
             && (Box::pin(self.converge_access()).await?.is_empty() || self.fail_suspects().await?)
         {

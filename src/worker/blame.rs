@@ -12,7 +12,7 @@ use crate::index::{IndexError, UpsertMode};
 use crate::note::TextHash;
 use crate::registry::{self, CollectionTarget, IndexContext};
 use crate::store::{
-    CLAIMS_LOST_TOGETHER, Claim, Claimed, Depth, FailedBy, Failure, NoteWrite, Retry, StoreError,
+    Claim, Claimed, Depth, FailedBy, Failure, LOST_CLAIMS_UNTIL_ALONE, NoteWrite, Retry, StoreError,
 };
 
 /// How often the write of a single note is tried when it is interrupted although both stores
@@ -21,17 +21,17 @@ const MAX_TRIES_ALONE: u32 = 3;
 
 /// A note that has lost this many claims is indexed while the worker has nothing else in
 /// flight, so that it cannot interrupt other notes again and again.
-const CLAIMS_LOST_IN_COMPANY: u32 = CLAIMS_LOST_TOGETHER + 5;
+const LOST_CLAIMS_UNTIL_UNACCOMPANIED: u32 = LOST_CLAIMS_UNTIL_ALONE + 5;
 
 /// A note that has lost this many claims, the last of them alone, is dead-lettered. The worker
 /// must have indexed another note before: if workers die before they index any note, no note
 /// is to blame.
-pub(super) const MAX_CLAIMS_LOST: u32 = CLAIMS_LOST_IN_COMPANY + 3;
+pub(super) const MAX_CLAIMS_LOST: u32 = LOST_CLAIMS_UNTIL_UNACCOMPANIED + 3;
 
 /// Whether the claim holds a note that may end the worker.
 pub(super) fn is_suspect(claim: &Claim) -> bool {
     let lost = claim.notes.iter().map(|note| note.claims_lost);
-    lost.max().unwrap_or(0) >= CLAIMS_LOST_IN_COMPANY
+    lost.max().unwrap_or(0) >= LOST_CLAIMS_UNTIL_UNACCOMPANIED
 }
 
 impl Interruption {
@@ -72,7 +72,7 @@ impl Batch<'_> {
              else in flight: each time the worker died or lost Postgres for longer than a lease. \
              Look for the cause in the workers' log (out of memory, an abort in the tokenizer)",
             lost.claims_lost,
-            lost.claims_lost - CLAIMS_LOST_IN_COMPANY
+            lost.claims_lost - LOST_CLAIMS_UNTIL_UNACCOMPANIED
         );
         // The text is not loaded: loading it may have ended the earlier workers.
         let text = TextHash::of("");
@@ -212,7 +212,7 @@ impl Batch<'_> {
             // After an operator retries it, the note is claimed alone and gets as many tries
             // again.
             claims_lost: match by {
-                FailedBy::Process => CLAIMS_LOST_TOGETHER,
+                FailedBy::Process => LOST_CLAIMS_UNTIL_ALONE,
                 _ => 0,
             },
         };

@@ -148,7 +148,7 @@ impl Heartbeat {
                         .context
                         .stores
                         .store
-                        .extend(version, token, &notes, lease);
+                        .renew_leases(version, token, &notes, lease);
                     // A beat without an answer must not delay the next one.
                     match tokio::time::timeout(lease / 3, beat).await {
                         Ok(Ok(())) => {}

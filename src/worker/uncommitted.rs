@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_committed_is_forgotten_and_the_rest_is_not() {
+    fn only_committed_vectors_are_forgotten() {
         let (one, two) = (TextHash::of("one"), TextHash::of("two"));
         let uncommitted = UncommittedVectors::default();
         uncommitted.keep(one, Arc::new([1.0]));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_when_there_are_too_many() {
+    fn the_oldest_vectors_are_dropped_beyond_the_limit() {
         let uncommitted = UncommittedVectors::default();
         let half: Arc<[f32]> = vec![0.0; MOST_FLOATS / 2].into();
         for text in ["a", "b", "c"] {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_never_committed_does_not_make_the_rest_pile_up() {
+    fn a_vector_that_is_never_committed_does_not_make_the_others_pile_up() {
         let uncommitted = UncommittedVectors::default();
         uncommitted.keep(TextHash::of("of a dead note"), Arc::new([1.0]));
         for i in 0..1_000 {

@@ -1,4 +1,4 @@
-//! What only the engine in this process can meet: its folder, and the end of its
+//! What concerns only the engine in this process: its folder, and the end of its
 //! process.
 
 use std::collections::BTreeSet;
@@ -53,7 +53,7 @@ fn a_folder_keeps_everything_when_it_is_opened_again() {
             .await
             .unwrap();
         assert_eq!(hits.len(), 10);
-        // Versions go on where they were: an update is not taken for an old one.
+        // Versions continue where they were: an update is not taken for an old one.
         index
             .upsert(
                 "notes",
@@ -86,7 +86,7 @@ fn a_second_opener_is_told_who_has_the_folder() {
 }
 
 #[test]
-fn what_a_crash_left_half_made_is_swept() {
+fn folders_that_a_crash_left_half_made_are_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let collections = dir.path().join("collections");
     for half in [".new-notes__1/shard/wal", ".dropped-notes__0/shard"] {
@@ -119,9 +119,9 @@ fn a_broken_collection_is_named_with_what_to_do() {
     );
 }
 
-/// What the message above asks for leaves a folder that a rebuild can begin with.
+/// After the steps that the message above asks for, a rebuild can start on the folder.
 #[test]
-fn a_collection_that_was_moved_away_takes_its_alias_along() {
+fn a_collection_that_was_moved_elsewhere_takes_its_alias_along() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         {
@@ -219,7 +219,7 @@ fn bm25_ranks_as_a_server_does() {
 /// Writes point after point in a child process and kills it in the middle: before
 /// the engine has flushed anything, soon after its first flush, and later.
 #[test]
-fn what_was_answered_survives_kill_9() {
+fn confirmed_writes_survive_kill_9() {
     let dir = tempfile::tempdir().unwrap();
     let mut answered = BTreeSet::<u64>::new();
     for answers in [3, 90, 170] {
@@ -253,8 +253,8 @@ fn what_was_answered_survives_kill_9() {
     });
 }
 
-/// What a child process was answered for points `from` and up, killed when it had
-/// `answers` of them.
+/// The points, from `from` on, whose writes were confirmed to a child process. It is killed
+/// after `answers` confirmations.
 fn answers_until_killed(dir: &Path, from: u64, answers: usize) -> Vec<u64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
@@ -291,7 +291,7 @@ fn bulky(n: u64) -> Point {
 }
 
 #[test]
-#[ignore = "the child of what_was_answered_survives_kill_9"]
+#[ignore = "the child of confirmed_writes_survive_kill_9"]
 fn child_that_writes() {
     let Some(dir) = std::env::var_os("ELF_TEST_CHILD_DIR") else {
         return;
@@ -317,7 +317,7 @@ fn child_that_writes() {
     });
 }
 
-/// The engine's log keeps its end, and versions go on from there.
+/// The engine's log keeps its end, and versions continue from there.
 #[test]
 fn the_engines_log_is_trimmed_when_it_is_opened() {
     let dir = tempfile::tempdir().unwrap();

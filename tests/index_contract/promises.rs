@@ -380,7 +380,7 @@ pub async fn a_delete_by_chunk_leaves_a_newer_point_alone(bench: Bench) {
         .await
         .unwrap();
 
-    // What was seen of notes 1, 2 and 9 is gone from Postgres.
+    // Postgres has lost the revisions of notes 1, 2 and 9.
     let seen = Filter {
         chunk_ids: Some(vec![id(1), id(2), id(9)]),
         revision_below: Some(6),
@@ -623,7 +623,7 @@ pub async fn dropping_a_collection_twice_is_no_error(bench: Bench) {
     bench.index.drop_collection(&bench.name).await.unwrap();
     assert_eq!(bench.index.collection(&bench.name).await.unwrap(), None);
     bench.index.drop_collection(&bench.name).await.unwrap();
-    // The name is free again, and nothing is left of what it held.
+    // The name is free again, and none of its points remain.
     bench.create().await;
     assert_eq!(bench.count(&Filter::default()).await, 0);
 }
@@ -728,7 +728,7 @@ pub async fn a_large_upsert_is_written_whole(bench: Bench) {
         .unwrap();
 }
 
-/// Notes on things that have little in common, the vectors likewise.
+/// Notes on unrelated topics, with unrelated vectors.
 async fn fill_with_notes(bench: &Bench) {
     bench.create().await;
     let notes = [
@@ -890,7 +890,7 @@ pub async fn a_wrong_dimension_is_refused(bench: Bench) {
         assert!(matches!(failure, IndexError::Denied { .. }), "{failure:?}");
         assert!(failure.to_string().contains("elf reindex"), "{failure}");
     }
-    // The collection is none the worse for it.
+    // The collection still works.
     bench
         .index
         .upsert(&bench.name, vec![point(3, EAST, "")], UpsertMode::NotNewer)
@@ -913,7 +913,7 @@ pub async fn concurrent_writers_lose_nothing(bench: Bench) {
             tokio::spawn(async move {
                 for n in 0..10 {
                     let mine = point(writer * 100 + n, direction(n), "mine");
-                    // Note 5000 is everybody's: the highest revision must stay.
+                    // All writers write note 5000: the highest revision must stay.
                     let everybodys =
                         at_revision((n * 8 + writer) as i64, point(5000, EAST, "ours"));
                     index

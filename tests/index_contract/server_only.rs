@@ -1,4 +1,4 @@
-//! What only a server can meet.
+//! What concerns only a server.
 
 use elf::config::Secret;
 use elf::index::{Filter, IndexError, UpsertMode, connect};
@@ -11,8 +11,8 @@ use crate::qdrant_server::{self, Server};
 use crate::setup::{block_on, direction, id, point, settings, spec, until_green};
 
 #[test]
-fn a_server_that_is_away_is_unavailable() {
-    // Nothing listens on the port of a listener that is gone.
+fn an_unreachable_server_is_unavailable() {
+    // Nothing listens on the port of a closed listener.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -45,7 +45,7 @@ fn a_key_is_never_printed() {
 }
 
 #[test]
-fn a_collection_of_somebody_else_has_no_spec() {
+fn a_foreign_collection_has_no_spec() {
     use qdrant_client::qdrant::{CreateCollectionBuilder, Distance, VectorParamsBuilder};
     let Some(url) = qdrant_server::url() else {
         return;
@@ -161,8 +161,8 @@ fn settings_reach_the_collection() {
     });
 }
 
-/// The server passes over its own numbered points as it pages: "fewer than the
-/// limit means the end" must hold beside them.
+/// A scroll skips points with numeric ids, which ELF did not write. They must not make a
+/// page shorter: a page below the limit means the end.
 #[test]
 fn points_with_numbers_for_ids_shorten_no_page() {
     let Some(url) = qdrant_server::url() else {
@@ -316,7 +316,7 @@ fn what_strict_mode_does_not_allow_is_denied() {
             let limit = limit.enabled(true).build();
             let update = UpdateCollectionBuilder::new(&name).strict_mode_config(limit.clone());
             client.update_collection(update).await.unwrap();
-            // Limits on what is there are counted every hundred updates or so.
+            // The server counts what a limit applies to every hundred updates or so.
             let mut failure = None;
             for _ in 0..300 {
                 let points = (0..3).map(|n| point(n, direction(n), "words")).collect();

@@ -22,7 +22,7 @@ use crate::{components, qdrant_server};
 /// Floats in a test vector.
 pub const DIM: usize = 4;
 
-/// An engine with a name for a collection that nobody else has.
+/// An engine with a unique name for a collection.
 pub struct Bench {
     pub index: Arc<dyn VectorIndex>,
     pub name: String,
@@ -60,7 +60,7 @@ impl Bench {
 
 type Run = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Keeps a promise to a bench.
+/// A promise that a test checks on a bench.
 pub trait Promise {
     fn run(self, bench: Bench) -> Run;
 }
@@ -217,7 +217,7 @@ pub fn at_revision(revision: i64, mut point: Point) -> Point {
     point
 }
 
-/// A vector like no other of another `n`, as far as four floats go.
+/// A vector that differs for each `n`, as far as four floats allow.
 pub fn direction(n: u64) -> [f32; DIM] {
     let angle = n as f32 * 0.37;
     [angle.cos(), angle.sin(), (angle * 1.7).cos(), 0.5]

@@ -1,4 +1,4 @@
-//! Who finds a note: deletions and access labels wait for no provider and no new text.
+//! Access to notes: deletions and access labels wait for no provider and no new text.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ async fn labels_follow_at_once_though_the_new_text_fails_and_dies() {
     assert_eq!(visible_to(&h, "u", note).await, chunks, "no gap");
     assert!(!search(&h, "t").await.contains(&note));
 
-    h.settle().await;
+    h.drain_with_retries().await;
     assert_eq!(h.count("indexing_outbox where status = 'DEAD'").await, 1);
     assert_eq!(visible_to(&h, "t", note).await, 0);
     h.execute(
@@ -63,7 +63,7 @@ async fn labels_follow_at_once_though_the_new_text_fails_and_dies() {
         "v",
     )
     .await;
-    h.settle().await;
+    h.drain_with_retries().await;
     assert_eq!(
         visible_to(&h, "u", note).await,
         0,
@@ -73,12 +73,12 @@ async fn labels_follow_at_once_though_the_new_text_fails_and_dies() {
 
     h.provider.heal();
     h.context.stores.store.retry_dead(None).await.unwrap();
-    h.settle().await;
+    h.drain_with_retries().await;
     h.assert_converged().await;
 }
 
 #[tokio::test]
-async fn while_the_provider_refuses_what_needs_no_new_vector_goes_on() {
+async fn while_the_provider_refuses_work_without_new_vectors_continues() {
     let h = Harness::start_with(|toml| toml.replace("batch_notes = 16", "batch_notes = 256")).await;
     let [deleted, archived, expired, moved, moved_and_edited, doubled] = {
         let mut notes = [Uuid::nil(); 6];
@@ -99,7 +99,7 @@ async fn while_the_provider_refuses_what_needs_no_new_vector_goes_on() {
     .await
     .unwrap();
     let working = h.work();
-    // The key is refused by now, and stays so.
+    // From now on the provider refuses the key.
     eventually(async || h.context.provider.state().error().is_some()).await;
 
     h.delete(deleted).await;
@@ -155,7 +155,7 @@ async fn a_point_under_old_labels_is_not_shown() {
     let note = h.insert(&sentences(3, "the tides")).await;
     h.drain().await;
     assert!(search(&h, "t").await.contains(&note));
-    // As between the commit of a move and its claim: the point is still the old tenant's.
+    // As between the commit of a move and its claim: the point still has the old tenant.
     let mut connection = h.pool.acquire().await.unwrap();
     sqlx::raw_sql("set session_replication_role = replica; update memory_notes set tenant_id = 'u'; reset session_replication_role")
         .execute(&mut *connection)
@@ -165,7 +165,7 @@ async fn a_point_under_old_labels_is_not_shown() {
     assert!(search(&h, "t").await.is_empty());
 }
 
-/// The server works and is slow: every batch of the worker waits for vectors.
+/// The provider works and is slow: every batch of the worker waits for vectors.
 #[tokio::test]
 async fn deletions_and_labels_do_not_wait_for_the_backlog_of_a_slow_provider() {
     let h =

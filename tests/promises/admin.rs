@@ -1,4 +1,4 @@
-//! The admin port: readiness, its JSON, and who may do what.
+//! The admin port: readiness, its JSON, and its access rules.
 
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::support::site::{Running, Site};
 
 const TOKEN: &str = "a-token-for-the-tests";
 
-/// An admin port, and what somebody who asks it gets.
+/// An admin port, and requests to it.
 struct Admin {
     url: String,
     token: Option<&'static str>,
@@ -72,7 +72,7 @@ fn with_token(site: &Site) {
     site.configure("[service]", &key);
 }
 
-/// A site with a token and a worker that has given one note up.
+/// A site with a token and a worker that has dead-lettered one note.
 async fn with_a_dead_letter(text: &str) -> (Site, Running, Admin) {
     let site = Site::start().await;
     with_token(&site);
@@ -86,7 +86,7 @@ async fn with_a_dead_letter(text: &str) -> (Site, Running, Admin) {
 }
 
 #[tokio::test]
-async fn a_worker_waits_for_a_postgres_that_is_away_when_it_starts() {
+async fn a_worker_waits_for_an_unavailable_postgres_when_it_starts() {
     let (site, line) = Site::behind_a_line().await;
     line.cut();
     let worker = site.worker();
@@ -99,14 +99,14 @@ async fn a_worker_waits_for_a_postgres_that_is_away_when_it_starts() {
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{body}");
     assert_eq!(admin.get("/api/status").await.1["worker"], Value::Null);
 
-    line.mend();
+    line.restore();
     worker.says("worker started").await;
     admin.is_ready().await;
     worker.stop().await.exits(0);
 }
 
 #[tokio::test]
-async fn a_worker_waits_for_a_provider_that_is_away_when_it_starts() {
+async fn a_worker_waits_for_an_unavailable_provider_when_it_starts() {
     let site = Site::start().await;
     site.provider.always(Behaviour::Status(503));
     let worker = site.worker();
@@ -120,9 +120,9 @@ async fn a_worker_waits_for_a_provider_that_is_away_when_it_starts() {
 }
 
 #[tokio::test]
-async fn a_worker_waits_for_a_qdrant_that_is_away_when_it_starts_and_stops_when_told() {
+async fn a_worker_waits_for_an_unavailable_qdrant_when_it_starts_and_stops_when_told() {
     let site = Site::start().await;
-    // Nobody listens on a port that was just given back.
+    // No process listens on a port that was just closed.
     let port = Proxy::to("127.0.0.1", 1).await.port();
     site.use_server(&format!("http://127.0.0.1:{port}"));
     let worker = site.worker();
@@ -130,12 +130,12 @@ async fn a_worker_waits_for_a_qdrant_that_is_away_when_it_starts_and_stops_when_
     worker.says("waiting to start").await;
     admin.fails("index").await;
     worker.stop().await.exits(0);
-    // `--once` is for scripts, which want to know.
+    // `--once` is for scripts: it fails instead of waiting.
     site.elf(&["worker", "--once"]).await.exits(1);
 }
 
 #[tokio::test]
-async fn a_worker_waits_for_a_hub_that_is_away_when_it_starts() {
+async fn a_worker_waits_for_an_unavailable_hub_when_it_starts() {
     let site = Site::start().await;
     let folder = crate::support::harness::model().display().to_string();
     site.configure(&folder, "org/model");
@@ -158,7 +158,7 @@ async fn a_worker_waits_for_a_hub_that_is_away_when_it_starts() {
 }
 
 #[tokio::test]
-async fn a_worker_waits_until_somebody_migrates() {
+async fn a_worker_waits_for_the_migration() {
     let site = Site::empty().await;
     let worker = site.worker();
     let admin = Admin::of(&worker).await;
@@ -194,10 +194,10 @@ async fn a_worker_migrates_if_asked_once_postgres_is_there() {
     line.cut();
     let worker = site.begin(&["worker", "--migrate", "--json"]);
     Admin::of(&worker).await.fails("postgres").await;
-    line.mend();
+    line.restore();
     worker.says("worker started").await;
     worker.stop().await.exits(0);
-    // With nothing to do it starts as well.
+    // A second start, with nothing to migrate, succeeds too.
     site.elf(&["worker", "--once", "--migrate"]).await.exits(0);
 }
 
@@ -216,7 +216,7 @@ async fn readyz_says_what_fails_and_since_when() {
     assert_eq!(first["since"], again["since"]);
     let (_, alias) = admin.check("alias").await;
     assert_eq!(alias["ok"], true, "nothing is known to be wrong with it");
-    line.mend();
+    line.restore();
     admin.is_ready().await;
     let (_, mended) = admin.check("postgres").await;
     assert!(mended["since"].as_str() > first["since"].as_str());
@@ -352,7 +352,7 @@ async fn dead_letters_are_shown_retried_and_discarded() {
     assert_eq!(letter["attempts"], 3);
     let id = letter["outbox_id"].clone();
 
-    // Still poison: it dies again, and a new attempt was made.
+    // The text is still poison: the worker tried it again and dead-lettered it again.
     let (_, retried) = admin.post("/api/dead/retry", json!({ "ids": [id] })).await;
     assert_eq!(retried, json!({ "retried": 1 }));
     worker.says("retried from the admin page").await;
@@ -412,7 +412,7 @@ async fn without_its_token_nothing_is_shown_or_changed() {
         assert_eq!(status, StatusCode::UNAUTHORIZED);
         assert!(answer["error"].as_str().unwrap().contains("admin_token"));
     }
-    // A page of another site cannot, whatever it knows.
+    // A page of another site cannot, even with the token.
     let foreign = Client::new()
         .post(format!("{}/api/dead/retry", admin.url))
         .bearer_auth(TOKEN)
@@ -446,7 +446,7 @@ async fn without_a_token_of_its_own_the_port_answers_this_machine_and_changes_no
             .unwrap()
             .contains("service.admin_token")
     );
-    // DNS rebinding: a name of somebody else's that leads here.
+    // DNS rebinding: a name of another site that resolves to this machine.
     let rebound = Client::new()
         .get(format!("{}/api/dead", admin.url))
         .header("host", "evil.example");
@@ -477,10 +477,10 @@ async fn a_port_that_others_can_reach_takes_a_token() {
 }
 
 #[tokio::test]
-async fn who_changed_what_is_said_at_every_log_level() {
+async fn audit_lines_are_written_at_every_log_level() {
     let site = Site::start().await;
     with_token(&site);
-    // Of all else, only where the port is.
+    // Of all other lines, only the one with the address of the port.
     site.configure(
         "log_level = \"debug\"",
         "log_level = \"elf::cli::daemon=info\"",
@@ -519,7 +519,7 @@ async fn every_answer_forbids_scripts_of_others() {
     worker.stop().await.exits(0);
 }
 
-/// What systemd hears.
+/// The socket on which systemd receives a service's messages.
 struct Systemd {
     socket: UnixDatagram,
     path: std::path::PathBuf,
@@ -568,7 +568,7 @@ async fn systemd_is_told_of_the_start_the_work_and_the_stop() {
     site.note("waits").await;
     let status = systemd.hears("STATUS=not ready").await;
     assert!(status.contains("provider"), "{status}");
-    // A pause is no reason to be killed.
+    // A paused worker still sends signs of life.
     systemd.hears("WATCHDOG=1").await;
     worker.signal("TERM").await;
     systemd.hears("STOPPING=1").await;
@@ -576,7 +576,7 @@ async fn systemd_is_told_of_the_start_the_work_and_the_stop() {
 }
 
 #[tokio::test]
-async fn systemd_neither_waits_for_a_store_that_is_away_nor_kills_who_does() {
+async fn systemd_neither_waits_for_an_unavailable_store_nor_kills_a_worker_that_does() {
     let (site, line) = Site::behind_a_line().await;
     line.cut();
     let systemd = Systemd::of(&site);
@@ -588,7 +588,8 @@ async fn systemd_neither_waits_for_a_store_that_is_away_nor_kills_who_does() {
     worker.kill().await;
 }
 
-/// A name of another site that leads here (DNS rebinding) is refused on every path.
+/// A name of another site that resolves to this machine (DNS rebinding) is refused on every
+/// path.
 #[tokio::test]
 async fn a_foreign_name_is_refused_on_every_path() {
     let site = Site::start().await;
@@ -631,8 +632,8 @@ async fn a_wrong_token_is_in_the_log() {
     worker.stop().await.exits(0);
 }
 
-/// Who connects and says nothing, or never ends a request, is disconnected, and others
-/// are answered then.
+/// Connections that send nothing, or never end a request, are closed. Others are answered
+/// then.
 #[tokio::test]
 async fn silent_connections_do_not_keep_others_out() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -651,7 +652,7 @@ async fn silent_connections_do_not_keep_others_out() {
         silent.push(connection);
     }
     assert_eq!(admin.get("/livez").await.0, StatusCode::OK);
-    // The first of them are gone without an answer.
+    // The first of them were closed without an answer.
     let mut rest = Vec::new();
     let _ = silent[0].read_to_end(&mut rest).await;
     assert!(!String::from_utf8_lossy(&rest).contains("200 OK"));

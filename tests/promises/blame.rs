@@ -1,4 +1,4 @@
-//! What a note is blamed for, and what not, at the batch size that people run.
+//! Which failures count against a note, at the batch size that people run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// The default batch, and retries that a test need not wait for.
+/// The default batch size, and retries without a pause.
 async fn with_default_batches() -> Harness {
     Harness::start_with(|toml| toml.replace("batch_notes = 16", "batch_notes = 256")).await
 }
@@ -54,7 +54,7 @@ async fn one_note_that_postgres_rejects_among_2000_dies_alone_and_costs_no_embed
     insert_many(&h, 1_000).await;
     let secret = h.insert("a secret").await;
     insert_many(&h, 999).await;
-    let report = h.settle().await;
+    let report = h.drain_with_retries().await;
     assert_eq!(report.dead, 1);
     let letters = h.context.stores.store.dead_letters(10).await.unwrap();
     assert_eq!((letters[0].note_id, letters[0].attempts), (secret, 3));
@@ -75,7 +75,7 @@ async fn one_note_that_the_index_refuses_among_2000_dies_alone_and_costs_no_embe
     let odd = h.insert("an odd one").await;
     insert_many(&h, 999).await;
     hooked.refuse(odd);
-    let report = h.settle().await;
+    let report = h.drain_with_retries().await;
     assert_eq!(report.dead, 1);
     let letters = h.context.stores.store.dead_letters(10).await.unwrap();
     assert_eq!(letters[0].note_id, odd);
@@ -84,7 +84,7 @@ async fn one_note_that_the_index_refuses_among_2000_dies_alone_and_costs_no_embe
     assert!(h.provider.texts_seen().len() <= 1_000 + 2 + 999);
 }
 
-/// A key that may only read, a full disk, a quota: the index answers every write so.
+/// With a read-only key, a full disk or a quota, the index refuses every write like this.
 #[tokio::test]
 async fn an_index_that_takes_no_write_blames_no_note() {
     let refusal = || IndexError::Refused {
@@ -125,9 +125,9 @@ async fn an_index_that_takes_no_write_blames_no_note() {
     }
 }
 
-/// The process that works on the note is gone each time, and all it had claimed with it.
+/// The process that works on the note dies each time, and leaves all its leases.
 #[tokio::test]
-async fn a_note_that_ends_every_worker_dies_alone() {
+async fn a_note_that_kills_every_worker_dies_alone() {
     let h = with_default_batches().await;
     insert_many(&h, 300).await;
     let deadly = h.insert(&sentences(3, "the end of the worker")).await;
@@ -154,7 +154,7 @@ async fn a_note_that_ends_every_worker_dies_alone() {
         let worker = worker.with_breakpoint(breakpoint);
         let drained = async { worker.drain(CancellationToken::new()).await.unwrap() };
         tokio::select! {
-            // Not when a heartbeat that was on its way has leased them once more.
+            // Unless a renewal that was in flight has leased them once more.
             () = drained => if h.count("indexing_outbox where status <> 'DEAD'").await == 0 {
                 break h.context.stores.store.dead_letters(10).await.unwrap();
             },
@@ -162,11 +162,11 @@ async fn a_note_that_ends_every_worker_dies_alone() {
         }
         drop(worker);
         h.expire_leases().await;
-        // The next worker indexes this one first, and so knows that it is not the stores.
+        // The next worker indexes this one first, which shows that the stores work.
         h.insert("Another wholesome note").await;
     };
-    // Two together and eight alone; more only where a heartbeat of a worker that was dead
-    // already leased the note once more.
+    // Two together and eight alone; more only where a renewal of a dead worker was in flight
+    // and leased the note once more.
     let deaths = deaths.load(Ordering::Relaxed);
     assert!((10..=13).contains(&deaths), "{deaths} workers died");
     assert_eq!(letters.len(), 1);
@@ -177,7 +177,7 @@ async fn a_note_that_ends_every_worker_dies_alone() {
     let others = h.count("memory_notes").await - 1;
     assert_eq!(h.points().await.len() as i64, others);
 
-    // Edited, it has new chances, and takes no other note with it.
+    // After an edit the worker tries it again, and no other note is affected.
     h.edit(deadly, "Harmless now.").await;
     h.drain().await;
     h.assert_converged().await;
@@ -213,9 +213,9 @@ async fn a_note_longer_than_allowed_dies_without_being_read() {
     h.assert_converged().await;
 }
 
-/// Each has ended ten workers, as far as Postgres knows. One is deleted, one moves.
+/// Each has killed ten workers, as far as Postgres knows. One is deleted, one moves.
 #[tokio::test]
-async fn what_is_deleted_or_moved_is_so_though_its_note_ended_every_worker() {
+async fn a_note_that_killed_every_worker_can_still_be_deleted_or_moved() {
     let h = Harness::start().await;
     let gone = h.insert("a deadly note").await;
     let moved = h.insert("another deadly note").await;
@@ -232,7 +232,7 @@ async fn what_is_deleted_or_moved_is_so_though_its_note_ended_every_worker() {
     )
     .await;
     h.insert("one that is indexed").await;
-    h.settle().await;
+    h.drain_with_retries().await;
     let letters = h.context.stores.store.dead_letters(10).await.unwrap();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].note_id, moved);
@@ -248,9 +248,9 @@ async fn what_is_deleted_or_moved_is_so_though_its_note_ended_every_worker() {
     assert_eq!(tenants, ["u"]);
 }
 
-/// Neither was lost in a row: a worker that gives it back in order has survived it.
+/// The claims are not lost in a row: a worker that releases the note has survived it.
 #[tokio::test]
-async fn a_note_that_waits_for_the_provider_has_ended_no_worker() {
+async fn a_note_that_waits_for_the_provider_is_no_suspect() {
     let h = Harness::start().await;
     h.insert("indexed").await;
     h.drain().await;

@@ -36,7 +36,7 @@ const COMMANDS: &[&[&str]] = &[
     &["completions"],
 ];
 
-/// Runs `elf` in a folder with nothing in it but an `elf.toml`, if there is one.
+/// Runs `elf` in an empty folder, with an `elf.toml` if one is given.
 async fn elf_with(toml: Option<&str>, args: &[&str], env: &[(&str, &str)]) -> Done {
     let folder = tempfile::tempdir().unwrap();
     if let Some(toml) = toml {
@@ -159,6 +159,14 @@ async fn a_wrong_configuration_is_told_all_at_once_with_its_lines() {
         assert!(!done.stderr.contains("hunter2"), "{}", done.stderr);
         assert_eq!(done.stdout, "");
     }
+    let done = elf_with(Some(toml), &["config", "check", "--json"], &[]).await;
+    let report = done.exits(78).json();
+    assert_eq!(report["ok"], false);
+    let problems = report["problems"].as_array().unwrap();
+    assert!(
+        problems[0].as_str().unwrap().starts_with("elf.toml:2: "),
+        "{problems:?}"
+    );
     let done = elf_with(Some("[storage"), &["config", "check"], &[]).await;
     done.exits(78).says(&["elf.toml:1:"]);
 }
@@ -201,7 +209,7 @@ async fn secrets_are_read_from_where_they_are_and_never_printed() {
         .says(&["elf.toml:2: storage.postgres.dsn", "ELF_TEST_DSN"]);
 }
 
-/// What is shown can be used again as a configuration.
+/// The output can be used as a configuration.
 #[tokio::test]
 async fn config_show_prints_a_whole_file() {
     let toml = "[storage.postgres]\ndsn = \"postgres://localhost/elf\"\n[storage.qdrant]\nurl = \"embedded:index\"\n";
@@ -263,6 +271,19 @@ async fn a_folder_is_imported_and_only_what_changed_the_next_time() {
             of("deeper/b.txt", "The second note.")
         ]
     );
+    // A link may lead out of the folder, and a byte order mark is no part of the text.
+    std::os::unix::fs::symlink("/etc/hostname", site.path("notes/link.md")).unwrap();
+    site.write("notes/marked.md", "\u{feff}Marked.");
+    let done = site.elf(&["import", "notes", "--json"]).await.exits(0);
+    assert_eq!(done.json(), counts(3, 1));
+    let done = done.says(&["link.md: a symbolic link"]);
+    let marked: String =
+        sqlx::query_scalar("select text from memory_notes where key = 'marked.md'")
+            .fetch_one(&mut db)
+            .await
+            .unwrap();
+    assert_eq!(marked, "Marked.", "{done:?}");
+
     site.elf(&["import", "nowhere"])
         .await
         .exits(1)
@@ -327,6 +348,9 @@ async fn what_cannot_be_imported_is_named_and_the_rest_is_imported() {
         let expected = serde_json::json!({"read": 2, "changed": 2, "skipped": 1});
         assert_eq!(done.json(), expected, "{:?}", String::from_utf8_lossy(line));
     }
+    site.write("LICENSE", "License\nno JSON\n");
+    let done = site.elf(&["import", "LICENSE"]).await.exits(1);
+    done.says(&["LICENSE:1: column"]);
     site.write("notes/good.md", "A good note.");
     site.write("notes/latin1.md", b"Caf\xe9");
     site.write("notes/nul.txt", "a\0b");
@@ -351,7 +375,7 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
     site.write("notes/short.md", "The ferry leaves at noon.");
     site.json(&["import", "notes"]).await;
 
-    // Before the first worker.
+    // No worker has run yet.
     let status = site.json(&["status"]).await;
     let status_keys = [
         "outbox",
@@ -596,7 +620,7 @@ async fn dead_letters_are_listed_shown_retried_and_purged() {
     );
     assert_eq!(site.json(&["status"]).await["outbox"]["pending"], 0);
 
-    // What was wrong is mended: a retry is all it takes.
+    // The provider accepts the text now: a retry is enough.
     site.json(&["enqueue", "--note", note_id]).await;
     eventually(dead).await;
     site.provider.heal();
@@ -618,7 +642,7 @@ async fn logs_go_to_stderr_and_are_plain_text_there() {
     let site = Site::start().await;
     site.write("notes/a.md", "A note.");
     site.json(&["import", "notes"]).await;
-    // The configuration of tests logs a lot.
+    // The tests' configuration logs at debug level.
     let done = site.elf(&["worker", "--once", "--json"]).await.exits(0);
     done.json();
     assert!(done.stderr.contains("DEBUG"), "{}", done.stderr);
@@ -651,7 +675,7 @@ async fn a_second_process_on_the_embedded_folder_is_told_who_has_it() {
         assert!(matches!(done.code, Some(1 | 78)), "{done:?}");
         done.says(&[&pid, "index", "storage.qdrant.url"]);
     }
-    // Postgres can be looked at nevertheless.
+    // Commands that only read Postgres still work.
     let status = site.json(&["status"]).await;
     assert_eq!(status["outbox"]["dead"], 0);
     worker.stop().await.exits(0);
@@ -721,7 +745,7 @@ async fn a_stop_ends_an_idle_worker() {
 }
 
 #[tokio::test]
-async fn a_stop_gives_back_what_does_not_end_within_the_grace_period() {
+async fn a_stop_releases_what_does_not_end_within_the_grace_period() {
     let site = Site::start().await;
     site.configure("grace_secs = 5", "grace_secs = 0");
     let worker = site.worker();
@@ -846,7 +870,7 @@ async fn a_second_demo_leaves_the_first_alone() {
         .says(&["another demo is running", "--keep"]);
 }
 
-/// Texts, keys, file names and the answers of servers are others' words.
+/// Texts, keys, file names and servers' answers come from others and are not trusted.
 #[tokio::test]
 async fn nothing_that_others_wrote_steers_the_terminal() {
     let site = Site::start().await;
@@ -884,7 +908,7 @@ async fn nothing_that_others_wrote_steers_the_terminal() {
             assert!(!stream.contains(obeyed), "{stream:?}");
         }
     }
-    // And it is what it was, for programs.
+    // JSON keeps the text unchanged.
     let found = site.json(&["search", "good"]).await;
     assert_eq!(found["items"][0]["text"], format!("A good note. {steer}"));
 }

@@ -1,4 +1,4 @@
-//! Processes that die or stop, and servers that go away, while notes are written.
+//! Processes that die or stop, and servers that fail, while notes are written.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::support::qdrant::Qdrant;
 use crate::support::site::Site;
 use crate::support::{DEADLINE, eventually};
 
-/// Keeps done rows, so that their attempts can be seen.
+/// Keeps done rows, so that the test can read their attempts.
 fn keep_done(site: &Site) {
     let text = site.toml();
     site.write(
@@ -21,9 +21,9 @@ fn keep_done(site: &Site) {
     );
 }
 
-/// Which texts were embedded in a worker's life, each as often as it was sent.
-/// Every life has a header of its own, so that a request which is read late is
-/// counted for the one who sent it.
+/// The texts that the worker of a life sent, each as often as it was sent. Every life
+/// has a header of its own, so that a request which is read late is counted for its
+/// sender.
 pub fn embedded_in(site: &Site, life: usize) -> Vec<String> {
     let life = life.to_string();
     let requests = site.provider.request_log();
@@ -54,9 +54,9 @@ pub fn begin_life(site: &Site, life: usize) {
 /// Kills a worker `kills` times, at random moments, while an application writes.
 ///
 /// For promise 5 this holds exactly: no life sends a text twice, and none sends a text
-/// whose vector Postgres has had since before it began. So a kill costs at most what
-/// was on its way from the provider to Postgres. (A note that is deleted takes its
-/// vectors along, and a worker that has just read the row may ask for them again.)
+/// whose vector Postgres had before the life began. So a kill costs at most the vectors
+/// in flight from the provider to Postgres. (A deleted note loses its vectors, and a
+/// worker that has just read the row may ask for them again.)
 async fn killed_again_and_again(site: Site, kills: usize) {
     let mut application = Application::of(&site.database).await;
     let mut known = HashSet::new();
@@ -75,7 +75,7 @@ async fn killed_again_and_again(site: Site, kills: usize) {
     for life in 0..kills {
         begin_life(&site, life);
         let worker = site.worker();
-        // Some die before they have begun.
+        // Some die before they claim anything.
         if application.random.random_bool(0.8) {
             worker.says("worker started").await;
         }
@@ -87,7 +87,7 @@ async fn killed_again_and_again(site: Site, kills: usize) {
         assert_eq!(done.code, None, "it ended by itself: {done:?}");
         application.wait_until_alone().await;
         assert_pays_once(&mut application, life).await;
-        // Some leases are still there when the next one starts.
+        // Some leases still hold when the next worker starts.
         if application.random.random_bool(0.7) {
             application.expire_leases("").await;
         }
@@ -155,14 +155,14 @@ async fn a_qdrant_that_crashes_costs_no_attempts() {
         })
         .await;
     }
-    application.wait_until_settled(&[&worker]).await;
+    application.wait_until_drained(&[&worker]).await;
     application.assert_no_attempts().await;
     worker.stop().await.exits(0).says(&["paused", "resumed"]);
     Harness::over(site).await.assert_converged().await;
 }
 
 #[tokio::test]
-async fn a_postgres_that_goes_away_costs_no_attempts() {
+async fn an_outage_of_postgres_costs_no_attempts() {
     let site = Site::start().await;
     let (host, port) = site.database.server();
     let line = Proxy::to(host, port).await;
@@ -193,12 +193,12 @@ async fn a_postgres_that_goes_away_costs_no_attempts() {
             application.change().await;
         }
         is(503).await;
-        line.mend();
+        line.restore();
         is(200).await;
-        // What it could not give back, it finds when the lease has run out.
+        // The leases that it could not release expire, and it claims their notes again.
         application.expire_leases("").await;
     }
-    application.wait_until_settled(&[&worker]).await;
+    application.wait_until_drained(&[&worker]).await;
     application.assert_no_attempts().await;
     worker.stop().await.exits(0).says(&["paused", "resumed"]);
     site.configure(&through, &direct);
@@ -206,7 +206,7 @@ async fn a_postgres_that_goes_away_costs_no_attempts() {
 }
 
 /// Two workers on one server. One is stopped for longer than its lease, at a random
-/// moment, and goes on when the other one has done its work with newer texts.
+/// moment, and resumes after the other one has indexed newer texts.
 #[tokio::test]
 async fn a_worker_that_sleeps_past_its_lease_makes_nothing_old() {
     let Some(server) = Qdrant::start("a_worker_that_sleeps_past_its_lease_makes_nothing_old").await
@@ -234,28 +234,28 @@ async fn a_worker_that_sleeps_past_its_lease_makes_nothing_old() {
         }
         let holder = format!(":{}:", one.pid());
         application.expire_leases(&holder).await;
-        application.wait_until_settled(&[&two]).await;
+        application.wait_until_drained(&[&two]).await;
         one.signal("CONT").await;
     }
-    // Both end what they have begun.
+    // Both finish their work in flight.
     one.stop().await.exits(0);
-    application.wait_until_settled(&[&two]).await;
+    application.wait_until_drained(&[&two]).await;
     two.stop().await.exits(0);
-    // What the one asked for at its end, when it saw that it had been late.
+    // The notes that the late worker requeued when it noticed its lost leases.
     site.json(&["worker", "--once"]).await;
     application.assert_no_attempts().await;
     Harness::over(site).await.assert_converged().await;
 }
 
-/// A worker that is stopped inside of a transaction holds locks on notes. Postgres
-/// ends the transaction, so that an application can delete them and others index them.
+/// A worker that is stopped inside a transaction holds locks on notes. Postgres ends the
+/// transaction, so that an application can delete them and other workers can index them.
 #[tokio::test]
-async fn a_worker_that_sleeps_in_a_transaction_blocks_nobody_for_long() {
+async fn a_worker_that_sleeps_in_a_transaction_blocks_no_application_for_long() {
     let site = Site::start().await;
     let worker = site.worker();
     worker.says("worker started").await;
     let mut application = Application::of(&site.database).await;
-    // Locks on rows are not listed; the table's, which come with them, are.
+    // `pg_locks` lists no row locks, but it lists the table lock that comes with them.
     let holds_notes = "pg_stat_activity join pg_locks using (pid)
                         where datname = current_database() and application_name = 'elf'
                           and state = 'idle in transaction'
@@ -269,7 +269,7 @@ async fn a_worker_that_sleeps_in_a_transaction_blocks_nobody_for_long() {
         }
         application.linger().await;
         worker.signal("STOP").await;
-        // What the server had under way for it is over after a few round trips.
+        // The server ends the worker's last statement within a few round trips.
         for _ in 0..20 {
             application.db.ping().await.unwrap();
         }
@@ -277,14 +277,14 @@ async fn a_worker_that_sleeps_in_a_transaction_blocks_nobody_for_long() {
             break;
         }
         worker.signal("CONT").await;
-        application.wait_until_settled(&[&worker]).await;
+        application.wait_until_drained(&[&worker]).await;
     }
     let delete = application.execute("delete from memory_notes");
     tokio::time::timeout(DEADLINE, delete)
         .await
         .expect("the application can delete its notes");
     worker.signal("CONT").await;
-    application.wait_until_settled(&[&worker]).await;
+    application.wait_until_drained(&[&worker]).await;
     worker.stop().await.exits(0);
     Harness::over(site).await.assert_converged().await;
 }

@@ -1,4 +1,4 @@
-//! What operators are given to watch ELF with: a dashboard, recording rules and alerts.
+//! The operator's monitoring: a dashboard, recording rules and alerts.
 
 mod files;
 mod promql;
@@ -34,7 +34,7 @@ fn in_catalog(name: &str) -> Option<&'static Metric> {
 fn labels_of(name: &str, recorded: &BTreeSet<String>) -> Option<Vec<String>> {
     let mut labels = vec!["job".to_owned()];
     if recorded.contains(name) {
-        // level:metric:operations, and the level is the labels.
+        // The name is level:metric:operations; the level names the labels.
         let level = name.split(':').next().unwrap();
         labels.extend(level.split('_').map(str::to_owned));
         return Some(labels);
@@ -84,7 +84,7 @@ fn assert_matches_something(selector: &Selector, place: &str) {
 }
 
 #[test]
-fn dashboard_and_rules_speak_of_metrics_that_there_are_and_of_all_of_them() {
+fn dashboard_and_rules_use_every_metric_and_no_unknown_one() {
     let rules = rules();
     let recorded: BTreeSet<String> = rules
         .iter()
@@ -130,9 +130,9 @@ fn dashboard_and_rules_speak_of_metrics_that_there_are_and_of_all_of_them() {
                 .any(|u| in_catalog(u).is_some_and(|m| m.name == *name))
         })
         .collect();
-    assert_eq!(unused, Vec::<&str>::new(), "nobody would see these");
+    assert_eq!(unused, Vec::<&str>::new(), "metrics that nothing uses");
     let unused: Vec<&String> = recorded.difference(&used).collect();
-    assert_eq!(unused, Vec::<&String>::new(), "recorded for nobody");
+    assert_eq!(unused, Vec::<&String>::new(), "recorded and not used");
 }
 
 #[test]
@@ -272,7 +272,7 @@ async fn promtool_finds_nothing_wrong_with_configuration_rules_and_their_tests()
     }
 }
 
-/// `prometheus.yml` as it is, but for where the worker is and how long one waits.
+/// `prometheus.yml` with another target and shorter intervals.
 fn config(address: &str) -> String {
     let mut text = read("deploy/prometheus/prometheus.yml");
     let rules = files::path("deploy/prometheus/rules");
@@ -336,7 +336,7 @@ async fn every_expression_of_dashboard_and_rules_has_data_while_a_worker_works()
     let config = config(&worker.admin().await);
     let mut prometheus = Prometheus::start(test, &config).await.unwrap();
 
-    // Then the provider goes away, until Prometheus has seen that.
+    // Then the provider is unavailable until Prometheus has recorded it.
     worker.says("worker started").await;
     site.provider.always(Behaviour::Status(503));
     let mut application = Application::of(&site.database).await;
@@ -363,7 +363,7 @@ async fn every_expression_of_dashboard_and_rules_has_data_while_a_worker_works()
         waiting = without;
         assert!(prometheus.is_running(), "{}", prometheus.log());
         assert!(worker.is_running(), "{}", worker.log());
-        assert!(!load.is_finished(), "nobody writes any more");
+        assert!(!load.is_finished(), "the application stopped writing");
         assert!(
             tokio::time::Instant::now() < deadline,
             "of {asked}, these have no data: {waiting:#?}"
@@ -376,8 +376,8 @@ async fn every_expression_of_dashboard_and_rules_has_data_while_a_worker_works()
     worker.stop().await.exits(0);
 }
 
-/// What is to have data, with where it stands: expressions of the dashboard and of
-/// recording rules as they are, and of alerts what they compare.
+/// Every expression that needs data, with its place: expressions of the dashboard and of
+/// recording rules as they are, and each side of the alerts' comparisons.
 fn expressions() -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = dashboard_expressions(&dashboard())
         .into_iter()
@@ -394,8 +394,8 @@ fn expressions() -> Vec<(String, String)> {
     all
 }
 
-/// Prometheus has read the same rules as this test, and can evaluate each; the texts of
-/// alerts that are about to fire could be made.
+/// Prometheus has read the same rules as this test and can evaluate each. It could render
+/// the texts of the pending alerts.
 async fn assert_rules_are_healthy(prometheus: &Prometheus) {
     let known = prometheus.rules().await;
     let names = |names: Vec<String>| names.into_iter().collect::<BTreeSet<_>>();

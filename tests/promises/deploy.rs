@@ -1,11 +1,10 @@
-//! What is in `deploy/` fits together, and fits the program.
+//! The files in `deploy/` agree with each other and with the program.
 
 use std::path::Path;
 
 use tokio::process::Command;
 
-/// Everything that can be checked without a container engine; the script says what it
-/// has to skip.
+/// Checks what needs no container engine. The script prints what it skips.
 #[tokio::test]
 async fn the_deploy_files_agree_with_each_other_and_with_the_program() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -11,7 +11,7 @@ use elf::embed::provider::{CircuitState, Input, Provider, Timing};
 use elf::embed::{EmbedError, Embedder, ModelFacts, connect, connect_pinned};
 use futures::FutureExt;
 
-/// Pauses that a test does not notice.
+/// Pauses too short to slow a test down.
 const QUICK: Timing = Timing {
     base: Duration::from_millis(1),
     max: Duration::from_millis(5),
@@ -79,7 +79,7 @@ async fn warm_up(provider: &Provider) {
     );
 }
 
-/// What a single request for two texts meets.
+/// The error of a single request for two texts.
 async fn meets(behaviour: Behaviour) -> EmbedError {
     let server = EmbeddingServer::start().await;
     server.script([behaviour]);
@@ -90,7 +90,7 @@ async fn meets(behaviour: Behaviour) -> EmbedError {
         .unwrap_err()
 }
 
-fn is_doubtful(error: &EmbedError) -> bool {
+fn may_be_the_inputs_fault(error: &EmbedError) -> bool {
     matches!(
         error,
         EmbedError::Unavailable {
@@ -132,7 +132,7 @@ async fn a_request_carries_model_key_headers_and_texts() {
 }
 
 #[tokio::test]
-async fn the_dimension_is_asked_of_the_server_where_nobody_says_it() {
+async fn without_a_configured_dimension_the_server_is_asked() {
     let server = EmbeddingServer::start_with_dim(12).await;
     let (embedder, facts) = connect(&settings(&server)).await.unwrap();
     assert_eq!(facts.dim, 12);
@@ -180,10 +180,10 @@ async fn a_server_without_base64_is_asked_for_decimals_from_then_on() {
 }
 
 #[tokio::test]
-async fn answers_without_sense_are_the_providers_state() {
+async fn malformed_answers_are_the_providers_state() {
     for behaviour in [Behaviour::TooFew, Behaviour::Html, Behaviour::CutShort] {
         let error = meets(behaviour.clone()).await;
-        assert!(is_doubtful(&error), "{behaviour:?}: {error:?}");
+        assert!(may_be_the_inputs_fault(&error), "{behaviour:?}: {error:?}");
     }
     assert!(
         meets(Behaviour::Html)
@@ -194,14 +194,14 @@ async fn answers_without_sense_are_the_providers_state() {
 }
 
 #[tokio::test]
-async fn a_wrong_dimension_is_a_matter_of_configuration() {
+async fn a_wrong_dimension_is_a_configuration_error() {
     let error = meets(Behaviour::WrongDimension).await;
     assert!(matches!(&error, EmbedError::Config { reason }
         if reason.contains("9 dimensions where 8") && reason.contains("providers.embedding.dimensions")));
 }
 
 #[tokio::test]
-async fn vectors_that_are_no_direction_are_the_inputs_fault() {
+async fn vectors_without_a_direction_are_the_inputs_fault() {
     for behaviour in [Behaviour::Nan, Behaviour::Zeros] {
         let error = meets(behaviour.clone()).await;
         assert!(
@@ -218,7 +218,7 @@ async fn vectors_that_are_no_direction_are_the_inputs_fault() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_is_given_up_after_the_timeout() {
+async fn a_server_that_never_answers_times_out() {
     let server = EmbeddingServer::start().await;
     server.always(Behaviour::Never);
     let settings = config::Embedding {
@@ -226,7 +226,7 @@ async fn a_server_that_never_answers_is_given_up_after_the_timeout() {
         ..settings(&server)
     };
     let error = connect(&settings).await.err().unwrap();
-    assert!(is_doubtful(&error), "{error:?}");
+    assert!(may_be_the_inputs_fault(&error), "{error:?}");
     assert!(error.to_string().contains("timeout_ms"), "{error}");
     let (embedder, _) = connect_pinned(&settings, Some(DIM)).await.unwrap();
     let error = embedder.embed(&["a"]).await.unwrap_err();
@@ -234,10 +234,10 @@ async fn a_server_that_never_answers_is_given_up_after_the_timeout() {
 }
 
 #[tokio::test]
-async fn an_answer_is_read_only_as_far_as_vectors_go() {
+async fn an_answer_is_read_only_up_to_the_size_of_its_vectors() {
     for behaviour in [Behaviour::Endless, Behaviour::Bomb] {
         let error = meets(behaviour.clone()).await;
-        assert!(is_doubtful(&error), "{behaviour:?}: {error:?}");
+        assert!(may_be_the_inputs_fault(&error), "{behaviour:?}: {error:?}");
         for word in [
             "2 vectors of 8 floats",
             "providers.embedding.api_base",
@@ -315,7 +315,7 @@ async fn a_text_that_the_server_never_answers_is_found_and_no_other_is_blamed() 
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_away_and_no_text_is_suspected() {
+async fn an_unreachable_server_is_unavailable_and_no_text_is_suspected() {
     let server = EmbeddingServer::start().await;
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let settings = config::Embedding {
@@ -474,7 +474,7 @@ async fn a_text_that_makes_the_server_fail_is_found_though_the_server_blames_its
 }
 
 #[tokio::test]
-async fn a_hiccup_is_not_noticed() {
+async fn one_failed_request_is_retried_unnoticed() {
     let server = EmbeddingServer::start().await;
     server.script([Behaviour::Status(500)]);
     let provider = provider(&server, LONG).await;
@@ -508,7 +508,7 @@ async fn the_same_text_in_flight_twice_is_embedded_once() {
 }
 
 #[tokio::test]
-async fn a_text_whose_embedder_was_cancelled_is_embedded_by_who_waits_for_it() {
+async fn a_text_whose_call_was_cancelled_is_embedded_by_a_waiting_call() {
     let server = EmbeddingServer::start().await;
     let provider = provider(&server, LONG).await;
     server.hold();
@@ -528,7 +528,7 @@ async fn a_text_whose_embedder_was_cancelled_is_embedded_by_who_waits_for_it() {
 }
 
 #[tokio::test]
-async fn an_outage_pauses_everybody_and_one_probe_resumes() {
+async fn an_outage_pauses_all_calls_and_one_probe_resumes() {
     let server = EmbeddingServer::start().await;
     server.always(Behaviour::Status(503));
     let provider = provider(&server, QUICK).await;
@@ -542,7 +542,7 @@ async fn an_outage_pauses_everybody_and_one_probe_resumes() {
         provider.state().error(),
         Some(EmbedError::Unavailable { .. })
     ));
-    // A few probes in vain, each of them alone and with nobody's text.
+    // A few probes fail. Each is sent alone and with a text of the probe's own.
     server.arrived(4).await;
     assert_eq!(server.texts_seen(), ["a", "b"]);
     server.heal();
@@ -574,7 +574,7 @@ async fn nothing_is_sent_while_the_circuit_is_open() {
 }
 
 #[tokio::test]
-async fn an_outage_that_says_500_costs_no_text_its_good_name() {
+async fn an_outage_with_status_500_blames_no_text() {
     let server = EmbeddingServer::start().await;
     server.always(Behaviour::Status(500));
     let provider = provider(&server, LONG).await;

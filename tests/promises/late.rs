@@ -1,4 +1,4 @@
-//! Points that come to the index when their worker no longer waits for them.
+//! Points that reach the index after their worker has stopped waiting for them.
 
 use elf::index::IndexError;
 
@@ -6,7 +6,7 @@ use crate::support::eventually;
 use crate::support::harness::{Harness, sentences};
 use crate::support::hooked::{Hooked, Verb, When};
 
-/// A request that timed out, and one that the end of its worker cut off.
+/// One request timed out, the other was interrupted by the end of its worker.
 #[tokio::test]
 async fn points_that_come_after_those_of_the_next_claim_leave_nothing_behind() {
     for is_cut_off in [false, true] {
@@ -44,7 +44,7 @@ async fn points_that_come_after_those_of_the_next_claim_leave_nothing_behind() {
     }
 }
 
-/// A drain ends when all is done that it can do, and that is more than it holds.
+/// A drain also waits for the notes whose leases it keeps after an unanswered upsert.
 #[tokio::test]
 async fn a_drain_waits_for_the_notes_that_it_keeps_back() {
     let mut h = Harness::start().await;
@@ -68,9 +68,9 @@ async fn a_drain_waits_for_the_notes_that_it_keeps_back() {
     h.assert_converged().await;
 }
 
-/// An outage of the index is no reason to pay for a text that the provider computes.
+/// An outage of the index does not make the worker send a text twice.
 #[tokio::test]
-async fn what_is_in_flight_when_a_store_fails_is_paid_for_once() {
+async fn texts_in_flight_when_a_store_fails_are_paid_for_once() {
     let mut h = Harness::start_with(|toml| {
         toml.replace(
             "timeout_ms = 2000",

@@ -18,7 +18,6 @@ mod embedding;
 mod late;
 mod migrations;
 mod page;
-mod patience;
 mod plans;
 mod privileges;
 mod readme;
@@ -32,6 +31,7 @@ mod slices;
 mod support;
 mod telemetry;
 mod tls;
+mod unanswered;
 mod upkeep;
 mod verify;
 #[cfg(feature = "local")]

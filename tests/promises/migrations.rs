@@ -1,5 +1,5 @@
-//! Migrations beside applications that write and workers that work: of this build, and of
-//! one that knows no more than this build does.
+//! Migrations beside applications that write and workers that work: the migrations of this
+//! build and those of a future one.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::support::harness::Harness;
 use crate::support::site::Site;
 use crate::support::town::Town;
 
-/// What a program of the future would apply: this one's migrations and then these.
+/// The migrations of a future program: this build's, then these.
 fn future(statements: &[&'static str]) -> Migrator {
     let mut migrator = migrator();
     for (version, sql) in (9_000..).zip(statements) {
@@ -69,8 +69,8 @@ async fn store(site: &Site) -> Store {
 const INSERT: &str = "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
                       values ('t', 'p', 'a', 's', 'n', 'one more')";
 
-/// Workers of this build run before, while and after a schema that it does not know is
-/// made, and new ones start on it.
+/// Workers of this build run before, during and after a migration to a schema that they do
+/// not know, and new workers start on it.
 #[tokio::test]
 async fn old_and_new_workers_run_side_by_side_during_an_upgrade() {
     let town = Town::start("old_and_new_workers_run_side_by_side").await;
@@ -95,7 +95,7 @@ async fn old_and_new_workers_run_side_by_side_during_an_upgrade() {
     let upgrade = future(&COMPATIBLE);
     let applied = h.context.stores.store.apply(&upgrade).await.unwrap();
     assert_eq!(applied, COMPATIBLE.len());
-    // Of this build, which knows nothing of the new schema, and goes on.
+    // This build does not know the new schema, and continues to work.
     h.context.stores.store.check_schema().await.unwrap();
     assert_eq!(h.context.stores.store.migrate().await.unwrap(), 0);
     let new = h.work();
@@ -116,8 +116,8 @@ async fn old_and_new_workers_run_side_by_side_during_an_upgrade() {
     Harness::over(site).await.compare().await.assert_none();
 }
 
-/// A schema that this build cannot work with: the worker that runs is not disturbed, and
-/// whatever starts says what to do.
+/// A schema that this build cannot work with: the running worker is not disturbed, and a
+/// program that starts says what to do.
 #[tokio::test]
 async fn a_schema_that_takes_a_newer_program_is_refused_with_what_to_do() {
     let h = Harness::start().await;
@@ -135,13 +135,13 @@ async fn a_schema_that_takes_a_newer_program_is_refused_with_what_to_do() {
         reason,
         format!(
             "the database schema (migration 9001) is newer than this elf (migration {known}), and \
-             takes one that knows migration 9000: upgrade elf"
+             needs an elf that knows migration 9000: upgrade elf"
         )
     );
     h.insert("what the running worker still indexes").await;
     eventually(async || h.count("indexing_outbox").await == 0).await;
     old.stop().await;
-    // The program that made it may go on.
+    // The program that migrated the schema may continue.
     assert_eq!(h.context.stores.store.apply(&upgrade).await.unwrap(), 0);
     let site = h.into_site().await;
     for args in [&["worker", "--once"][..], &["status"], &["migrate"]] {
@@ -149,8 +149,8 @@ async fn a_schema_that_takes_a_newer_program_is_refused_with_what_to_do() {
     }
 }
 
-/// Several at once, with an index that is built concurrently: it waits for every older
-/// statement, and those of the others must not be among them.
+/// Several migrations at once, with a concurrent index build. The build waits for every
+/// older statement, so the other migrations must have none open.
 #[tokio::test]
 async fn migrations_with_a_concurrent_index_that_start_at_once_all_succeed() {
     let site = Site::start().await;
@@ -170,13 +170,14 @@ async fn migrations_with_a_concurrent_index_that_start_at_once_all_succeed() {
     );
 }
 
-/// An application has an open transaction on its notes, and a migration wants the table.
-/// Its other transactions pass all the same.
+/// An application has an open transaction on its notes, and a migration waits for the table.
+/// The application's other transactions continue.
 #[tokio::test]
 async fn an_application_never_waits_behind_a_migration_for_long() {
     let site = Site::start().await;
     let (mut open, mut other) = (site.connect().await, site.connect().await);
-    // As before the migration that changes the outbox, which every change of a note writes to.
+    // The schema before the migration that changes the outbox; every change of a note writes to
+    // the outbox.
     execute(
         &mut open,
         "alter table indexing_outbox drop column failed_by;
@@ -192,8 +193,13 @@ async fn an_application_never_waits_behind_a_migration_for_long() {
     let migrating = site.begin(&["migrate", "--json"]);
     let mut longest = Duration::ZERO;
     let mut writes = 0;
-    // It has asked, given way, and asked again.
-    while migrating.log().matches("gave way").count() < 2 {
+    // The migration has asked for the lock, timed out, and asked again.
+    while migrating
+        .log()
+        .matches("migration did not get its lock")
+        .count()
+        < 2
+    {
         let began = Instant::now();
         let write = tokio::time::timeout(DEADLINE, execute(&mut other, INSERT));
         write.await.expect("the application's transaction passes");
@@ -208,7 +214,7 @@ async fn an_application_never_waits_behind_a_migration_for_long() {
     assert_eq!(done.json()["applied"], 1);
 }
 
-/// What a build of an index that was killed leaves behind is not taken for the index.
+/// An invalid index, left by a build that was killed, is not taken for the index.
 #[tokio::test]
 async fn an_index_that_was_left_invalid_is_built_again() {
     let site = Site::start().await;

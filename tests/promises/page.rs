@@ -1,4 +1,4 @@
-//! The admin page as a person meets it, in a real browser and from a real worker.
+//! The admin page of a real worker in a real browser.
 
 use std::path::Path;
 
@@ -38,7 +38,7 @@ async fn count(db: &mut PgConnection, from: &'static str) -> i64 {
 
 const DEAD: &str = "indexing_outbox where status = 'DEAD'";
 
-/// A worker that has given up `dead` of these notes, and its page.
+/// A worker that has dead-lettered `dead` of these notes, and the URL of its page.
 async fn worker_with_dead(site: &Site, texts: &[&str], dead: i64) -> (Running, String) {
     let worker = site.worker();
     let admin = worker.admin().await;
@@ -93,8 +93,8 @@ async fn the_page_answers_at_once_whether_all_is_well() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_retried_and_discarded_once_that_is_confirmed() {
-    let test = "dead_letters_are_retried_and_discarded_once_that_is_confirmed";
+async fn dead_letters_are_retried_and_discarded_after_a_confirmation() {
+    let test = "dead_letters_are_retried_and_discarded_after_a_confirmation";
     let Some(browser) = Browser::start(test).await else {
         return;
     };
@@ -110,7 +110,7 @@ async fn dead_letters_are_retried_and_discarded_once_that_is_confirmed() {
     let (worker, admin) = worker_with_dead(&site, &texts, 3).await;
     let mut db = site.connect().await;
 
-    // A wrong token is told, and the right one is kept.
+    // The page reports a wrong token and keeps the right one.
     browser.open(&admin).await;
     browser.until("document.activeElement.id === 'token'").await;
     browser.type_into("#token", &format!("wrong{ENTER}")).await;
@@ -128,7 +128,7 @@ async fn dead_letters_are_retried_and_discarded_once_that_is_confirmed() {
     }
     browser.shows("#letters", "Attempts").await;
 
-    // What is not confirmed does not happen, and the focus is where it was.
+    // Without a confirmation nothing changes, and the focus returns to where it was.
     let discard = ".letter:first-child button:last-child";
     browser.click(discard).await;
     browser.shows("#confirm", "Discard this dead letter?").await;
@@ -143,7 +143,7 @@ async fn dead_letters_are_retried_and_discarded_once_that_is_confirmed() {
         .await;
     assert_eq!(count(&mut db, DEAD).await, 3);
 
-    // By keyboard: the dialog begins at the button that does nothing.
+    // By keyboard: the dialog focuses the cancel button first.
     browser.press(ENTER).await;
     browser
         .until("document.activeElement.id === 'confirm-no'")
@@ -158,7 +158,7 @@ async fn dead_letters_are_retried_and_discarded_once_that_is_confirmed() {
     assert_eq!(count(&mut db, "indexing_outbox").await, 2);
     assert_eq!(count(&mut db, "memory_notes").await, 4);
 
-    // The cause is mended, and the rest is retried.
+    // The provider accepts the text now, and the rest is retried.
     site.provider.heal();
     browser.click(".letter:first-child .row button").await;
     browser.shows("#confirm", "Its attempts are reset").await;
@@ -178,7 +178,7 @@ async fn dead_letters_are_retried_and_discarded_once_that_is_confirmed() {
     eventually(async || count(&mut *db.lock().await, "indexing_outbox").await == 0).await;
     let indexed = "note_index_state where indexed_at is not null";
     assert_eq!(count(&mut *db.lock().await, indexed).await, 3);
-    // Who did it is in the log.
+    // The audit log names who did it.
     worker.says("discarded from the admin page").await;
     worker.says("retried from the admin page").await;
 
@@ -220,8 +220,8 @@ async fn without_a_token_the_page_shows_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_a_note_says_is_text_and_nothing_else() {
-    let Some(browser) = Browser::start("what_a_note_says_is_text_and_nothing_else").await else {
+async fn a_note_is_shown_as_text_and_never_as_markup() {
+    let Some(browser) = Browser::start("a_note_is_shown_as_text_and_never_as_markup").await else {
         return;
     };
     let site = Site::start().await;
@@ -248,8 +248,8 @@ async fn what_a_note_says_is_text_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn an_outage_is_told_with_its_reason_and_where_to_read_on() {
-    let test = "an_outage_is_told_with_its_reason_and_where_to_read_on";
+async fn an_outage_is_shown_with_its_reason_and_a_link() {
+    let test = "an_outage_is_shown_with_its_reason_and_a_link";
     let Some(browser) = Browser::start(test).await else {
         return;
     };
@@ -317,7 +317,7 @@ async fn a_running_rebuild_is_shown_until_it_ends() {
     };
     let h = Harness::start_on(&server).await;
     h.stock(30_000).await;
-    // A moment later the server would do it by itself.
+    // The server would do it by itself a moment later.
     sqlx::raw_sql("analyze").execute(&h.pool).await.unwrap();
     let site = h.into_site().await;
     let worker = site.worker();
@@ -339,10 +339,10 @@ async fn a_running_rebuild_is_shown_until_it_ends() {
     browser.assert_clean().await;
 }
 
-/// Narrow, long, many, light, dark, by keyboard and by ear.
+/// Narrow screens, long and many texts, light and dark, by keyboard and for screen readers.
 #[tokio::test]
-async fn everybody_can_use_it_on_anything() {
-    let test = "everybody_can_use_it_on_anything";
+async fn the_page_is_accessible_at_every_size_and_in_both_colours() {
+    let test = "the_page_is_accessible_at_every_size_and_in_both_colours";
     let Some(browser) = Browser::start(test).await else {
         return;
     };
@@ -385,8 +385,7 @@ async fn everybody_can_use_it_on_anything() {
     check(&browser, axe.as_deref()).await;
     browser.press(ESCAPE).await;
 
-    // Every button is reached with the tab key, in the order in which they stand, and
-    // one sees where one is.
+    // The tab key reaches every button in order, and the focus is visible.
     let visible = "[...document.querySelectorAll('a, button')].filter((e) => e.checkVisibility())";
     browser.run(&format!("{visible}[0].focus()")).await;
     let expected = browser.run(&format!("return {visible}.length")).await;
@@ -413,7 +412,7 @@ async fn check(browser: &Browser, axe: Option<&str>) {
     let Some(axe) = axe else {
         return;
     };
-    // The policy of the page does not hold for what WebDriver runs in it.
+    // The page's policy does not apply to scripts that WebDriver runs in it.
     let missing = browser.run("return window.axe === undefined").await;
     if missing == true {
         browser.run(&format!("{axe}; window.axe = axe;")).await;
@@ -427,7 +426,7 @@ async fn check(browser: &Browser, axe: Option<&str>) {
     assert_eq!(found, json!([]), "{found:#}");
 }
 
-/// Makes the pictures in docs/screenshots: `make screenshots`.
+/// Takes the screenshots in docs/screenshots: `make screenshots`.
 #[tokio::test]
 #[ignore = "it checks nothing and takes minutes: make screenshots"]
 async fn screenshots() {
@@ -444,7 +443,7 @@ async fn screenshots() {
     h.stock(30_000).await;
     sqlx::raw_sql("analyze").execute(&h.pool).await.unwrap();
     let site = h.into_site().await;
-    // So that they are in the index as well.
+    // So that their points are in the index as well.
     site.elf(&["rebuild"]).await.exits(0);
     set_token(&site);
     let notes = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/notes");
@@ -452,7 +451,7 @@ async fn screenshots() {
     let worker = site.worker();
     let admin = worker.admin().await;
     site.elf(&["import", notes]).await.exits(0);
-    // Somebody writes, in waves, until the charts have something to show.
+    // An application writes in waves until the charts have data.
     let mut application = Application::of(&site.database).await;
     browser.resize(1280, 860).await;
     browser.prefer("light").await;

@@ -1,5 +1,5 @@
-//! What the statements of a batch cost: as much as the batch is large, however large the
-//! tables are, and whatever Postgres believes of them.
+//! The cost of a batch's statements follows the size of the batch, not the size of the tables
+//! or their statistics in Postgres.
 
 use elf::note::TextHash;
 use elf::store::Store;
@@ -31,26 +31,26 @@ const TABLES: [&str; 6] = [
     "note_index_state",
 ];
 
-/// What runs in a transaction of the store's, see `Store::begin`: without sequential scans,
-/// which are cheap where notes are short, but read them all.
+/// Statements that run in a transaction of the store's, see `Store::begin`: without
+/// sequential scans, which are cheap where notes are short, but read them all.
 const IN_TRANSACTION: [&str; 2] = ["load_notes", "lock_notes"];
 
-/// What reads one page of many, with the settings of `Store::read_page`.
+/// Statements that read one page of many, with the settings of `Store::read_page`.
 const PAGES: [&str; 3] = ["chunk_page", "live_texts", "note_problems"];
 const PAGE_SETTINGS: &str = "set enable_seqscan = off; set enable_bitmapscan = off;
     set enable_hashjoin = off; set enable_mergejoin = off; set enable_sort = off";
 
-/// What happened before the notes came.
+/// The state of the tables before the notes were inserted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Before {
     /// Nothing.
     NeverAnalysed,
     /// A vacuum of the empty tables.
     VacuumedWhileEmpty,
-    /// Rows came and went, and a vacuum could not cut their pages off: now Postgres
+    /// Rows were inserted and deleted, and a vacuum could not truncate their pages: now Postgres
     /// believes that those pages, and all that follow them, are empty.
     BelievedEmpty,
-    /// Nothing, but a vacuum came after the notes.
+    /// Nothing before; a vacuum after the notes.
     VacuumedAfter,
 }
 
@@ -177,7 +177,8 @@ async fn no_plan_outlives_what_it_was_made_for() {
     assert_eq!(mode, "force_custom_plan");
 }
 
-/// PgBouncer in transaction mode and poolers like it refuse what they cannot pass on.
+/// PgBouncer in transaction mode, and similar poolers, refuse settings that they cannot pass
+/// on.
 #[tokio::test]
 async fn behind_a_pooler_that_refuses_the_setting_it_connects_without() {
     let h = Harness::start().await;
@@ -254,7 +255,7 @@ impl Batch {
         match before {
             Before::VacuumedWhileEmpty => vacuum(h, "vacuum analyze").await,
             Before::BelievedEmpty => {
-                // Of those that are emptied by daily work.
+                // These tables are often empty after normal work.
                 h.stock(1_000).await;
                 h.context
                     .stores
@@ -381,7 +382,7 @@ impl Batch {
             statement!("delete_surplus_chunks", version(), notes(), int("0")),
             statement!("expire", version(), "600::float8".into()),
             statement!(
-                "extend_leases",
+                "renew_leases",
                 version(),
                 token(),
                 notes(),
@@ -454,7 +455,7 @@ fn claim_arguments(version: &str) -> Vec<String> {
         (4i64 << 20).to_string(),
         "null::timestamptz".into(),
         "null::uuid".into(),
-        elf::store::CLAIMS_LOST_TOGETHER.to_string(),
+        elf::store::LOST_CLAIMS_UNTIL_ALONE.to_string(),
         i32::MAX.to_string(),
     ]
 }
@@ -476,12 +477,12 @@ async fn vacuum(h: &Harness, statement: &'static str) {
     sqlx::raw_sql(statement).execute(&h.pool).await.unwrap();
 }
 
-/// What a statement took.
+/// The cost of a statement.
 #[derive(Debug, Default)]
 struct Cost {
     /// Rows that scans returned or threw away, each time they ran.
     rows: f64,
-    /// Pages that were looked at, each time they were.
+    /// Pages that were read, counted each time.
     pages: f64,
 }
 

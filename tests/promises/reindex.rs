@@ -129,7 +129,7 @@ async fn points_in(context: &WorkerContext, collection: &str) -> Vec<StoredPoint
 }
 
 /// The points of a version are the chunks that its chunker cuts the live notes into,
-/// with the vectors of their texts, and nothing is left to do for it.
+/// with the vectors of their texts, and its outbox is empty.
 #[track_caller]
 fn assert_points(points: &[StoredPoint], context: &WorkerContext, notes: &[(Uuid, String)]) {
     let mut expected = BTreeMap::new();
@@ -174,8 +174,8 @@ async fn assert_in_step(h: &Harness, context: &WorkerContext) {
     assert_points(&points, context, &notes);
 }
 
-/// What died with a process is free again: its leases, and the one job.
-async fn let_leases_run_out(on: impl sqlx::PgExecutor<'_>) {
+/// Expires the leases and the job of a dead process.
+async fn expire_leases_and_job(on: impl sqlx::PgExecutor<'_>) {
     sqlx::query(
         "with job as (update index_job set lease_until = now() - interval '1 second')
          update note_index_state set lease_until = now() - interval '1 second'
@@ -244,7 +244,7 @@ async fn both_versions_stay_in_step_while_one_is_served_and_the_other_is_built()
     assert_eq!(built.state, Lifecycle::Building);
     assert_eq!(alias_of(&h).await, served, "the old version is served");
 
-    // The old daemon takes the last changes, and hands a copy of each on.
+    // The old daemon claims the last changes, and hands a copy of each on.
     eventually(async || {
         let left = h
             .context
@@ -270,7 +270,7 @@ async fn a_change_that_was_claimed_before_the_registration_is_seen() {
     let note = h.insert("first words").await;
     h.drain().await;
     h.edit(note, "second words").await;
-    // The row without a version is taken by a claim that knows of one version only.
+    // A claim that knows only one version takes the row without a version.
     let barrier = Barrier::at(Stage::Claimed);
     let (_, stop, running) = spawn(h.worker().with_breakpoint(barrier.breakpoint()));
     barrier.reached().await;
@@ -415,14 +415,14 @@ async fn versions_of_different_dimension_live_side_by_side() {
             .await
             .unwrap();
     assert_eq!(dims, [8, 12]);
-    // RegisteredVersion from now on: nobody has to be asked.
+    // The dimension is registered now: ELF need not ask the provider.
     let asked = larger.requests();
     let again = beside(&h, |config| config.clone_from(&next.config)).await;
     assert_eq!((again.context.version.dim, larger.requests()), (12, asked));
 }
 
 #[tokio::test]
-async fn an_answer_of_another_dimension_is_a_matter_of_configuration_and_writes_no_point() {
+async fn an_answer_of_another_dimension_is_a_configuration_error_and_writes_no_point() {
     let h = Harness::start().await;
     for i in 0..5 {
         h.insert(&format!("note {i}")).await;
@@ -454,7 +454,7 @@ async fn an_answer_of_another_dimension_is_a_matter_of_configuration_and_writes_
 }
 
 #[tokio::test]
-async fn killed_at_any_stage_a_reindex_goes_on() {
+async fn killed_at_any_stage_a_reindex_resumes() {
     for stage in [
         Stage::Claimed,
         Stage::Embedded,
@@ -477,13 +477,13 @@ async fn killed_at_any_stage_a_reindex_goes_on() {
             () = barrier.reached() => {}
         }
         let again = beside(&h, |config| config.clone_from(&next.config)).await;
-        let_leases_run_out(&h.pool).await;
+        expire_leases_and_job(&h.pool).await;
         let report = again.run(Then::Swap).await.unwrap();
         assert_eq!(report.state, Lifecycle::Active, "{stage:?}");
         assert_in_step(&h, &again.context).await;
         assert_eq!(alias_of(&h).await, collection_of(&again.context).await);
 
-        // What stood still was not killed after all, and wakes up.
+        // The stopped worker was not killed after all, and resumes.
         drop(worker);
         barrier.open();
         eventually(async || Arc::strong_count(&h.context.stores.index) == 3).await;
@@ -493,14 +493,14 @@ async fn killed_at_any_stage_a_reindex_goes_on() {
 }
 
 #[tokio::test]
-async fn killed_between_any_two_steps_the_same_command_ends_what_it_began() {
+async fn killed_between_any_two_steps_the_same_command_finishes_the_job() {
     let h = Harness::start().await;
     h.insert(&sentences(5, "steps")).await;
     h.drain().await;
     let old = collection_of(&h.context).await;
     let next = smaller_chunks(&h).await;
 
-    // After the collection was made and before anybody knows of it: it is taken.
+    // Killed after the engine made the collection and before Postgres knows it: ELF uses it.
     let spec = registry::spec(&next.context.stores, &next.context.version);
     h.context
         .stores
@@ -511,7 +511,7 @@ async fn killed_between_any_two_steps_the_same_command_ends_what_it_began() {
     next.run(Then::Wait).await.unwrap();
     assert_eq!(collection_of(&next.context).await, "notes__2");
 
-    // After Postgres has swapped and before the alias has.
+    // Killed after Postgres has swapped and before the alias has.
     let store = &h.context.stores.store;
     let name = &next.context.version.name;
     assert!(
@@ -590,7 +590,7 @@ async fn a_rollback_brings_the_old_answers_back() {
 }
 
 #[tokio::test]
-async fn a_daemon_whose_version_is_retired_says_so_and_goes_on_after_a_rollback() {
+async fn a_daemon_whose_version_is_retired_says_so_and_resumes_after_a_rollback() {
     let h = Harness::start().await;
     h.insert("as it was").await;
     h.drain().await;
@@ -630,7 +630,7 @@ async fn a_daemon_whose_version_is_retired_says_so_and_goes_on_after_a_rollback(
 }
 
 #[tokio::test]
-async fn a_swap_is_refused_while_notes_are_given_up() {
+async fn a_swap_is_refused_while_notes_are_dead_lettered() {
     let h = Harness::start().await;
     let note = h
         .insert(&format!("{} arsenic", sentences(4, "good things")))
@@ -647,7 +647,7 @@ async fn a_swap_is_refused_while_notes_are_given_up() {
     assert_eq!(next.state().await, Some(Lifecycle::Building));
     assert_eq!(alias_of(&h).await, collection_of(&h.context).await);
 
-    // Who purges it has decided to go without.
+    // An operator who purges the dead letter decides to swap without the note.
     h.context
         .stores
         .store
@@ -710,7 +710,7 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
         .unwrap_err();
     assert!(matches!(refused, ReindexError::Refused(_)), "{refused:?}");
 
-    // One that died after it had begun: what is left of it is no version to go back to.
+    // A drop that died halfway: no rollback to the rest of that version.
     assert!(
         h.context
             .stores
@@ -806,7 +806,7 @@ async fn a_retired_version_can_be_built_again_from_where_it_stood() {
 }
 
 #[tokio::test]
-async fn a_reindex_that_is_refused_leaves_the_way_back_open() {
+async fn a_refused_reindex_leaves_the_rollback_possible() {
     let h = Harness::start().await;
     h.insert("to and fro").await;
     h.drain().await;
@@ -874,7 +874,7 @@ async fn an_alias_elsewhere_is_pointed_back_or_refused() {
 }
 
 #[tokio::test]
-async fn a_rebuild_whose_collection_is_lost_holds_nobody_up() {
+async fn a_rebuild_whose_collection_is_lost_blocks_no_worker() {
     let h = Harness::start().await;
     h.insert("written to one").await;
     h.drain().await;
@@ -884,7 +884,7 @@ async fn a_rebuild_whose_collection_is_lost_holds_nobody_up() {
         version,
         ..
     } = &h.context;
-    // As one that was lost in the middle: registered, and not in the engine.
+    // As after a rebuild whose collection was lost: registered, and not in the engine.
     store
         .begin_rebuild("notes__9", alias, &version.name, &[], &[])
         .await
@@ -901,7 +901,7 @@ async fn a_rebuild_whose_collection_is_lost_holds_nobody_up() {
 
 /// Its rows were committed while it was a target, and are written when it is none.
 #[tokio::test]
-async fn a_collection_that_goes_between_commit_and_write_is_no_outage() {
+async fn a_collection_deleted_between_commit_and_write_is_no_outage() {
     let h = Harness::start().await;
     let store = &h.context.stores.store;
     let WorkerContext {
@@ -968,7 +968,7 @@ async fn one_job_at_a_time() {
 }
 
 #[tokio::test]
-async fn the_configuration_of_the_served_version_has_nothing_to_do() {
+async fn a_reindex_to_the_served_version_has_nothing_to_do() {
     let h = Harness::start().await;
     h.insert("content").await;
     h.drain().await;
@@ -983,7 +983,7 @@ async fn dead_letters_without_a_version_stay_with_the_one_they_died_under() {
     let h = Harness::start().await;
     h.provider.poison("arsenic", Behaviour::Status(400));
     let note = h.insert("arsenic").await;
-    h.settle().await;
+    h.drain_with_retries().await;
     h.insert("sugar").await;
     h.drain().await;
     h.provider.heal();
@@ -1060,7 +1060,7 @@ async fn count(site: &Folder, from: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn a_change_of_the_chunking_goes_its_way_on_the_command_line() {
+async fn a_change_of_the_chunking_is_reindexed_on_the_command_line() {
     let site = changed_configuration().await;
     for command in [&["worker", "--once"][..], &["search", "chapter"]] {
         let done = site.elf(command).await.exits(78);
@@ -1172,14 +1172,14 @@ async fn a_reindex_that_is_killed_pays_for_no_text_twice() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    // The probe, and then a few of its own.
+    // The probe, and then a few requests of the reindex.
     site.provider.arrived(requests + 4).await;
     killed.kill().await.unwrap();
-    let_leases_run_out(&mut site.connect().await).await;
+    expire_leases_and_job(&mut site.connect().await).await;
     site.json(&["reindex", "--swap"]).await;
     let paid = site.provider.texts_seen()[before..].to_vec();
     let texts: BTreeSet<&String> = paid.iter().collect();
-    // What was on its way when it was killed is paid for again: two notes at most.
+    // Texts in flight at the kill are paid for again: two notes at most.
     assert!(
         paid.len() <= texts.len() + 8,
         "{} for {}",

@@ -35,9 +35,9 @@ async fn with_notes(h: &Harness, count: usize) -> Vec<Uuid> {
     notes
 }
 
-/// What happens after the moment, and is forgotten: texts that change, shrink and grow,
-/// notes that come and go.
-async fn go_on(h: &Harness, notes: &[Uuid]) {
+/// Changes after the moment, which Postgres will lose: texts that change, shrink and grow,
+/// notes that are inserted and deleted.
+async fn change_notes(h: &Harness, notes: &[Uuid]) {
     for round in 0..4 {
         for (i, note) in notes.iter().enumerate() {
             let text = sentences(1 + (i + round) % 9, &format!("round {round} of {i}"));
@@ -73,7 +73,7 @@ async fn workers_that_run_through_a_failover_ack_nothing_under_an_old_token() {
     let notes = with_notes(&h, 40).await;
     let kept = Moment::keep(&h).await;
     let working = [h.work(), h.work()];
-    go_on(&h, &notes).await;
+    change_notes(&h, &notes).await;
     h.delete(notes[39]).await;
     eventually(async || is_at_rest(&h).await).await;
     let highest = highest_revision(&h).await;
@@ -99,7 +99,7 @@ async fn a_worker_that_starts_after_a_failover_repairs_what_postgres_forgot() {
     let h = Harness::start().await;
     let notes = with_notes(&h, 40).await;
     let kept = Moment::keep(&h).await;
-    go_on(&h, &notes).await;
+    change_notes(&h, &notes).await;
     h.delete(notes[0]).await;
     h.drain().await;
     kept.restore(&h).await;
@@ -118,7 +118,7 @@ async fn a_standby_that_gives_out_no_old_token_is_verified_at_once() {
     let h = Harness::start().await;
     let notes = with_notes(&h, 40).await;
     let kept = Moment::keep(&h).await;
-    go_on(&h, &notes).await;
+    change_notes(&h, &notes).await;
     let last = last_token(&h).await;
     kept.restore(&h).await;
     h.context.stores.store.raise_tokens(last).await.unwrap();
@@ -137,10 +137,17 @@ async fn a_standby_that_gives_out_no_old_token_is_verified_at_once() {
     eventually(async || is_at_rest(&h).await).await;
     working.stop().await;
     h.assert_exact().await;
-    assert!(!h.context.stores.store.is_another_server().await.unwrap());
+    assert!(
+        !h.context
+            .stores
+            .store
+            .record_server_identity()
+            .await
+            .unwrap()
+    );
 }
 
-/// The one claim that was forgotten had the token that the next one gets.
+/// The one claim that Postgres lost had the token that the next claim gets.
 #[tokio::test]
 async fn a_token_that_is_given_out_twice_leaves_no_points_behind() {
     let h = Harness::start().await;
@@ -179,7 +186,7 @@ async fn thousands_of_notes_in_batches_of_256_come_through_a_failover() {
     h.assert_exact().await;
 }
 
-/// A lease that was lost looks alike: points of the batch's notes are newer than its token.
+/// A lost lease looks similar: points of the batch's notes are newer than its token.
 #[tokio::test]
 async fn a_lost_lease_is_no_failover() {
     let h = Harness::start().await;
@@ -194,13 +201,13 @@ async fn a_lost_lease_is_no_failover() {
     h.drain().await;
     barrier.open();
     slow.await.unwrap().unwrap();
-    h.settle().await;
+    h.drain_with_retries().await;
     h.assert_exact().await;
     let verified = "index_versions where verify_requested or verify_started_at is not null";
-    assert_eq!(h.count(verified).await, 0, "it was taken for one");
+    assert_eq!(h.count(verified).await, 0, "taken for a failover");
 }
 
-/// A batch that is split goes again under its token, and reads the rows again.
+/// A batch that is split is retried under its token, and reads the rows again.
 #[tokio::test]
 async fn a_retry_under_the_same_token_leaves_no_points_behind() {
     let mut h = Harness::start().await;
@@ -221,11 +228,11 @@ async fn a_retry_under_the_same_token_leaves_no_points_behind() {
     h.edit(note, "Little is left.").await;
     pruned.open();
     working.await.unwrap().unwrap();
-    h.settle().await;
+    h.drain_with_retries().await;
     h.assert_exact().await;
 }
 
-/// What the check of a batch costs: one count.
+/// The check of a batch costs one count.
 #[tokio::test]
 async fn a_healthy_batch_asks_the_index_once_more() {
     let mut h = Harness::start().await;
@@ -246,7 +253,7 @@ async fn a_repair_writes_before_it_removes() {
     let mut h = Harness::start().await;
     let notes = with_notes(&h, 6).await;
     let kept = Moment::keep(&h).await;
-    go_on(&h, &notes).await;
+    change_notes(&h, &notes).await;
     kept.restore(&h).await;
     let index = Hooked::over(&h.context.stores.index);
     let away = IndexError::Unavailable {
@@ -279,9 +286,9 @@ async fn a_repair_writes_before_it_removes() {
     assert_eq!(found, chunks.len() as u64);
 }
 
-/// A verify that is demanded is one worker's, and goes on where that one died.
+/// One worker runs a requested verify. After its death another worker resumes it.
 #[tokio::test]
-async fn a_verify_goes_on_where_its_worker_died() {
+async fn a_verify_resumes_where_its_worker_died() {
     let h = Harness::start().await;
     with_notes(&h, 40).await;
     let (store, version) = (&h.context.stores.store, &h.context.version.name);
@@ -317,7 +324,7 @@ async fn a_verify_goes_on_where_its_worker_died() {
     let taken = store.begin_verify(version, None, lease).await.unwrap();
     let taken = taken.unwrap();
     assert_eq!(taken.from, swept);
-    // The first one wakes up, and is far ahead.
+    // The first worker wakes up, and is far ahead.
     let far = elf::store::VerifyCursor {
         chunks_upto: Uuid::max(),
         notes_upto: Uuid::max(),

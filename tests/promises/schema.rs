@@ -1,4 +1,4 @@
-//! The database as an application and an operator meet it.
+//! The schema, as applications and operators use it.
 
 use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -95,8 +95,8 @@ async fn a_notes_table_that_lacks_something_is_described_and_left_alone() {
     assert_eq!(count(&mut db, columns).await, 5, "the table was changed");
 }
 
-/// The application's own: ids that are uuids, an enum, names of limited length, no
-/// default but its own, columns that may be null, and more than ELF knows of.
+/// An application's own table: uuid ids, an enum, names of limited length, its own
+/// defaults, nullable columns, and columns that ELF does not know.
 const OWN_TABLE: &str = "
     create type scopes as enum ('team', 'private');
     create table memory_notes (
@@ -130,7 +130,7 @@ async fn a_notes_table_of_the_application_is_kept_and_indexed() {
     assert_eq!(enqueued["enqueued"], 1);
     execute(&mut db, "delete from indexing_outbox").await;
 
-    // A column of its own is nobody's business; the text is.
+    // A change of the application's own column costs no work; a change of the text does.
     execute(&mut db, "update memory_notes set hits = hits + 1").await;
     assert_eq!(take_outbox(&mut db).await, "");
     execute(&mut db, "delete from memory_notes where scope = 'team'").await;
@@ -143,7 +143,7 @@ async fn a_notes_table_of_the_application_is_kept_and_indexed() {
     assert_eq!(site.json(&["status"]).await["collection"]["points"], 1);
 }
 
-/// Whatever the table of an application allows, a row of it stops no other.
+/// An odd row that an application's table allows does not stop the others.
 #[tokio::test]
 async fn odd_rows_of_an_application_stop_no_other() {
     let site = Site::empty().await;
@@ -336,7 +336,7 @@ async fn a_transaction_notifies_once_unless_told_not_to() {
     ];
     for (statements, expected) in cases {
         execute(&mut db, &statements).await;
-        // Notifications come in order, so nothing is still on its way after this one.
+        // Notifications come in order, so none is in flight after this one.
         execute(&mut db, "notify elf_outbox, 'end'").await;
         let mut notified = 0;
         loop {
@@ -353,7 +353,7 @@ async fn a_transaction_notifies_once_unless_told_not_to() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_not_notified_finds_work_by_looking() {
+async fn a_worker_that_is_not_notified_finds_work_by_polling() {
     let site = Site::start().await;
     let worker = site.worker();
     worker.says("worker started").await;

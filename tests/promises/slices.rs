@@ -28,8 +28,8 @@ async fn a_batch_that_is_killed_has_paid_for_little_that_is_not_committed() {
     drain.await.unwrap_err();
     h.provider.heal();
     h.expire_leases().await;
-    // Until nothing is due: a heartbeat that was on its way may have come after that.
-    h.settle().await;
+    // Until nothing is due: a renewal in flight may have come after that.
+    h.drain_with_retries().await;
     h.assert_converged().await;
     let mut texts = h.provider.texts_seen();
     let sent = texts.len();
@@ -42,7 +42,7 @@ async fn a_batch_that_is_killed_has_paid_for_little_that_is_not_committed() {
     );
 }
 
-/// Two batches meet the same text; the first has its vector and waits for another one.
+/// Two batches have the same text. The first has its vector and waits for another vector.
 #[tokio::test]
 async fn a_text_is_paid_for_once_though_requests_of_a_batch_end_at_different_times() {
     let h = Harness::start_with(|toml| {

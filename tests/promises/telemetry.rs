@@ -1,4 +1,4 @@
-//! Metrics, logs and traces: what is said, and what never is.
+//! Metrics, logs and traces: what they contain, and what they never contain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -218,7 +218,7 @@ async fn tokens_that_were_paid_and_saved_are_counted_with_their_price() {
 const SECRET: &str = "sk-that-nobody-may-see";
 const TEXT: &str = "Zymurgy is the last word, and poison";
 
-/// A worker at its most talkative, that has met a bad note and an outage. Gives its log.
+/// The log of a worker at trace level, after a bad note and an outage.
 async fn talkative(json: bool) -> String {
     let site = Site::start().await;
     site.configure(
@@ -371,7 +371,7 @@ mod traces {
             text.contains("elf_points_written_total 1\n")
         })
         .await;
-        // What is left is sent on the way out.
+        // The worker sends the last spans when it stops.
         worker.stop().await.exits(0);
         let spans = collector.spans();
         let (service, own) = spans
@@ -395,7 +395,7 @@ mod traces {
     }
 
     #[tokio::test]
-    async fn a_collector_that_is_away_is_nobodys_problem() {
+    async fn an_unavailable_collector_disturbs_no_work() {
         let site = Site::start().await;
         site.note("It is indexed all the same.").await;
         let port = crate::support::proxy::Proxy::to("127.0.0.1", 1)

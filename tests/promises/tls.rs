@@ -1,5 +1,5 @@
-//! Encrypted ways to everything, with an authority that the test makes: whom ELF trusts,
-//! and whom it does not.
+//! TLS to every server, with an authority that the test makes: which certificates ELF
+//! trusts, and which it does not.
 
 use crate::support::database::TestDatabase;
 use crate::support::site::{Done, Site, elf, run};
@@ -160,14 +160,14 @@ async fn a_provider_is_verified_by_the_system_or_a_ca_file_and_shown_a_certifica
         .says(&["client_key_file", "/no/such.key"]);
 }
 
-/// The hub and Qdrant trust whom the system trusts.
+/// For the hub and Qdrant, ELF trusts the system's authorities.
 #[tokio::test]
 async fn a_hub_and_a_qdrant_are_verified_by_the_system() {
     let site = Site::start().await;
     let authority = Authority::new();
     let ca = authority.ca_file();
     let ca = ca.to_str().unwrap();
-    // Neither speaks the protocol that is asked for: the handshake is what is tested.
+    // Neither server speaks the expected protocol: this tests only the handshake.
     let target = ("127.0.0.1", port_of(site.provider.url()));
     let server = authority
         .serve("localhost", target, Handshake::First, false)

@@ -1,4 +1,4 @@
-//! What one worker of all does for the others, and what stays small without anyone's work.
+//! Upkeep: what one worker does for all, and the tables that must stay small.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn blocked(h: &Harness, statements: i64) {
     eventually(async || h.count(waiting).await == statements).await;
 }
 
-/// The ack waits for the state of the note first, the retry comes second.
+/// The ack waits first for the note's state; the retry comes second.
 #[tokio::test]
 async fn a_retry_and_an_ack_of_the_same_note_do_not_deadlock() {
     let h = Harness::start().await;
@@ -48,7 +48,7 @@ async fn a_retry_and_an_ack_of_the_same_note_do_not_deadlock() {
     assert_eq!(
         claim.notes[0].outbox_ids.len(),
         2,
-        "the dead letter is settled too"
+        "the dead letter is acked too"
     );
 
     // As its commit does.
@@ -79,7 +79,7 @@ async fn a_retry_and_an_ack_of_the_same_note_do_not_deadlock() {
     };
     let (acked, retried, ()) = tokio::join!(ack, retry, open);
     assert_eq!(acked.unwrap(), [note]);
-    assert_eq!(retried.unwrap(), 0, "the ack settled it");
+    assert_eq!(retried.unwrap(), 0, "the ack was first");
     assert_eq!(h.count("indexing_outbox").await, 0);
 }
 
@@ -101,7 +101,7 @@ async fn a_change_is_as_old_as_it_has_been_due() {
 }
 
 #[tokio::test]
-async fn one_worker_of_all_sweeps_and_counts() {
+async fn one_worker_of_all_does_the_upkeep() {
     let h = Harness::start().await;
     let (store, version) = (&h.context.stores.store, &h.context.version.name);
     let (first, second, stop) = (h.worker(), h.worker(), CancellationToken::new());
@@ -143,7 +143,7 @@ async fn one_worker_of_all_sweeps_and_counts() {
 
 /// As when a worker dies between the ack and the last step.
 #[tokio::test]
-async fn the_state_of_a_note_that_is_gone_does_not_stay() {
+async fn the_state_of_a_deleted_note_does_not_stay() {
     let h = Harness::start().await;
     let note = h.insert("gone unnoticed").await;
     h.insert("still there").await;

@@ -1,4 +1,4 @@
-//! Whether the index is what Postgres says, and Postgres what the notes say.
+//! Verify: does the index follow from Postgres, and Postgres from the notes' texts?
 
 mod flight;
 mod postgres;
@@ -37,7 +37,7 @@ async fn chunks(h: &Harness) -> Vec<Uuid> {
         .unwrap()
 }
 
-/// The point of a chunk as it has to be.
+/// The correct point of a chunk.
 async fn point(h: &Harness, chunk: Uuid) -> Point {
     let version = &h.context.version.name;
     let chunks = h
@@ -106,7 +106,7 @@ fn repairing(deep: bool) -> Options {
 }
 
 /// Injects every kind of drift but that of vectors: 2 missing, 5 stale, 3 orphaned.
-async fn let_drift(h: &Harness) -> Vec<Uuid> {
+async fn inject_drift(h: &Harness) -> Vec<Uuid> {
     let ids = chunks(h).await;
     remove(h, &ids[0..2]).await;
     tamper(h, ids[2], |point| point.payload.revision -= 1).await;
@@ -130,7 +130,7 @@ async fn let_drift(h: &Harness) -> Vec<Uuid> {
 async fn every_drift_is_found_counted_and_named() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let ids = let_drift(&h).await;
+    let ids = inject_drift(&h).await;
     let found = Findings::default();
     let report = h.verify(&found.deep()).await;
     let expected = Report {
@@ -157,15 +157,15 @@ async fn every_drift_is_found_counted_and_named() {
         }
     }
     assert!(found.have(&["orphaned"]));
-    // It has only looked.
+    // It has changed nothing.
     assert_eq!(h.verify(&Findings::default().deep()).await, expected);
 }
 
 #[tokio::test]
-async fn what_has_drifted_is_mended_from_postgres_alone() {
+async fn drift_is_repaired_from_postgres_alone() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let ids = let_drift(&h).await;
+    let ids = inject_drift(&h).await;
     h.provider.always(Behaviour::Status(500));
     let requests = h.provider.requests();
     let report = h.verify(&repairing(false)).await;
@@ -176,8 +176,8 @@ async fn what_has_drifted_is_mended_from_postgres_alone() {
     h.assert_exact().await;
     assert_eq!(h.provider.requests(), requests);
 
-    // What was mended is written by workers again, though a point of it had a revision
-    // that no token had come to.
+    // Workers can write the repaired notes again, though a point had a revision above
+    // every token.
     h.provider.heal();
     let note: Uuid =
         sqlx::query_scalar("select note_id from memory_note_chunks where chunk_id = $1")
@@ -191,7 +191,7 @@ async fn what_has_drifted_is_mended_from_postgres_alone() {
 }
 
 #[tokio::test]
-async fn another_vector_is_found_by_a_deep_look_only() {
+async fn another_vector_is_found_by_a_deep_verify_only() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let ids = chunks(&h).await;
@@ -211,13 +211,14 @@ async fn another_vector_is_found_by_a_deep_look_only() {
 
 /// Points that no ELF has written, some of them without anything.
 #[tokio::test]
-async fn points_without_a_payload_are_orphans_and_go() {
-    let Some(server) = Qdrant::start("points_without_a_payload_are_orphans_and_go").await else {
+async fn points_without_a_payload_are_orphaned_and_deleted() {
+    let Some(server) = Qdrant::start("points_without_a_payload_are_orphaned_and_deleted").await
+    else {
         return;
     };
     let h = Harness::start_on(&server).await;
     with_notes(&h).await;
-    let ids = let_drift(&h).await;
+    let ids = inject_drift(&h).await;
     let collection = h.collection().await;
     let url = format!(
         "{}/collections/{collection}/points?wait=true",
@@ -247,10 +248,10 @@ async fn points_without_a_payload_are_orphans_and_go() {
 }
 
 #[tokio::test]
-async fn the_program_says_3_until_it_is_mended() {
+async fn verify_exits_with_3_until_the_drift_is_repaired() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let ids = let_drift(&h).await;
+    let ids = inject_drift(&h).await;
     let site = h.into_site().await;
     let requests = site.provider.requests();
 
@@ -293,7 +294,7 @@ async fn the_program_says_3_until_it_is_mended() {
 }
 
 #[tokio::test]
-async fn a_sample_looks_at_a_part_and_calls_nothing_drift_that_is_none() {
+async fn a_sample_reads_a_part_and_reports_no_false_drift() {
     let h = Harness::start().await;
     h.stock(2_000).await;
     h.verify(&repairing(false)).await;
@@ -312,7 +313,7 @@ async fn a_sample_looks_at_a_part_and_calls_nothing_drift_that_is_none() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_compared_is_said() {
+async fn verify_says_what_it_cannot_compare() {
     let h = Harness::start().await;
     let verify = async |h: &Harness, repair: bool| {
         let context = &h.context;
@@ -351,7 +352,7 @@ async fn what_cannot_be_compared_is_said() {
         said.contains("points at nothing") && said.contains("verify --repair"),
         "{said}"
     );
-    // The collection is there and empty, and so it is mended.
+    // The collection exists and is empty, so verify can repair it.
     let report = verify(&h, true).await.unwrap();
     assert_eq!(report.repaired, report.missing);
     assert!(report.missing > 0);
@@ -397,10 +398,9 @@ async fn a_collection_that_nothing_was_ever_written_to_has_no_drift() {
     assert_eq!((report.notes, report.drift()), (1, 0));
 }
 
-/// The daemon's own verify: it mends without being asked, and says so where an operator
-/// looks.
+/// The daemon's own verify repairs drift without a command, and reports it to operators.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_mends_what_has_drifted_and_publishes_it() {
+async fn a_worker_repairs_drift_and_publishes_it() {
     let site = Site::start().await;
     site.configure("lease_secs = 5", "lease_secs = 5\nverify_interval_secs = 1");
     let mut db = site.connect().await;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::site::Site;
 
-const WEIGHTS: &str = "providers.embedding.model (SHA-256 of the weights)";
+const WEIGHTS: &str = "providers.embedding.weights_sha256";
 
 /// Of the model in tests/data.
 const DIM: usize = 32;
@@ -44,7 +44,7 @@ async fn site() -> Site {
     site
 }
 
-/// By the least bit of the last number.
+/// Flips the lowest bit of the last number.
 fn change_weights(site: &Site) {
     let mut weights = std::fs::read(site.path("model/model.safetensors")).unwrap();
     let last = weights.len() - 4;
@@ -91,13 +91,13 @@ async fn other_weights_under_the_same_name_are_another_version() {
         site.elf(args)
             .await
             .exits(78)
-            .says(&["SHA-256 of the weights", "elf reindex"]);
+            .says(&["the weights of providers.embedding.model", "elf reindex"]);
     }
     assert_eq!(registered(&site).await, before);
 }
 
 #[tokio::test]
-async fn a_version_from_before_weights_were_recorded_goes_on_and_is_completed() {
+async fn a_version_without_recorded_weights_still_works_and_is_completed() {
     let site = site().await;
     let name = register_without_weights(&site).await;
     site.note("The lighthouse is green.").await;
@@ -112,5 +112,5 @@ async fn a_version_from_before_weights_were_recorded_goes_on_and_is_completed() 
     site.elf(&["worker", "--once"])
         .await
         .exits(78)
-        .says(&["SHA-256 of the weights"]);
+        .says(&["the weights of providers.embedding.model"]);
 }

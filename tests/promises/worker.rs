@@ -135,7 +135,7 @@ async fn a_worker_that_lost_its_lease_changes_nothing() {
     }
 }
 
-/// The process is gone at a stage: nothing of it runs any more, its leases stay.
+/// The process dies at a stage: its tasks end, and its leases stay.
 #[tokio::test]
 async fn a_crash_at_any_stage_loses_nothing_and_embeds_nothing_twice() {
     for stage in [
@@ -163,8 +163,8 @@ async fn a_crash_at_any_stage_loses_nothing_and_embeds_nothing_twice() {
         crashing.await.unwrap_err();
         h.expire_leases().await;
         let before = h.provider.texts_seen();
-        // Until nothing is due: a heartbeat that was on its way may have come after that.
-        h.settle().await;
+        // Until nothing is due: a renewal in flight may have come after that.
+        h.drain_with_retries().await;
         h.assert_converged().await;
         assert_eq!(h.points_of(gone).await, 0, "{stage:?}");
         let paid_again = h.provider.texts_seen().len() - before.len();
@@ -181,14 +181,14 @@ async fn a_crash_at_any_stage_loses_nothing_and_embeds_nothing_twice() {
 }
 
 #[tokio::test]
-async fn a_poison_note_harms_nobody_and_dies_alone() {
+async fn a_poison_note_harms_no_other_and_dies_alone() {
     let h = Harness::start().await;
     h.provider.poison("arsenic", Behaviour::Status(400));
     let poison = h.insert("a spoon of arsenic").await;
     for i in 0..15 {
         h.insert(&format!("wholesome note {i}")).await;
     }
-    let report = h.settle().await;
+    let report = h.drain_with_retries().await;
     assert_eq!(report.dead, 1);
     assert_eq!(h.points().await.len(), 15);
     let letters = h.context.stores.store.dead_letters(10).await.unwrap();
@@ -217,11 +217,11 @@ async fn a_poison_note_harms_nobody_and_dies_alone() {
 }
 
 #[tokio::test]
-async fn an_edit_mends_a_dead_letter() {
+async fn an_edit_revives_a_dead_letter() {
     let h = Harness::start().await;
     h.provider.poison("arsenic", Behaviour::Status(400));
     let note = h.insert("a spoon of arsenic").await;
-    assert_eq!(h.settle().await.dead, 1);
+    assert_eq!(h.drain_with_retries().await.dead, 1);
     h.edit(note, "a spoon of sugar").await;
     h.drain().await;
     h.assert_converged().await;
@@ -292,7 +292,7 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
     both.sort();
     assert_eq!(claimed, both);
 
-    // Nor while somebody else is busy with the hot one.
+    // Nor while another worker has the lease of the hot note.
     store
         .release(version, claim.token, &[cold], false)
         .await
@@ -319,12 +319,12 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
         .await
         .unwrap();
     let report = h.drain().await;
-    assert_eq!(report.notes, 2, "all rows of a note are one piece of work");
+    assert_eq!(report.notes, 2, "all rows of a note are one claim");
     h.assert_converged().await;
 }
 
-/// A reindex puts every note into the outbox at once, and a daemon of the version that
-/// is served must not feel it; nor the other way round.
+/// A reindex puts every note into the outbox at once. That must not slow down a daemon of
+/// the active version, and the active version's rows must not slow down the reindex.
 #[tokio::test]
 async fn a_backlog_of_another_version_costs_a_claim_nothing() {
     let h = Harness::start().await;
@@ -344,7 +344,7 @@ async fn a_backlog_of_another_version_costs_a_claim_nothing() {
     let read = rows_read_by_a_claim(&h, version).await;
     assert!(read < 50.0, "an active version's claim read {read} rows");
 
-    // A version that is built never meets the rows of the one that is served, those
+    // A claim of a building version never reads the rows of the active version, those
     // without a version included.
     sqlx::query(
         "insert into index_versions (embedding_version, embedding_dim, settings, state)
@@ -367,7 +367,7 @@ async fn a_backlog_of_another_version_costs_a_claim_nothing() {
     assert!(read < 50.0, "a building version's claim read {read} rows");
 }
 
-/// How many rows of the outbox a claim of `version` looks at, rolled back.
+/// How many rows of the outbox a claim of `version` reads. The claim is rolled back.
 async fn rows_read_by_a_claim(h: &Harness, version: &str) -> f64 {
     let claim = concat!(
         "explain (analyze, timing off, format json) ",
@@ -382,7 +382,7 @@ async fn rows_read_by_a_claim(h: &Harness, version: &str) -> f64 {
         .bind(1i64 << 20)
         .bind(None::<chrono::DateTime<chrono::Utc>>)
         .bind(None::<Uuid>)
-        .bind(elf::store::CLAIMS_LOST_TOGETHER as i32)
+        .bind(elf::store::LOST_CLAIMS_UNTIL_ALONE as i32)
         .bind(i32::MAX)
         .fetch_one(&mut *transaction)
         .await
@@ -595,7 +595,7 @@ async fn the_pooled_vector_is_the_mean_and_costs_no_call() {
 }
 
 #[tokio::test]
-async fn a_note_expires_without_anybody_writing() {
+async fn a_note_expires_without_a_write() {
     let h = Harness::start().await;
     let note = h.insert("gone in a moment").await;
     let (_, stop, running) = spawn(h.worker());
@@ -729,13 +729,13 @@ async fn a_plain_insert_into_the_outbox_is_enough() {
         .execute(&h.pool)
         .await
         .unwrap();
-    // An op is a hint: this note is there, whatever the row says.
+    // An op is a hint: this note exists, whatever the row says.
     sqlx::query("insert into indexing_outbox (note_id, op) values ($1, 'DELETE')")
         .bind(note)
         .execute(&h.pool)
         .await
         .unwrap();
-    // Nobody has ever heard of this one.
+    // A note that never existed.
     sqlx::query("insert into indexing_outbox (note_id) values (gen_random_uuid())")
         .execute(&h.pool)
         .await
@@ -795,7 +795,7 @@ async fn a_lost_collection_comes_back_without_one_embedding_call() {
         .unwrap();
     h.context.stores.index.drop_collection(&name).await.unwrap();
 
-    // A daemon that meets it mends it, too.
+    // A running daemon creates the lost collection again, too.
     let (_, stop, running) = spawn(h.worker());
     h.insert("the one that finds out").await;
     eventually(async || {
@@ -881,7 +881,7 @@ async fn a_note_that_postgres_rejects_dies_alone() {
     for i in 0..12 {
         h.insert(&format!("open note {i}")).await;
     }
-    let report = h.settle().await;
+    let report = h.drain_with_retries().await;
     assert_eq!(report.dead, 1);
     assert_eq!(h.points().await.len(), 12);
     let letters = h.context.stores.store.dead_letters(10).await.unwrap();
@@ -940,7 +940,7 @@ async fn a_note_of_many_requests_pays_for_each_text_once_though_some_requests_fa
 }
 
 #[tokio::test]
-async fn a_note_that_an_application_holds_is_embedded_once() {
+async fn a_note_that_an_application_locks_is_embedded_once() {
     let h = Harness::start().await;
     let note = h.insert("held for update").await;
     let mut application = PgConnection::connect(&h.database.url()).await.unwrap();
@@ -951,7 +951,7 @@ async fn a_note_that_an_application_holds_is_embedded_once() {
         .await
         .unwrap();
     let (_, stop, running) = spawn(h.worker());
-    // Three claims have come and gone.
+    // Three claims have begun and ended.
     eventually(async || {
         let claims: i64 = sqlx::query_scalar("select last_value from elf_lease_token")
             .fetch_one(&h.pool)
@@ -969,7 +969,7 @@ async fn a_note_that_an_application_holds_is_embedded_once() {
 }
 
 #[tokio::test]
-async fn touching_a_poison_note_buys_it_no_time() {
+async fn touching_a_poison_note_resets_no_attempts() {
     let h = Harness::start().await;
     h.provider.poison("arsenic", Behaviour::Status(400));
     let note = h.insert("a spoon of arsenic").await;
@@ -983,7 +983,7 @@ async fn touching_a_poison_note_buys_it_no_time() {
         )
         .await;
     }
-    let report = h.settle().await;
+    let report = h.drain_with_retries().await;
     let tries = h
         .provider
         .texts_seen()
@@ -1017,7 +1017,7 @@ async fn a_row_for_later_does_not_keep_an_expired_note_alive() {
         .execute(&h.pool)
         .await
         .unwrap();
-    // As if the time had come by itself: nobody tells the outbox.
+    // As if time had passed: no outbox row is inserted.
     sqlx::raw_sql(
         "alter table memory_notes disable trigger user;
          update memory_notes set expires_at = now();

@@ -35,7 +35,7 @@ pub fn url() -> Option<&'static str> {
 pub struct Server {
     /// Its gRPC URL.
     pub url: String,
-    /// The shell around it; `None` when it is somebody else's.
+    /// The shell around it; `None` for the server at `QDRANT_URL`.
     shell: Option<Child>,
 }
 
@@ -49,7 +49,7 @@ impl Server {
         Self::own(&[])
     }
 
-    /// A server of its own for one test, with more settings (`QDRANT__…`); gone
+    /// A server of its own for one test, with more settings (`QDRANT__…`). It ends
     /// when it is dropped. `None` when there is no `qdrant` program.
     pub fn own(settings: &[(&str, &str)]) -> Option<Self> {
         let program = on_path("qdrant")?;

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_waited_in_vain_is_a_timeout() {
+    fn a_proxy_timeout_is_a_timeout() {
         for status in [408, 504] {
             let error = class(status, "");
             assert!(matches!(error, EmbedError::TimedOut { .. }), "{error}");

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_seen_as_nan() {
+    fn a_value_that_is_no_number_is_read_as_nan() {
         for bad in ["null", "NaN", "Infinity", "-Infinity"] {
             let body = format!(r#"{{"data":[{{"embedding":[1.0,{bad}]}}]}}"#);
             assert!(vectors(&body).unwrap()[0][1].is_nan(), "{bad}");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_an_error() {
+    fn a_malformed_answer_is_an_error() {
         for body in [
             "<html></html>",
             "",

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_provider_is_left_alone_for_as_long_as_it_asked() {
+    fn no_probe_is_sent_for_as_long_as_the_provider_asked() {
         let timing = Timing::default();
         assert_eq!(pause(&busy(20), 1, &timing, 1.0), Duration::from_secs(20));
         // A short `Retry-After` does not shorten ELF's own backoff.
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_configuration_is_looked_at_steadily() {
+    fn a_refused_configuration_is_probed_at_a_steady_interval() {
         let timing = Timing::default();
         let refused = EmbedError::config("401");
         for failures in [1, 100] {

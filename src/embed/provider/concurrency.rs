@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_enters_when_a_lane_is_left_and_in_turn() {
+    async fn waiting_requests_enter_in_order() {
         let lanes = lanes();
         let first = lanes.enter().await;
         let mut second = Box::pin(lanes.enter());
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_whose_caller_is_gone_is_not_in_flight_any_more() {
+    async fn a_request_whose_caller_was_dropped_is_not_in_flight_any_more() {
         let lanes = lanes();
         let mut lane = lanes.enter().await;
         lane.send(&[10]);

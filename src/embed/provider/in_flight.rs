@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_text_has_one_who_embeds_it_at_a_time() {
+    async fn one_call_at_a_time_embeds_a_text() {
         let texts = InFlightTexts::default();
         let hash = TextHash::of("x");
         let Claim::Mine(ticket) = texts.claim(hash) else {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_text_that_was_given_up_can_be_taken_over() {
+    async fn a_dropped_claim_frees_its_text() {
         let texts = InFlightTexts::default();
         let hash = TextHash::of("x");
         let first = texts.claim(hash);

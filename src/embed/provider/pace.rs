@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_provider_gets_half_as_many_requests_and_is_heard_once() {
+    fn requests_refused_together_halve_the_limit_once() {
         let start = Instant::now();
         let mut pace = Pace::new(LIMITS, 16, TIMEOUT);
         pace.allowed = 8;

@@ -154,7 +154,7 @@ async fn requests_per_minute_are_honoured() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_turn_is_told_of_an_outage_at_once() {
+async fn an_outage_ends_waiting_calls_at_once() {
     let fake = Fake::new(1);
     fake.errors
         .lock()

@@ -131,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn asking_twice_asks_nothing_of_the_server() {
+    fn a_repeated_switch_sends_nothing_to_the_server() {
         assert_eq!(steps(0, Some(7_000), true), []);
         assert_eq!(steps(7_000, None, false), []);
     }
 
     #[test]
-    fn what_an_operator_set_stays() {
+    fn the_operators_settings_stay() {
         // No graphs at all, before, during and after.
         assert_eq!(switch((0, None), true, 2), (0, None));
         assert_eq!(switch((0, None), false, 2), (0, None));

@@ -535,7 +535,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_server_gives_up_before_the_client() {
+    fn the_server_times_out_before_the_client() {
         for timeout_ms in [1, 900, 1_000, 1_999, 2_000, 10_000, 61_500] {
             let (client, server_secs) = timeouts(timeout_ms);
             assert!(server_secs >= 1, "0 seconds are refused by the server");

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_unavailable() {
+    fn a_transient_status_is_unavailable() {
         for (code, message) in [
             (1, "Operation cancelled"),
             (2, "transport error"),
@@ -200,7 +200,7 @@ mod tests {
 
     /// The messages of a qdrant 1.18.3.
     #[test]
-    fn what_an_operator_set_is_denied_and_says_what_to_do() {
+    fn a_refused_setting_is_denied_and_says_what_to_do() {
         for (code, message, advice) in [
             (
                 16,
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_holds_is_refused() {
+    fn a_refused_request_content_is_refused() {
         for (code, message) in [
             (3, "Wrong input: Unable to parse UUID: x"),
             (

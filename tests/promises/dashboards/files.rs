@@ -13,12 +13,12 @@ pub struct Rule {
     text: String,
 }
 
-/// An expression with where it stands.
+/// An expression with its place.
 #[derive(Debug)]
 pub struct Expression {
     pub place: String,
     pub text: String,
-    /// What the legend is made of.
+    /// The template of the legend.
     pub legend: String,
 }
 
@@ -68,7 +68,7 @@ pub fn rules() -> Vec<Rule> {
                     text: String::new(),
                 });
             } else if words.starts_with("- name: ") {
-                // A group begins; what follows up to its first rule is not a rule's.
+                // A group begins; the lines up to its first rule belong to no rule.
             } else if let Some(rule) = rules.last_mut() {
                 rule.text.push_str(line);
                 rule.text.push('\n');
@@ -82,7 +82,7 @@ pub fn rules() -> Vec<Rule> {
 }
 
 impl Rule {
-    /// What stands after `key:`, folded into one line.
+    /// The value of `key:`, folded into one line.
     pub fn field(&self, key: &str) -> Option<String> {
         let mut lines = self.text.lines();
         let indent = |line: &str| line.len() - line.trim_start().len();
@@ -142,7 +142,7 @@ pub fn dashboard_expressions(dashboard: &Value) -> Vec<Expression> {
     found
 }
 
-/// The headings of a page as links have them.
+/// The anchors of a page's headings.
 pub fn anchors(page: &str) -> Vec<String> {
     let headings = page.lines().filter_map(|line| {
         let text = line.trim_start_matches('#');

@@ -1,9 +1,9 @@
-//! As much of PromQL as it takes to see what an expression speaks of, and to ask for
+//! Parses enough of PromQL to find the metrics and labels of an expression, and to query
 //! the data that an alert compares.
 
 use std::iter::Peekable;
 
-/// A metric, and what is asked of its labels.
+/// A metric and its label matchers.
 #[derive(Debug)]
 pub struct Selector {
     pub metric: String,
@@ -17,7 +17,7 @@ pub struct Matcher {
     pub text: String,
 }
 
-/// What an expression speaks of.
+/// The metrics and labels of an expression.
 #[derive(Debug, Default)]
 pub struct Spoken {
     pub selectors: Vec<Selector>,
@@ -123,9 +123,9 @@ fn matchers<'a>(tokens: &mut Peekable<impl Iterator<Item = &'a str>>) -> Vec<Mat
         .collect()
 }
 
-/// What each side of `and`, `or` and `unless` looks at: expressions that have data
-/// whether the alert fires or not. A comparison answers 0 or 1 instead of filtering,
-/// `absent` counts, and what was days ago is asked of now.
+/// The sides of `and`, `or` and `unless`, as expressions that have data whether the alert
+/// fires or not. A comparison answers 0 or 1 instead of filtering, `absent` becomes a
+/// count, and offsets are removed.
 pub fn sides(expression: &str) -> Vec<String> {
     sides_of(&tokens(expression))
 }
@@ -217,7 +217,7 @@ fn an_expression_is_read_as_prometheus_reads_it() {
 }
 
 #[test]
-fn every_side_of_an_alert_answers() {
+fn an_alert_is_split_into_its_sides() {
     let alert = r#"max by (a) (b{c!="d"}) > 2 * 3 and (e == 1 or absent(f)) unless on (a) (g) + (h offset 2d) == 0"#;
     assert_eq!(
         sides(alert),

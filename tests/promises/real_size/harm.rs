@@ -15,7 +15,7 @@ use crate::support::hooked::Hooked;
 use crate::support::standby::Moment;
 use crate::support::town::{LONG, Town};
 
-/// Longer than what needs no new vector may stay visible.
+/// The time limit for changes that need no new vector.
 const SECONDS: Duration = Duration::from_secs(15);
 
 /// Postgres refuses the chunks of notes with this word.
@@ -59,17 +59,17 @@ async fn one_note_that_each_store_rejects_among_thousands_dies_alone() {
         let index = Hooked::over(&h.context.stores.index);
         index.refuse(by_engine);
         h.context.stores.index = index;
-        h.settle_at_once().await;
+        h.drain_with_retries_at_once().await;
         assert_eq!(notes.len(), count);
         h.compare().await.assert_none_but_dead(&bad);
     }
 }
 
-/// Promise 11: thousands wait for a provider whose key has expired, and what needs no new
-/// vector leaves the index all the same.
+/// Promise 11: thousands of notes wait for a provider whose key has expired. Changes that need
+/// no new vector reach the index nevertheless.
 #[tokio::test]
 #[ignore = "slow: make test-slow"]
-async fn while_a_key_is_expired_what_was_taken_back_is_not_found() {
+async fn while_a_key_is_expired_deleted_and_moved_notes_are_not_found() {
     let town = Town::start("while_a_key_is_expired").await;
     let (h, mut corpus, _server) = town.into_harness().await;
     let notes = h.insert_all(&corpus.texts(NOTES)).await;
@@ -188,7 +188,7 @@ async fn a_note_that_moves_while_its_text_fails_is_not_found_under_the_old_tenan
         assert!(began.elapsed() < LONG, "the others wait for them");
     }
     working.stop().await;
-    h.settle_at_once().await;
+    h.drain_with_retries_at_once().await;
     assert_eq!(
         under_old_tenant(&h, moved).await,
         0,
@@ -205,7 +205,7 @@ async fn a_note_that_moves_while_its_text_fails_is_not_found_under_the_old_tenan
     }
 }
 
-/// Promise 7: a note on which every worker dies is given up, while all others are indexed.
+/// Promise 7: a note that kills every worker is dead-lettered, while all others are indexed.
 #[tokio::test]
 #[ignore = "slow: make test-slow"]
 async fn a_note_that_kills_its_worker_each_time_dies_alone() {
@@ -246,8 +246,7 @@ async fn a_note_that_kills_its_worker_each_time_dies_alone() {
     town.compare().await.assert_none_but_dead(&bad);
 }
 
-/// Promise 14: Postgres is what it was before its newest transactions, and applications
-/// go on writing.
+/// Promise 14: Postgres has lost its newest transactions, and applications continue to write.
 #[tokio::test]
 #[ignore = "slow: make test-slow"]
 async fn a_postgres_that_lost_its_newest_transactions_makes_nothing_stale() {
@@ -257,7 +256,7 @@ async fn a_postgres_that_lost_its_newest_transactions_makes_nothing_stale() {
     h.drain().await;
     let kept = Moment::keep(&h).await;
 
-    // What the standby has never seen.
+    // Changes that the standby never received.
     for _ in 0..10 {
         let texts = corpus.texts(40);
         edit(&h, &notes[..40], &texts).await;
@@ -272,11 +271,11 @@ async fn a_postgres_that_lost_its_newest_transactions_makes_nothing_stale() {
     let working = h.work();
     let began = Instant::now();
     while h.count("indexing_outbox").await > 0 {
-        assert!(began.elapsed() < LONG, "it does not go on");
+        assert!(began.elapsed() < LONG, "the worker does not resume");
     }
     let verifying = "index_versions where verify_requested or verify_chunks_cursor is not null";
     while h.count(verifying).await > 0 {
-        assert!(began.elapsed() < LONG, "what Postgres forgot stays");
+        assert!(began.elapsed() < LONG, "points of lost transactions stay");
     }
     working.stop().await;
     h.compare().await.assert_none();

@@ -1,5 +1,5 @@
 //! The promises of `docs/guarantees.md` at the size that people run: default settings and
-//! thousands of notes of real text. What takes minutes is in `slow.rs`.
+//! thousands of notes of real text. The tests that take minutes are in `slow.rs`.
 
 mod harm;
 mod slow;
@@ -31,7 +31,7 @@ async fn thousands_of_notes_that_change_while_they_are_indexed_become_exact() {
         town.wait_for_progress(NOTES as i64 / 5).await;
         town.churn(200).await;
     }
-    town.wait_until_settled(&worker).await;
+    town.wait_until_drained(&worker).await;
     worker.stop().await.exits(0);
     town.compare().await.assert_none();
 
@@ -59,7 +59,7 @@ async fn thousands_of_notes_that_change_while_they_are_indexed_become_exact() {
     }
 }
 
-/// Promises 3 and 4: two workers, the leases of both taken from them again and again.
+/// Promises 3 and 4: two workers that lose their leases again and again.
 #[tokio::test]
 async fn workers_that_lose_their_leases_make_nothing_old_and_leave_no_gap() {
     let town = Town::start("workers_that_lose_their_leases").await;
@@ -96,12 +96,12 @@ async fn workers_that_lose_their_leases_make_nothing_old_and_leave_no_gap() {
     }
     let began = Instant::now();
     while h.count("indexing_outbox").await > 0 {
-        assert!(began.elapsed() < LONG, "it does not settle");
+        assert!(began.elapsed() < LONG, "the outbox does not become empty");
     }
     one.stop().await;
     two.stop().await;
-    // What they asked for at their end, when they saw that they had been late.
-    h.settle_at_once().await;
+    // The notes that late workers requeued when they noticed their lost leases.
+    h.drain_with_retries_at_once().await;
     let looks = watching.await;
     assert!(looks > 20, "only {looks} looks");
     h.compare().await.assert_none();
@@ -165,8 +165,8 @@ async fn while_thousands_of_points_are_rebuilt_none_is_missed() {
     h.compare().await.assert_none();
 }
 
-/// Promises 5 and 9. No life sends a text twice, and none sends one whose vector Postgres
-/// has had since before it began.
+/// Promises 5 and 9. No life sends a text twice, or a text whose vector Postgres had before
+/// the life began.
 #[tokio::test]
 async fn killed_among_thousands_of_notes_it_pays_once_and_stops_cleanly() {
     let mut town = Town::start("killed_among_thousands_of_notes").await;
@@ -224,7 +224,7 @@ async fn one_text_that_the_provider_rejects_among_thousands_dies_alone() {
     town.site.provider.poison("xyzzy", Behaviour::Status(400));
     town.write(&texts).await;
     let worker = town.site.worker();
-    town.wait_until_settled(&worker).await;
+    town.wait_until_drained(&worker).await;
     worker.stop().await.exits(0);
     let bad: Vec<Uuid> =
         sqlx::query_scalar("select note_id from memory_notes where text like '%xyzzy%'")

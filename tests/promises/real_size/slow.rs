@@ -1,4 +1,4 @@
-//! What takes minutes, for `make test-slow`: with the program as it is shipped.
+//! Tests that take minutes, for `make test-slow`, with the program as it is shipped.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ async fn minutes_of_kills_under_writes_lose_nothing() {
     let mut town = Town::start("minutes_of_kills_under_writes").await;
     let seconds = std::env::var("ELF_CHAOS_SECS").map_or(240, |secs| secs.parse().unwrap());
     town.load(NOTES).await;
-    // Only a server takes more than one.
+    // The engine in the process allows only one worker.
     let workers = if town.server.is_some() { 2 } else { 1 };
     let mut running: Vec<Running> = (0..workers).map(|_| town.site.worker()).collect();
     let (mut kills, mut outages, mut cuts) = (0, 0, 0);
@@ -54,11 +54,11 @@ async fn minutes_of_kills_under_writes_lose_nothing() {
         town.expire_leases().await;
     }
     println!("{kills} workers, {outages} Qdrants and {cuts} times connections were killed");
-    town.wait_until_settled(&running[0]).await;
+    town.wait_until_drained(&running[0]).await;
     for worker in running {
         worker.stop().await.exits(0);
     }
-    // What a worker asked for at its end, when it saw that it had been late.
+    // The notes that a late worker requeued when it noticed its lost leases.
     town.site.json(&["worker", "--once"]).await;
     town.compare().await.assert_none();
 }
@@ -81,12 +81,12 @@ async fn a_bulk_load_into_a_running_daemon_takes_no_longer_than_a_drain() {
     let mut town = Town::start("a_bulk_load_into_a_running_daemon").await;
     town.load(20).await;
     let worker = town.site.worker();
-    town.wait_until_settled(&worker).await;
+    town.wait_until_drained(&worker).await;
     town.write(&texts).await;
     let began = Instant::now();
     town.wait_for_progress(1).await;
     let first = began.elapsed();
-    town.wait_until_settled(&worker).await;
+    town.wait_until_drained(&worker).await;
     let loaded = began.elapsed();
     println!("{BULK} notes: --once {drained:.1?}, daemon {loaded:.1?}, its first note {first:.1?}");
     worker.stop().await.exits(0);
@@ -122,7 +122,7 @@ async fn ten_thousand_equal_texts_are_linear() {
     );
 }
 
-/// Promise 10: what a daemon keeps in memory does not follow the backlog.
+/// Promise 10: a daemon's memory does not grow with the backlog.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 #[ignore = "slow: make test-slow"]
@@ -132,12 +132,12 @@ async fn the_memory_of_a_daemon_does_not_grow_with_its_backlog() {
     let mut peaks = Vec::new();
     for count in [2 * NOTES, 2 * NOTES, 8 * NOTES] {
         town.load(count).await;
-        town.wait_until_settled(&worker).await;
+        town.wait_until_drained(&worker).await;
         peaks.push(peak_mebibytes(&worker));
     }
     let long = "The log of the station goes on and on, in one line. ".repeat(200_000);
     town.write(&[long]).await;
-    town.wait_until_settled(&worker).await;
+    town.wait_until_drained(&worker).await;
     println!(
         "peaks of MiB after 5, 10 and 30 thousand notes: {peaks:?}; with 10 MB in one note: {}",
         peak_mebibytes(&worker)

@@ -1,4 +1,4 @@
-//! Rebuilds among strangers, and while servers go away.
+//! Rebuilds beside foreign collections, and during outages of servers.
 
 use elf::index::{CollectionSpec, IndexError, UpsertMode};
 use elf::rebuild::RebuildError;
@@ -67,7 +67,7 @@ async fn refuses(h: Harness, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn an_alias_of_somebody_elses_collection_is_left_alone() {
+async fn an_alias_of_a_foreign_collection_is_left_alone() {
     let h = Harness::start().await;
     with_notes(&h).await;
     h.context
@@ -173,8 +173,8 @@ async fn a_collection_without_bm25_is_replaced() {
     assert_nothing_is_left(&h).await;
 }
 
-/// Holds every range of a rebuild up when its first page is written and not yet
-/// recorded, in whatever process it runs.
+/// Blocks every range of a rebuild, in this process or another, when its first page is
+/// written and not yet recorded.
 async fn hold_ranges(h: &Harness) -> PgConnection {
     sqlx::raw_sql(
         "create function hold() returns trigger language plpgsql as
@@ -206,7 +206,7 @@ async fn release(mut holder: PgConnection) {
         .unwrap();
 }
 
-/// It has said that it waits, once, and that it goes on, and has ended well.
+/// The rebuild has logged once that it waits and that it resumes, and has succeeded.
 async fn waited_once(process: Running, points: usize) {
     let done = process.ended().await.exits(0);
     let waits = done
@@ -267,11 +267,11 @@ async fn a_full_disk_of_qdrant_is_waited_for_and_named() {
     assert_nothing_is_left(&h).await;
 }
 
-/// What was cut off may have been done: the page is recorded once all the same.
+/// An interrupted write may have succeeded: the page is recorded once nevertheless.
 #[tokio::test]
-async fn a_postgres_that_goes_away_during_the_backfill_is_waited_for() {
+async fn an_outage_of_postgres_during_the_backfill_is_waited_for() {
     let Some(server) =
-        Qdrant::start("a_postgres_that_goes_away_during_the_backfill_is_waited_for").await
+        Qdrant::start("an_outage_of_postgres_during_the_backfill_is_waited_for").await
     else {
         return;
     };
@@ -286,13 +286,13 @@ async fn a_postgres_that_goes_away_during_the_backfill_is_waited_for() {
     line.cut();
     process.says("store unavailable, rebuild waits").await;
     release(holder).await;
-    line.mend();
+    line.restore();
     waited_once(process, 3_000).await;
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
 }
 
-/// An answer that is lost: the engine has done it, and is asked again.
+/// The answer is lost: the engine did the write, and the rebuild sends it again.
 #[tokio::test]
 async fn a_request_that_is_done_and_not_answered_is_sent_again() {
     let h = Harness::start().await;
@@ -315,9 +315,9 @@ async fn a_request_that_is_done_and_not_answered_is_sent_again() {
     assert_nothing_is_left(&h).await;
 }
 
-/// What will not pass by itself is not waited for.
+/// The rebuild does not wait for an error that needs an operator.
 #[tokio::test]
-async fn a_refusal_ends_it_and_the_next_one_goes_on() {
+async fn a_refusal_ends_the_rebuild_and_the_next_one_resumes() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let index = Hooked::over(&h.context.stores.index);
@@ -338,9 +338,9 @@ async fn a_refusal_ends_it_and_the_next_one_goes_on() {
     assert_nothing_is_left(&h).await;
 }
 
-/// Somebody drops the collection while it is filled.
+/// The collection is dropped while the rebuild fills it.
 #[tokio::test]
-async fn a_collection_that_goes_while_it_is_filled_ends_it_and_the_next_one_begins_anew() {
+async fn a_collection_deleted_during_the_backfill_ends_the_rebuild_and_the_next_one_starts_over() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let index = Hooked::over(&h.context.stores.index);
@@ -362,7 +362,7 @@ async fn a_collection_that_goes_while_it_is_filled_ends_it_and_the_next_one_begi
     assert_nothing_is_left(&h).await;
 }
 
-/// A point that is there already is a worker's, whatever its revision says.
+/// A point that already exists was written by a worker, whatever its revision says.
 #[tokio::test]
 async fn a_backfill_replaces_nothing() {
     let h = Harness::start().await;
@@ -393,7 +393,7 @@ async fn a_backfill_replaces_nothing() {
     h.assert_exact().await;
 }
 
-/// One point that the engine does not accept is left out and said; the rest is there.
+/// One point that the engine refuses is left out and reported; the others are written.
 #[tokio::test]
 async fn a_refused_point_is_left_out_and_reported() {
     let h = Harness::start_with(|toml| toml.replace("batch_notes = 16", "batch_notes = 256")).await;
@@ -419,7 +419,7 @@ async fn a_refused_point_is_left_out_and_reported() {
         "{:?}",
         found.all()
     );
-    // A worker is to say what is wrong with it, and a verify finds it too.
+    // A worker will find the reason, and a verify finds the missing point too.
     let due = format!("indexing_outbox where note_id = '{bad}'");
     assert!(h.count(&due).await > 0);
     sqlx::query("delete from indexing_outbox")
@@ -440,7 +440,7 @@ async fn a_refused_point_is_left_out_and_reported() {
     assert_nothing_is_left(&h).await;
 }
 
-/// An engine that takes nothing at all is not fed every point alone.
+/// If the engine refuses every point, the rebuild does not try every point alone.
 #[tokio::test]
 async fn an_engine_that_refuses_every_point_ends_the_rebuild() {
     let h = Harness::start().await;

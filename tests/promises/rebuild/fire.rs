@@ -1,4 +1,4 @@
-//! Rebuilds while everything changes.
+//! Rebuilds beside writes at full speed.
 
 use elf::index::{Filter, Query};
 use sqlx::Connection;
@@ -13,8 +13,8 @@ use crate::support::qdrant::Qdrant;
 
 /// Changes that each of four applications makes at least.
 const CHANGES: usize = 500;
-/// Applications wait where workers are further behind than that: the test is of what
-/// goes on beside a rebuild, and all of it has to be indexed in the end.
+/// Applications wait while the backlog is larger: the test is about changes beside a
+/// rebuild, and workers have to index all of them in the end.
 const BACKLOG: i64 = 400;
 
 /// Three rebuilds, one after another, while applications write and two workers index.
@@ -44,7 +44,7 @@ async fn rebuilt_under_fire(h: Harness) {
         h.context.stores.index.clone(),
         h.context.stores.alias.clone(),
     ));
-    // There is something to rebuild.
+    // Some notes are indexed before the first rebuild.
     eventually(async || h.count("memory_note_chunks").await > 200).await;
     let mut before = h.collection().await;
     for _ in 0..3 {
@@ -60,13 +60,13 @@ async fn rebuilt_under_fire(h: Harness) {
     }
     assert!(changes >= 4 * CHANGES);
     let searches = searching.await.unwrap();
-    assert!(searches > 0, "nobody searched");
+    assert!(searches > 0, "no search ran");
     eventually(async || h.count("indexing_outbox").await == 0).await;
     for worker in workers {
         worker.stop().await;
     }
     println!("{changes} changes, {searches} searches");
-    h.settle().await;
+    h.drain_with_retries().await;
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
 }

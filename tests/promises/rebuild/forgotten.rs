@@ -1,4 +1,4 @@
-//! What one side knows and the other has forgotten.
+//! Registrations and collections that only one of Postgres and the engine still has.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ async fn nothing_is_acked_while_no_collection_is_registered() {
     running.abort();
     running.await.unwrap_err();
     hooked.heal();
-    h.bury_job().await;
+    h.expire_job_lease().await;
     rebuild::drop_leftovers(&site).await.unwrap();
     h.insert("A note after the drop.").await;
     eventually(async || h.count("indexing_outbox").await == 0).await;
@@ -54,7 +54,7 @@ async fn nothing_is_acked_while_no_collection_is_registered() {
 }
 
 #[tokio::test]
-async fn a_note_that_was_given_up_is_left_alone() {
+async fn a_dead_lettered_note_is_left_alone() {
     let h = Harness::start().await;
     let note = h.insert("A fine note.").await;
     h.drain().await;
@@ -65,7 +65,7 @@ async fn a_note_that_was_given_up_is_left_alone() {
         "It is venom now.",
     )
     .await;
-    h.settle().await;
+    h.drain_with_retries().await;
     assert_eq!(h.count("indexing_outbox where status = 'DEAD'").await, 1);
     let found = Findings::default();
     let report = h.verify(&found.deep()).await;
@@ -139,7 +139,7 @@ async fn a_postgres_from_before_a_rebuild_can_be_rebuilt() {
 }
 
 #[tokio::test]
-async fn a_rebuild_that_lost_its_collection_retires_nobodys() {
+async fn a_rebuild_that_lost_its_collection_retires_no_other() {
     let h = Harness::start().await;
     h.insert(&sentences(4, "matter")).await;
     h.drain().await;

@@ -1,9 +1,10 @@
-//! Rebuilds that die, and the next ones.
+//! Rebuilds that die, and the runs that resume them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use elf::index::Filter;
+use elf::registry;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio_util::sync::CancellationToken;
@@ -19,7 +20,7 @@ use crate::support::harness::Harness;
 use crate::support::hooked::{Hooked, Verb, When};
 use crate::support::qdrant::Qdrant;
 
-/// How far each range is.
+/// The cursor and the points of each range.
 async fn ranges(h: &Harness) -> BTreeMap<i32, (Uuid, i64)> {
     let rows: Vec<(i32, Uuid, i64)> =
         sqlx::query_as("select range_no, cursor, points from index_rebuild_ranges")
@@ -31,10 +32,10 @@ async fn ranges(h: &Harness) -> BTreeMap<i32, (Uuid, i64)> {
         .collect()
 }
 
-/// Kills the process at random places of its way, until one comes to the end.
+/// Kills the process at random moments, until one run completes.
 #[tokio::test]
-async fn killed_at_any_moment_it_goes_on_where_it_was() {
-    let Some(server) = Qdrant::start("killed_at_any_moment_it_goes_on_where_it_was").await else {
+async fn killed_at_any_moment_it_resumes_where_it_was() {
+    let Some(server) = Qdrant::start("killed_at_any_moment_it_resumes_where_it_was").await else {
         return;
     };
     let h = Harness::start_on(&server).await;
@@ -42,6 +43,7 @@ async fn killed_at_any_moment_it_goes_on_where_it_was() {
         .always(crate::support::embedding_server::Behaviour::Status(500));
     let stock = 4_000;
     h.stock(stock).await;
+    let requests = h.provider.requests();
     let mut random = StdRng::seed_from_u64(seed());
     let (mut kills, mut before) = (0, BTreeMap::new());
     let report = loop {
@@ -67,12 +69,12 @@ async fn killed_at_any_moment_it_goes_on_where_it_was() {
             break process.ended().await.exits(0).json();
         }
         process.kill().await;
-        h.bury_job().await;
+        h.expire_job_lease().await;
         kills += 1;
     };
     assert!(kills > 0);
     assert_eq!(report["points"], stock, "what was done was done again");
-    assert_eq!(report["embedding_calls"], 0);
+    assert_eq!(h.provider.requests(), requests, "it asked for embeddings");
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
 }
@@ -99,16 +101,15 @@ async fn killed_while_everything_changes_it_is_exact_in_the_end() {
         application.change().await;
         if process.is_running() {
             process.kill().await;
-            h.bury_job().await;
+            h.expire_job_lease().await;
         } else {
             process.ended().await.exits(0);
         }
     }
-    let last = h.json(&["rebuild"]).await;
-    assert_eq!(last["embedding_calls"], 0);
+    h.json(&["rebuild"]).await;
     eventually(async || h.count("indexing_outbox").await == 0).await;
     worker.stop().await;
-    h.settle().await;
+    h.drain_with_retries().await;
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
 }
@@ -122,13 +123,13 @@ async fn killed_at(h: &Harness, when: When, verb: Verb) {
     halt.reached_by(1).await;
     kill(h, rebuilding).await;
     rebuild(h).await;
-    h.settle().await;
+    h.drain_with_retries().await;
     h.assert_exact().await;
     assert_nothing_is_left(h).await;
 }
 
 #[tokio::test]
-async fn killed_at_any_request_the_next_one_ends_it() {
+async fn killed_at_any_request_the_next_run_completes_it() {
     let h = Harness::start().await;
     with_notes(&h).await;
     for (when, verb) in [
@@ -143,7 +144,7 @@ async fn killed_at_any_request_the_next_one_ends_it() {
 }
 
 #[tokio::test]
-async fn killed_between_the_alias_and_postgres_the_next_one_ends_it() {
+async fn killed_between_the_alias_and_postgres_the_next_run_completes_it() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let old = h.collection().await;
@@ -154,13 +155,13 @@ async fn killed_between_the_alias_and_postgres_the_next_one_ends_it() {
     kill(&h, rebuilding).await;
     assert_eq!(alias(&h).await, building(&h).await);
     assert_eq!(h.collection().await, old);
-    // Both are written until the next one comes.
+    // Workers write both collections until the next rebuild.
     h.insert("A note between the two.").await;
     h.drain().await;
     assert_eq!(h.count("indexing_outbox").await, 0);
     let report = rebuild(&h).await;
     assert_eq!(Some(report.collection), alias(&h).await);
-    h.settle().await;
+    h.drain_with_retries().await;
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
 }
@@ -174,7 +175,7 @@ async fn killed_on_either_side_of_the_drop_nothing_is_left_in_the_engine() {
 }
 
 #[tokio::test]
-async fn a_drop_that_dies_leaves_nothing_that_nobody_knows_of() {
+async fn a_drop_that_dies_leaves_no_unregistered_collection() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let index = Hooked::over(&h.context.stores.index);
@@ -190,7 +191,7 @@ async fn a_drop_that_dies_leaves_nothing_that_nobody_knows_of() {
         halt.reached_by(1).await;
         dropping.abort();
         assert!(dropping.await.unwrap_err().is_cancelled());
-        h.bury_job().await;
+        h.expire_job_lease().await;
     }
     let site = h.rebuilds_with(h.context.stores.index.clone());
     elf::rebuild::drop_leftovers(&site).await.unwrap();
@@ -198,10 +199,10 @@ async fn a_drop_that_dies_leaves_nothing_that_nobody_knows_of() {
     assert_nothing_is_left(&h).await;
 }
 
-/// A page was read, its note went, the points were written, and the process died
-/// before it could see that they have to go.
+/// The rebuild read a page, its note was deleted, the rebuild wrote the points, and died
+/// before it could delete them.
 #[tokio::test]
-async fn what_a_killed_one_wrote_of_a_note_that_is_gone_is_removed() {
+async fn points_that_a_killed_rebuild_wrote_of_a_deleted_note_are_removed() {
     let h = Harness::start().await;
     let notes = with_notes(&h).await;
     let index = Hooked::over(&h.context.stores.index);
@@ -239,7 +240,7 @@ async fn what_a_killed_one_wrote_of_a_note_that_is_gone_is_removed() {
 }
 
 #[tokio::test]
-async fn a_second_one_is_told_who_runs_and_how_far_it_is() {
+async fn a_second_rebuild_is_told_who_runs_and_how_far_it_is() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let index = Hooked::over(&h.context.stores.index);
@@ -282,9 +283,9 @@ async fn a_second_one_is_told_who_runs_and_how_far_it_is() {
     assert_nothing_is_left(&h).await;
 }
 
-/// The lease of a dead one is taken over as soon as it has run out.
+/// The next rebuild takes over the lease of a dead one as soon as it expires.
 #[tokio::test]
-async fn a_dead_one_is_in_nobodys_way_for_long() {
+async fn a_dead_rebuild_blocks_the_next_one_only_for_its_lease() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let index = Hooked::over(&h.context.stores.index);
@@ -296,12 +297,12 @@ async fn a_dead_one_is_in_nobodys_way_for_long() {
     let live = "index_job where lease_until > now()";
     assert_eq!(h.count(live).await, 1);
     let unfinished = building(&h).await;
-    // It looks whether the other one is alive.
+    // It checks whether the other rebuild is alive.
     let index = Hooked::over(&h.context.stores.index);
     let next = begin(&h, &index, options());
     tokio::task::yield_now().await;
     assert_eq!(index.calls(Verb::Upsert), 0);
-    h.bury_job().await;
+    h.expire_job_lease().await;
     let report = next.await.unwrap().unwrap();
     assert_eq!(Some(report.collection), unfinished);
     h.assert_exact().await;
@@ -309,7 +310,7 @@ async fn a_dead_one_is_in_nobodys_way_for_long() {
 
 /// Two would point the alias at each other's collections.
 #[tokio::test]
-async fn one_whose_lease_was_taken_stops() {
+async fn a_rebuild_whose_lease_was_taken_stops() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let index = Hooked::over(&h.context.stores.index);
@@ -342,7 +343,7 @@ async fn a_rebuild_that_wakes_after_its_successor_brings_nothing_back() {
         async move { rebuild::run(&site, &options(), Arc::default(), stop).await }
     });
     writes.reached_by(ranges_with_chunks(&h).await).await;
-    h.bury_job().await;
+    h.expire_job_lease().await;
     rebuild(&h).await;
     h.delete(notes[0]).await;
     h.edit(notes[1], "Little is left.").await;
@@ -371,4 +372,43 @@ async fn a_collections_number_is_never_given_out_again() {
         .unwrap();
     let next = run(&h.rebuilds_with(h.context.stores.index.clone()), &options()).await;
     assert!(next.unwrap().collection > unfinished);
+}
+
+/// Postgres rolls the row back, and not the sequence.
+#[tokio::test]
+async fn a_collection_whose_registration_was_rolled_back_is_taken() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let stores = &h.context.stores;
+    let next = 1 + stores.store.last_collection_number().await.unwrap();
+    let left = format!("{}__{next}", stores.alias);
+    let spec = registry::spec(stores, &h.context.version);
+    stores.index.create_collection(&left, &spec).await.unwrap();
+    sqlx::query("select setval('elf_collection_number', $1)")
+        .bind(next)
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    assert_eq!(rebuild(&h).await.collection, left);
+    assert_nothing_is_left(&h).await;
+}
+
+#[tokio::test]
+async fn stopped_once_the_new_collection_is_served_it_ends_as_done() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let index = Hooked::over(&h.context.stores.index);
+    let dropping = index.halt(When::Before, Verb::DropCollection);
+    let site = h.rebuilds_with(index.clone());
+    let stop = CancellationToken::new();
+    let rebuilding = tokio::spawn({
+        let stop = stop.clone();
+        async move { rebuild::run(&site, &options(), Arc::default(), stop).await }
+    });
+    dropping.reached_by(1).await;
+    stop.cancel();
+    dropping.open();
+    let report = rebuilding.await.unwrap().unwrap();
+    assert_eq!(Some(report.collection), alias(&h).await);
+    assert_nothing_is_left(&h).await;
 }

@@ -1,4 +1,4 @@
-//! What changes between a page that is read and the points that are written.
+//! Changes between the read of a page and the write of its points.
 
 use elf::worker::Stage;
 use tokio_util::sync::CancellationToken;
@@ -12,10 +12,10 @@ use crate::support::eventually;
 use crate::support::harness::{Barrier, Harness, sentences};
 use crate::support::hooked::{Hooked, Verb, When};
 
-/// Makes a change when every page is read and no point is written, and sees that the
-/// new collection is exact before anybody looks at the counts. Gives how many
-/// deletes that took, besides those of workers.
-async fn changed_behind_its_back(change: impl AsyncFnOnce(&Harness, Uuid)) -> usize {
+/// Makes a change when every page is read and no point is written, and asserts that the
+/// new collection is exact before the rebuild counts it. Returns how many deletes that
+/// took, besides those of workers.
+async fn change_during_backfill(change: impl AsyncFnOnce(&Harness, Uuid)) -> usize {
     let h = Harness::start().await;
     let note = h.insert(&sentences(30, "the trap")).await;
     for i in 0..5 {
@@ -36,7 +36,7 @@ async fn changed_behind_its_back(change: impl AsyncFnOnce(&Harness, Uuid)) -> us
     let deletes = index.calls(Verb::Delete);
     looks.open();
     rebuilding.await.unwrap().unwrap();
-    h.settle().await;
+    h.drain_with_retries().await;
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
     deletes
@@ -44,7 +44,7 @@ async fn changed_behind_its_back(change: impl AsyncFnOnce(&Harness, Uuid)) -> us
 
 #[tokio::test]
 async fn a_note_that_was_deleted_and_pruned_does_not_come_back() {
-    let deletes = changed_behind_its_back(async |h, note| {
+    let deletes = change_during_backfill(async |h, note| {
         h.delete(note).await;
         h.drain().await;
     });
@@ -52,14 +52,14 @@ async fn a_note_that_was_deleted_and_pruned_does_not_come_back() {
 }
 
 #[tokio::test]
-async fn a_note_that_was_deleted_goes_before_any_worker_has_seen_it() {
-    let deletes = changed_behind_its_back(async |h, note| h.delete(note).await);
+async fn a_note_that_was_deleted_is_removed_before_any_worker_has_seen_it() {
+    let deletes = change_during_backfill(async |h, note| h.delete(note).await);
     assert!(deletes.await > 0);
 }
 
 #[tokio::test]
 async fn the_end_of_a_note_that_shrank_does_not_come_back() {
-    let deletes = changed_behind_its_back(async |h, note| {
+    let deletes = change_during_backfill(async |h, note| {
         h.edit(note, "Little is left.").await;
         h.drain().await;
     });
@@ -68,7 +68,7 @@ async fn the_end_of_a_note_that_shrank_does_not_come_back() {
 
 #[tokio::test]
 async fn a_note_that_was_archived_does_not_come_back() {
-    let deletes = changed_behind_its_back(async |h, note| {
+    let deletes = change_during_backfill(async |h, note| {
         let archive = "update memory_notes set status = $2 where note_id = $1";
         h.execute(archive, note, "archived").await;
         h.drain().await;
@@ -77,8 +77,8 @@ async fn a_note_that_was_archived_does_not_come_back() {
 }
 
 #[tokio::test]
-async fn a_note_that_expired_and_was_swept_does_not_come_back() {
-    let deletes = changed_behind_its_back(async |h, note| {
+async fn a_note_that_expired_and_was_pruned_does_not_come_back() {
+    let deletes = change_during_backfill(async |h, note| {
         let expire = "update memory_notes set expires_at = now() where note_id = $1 and $2 = ''";
         h.execute(expire, note, "").await;
         h.drain().await;
@@ -88,7 +88,7 @@ async fn a_note_that_expired_and_was_swept_does_not_come_back() {
 
 #[tokio::test]
 async fn of_a_note_that_was_edited_the_newer_points_stay() {
-    let deletes = changed_behind_its_back(async |h, note| {
+    let deletes = change_during_backfill(async |h, note| {
         h.edit(note, &sentences(30, "something else")).await;
         h.drain().await;
     });
@@ -97,7 +97,7 @@ async fn of_a_note_that_was_edited_the_newer_points_stay() {
 
 #[tokio::test]
 async fn of_a_note_that_was_relabelled_the_newer_points_stay() {
-    let deletes = changed_behind_its_back(async |h, note| {
+    let deletes = change_during_backfill(async |h, note| {
         let relabel = "update memory_notes set scope = $2 where note_id = $1";
         h.execute(relabel, note, "private").await;
         h.drain().await;
@@ -107,15 +107,15 @@ async fn of_a_note_that_was_relabelled_the_newer_points_stay() {
 
 #[tokio::test]
 async fn a_note_that_was_edited_and_no_worker_has_seen_is_written_as_it_was_indexed() {
-    let deletes = changed_behind_its_back(async |h, note| {
+    let deletes = change_during_backfill(async |h, note| {
         h.edit(note, &sentences(10, "something that waits")).await;
     });
     assert_eq!(deletes.await, 0);
 }
 
 #[tokio::test]
-async fn a_note_that_went_and_came_back_stays() {
-    changed_behind_its_back(async |h, note| {
+async fn a_note_that_was_deleted_and_inserted_again_stays() {
+    change_during_backfill(async |h, note| {
         h.delete(note).await;
         h.drain().await;
         let again =
@@ -128,8 +128,8 @@ async fn a_note_that_went_and_came_back_stays() {
     .await;
 }
 
-/// The rebuild has written points of a note that is gone, and is about to remove
-/// them, when the note comes back.
+/// The rebuild has written points of a deleted note, and is about to delete them, when
+/// the application inserts the note again.
 #[tokio::test]
 async fn what_a_worker_wrote_meanwhile_is_not_removed() {
     let h = Harness::start().await;
@@ -170,7 +170,7 @@ async fn the_registration_waits_for_writers_that_do_not_know_of_it() {
     let h = Harness::start().await;
     let note = h.insert(&sentences(10, "the old text")).await;
     h.drain().await;
-    // Holds transactions of workers up at their end, when they have read everything.
+    // Blocks the workers' transactions at their end, when they have read everything.
     sqlx::raw_sql(
         "create function hold() returns trigger language plpgsql as
          $$ begin perform pg_advisory_xact_lock(1); return null; end $$;
@@ -206,7 +206,7 @@ async fn the_registration_waits_for_writers_that_do_not_know_of_it() {
     lock(&mut holder, "select pg_advisory_unlock(1)").await;
     draining.await.unwrap().unwrap();
     rebuilding.await.unwrap().unwrap();
-    h.settle().await;
+    h.drain_with_retries().await;
     h.assert_exact().await;
 }
 
@@ -227,7 +227,7 @@ async fn a_writer_that_is_late_for_a_whole_rebuild_loses_nothing() {
         rebuild(&h).await;
         barrier.open();
         draining.await.unwrap().unwrap();
-        h.settle().await;
+        h.drain_with_retries().await;
         h.assert_exact().await;
         assert_nothing_is_left(&h).await;
     }

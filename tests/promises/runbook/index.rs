@@ -39,7 +39,7 @@ async fn a_model_change_and_the_way_back_work_as_written() {
     )
     .await;
     m.is_ready(true).await;
-    m.settled().await;
+    m.wait_until_drained().await;
     let dropped = m
         .shows(change.next(), &["dropped test-8-", "5 live, 5 indexed"])
         .await;
@@ -49,7 +49,7 @@ async fn a_model_change_and_the_way_back_work_as_written() {
 }
 
 #[tokio::test]
-async fn drift_is_found_and_mended_as_written() {
+async fn drift_is_found_and_repaired_as_written() {
     let Some(m) = Machine::working("drift", 5).await else {
         return;
     };
@@ -83,7 +83,7 @@ async fn drift_is_found_and_mended_as_written() {
 }
 
 #[tokio::test]
-async fn a_rebuild_that_died_is_seen_and_goes_on_as_written() {
+async fn a_rebuild_that_died_is_seen_and_resumes_as_written() {
     let Some(m) = Machine::working("rebuild stalled", 1).await else {
         return;
     };

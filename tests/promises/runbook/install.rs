@@ -22,7 +22,7 @@ async fn the_first_start_works_as_written() {
     .await;
     install.end();
     m.write_notes(3).await;
-    m.settled().await;
+    m.wait_until_drained().await;
     let mut first = Section::of("");
     m.shows(
         first.next(),
@@ -44,8 +44,9 @@ async fn an_upgrade_and_the_way_back_work_as_written() {
     let mut upgrade = Section::of("Upgrade");
     let (forward, back) = (upgrade.next(), upgrade.next());
     upgrade.end();
-    // As the program before the last migration left it.
-    m.shows(back.clone(), &["DROP TABLE", "DELETE 1"]).await;
+    // The schema as before the last migration.
+    m.shows(back.clone(), &["ALTER TABLE", "UPDATE 1", "DELETE 1"])
+        .await;
     m.run("elf status")
         .await
         .exits(78)
@@ -80,7 +81,7 @@ async fn a_postgres_from_a_dump_is_what_the_index_becomes_as_written() {
         .await;
         m.execute("delete from memory_notes where text like '%matter 5%'")
             .await;
-        m.settled().await;
+        m.wait_until_drained().await;
     };
     later().await;
 
@@ -94,7 +95,7 @@ async fn a_postgres_from_a_dump_is_what_the_index_becomes_as_written() {
         ],
     )
     .await;
-    // Later writes are newer than all that is there.
+    // Later writes are newer than every point in the index.
     later().await;
     m.run("elf verify --deep").await.exits(0);
 

@@ -1,4 +1,4 @@
-//! Where the commands of the runbook are run.
+//! A machine on which the tests run the commands of the runbook.
 
 use std::collections::VecDeque;
 use std::os::unix::fs::PermissionsExt;
@@ -80,21 +80,20 @@ pub struct Machine {
     pub site: Site,
     pub qdrant: Qdrant,
     pub path: String,
-    /// Ends what `systemctl` has started, however the test ends.
+    /// Ends the processes that `systemctl` has started, however the test ends.
     keeper: std::process::Child,
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The folder goes after this, and what says which process it is with it.
+        // The folder, which has the file with the process id, is deleted after this.
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();
     }
 }
 
 impl Machine {
-    /// `None`, and a word about it, where something of what a runbook's reader has is
-    /// missing.
+    /// `None`, with a message, where a program that the runbook needs is missing.
     pub async fn new(test: &str) -> Option<Self> {
         let qdrant = Qdrant::start(test).await?;
         let site = Site::empty().await;
@@ -134,7 +133,7 @@ impl Machine {
             .await
             .exits(0);
         machine.write_notes(notes).await;
-        machine.settled().await;
+        machine.wait_until_drained().await;
         machine.is_ready(true).await;
         Some(machine)
     }
@@ -153,7 +152,7 @@ impl Machine {
         run(command, b"").await
     }
 
-    /// Of the database, without what only sqlx understands.
+    /// The URL of the database, without the parameters that only sqlx understands.
     pub fn url(&self) -> String {
         let url = self.site.database.url();
         url.split('?').next().unwrap_or_default().to_owned()
@@ -232,8 +231,8 @@ impl Machine {
         }
     }
 
-    /// Waits until nothing is left in the outbox.
-    pub async fn settled(&self) {
+    /// Waits until the outbox is empty.
+    pub async fn wait_until_drained(&self) {
         eventually(async || self.count("indexing_outbox").await == 0).await;
     }
 
@@ -250,8 +249,8 @@ impl Machine {
     }
 }
 
-/// The machine's own programs first, and those of the Postgres server, whose `pg_dump` is as
-/// new as it is, where they are on this machine.
+/// The machine's own programs first, then those of the Postgres server if they are on this
+/// machine: its `pg_dump` has the server's version.
 async fn path(site: &Site) -> String {
     let mut folders = vec![site.path("bin")];
     let of_server: Option<String> =

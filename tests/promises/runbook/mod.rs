@@ -1,5 +1,4 @@
-//! The runbook does what it says: its commands are run where what they are for has
-//! happened.
+//! The tests run every command of the runbook, in the situation for which it is written.
 
 mod index;
 mod install;

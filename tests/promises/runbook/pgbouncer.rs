@@ -39,7 +39,7 @@ async fn behind_a_pgbouncer_in_transaction_mode_elf_works_as_written() {
         .configure(&direct, &m.site.database.url_through(pooler.port));
     m.write_notes(20).await;
     m.run("systemctl start elf").await.exits(0);
-    m.settled().await;
+    m.wait_until_drained().await;
     m.is_ready(true).await;
     m.run("elf rebuild && elf verify --deep && elf status")
         .await
@@ -64,7 +64,7 @@ impl Pooler {
             .unwrap()
             .port();
         let folder = tempfile::tempdir().unwrap();
-        // It does not work as root, and whom it becomes has to read this.
+        // PgBouncer does not run as root, and the user that it runs as has to read this.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let file = folder.path().join("pgbouncer.ini");
         let (host, to) = m.site.database.server();

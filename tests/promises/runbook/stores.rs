@@ -1,4 +1,4 @@
-//! A store is lost, away or bloated.
+//! A store is lost, unavailable or bloated.
 
 use sqlx::Connection;
 
@@ -45,7 +45,7 @@ async fn an_empty_qdrant_is_filled_by_a_worker_as_written() {
     std::fs::remove_dir_all(m.qdrant.folder().join("storage")).unwrap();
     m.qdrant.restart().await;
     m.write_notes(1).await;
-    m.settled().await;
+    m.wait_until_drained().await;
     m.is_ready(true).await;
     let said = m.run("cat log").await.stdout;
     assert!(
@@ -56,7 +56,7 @@ async fn an_empty_qdrant_is_filled_by_a_worker_as_written() {
 }
 
 #[tokio::test]
-async fn a_postgres_that_is_away_looks_as_written() {
+async fn an_unavailable_postgres_looks_as_written() {
     let Some(m) = Machine::working("postgres away", 1).await else {
         return;
     };
@@ -73,8 +73,8 @@ async fn a_postgres_that_is_away_looks_as_written() {
     m.shows(away.next(), &[says, "Postgres is unavailable"])
         .await;
     m.write_note("Waits for the line.").await;
-    line.mend();
-    m.settled().await;
+    line.restore();
+    m.wait_until_drained().await;
     m.is_ready(true).await;
     m.shows(away.next(), &["0 failed, 0 dead", "\"ready\":true"])
         .await;
@@ -101,7 +101,7 @@ async fn an_outbox_that_cannot_be_vacuumed_is_explained_as_written() {
         .await
         .unwrap();
     m.write_notes(10).await;
-    m.settled().await;
+    m.wait_until_drained().await;
     let mut bloat = Section::of("Outbox bloat");
     let size = bloat.next();
     m.shows(
@@ -116,7 +116,7 @@ async fn an_outbox_that_cannot_be_vacuumed_is_explained_as_written() {
     .await;
     let (outbox, state, settings) = (bloat.next(), bloat.next(), bloat.next());
     bloat.end();
-    // It holds the clearing back, and then it does not.
+    // The open transaction prevents vacuum from removing rows; after its end vacuum can.
     m.shows(outbox.clone(), &["VACUUM"]).await;
     let dead = "pg_stat_user_tables where relname = 'indexing_outbox' and n_dead_tup > 0";
     eventually(async || m.count(dead).await == 1).await;

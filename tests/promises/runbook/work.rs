@@ -1,4 +1,4 @@
-//! The provider is down, a note is given up, changes wait, the worker does not start.
+//! The provider is down, a note is dead-lettered, changes wait, the worker does not start.
 
 use sqlx::Connection;
 
@@ -26,7 +26,7 @@ async fn a_provider_that_is_down_looks_as_written() {
     ];
     m.shows(down.next(), &words).await;
     m.site.provider.heal();
-    m.settled().await;
+    m.wait_until_drained().await;
     m.is_ready(true).await;
     m.shows(
         down.next(),
@@ -56,7 +56,7 @@ async fn dead_letters_are_found_and_tried_again_as_written() {
     m.site.provider.heal();
     m.shows(dead.next(), &["1 are due again", "0 dead"]).await;
     dead.end();
-    m.settled().await;
+    m.wait_until_drained().await;
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn a_slow_provider_and_a_long_transaction_show_as_written() {
     m.site.configure("timeout_ms = 2000", "timeout_ms = 120000");
     m.run("elf migrate && systemctl start elf").await.exits(0);
     m.write_notes(1).await;
-    m.settled().await;
+    m.wait_until_drained().await;
     m.site.provider.hold();
     m.write_note("The provider takes its time.").await;
     m.site.provider.holding(1).await;
@@ -102,7 +102,7 @@ async fn a_slow_provider_and_a_long_transaction_show_as_written() {
     transaction.rollback().await.unwrap();
     slow.end();
     m.site.provider.release();
-    m.settled().await;
+    m.wait_until_drained().await;
 }
 
 #[tokio::test]

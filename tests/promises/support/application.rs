@@ -1,4 +1,4 @@
-//! An application that writes notes at random, and sees how far ELF has followed.
+//! An application that writes notes at random, and checks how far ELF has indexed them.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use super::database::TestDatabase;
 use super::harness::sentences;
 use super::site::Running;
 
-/// What chance is made of: `ELF_TEST_SEED`, or another one each time, which is printed.
+/// The seed of all random choices: `ELF_TEST_SEED`, or a new one each time, which is printed.
 pub fn seed() -> u64 {
     let given = std::env::var("ELF_TEST_SEED").ok();
     let seed = given.map_or_else(rand::random, |seed| seed.parse().unwrap());
@@ -120,9 +120,9 @@ impl Application {
             .unwrap();
     }
 
-    /// Lets the leases of `holder` (a part of its name) run out, as if a while had passed.
+    /// Expires the leases of `holder` (a part of its name).
     pub async fn expire_leases(&mut self, holder: &str) {
-        // In no order of its own, it could be in the way of a claim or the other way round.
+        // Without the order that claims use, this statement and a claim could deadlock.
         self.execute(&format!(
             "update note_index_state s set lease_until = now() - interval '1 second'
                from (select note_id from note_index_state
@@ -133,8 +133,8 @@ impl Application {
         .await;
     }
 
-    /// Waits until nothing is left to do but what is kept on record.
-    pub async fn wait_until_settled(&mut self, workers: &[&Running]) {
+    /// Waits until the outbox has only the done rows that are kept.
+    pub async fn wait_until_drained(&mut self, workers: &[&Running]) {
         let deadline = tokio::time::Instant::now() + DEADLINE;
         while self.count("indexing_outbox where status <> 'DONE'").await > 0 {
             assert!(
@@ -145,7 +145,7 @@ impl Application {
         }
     }
 
-    /// Waits until more than `done` rows are done: until it is in the middle of it.
+    /// Waits until more than `done` rows are done, so that a worker is in the middle of its work.
     pub async fn wait_for_more_than(&mut self, done: i64) {
         let deadline = tokio::time::Instant::now() + DEADLINE;
         while self.count("indexing_outbox where status = 'DONE'").await <= done {
@@ -153,8 +153,8 @@ impl Application {
         }
     }
 
-    /// Waits until Postgres has noticed that the processes of ELF are gone: what
-    /// they had under way is committed or rolled back.
+    /// Waits until Postgres has ended the sessions of ELF's dead processes: their
+    /// transactions are committed or rolled back.
     pub async fn wait_until_alone(&mut self) {
         let elf =
             "pg_stat_activity where datname = current_database() and application_name = 'elf'";
@@ -175,7 +175,7 @@ impl Application {
         texts.into_iter().collect()
     }
 
-    /// With done rows kept on record: no note has failed, not even once.
+    /// Fails if a note has failed even once. Needs a site that keeps its done rows.
     pub async fn assert_no_attempts(&mut self) {
         assert_eq!(self.count("indexing_outbox where attempts > 0").await, 0);
         assert_eq!(

@@ -1,5 +1,5 @@
-//! A real browser: Debian's Chromium without a window, led by chromedriver, which speaks
-//! WebDriver (<https://www.w3.org/TR/webdriver2/>) over HTTP.
+//! A real browser: Debian's Chromium without a window, controlled by chromedriver, which
+//! speaks WebDriver (<https://www.w3.org/TR/webdriver2/>) over HTTP.
 
 use super::components::{met, missing};
 use std::io::{Read, Write};
@@ -22,13 +22,13 @@ pub const TAB: &str = "\u{e004}";
 pub const ENTER: &str = "\u{e007}";
 pub const ESCAPE: &str = "\u{e00c}";
 
-/// Gathers, from before the page's own script, what the page must never do.
+/// Runs before the page's own script and records violations of the page's policy and errors.
 const WITNESS: &str = "window.violations = [];
     addEventListener('securitypolicyviolation', (e) => violations.push(`${e.violatedDirective} ${e.blockedURI}`));";
 
 /// A browser with one tab and a profile of its own.
 pub struct Browser {
-    // Ended first, then the profile goes.
+    // Dropped before the profile, which the browser still uses.
     driver: Child,
     http: reqwest::Client,
     port: u16,
@@ -63,7 +63,7 @@ impl Browser {
                 break port.trim_end_matches('.').parse().unwrap();
             }
         };
-        // It goes on talking, and must not wait for somebody to listen.
+        // Chromedriver logs more lines; with a full pipe it would stop.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         let profile = tempfile::tempdir().unwrap();
         let mut browser = Self {

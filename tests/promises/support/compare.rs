@@ -1,5 +1,5 @@
-//! Postgres and the index, compared by other means than ELF's: SQL of its own, Qdrant's
-//! REST API, and vectors that are made from what each note says now.
+//! Compares Postgres with the index without ELF's code: SQL of its own, Qdrant's REST API,
+//! and vectors that are computed from the present text of each note.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -84,26 +84,26 @@ pub async fn points_of_engine(index: &dyn VectorIndex, alias: &str) -> Vec<Point
     }
 }
 
-/// What of the index does not follow from the notes.
+/// The differences between the index and the notes.
 #[derive(Debug, Default, PartialEq)]
 pub struct Differences {
     /// Text of a live note that no point covers, or a chunk without its point.
     pub lost: Vec<String>,
-    /// Points that say something else than their note does now.
+    /// Points that differ from their note as it is now.
     pub stale: Vec<String>,
-    /// Points of what is not live, or that are no chunk.
+    /// Points whose note is not live, or which have no chunk.
     pub orphaned: Vec<String>,
     /// Points with other labels than their note's.
     pub mislabelled: Vec<String>,
-    /// Notes that were given up.
+    /// Notes that were dead-lettered.
     pub dead: Vec<Uuid>,
-    /// Live notes, and points, that were looked at.
+    /// How many live notes and points were compared.
     pub notes: usize,
     pub points: usize,
 }
 
 impl Differences {
-    /// Fails unless the index is exact, and `dead` are the notes that were given up.
+    /// Fails unless the index is exact and exactly the notes in `dead` are dead-lettered.
     #[track_caller]
     pub fn assert_none_but_dead(&self, dead: &[Uuid]) {
         let kinds = [
@@ -266,7 +266,7 @@ impl Differences {
 }
 
 impl Note {
-    /// Why a point is not of what the note says now.
+    /// How a point differs from what the note says now.
     fn what_differs(&self, point: &Point) -> Option<&'static str> {
         if point.payload.contains_key("text") {
             return Some("the payload has the text");
@@ -304,7 +304,7 @@ impl Note {
     }
 }
 
-/// The first byte that says something and is in no slice; `slices` are (index, start, end)
+/// The first byte that is no whitespace and in no slice; `slices` are (index, start, end)
 /// in their order. Indexes that are not 0, 1, 2 … are a gap too.
 fn first_gap(text: &str, slices: &[(usize, usize, usize)]) -> Option<usize> {
     let mut upto = 0;
@@ -319,7 +319,7 @@ fn first_gap(text: &str, slices: &[(usize, usize, usize)]) -> Option<usize> {
     (!rest.trim().is_empty()).then_some(upto)
 }
 
-/// It sees every kind of difference, each where no worker may have made it good.
+/// The comparison reports every kind of difference. No worker runs that could repair one.
 #[tokio::test]
 async fn the_comparison_finds_each_kind_of_difference() {
     let h = Harness::start().await;
@@ -342,7 +342,7 @@ async fn the_comparison_finds_each_kind_of_difference() {
     };
     let index = &h.context.stores.index;
     index.delete(&h.context.stores.alias, &lost).await.unwrap();
-    // Behind the triggers' backs.
+    // The triggers are off, so no outbox row follows.
     let changes = "begin; set local session_replication_role = replica;
         update memory_notes set text = text || ' And more.' where text like '%stale%';
         delete from memory_notes where text like '%orphaned%';

@@ -1,5 +1,5 @@
-//! Notes such as people and programs write: several languages, code, logs; most of them
-//! short, some of them long. The same for the same seed.
+//! Notes as people and programs write them: several languages, code, logs. Most are short,
+//! some are long. The same seed gives the same notes.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ const MADE_UP: usize = 5_000;
 /// Nothing is longer, in words.
 const LONGEST: f64 = 3_000.0;
 
-/// What a language is made of.
+/// The words and the punctuation of a language.
 struct Language {
     words: Vec<String>,
     between: &'static str,
@@ -89,7 +89,7 @@ impl Corpus {
         }
     }
 
-    /// A word; a few of each language are most of what is said (Zipf's law).
+    /// A word. A few words of each language make up most of a text (Zipf's law).
     fn word(&mut self, language: usize) -> String {
         let words = &self.languages[language].words;
         let rank = (words.len() as f64).powf(self.random.random()) as usize;

@@ -7,8 +7,8 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use uuid::Uuid;
 
-/// An empty database of its own on the test server, dropped at the end of the test
-/// whoever is still connected to it.
+/// An empty database of the test's own on the test server. The end of the test drops it
+/// and its open connections.
 pub struct TestDatabase {
     server: PgConnectOptions,
     name: String,
@@ -74,8 +74,8 @@ impl Drop for TestDatabase {
     }
 }
 
-/// A role of the test server, whose password is its name. Roles belong to the whole server,
-/// and one goes only after the databases in which it has rights: declare it before them.
+/// A role of the test server, whose password is its name. Postgres drops a role only after
+/// the databases in which it has rights: declare it before them.
 pub struct Role {
     pub name: String,
 }

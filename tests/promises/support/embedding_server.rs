@@ -1,6 +1,6 @@
-//! A small embeddings server that does on demand what real ones do by accident.
-//! It speaks the wire protocol over real sockets; its vectors are made from the
-//! SHA-256 of the text, so that the same text always has the same one.
+//! A small embeddings server that fails on demand as real ones fail by accident.
+//! It speaks the wire protocol over real sockets. Its vectors are made from the
+//! SHA-256 of the text, so the same text always has the same vector.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -33,7 +33,7 @@ const GZIPPED_SPACES: &str = "H4sIAGj1AmsC/+3BMQEAAADCoCrrn9IUfkABAAAAAAAAAAAAAA
 /// What the server does with a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Behaviour {
-    /// Embeds: what it does when nothing is scripted.
+    /// Embeds. The default when nothing is scripted.
     Embed,
     /// Answers with a status and a JSON error.
     Status(u16),
@@ -88,7 +88,7 @@ struct Inner {
     always: Option<Behaviour>,
     poison: Option<(String, Behaviour)>,
     knows_base64: bool,
-    /// What a text takes on the one processor that all requests share.
+    /// The time of a text on the one processor that all requests share.
     processor: Option<Duration>,
     requests: Vec<Request>,
 }
@@ -158,13 +158,13 @@ impl EmbeddingServer {
         texts.into_iter().filter(|text| text != "probe").collect()
     }
 
-    /// What the next requests meet, one each; after that, they are embedded.
+    /// The behaviours of the next requests, one each; later requests are embedded.
     pub fn script(&self, behaviours: impl IntoIterator<Item = Behaviour>) -> &Self {
         self.state().script.extend(behaviours);
         self
     }
 
-    /// What every request meets from now on, once the script is through.
+    /// The behaviour of every request from now on, after the script has ended.
     pub fn always(&self, behaviour: Behaviour) -> &Self {
         self.state().always = Some(behaviour);
         self
@@ -178,7 +178,7 @@ impl EmbeddingServer {
         state.poison = None;
     }
 
-    /// What every request meets that has a text with `word` in it.
+    /// The behaviour of every request that has a text with `word` in it.
     pub fn poison(&self, word: &str, behaviour: Behaviour) -> &Self {
         self.state().poison = Some((word.to_owned(), behaviour));
         self
@@ -336,8 +336,8 @@ async fn answer(
     respond(200, "content-type", "application/json", Body::from(body))
 }
 
-/// One text after the other, in turn with those of other requests. The task goes on
-/// when the client is gone.
+/// Computes one text after the other, in turn with those of other requests. The task
+/// continues when the client has disconnected.
 async fn compute(processor: Arc<tokio::sync::Mutex<()>>, texts: usize, per_text: Duration) {
     let computing = tokio::spawn(async move {
         for _ in 0..texts {

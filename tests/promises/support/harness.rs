@@ -22,7 +22,7 @@ use super::embedding_server::vector_of;
 use super::qdrant::Qdrant;
 use super::site::Site;
 
-/// Everything that a worker needs, and a way to look at what it did.
+/// Everything that a worker needs, and methods that check what it did.
 pub struct Harness {
     pub context: WorkerContext,
     pub config: Config,
@@ -53,7 +53,7 @@ impl Working {
     }
 }
 
-/// The model whose tokenizer the tests cut with; `make setup` brings it.
+/// The model whose tokenizer the tests chunk with; `make setup` brings it.
 pub fn model() -> PathBuf {
     match std::env::var_os("ELF_TEST_MODEL") {
         Some(path) => path.into(),
@@ -125,7 +125,7 @@ impl Harness {
         Self::with(site, config).await
     }
 
-    /// Looks into a site, whose index no other process may have open.
+    /// A harness over an existing site. No other process may have the site's index open.
     pub async fn over(site: Site) -> Self {
         let config = config(&site.toml());
         Self::with(site, config).await
@@ -148,7 +148,7 @@ impl Harness {
         }
     }
 
-    /// Lets go of the index, so that a process can open it.
+    /// Closes the index, so that a process can open it.
     pub async fn into_site(self) -> Site {
         self.pool.close().await;
         self.site
@@ -191,7 +191,7 @@ impl Harness {
         verify::run(&context.stores, options).await.unwrap()
     }
 
-    /// Promise 1, and a verify that looks at everything says so too.
+    /// Fails unless promise 1 holds and a deep verify finds no drift either.
     pub async fn assert_exact(&self) {
         let found = Findings::default();
         let report = self.verify(&found.deep()).await;
@@ -200,8 +200,8 @@ impl Harness {
         self.assert_converged().await;
     }
 
-    /// Lets the lease of a rebuild that died run out, as if a while had passed.
-    pub async fn bury_job(&self) {
+    /// Expires the job lease of a rebuild that died.
+    pub async fn expire_job_lease(&self) {
         sqlx::query("update index_job set lease_until = now() - interval '1 second'")
             .execute(&self.pool)
             .await
@@ -223,8 +223,8 @@ impl Harness {
         worker.totals()
     }
 
-    /// Works until the outbox has nothing but dead letters: retries included.
-    pub async fn settle(&self) -> Report {
+    /// Works until the outbox has only dead letters. Retries come at once.
+    pub async fn drain_with_retries(&self) -> Report {
         let mut total = Report::default();
         loop {
             let report = self.drain().await;
@@ -284,7 +284,7 @@ impl Harness {
             .unwrap()
     }
 
-    /// Lets every lease run out, as if its worker had died a while ago.
+    /// Expires every lease, as if its worker had died a while ago.
     pub async fn expire_leases(&self) {
         // Locked in the order in which workers lock them, so that neither waits for the other.
         let statement = "with leased as (
@@ -331,8 +331,8 @@ impl Harness {
             .unwrap()
     }
 
-    /// Promise 1: the points equal the chunks of the live notes, and these are cut
-    /// from what the notes say now.
+    /// Promise 1: the points equal the chunks of the live notes, and these chunks follow
+    /// from the present texts.
     pub async fn assert_converged(&self) {
         assert_eq!(
             self.count("indexing_outbox").await,
@@ -373,7 +373,7 @@ impl Harness {
         self.assert_cut_as_now().await;
     }
 
-    /// Every live note's chunks are those that its text of now is cut into.
+    /// Every live note has the chunks that the chunker makes of its present text.
     async fn assert_cut_as_now(&self) {
         let notes: Vec<(Uuid, String)> = sqlx::query_as(
             "select note_id, text from memory_notes n
@@ -522,12 +522,12 @@ impl Barrier {
     }
 }
 
-/// What a verify has found, in its own words.
+/// The findings of a verify, as it words them.
 #[derive(Default)]
 pub struct Findings(Arc<std::sync::Mutex<Vec<String>>>);
 
 impl Findings {
-    /// Looks at everything, vectors too, and mends nothing.
+    /// Checks everything, vectors too, and repairs nothing.
     pub fn deep(&self) -> verify::Options {
         verify::Options {
             deep: true,
@@ -537,7 +537,7 @@ impl Findings {
         }
     }
 
-    /// Takes down what it is told.
+    /// Records every finding.
     pub fn notice(&self) -> elf::registry::Notice {
         let found = self.0.clone();
         Arc::new(move |finding| found.lock().unwrap().push(finding))

@@ -1,4 +1,4 @@
-//! A real index that stops, fails or counts where a test wants it to.
+//! A real index that stops, fails or counts calls where a test wants it to.
 
 use std::sync::{Arc, Mutex};
 
@@ -30,13 +30,13 @@ pub enum Verb {
 /// On which side of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// The engine knows nothing of it yet.
+    /// The engine has not received the call.
     Before,
-    /// The engine has done it, and the caller does not know yet.
+    /// The engine has done the work, and the caller has no answer yet.
     After,
 }
 
-/// Hands every call on to a real engine.
+/// Passes every call on to a real engine.
 pub struct Hooked {
     inner: Arc<dyn VectorIndex>,
     rules: Mutex<Vec<(When, Verb, Rule)>>,
@@ -60,7 +60,7 @@ pub struct Halt {
 }
 
 impl Halt {
-    /// Waits until `count` calls have come here.
+    /// Waits until `count` calls have stopped here.
     pub async fn reached_by(&self, count: usize) {
         let mut arrived = self.arrived.subscribe();
         let reached = arrived.wait_for(|arrived| *arrived >= count);
@@ -77,7 +77,7 @@ impl Halt {
 }
 
 impl Hooked {
-    /// Nothing happens on the way to `inner` yet.
+    /// Passes every call on to `inner` unchanged, until a test asks for more.
     pub fn over(inner: &Arc<dyn VectorIndex>) -> Arc<Self> {
         Arc::new(Self {
             inner: inner.clone(),
@@ -99,7 +99,7 @@ impl Hooked {
         halt
     }
 
-    /// Every such call fails from now on, [`When::After`] it was done if so wanted.
+    /// Every such call fails from now on: before the engine gets it, or after it did the work.
     pub fn fail(&self, when: When, verb: Verb, error: IndexError) {
         self.add(when, verb, Rule::Fail(error));
     }
@@ -120,7 +120,7 @@ impl Hooked {
         })
     }
 
-    /// Upserts reach the engine only when it is opened, whoever waits for them by then.
+    /// Upserts reach the engine only when this is opened, even if the caller has stopped waiting.
     pub fn delay_upserts(&self) -> Halt {
         let halt = Halt {
             arrived: Arc::new(watch::Sender::new(0)),

@@ -1,9 +1,9 @@
 //! Which modules of the crate a module can reach, read from the sources.
 //!
-//! Looks at top-level modules. A file of `a` reaches `b` where it says `crate::b`, or
+//! It covers top-level modules. A file of `a` reaches `b` where it says `crate::b`, or
 //! `super::b` with as many `super` as lead to the root of the crate, with or without
-//! braces around it. This is all there is: the crate cannot name itself otherwise,
-//! and renaming (`use crate as x`) or taking everything (`use crate::*`) is refused.
+//! braces around it. There is no other way: the crate cannot name itself otherwise,
+//! and a rename (`use crate as x`) or a glob (`use crate::*`) makes the test fail.
 //! Comments do not count, and neither do unit tests at the end of a file, which are
 //! not in the program.
 
@@ -136,7 +136,7 @@ fn code_of(file: &str, source: &str) -> String {
     };
     let tests = (0..lines.len()).find(|at| is_tests(*at));
     if let Some(tests) = tests {
-        // Nothing hides behind them: the first line that is not indented ends the file.
+        // The unit tests must be the last item: the first line that is not indented ends them.
         let mut behind = lines[tests + 1..].iter();
         let end = behind.find(|line| !line.is_empty() && !line.starts_with(' '));
         assert_eq!(end, Some(&"}"), "{file}: the tests do not end");

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Shared by the tests.
 
 pub mod application;
 pub mod browser;
@@ -23,8 +23,7 @@ pub mod town;
 
 use std::time::Duration;
 
-/// Far longer than anything here takes, so that a test which waits for what never
-/// comes fails instead of hanging.
+/// Far longer than any wait of a test, so that a test fails instead of hanging.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Waits until `condition` holds, looking again whenever the database may have changed.

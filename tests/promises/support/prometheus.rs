@@ -9,7 +9,7 @@ use tokio::process::{Child, Command};
 
 use super::DEADLINE;
 
-/// A server on a free port, over a folder that goes with it.
+/// A server on a free port, over a folder that is deleted with it.
 pub struct Prometheus {
     child: Child,
     url: String,

@@ -1,9 +1,9 @@
-//! A line to a server that can be cut, and that can forget.
+//! A proxy in front of a server. It can cut connections, and it can drop their packets.
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// Passes connections on to a server while the line is up. It ends with the
+/// Passes connections on to a server until it is cut. It ends with the
 /// test's runtime.
 pub struct Proxy {
     port: u16,
@@ -13,12 +13,12 @@ pub struct Proxy {
 #[derive(Clone, Copy, PartialEq)]
 struct Line {
     is_up: bool,
-    /// Connections from before this are silent for ever.
+    /// Nothing is passed on any more of connections that began before this.
     forgotten: u32,
 }
 
 impl Proxy {
-    /// A line to `host:port`.
+    /// A proxy in front of `host:port`.
     pub async fn to(host: &str, port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let own_port = listener.local_addr().unwrap().port();
@@ -52,12 +52,12 @@ impl Proxy {
     }
 
     /// Passes new connections on again.
-    pub fn mend(&self) {
+    pub fn restore(&self) {
         self.line.send_modify(|line| line.is_up = true);
     }
 
-    /// Passes nothing on of the connections that there are, and does not end them, as a
-    /// firewall does that has forgotten them. New ones are passed on.
+    /// Drops the packets of the open connections without ending them, as a firewall does that
+    /// has lost its state. New connections are passed on.
     pub fn forget(&self) {
         self.line.send_modify(|line| line.forgotten += 1);
     }

@@ -13,7 +13,7 @@ pub struct Qdrant {
     program: PathBuf,
     http: u16,
     grpc: u16,
-    // In the order in which they have to go.
+    // Dropped in this order: the server before its folder and disk.
     child: Option<Child>,
     disk: Option<SmallDisk>,
     folder: tempfile::TempDir,
@@ -23,7 +23,7 @@ pub struct Qdrant {
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// Mounts it over `folder`; takes rights that not everybody has.
+    /// Mounts it over `folder`; `None` without the right to mount.
     fn over(folder: PathBuf) -> Option<Self> {
         std::fs::create_dir_all(&folder).unwrap();
         let mount = std::process::Command::new("mount")
@@ -39,7 +39,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: the server may not be quite dead.
+        // Lazily: the server may still be ending.
         let umount = std::process::Command::new("umount")
             .arg("-l")
             .arg(&self.0)
@@ -80,7 +80,7 @@ impl Qdrant {
         while filler.write_all(&block).is_ok() {}
     }
 
-    /// Takes away what filled it.
+    /// Deletes the file that filled it.
     pub fn free_disk(&self) {
         std::fs::remove_file(self.filler()).unwrap();
     }

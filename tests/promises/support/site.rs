@@ -17,7 +17,7 @@ use super::embedding_server::EmbeddingServer;
 use super::harness::elf_toml;
 use super::proxy::Proxy;
 
-/// Where somebody runs ELF: a folder, an empty database, an embeddings server.
+/// A place to run ELF in: a folder, an empty database, an embeddings server.
 pub struct Site {
     pub provider: EmbeddingServer,
     pub folder: tempfile::TempDir,
@@ -69,8 +69,8 @@ pub fn program() -> PathBuf {
         .map_or_else(|| env!("CARGO_BIN_EXE_elf").into(), PathBuf::from)
 }
 
-/// The program, to be run in `folder` without anything of this environment that
-/// it heeds.
+/// The program, to be run in `folder` without the variables of this environment that
+/// ELF reads.
 pub fn elf(folder: &Path) -> Command {
     let mut command = Command::new(program());
     command.current_dir(folder).kill_on_drop(true);
@@ -133,7 +133,7 @@ impl Site {
         site
     }
 
-    /// The same, with its Postgres behind a line that can be cut.
+    /// The same, with its Postgres behind a proxy that can cut connections.
     pub async fn behind_a_line() -> (Self, Proxy) {
         let site = Self::start().await;
         let (host, port) = site.database.server();
@@ -230,7 +230,7 @@ impl Site {
     }
 }
 
-/// A run of the program that goes on. It is killed when this is dropped.
+/// A running program. It is killed when this is dropped.
 pub struct Running {
     child: Child,
     /// The lines of stderr so far.

@@ -1,5 +1,5 @@
-//! A Postgres that is set back to what it was a while ago, as a failover to a standby that
-//! lagged or a restore sets it back.
+//! A Postgres that is rolled back to an earlier moment, as by a restore or by a failover to a
+//! standby that lagged.
 
 use super::harness::Harness;
 
@@ -12,7 +12,7 @@ const TABLES: [&str; 6] = [
     "indexing_outbox",
 ];
 
-/// What Postgres held at one moment, kept in Postgres.
+/// The contents of ELF's tables at one moment, kept in Postgres.
 pub struct Moment {
     token: i64,
 }
@@ -31,7 +31,7 @@ impl Moment {
         Self { token }
     }
 
-    /// Rows and tokens are again what they were.
+    /// Restores rows and tokens.
     pub async fn restore(&self, h: &Harness) {
         let mut all = "begin; set local session_replication_role = replica;".to_owned();
         for table in TABLES {

@@ -1,4 +1,4 @@
-//! Many notes that are indexed as far as Postgres knows, made in a moment.
+//! Many notes that are indexed as far as Postgres knows, written in one statement.
 
 use elf::note::chunk_id;
 use pgvector::Vector;

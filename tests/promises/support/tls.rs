@@ -1,5 +1,4 @@
-//! An authority of the test's own, and a server that speaks TLS in front of one that
-//! does not.
+//! A certificate authority of the test's own, and a TLS server in front of a plain one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,13 +13,13 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
 
-/// An authority that no system knows.
+/// A certificate authority that no system trusts.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: tempfile::TempDir,
 }
 
-/// What TLS is asked for.
+/// When TLS begins.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Handshake {
     /// At once.
@@ -29,7 +28,7 @@ pub enum Handshake {
     Postgres,
 }
 
-/// A port that speaks TLS and passes on what is in it.
+/// A port that speaks TLS and passes the decrypted bytes on.
 pub struct TlsServer {
     port: u16,
     /// Handshakes that succeeded, and that failed.
@@ -118,7 +117,7 @@ impl Authority {
         let chain = vec![CertificateDer::from_pem_file(certificate).unwrap()];
         let key = PrivateKeyDer::from_pem_file(key).unwrap();
         let mut config = builder.with_single_cert(chain, key).unwrap();
-        // What is behind it speaks HTTP/1.1; gRPC asks for nothing but the other.
+        // The server behind it speaks HTTP/1.1; a gRPC client accepts only h2.
         config.alpn_protocols = vec![b"http/1.1".to_vec(), b"h2".to_vec()];
         config
     }

@@ -1,4 +1,4 @@
-//! A site as a user has it: every setting at its default, a Qdrant server where there is
+//! A site as in production: every setting at its default, a Qdrant server where there is
 //! one, thousands of notes of real text.
 
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ pub struct Town {
     pub random: StdRng,
 }
 
-/// `elf.toml` with nothing but what has to be said.
+/// `elf.toml` with only the required keys.
 pub fn default_toml(database: &str, index: &str, provider: &str) -> String {
     format!(
         r#"
@@ -159,9 +159,9 @@ impl Town {
         }
     }
 
-    /// Waits until nothing is left to do but for dead letters. Retries come at once, as if
-    /// their pause had passed.
-    pub async fn wait_until_settled(&mut self, worker: &Running) {
+    /// Waits until the outbox has only dead letters. Retries come at once, as if their backoff
+    /// had passed.
+    pub async fn wait_until_drained(&mut self, worker: &Running) {
         let began = Instant::now();
         while self.has("indexing_outbox where status <> 'DEAD'").await {
             assert!(began.elapsed() < LONG, "{}", worker.log());
@@ -176,7 +176,7 @@ impl Town {
 
     /// Makes retries due at once.
     pub async fn hurry_retries(&mut self) {
-        // Rows that a worker has locked are its own.
+        // Rows that a worker has locked are left to that worker.
         self.execute(
             "update indexing_outbox o set available_at = now()
                from (select outbox_id from indexing_outbox
@@ -187,7 +187,7 @@ impl Town {
         .await;
     }
 
-    /// Lets the leases of workers that died run out.
+    /// Expires the leases of workers that died.
     pub async fn expire_leases(&mut self) {
         self.execute(
             "update note_index_state s set lease_until = now() - interval '1 second'
@@ -210,7 +210,7 @@ impl Town {
         }
     }
 
-    /// Compares the index with Postgres. An embedded one no worker may have open.
+    /// Compares the index with Postgres. No worker may have an embedded index open.
     pub async fn compare(&self) -> Differences {
         compare(&self.site.database.url(), &self.points().await).await
     }
@@ -254,15 +254,15 @@ impl Harness {
         .unwrap()
     }
 
-    /// Works until nothing but dead letters is left; retries come at once.
-    pub async fn settle_at_once(&self) {
+    /// Works until the outbox has only dead letters. Retries come at once.
+    pub async fn drain_with_retries_at_once(&self) {
         let began = Instant::now();
         loop {
             self.drain().await;
             if self.count("indexing_outbox where status <> 'DEAD'").await == 0 {
                 return;
             }
-            assert!(began.elapsed() < LONG, "it does not settle");
+            assert!(began.elapsed() < LONG, "the outbox does not become empty");
             sqlx::query("update indexing_outbox set available_at = now() where status = 'FAILED'")
                 .execute(&self.pool)
                 .await

@@ -1,4 +1,4 @@
-//! What is in flight is not drift.
+//! Work in flight is not drift.
 
 use elf::worker::Stage;
 use tokio_util::sync::CancellationToken;
@@ -9,7 +9,7 @@ use crate::support::eventually;
 use crate::support::harness::{Barrier, Findings, Harness, sentences};
 use sqlx::Connection;
 
-/// Neither a look nor a repair has anything to say.
+/// Neither a verify nor a repair reports anything.
 async fn assert_no_drift(h: &Harness, what: &str) {
     let found = Findings::default();
     let report = h.verify(&found.deep()).await;
@@ -24,7 +24,7 @@ async fn assert_no_drift(h: &Harness, what: &str) {
 }
 
 #[tokio::test]
-async fn a_note_on_its_way_has_not_drifted_at_any_stage() {
+async fn a_note_in_flight_has_not_drifted_at_any_stage() {
     let h = Harness::start().await;
     for stage in [
         Stage::Claimed,
@@ -58,7 +58,7 @@ async fn a_note_on_its_way_has_not_drifted_at_any_stage() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_worker_or_for_the_sweep_has_not_drifted() {
+async fn a_note_that_waits_for_a_worker_or_for_upkeep_has_not_drifted() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let note = h.insert(&sentences(10, "what is edited")).await;
@@ -68,7 +68,7 @@ async fn what_waits_for_a_worker_or_for_the_sweep_has_not_drifted() {
     h.edit(note, "Edited.").await;
     h.delete(gone).await;
     h.insert(&sentences(3, "what is new")).await;
-    // As the clock does it: nobody puts it into the outbox.
+    // As when time passes: no outbox row is inserted.
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
         "begin; set local session_replication_role = replica;
          update memory_notes set expires_at = now() where note_id = '{passing}'; commit"
@@ -81,13 +81,13 @@ async fn what_waits_for_a_worker_or_for_the_sweep_has_not_drifted() {
     assert_no_drift(&h, "waiting").await;
     assert_eq!(h.count("indexing_outbox").await, waiting);
     assert!(h.points_of(gone).await > 0 && h.points_of(passing).await > 0);
-    h.settle().await;
+    h.drain_with_retries().await;
     h.assert_exact().await;
 }
 
-/// A note that failed and is tried again later is its worker's business.
+/// A note that failed and waits for its retry is still a worker's job.
 #[tokio::test]
-async fn what_failed_and_is_tried_again_has_not_drifted() {
+async fn a_note_that_failed_and_is_retried_has_not_drifted() {
     let h = Harness::start().await;
     let note = h.insert("Fine at first.").await;
     h.drain().await;
@@ -103,7 +103,7 @@ async fn what_failed_and_is_tried_again_has_not_drifted() {
         .execute(&h.pool)
         .await
         .unwrap();
-    h.settle().await;
+    h.drain_with_retries().await;
     h.assert_exact().await;
 }
 
@@ -147,6 +147,6 @@ async fn repairing_beside_full_speed_writes_finds_nothing_and_harms_nothing() {
     for worker in workers {
         worker.stop().await;
     }
-    h.settle().await;
+    h.drain_with_retries().await;
     h.assert_exact().await;
 }

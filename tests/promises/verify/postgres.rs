@@ -1,4 +1,4 @@
-//! Whether Postgres agrees with itself.
+//! Verify of Postgres alone: chunks, hashes and vectors against the texts.
 
 use elf::store::Depth;
 use uuid::Uuid;
@@ -8,7 +8,7 @@ use crate::support::embedding_server::Behaviour;
 use crate::support::harness::{Findings, Harness, sentences};
 
 /// Runs statements about a note without any trigger, as an accident would.
-async fn behind_elfs_back(h: &Harness, statements: &str, note: Uuid) {
+async fn without_triggers(h: &Harness, statements: &str, note: Uuid) {
     let statements = statements.replace("$1", &format!("'{note}'"));
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
         "begin; set local session_replication_role = replica; {statements}; commit"
@@ -19,7 +19,7 @@ async fn behind_elfs_back(h: &Harness, statements: &str, note: Uuid) {
 }
 
 #[tokio::test]
-async fn what_does_not_follow_from_a_notes_text_is_named_and_indexed_again() {
+async fn an_inconsistent_note_is_named_and_indexed_again() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let accidents = [
@@ -75,7 +75,7 @@ async fn what_does_not_follow_from_a_notes_text_is_named_and_indexed_again() {
     }
     h.assert_exact().await;
     for (accident, note, _) in &hurt {
-        behind_elfs_back(&h, accident, *note).await;
+        without_triggers(&h, accident, *note).await;
     }
     let found = Findings::default();
     let report = h.verify(&found.deep()).await;
@@ -92,11 +92,11 @@ async fn what_does_not_follow_from_a_notes_text_is_named_and_indexed_again() {
     let report = h.verify(&repairing(true)).await;
     assert_eq!(report.unrepaired(), 0);
     assert_eq!(h.count("indexing_outbox").await, hurt.len() as i64);
-    h.settle().await;
+    h.drain_with_retries().await;
     h.assert_exact().await;
 }
 
-/// Somebody else has to decide about them.
+/// Dead letters wait for an operator.
 #[tokio::test]
 async fn dead_letters_are_no_problem_of_verify() {
     let h = Harness::start().await;
@@ -105,7 +105,7 @@ async fn dead_letters_are_no_problem_of_verify() {
     h.provider.poison("hemlock", Behaviour::Status(400));
     h.edit(note, "Then hemlock.").await;
     h.insert("Nothing but hemlock.").await;
-    h.settle().await;
+    h.drain_with_retries().await;
     assert_eq!(h.count("indexing_outbox where status = 'DEAD'").await, 2);
     let found = Findings::default();
     let report = h.verify(&found.deep()).await;
@@ -114,15 +114,15 @@ async fn dead_letters_are_no_problem_of_verify() {
     assert_eq!(h.count("indexing_outbox").await, 2);
 }
 
-/// Ten megabytes in 40,000 chunks: they are looked at in one statement, and none of
-/// them reads all of the text.
+/// Ten megabytes in 40,000 chunks: one statement checks them, and no chunk makes it read
+/// the whole text.
 #[tokio::test]
 async fn a_note_of_ten_megabytes_is_looked_at_in_bounded_time() {
     let h = Harness::start().await;
     let note = h.insert("x").await;
     h.drain().await;
     let version = &h.context.version.name;
-    behind_elfs_back(
+    without_triggers(
         &h,
         &format!(
             "update memory_notes set text = (select string_agg(md5(i::text) || repeat('é', 112), '')
@@ -161,7 +161,7 @@ async fn a_note_of_ten_megabytes_is_looked_at_in_bounded_time() {
         .unwrap();
     assert_eq!(problems, []);
     assert_eq!(last, Some((note, 1)));
-    behind_elfs_back(
+    without_triggers(
         &h,
         "update memory_note_chunks set text = 'X' || substr(text, 2) where chunk_index = 39999 and note_id = $1",
         note,

@@ -1,4 +1,4 @@
-//! A store that was set back to what it was.
+//! A store that was restored to an earlier state.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -10,8 +10,8 @@ use crate::support::harness::{Findings, Harness, sentences};
 use crate::support::qdrant::Qdrant;
 use crate::support::standby::Moment;
 
-/// The index is ahead of Postgres: texts, labels, notes and tokens that it knows
-/// nothing of any more.
+/// The index is ahead of Postgres: it has texts, labels, notes and tokens that Postgres
+/// lost.
 #[tokio::test]
 async fn a_postgres_from_an_older_backup_is_what_the_index_becomes() {
     let h = Harness::start().await;
@@ -52,7 +52,7 @@ async fn a_postgres_from_an_older_backup_is_what_the_index_becomes() {
     assert_eq!(h.provider.requests(), requests);
     h.provider.heal();
 
-    // Tokens are above all that the index has seen, or these would change nothing.
+    // The tokens are above every revision in the index, or these edits would change nothing.
     for note in &notes {
         h.edit(*note, &sentences(7, "what is new after the restore"))
             .await;
@@ -70,8 +70,7 @@ async fn rest(method: Method, url: String, body: Value) -> Value {
     serde_json::from_str(&body).unwrap()
 }
 
-/// Qdrant is lost and comes back from a snapshot of its own, which is older than what
-/// it had, and without its alias.
+/// Qdrant is lost and restored from its own snapshot, which is older and has no alias.
 #[tokio::test]
 async fn a_qdrant_from_its_own_snapshot_is_brought_up_to_date() {
     let Some(server) = Qdrant::start("a_qdrant_from_its_own_snapshot_is_brought_up_to_date").await
