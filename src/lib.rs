@@ -1,10 +1,10 @@
 //! ELF keeps a Qdrant index provably in step with notes that an application
 //! writes to Postgres. Postgres is the truth; Qdrant is derived from it.
 //!
-//! The way of a note: the application's commit leaves an outbox row ([`store`]). The
-//! [`worker`] claims it, splits the text into chunks ([`chunk`]), gets their vectors
-//! ([`embed`]), commits both to Postgres ([`store`]) and upserts the points ([`index`]). The
-//! [`registry`] holds which version, collections and alias are served.
+//! The way of a note: the application commits, and a trigger (`sql/migrations/`) writes an
+//! outbox row. The [`worker`] claims it ([`store`]), splits the text into chunks ([`chunk`]),
+//! gets their vectors ([`embed`]), commits both to Postgres ([`store`]) and upserts the points
+//! ([`index`]). The [`registry`] holds which version, collections and alias are served.
 
 pub mod backoff;
 pub mod chunk;

@@ -1,4 +1,6 @@
-//! The command line: one file per command.
+//! The command line: one file per command. Beside them `wiring` builds what commands need,
+//! `output`, `progress`, `signals` and `exit` are what they share, and `daemon` and `systemd`
+//! surround a worker.
 
 mod chunk;
 mod completions;
@@ -97,7 +99,14 @@ impl Command {
             Self::Dead(command) => {
                 matches!(command, dead::Command::Retry(_) | dead::Command::Purge(_))
             }
-            _ => false,
+            Self::Worker(_)
+            | Self::Status
+            | Self::Chunk(_)
+            | Self::Config(_)
+            | Self::Search(_)
+            | Self::Demo(_)
+            | Self::Completions(_)
+            | Self::Man(_) => false,
         }
     }
 }

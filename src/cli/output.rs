@@ -80,6 +80,22 @@ pub fn excerpt(text: &str, max: usize) -> String {
     clean
 }
 
+/// An error and its causes in one line. A cause that the message before it quotes is left out.
+pub fn with_causes(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if said.contains(&cause) {
+            continue;
+        }
+        if !said.is_empty() {
+            said.push_str(": ");
+        }
+        said.push_str(&cause);
+    }
+    said
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,20 +111,4 @@ mod tests {
         let read: String = serde_json::from_str(&escape_controls(&json)).expect("it still is");
         assert_eq!(read, "\u{9b}31m\u{7f}");
     }
-}
-
-/// An error and its causes in one line. A cause that the message before it quotes is left out.
-pub fn with_causes(error: &anyhow::Error) -> String {
-    let mut said = String::new();
-    for cause in error.chain() {
-        let cause = cause.to_string();
-        if said.contains(&cause) {
-            continue;
-        }
-        if !said.is_empty() {
-            said.push_str(": ");
-        }
-        said.push_str(&cause);
-    }
-    said
 }

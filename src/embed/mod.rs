@@ -2,6 +2,10 @@
 //!
 //! [`connect`] builds the [`Embedder`] that the configuration names. The rest of ELF
 //! calls it through [`provider::Provider`].
+//!
+//! Another kind of provider is a folder here with an [`Embedder`], a variant of
+//! `config::Provider` with its defaults in `config/read.rs`, an arm in [`connect_pinned`], and
+//! an arm in `registry/version.rs`, where its name becomes part of the version.
 
 pub mod check;
 #[cfg(feature = "local")]
@@ -100,7 +104,7 @@ impl EmbedError {
     }
 
     /// The provider is unavailable for every request.
-    fn away(reason: impl Into<String>) -> Self {
+    fn unavailable(reason: impl Into<String>) -> Self {
         Self::Unavailable {
             reason: reason.into(),
             retry_after: None,

@@ -196,8 +196,8 @@ pub struct Payload {
 pub enum UpsertMode {
     /// When the stored revision is at most the new one. Workers use it.
     NotNewer,
-    /// When the stored revision is at most this one, which may be above the new one. Repair
-    /// uses it to replace points of transactions that Postgres has lost.
+    /// When the stored revision is not higher than this number. The number may be higher than
+    /// the revision of the new point: repair uses it to replace points of transactions that Postgres has lost.
     UpTo(i64),
     /// Never. A backfill uses it, so that it replaces nothing that a worker wrote meanwhile.
     InsertOnly,

@@ -112,7 +112,6 @@ pub(super) fn test_payload() -> Payload {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
     use super::*;
 

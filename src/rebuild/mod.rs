@@ -124,7 +124,8 @@ pub async fn run(
 ) -> Result<Report, RebuildError> {
     let job = Job::take(&context.store, "rebuild", &context.alias, progress).await?;
     let served = CancellationToken::new();
-    // Once the new collection is served the rebuild is done, but for the old collection.
+    // When the new collection is served, only the drop of the old one is left. A stop signal
+    // does not interrupt it.
     let stopped = async {
         stop.cancelled().await;
         if served.is_cancelled() {

@@ -44,8 +44,9 @@ pub async fn reconcile_alias(context: &IndexContext) -> Result<(), AliasError> {
         ..
     } = context;
     for _ in 0..MAX_TRIES {
-        // The alias is read first. Postgres always changes before the alias, so the rows read
-        // afterwards are never older than the alias.
+        // The alias is read first. Postgres changes before the alias, so the rows read afterwards
+        // are not older than the alias. A rebuild changes the alias first, and calls this after
+        // its commit.
         let target = index.resolve(alias).await?;
         let Some(active) = store.active_version().await? else {
             return Ok(());

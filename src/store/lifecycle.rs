@@ -10,7 +10,8 @@ pub enum Lifecycle {
     /// Workers write it and searches do not read it: a reindex builds the version, or a rebuild
     /// fills the collection.
     Building,
-    /// Workers write it and searches read it. The collection has all points of its version.
+    /// Workers write it. Searches read the active version. The active collection of a version
+    /// is the one that has, or gets, all points of it: also of a version that a reindex builds.
     Active,
     /// Workers do not write it any more. It is kept for a rollback.
     Retired,

@@ -81,7 +81,8 @@ impl Store {
     /// Lets one process migrate at a time.
     ///
     /// It polls instead of waiting in Postgres: `create index concurrently` waits for every older
-    /// statement, so for one that waits for this lock too, and that would be a deadlock.
+    /// statement. If one of these statements waited for this lock, the two would wait for each
+    /// other.
     async fn lock_migrations(&self, session: &mut PgConnection) -> Result<(), StoreError> {
         for tries in 1.. {
             // The key is arbitrary and ELF's own.

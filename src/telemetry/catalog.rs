@@ -1,5 +1,6 @@
 //! Every metric: name, kind, unit, labels and description. ELF records no metric that is not
-//! listed here. `docs/metrics.md` is generated from this list.
+//! listed here. `docs/metrics.md` is generated from this list. A new metric also
+//! needs a panel or a rule in `deploy/`, and a scrape in `tests/promises/telemetry.rs`.
 
 /// A metric of ELF's own.
 #[derive(Debug, Clone, Copy)]

@@ -1,4 +1,10 @@
 //! The way of a batch of notes, from the claim to the ack.
+//!
+//! [`run`] → `converge`: `load` the rows, `cut` them into chunks, start the
+//! [`Embedding`], and write slices of notes whose vectors have arrived (`converge_slices`).
+//! A slice goes through `write_or_split` (`blame.rs`, which splits what a store rejects) to
+//! `write`: `commit` to Postgres, `index` (upsert the points, delete the older ones), check the
+//! tokens, `ack`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -130,9 +136,10 @@ impl Batch<'_> {
     async fn converge(&self) -> Result<(), Interruption> {
         // A note that may end the worker is claimed alone. Its deletion and its access labels
         // come first, because they do not need the text that may end the worker.
-        let is_suspected = |note: &Claimed| note.claims_lost >= LOST_CLAIMS_UNTIL_ALONE;
-        if self.notes.values().any(|note| is_suspected(note))
-            && (Box::pin(self.converge_access()).await?.is_empty() || self.fail_suspects().await?)
+        let lost_claims = |note: &Claimed| note.claims_lost >= LOST_CLAIMS_UNTIL_ALONE;
+        if self.notes.values().any(|note| lost_claims(note))
+            && (Box::pin(self.converge_access()).await?.is_empty()
+                || self.dead_letter_after_lost_claims().await?)
         {
             return Ok(());
         }

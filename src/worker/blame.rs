@@ -59,7 +59,7 @@ impl Interruption {
 
 impl Batch<'_> {
     /// Dead-letters a note that was claimed alone and ended each process that worked on it.
-    pub(super) async fn fail_suspects(&self) -> Result<bool, StoreError> {
+    pub(super) async fn dead_letter_after_lost_claims(&self) -> Result<bool, StoreError> {
         let is_lost = |note: &&&Claimed| note.claims_lost >= MAX_CLAIMS_LOST;
         let Some(lost) = self.notes.values().find(is_lost) else {
             return Ok(false);
@@ -68,8 +68,8 @@ impl Batch<'_> {
             return Ok(false);
         }
         let reason = format!(
-            "{} claims of it in a row were lost, the last {} of them while the worker had nothing \
-             else in flight: each time the worker died or lost Postgres for longer than a lease. \
+            "{} claims of it in a row were lost: each time the worker died, or lost Postgres for \
+             longer than a lease. During the last {} of them the worker had nothing else in flight. \
              Look for the cause in the workers' log (out of memory, an abort in the tokenizer)",
             lost.claims_lost,
             lost.claims_lost - LOST_CLAIMS_UNTIL_UNACCOMPANIED

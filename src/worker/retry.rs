@@ -23,7 +23,7 @@ pub fn after_failure(
 }
 
 /// How long to wait before the stores are tried again, after this many outages in a row.
-pub fn pause(settings: &config::Worker, closings: u32) -> Duration {
+pub fn pause(settings: &config::Worker, openings: u32) -> Duration {
     let base = Duration::from_millis(settings.backoff_base_ms.min(1_000));
-    backoff::delay(closings, base, Duration::from_secs(15), rand::random())
+    backoff::delay(openings, base, Duration::from_secs(15), rand::random())
 }

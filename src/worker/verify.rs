@@ -20,10 +20,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// The lease on a running verify: when its worker dies, another resumes it after this time.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// A scheduled verify rests nine times as long as it works: a tenth of one connection.
+/// After each page a scheduled verify rests nine times as long as the page took. So it uses
+/// one connection a tenth of the time.
 const REST: u32 = 9;
 
-/// A requested verify repairs what may be wrong now, so it is faster: half of one connection.
+/// A requested verify repairs what may be wrong now, so it is faster: it uses
+/// one connection half of the time.
 const REQUESTED_REST: u32 = 1;
 
 /// What a worker's own verify found and repaired.

@@ -337,7 +337,7 @@ async fn read_json(path: &Path) -> Result<Value, EmbedError> {
 
 fn unavailable(error: HubError) -> EmbedError {
     if error.may_pass() {
-        EmbedError::away(error.to_string())
+        EmbedError::unavailable(error.to_string())
     } else {
         EmbedError::config(error.to_string())
     }

@@ -183,7 +183,7 @@ impl OpenAi {
     fn broken(&self, error: &reqwest::Error) -> EmbedError {
         let url = &self.url;
         if error.is_connect() {
-            return EmbedError::away(format!("cannot connect to {url}: {}", causes(error)));
+            return EmbedError::unavailable(format!("cannot connect to {url}: {}", causes(error)));
         }
         if error.is_timeout() {
             return EmbedError::TimedOut {

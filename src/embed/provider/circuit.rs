@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn an_outage_is_probed_less_and_less_often() {
         let timing = Timing::default();
-        let away = EmbedError::away("refused");
+        let away = EmbedError::unavailable("refused");
         let pauses = [1, 2, 3, 20].map(|n| pause(&away, n, &timing, 1.0).as_millis());
         assert_eq!(pauses, [500, 1000, 2000, 30_000]);
     }
@@ -233,7 +233,7 @@ mod tests {
         let circuit = Circuit::new(Timing::default(), Clock::System);
         assert!(circuit.open(&busy(20)));
         let first = circuit.state();
-        assert!(!circuit.open(&EmbedError::away("refused")));
+        assert!(!circuit.open(&EmbedError::unavailable("refused")));
         assert_eq!(circuit.state(), first);
         assert_eq!(circuit.refused().await, busy(20));
         circuit.half_open();

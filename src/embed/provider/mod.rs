@@ -186,7 +186,7 @@ impl Provider {
     }
 
     /// Calls `each` once for every distinct text of `inputs`, as soon as its
-    /// outcome is known: when this call's request with it ended, or that of another
+    /// outcome is known. The text may be in a request of this call or of another
     /// call. The third argument of `each` is whether this call sent the text. After
     /// `stop` this call sends nothing more, but waits for its requests in flight: the
     /// provider computes them in any case.

@@ -72,7 +72,8 @@ impl Window {
     }
 
     /// When `amount` more may be sent: `now`, or when enough of what was sent is
-    /// a minute old. An amount above the limit waits until all of it is.
+    /// a minute old. An amount that is above the limit by itself waits until
+    /// everything that was sent is a minute old.
     fn free_at(&mut self, now: Instant, amount: u64) -> Instant {
         while let Some(&(at, old)) = self.sent.front()
             && at + MINUTE <= now

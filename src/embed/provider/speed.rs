@@ -64,9 +64,10 @@ impl Speed {
         (self.answers > 0.0).then(|| self.fixed + self.secs_per_weight() * weight)
     }
 
-    /// The factor by which the provider is slower than known, where one answer proves
-    /// it: it took longer than a heavier request should, or so little time that the
-    /// mean request cannot take as long as expected. A factor of `more` is expected.
+    /// How much slower or faster the provider is than estimated, if this answer proves a
+    /// change. It proves *slower* if the request took longer than a heavier one should. It
+    /// proves *faster* if an average request must now take less time than estimated. `more` is
+    /// the change that the number of requests in flight already explains.
     pub fn change(&self, weight: f64, secs: f64, more: f64) -> Option<f64> {
         let mean = self.weight / self.answers;
         let slower = secs / self.expected(weight.max(mean))?;

@@ -159,7 +159,7 @@ async fn an_outage_ends_waiting_calls_at_once() {
     fake.errors
         .lock()
         .unwrap()
-        .push(EmbedError::away("refused"));
+        .push(EmbedError::unavailable("refused"));
     let settings = config::Embedding {
         concurrency: 1,
         ..settings()
@@ -169,7 +169,7 @@ async fn an_outage_ends_waiting_calls_at_once() {
     assert!(
         outcomes
             .iter()
-            .all(|outcome| *outcome == Err(EmbedError::away("refused")))
+            .all(|outcome| *outcome == Err(EmbedError::unavailable("refused")))
     );
     assert_eq!(fake.sent.lock().unwrap().len(), 1);
 }
