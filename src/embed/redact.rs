@@ -66,11 +66,7 @@ mod tests {
         let message = format!("input {text:?} is not valid");
         assert_eq!(redact(&message, &[text], &[]), "input \"[…]\" is not valid");
         assert_eq!(
-            redact(
-                "can't embed: seen on Monday and print_error...",
-                &[text],
-                &[]
-            ),
+            redact("can't embed: seen on Monday and complain...", &[text], &[]),
             "can't embed:[…]..."
         );
         assert_eq!(redact("bad input: Hugo", &["Hugo"], &[]), "bad input: […]");
