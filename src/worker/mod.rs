@@ -111,6 +111,19 @@ pub enum Stage {
     Acked,
 }
 
+impl Stage {
+    /// Every stage, in order.
+    pub const ALL: [Self; 7] = [
+        Self::Claimed,
+        Self::Chunked,
+        Self::Embedded,
+        Self::Committed,
+        Self::Upserted,
+        Self::Pruned,
+        Self::Acked,
+    ];
+}
+
 /// Called when a batch reaches a stage; the batch continues when it returns. A test
 /// uses it to stop a worker between any two effects.
 pub type Breakpoint = Arc<dyn Fn(Stage) -> BoxFuture<'static, ()> + Send + Sync>;

@@ -138,15 +138,7 @@ async fn a_worker_that_lost_its_lease_changes_nothing() {
 /// The process dies at a stage: its tasks end, and its leases stay.
 #[tokio::test]
 async fn a_crash_at_any_stage_loses_nothing_and_embeds_nothing_twice() {
-    for stage in [
-        Stage::Claimed,
-        Stage::Chunked,
-        Stage::Embedded,
-        Stage::Committed,
-        Stage::Upserted,
-        Stage::Pruned,
-        Stage::Acked,
-    ] {
+    for stage in Stage::ALL {
         let h = Harness::start().await;
         let kept = h.insert(&sentences(20, "things that stay")).await;
         let gone = h.insert("soon deleted").await;

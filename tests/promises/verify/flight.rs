@@ -26,15 +26,7 @@ async fn assert_no_drift(h: &Harness, what: &str) {
 #[tokio::test]
 async fn a_note_in_flight_has_not_drifted_at_any_stage() {
     let h = Harness::start().await;
-    for stage in [
-        Stage::Claimed,
-        Stage::Chunked,
-        Stage::Embedded,
-        Stage::Committed,
-        Stage::Upserted,
-        Stage::Pruned,
-        Stage::Acked,
-    ] {
+    for stage in Stage::ALL {
         let mut notes = Vec::new();
         for i in 0..4 {
             notes.push(h.insert(&sentences(10, &format!("matter {i}"))).await);
