@@ -232,6 +232,7 @@ impl Store {
         page: Map<'_, Postgres, impl FnMut(PgRow) -> sqlx::Result<T> + Send, PgArguments>,
     ) -> Result<Vec<T>, StoreError> {
         let begin = "begin isolation level read committed read only; \
+                     set local idle_in_transaction_session_timeout = '5s'; \
                      set local enable_seqscan = off; \
                      set local enable_bitmapscan = off; \
                      set local enable_hashjoin = off; \
