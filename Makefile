@@ -36,7 +36,7 @@ demo: setup
 
 test:
 	@$(PYTHON) scripts/setup.py tests
-	$(WITH_DATABASE) $(CARGO) test --no-fail-fast
+	$(WITH_DATABASE) TMPDIR="$$($(PYTHON) scripts/setup.py tmpdir)" $(CARGO) test --no-fail-fast
 
 # All promises at real size, with the programs as they are shipped. The output of each test
 # says what it compared and how long it ran; the last line names the builds and the engine.

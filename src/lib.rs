@@ -6,20 +6,21 @@
 //! gets their vectors ([`embed`]), commits both to Postgres ([`store`]) and upserts the points
 //! ([`index`]). The [`registry`] holds which version, collections and alias are served.
 
-pub mod backoff;
+mod backoff;
 pub mod chunk;
 pub mod cli;
 pub mod config;
 pub mod embed;
-pub mod http;
-pub mod hub;
+mod error_class;
+mod http;
+mod hub;
 pub mod index;
 pub mod note;
-pub mod observe;
+mod observe;
 pub mod rebuild;
 pub mod registry;
 pub mod reindex;
-pub mod search;
+mod search;
 pub mod store;
 pub mod telemetry;
 pub mod verify;

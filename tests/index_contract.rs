@@ -11,60 +11,82 @@ mod qdrant_server;
 #[cfg(feature = "embedded")]
 #[path = "index_contract/embedded_only.rs"]
 mod embedded_only;
-#[path = "index_contract/promises.rs"]
+#[path = "index_contract/promises/mod.rs"]
 mod promises;
 #[path = "index_contract/server_only.rs"]
 mod server_only;
 #[path = "index_contract/setup.rs"]
 mod setup;
 
-/// One test per engine and promise. Without its engine a test ends at once; `engines`
-/// prints once which engines were tested.
+/// One test per engine and promise; the promises are listed by the file that they are in.
+/// Without its engine a test ends at once; `engines` prints once which engines were tested.
 macro_rules! contract {
-    ($($promise:ident)*) => {
+    ($($topic:ident { $($promise:ident)* })*) => {
         #[cfg(feature = "embedded")]
         mod embedded {
-            $(#[test] fn $promise() { crate::setup::on_embedded(crate::promises::$promise); })*
+            $($(
+                #[test]
+                fn $promise() {
+                    crate::setup::on_embedded(crate::promises::$topic::$promise);
+                }
+            )*)*
         }
         mod server {
-            $(#[test] fn $promise() { crate::setup::on_server(crate::promises::$promise); })*
+            $($(
+                #[test]
+                fn $promise() {
+                    crate::setup::on_server(crate::promises::$topic::$promise);
+                }
+            )*)*
         }
     };
 }
 
 contract! {
-    making_a_collection_twice_keeps_the_first
-    a_spec_comes_back_as_it_was_given
-    an_unknown_collection_is_none_or_not_found
-    an_unknown_language_is_refused
-    points_come_back_as_they_were_written
-    an_older_revision_never_replaces_a_newer_one
-    points_of_one_upsert_are_judged_each_by_its_revision
-    the_same_upsert_twice_changes_nothing
-    insert_only_never_replaces
-    delete_takes_only_what_is_older
-    an_empty_list_matches_nothing
-    a_filter_takes_what_is_newer_and_leaves_what_is_excepted
-    an_upsert_over_a_forgotten_revision_replaces_it_and_nothing_newer
-    a_delete_by_chunk_leaves_a_newer_point_alone
-    a_thousand_chunks_fit_in_a_filter
-    points_are_read_by_their_ids
-    bulk_loading_is_not_seen_from_outside
-    bulk_loading_is_asked_of_a_collection
-    filters_match_keywords_and_expiry
-    an_alias_is_as_good_as_a_name
-    an_alias_to_nowhere_leaves_the_old_one
-    dropping_a_collection_twice_is_no_error
-    no_search_fails_while_its_alias_is_swapped
-    scroll_gives_every_point_once_in_order
-    a_large_upsert_is_written_whole
-    search_finds_by_meaning_and_by_exact_word
-    what_both_rankings_find_comes_first
-    a_text_without_words_is_still_found_by_meaning
-    search_never_leaves_its_filter
-    language_none_stems_nothing
-    a_wrong_dimension_is_refused
-    concurrent_writers_lose_nothing
+    collections {
+        making_a_collection_twice_keeps_the_first
+        a_spec_comes_back_as_it_was_given
+        an_unknown_collection_is_none_or_not_found
+        an_unknown_language_is_refused
+        bulk_loading_is_not_seen_from_outside
+        bulk_loading_is_asked_of_a_collection
+        dropping_a_collection_twice_is_no_error
+        a_wrong_dimension_is_refused
+    }
+    aliases {
+        an_alias_is_as_good_as_a_name
+        an_alias_to_nowhere_leaves_the_old_one
+        no_search_fails_while_its_alias_is_swapped
+    }
+    points {
+        points_come_back_as_they_were_written
+        the_same_upsert_twice_changes_nothing
+        points_are_read_by_their_ids
+        scroll_gives_every_point_once_in_order
+        a_large_upsert_is_written_whole
+    }
+    revisions {
+        an_older_revision_never_replaces_a_newer_one
+        points_of_one_upsert_are_judged_each_by_its_revision
+        insert_only_never_replaces
+        delete_takes_only_what_is_older
+        an_upsert_over_a_forgotten_revision_replaces_it_and_nothing_newer
+        a_delete_by_chunk_leaves_a_newer_point_alone
+        concurrent_writers_lose_nothing
+    }
+    filters {
+        an_empty_list_matches_nothing
+        a_filter_takes_what_is_newer_and_leaves_what_is_excepted
+        a_thousand_chunks_fit_in_a_filter
+        filters_match_keywords_and_expiry
+    }
+    search {
+        search_finds_by_meaning_and_by_exact_word
+        what_both_rankings_find_comes_first
+        a_text_without_words_is_still_found_by_meaning
+        search_never_leaves_its_filter
+        language_none_stems_nothing
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@
 
 mod chunker;
 mod cuts;
+mod segment;
 mod tokenizer;
 mod window;
 mod words;
@@ -21,6 +22,8 @@ mod trained;
 
 pub use chunker::Chunker;
 pub use tokenizer::{Tokenizer, TokenizerError};
+
+use crate::error_class::ErrorClass;
 
 /// A slice of a note's text that is embedded and found on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -70,4 +73,15 @@ pub enum ChunkError {
     /// The tokenizer could not encode the text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+}
+
+impl ChunkError {
+    /// What has to change before the same work can succeed.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::NoRoom { .. } => ErrorClass::Configuration,
+            Self::Indivisible { .. } => ErrorClass::Item,
+            Self::Tokenizer(error) => error.class(),
+        }
+    }
 }

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 use tokenizers::models::ModelWrapper;
 
 use super::words::Words;
+use crate::error_class::ErrorClass;
 use crate::hub::{HubError, ModelFiles};
 
 /// A tokenizer that never truncates and never pads.
@@ -41,6 +42,17 @@ pub enum TokenizerError {
         /// What the tokenizer said.
         reason: String,
     },
+}
+
+impl TokenizerError {
+    /// What has to change before the same work can succeed.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Files(hub) if hub.may_pass() => ErrorClass::Provider,
+            Self::Files(_) | Self::Read { .. } | Self::Parse(_) => ErrorClass::Configuration,
+            Self::Encode { .. } => ErrorClass::Item,
+        }
+    }
 }
 
 impl Tokenizer {

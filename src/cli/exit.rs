@@ -6,14 +6,14 @@ use super::verify::DriftFound;
 use crate::chunk::{ChunkError, TokenizerError};
 use crate::config::ConfigError;
 use crate::embed::EmbedError;
+use crate::error_class::ErrorClass;
 use crate::index::IndexError;
 use crate::observe::Part;
 use crate::rebuild::RebuildError;
-use crate::registry::{AliasError, JobError, SetupError, StoresError};
+use crate::registry::RegistryError;
 use crate::reindex::ReindexError;
 use crate::search::SearchError;
 use crate::store::StoreError;
-use crate::verify::VerifyError;
 
 const FAILED: u8 = 1;
 const DRIFT: u8 = 3;
@@ -25,7 +25,11 @@ const CONFIGURATION: u8 = 78;
 pub fn code(error: &anyhow::Error) -> u8 {
     if error.is::<DriftFound>() || matches!(error.downcast_ref(), Some(ReindexError::Drift(_))) {
         DRIFT
-    } else if error.chain().any(is_configuration) {
+    } else if error
+        .chain()
+        .filter_map(class)
+        .any(|class| class == ErrorClass::Configuration)
+    {
         CONFIGURATION
     } else {
         FAILED
@@ -36,115 +40,46 @@ pub fn code(error: &anyhow::Error) -> u8 {
 /// work. `None` for every other error.
 pub fn unavailable_part(error: &anyhow::Error) -> Option<Part> {
     error.chain().find_map(|cause| {
-        match cause.downcast_ref() {
-            Some(StoreError::Unavailable(_)) => return Some(Part::Postgres),
-            Some(StoreError::Outdated(_)) => return Some(Part::Schema),
-            _ => {}
+        // `#[error(transparent)]` leaves the wrapped error out of the chain.
+        let (store, index) = match cause.downcast_ref() {
+            Some(RegistryError::Store(error)) => (Some(error), None),
+            Some(RegistryError::Index(error)) => (None, Some(error)),
+            _ => (cause.downcast_ref(), cause.downcast_ref()),
+        };
+        if let Some(StoreError::Outdated(_)) = store {
+            return Some(Part::Schema);
         }
+        let provider = cause.downcast_ref().map(EmbedError::class);
         // The configuration names a model on a hub that is unavailable.
-        if cause.downcast_ref().is_some_and(hub_is_unavailable) {
-            return Some(Part::Config);
-        }
-        if let Some(IndexError::Unavailable { .. }) = cause.downcast_ref() {
-            return Some(Part::Index);
-        }
-        if let Some(EmbedError::Unavailable { .. }) = cause.downcast_ref() {
-            return Some(Part::Provider);
-        }
-        match cause.downcast_ref() {
-            Some(SetupError::Store(StoreError::Unavailable(_))) => Some(Part::Postgres),
-            Some(SetupError::Index(IndexError::Unavailable { .. })) => Some(Part::Index),
-            _ => None,
-        }
+        let hub = cause.downcast_ref().map(TokenizerError::class);
+        [
+            (store.map(StoreError::class), Part::Postgres),
+            (index.map(IndexError::class), Part::Index),
+            (provider, Part::Provider),
+            (hub, Part::Config),
+        ]
+        .into_iter()
+        .find_map(|(class, part)| class?.may_pass().then_some(part))
     })
 }
 
-/// `#[error(transparent)]` leaves the wrapped error out of the chain, so this function looks
-/// into the enums that use it.
-fn is_configuration(cause: &(dyn Error + 'static)) -> bool {
-    if let Some(error) = cause.downcast_ref() {
-        return store(error);
+fn class(cause: &(dyn Error + 'static)) -> Option<ErrorClass> {
+    fn of<E: Error + 'static>(
+        cause: &(dyn Error + 'static),
+        class: impl Fn(&E) -> ErrorClass,
+    ) -> Option<ErrorClass> {
+        cause.downcast_ref().map(class)
     }
-    if let Some(error) = cause.downcast_ref() {
-        return index(error);
-    }
-    if let Some(error) = cause.downcast_ref() {
-        return setup(error);
-    }
-    if let Some(error) = cause.downcast_ref() {
-        return rebuild(error);
-    }
-    if let Some(error) = cause.downcast_ref() {
-        return reindex(error);
-    }
-    match (cause.downcast_ref(), cause.downcast_ref()) {
-        (Some(VerifyError::Stores(error)), _) => return target(error),
-        (Some(VerifyError::Alias(error)), _) => return alias(error),
-        (_, Some(SearchError::Index(error))) => return index(error),
-        (_, Some(SearchError::Store(error))) => return store(error),
-        _ => {}
-    }
-    cause.is::<ConfigError>()
-        || cause
-            .downcast_ref()
-            .is_some_and(|error| !hub_is_unavailable(error))
-        || matches!(cause.downcast_ref(), Some(EmbedError::Config { .. }))
-        || matches!(cause.downcast_ref(), Some(ChunkError::NoRoom { .. }))
-}
-
-fn hub_is_unavailable(error: &TokenizerError) -> bool {
-    matches!(error, TokenizerError::Files(hub) if hub.may_pass())
-}
-
-fn store(error: &StoreError) -> bool {
-    matches!(error, StoreError::Schema(_) | StoreError::Outdated(_))
-}
-
-fn index(error: &IndexError) -> bool {
-    matches!(error, IndexError::Denied { .. })
-}
-
-fn target(error: &StoresError) -> bool {
-    match error {
-        StoresError::Store(error) => store(error),
-        StoresError::Index(error) => index(error),
-    }
-}
-
-fn alias(error: &AliasError) -> bool {
-    match error {
-        AliasError::Store(error) => store(error),
-        AliasError::Index(error) => index(error),
-        AliasError::Foreign { .. } => true,
-    }
-}
-
-fn setup(error: &SetupError) -> bool {
-    match error {
-        SetupError::Store(error) => store(error),
-        SetupError::Index(error) => index(error),
-        SetupError::Mismatch(_) => true,
-        SetupError::RolledBack => false,
-    }
-}
-
-fn rebuild(error: &RebuildError) -> bool {
-    match error {
-        RebuildError::Foreign(_) => true,
-        RebuildError::Stores(error) => target(error),
-        RebuildError::Job(JobError::Store(error)) => store(error),
-        _ => false,
-    }
-}
-
-fn reindex(error: &ReindexError) -> bool {
-    match error {
-        ReindexError::Setup(error) => setup(error),
-        ReindexError::Rebuild(error) => rebuild(error),
-        ReindexError::Stores(error) => target(error),
-        ReindexError::Job(JobError::Store(error)) => store(error),
-        _ => false,
-    }
+    of(cause, |_: &ConfigError| ErrorClass::Configuration)
+        .or_else(|| of(cause, TokenizerError::class))
+        .or_else(|| of(cause, ChunkError::class))
+        .or_else(|| of(cause, EmbedError::class))
+        .or_else(|| of(cause, StoreError::class))
+        .or_else(|| of(cause, IndexError::class))
+        .or_else(|| of(cause, RegistryError::class))
+        .or_else(|| of(cause, RebuildError::class))
+        .or_else(|| of(cause, ReindexError::class))
+        .or_else(|| of(cause, SearchError::class))
 }
 
 #[cfg(test)]
@@ -162,9 +97,9 @@ mod tests {
     fn a_wrapped_refusal_is_still_a_configuration_error() {
         let errors: [anyhow::Error; 4] = [
             denied().into(),
-            SetupError::from(denied()).into(),
+            RegistryError::from(denied()).into(),
             RebuildError::from(denied()).into(),
-            ReindexError::from(SetupError::from(denied())).into(),
+            ReindexError::from(RegistryError::from(denied())).into(),
         ];
         for error in errors {
             assert_eq!(code(&error.context("failed to start")), CONFIGURATION);

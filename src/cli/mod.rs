@@ -1,4 +1,4 @@
-//! The command line: one file per command. Beside them `wiring` builds what commands need,
+//! The command line: one file or folder per command. Beside them `wiring` builds what commands need,
 //! `output`, `progress`, `signals` and `exit` are what they share, and `daemon` and `systemd`
 //! surround a worker.
 

@@ -4,6 +4,7 @@
 
 mod bm25;
 mod clear_text;
+mod document;
 mod error;
 mod read;
 mod section;

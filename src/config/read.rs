@@ -7,7 +7,8 @@ use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 
 use super::bm25::{Bm25Options, LANGUAGES, NO_LANGUAGE};
-use super::section::{self, Known, Section};
+use super::document::Known;
+use super::section::{self, Section};
 use super::value::Refusal;
 use super::{
     Chunking, Config, ConfigError, Embedding, Outbox, Postgres, Problem, Provider, Providers,

@@ -5,15 +5,11 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::suggestion::suggestion;
+use super::document::{Document, Entry, Known, Unknown};
 use super::value::{Int, Refusal, checked, in_range, integer, kind, number, resolve, string};
 use super::{Problem, Secret};
-
-/// Keys that had another name, and the one they have now.
-const RENAMED: [(&str, &str); 1] = [("storage.qdrant.collection", "storage.qdrant.alias")];
 
 /// The keys of one table, and the document that they are in.
 pub(super) struct Section<'s, 'd> {
@@ -26,53 +22,13 @@ pub(super) struct Section<'s, 'd> {
     entries: BTreeMap<String, Entry<'d>>,
 }
 
-/// A document, with the keys and problems found so far.
-pub(super) struct Document<'d> {
-    text: &'d str,
-    env: &'d dyn Fn(&str) -> Option<String>,
-    problems: Vec<Problem>,
-    unknown: Vec<Unknown>,
-    known: Vec<Known>,
-}
-
-/// A key that ELF knows, whether the file sets it or not.
-pub(super) struct Known {
-    /// Dotted.
-    pub path: String,
-    /// The default as TOML; `None` when the key has none.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "elf.toml.example is tested against it")
-    )]
-    pub default: Option<String>,
-    /// The line on which the file sets it.
-    line: Option<usize>,
-}
-
-struct Unknown {
-    section: String,
-    name: String,
-    line: usize,
-}
-
-struct Entry<'d> {
-    line: usize,
-    value: DeValue<'d>,
-}
-
 /// Reads a whole document. `Err` holds every problem, in the order of lines.
 pub(super) fn read<'d, T>(
     text: &'d str,
     env: &'d dyn Fn(&str) -> Option<String>,
     sections: impl FnOnce(&mut Section<'_, 'd>) -> T,
 ) -> (Result<T, Vec<Problem>>, Vec<Known>) {
-    let mut document = Document {
-        text,
-        env,
-        problems: Vec::new(),
-        unknown: Vec::new(),
-        known: Vec::new(),
-    };
+    let mut document = Document::new(text, env);
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         // Only the syntax errors: the document is incomplete, so keys would be reported as
@@ -371,56 +327,5 @@ impl<'d> Section<'_, 'd> {
         self.document
             .unknown
             .extend(self.entries.into_iter().map(unknown));
-    }
-}
-
-impl<'d> Document<'d> {
-    fn entries(&self, table: DeTable<'d>) -> BTreeMap<String, Entry<'d>> {
-        let entry = |(key, value): (Spanned<std::borrow::Cow<'d, str>>, Spanned<DeValue<'d>>)| {
-            let line = self.line_at(key.span().start);
-            (
-                key.into_inner().into_owned(),
-                Entry {
-                    line,
-                    value: value.into_inner(),
-                },
-            )
-        };
-        table.into_iter().map(entry).collect()
-    }
-
-    fn line_at(&self, offset: usize) -> usize {
-        self.text.as_bytes()[..offset]
-            .iter()
-            .filter(|byte| **byte == b'\n')
-            .count()
-            + 1
-    }
-
-    /// Runs last, because a suggestion may name a key of any section.
-    fn explain_unknown(&mut self) {
-        let paths: Vec<_> = self.known.iter().map(|known| known.path.as_str()).collect();
-        for Unknown {
-            section,
-            name,
-            line,
-        } in &self.unknown
-        {
-            let key = if section.is_empty() {
-                name.clone()
-            } else {
-                format!("{section}.{name}")
-            };
-            let renamed = RENAMED.iter().find(|(old, _)| *old == key);
-            let message = match renamed {
-                Some((_, new)) => format!("this key is called {new} now"),
-                None => format!("unknown key; {}", suggestion(section, name, &paths)),
-            };
-            self.problems.push(Problem {
-                line: Some(*line),
-                key,
-                message,
-            });
-        }
     }
 }

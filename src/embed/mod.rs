@@ -20,6 +20,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use crate::config;
+use crate::error_class::ErrorClass;
 
 /// Turns texts into vectors. One call is one request to the provider.
 pub trait Embedder: Send + Sync {
@@ -109,6 +110,15 @@ impl EmbedError {
             reason: reason.into(),
             retry_after: None,
             perhaps_input: false,
+        }
+    }
+
+    /// What has to change before the same work can succeed.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Input { .. } => ErrorClass::Item,
+            Self::Unavailable { .. } | Self::TimedOut { .. } => ErrorClass::Provider,
+            Self::Config { .. } => ErrorClass::Configuration,
         }
     }
 

@@ -1,18 +1,17 @@
 //! The files of a model: from a folder, or from the Hugging Face hub, kept in
 //! its usual cache so that they are downloaded once.
 
+mod download;
+#[cfg(any(feature = "local", test))]
+mod optional;
+
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use hf_hub::api::tokio::{ApiBuilder, ApiError, ApiRepo, Progress};
+use hf_hub::api::tokio::{ApiBuilder, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
-use tokio::sync::Notify;
 
-/// The hub's client has no timeouts of its own. A live download, however large,
-/// moves bytes more often than this; a dead one should be reported while the
-/// operator still watches.
-const STALL: Duration = Duration::from_secs(30);
+use download::{STALL, download_error};
 
 const PUBLIC_HUB: &str = "https://huggingface.co";
 
@@ -199,130 +198,13 @@ impl ModelFiles {
         if let Some(path) = self.cached(hub, name) {
             return Ok(path);
         }
-        self.download(hub, api, name)
-            .await
-            .map_err(|error| match error {
-                DownloadError::Stalled => HubError::Download {
-                    model: self.model.clone(),
-                    url: api.url(name),
-                    status: None,
-                    reason: format!("sent nothing for {} seconds", self.stall.as_secs()),
-                    advice: UNREACHABLE,
-                },
-                DownloadError::Api(ApiError::IoError(source)) => HubError::Disk {
-                    path: hub.cache.clone(),
-                    source,
-                },
-                DownloadError::Api(error) => download_error(&self.model, api.url(name), &error),
-            })
-    }
-
-    /// [`ModelFiles::file`], or `None` where the model has no such file. The cache
-    /// remembers that, so that a cached model opens without the hub.
-    pub async fn optional(&self, name: &str) -> Result<Option<PathBuf>, HubError> {
-        if is_inside(name)
-            && self
-                .absence_marker(name)
-                .is_some_and(|marker| marker.exists())
-        {
-            return Ok(None);
-        }
-        match self.file(name).await {
-            Ok(path) => Ok(Some(path)),
-            Err(HubError::Missing { .. }) => Ok(None),
-            Err(HubError::Download {
-                status: Some(404), ..
-            }) => {
-                self.remember_absence(name);
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
+        self.download(hub, api, name).await
     }
 
     fn cached(&self, hub: &Hub, name: &str) -> Option<PathBuf> {
         Cache::new(hub.cache.clone())
             .repo(repository(&self.model))
             .get(name)
-    }
-
-    /// `.no_exist/<commit>/<name>` in the cache, as `huggingface_hub` keeps it.
-    /// `None` until the first downloaded file of the model has shown its commit.
-    fn absence_marker(&self, name: &str) -> Option<PathBuf> {
-        let Source::Hub { hub, .. } = &self.source else {
-            return None;
-        };
-        let model = repository(&self.model);
-        let repo = hub.cache.join(model.folder_name());
-        let commit = std::fs::read_to_string(repo.join("refs").join(model.revision())).ok()?;
-        Some(repo.join(".no_exist").join(commit.trim()).join(name))
-    }
-
-    fn remember_absence(&self, name: &str) {
-        let Some(marker) = self.absence_marker(name) else {
-            return;
-        };
-        // A failed write is harmless: ELF then asks the hub again next time.
-        let _ = marker.parent().map(std::fs::create_dir_all);
-        let _ = std::fs::write(marker, b"");
-    }
-
-    async fn download(
-        &self,
-        hub: &Hub,
-        api: &ApiRepo,
-        name: &str,
-    ) -> Result<PathBuf, DownloadError> {
-        loop {
-            let pulse = Pulse::default();
-            let download = api.download_with_progress(name, pulse.clone());
-            tokio::pin!(download);
-            let result = loop {
-                tokio::select! {
-                    result = &mut download => break result,
-                    () = pulse.0.notified() => {}
-                    () = tokio::time::sleep(self.stall) => return Err(DownloadError::Stalled),
-                }
-            };
-            match result {
-                // The process that holds the lock downloads the file or times out.
-                Err(ApiError::LockAcquisition(_)) => {
-                    tracing::info!(
-                        model = self.model,
-                        file = name,
-                        "another process is downloading the file, waiting"
-                    );
-                    if let Some(path) = self.cached(hub, name) {
-                        return Ok(path);
-                    }
-                }
-                result => return result.map_err(DownloadError::Api),
-            }
-        }
-    }
-}
-
-enum DownloadError {
-    Stalled,
-    Api(ApiError),
-}
-
-/// Signals that bytes arrive.
-#[derive(Clone, Default)]
-struct Pulse(Arc<Notify>);
-
-impl Progress for Pulse {
-    async fn init(&mut self, size: usize, filename: &str) {
-        tracing::info!(file = filename, bytes = size, "downloading from the hub");
-        self.0.notify_one();
-    }
-
-    async fn update(&mut self, _size: usize) {
-        self.0.notify_one();
-    }
-
-    async fn finish(&mut self) {
-        self.0.notify_one();
     }
 }
 
@@ -380,58 +262,6 @@ async fn in_folder(folder: &Path, name: &str) -> Result<PathBuf, HubError> {
         }),
         Err(source) => Err(HubError::Disk { path, source }),
     }
-}
-
-const UNREACHABLE: &str = "set providers.embedding.model to a folder that holds the model, \
-                           set HF_ENDPOINT to a mirror that can be reached, or try again";
-
-fn download_error(model: &str, url: String, error: &ApiError) -> HubError {
-    let status = match error {
-        ApiError::RequestError(error) => error.status().map(|status| status.as_u16()),
-        _ => None,
-    };
-    let (reason, advice) = match status {
-        Some(404) => (
-            "answered 404: the repository has no such file".to_owned(),
-            "check the name of the model",
-        ),
-        // The hub answers so for a repository that does not exist, too.
-        Some(status @ (401 | 403)) => (
-            format!("answered {status}: the repository does not exist or needs a token"),
-            "check the name of the model, or set HF_TOKEN to a token that may read it",
-        ),
-        Some(429) => (
-            "answered 429: too many requests from here".to_owned(),
-            "wait and try again, or set HF_TOKEN",
-        ),
-        Some(status) => (format!("answered {status}"), UNREACHABLE),
-        None => (
-            format!("could not be downloaded: {}", causes(error)),
-            UNREACHABLE,
-        ),
-    };
-    HubError::Download {
-        model: model.to_owned(),
-        url,
-        status,
-        reason,
-        advice,
-    }
-}
-
-/// The error with its sources: the client's own message ends at "error sending
-/// request", and only the sources say why.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let message = cause.to_string();
-        if !text.contains(&message) {
-            text = format!("{text}: {message}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

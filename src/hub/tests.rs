@@ -1,6 +1,6 @@
 //! The hub, played by a server on this machine.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use axum::extract::{Path as UrlPath, State};
 use axum::http::{HeaderMap, StatusCode, header};

@@ -15,6 +15,7 @@ use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
+use crate::error_class::ErrorClass;
 use crate::note::Labels;
 pub use connect::connect;
 
@@ -295,4 +296,16 @@ pub enum IndexError {
         /// What the engine said.
         reason: String,
     },
+}
+
+impl IndexError {
+    /// What has to change before the same work can succeed.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Unavailable { .. } => ErrorClass::Store,
+            Self::NotFound { .. } => ErrorClass::Precondition,
+            Self::Denied { .. } => ErrorClass::Configuration,
+            Self::Refused { .. } => ErrorClass::Item,
+        }
+    }
 }

@@ -18,13 +18,14 @@ use metrics::gauge;
 use serde::Serialize;
 
 pub use health::{Health, Part};
-pub use history::{History, Sample};
+pub use history::History;
 
 use self::pace::Pace;
 use self::speed::Speed;
 use crate::embed::EmbedError;
+use crate::error_class::ErrorClass;
 use crate::index::CollectionStatus;
-use crate::registry::{self, AliasError, IndexContext, SetupError};
+use crate::registry::{self, IndexContext, RegistryError};
 use crate::store::{
     CollectionRow, Lifecycle, NoteCounts, OutboxCounts, OutboxTable, RegisteredVersion, RunningJob,
     Store, StoreError,
@@ -202,7 +203,7 @@ impl Observer {
         } = &self.context;
         let config = async {
             registry::kept_in_step(store, &version.name).await?;
-            Ok::<(), SetupError>(store.check_schema().await?)
+            Ok::<(), RegistryError>(store.check_schema().await?)
         };
         let (config, alias) = tokio::join!(
             tokio::time::timeout(ANSWER_TIMEOUT, config),
@@ -225,7 +226,7 @@ impl Observer {
 
     /// What is wrong with the alias. `Ok(None)` when the engine answers but Postgres does not,
     /// `Err` when the engine does not answer.
-    async fn look_at_alias(&self) -> Result<Option<Result<Option<String>, AliasError>>, String> {
+    async fn look_at_alias(&self) -> Result<Option<Result<Option<String>, RegistryError>>, String> {
         let stores = &self.context.stores;
         // The engine alone first: `alias_problem` also queries Postgres, and a Postgres that
         // does not answer must not be reported as an unavailable engine.
@@ -238,7 +239,7 @@ impl Observer {
         Ok(tokio::time::timeout(ANSWER_TIMEOUT, problem).await.ok())
     }
 
-    fn record_postgres_check(&self, found: Result<(), SetupError>) {
+    fn record_postgres_check(&self, found: Result<(), RegistryError>) {
         let health = &self.health;
         let circuit = self.context.provider.state();
         let refused = match circuit.error() {
@@ -251,22 +252,24 @@ impl Observer {
                 health.set(Part::Schema, None);
                 health.set(Part::Config, refused);
             }
-            Err(SetupError::Store(error @ (StoreError::Schema(_) | StoreError::Outdated(_)))) => {
+            // An unavailable Postgres says nothing about schema and configuration: they keep
+            // their last result.
+            Err(error) if error.class() != ErrorClass::Configuration => {
+                health.set(Part::Postgres, Some(error.to_string()));
+            }
+            Err(RegistryError::Store(error)) => {
                 health.set(Part::Postgres, None);
                 health.set(Part::Schema, Some(error.to_string()));
                 health.set(Part::Config, refused);
             }
-            Err(SetupError::Mismatch(reason)) => {
+            Err(error) => {
                 health.set(Part::Postgres, None);
-                health.set(Part::Config, Some(reason));
+                health.set(Part::Config, Some(error.to_string()));
             }
-            // An unavailable Postgres says nothing about schema and configuration: they keep
-            // their last result.
-            Err(error) => health.set(Part::Postgres, Some(error.to_string())),
         }
     }
 
-    fn record_index_check(&self, found: Result<Option<String>, AliasError>) {
+    fn record_index_check(&self, found: Result<Option<String>, RegistryError>) {
         // An unavailable store says nothing about the alias: the check keeps its last result.
         let (index, alias) = match found {
             Ok(None) => (None, Some(None)),
@@ -274,9 +277,9 @@ impl Observer {
                 let alias = &self.context.stores.alias;
                 (None, Some(Some(format!("the alias {alias:?} {problem}"))))
             }
-            Err(error @ AliasError::Foreign { .. }) => (None, Some(Some(error.to_string()))),
-            Err(AliasError::Index(error)) => (Some(error.to_string()), None),
-            Err(AliasError::Store(_)) => return,
+            Err(RegistryError::Index(error)) => (Some(error.to_string()), None),
+            Err(RegistryError::Store(_)) => return,
+            Err(error) => (None, Some(Some(error.to_string()))),
         };
         self.health.set(Part::Index, index);
         if let Some(alias) = alias {

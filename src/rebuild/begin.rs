@@ -2,8 +2,7 @@
 
 use super::{IndexContext, Options, RebuildError, drop_collection};
 use crate::index::CollectionSpec;
-use crate::registry::free_collection_name;
-use crate::registry::id_ranges;
+use crate::registry::{RegistryError, free_collection_name, id_ranges};
 use crate::store::{CollectionRow, Range};
 
 /// Ranges that are copied concurrently: while one waits for the engine, another reads.
@@ -21,11 +20,11 @@ pub(super) async fn refuse_foreign(
     let alias = &context.alias;
     let other = registered.iter().find(|c| c.alias != *alias);
     if let Some(other) = other {
-        return Err(RebuildError::Foreign(format!(
-            "the database is indexed under the alias {:?}, and storage.qdrant.alias is {alias:?}: \
-             put the setting back",
-            other.alias
-        )));
+        return Err(RegistryError::OtherAlias {
+            registered: other.alias.clone(),
+            configured: alias.clone(),
+        }
+        .into());
     }
     let what = match context.index.resolve(alias).await? {
         Some(name) if registered.iter().any(|c| c.name == name) => return Ok(()),
@@ -41,10 +40,11 @@ pub(super) async fn refuse_foreign(
         None if context.index.collection(alias).await?.is_some() => "a collection".into(),
         None => return Ok(()),
     };
-    Err(RebuildError::Foreign(format!(
+    Err(RegistryError::Mismatch(format!(
         "{alias:?} is {what} in the vector engine, and this database does not list it: \
          choose another storage.qdrant.alias, or delete it there if no application uses it"
-    )))
+    ))
+    .into())
 }
 
 /// Whether a collection has a name that this database would give it, and its version.

@@ -18,12 +18,12 @@ use tokio_util::sync::CancellationToken;
 use self::begin::{begin, point_unset_alias, refuse_foreign, unfinished};
 use self::copy::copy;
 use self::outage::{OUTAGE_LIMIT, retry_unavailable};
-use crate::index::{CollectionSpec, CollectionStatus, Filter, IndexError};
+use crate::error_class::ErrorClass;
+use crate::index::{CollectionSpec, CollectionStatus, Filter};
 use crate::registry::{
-    AliasError, CollectionTarget, IndexContext, Job, JobError, Notice, Progress, StoresError,
-    reconcile_alias,
+    CollectionTarget, IndexContext, Job, Notice, Progress, RegistryError, reconcile_alias,
 };
-use crate::store::{CollectionRow, StoreError};
+use crate::store::CollectionRow;
 use crate::verify;
 
 /// How often to ask whether the engine has built its HNSW graphs.
@@ -66,18 +66,9 @@ pub struct Report {
 /// Why a rebuild failed. The points copied so far are kept, and the next run resumes there.
 #[derive(Debug, thiserror::Error)]
 pub enum RebuildError {
-    /// Another job is running.
+    /// A store failed, another job is running, or the alias is not ELF's.
     #[error(transparent)]
-    Job(#[from] JobError),
-    /// A store failed.
-    #[error(transparent)]
-    Stores(#[from] StoresError),
-    /// There is nothing to rebuild from.
-    #[error("nothing is indexed yet: run `elf worker`, or `elf worker --once`")]
-    NothingIndexed,
-    /// The alias is not ELF's.
-    #[error("{0}")]
-    Foreign(String),
+    Registry(RegistryError),
     /// The new collection was dropped, and with it the progress of the rebuild.
     #[error("the collection {0:?} was dropped while it was filled; run `elf rebuild` again")]
     Forgotten(String),
@@ -102,15 +93,20 @@ pub enum RebuildError {
     },
 }
 
-impl From<StoreError> for RebuildError {
-    fn from(error: StoreError) -> Self {
-        StoresError::from(error).into()
+impl<E: Into<RegistryError>> From<E> for RebuildError {
+    fn from(error: E) -> Self {
+        Self::Registry(error.into())
     }
 }
 
-impl From<IndexError> for RebuildError {
-    fn from(error: IndexError) -> Self {
-        StoresError::from(error).into()
+impl RebuildError {
+    /// What has to change before the same work can succeed.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Registry(error) => error.class(),
+            Self::Broken(_) | Self::Unavailable { .. } => ErrorClass::Store,
+            Self::Forgotten(_) | Self::Stopped { .. } => ErrorClass::Precondition,
+        }
     }
 }
 
@@ -185,7 +181,7 @@ async fn rebuild(
         .store
         .active_version()
         .await?
-        .ok_or(RebuildError::NothingIndexed)?;
+        .ok_or(RegistryError::NothingIndexed)?;
     let spec = CollectionSpec {
         dim: version.dim,
         bm25: context.bm25.clone(),
@@ -265,17 +261,6 @@ async fn final_check(target: &CollectionTarget, resumed: bool) -> Result<(), Reb
     Ok(())
 }
 
-async fn reconcile(context: &IndexContext) -> Result<Result<(), RebuildError>, StoresError> {
-    match reconcile_alias(context).await {
-        Ok(()) => Ok(Ok(())),
-        Err(AliasError::Store(error)) => Err(error.into()),
-        Err(AliasError::Index(error)) => Err(error.into()),
-        Err(foreign @ AliasError::Foreign { .. }) => {
-            Ok(Err(RebuildError::Foreign(foreign.to_string())))
-        }
-    }
-}
-
 async fn wait_until_green(context: &IndexContext, collection: &str) -> Result<(), RebuildError> {
     let mut said = false;
     loop {
@@ -314,7 +299,7 @@ async fn swap(
     served.cancel();
     // Again after the commit: until then another process may have pointed the alias back at
     // the old collection.
-    retry_unavailable(|| reconcile(context)).await??;
+    retry_unavailable(|| reconcile_alias(context)).await?;
     if options.keep_old {
         return Ok(());
     }

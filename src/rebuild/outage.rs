@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::RebuildError;
 use crate::backoff;
-use crate::registry::StoresError;
+use crate::registry::RegistryError;
 
 /// How long a store may be unavailable before a rebuild fails. The points copied so far are
 /// kept.
@@ -21,7 +21,7 @@ impl Outage {
     /// Repeats `work` while a store is unavailable.
     pub(super) async fn retry<T, E, F>(&self, work: impl Fn() -> F) -> Result<T, RebuildError>
     where
-        E: Into<StoresError>,
+        E: Into<RegistryError>,
         F: Future<Output = Result<T, E>>,
     {
         let mut outage: Option<(Instant, u32)> = None;
@@ -33,7 +33,7 @@ impl Outage {
                     }
                     return Ok(done);
                 }
-                Err(error) if error.may_pass() => error,
+                Err(error) if error.class().may_pass() => error,
                 Err(error) => return Err(error.into()),
             };
             let (since, tries) = outage.get_or_insert_with(|| {
@@ -62,7 +62,7 @@ impl Outage {
 /// [`Outage::retry`] for a single task.
 pub(super) async fn retry_unavailable<T, E, F>(work: impl Fn() -> F) -> Result<T, RebuildError>
 where
-    E: Into<StoresError>,
+    E: Into<RegistryError>,
     F: Future<Output = Result<T, E>>,
 {
     Outage::default().retry(work).await

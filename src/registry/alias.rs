@@ -1,42 +1,16 @@
 //! Reconciles the alias: it points at the active version's collection, as Postgres records it.
 
-use super::IndexContext;
-use crate::index::IndexError;
-use crate::store::{CollectionRow, StoreError};
+use super::{IndexContext, RegistryError};
+use crate::store::CollectionRow;
 
 /// How often the alias is read again after it was moved. More than one move is needed only
 /// when another process moves it at the same moment.
 const MAX_TRIES: u32 = 10;
 
-/// Why the alias does not point where it should.
-#[derive(Debug, thiserror::Error)]
-pub enum AliasError {
-    /// Postgres.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The vector engine.
-    #[error(transparent)]
-    Index(#[from] IndexError),
-    /// It points at a collection that this database does not list.
-    #[error(
-        "the alias {alias:?} points at the collection {target:?}, which this database does not \
-         list: choose another storage.qdrant.alias, or point the alias at {wanted:?}; after \
-         Postgres was restored from a backup, `elf rebuild` does that"
-    )]
-    Foreign {
-        /// The alias.
-        alias: String,
-        /// What it points at.
-        target: String,
-        /// What it should point at.
-        wanted: String,
-    },
-}
-
 /// Points the alias at the active collection of the active version, unless it already points
 /// at a collection that workers write for this version. Every process that changes what is
 /// served calls this after its commit, so the last call finds alias and Postgres in step.
-pub async fn reconcile_alias(context: &IndexContext) -> Result<(), AliasError> {
+pub async fn reconcile_alias(context: &IndexContext) -> Result<(), RegistryError> {
     let IndexContext {
         store,
         index,
@@ -59,7 +33,7 @@ pub async fn reconcile_alias(context: &IndexContext) -> Result<(), AliasError> {
                 tracing::info!(alias, from = target, to, "alias moved");
             }
             Move::Refuse { target, wanted } => {
-                return Err(AliasError::Foreign {
+                return Err(RegistryError::ForeignAlias {
                     alias: alias.to_owned(),
                     target: target.to_owned(),
                     wanted: wanted.to_owned(),
@@ -71,7 +45,7 @@ pub async fn reconcile_alias(context: &IndexContext) -> Result<(), AliasError> {
 }
 
 /// A description of the alias's problem, if [`reconcile_alias`] would move it.
-pub async fn alias_problem(context: &IndexContext) -> Result<Option<String>, AliasError> {
+pub async fn alias_problem(context: &IndexContext) -> Result<Option<String>, RegistryError> {
     let IndexContext {
         store,
         index,
@@ -89,7 +63,7 @@ pub async fn alias_problem(context: &IndexContext) -> Result<Option<String>, Ali
             Some(target) => format!("points at {target:?} instead of {to:?}"),
             None => "points at nothing, so no search finds anything".to_owned(),
         })),
-        Move::Refuse { target, wanted } => Err(AliasError::Foreign {
+        Move::Refuse { target, wanted } => Err(RegistryError::ForeignAlias {
             alias: alias.to_owned(),
             target: target.to_owned(),
             wanted: wanted.to_owned(),

@@ -1,6 +1,6 @@
 //! The names of collections.
 
-use super::{IndexContext, StoresError};
+use super::{IndexContext, RegistryError};
 use crate::index::CollectionSpec;
 
 /// `<alias>__<n>`, with an `n` above every number that this database has used, and no such
@@ -12,7 +12,7 @@ use crate::index::CollectionSpec;
 pub async fn free_collection_name(
     context: &IndexContext,
     spec: &CollectionSpec,
-) -> Result<String, StoresError> {
+) -> Result<String, RegistryError> {
     let last = context.store.last_collection_number().await?;
     let registered = context.store.registered_collections().await?;
     for n in last.max(1).. {

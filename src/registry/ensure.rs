@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{AliasError, IndexContext, differences, ensure_tokens, reconcile_alias};
+use super::{IndexContext, RegistryError, differences, ensure_tokens, reconcile_alias};
 use crate::index::{CollectionInfo, CollectionSpec, IndexError};
 use crate::store::{CollectionRow, Lifecycle, RegisteredVersion, Store, StoreError, Version};
 
@@ -11,40 +11,9 @@ use crate::store::{CollectionRow, Lifecycle, RegisteredVersion, Store, StoreErro
 const MAX_TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
-/// Why a worker cannot begin.
-#[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    /// Postgres.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The vector engine.
-    #[error(transparent)]
-    Index(#[from] IndexError),
-    /// Postgres issues tokens again that the index has seen.
-    #[error(
-        "Postgres lost its newest transactions (a failover to a standby that lagged, or a restore): \
-         nothing was acked, tokens are raised above every revision in the index, and a verify \
-         repairs what Postgres lost"
-    )]
-    RolledBack,
-    /// Configuration, database and index do not belong together.
-    #[error("{0}")]
-    Mismatch(String),
-}
-
-impl From<AliasError> for SetupError {
-    fn from(error: AliasError) -> Self {
-        match error {
-            AliasError::Store(error) => Self::Store(error),
-            AliasError::Index(error) => Self::Index(error),
-            AliasError::Foreign { .. } => Self::Mismatch(error.to_string()),
-        }
-    }
-}
-
 /// Checks that the database keeps `version` in step. The first worker of a database registers
 /// its version.
-pub async fn prepare(store: &Store, version: &Version) -> Result<(), SetupError> {
+pub async fn prepare(store: &Store, version: &Version) -> Result<(), RegistryError> {
     let mut known = store.versions().await?;
     if known.is_empty() {
         store.register_first_version(version).await?;
@@ -57,7 +26,7 @@ pub async fn prepare(store: &Store, version: &Version) -> Result<(), SetupError>
 }
 
 /// Checks that `version` is the active version of the database. For commands that only read.
-pub async fn require(store: &Store, version: &Version) -> Result<(), SetupError> {
+pub async fn require(store: &Store, version: &Version) -> Result<(), RegistryError> {
     let known = store.versions().await?;
     match known.iter().find(|v| v.version.name == version.name) {
         Some(own) if own.state == Lifecycle::Active => Ok(()),
@@ -70,11 +39,9 @@ fn not_served(
     known: &[RegisteredVersion],
     own: Option<&RegisteredVersion>,
     asked: &Version,
-) -> SetupError {
+) -> RegistryError {
     let Some(active) = known.iter().find(|v| v.state == Lifecycle::Active) else {
-        return SetupError::Mismatch(
-            "nothing is indexed yet: run `elf worker`, or `elf worker --once`".into(),
-        );
+        return RegistryError::NothingIndexed;
     };
     let advice = match own.map(|v| v.state) {
         Some(Lifecycle::Building) => {
@@ -86,7 +53,7 @@ fn not_served(
         }
         _ => "put the setting back, or build the new version with `elf reindex`",
     };
-    SetupError::Mismatch(format!(
+    RegistryError::Mismatch(format!(
         "the database is indexed under the embedding version {}, and the configuration asks for {}: {}. \
          Vectors of two versions cannot be mixed; {advice}",
         active.version.name,
@@ -97,7 +64,10 @@ fn not_served(
 
 /// Checks that the version is still kept in step: it may have been retired since the worker
 /// began.
-pub async fn kept_in_step(store: &Store, version: &str) -> Result<RegisteredVersion, SetupError> {
+pub async fn kept_in_step(
+    store: &Store,
+    version: &str,
+) -> Result<RegisteredVersion, RegistryError> {
     let known = store.versions().await?;
     let own = known.iter().find(|v| v.version.name == version);
     let gone = match own {
@@ -106,7 +76,7 @@ pub async fn kept_in_step(store: &Store, version: &str) -> Result<RegisteredVers
         None => "is not registered any more",
     };
     let active = known.iter().find(|v| v.state == Lifecycle::Active);
-    Err(SetupError::Mismatch(format!(
+    Err(RegistryError::Mismatch(format!(
         "the embedding version {version} {gone}: {} is served; stop this worker, or roll back \
          with `elf reindex rollback`",
         active.map_or("none", |v| &v.version.name)
@@ -117,12 +87,12 @@ pub async fn kept_in_step(store: &Store, version: &str) -> Result<RegisteredVers
 /// collection exists with the right shape, and that the alias points at it if the version is
 /// active. Creates a missing collection. If it was lost, every note is put into the outbox, and
 /// workers fill it from Postgres without embedding.
-pub async fn ensure_ready(context: &IndexContext, version: &Version) -> Result<(), SetupError> {
+pub async fn ensure_ready(context: &IndexContext, version: &Version) -> Result<(), RegistryError> {
     let mut tries = 0;
     loop {
         match ensure_once(context, version).await {
             // The engine is unavailable for a collection that another worker is creating.
-            Err(SetupError::Index(IndexError::Unavailable { .. })) if tries < MAX_TRIES => {
+            Err(RegistryError::Index(IndexError::Unavailable { .. })) if tries < MAX_TRIES => {
                 tries += 1;
                 tokio::time::sleep(BETWEEN_TRIES).await;
             }
@@ -131,7 +101,7 @@ pub async fn ensure_ready(context: &IndexContext, version: &Version) -> Result<(
     }
 }
 
-async fn ensure_once(context: &IndexContext, version: &Version) -> Result<(), SetupError> {
+async fn ensure_once(context: &IndexContext, version: &Version) -> Result<(), RegistryError> {
     context.store.ping().await?;
     let known = kept_in_step(&context.store, &version.name).await?;
     if !known.enqueued {
@@ -161,7 +131,7 @@ async fn ensure_once(context: &IndexContext, version: &Version) -> Result<(), Se
 async fn main_collection(
     context: &IndexContext,
     version: &Version,
-) -> Result<(CollectionRow, Option<CollectionInfo>), SetupError> {
+) -> Result<(CollectionRow, Option<CollectionInfo>), RegistryError> {
     let store = &context.store;
     loop {
         let collection = match first_collection(context, version).await? {
@@ -174,7 +144,7 @@ async fn main_collection(
             }
         };
         if collection.alias != context.alias {
-            return Err(SetupError::Mismatch(format!(
+            return Err(RegistryError::Mismatch(format!(
                 "the database is indexed under the alias {:?}, and storage.qdrant.alias is {:?}: \
                  put the setting back",
                 collection.alias, context.alias
@@ -206,7 +176,10 @@ async fn first_collection(
 
 /// Forgets rebuilds whose collection is lost. They cannot resume, and workers would wait for
 /// that collection.
-async fn forget_lost_rebuilds(context: &IndexContext, version: &Version) -> Result<(), SetupError> {
+async fn forget_lost_rebuilds(
+    context: &IndexContext,
+    version: &Version,
+) -> Result<(), RegistryError> {
     for collection in context.store.collections(&version.name).await? {
         if collection.is_building() && context.index.collection(&collection.name).await?.is_none() {
             forget_rebuild(&context.store, &collection.name).await?;
@@ -226,7 +199,7 @@ async fn forget_rebuild(store: &Store, collection: &str) -> Result<(), StoreErro
 
 /// Refuses an alias name that another program uses. Called before the first collection is
 /// registered.
-async fn refuse_foreign(context: &IndexContext) -> Result<(), SetupError> {
+async fn refuse_foreign(context: &IndexContext) -> Result<(), RegistryError> {
     let target = context.index.resolve(&context.alias).await?;
     let taken = match &target {
         Some(target) => Some(format!("an alias of {target:?}")),
@@ -241,7 +214,7 @@ async fn refuse_foreign(context: &IndexContext) -> Result<(), SetupError> {
     match taken {
         None => Ok(()),
         Some(_) if is_ours => Ok(()),
-        Some(what) => Err(SetupError::Mismatch(format!(
+        Some(what) => Err(RegistryError::Mismatch(format!(
             "{:?} is {what} in the vector engine already, and this database does not list it: \
              choose another storage.qdrant.alias",
             context.alias
@@ -253,7 +226,7 @@ async fn create_collection(
     context: &IndexContext,
     version: &Version,
     name: &str,
-) -> Result<(), SetupError> {
+) -> Result<(), RegistryError> {
     // The outbox first: if the worker dies before it creates the collection, the next start
     // repeats both steps.
     let notes = context.store.enqueue_version_again(&version.name).await?;
@@ -284,7 +257,7 @@ pub fn check_spec(
     info: &CollectionInfo,
     wanted: &CollectionSpec,
     state: Lifecycle,
-) -> Result<(), SetupError> {
+) -> Result<(), RegistryError> {
     let remedy = match state {
         Lifecycle::Active => {
             "run `elf rebuild` for a collection with the new ones, which embeds nothing"
@@ -310,7 +283,7 @@ pub fn check_spec(
             serde_json::to_string(&spec.bm25).unwrap_or_default()
         ),
     };
-    Err(SetupError::Mismatch(format!(
+    Err(RegistryError::Mismatch(format!(
         "the collection {name:?} {problem}"
     )))
 }

@@ -9,7 +9,8 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::store::{self, RunningJob, Store, StoreError};
+use super::RegistryError;
+use crate::store::{self, RunningJob, Store};
 
 /// After this time another process may take the lease of a job that died.
 const LEASE: Duration = Duration::from_secs(10);
@@ -36,23 +37,6 @@ pub struct Progress {
     total: AtomicU64,
 }
 
-/// Why a job cannot begin.
-#[derive(Debug, thiserror::Error)]
-pub enum JobError {
-    /// Another job is running.
-    #[error(
-        "a {} of {} is running: {}, since {}, {} of {} done; wait for it, or stop it and run this again",
-        .0.kind, .0.subject, .0.holder, .0.started_at.format("%F %T UTC"), .0.done, .0.total
-    )]
-    Running(RunningJob),
-    /// The lease expired, for example during an outage of Postgres, and another process took it.
-    #[error("job lease lost to another process")]
-    Lost,
-    /// Postgres.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
 impl Job {
     /// Takes the lease. If another process holds it, waits until that process renews it, which
     /// is an error, or the lease expires: about ten seconds.
@@ -61,7 +45,7 @@ impl Job {
         kind: &str,
         subject: &str,
         progress: Arc<Progress>,
-    ) -> Result<Self, JobError> {
+    ) -> Result<Self, RegistryError> {
         let holder = store::holder();
         let mut in_the_way: Option<RunningJob> = None;
         loop {
@@ -79,7 +63,7 @@ impl Job {
                     );
                     in_the_way = Some(job);
                 }
-                Some(before) if *before != job => return Err(JobError::Running(job)),
+                Some(before) if *before != job => return Err(RegistryError::JobRunning(job)),
                 Some(_) => {}
             }
             tokio::time::sleep(LOOK_EVERY).await;
@@ -112,7 +96,7 @@ impl Job {
     }
 
     /// Runs `work` until it ends or the lease is lost. Boxed, see [`crate::telemetry::timed`].
-    pub fn run<'w, T, E: From<JobError>>(
+    pub fn run<'w, T, E: From<RegistryError>>(
         &'w self,
         work: impl Future<Output = Result<T, E>> + 'w,
     ) -> impl Future<Output = Result<T, E>> + 'w {
@@ -120,7 +104,7 @@ impl Job {
         async move {
             tokio::select! {
                 done = work => done,
-                () = self.lost.cancelled() => Err(JobError::Lost.into()),
+                () = self.lost.cancelled() => Err(RegistryError::JobLost.into()),
             }
         }
     }

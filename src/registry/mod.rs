@@ -2,10 +2,10 @@
 //! alias that searches go through, the job that may change them, and the payload of a point.
 //! Cannot embed: this module does not depend on the embedding module.
 
-use crate::config::Bm25Options;
 mod alias;
 mod collections;
 mod ensure;
+mod error;
 mod job;
 mod target;
 mod tokens;
@@ -13,13 +13,15 @@ mod version;
 
 use std::sync::Arc;
 
+use crate::config::Bm25Options;
 use crate::index::VectorIndex;
 use crate::store::Store;
-pub use alias::{AliasError, alias_problem, reconcile_alias};
+pub use alias::{alias_problem, reconcile_alias};
 pub use collections::free_collection_name;
-pub use ensure::{SetupError, check_spec, ensure_ready, kept_in_step, prepare, require, spec};
-pub use job::{Job, JobError, Progress};
-pub use target::{CollectionTarget, Notice, Refused, StoresError, Written, id_ranges, payload};
+pub use ensure::{check_spec, ensure_ready, kept_in_step, prepare, require, spec};
+pub use error::RegistryError;
+pub use job::{Job, Progress};
+pub use target::{CollectionTarget, Notice, Refused, Written, id_ranges, payload};
 pub use tokens::{check_tokens, ensure_tokens, raise_tokens};
 pub use version::{Change, changes, differences, embedding_version, with_weights};
 

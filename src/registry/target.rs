@@ -7,8 +7,9 @@ use std::sync::Arc;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use super::RegistryError;
 use crate::index::{Filter, IndexError, Payload, Point, UpsertMode, VectorIndex};
-use crate::store::{LiveChunk, Store, StoreError};
+use crate::store::{LiveChunk, Store};
 
 /// A version in Postgres and a collection that holds it.
 #[derive(Clone)]
@@ -51,26 +52,6 @@ pub struct Refused {
 /// Called for every finding, for `--verbose`.
 pub type Notice = Arc<dyn Fn(String) + Send + Sync>;
 
-/// Why points could not be written or compared.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each says itself what failed")]
-pub enum StoresError {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Index(#[from] IndexError),
-}
-
-impl StoresError {
-    /// Whether the same request may succeed later.
-    pub fn may_pass(&self) -> bool {
-        matches!(
-            self,
-            Self::Store(StoreError::Unavailable(_)) | Self::Index(IndexError::Unavailable { .. })
-        )
-    }
-}
-
 /// The payload of the point of `chunk`. The worker, the rebuild and the verify all build it
 /// here: promise 1 needs them to agree.
 pub fn payload(chunk: &LiveChunk, version: &str) -> Payload {
@@ -104,7 +85,7 @@ impl CollectionTarget {
         &self,
         chunks: Vec<LiveChunk>,
         mode: UpsertMode,
-    ) -> Result<Written, StoresError> {
+    ) -> Result<Written, RegistryError> {
         let points: Vec<Point> = chunks
             .into_iter()
             .filter_map(|chunk| self.point(chunk))
@@ -122,7 +103,7 @@ impl CollectionTarget {
         &self,
         points: Vec<Point>,
         mode: UpsertMode,
-    ) -> Result<Written, StoresError> {
+    ) -> Result<Written, RegistryError> {
         let sent: Vec<(Uuid, i64)> = points
             .iter()
             .map(|point| (point.payload.chunk_id, point.payload.revision))

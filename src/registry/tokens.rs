@@ -6,7 +6,7 @@
 use metrics::counter;
 use uuid::Uuid;
 
-use super::{IndexContext, SetupError};
+use super::{IndexContext, RegistryError};
 use crate::index::{Filter, IndexError, MAX_REVISION};
 
 /// Called between the writes of a batch and its ack. Fails if a point of the batch's notes is
@@ -17,7 +17,7 @@ pub async fn check_tokens(
     token: i64,
     notes: &[Uuid],
     collections: &[String],
-) -> Result<(), SetupError> {
+) -> Result<(), RegistryError> {
     for collection in collections {
         let mut held = notes.to_vec();
         while !held.is_empty() {
@@ -43,7 +43,7 @@ pub async fn check_tokens(
 /// Raises the tokens above every revision in the index, if the index has a revision that
 /// Postgres has not issued. After a promotion or a restore of Postgres the index is verified in
 /// any case: Postgres may have lost transactions but no token.
-pub async fn ensure_tokens(context: &IndexContext, version: &str) -> Result<(), SetupError> {
+pub async fn ensure_tokens(context: &IndexContext, version: &str) -> Result<(), RegistryError> {
     if raise(context, version).await? {
         request_repair(context, version).await?;
     }
@@ -57,22 +57,28 @@ pub async fn ensure_tokens(context: &IndexContext, version: &str) -> Result<(), 
 
 /// Raises the tokens so that Postgres issues none twice, and requests a verify. Returns the
 /// error to report.
-pub async fn raise_tokens(context: &IndexContext, version: &str) -> Result<SetupError, SetupError> {
+pub async fn raise_tokens(
+    context: &IndexContext,
+    version: &str,
+) -> Result<RegistryError, RegistryError> {
     raise(context, version).await?;
     request_repair(context, version).await
 }
 
-async fn request_repair(context: &IndexContext, version: &str) -> Result<SetupError, SetupError> {
+async fn request_repair(
+    context: &IndexContext,
+    version: &str,
+) -> Result<RegistryError, RegistryError> {
     context.store.request_verify(version).await?;
     counter!("elf_postgres_rollbacks_total").increment(1);
-    let rolled_back = SetupError::RolledBack;
+    let rolled_back = RegistryError::RolledBack;
     tracing::error!("{rolled_back}");
     Ok(rolled_back)
 }
 
 /// Raises the tokens above every revision in the index. Returns whether Postgres had lost
 /// tokens.
-async fn raise(context: &IndexContext, version: &str) -> Result<bool, SetupError> {
+async fn raise(context: &IndexContext, version: &str) -> Result<bool, RegistryError> {
     let store = &context.store;
     let mut raised = false;
     for collection in store.collections(version).await? {
@@ -101,7 +107,7 @@ async fn highest_above(
     context: &IndexContext,
     collection: &str,
     last: i64,
-) -> Result<Option<i64>, SetupError> {
+) -> Result<Option<i64>, RegistryError> {
     let is_there = async |above: i64| {
         let above = Filter {
             revision_above: Some(above),

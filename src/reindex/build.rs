@@ -8,9 +8,7 @@ use tokio_util::task::TaskTracker;
 
 use super::ReindexError;
 use crate::embed::EmbedError;
-use crate::registry::{
-    self, CollectionTarget, IndexContext, Job, Progress, SetupError, StoresError,
-};
+use crate::registry::{self, CollectionTarget, IndexContext, Job, Progress, RegistryError};
 use crate::store::{Lifecycle, StoreError};
 use crate::verify;
 use crate::worker::{self, Worker, WorkerContext};
@@ -117,11 +115,7 @@ async fn begin(context: &WorkerContext) -> Result<Lifecycle, ReindexError> {
     } = context;
     let known = store.versions().await?;
     if !known.iter().any(|v| v.state == Lifecycle::Active) {
-        return Err(SetupError::Mismatch(
-            "nothing is indexed yet, so there is no version to reindex from: run `elf worker`"
-                .into(),
-        )
-        .into());
+        return Err(RegistryError::NothingIndexed.into());
     }
     match known.iter().find(|v| v.version.name == version.name) {
         Some(own) if own.state == Lifecycle::Retired => {
@@ -136,11 +130,10 @@ async fn begin(context: &WorkerContext) -> Result<Lifecycle, ReindexError> {
     }
     let registered = store.registered_collections().await?;
     if let Some(other) = registered.iter().find(|c| c.alias != *alias) {
-        return Err(SetupError::Mismatch(format!(
-            "the database is indexed under the alias {:?}, and storage.qdrant.alias is {alias:?}: \
-             put the setting back",
-            other.alias
-        ))
+        return Err(RegistryError::OtherAlias {
+            registered: other.alias.clone(),
+            configured: alias.clone(),
+        }
         .into());
     }
     // The engine first, so that a registered collection always existed.
@@ -201,7 +194,7 @@ async fn catch_up(
             match is_caught_up(context).await {
                 Ok(true) => break Ok(()),
                 // The worker waits for Postgres too, and logs it.
-                Ok(false) | Err(ReindexError::Stores(StoresError::Store(_))) => {}
+                Ok(false) | Err(ReindexError::Registry(RegistryError::Store(_))) => {}
                 Err(error) => break Err(error),
             }
             tokio::select! {
@@ -226,10 +219,7 @@ async fn is_caught_up(context: &WorkerContext) -> Result<bool, ReindexError> {
     if let Some(error @ EmbedError::Config { .. }) = context.provider.state().error() {
         return Err(ReindexError::Embed(error.clone()));
     }
-    match registry::kept_in_step(store, &version.name).await {
-        Err(SetupError::Store(error)) => return Err(error.into()),
-        outcome => outcome?,
-    };
+    registry::kept_in_step(store, &version.name).await?;
     Ok(store.is_caught_up(&version.name).await?)
 }
 

@@ -79,7 +79,7 @@ pub async fn estimate(
             estimate.chunks += 1;
             if !known.insert(hash) {
                 estimate.known += 1;
-            } else if chunk.tokens > chunker.fixed_tokens() {
+            } else {
                 estimate.to_embed += 1;
                 estimate.tokens += chunk.tokens as u64;
             }

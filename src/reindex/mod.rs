@@ -16,30 +16,20 @@ pub use estimate::{Estimate, estimate};
 pub use rollback::{RolledBack, rollback};
 
 use crate::embed::EmbedError;
-use crate::index::IndexError;
-use crate::rebuild::RebuildError;
-use crate::registry::{AliasError, JobError, SetupError, StoresError};
-use crate::store::StoreError;
+use crate::error_class::ErrorClass;
+use crate::registry::RegistryError;
 use crate::verify;
 
 /// Why a reindex, a drop or a rollback failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReindexError {
-    /// Another job is running.
+    /// A store failed, another job is running, or configuration, database and index do not
+    /// belong together.
     #[error(transparent)]
-    Job(#[from] JobError),
-    /// Configuration, database and index do not belong together.
-    #[error(transparent)]
-    Setup(#[from] SetupError),
+    Registry(RegistryError),
     /// The provider rejects the configuration.
     #[error("failed to embed")]
     Embed(#[source] EmbedError),
-    /// No name for a new collection was found.
-    #[error(transparent)]
-    Rebuild(#[from] RebuildError),
-    /// A store failed.
-    #[error(transparent)]
-    Stores(#[from] StoresError),
     /// The version or its collection is not in the state that the command needs.
     #[error("{0}")]
     Refused(String),
@@ -62,20 +52,21 @@ pub enum ReindexError {
     Stopped,
 }
 
-impl From<StoreError> for ReindexError {
-    fn from(error: StoreError) -> Self {
-        StoresError::from(error).into()
+impl<E: Into<RegistryError>> From<E> for ReindexError {
+    fn from(error: E) -> Self {
+        Self::Registry(error.into())
     }
 }
 
-impl From<IndexError> for ReindexError {
-    fn from(error: IndexError) -> Self {
-        StoresError::from(error).into()
-    }
-}
-
-impl From<AliasError> for ReindexError {
-    fn from(error: AliasError) -> Self {
-        SetupError::from(error).into()
+impl ReindexError {
+    /// What has to change before the same work can succeed.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Registry(error) => error.class(),
+            Self::Embed(error) => error.class(),
+            Self::Refused(_) | Self::DeadLetters(_) | Self::Drift(_) | Self::Stopped => {
+                ErrorClass::Precondition
+            }
+        }
     }
 }

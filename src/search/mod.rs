@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::embed::EmbedError;
 use crate::embed::provider::{Input, Provider};
+use crate::error_class::ErrorClass;
 use crate::index::{Filter, IndexError, Query, VectorIndex};
 use crate::store::{Store, StoreError};
 
@@ -30,10 +31,6 @@ pub struct Searcher {
 
 /// A hit: one chunk.
 #[derive(Debug, Clone, Serialize)]
-#[expect(
-    missing_docs,
-    reason = "the columns of the same names say what they are"
-)]
 pub struct Item {
     pub note_id: Uuid,
     pub chunk_id: Uuid,
@@ -51,7 +48,6 @@ pub struct Item {
 
 /// Why a search failed.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each says itself what failed")]
 pub enum SearchError {
     #[error("failed to embed the query: {0}")]
     Embed(#[from] EmbedError),
@@ -64,6 +60,17 @@ pub enum SearchError {
     Index(IndexError),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl SearchError {
+    /// What has to change before the same work can succeed.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Embed(error) => error.class(),
+            Self::Lost(error) | Self::Index(error) => error.class(),
+            Self::Store(error) => error.class(),
+        }
+    }
 }
 
 impl From<IndexError> for SearchError {

@@ -71,60 +71,6 @@ pub struct Claimed {
     pub oldest: DateTime<Utc>,
 }
 
-/// Why and how often a note failed.
-#[derive(Debug, Clone, Copy)]
-pub struct Failure<'a> {
-    /// The reason that `elf dead show` prints. It never holds the text.
-    pub reason: &'a str,
-    /// What rejected the note.
-    pub by: FailedBy,
-    /// The text that failed.
-    pub text: TextHash,
-    /// How often this text has failed in a row, this time included.
-    pub failures: u32,
-    /// Whether the note is retried.
-    pub retry: Retry,
-    /// The number of lost claims to store for the note.
-    pub claims_lost: u32,
-}
-
-/// What rejected a note.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailedBy {
-    /// The text itself: it cannot be chunked, or has no tokens.
-    Text,
-    /// The embedding provider.
-    Provider,
-    /// Postgres.
-    Postgres,
-    /// The vector engine.
-    Index,
-    /// The note itself, probably: each process that worked on it died.
-    Process,
-}
-
-impl FailedBy {
-    /// The name in Postgres and in the metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Provider => "provider",
-            Self::Postgres => "postgres",
-            Self::Index => "index",
-            Self::Process => "process",
-        }
-    }
-}
-
-/// What happens to a note that failed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Retry {
-    /// The worker retries the note after this delay.
-    After(Duration),
-    /// The note is dead-lettered.
-    Never,
-}
-
 /// Host and process of this worker, so that an operator can see which one holds a lease.
 pub fn holder() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -318,40 +264,6 @@ impl Store {
             Ok(())
         };
         self.measured("ack", work).await
-    }
-
-    /// Counts a failed attempt of a note and ends its lease. Returns whether the lease was still
-    /// held; if not, nothing is counted.
-    pub async fn fail(
-        &self,
-        version: &str,
-        token: i64,
-        note: &Claimed,
-        failure: Failure<'_>,
-    ) -> Result<bool, StoreError> {
-        let work = async {
-            let delay_secs = match failure.retry {
-                Retry::After(delay) => Some(delay.as_secs_f64()),
-                Retry::Never => None,
-            };
-            let counted = sqlx::query_file_scalar!(
-                "sql/queries/fail_note.sql",
-                version,
-                token,
-                note.note_id,
-                &note.outbox_ids,
-                failure.reason,
-                delay_secs,
-                failure.failures as i32,
-                &failure.text.0[..],
-                failure.by.as_str(),
-                failure.claims_lost as i32
-            )
-            .fetch_one(&self.pool)
-            .await?;
-            Ok(counted)
-        };
-        self.measured("fail", work).await
     }
 
     /// Requeues notes: inserts an outbox row for each, whether it has one or not.

@@ -70,7 +70,7 @@ impl Store {
         version: &str,
         dim: usize,
         token: i64,
-        notes: &[NoteWrite<'_>],
+        notes: &[&NoteWrite<'_>],
     ) -> Result<Committed, StoreError> {
         let work = async {
             let mut tx = self.begin().await?;
@@ -95,6 +95,7 @@ impl Store {
                     .collect();
             let written: Vec<&NoteWrite> = notes
                 .iter()
+                .copied()
                 .filter(|n| {
                     leased.contains(&n.note_id) && (!n.live || present.contains(&n.note_id))
                 })

@@ -6,6 +6,7 @@ mod chunks;
 mod claim;
 mod collections;
 mod commit;
+mod failure;
 mod jobs;
 mod lifecycle;
 mod limit;
@@ -31,16 +32,16 @@ use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::query::Map;
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
 
+use crate::error_class::ErrorClass;
 use crate::telemetry;
 use limit::Limit;
 
 pub use access::Relabelled;
 pub use chunks::{Depth, LiveChunk, NoteProblem};
-pub use claim::{
-    Claim, ClaimScope, Claimed, FailedBy, Failure, LOST_CLAIMS_UNTIL_ALONE, Position, Retry, holder,
-};
+pub use claim::{Claim, ClaimScope, Claimed, LOST_CLAIMS_UNTIL_ALONE, Position, holder};
 pub use collections::{CollectionRow, Range};
 pub use commit::{ChunkWrite, Committed, NoteWrite};
+pub use failure::{FailedBy, Failure, Retry};
 pub use jobs::RunningJob;
 pub use lifecycle::Lifecycle;
 pub use listen::listen;
@@ -93,6 +94,17 @@ pub enum StoreError {
     Rejected(String),
 }
 
+impl StoreError {
+    /// What has to change before the same work can succeed.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Unavailable(_) => ErrorClass::Store,
+            Self::Schema(_) | Self::Outdated(_) => ErrorClass::Configuration,
+            Self::Rejected(_) => ErrorClass::Item,
+        }
+    }
+}
+
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         if let sqlx::Error::PoolTimedOut = error {
@@ -108,10 +120,10 @@ impl From<sqlx::Error> for StoreError {
             return Self::Unavailable(error.to_string());
         };
         let message = database.message().to_owned();
-        match blame(&database.code().unwrap_or_default()) {
-            Fault::Data => Self::Rejected(message),
-            Fault::Server => Self::Unavailable(message),
-            Fault::Setup => Self::Schema(format!(
+        match class_of(&database.code().unwrap_or_default()) {
+            ErrorClass::Item => Self::Rejected(message),
+            ErrorClass::Store => Self::Unavailable(message),
+            _ => Self::Schema(format!(
                 "Postgres refuses: {message}; check storage.postgres.dsn, and that its role has \
                  the rights in sql/README.md"
             )),
@@ -119,23 +131,12 @@ impl From<sqlx::Error> for StoreError {
     }
 }
 
-/// What has to change before a statement can succeed.
-#[derive(Debug, PartialEq)]
-enum Fault {
-    /// The values in the statement.
-    Data,
-    /// The state of the server, which may recover by itself.
-    Server,
-    /// The database, the role or its rights: an operator has to change them.
-    Setup,
-}
-
 /// Classifies an SQLSTATE, see appendix A of the Postgres manual.
-fn blame(sqlstate: &str) -> Fault {
+fn class_of(sqlstate: &str) -> ErrorClass {
     let is_class = |classes: &[&str]| classes.iter().any(|class| sqlstate.starts_with(class));
     // Data exception, integrity constraint, program limit, exception of a trigger.
     if is_class(&["22", "23", "54", "P0"]) {
-        return Fault::Data;
+        return ErrorClass::Item;
     }
     // Connection exception, transaction rollback (deadlock), insufficient resources,
     // operator intervention, system error; lock not available, read-only during a
@@ -143,9 +144,9 @@ fn blame(sqlstate: &str) -> Fault {
     let is_passing = is_class(&["08", "40", "53", "57", "58"])
         || ["55P03", "25006", "25P03"].contains(&sqlstate);
     if is_passing {
-        Fault::Server
+        ErrorClass::Store
     } else {
-        Fault::Setup
+        ErrorClass::Configuration
     }
 }
 
@@ -221,7 +222,7 @@ impl Store {
                      set local idle_in_transaction_session_timeout = '5s'; \
                      set local plan_cache_mode = force_generic_plan; \
                      set local enable_seqscan = off";
-        Ok(self.pool.begin_with(begin).await?)
+        self.begin_with(begin).await
     }
 
     /// Reads one page of many, in the order of an index. Without statistics Postgres assumes
@@ -238,10 +239,23 @@ impl Store {
                      set local enable_hashjoin = off; \
                      set local enable_mergejoin = off; \
                      set local enable_sort = off";
-        let mut transaction = self.pool.begin_with(begin).await?;
+        let mut transaction = self.begin_with(begin).await?;
         let rows = page.fetch_all(&mut *transaction).await?;
         transaction.commit().await?;
         Ok(rows)
+    }
+
+    /// Begins in a task of its own, which runs to its end if the caller is dropped, at a timeout
+    /// for example. sqlx rolls back a transaction that is dropped, but not one that is dropped
+    /// while it begins: the pool would hand out a connection with an open transaction.
+    async fn begin_with(
+        &self,
+        begin: &'static str,
+    ) -> Result<Transaction<'static, Postgres>, StoreError> {
+        let pool = self.pool.clone();
+        let begun = tokio::spawn(async move { pool.begin_with(begin).await });
+        let stopped = |_| StoreError::Unavailable("this process is ending".to_owned());
+        Ok(begun.await.map_err(stopped)??)
     }
 
     /// Counts and times an operation, which times out after [`Limit::Statement`].
@@ -334,20 +348,36 @@ mod tests {
 
     #[test]
     fn only_values_are_a_notes_fault() {
-        assert_eq!(blame("23514"), Fault::Data, "a check of the application");
         assert_eq!(
-            blame("P0001"),
-            Fault::Data,
+            class_of("23514"),
+            ErrorClass::Item,
+            "a check of the application"
+        );
+        assert_eq!(
+            class_of("P0001"),
+            ErrorClass::Item,
             "an exception of a trigger of the application"
         );
-        assert_eq!(blame("42501"), Fault::Setup, "no right to the table");
-        assert_eq!(blame("42P01"), Fault::Setup, "no such table");
-        assert_eq!(blame("28P01"), Fault::Setup, "a wrong password");
         assert_eq!(
-            blame("55P03"),
-            Fault::Server,
+            class_of("42501"),
+            ErrorClass::Configuration,
+            "no right to the table"
+        );
+        assert_eq!(
+            class_of("42P01"),
+            ErrorClass::Configuration,
+            "no such table"
+        );
+        assert_eq!(
+            class_of("28P01"),
+            ErrorClass::Configuration,
+            "a wrong password"
+        );
+        assert_eq!(
+            class_of("55P03"),
+            ErrorClass::Store,
             "a lock that was not available"
         );
-        assert_eq!(blame("40P01"), Fault::Server, "a deadlock");
+        assert_eq!(class_of("40P01"), ErrorClass::Store, "a deadlock");
     }
 }

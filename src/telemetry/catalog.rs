@@ -94,7 +94,7 @@ const CHECK: &[Label] = &[Label {
 const STAGE: &[Label] = &[Label {
     name: "stage",
     values: &[
-        "load", "cut", "lookup", "embed", "commit", "upsert", "prune", "check", "relabel", "ack",
+        "load", "chunk", "lookup", "embed", "commit", "upsert", "prune", "check", "relabel", "ack",
     ],
 }];
 const CLAIM_OUTCOME: &[Label] = &[Label {

@@ -17,12 +17,10 @@ use serde::Serialize;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::index::IndexError;
 use crate::registry::{
-    AliasError, CollectionTarget, IndexContext, Notice, Progress, StoresError, alias_problem,
-    reconcile_alias,
+    CollectionTarget, IndexContext, Notice, Progress, RegistryError, alias_problem, reconcile_alias,
 };
-use crate::store::{CollectionRow, StoreError, VerifyCursor};
+use crate::store::{CollectionRow, VerifyCursor};
 
 /// Live notes that one statement checks.
 const NOTES_PAGE: usize = 200;
@@ -122,35 +120,9 @@ impl Report {
     }
 }
 
-/// Why nothing could be compared.
-#[derive(Debug, thiserror::Error)]
-pub enum VerifyError {
-    /// A store failed.
-    #[error(transparent)]
-    Stores(#[from] StoresError),
-    /// The alias is not ELF's, or a store failed when it was looked at.
-    #[error(transparent)]
-    Alias(#[from] AliasError),
-    /// There is no collection to compare with.
-    #[error("{0}")]
-    Lost(String),
-}
-
-impl From<StoreError> for VerifyError {
-    fn from(error: StoreError) -> Self {
-        StoresError::from(error).into()
-    }
-}
-
-impl From<IndexError> for VerifyError {
-    fn from(error: IndexError) -> Self {
-        StoresError::from(error).into()
-    }
-}
-
 /// Compares what the alias serves with the active version. With `repair`, an alias
 /// that points elsewhere, or at nothing, is pointed at its collection.
-pub async fn run(context: &IndexContext, options: &Options) -> Result<Report, VerifyError> {
+pub async fn run(context: &IndexContext, options: &Options) -> Result<Report, RegistryError> {
     let IndexContext {
         store,
         index,
@@ -158,16 +130,14 @@ pub async fn run(context: &IndexContext, options: &Options) -> Result<Report, Ve
         ..
     } = context;
     let Some(version) = store.active_version().await? else {
-        return Err(VerifyError::Lost(
-            "nothing is indexed yet: run `elf worker`, or `elf worker --once`".into(),
-        ));
+        return Err(RegistryError::NothingIndexed);
     };
     let registered = store.registered_collections().await?;
     let served = |c: &&CollectionRow| c.version == version.name && c.is_active();
     let collection = match registered.iter().find(served) {
         Some(collection) if index.collection(&collection.name).await?.is_some() => collection,
         _ => {
-            return Err(VerifyError::Lost(format!(
+            return Err(RegistryError::NotServed(format!(
                 "the collection behind {alias:?} is gone: run `elf rebuild`, which brings it back \
                  from Postgres without an embedding call"
             )));
@@ -176,7 +146,7 @@ pub async fn run(context: &IndexContext, options: &Options) -> Result<Report, Ve
     if options.repair {
         reconcile_alias(context).await?;
     } else if let Some(problem) = alias_problem(context).await? {
-        return Err(VerifyError::Lost(format!(
+        return Err(RegistryError::NotServed(format!(
             "the alias {alias:?} {problem}: run `elf verify --repair`"
         )));
     }
@@ -187,7 +157,7 @@ pub async fn run(context: &IndexContext, options: &Options) -> Result<Report, Ve
         collection: collection.name.clone(),
         writes: TaskTracker::new(),
     };
-    Ok(all(&target, version.dim, options).await?)
+    all(&target, version.dim, options).await
 }
 
 /// Compares a collection with its version, and the version with its notes.
@@ -195,7 +165,7 @@ pub async fn all(
     target: &CollectionTarget,
     dim: usize,
     options: &Options,
-) -> Result<Report, StoresError> {
+) -> Result<Report, RegistryError> {
     let (mut report, of_notes) =
         tokio::try_join!(points(target, options), notes(target, dim, options))?;
     report.add(&of_notes);
@@ -208,7 +178,7 @@ async fn notes(
     target: &CollectionTarget,
     dim: usize,
     options: &Options,
-) -> Result<Report, StoresError> {
+) -> Result<Report, RegistryError> {
     let CollectionTarget { store, version, .. } = target;
     let mut report = Report::default();
     let is_sample = options.sample < 1.0;

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::compare::{self, Drift};
 use super::{Options, Report};
 use crate::index::{StoredPoint, UpsertMode};
-use crate::registry::{CollectionTarget, StoresError, id_ranges};
+use crate::registry::{CollectionTarget, RegistryError, id_ranges};
 use crate::store::{Depth, LiveChunk};
 
 /// Ranges that are compared concurrently.
@@ -20,7 +20,7 @@ const PAGE: usize = 1000;
 const JUDGED_AT_ONCE: usize = 256;
 
 /// Compares every point of a collection with its chunk and the other way round.
-pub async fn points(target: &CollectionTarget, options: &Options) -> Result<Report, StoresError> {
+pub async fn points(target: &CollectionTarget, options: &Options) -> Result<Report, RegistryError> {
     // A verify that rests between pages needs no concurrency, and one that resumes has a single
     // cursor.
     let begun = options.from().chunks_upto;
@@ -131,7 +131,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    async fn run(mut self) -> Result<Report, StoresError> {
+    async fn run(mut self) -> Result<Report, RegistryError> {
         loop {
             let began = Instant::now();
             self.read().await?;
@@ -168,7 +168,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads the next page of each side whose page is used up.
-    async fn read(&mut self) -> Result<(), StoresError> {
+    async fn read(&mut self) -> Result<(), RegistryError> {
         let CollectionTarget {
             store,
             index,
@@ -189,7 +189,7 @@ impl<'a> Walk<'a> {
                         .live_chunks(version, chunks_after, self.upto, PAGE, 0, depth)
                         .await?,
                 )),
-                false => Ok::<_, StoresError>(None),
+                false => Ok::<_, RegistryError>(None),
             }
         };
         let points = async {
@@ -199,7 +199,7 @@ impl<'a> Walk<'a> {
                         .scroll(collection, Some(points_after), PAGE, self.options.deep)
                         .await?,
                 )),
-                false => Ok::<_, StoresError>(None),
+                false => Ok::<_, RegistryError>(None),
             }
         };
         let (chunks, points) = tokio::try_join!(chunks, points)?;
@@ -214,7 +214,7 @@ impl<'a> Walk<'a> {
 
     /// Raises the tokens of Postgres above the revisions read. A point with a higher revision
     /// than Postgres has issued would win against every later write, also of busy notes.
-    async fn raise_tokens(&mut self, points: &[StoredPoint]) -> Result<(), StoresError> {
+    async fn raise_tokens(&mut self, points: &[StoredPoint]) -> Result<(), RegistryError> {
         let newest = points.iter().filter_map(compare::revision).max();
         if let Some(newest) = newest.filter(|newest| *newest > self.last_token) {
             self.last_token = self.target.store.raise_tokens(newest).await?;
@@ -228,7 +228,7 @@ impl<'a> Walk<'a> {
         &mut self,
         suspects: &[Uuid],
         named: &HashSet<Uuid>,
-    ) -> Result<(), StoresError> {
+    ) -> Result<(), RegistryError> {
         let mut named = named.clone();
         let before = self.snapshot(suspects, &named).await?;
         named.extend(before.chunks.values().map(|chunk| chunk.note_id));
@@ -268,7 +268,11 @@ impl<'a> Walk<'a> {
 
     /// Reads these chunks from Postgres, and finds which of their notes, and of the notes
     /// `named`, are busy: leased, in the outbox, or expired.
-    async fn snapshot(&self, ids: &[Uuid], named: &HashSet<Uuid>) -> Result<Snapshot, StoresError> {
+    async fn snapshot(
+        &self,
+        ids: &[Uuid],
+        named: &HashSet<Uuid>,
+    ) -> Result<Snapshot, RegistryError> {
         let CollectionTarget { store, version, .. } = self.target;
         let chunks = store.live_chunks_by_id(version, ids).await?;
         let notes: HashSet<Uuid> = chunks
@@ -311,7 +315,7 @@ impl<'a> Walk<'a> {
         found: &[(Uuid, Drift)],
         mut chunks: HashMap<Uuid, LiveChunk>,
         points: &HashMap<Uuid, StoredPoint>,
-    ) -> Result<(), StoresError> {
+    ) -> Result<(), RegistryError> {
         let revision_of = |id: &Uuid| points.get(id).and_then(compare::revision);
         let (mut renew, mut remove) = (Vec::new(), Vec::new());
         let mut forgotten: BTreeMap<i64, Vec<LiveChunk>> = BTreeMap::new();
@@ -348,7 +352,11 @@ impl<'a> Walk<'a> {
 
     /// Writes points. A point that the engine refuses stays as it is, and its note is requeued:
     /// a worker dead-letters it with the reason if it must.
-    async fn write(&mut self, chunks: Vec<LiveChunk>, mode: UpsertMode) -> Result<(), StoresError> {
+    async fn write(
+        &mut self,
+        chunks: Vec<LiveChunk>,
+        mode: UpsertMode,
+    ) -> Result<(), RegistryError> {
         let written = self.target.write(chunks, mode).await?;
         let CollectionTarget { store, version, .. } = self.target;
         for refused in &written.refused {

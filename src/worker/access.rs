@@ -2,9 +2,11 @@
 
 use uuid::Uuid;
 
-use super::batch::{Batch, Interruption, stage};
+use super::batch::{Batch, stage};
 use super::plan::ChunkedNote;
+use crate::error_class::ErrorClass;
 use crate::note::{AccessHash, Note, TextHash};
+use crate::registry::RegistryError;
 use crate::store::ChunkWrite;
 
 impl Batch<'_> {
@@ -13,14 +15,16 @@ impl Batch<'_> {
     /// that no reader finds a note under labels it no longer has.
     pub(super) async fn follow_access<'c>(
         &self,
-        cuts: impl Iterator<Item = &'c ChunkedNote>,
-    ) -> Result<(), Interruption> {
-        let moved: Vec<(&Note, AccessHash)> = cuts.filter_map(|cut| self.moved(cut)).collect();
+        chunked_notes: impl Iterator<Item = &'c ChunkedNote>,
+    ) -> Result<(), RegistryError> {
+        let moved: Vec<(&Note, AccessHash)> = chunked_notes
+            .filter_map(|chunked| self.moved(chunked))
+            .collect();
         if moved.is_empty() {
             return Ok(());
         }
         match Box::pin(self.relabel(&moved)).await {
-            Err(error) if error.is_rejection() => {
+            Err(error) if error.class() == ErrorClass::Item => {
                 tracing::warn!(
                     %error,
                     notes = moved.len(),
@@ -33,14 +37,14 @@ impl Batch<'_> {
     }
 
     /// The note and its labels, if its points have or may have other labels.
-    fn moved<'c>(&self, cut: &'c ChunkedNote) -> Option<(&'c Note, AccessHash)> {
-        let note = cut.note.as_ref().filter(|_| cut.live)?;
-        let claimed = self.notes[&cut.note_id];
+    fn moved<'c>(&self, chunked: &'c ChunkedNote) -> Option<(&'c Note, AccessHash)> {
+        let note = chunked.note.as_ref().filter(|_| chunked.live)?;
+        let claimed = self.notes[&chunked.note_id];
         let access = note.labels.access();
         (claimed.chunk_count > 0 && claimed.access != Some(access)).then_some((note, access))
     }
 
-    async fn relabel(&self, moved: &[(&Note, AccessHash)]) -> Result<(), Interruption> {
+    async fn relabel(&self, moved: &[(&Note, AccessHash)]) -> Result<(), RegistryError> {
         let context = &self.shared.context;
         let version = &context.version.name;
         let ids: Vec<Uuid> = moved.iter().map(|(note, _)| note.note_id).collect();
@@ -73,7 +77,7 @@ impl Batch<'_> {
         self.record_access(moved).await
     }
 
-    async fn withdraw(&self, moved: &[(&Note, AccessHash)]) -> Result<(), Interruption> {
+    async fn withdraw(&self, moved: &[(&Note, AccessHash)]) -> Result<(), RegistryError> {
         let context = &self.shared.context;
         let targets = context
             .stores
@@ -86,7 +90,7 @@ impl Batch<'_> {
         self.record_access(moved).await
     }
 
-    async fn record_access(&self, moved: &[(&Note, AccessHash)]) -> Result<(), Interruption> {
+    async fn record_access(&self, moved: &[(&Note, AccessHash)]) -> Result<(), RegistryError> {
         let context = &self.shared.context;
         let access: Vec<(Uuid, AccessHash)> = moved
             .iter()

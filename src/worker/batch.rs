@@ -1,6 +1,6 @@
 //! The way of a batch of notes, from the claim to the ack.
 //!
-//! [`run`] → `converge`: `load` the rows, `cut` them into chunks, start the
+//! [`run`] → `converge`: `load` the rows, `chunk` their texts, start the
 //! [`Embedding`], and write slices of notes whose vectors have arrived (`converge_slices`).
 //! A slice goes through `write_or_split` (`blame.rs`, which splits what a store rejects) to
 //! `write`: `commit` to Postgres, `index` (upsert the points, delete the older ones), check the
@@ -18,14 +18,12 @@ use uuid::Uuid;
 
 use super::embedding::Embedding;
 use super::lease::{self, Heartbeat, Survived};
-use super::plan::{self, ChunkedNote, Unwritable, Vectors};
+use super::plan::{self, ChunkedNote, PlannedWrite, Unwritable, Vectors};
 use super::{Report, Shared, Stage, WorkerContext};
-use crate::index::{Filter, IndexError, Point, UpsertMode};
 use crate::note::{Note, TextHash};
-use crate::registry::{self, IndexContext, SetupError, StoresError};
+use crate::registry::{self, RegistryError};
 use crate::store::{
-    ChunkWrite, Claim, Claimed, Committed, LOST_CLAIMS_UNTIL_ALONE, LiveChunk, NoteWrite,
-    StoreError, Version,
+    Claim, Claimed, Committed, LOST_CLAIMS_UNTIL_ALONE, NoteWrite, StoreError, Version,
 };
 use crate::telemetry;
 
@@ -96,33 +94,6 @@ fn note_spans(notes: &[Claimed]) -> NoteSpans {
     notes.iter().map(span).collect()
 }
 
-/// A store failed: the batch ends, and no note is to blame.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Interruption {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Index(#[from] IndexError),
-    #[error(transparent)]
-    Setup(#[from] SetupError),
-}
-
-impl From<StoresError> for Interruption {
-    fn from(error: StoresError) -> Self {
-        match error {
-            StoresError::Store(error) => Self::Store(error),
-            StoresError::Index(error) => Self::Index(error),
-        }
-    }
-}
-
-impl Interruption {
-    /// Whether the index may have applied the write, or may still apply it.
-    fn is_unanswered(&self) -> bool {
-        matches!(self, Self::Index(IndexError::Unavailable { .. }))
-    }
-}
-
 /// Notes that are leased under one token.
 pub(super) struct Batch<'a> {
     pub(super) shared: &'a Arc<Shared>,
@@ -133,7 +104,7 @@ pub(super) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    async fn converge(&self) -> Result<(), Interruption> {
+    async fn converge(&self) -> Result<(), RegistryError> {
         // A note that may end the worker is claimed alone. Its deletion and its access labels
         // come first, because they do not need the text that may end the worker.
         let lost_claims = |note: &Claimed| note.claims_lost >= LOST_CLAIMS_UNTIL_ALONE;
@@ -145,12 +116,12 @@ impl Batch<'_> {
         }
         let max_bytes = self.shared.settings.max_note_bytes;
         let rows = stage("load", self.load(max_bytes)).await?;
-        let cuts = stage("cut", self.cut(rows)).await;
+        let chunked_notes = stage("chunk", self.chunk(rows)).await;
         self.shared.reached(Stage::Chunked).await;
 
-        let cuts = Arc::new(cuts);
-        let mut embedding = Embedding::start(self.shared, cuts.clone());
-        let converged = Box::pin(self.converge_slices(&cuts, &mut embedding)).await;
+        let chunked_notes = Arc::new(chunked_notes);
+        let mut embedding = Embedding::start(self.shared, chunked_notes.clone());
+        let converged = Box::pin(self.converge_slices(&chunked_notes, &mut embedding)).await;
         if converged.is_err() {
             embedding.stop_sending();
         }
@@ -160,18 +131,17 @@ impl Batch<'_> {
     /// Writes notes as their vectors arrive.
     async fn converge_slices(
         &self,
-        cuts: &[ChunkedNote],
+        chunked_notes: &[ChunkedNote],
         embedding: &mut Embedding,
-    ) -> Result<(), Interruption> {
-        let fixed_tokens = self.shared.context.chunker.fixed_tokens();
-        let mut undecided: Vec<&ChunkedNote> = cuts.iter().collect();
+    ) -> Result<(), RegistryError> {
+        let mut undecided: Vec<&ChunkedNote> = chunked_notes.iter().collect();
         let mut time = FIRST_SLICE;
         loop {
             let more = stage("embed", embedding.collect(time)).await?;
             let Embedding { vectors, fresh, .. } = &mut *embedding;
             let (slice, rest) = undecided
                 .into_iter()
-                .partition(|cut| !more || plan::is_decided(cut, vectors, fixed_tokens));
+                .partition(|chunked| !more || plan::is_decided(chunked, vectors));
             undecided = rest;
             time = SLICE;
             if !slice.is_empty() {
@@ -194,24 +164,27 @@ impl Batch<'_> {
         store.load_notes(&self.oldest_first, max_bytes).await
     }
 
-    async fn cut(&self, (mut rows, now): (HashMap<Uuid, Note>, DateTime<Utc>)) -> Vec<ChunkedNote> {
+    async fn chunk(
+        &self,
+        (mut rows, now): (HashMap<Uuid, Note>, DateTime<Utc>),
+    ) -> Vec<ChunkedNote> {
         let chunker = self.shared.context.chunker.clone();
         let max_bytes = self.shared.settings.max_note_bytes;
         let oldest_first = self.oldest_first.iter();
         let notes: Vec<(Uuid, Option<Note>)> =
             oldest_first.map(|id| (*id, rows.remove(id))).collect();
-        let cut_all = move || {
+        let chunk_all = move || {
             notes
                 .into_iter()
-                .map(|(id, note)| plan::cut(&chunker, id, note, now, max_bytes))
+                .map(|(id, note)| plan::chunk_note(&chunker, id, note, now, max_bytes))
                 .collect()
         };
-        tokio::task::spawn_blocking(cut_all)
+        tokio::task::spawn_blocking(chunk_all)
             .await
             .expect("a panic is caught note by note")
     }
 
-    async fn converge_access_and_release(&self) -> Result<(), Interruption> {
+    async fn converge_access_and_release(&self) -> Result<(), RegistryError> {
         let live = self.converge_access().await?;
         lease::release(self.shared, self.token, &live, Survived::Unknown).await;
         Ok(())
@@ -219,7 +192,7 @@ impl Batch<'_> {
 
     /// Does what needs no text: converges notes that are not live, and gives the points of
     /// live notes the access labels of their rows. Returns the live notes.
-    async fn converge_access(&self) -> Result<Vec<Uuid>, Interruption> {
+    async fn converge_access(&self) -> Result<Vec<Uuid>, RegistryError> {
         let (mut rows, now) = stage("load", self.load(0)).await?;
         let without_text = |id: &Uuid| {
             let note = rows.remove(id);
@@ -234,13 +207,11 @@ impl Batch<'_> {
             .oldest_first
             .iter()
             .map(without_text)
-            .partition(|cut| cut.live);
-        let notes = gone.iter().map(|cut| (cut.note_id, cut)).collect();
-        let writes: Vec<NoteWrite> = gone.iter().map(plan::removal_of).collect();
-        self.write_or_split(&writes, &notes, &mut HashSet::new())
-            .await?;
+            .partition(|chunked| chunked.live);
+        let writes: Vec<PlannedWrite> = gone.iter().map(plan::removal_of).collect();
+        self.write_or_split(&writes, &mut HashSet::new()).await?;
         self.follow_access(live.iter()).await?;
-        Ok(live.iter().map(|cut| cut.note_id).collect())
+        Ok(live.iter().map(|chunked| chunked.note_id).collect())
     }
 
     /// Writes the notes that have all of their vectors. Each of the others fails or waits, and
@@ -250,31 +221,29 @@ impl Batch<'_> {
         slice: &[&ChunkedNote],
         vectors: &Vectors,
         fresh: &mut HashSet<TextHash>,
-    ) -> Result<(), Interruption> {
-        let fixed_tokens = self.shared.context.chunker.fixed_tokens();
-        let notes: HashMap<Uuid, &ChunkedNote> =
-            slice.iter().map(|cut| (cut.note_id, *cut)).collect();
+    ) -> Result<(), RegistryError> {
         let (mut writes, mut unwritable) = (Vec::new(), Vec::new());
-        for cut in slice {
-            match plan::write_of(cut, vectors, fixed_tokens) {
+        for chunked in slice {
+            match plan::write_of(chunked, vectors) {
                 Ok(write) => writes.push(write),
-                Err(why) => unwritable.push((*cut, why)),
+                Err(why) => unwritable.push((*chunked, why)),
             }
         }
-        self.write_or_split(&writes, &notes, fresh).await?;
-        self.follow_access(unwritable.iter().map(|(cut, _)| *cut))
+        self.write_or_split(&writes, fresh).await?;
+        self.follow_access(unwritable.iter().map(|(chunked, _)| *chunked))
             .await?;
         let mut waiting = Vec::new();
-        for (cut, why) in unwritable {
+        for (chunked, why) in unwritable {
             match why {
-                Unwritable::Waits => waiting.push(cut.note_id),
+                Unwritable::Waits => waiting.push(chunked.note_id),
                 Unwritable::Fails {
                     reason,
                     by,
                     permanent,
                 } => {
-                    let text = TextHash::of(cut.note.as_ref().map_or("", |note| &note.text));
-                    self.fail(cut.note_id, text, by, &reason, permanent).await?;
+                    let text = TextHash::of(chunked.note.as_ref().map_or("", |note| &note.text));
+                    self.fail(chunked.note_id, text, by, &reason, permanent)
+                        .await?;
                 }
             }
         }
@@ -286,22 +255,27 @@ impl Batch<'_> {
 
     pub(super) async fn write(
         &self,
-        writes: &[NoteWrite<'_>],
-        notes: &HashMap<Uuid, &ChunkedNote>,
+        writes: &[PlannedWrite<'_>],
         fresh: &mut HashSet<TextHash>,
-    ) -> Result<(), Interruption> {
+    ) -> Result<(), RegistryError> {
         if writes.is_empty() {
             return Ok(());
         }
         let committed = stage("commit", self.commit(writes)).await?;
         self.shared.reached(Stage::Committed).await;
-
-        let done: Vec<&NoteWrite> = writes
+        let (done, held): (Vec<&PlannedWrite>, Vec<&PlannedWrite>) = writes
             .iter()
-            .filter(|w| committed.notes.contains(&w.note_id))
-            .collect();
-        let ids: Vec<Uuid> = done.iter().map(|w| w.note_id).collect();
-        let points = self.index(&committed, &done, notes).await?;
+            .partition(|write| committed.notes.contains(&write.chunked.note_id));
+        if !held.is_empty() {
+            let held: Vec<Uuid> = held.iter().map(|write| write.chunked.note_id).collect();
+            lease::defer_held(self.shared, self.token, &held).await;
+        }
+        let chunks = done.iter().flat_map(|write| &write.rows.chunks);
+        let hashes = chunks.map(|chunk| &chunk.hash);
+        self.shared.uncommitted.forget_committed(hashes);
+
+        let points = self.index(&committed.collections, &done).await?;
+        let ids: Vec<Uuid> = done.iter().map(|write| write.chunked.note_id).collect();
         // A Postgres that was rolled back issues old tokens again, and the index ignores upserts
         // under them. The check finds that before the ack.
         let WorkerContext {
@@ -315,198 +289,37 @@ impl Batch<'_> {
             &committed.collections,
         );
         stage("check", checked).await?;
-        let acked = stage("ack", self.ack(&done, notes)).await?;
+        let acked = stage("ack", self.ack(&done)).await?;
         self.shared.reached(Stage::Acked).await;
 
-        let cuts = done.iter().map(|write| notes[&write.note_id]);
         self.shared.totals.add(&Report {
             notes: acked,
             points,
-            ..plan::count_work(cuts, fresh)
+            ..plan::count_work(done.iter().map(|write| write.chunked), fresh)
         });
         Ok(())
     }
 
-    async fn commit(&self, writes: &[NoteWrite<'_>]) -> Result<Committed, StoreError> {
-        let context = &self.shared.context;
-        let Version { name, dim, .. } = &context.version;
-        let committed = context
-            .stores
-            .store
-            .commit(name, *dim, self.token, writes)
-            .await?;
-        let held: Vec<Uuid> = writes
-            .iter()
-            .map(|w| w.note_id)
-            .filter(|id| !committed.notes.contains(id))
-            .collect();
-        if !held.is_empty() {
-            lease::defer_held(self.shared, self.token, &held).await;
-        }
-        let done = writes
-            .iter()
-            .filter(|w| committed.notes.contains(&w.note_id));
-        self.shared
-            .uncommitted
-            .forget_committed(done.flat_map(|w| &w.chunks).map(|chunk| &chunk.hash));
-        Ok(committed)
-    }
-
-    /// Upserts the new points and then deletes the old ones, so that the note is searchable
-    /// all the time. Returns how many points were written.
-    async fn index(
-        &self,
-        committed: &Committed,
-        done: &[&NoteWrite<'_>],
-        notes: &HashMap<Uuid, &ChunkedNote>,
-    ) -> Result<u64, Interruption> {
-        if done.is_empty() {
-            return Ok(0);
-        }
-        if committed.collections.is_empty() {
-            return Err(self.no_collection());
-        }
-        let points: Vec<Point> = done
-            .iter()
-            .filter_map(|write| Some((write, notes[&write.note_id].note.as_ref()?)))
-            .flat_map(|(write, note)| write.chunks.iter().map(|chunk| self.point(note, chunk)))
-            .collect();
-        let written: Vec<Uuid> = points.iter().map(|p| p.payload.chunk_id).collect();
-        let count = written.len() as u64;
-        self.upsert(&committed.collections, points).await?;
-        self.shared.reached(Stage::Upserted).await;
-        let done: Vec<Uuid> = done.iter().map(|w| w.note_id).collect();
-        self.prune(&committed.collections, done, written).await?;
-        self.shared.reached(Stage::Pruned).await;
-        Ok(count)
-    }
-
-    /// Acking without a target collection would lose the notes. The next
-    /// [`registry::ensure_ready`] registers one.
-    pub(super) fn no_collection(&self) -> Interruption {
-        SetupError::Mismatch(format!(
-            "no collection is registered for {}",
-            self.shared.context.version.name
-        ))
-        .into()
-    }
-
-    pub(super) async fn upsert(
-        &self,
-        collections: &[String],
-        points: Vec<Point>,
-    ) -> Result<(), Interruption> {
-        let notes: HashSet<Uuid> = points.iter().map(|p| p.payload.note_id).collect();
-        let notes: Vec<Uuid> = notes.into_iter().collect();
-        let in_flight = &self.shared.in_flight;
-        in_flight.sending(self.token, &notes);
-        let upserted = self.upsert_into(collections, points).await;
-        let is_answered = !upserted.as_ref().is_err_and(Interruption::is_unanswered);
-        in_flight.sent(self.token, &notes, is_answered);
-        upserted
-    }
-
-    async fn upsert_into(
-        &self,
-        collections: &[String],
-        points: Vec<Point>,
-    ) -> Result<(), Interruption> {
-        if points.is_empty() {
-            return Ok(());
-        }
-        let index = &self.shared.context.stores.index;
-        for collection in collections {
-            let upserted = index.upsert(collection, points.clone(), UpsertMode::NotNewer);
-            let upserted = stage("upsert", upserted).await;
-            self.unless_retired(collection, upserted).await?;
-        }
-        Ok(())
-    }
-
-    /// Deletes the points of `notes` with this batch's revision or an older one, except those
-    /// it has `written`. Points of the same revision count too: a retry under the same token
-    /// may have fewer chunks than the first try.
-    pub(super) async fn prune(
-        &self,
-        collections: &[String],
-        notes: Vec<Uuid>,
-        written: Vec<Uuid>,
-    ) -> Result<(), Interruption> {
-        let older = Filter {
-            note_ids: Some(notes),
-            except_chunk_ids: Some(written),
-            revision_below: Some(self.token + 1),
-            ..Filter::default()
-        };
-        for collection in collections {
-            let deleted = self.shared.context.stores.index.delete(collection, &older);
-            let deleted = stage("prune", deleted).await;
-            self.unless_retired(collection, deleted).await?;
-        }
-        Ok(())
-    }
-
-    /// Ignores a missing collection if a rebuild or a drop retired it between this batch's
-    /// commit and its write: the collection that replaces it has these chunks already.
-    async fn unless_retired(
-        &self,
-        collection: &str,
-        written: Result<(), IndexError>,
-    ) -> Result<(), Interruption> {
-        let Err(error @ IndexError::NotFound { .. }) = written else {
-            return Ok(written?);
-        };
+    async fn commit(&self, writes: &[PlannedWrite<'_>]) -> Result<Committed, StoreError> {
         let WorkerContext {
-            stores: IndexContext { store, .. },
-            version,
-            ..
+            stores, version, ..
         } = &self.shared.context;
-        let targets = store.collections(&version.name).await?;
-        if targets.iter().any(|target| target.name == collection) {
-            return Err(error.into());
-        }
-        tracing::debug!(collection, "collection retired before the write");
-        Ok(())
-    }
-
-    pub(super) fn point(&self, note: &Note, chunk: &ChunkWrite<'_>) -> Point {
-        let live = LiveChunk {
-            chunk_id: chunk.chunk_id,
-            note_id: note.note_id,
-            chunk_index: chunk.chunk_index,
-            start: chunk.start,
-            end: chunk.end,
-            revision: self.token,
-            text: None,
-            has_vector: true,
-            vector: None,
-            status: note.status.clone(),
-            expires_at: note.expires_at,
-            labels: note.labels.clone(),
-        };
-        Point {
-            payload: registry::payload(&live, &self.shared.context.version.name),
-            vector: chunk.vector.to_vec(),
-            text: chunk.text.to_owned(),
-        }
+        let rows: Vec<&NoteWrite> = writes.iter().map(|write| &write.rows).collect();
+        let Version { name, dim, .. } = version;
+        stores.store.commit(name, *dim, self.token, &rows).await
     }
 
     /// Deletes the outbox rows that the claim saw. Returns the number of notes acked.
-    async fn ack(
-        &self,
-        done: &[&NoteWrite<'_>],
-        notes: &HashMap<Uuid, &ChunkedNote>,
-    ) -> Result<u64, StoreError> {
+    async fn ack(&self, done: &[&PlannedWrite<'_>]) -> Result<u64, StoreError> {
         let context = &self.shared.context;
         let version = &context.version.name;
         let claimed: Vec<(&Claimed, _)> = done
             .iter()
-            .map(|write| (self.notes[&write.note_id], write.access))
+            .map(|write| (self.notes[&write.chunked.note_id], write.rows.access))
             .collect();
-        let done: HashSet<Uuid> = done.iter().map(|w| w.note_id).collect();
+        let ids: Vec<Uuid> = done.iter().map(|write| write.chunked.note_id).collect();
         // The index may still apply an upsert that it did not answer, after the points of a
         // later claim. Indexing the note once more after the lease removes them.
-        let ids: Vec<Uuid> = done.iter().copied().collect();
         let unanswered = self.shared.in_flight.unanswered(self.token, &ids);
         if !unanswered.is_empty() {
             let lease = self.shared.settings.lease();
@@ -524,10 +337,12 @@ impl Batch<'_> {
             .ack(version, self.token, &claimed, keep_done)
             .await?;
         let acked: HashSet<Uuid> = acked.into_iter().collect();
+        let (acked, lost): (Vec<&PlannedWrite>, Vec<&PlannedWrite>) = done
+            .iter()
+            .partition(|write| acked.contains(&write.chunked.note_id));
 
         // Another worker holds these notes now, and may have deleted old points before this
         // batch wrote its own. Indexing them once more under a higher token removes those.
-        let lost: Vec<Uuid> = done.difference(&acked).copied().collect();
         if !lost.is_empty() {
             tracing::warn!(
                 notes = lost.len(),
@@ -535,13 +350,11 @@ impl Batch<'_> {
                 "leases lost to another process, requeueing the notes"
             );
             counter!("elf_leases_lost_total").increment(lost.len() as u64);
+            let lost: Vec<Uuid> = lost.iter().map(|write| write.chunked.note_id).collect();
             context.stores.store.requeue(version, &lost).await?;
         }
-        let gone: Vec<Uuid> = acked
-            .iter()
-            .filter(|id| notes[*id].note.is_none())
-            .copied()
-            .collect();
+        let gone = acked.iter().filter(|write| write.chunked.note.is_none());
+        let gone: Vec<Uuid> = gone.map(|write| write.chunked.note_id).collect();
         if !gone.is_empty() {
             context
                 .stores
@@ -550,10 +363,11 @@ impl Batch<'_> {
                 .await?;
         }
         let now = Utc::now();
-        for (claimed, _) in claimed.iter().filter(|(c, _)| acked.contains(&c.note_id)) {
-            let age = (now - claimed.oldest).to_std().unwrap_or_default();
+        for PlannedWrite { chunked, .. } in &acked {
+            let oldest = self.notes[&chunked.note_id].oldest;
+            let age = (now - oldest).to_std().unwrap_or_default();
             self.shared.totals.became_searchable(age);
-            self.spans[&claimed.note_id].record("outcome", "indexed");
+            self.spans[&chunked.note_id].record("outcome", "indexed");
         }
         Ok(acked.len() as u64)
     }

@@ -1,16 +1,17 @@
 //! Finds the note of a batch that makes a write fail, and counts the failure against it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::batch::{Batch, Interruption};
-use super::plan::ChunkedNote;
+use super::batch::Batch;
+use super::plan::PlannedWrite;
 use super::{Shared, WorkerContext, retry};
-use crate::index::{IndexError, UpsertMode};
+use crate::error_class::ErrorClass;
+use crate::index::UpsertMode;
 use crate::note::TextHash;
-use crate::registry::{self, CollectionTarget, IndexContext};
+use crate::registry::{self, CollectionTarget, IndexContext, RegistryError};
 use crate::store::{
     Claim, Claimed, Depth, FailedBy, Failure, LOST_CLAIMS_UNTIL_ALONE, NoteWrite, Retry, StoreError,
 };
@@ -34,26 +35,14 @@ pub(super) fn is_suspect(claim: &Claim) -> bool {
     lost.max().unwrap_or(0) >= LOST_CLAIMS_UNTIL_UNACCOMPANIED
 }
 
-impl Interruption {
-    /// The store that failed, if the cause may be the data sent and not the store's state.
-    fn store(&self) -> Option<FailedBy> {
-        match self {
-            Self::Store(StoreError::Rejected(_) | StoreError::Unavailable(_)) => {
-                Some(FailedBy::Postgres)
-            }
-            Self::Index(IndexError::Refused { .. } | IndexError::Unavailable { .. }) => {
-                Some(FailedBy::Index)
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether the store rejected the data sent.
-    pub(super) fn is_rejection(&self) -> bool {
-        matches!(
-            self,
-            Self::Store(StoreError::Rejected(_)) | Self::Index(IndexError::Refused { .. })
-        )
+/// The store that failed, if the cause may be the data sent: the store rejected it, or did not
+/// survive it.
+fn perhaps_data(error: &RegistryError) -> Option<FailedBy> {
+    let is_perhaps = matches!(error.class(), ErrorClass::Item | ErrorClass::Store);
+    match error {
+        RegistryError::Store(_) if is_perhaps => Some(FailedBy::Postgres),
+        RegistryError::Index(_) if is_perhaps => Some(FailedBy::Index),
+        _ => None,
     }
 }
 
@@ -86,34 +75,34 @@ impl Batch<'_> {
     /// that the stack does not grow with the batch.
     pub(super) async fn write_or_split(
         &self,
-        writes: &[NoteWrite<'_>],
-        notes: &HashMap<Uuid, &ChunkedNote>,
+        writes: &[PlannedWrite<'_>],
         fresh: &mut HashSet<TextHash>,
-    ) -> Result<(), Interruption> {
+    ) -> Result<(), RegistryError> {
         let mut parts = vec![(writes, 1)];
         while let Some((part, tries)) = parts.pop() {
-            let Err(error) = Box::pin(self.write(part, notes, fresh)).await else {
+            let Err(error) = Box::pin(self.write(part, fresh)).await else {
                 continue;
             };
-            let Some(by) = error.store() else {
+            let Some(by) = perhaps_data(&error) else {
                 return Err(error);
             };
+            let is_rejection = error.class() == ErrorClass::Item;
             let context = &self.shared.context;
             // A database or a collection that is missing or misconfigured is no note's fault.
             Box::pin(registry::ensure_ready(&context.stores, &context.version)).await?;
             match part {
-                [only] if by == FailedBy::Postgres && error.is_rejection() => {
-                    self.fail_alone(only, notes, by, &error).await?;
+                [only] if by == FailedBy::Postgres && is_rejection => {
+                    self.fail_alone(only, by, &error).await?;
                 }
                 // If a store rejects several notes, one of them may be to blame. Any other
                 // error, and the rejection of a single note, may come from the store's state.
-                _ if (part.len() == 1 || !error.is_rejection())
+                _ if (part.len() == 1 || !is_rejection)
                     && !Box::pin(self.probe_with_another_note(part)).await? =>
                 {
                     return Err(error);
                 }
-                [only] if error.is_rejection() || tries >= MAX_TRIES_ALONE => {
-                    self.fail_alone(only, notes, by, &error).await?;
+                [only] if is_rejection || tries >= MAX_TRIES_ALONE => {
+                    self.fail_alone(only, by, &error).await?;
                 }
                 [_] => parts.push((part, tries + 1)),
                 _ => {
@@ -129,28 +118,31 @@ impl Batch<'_> {
     /// Counts a write that a store rejects as a failure of its note.
     async fn fail_alone(
         &self,
-        write: &NoteWrite<'_>,
-        notes: &HashMap<Uuid, &ChunkedNote>,
+        write: &PlannedWrite<'_>,
         by: FailedBy,
-        error: &Interruption,
-    ) -> Result<(), Interruption> {
-        self.follow_access(notes.get(&write.note_id).copied().into_iter())
-            .await?;
+        error: &RegistryError,
+    ) -> Result<(), RegistryError> {
+        self.follow_access([write.chunked].into_iter()).await?;
+        let NoteWrite {
+            note_id, text_hash, ..
+        } = write.rows;
         let reason = error.to_string();
-        self.fail(write.note_id, write.text_hash, by, &reason, false)
-            .await?;
+        self.fail(note_id, text_hash, by, &reason, false).await?;
         Ok(())
     }
 
     /// Whether the index accepts a point of another note, unchanged. If it accepts no point of
     /// any note, the cause is the index and no note is to blame.
-    async fn probe_with_another_note(&self, part: &[NoteWrite<'_>]) -> Result<bool, Interruption> {
+    async fn probe_with_another_note(
+        &self,
+        part: &[PlannedWrite<'_>],
+    ) -> Result<bool, RegistryError> {
         let WorkerContext {
             stores: IndexContext { store, index, .. },
             version,
             ..
         } = &self.shared.context;
-        let blamed: HashSet<Uuid> = part.iter().map(|write| write.note_id).collect();
+        let blamed: HashSet<Uuid> = part.iter().map(|write| write.chunked.note_id).collect();
         let mut another = None;
         for after in [Uuid::new_v4(), Uuid::nil()] {
             let page = store

@@ -45,14 +45,15 @@ struct Wanted<'a> {
 }
 
 impl Embedding {
-    /// Begins to look up and embed the texts of `cuts`, each once.
-    pub fn start(shared: &Arc<Shared>, cuts: Arc<Vec<ChunkedNote>>) -> Self {
+    /// Begins to look up and embed the texts of `chunked_notes`, each once.
+    pub fn start(shared: &Arc<Shared>, chunked_notes: Arc<Vec<ChunkedNote>>) -> Self {
         let (arrived, arriving) = mpsc::unbounded_channel();
         let shared = shared.clone();
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let embed = async move {
-            if let Err(error) = look_up_and_embed(&shared, &cuts, &stopped, &arrived).await {
+            if let Err(error) = look_up_and_embed(&shared, &chunked_notes, &stopped, &arrived).await
+            {
                 // The receiver is gone if the batch has ended; here and below.
                 let _ = arrived.send(Err(error));
             }
@@ -106,12 +107,12 @@ impl Embedding {
 /// its request ends, even if the batch fails.
 async fn look_up_and_embed(
     shared: &Shared,
-    cuts: &[ChunkedNote],
+    chunked_notes: &[ChunkedNote],
     stop: &CancellationToken,
     arrived: &mpsc::UnboundedSender<Result<Arrived, StoreError>>,
 ) -> Result<(), StoreError> {
     let provider = &shared.context.provider;
-    let wanted = wanted(shared, cuts);
+    let wanted = wanted(shared, chunked_notes);
     // Claimed before the look-up: another batch may embed and commit a text between the two,
     // and this one would embed it again.
     let mut claims = provider.claim(wanted.iter().map(|wanted| wanted.input));
@@ -161,18 +162,18 @@ async fn look_up_and_embed(
 }
 
 /// The texts of these notes, in the order of the notes, so that the first notes are complete
-/// first. A text without tokens is left out.
-fn wanted<'a>(shared: &Shared, cuts: &'a [ChunkedNote]) -> Vec<Wanted<'a>> {
+/// first.
+fn wanted<'a>(shared: &Shared, chunked_notes: &'a [ChunkedNote]) -> Vec<Wanted<'a>> {
     let context = &shared.context;
     let mut seen = HashSet::new();
     let mut wanted = Vec::new();
-    for cut in cuts {
-        let (Some(note), Ok(hashed_chunks)) = (&cut.note, &cut.hashed_chunks) else {
+    for chunked in chunked_notes {
+        let (Some(note), Ok(hashed_chunks)) = (&chunked.note, &chunked.hashed_chunks) else {
             continue;
         };
         for HashedChunk { chunk, hash } in hashed_chunks {
             let text = &note.text[chunk.start..chunk.end];
-            if chunk.tokens > context.chunker.fixed_tokens() && seen.insert(*hash) {
+            if seen.insert(*hash) {
                 wanted.push(Wanted {
                     hash: *hash,
                     input: TextHash::of_both(&context.document_prefix, text),

@@ -6,16 +6,18 @@ mod access_walk;
 mod batch;
 mod blame;
 mod embedding;
-mod expire;
 mod lease;
 mod plan;
+mod points;
 mod pooled;
 mod retry;
 mod rollback;
+mod shared;
 mod store_circuit;
 mod tidy;
 mod totals;
 mod uncommitted;
+mod upkeep;
 mod verify;
 mod walk;
 
@@ -23,7 +25,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use metrics::{counter, histogram};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -37,15 +38,13 @@ pub use verify::Verified;
 use crate::chunk::Chunker;
 use crate::config;
 use crate::embed::provider::Provider;
-use crate::registry::{self, IndexContext};
-use crate::store::{self, ClaimScope, Position, Version};
+use crate::registry::IndexContext;
+use crate::store::{self, Version};
 use access_walk::AccessWalk;
 use batch::Extent;
 use lease::Survived;
+use shared::{Drain, Shared};
 use walk::Walk;
-
-/// Text claimed at once, so that a batch of long notes does not fill the memory.
-const BATCH_BYTES: usize = 4 << 20;
 
 /// Releasing the leases takes a moment, unless Postgres is unavailable. Then they expire.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
@@ -70,34 +69,12 @@ pub struct Worker {
     shared: Arc<Shared>,
 }
 
-/// The state that the batches of a worker share.
-struct Shared {
-    context: WorkerContext,
-    settings: config::Worker,
-    keep_done: Duration,
-    /// Names this worker in the leases it holds.
-    holder: String,
-    /// Notified when work may be due: after a commit, a finished batch, a lost connection.
-    wake: Arc<Notify>,
-    circuit: StoreCircuit,
-    totals: Totals,
-    in_flight: lease::ActiveLeases,
-    uncommitted: uncommitted::UncommittedVectors,
-    watch: rollback::Watch,
-    /// Notified when a verify may have been requested.
-    verify: Notify,
-    verified: Mutex<Option<Verified>>,
-    /// Whether this worker is the one that expires notes, counts and cleans up.
-    upkeep: watch::Sender<bool>,
-    breakpoint: Option<Breakpoint>,
-}
-
 /// The stages of a batch, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// The leases are taken.
     Claimed,
-    /// The rows are read and cut into chunks.
+    /// The rows are read and their texts chunked.
     Chunked,
     /// Every chunk has its vector.
     Embedded,
@@ -137,7 +114,7 @@ pub enum WorkerError {
 }
 
 impl Worker {
-    /// A worker that has not begun. Call [`registry::prepare`] before, once.
+    /// A worker that has not begun. Call [`crate::registry::prepare`] before, once.
     pub fn new(context: WorkerContext, settings: &config::Worker, outbox: &config::Outbox) -> Self {
         let shared = Shared {
             context,
@@ -213,7 +190,7 @@ impl Worker {
                 self.shared.wake.clone(),
             ))
         });
-        let expiring = in_the_background(expire::run(self.shared.clone()));
+        let expiring = in_the_background(upkeep::run(self.shared.clone()));
         let verifying = in_the_background(verify::run(self.shared.clone()));
         let mut batches = JoinSet::new();
         self.claim_until(&mut batches, &stop, None).await.ok();
@@ -224,7 +201,7 @@ impl Worker {
     /// Works until no note is due, except those that other workers have leased.
     pub async fn drain(&self, stop: CancellationToken) -> Result<(), WorkerError> {
         let mut batches = JoinSet::new();
-        expire::once(&self.shared).await;
+        upkeep::once(&self.shared).await;
         let outcome = loop {
             let outcome = self.claim_until(&mut batches, &stop, Some(Drain)).await;
             // The verify may have put notes into the outbox: this drain indexes them too.
@@ -397,114 +374,4 @@ async fn ended(batches: &mut JoinSet<()>) {
 /// worker's own future.
 fn in_the_background(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(work))
-}
-
-/// Marks a run of `--once`, which ends when the outbox is empty.
-#[derive(Clone, Copy)]
-struct Drain;
-
-impl Shared {
-    /// Claims a batch of the notes that are due behind `after`. `None` when none is due, or
-    /// Postgres is unavailable.
-    async fn claim(&self, after: Option<Position>) -> Option<store::Claim> {
-        if let Err(error) = rollback::check_tokens_after_reconnect(self).await {
-            self.circuit.open(error.to_string());
-            return None;
-        }
-        let began = Instant::now();
-        let claim = |lost_below| {
-            self.context.stores.store.claim(
-                &self.context.version.name,
-                &self.holder,
-                self.settings.lease(),
-                self.settings.batch_notes,
-                BATCH_BYTES,
-                ClaimScope { after, lost_below },
-            )
-        };
-        // A note that may end this worker comes last: the worker first indexes another note,
-        // if one is due.
-        let claimed = match self.totals.report().notes {
-            0 => match claim(blame::MAX_CLAIMS_LOST).await {
-                Ok(None) => claim(u32::MAX).await,
-                claimed => claimed,
-            },
-            _ => claim(u32::MAX).await,
-        };
-        histogram!("elf_claim_seconds").record(began.elapsed());
-        let outcome = match &claimed {
-            Ok(Some(_)) => "notes",
-            Ok(None) => "empty",
-            Err(_) => "error",
-        };
-        counter!("elf_claims_total", "outcome" => outcome).increment(1);
-        let admitted = match claimed {
-            Ok(Some(claim)) => rollback::release_if_token_repeats(self, claim)
-                .await
-                .map(Some),
-            Ok(None) => Ok(None),
-            Err(error) => Err(error.into()),
-        };
-        match admitted {
-            Ok(claim) => claim,
-            Err(error) => {
-                self.circuit.open(error.to_string());
-                None
-            }
-        }
-    }
-
-    /// Waits for the stop, and then for the grace period.
-    async fn grace_after(&self, stop: &CancellationToken) {
-        stop.cancelled().await;
-        tokio::time::sleep(Duration::from_secs(self.settings.grace_secs.into())).await;
-    }
-
-    /// Waits until Postgres and the index are available; returns at once if they are.
-    async fn recovered(&self) {
-        while self.circuit.outage().is_some() {
-            tokio::time::sleep(retry::pause(&self.settings, self.circuit.openings())).await;
-            match registry::ensure_ready(&self.context.stores, &self.context.version).await {
-                Ok(()) => {
-                    self.circuit.close();
-                    self.verify.notify_one();
-                }
-                Err(error) => self.circuit.open(error.to_string()),
-            }
-        }
-    }
-
-    /// [`Self::recovered`]; a drain waits for it no longer than its grace period.
-    async fn stores_recovered(&self, drain: Option<Drain>) -> Result<(), WorkerError> {
-        match drain {
-            Some(Drain) => self.within_grace(self.recovered()).await,
-            None => {
-                self.recovered().await;
-                Ok(())
-            }
-        }
-    }
-
-    /// Waits for the end of an outage, at most for the grace period.
-    async fn within_grace(&self, end: impl Future<Output = ()>) -> Result<(), WorkerError> {
-        let grace = Duration::from_secs(self.settings.grace_secs.into());
-        match (tokio::time::timeout(grace, end).await, self.outage()) {
-            (Err(_), Some(reason)) => Err(WorkerError::Outage(reason)),
-            _ => Ok(()),
-        }
-    }
-
-    /// The reason why no note can be indexed now, if there is one.
-    fn outage(&self) -> Option<String> {
-        self.circuit
-            .outage()
-            .map(|outage| outage.reason)
-            .or_else(|| Some(self.context.provider.state().error()?.to_string()))
-    }
-
-    async fn reached(&self, stage: Stage) {
-        if let Some(breakpoint) = &self.breakpoint {
-            breakpoint(stage).await;
-        }
-    }
 }

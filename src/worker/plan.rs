@@ -37,6 +37,14 @@ pub struct HashedChunk {
 /// For each text its vector, or the reason why it has none.
 pub type Vectors = HashMap<TextHash, Result<Arc<[f32]>, EmbedError>>;
 
+/// A note and the rows to write for it.
+pub struct PlannedWrite<'a> {
+    /// The note as it was loaded.
+    pub chunked: &'a ChunkedNote,
+    /// What the commit writes.
+    pub rows: NoteWrite<'a>,
+}
+
 /// Why a note cannot be written now.
 #[derive(Debug, PartialEq)]
 pub enum Unwritable {
@@ -55,7 +63,7 @@ pub enum Unwritable {
 
 /// Chunks a note that is live at `now`; any other note has no chunks. A text of more than
 /// `max_bytes` was not loaded and is an error.
-pub fn cut(
+pub fn chunk_note(
     chunker: &Chunker,
     note_id: Uuid,
     note: Option<Note>,
@@ -80,28 +88,34 @@ pub fn cut(
     }
 }
 
-/// The chunks of a text, or the reason why it has none.
+/// The chunks of a text, or the reason why it has none. Each has a token of its text.
 pub fn hashed_chunks(chunker: &Chunker, text: &str) -> Result<Vec<HashedChunk>, String> {
-    let chunk = |chunk: Chunk| {
-        let hash = TextHash::of(&text[chunk.start..chunk.end]);
-        HashedChunk { chunk, hash }
+    let hashed = |chunk: Chunk| {
+        let Chunk { start, end, tokens } = chunk;
+        if tokens <= chunker.fixed_tokens() {
+            return Err(format!(
+                "its text at {start}..{end} has no token left after the tokenizer's \
+                 normalisation (control characters only?)"
+            ));
+        }
+        let hash = TextHash::of(&text[start..end]);
+        Ok(HashedChunk { chunk, hash })
     };
     // A tokenizer is third-party code that runs on a third-party file. A panic over one text
     // must not fail the other notes of the batch.
     match catch_unwind(AssertUnwindSafe(|| chunker.chunk(text))) {
-        Ok(Ok(chunks)) => Ok(chunks.into_iter().map(chunk).collect()),
+        Ok(Ok(chunks)) => chunks.into_iter().map(hashed).collect(),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err("the tokenizer panicked; the log has its message".to_owned()),
     }
 }
 
-/// The rows to write for a note. `fixed_tokens` is the token count of an empty text.
+/// What is written for a note that has all of its vectors.
 pub fn write_of<'a>(
-    cut: &'a ChunkedNote,
+    chunked: &'a ChunkedNote,
     vectors: &Vectors,
-    fixed_tokens: usize,
-) -> Result<NoteWrite<'a>, Unwritable> {
-    let hashed_chunks = cut
+) -> Result<PlannedWrite<'a>, Unwritable> {
+    let hashed_chunks = chunked
         .hashed_chunks
         .as_ref()
         .map_err(|reason| Unwritable::Fails {
@@ -110,12 +124,12 @@ pub fn write_of<'a>(
             // Chunking is deterministic: a retry would fail the same way.
             permanent: true,
         })?;
-    let text = cut.note.as_ref().map_or("", |note| note.text.as_str());
+    let text = chunked.note.as_ref().map_or("", |note| note.text.as_str());
     let mut chunks = Vec::with_capacity(hashed_chunks.len());
     let mut waits = false;
     for (i, chunk) in hashed_chunks.iter().enumerate() {
         let Chunk { start, end, .. } = chunk.chunk;
-        let vector = match vector_of(chunk, vectors, fixed_tokens) {
+        let vector = match vector_of(chunk, vectors) {
             Ok(vector) => vector,
             // Another chunk of the note may fail, and then the note fails instead of waiting.
             Err(Unwritable::Waits) => {
@@ -125,7 +139,7 @@ pub fn write_of<'a>(
             Err(fails) => return Err(fails),
         };
         chunks.push(ChunkWrite {
-            chunk_id: chunk_id(cut.note_id, i as u32),
+            chunk_id: chunk_id(chunked.note_id, i as u32),
             chunk_index: i as u32,
             start,
             end,
@@ -138,35 +152,37 @@ pub fn write_of<'a>(
         return Err(Unwritable::Waits);
     }
     let all: Vec<Arc<[f32]>> = chunks.iter().map(|c| c.vector.clone()).collect();
-    Ok(NoteWrite {
-        note_id: cut.note_id,
+    let rows = NoteWrite {
+        note_id: chunked.note_id,
         text_hash: TextHash::of(text),
         pooled: pooled::mean(&all),
-        access: match &cut.note {
+        access: match &chunked.note {
             Some(note) if !chunks.is_empty() => Some(note.labels.access()),
             _ => None,
         },
         chunks,
-        live: cut.live,
-    })
+        live: chunked.live,
+    };
+    Ok(PlannedWrite { chunked, rows })
 }
 
 /// The write for a note that is not live: no chunks, no vectors.
-pub fn removal_of(cut: &ChunkedNote) -> NoteWrite<'_> {
-    NoteWrite {
-        note_id: cut.note_id,
+pub fn removal_of(chunked: &ChunkedNote) -> PlannedWrite<'_> {
+    let rows = NoteWrite {
+        note_id: chunked.note_id,
         text_hash: TextHash::of(""),
         pooled: None,
         access: None,
         chunks: Vec::new(),
         live: false,
-    }
+    };
+    PlannedWrite { chunked, rows }
 }
 
 /// Whether a note can be written or failed now: each of its texts has an outcome, or one of
 /// them cannot get a vector.
-pub fn is_decided(cut: &ChunkedNote, vectors: &Vectors, fixed_tokens: usize) -> bool {
-    let Ok(hashed_chunks) = &cut.hashed_chunks else {
+pub fn is_decided(chunked: &ChunkedNote, vectors: &Vectors) -> bool {
+    let Ok(hashed_chunks) = &chunked.hashed_chunks else {
         return true;
     };
     let mut is_complete = true;
@@ -174,7 +190,6 @@ pub fn is_decided(cut: &ChunkedNote, vectors: &Vectors, fixed_tokens: usize) -> 
         match vectors.get(&chunk.hash) {
             Some(Err(EmbedError::Input { .. })) => return true,
             Some(_) => {}
-            None if chunk.chunk.tokens <= fixed_tokens => return true,
             None => is_complete = false,
         }
     }
@@ -184,13 +199,16 @@ pub fn is_decided(cut: &ChunkedNote, vectors: &Vectors, fixed_tokens: usize) -> 
 /// Counts chunks, reused vectors and saved tokens. The first chunk of a text in `fresh` counts
 /// as embedded and removes it from `fresh`; every other chunk counts as reused.
 pub fn count_work<'c>(
-    cuts: impl Iterator<Item = &'c ChunkedNote>,
+    chunked_notes: impl Iterator<Item = &'c ChunkedNote>,
     fresh: &mut HashSet<TextHash>,
 ) -> Report {
     let mut report = Report::default();
-    for cut in cuts {
-        report.bytes += cut.note.as_ref().map_or(0, |note| note.text.len() as u64);
-        for HashedChunk { chunk, hash } in cut.hashed_chunks.iter().flatten() {
+    for chunked in chunked_notes {
+        report.bytes += chunked
+            .note
+            .as_ref()
+            .map_or(0, |note| note.text.len() as u64);
+        for HashedChunk { chunk, hash } in chunked.hashed_chunks.iter().flatten() {
             report.chunks += 1;
             if !fresh.remove(hash) {
                 report.reused += 1;
@@ -201,26 +219,14 @@ pub fn count_work<'c>(
     report
 }
 
-fn vector_of(
-    chunk: &HashedChunk,
-    vectors: &Vectors,
-    fixed_tokens: usize,
-) -> Result<Arc<[f32]>, Unwritable> {
-    let Chunk { start, end, tokens } = chunk.chunk;
+fn vector_of(chunk: &HashedChunk, vectors: &Vectors) -> Result<Arc<[f32]>, Unwritable> {
+    let Chunk { start, end, .. } = chunk.chunk;
     match vectors.get(&chunk.hash) {
         Some(Ok(vector)) => Ok(vector.clone()),
         Some(Err(EmbedError::Input { reason })) => Err(Unwritable::Fails {
             reason: format!("its text at {start}..{end} cannot be embedded: {reason}"),
             by: FailedBy::Provider,
             permanent: false,
-        }),
-        None if tokens <= fixed_tokens => Err(Unwritable::Fails {
-            reason: format!(
-                "its text at {start}..{end} has no token left after the tokenizer's \
-                 normalisation (control characters only?)"
-            ),
-            by: FailedBy::Text,
-            permanent: true,
         }),
         _ => Err(Unwritable::Waits),
     }
@@ -230,27 +236,15 @@ fn vector_of(
 mod tests {
     use super::*;
 
-    fn one_piece(tokens: usize) -> (ChunkedNote, TextHash) {
+    fn blame_for(error: EmbedError) -> Unwritable {
         let hash = TextHash::of("text");
         let chunk = Chunk {
             start: 0,
             end: 4,
-            tokens,
+            tokens: 9,
         };
-        let note_id = Uuid::nil();
-        let cut = ChunkedNote {
-            note_id,
-            note: None,
-            live: true,
-            hashed_chunks: Ok(vec![HashedChunk { chunk, hash }]),
-        };
-        (cut, hash)
-    }
-
-    fn blame_for(error: Option<EmbedError>, tokens: usize) -> Unwritable {
-        let (cut, hash) = one_piece(tokens);
-        let vectors = error.into_iter().map(|e| (hash, Err(e))).collect();
-        vector_of(&cut.hashed_chunks.as_ref().expect("cut")[0], &vectors, 2).expect_err("no vector")
+        let vectors = Vectors::from([(hash, Err(error))]);
+        vector_of(&HashedChunk { chunk, hash }, &vectors).expect_err("no vector")
     }
 
     #[test]
@@ -262,8 +256,8 @@ mod tests {
             perhaps_input: false,
         };
         let refused = EmbedError::Config { reason: reason() };
-        assert_eq!(blame_for(Some(away), 9), Unwritable::Waits);
-        assert_eq!(blame_for(Some(refused), 9), Unwritable::Waits);
+        assert_eq!(blame_for(away), Unwritable::Waits);
+        assert_eq!(blame_for(refused), Unwritable::Waits);
     }
 
     #[test]
@@ -272,20 +266,9 @@ mod tests {
             reason: "no".into(),
         };
         assert!(matches!(
-            blame_for(Some(error), 9),
+            blame_for(error),
             Unwritable::Fails {
                 permanent: false,
-                ..
-            }
-        ));
-    }
-
-    #[test]
-    fn a_text_without_tokens_can_never_work() {
-        assert!(matches!(
-            blame_for(None, 2),
-            Unwritable::Fails {
-                permanent: true,
                 ..
             }
         ));

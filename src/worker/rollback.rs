@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use super::lease::{self, Survived};
 use super::{Shared, WorkerContext};
-use crate::registry::{self, SetupError};
+use crate::registry::{self, RegistryError};
 use crate::store::Claim;
 
 /// What this process knows about the tokens of its Postgres.
@@ -40,7 +40,7 @@ impl Watch {
 
 /// Called before a claim. A new connection may lead to another server, so the worker checks
 /// the index before that server issues a token.
-pub async fn check_tokens_after_reconnect(shared: &Shared) -> Result<(), SetupError> {
+pub async fn check_tokens_after_reconnect(shared: &Shared) -> Result<(), RegistryError> {
     let connections = shared.context.stores.store.connections();
     if shared.watch.connections.load(Ordering::Relaxed) != connections {
         registry::ensure_tokens(&shared.context.stores, &shared.context.version.name).await?;
@@ -55,7 +55,10 @@ pub async fn check_tokens_after_reconnect(shared: &Shared) -> Result<(), SetupEr
 }
 
 /// Called after a claim: releases it if Postgres had issued its token before.
-pub async fn release_if_token_repeats(shared: &Shared, claim: Claim) -> Result<Claim, SetupError> {
+pub async fn release_if_token_repeats(
+    shared: &Shared,
+    claim: Claim,
+) -> Result<Claim, RegistryError> {
     if shared.watch.rises(claim.token) {
         return Ok(claim);
     }

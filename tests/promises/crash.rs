@@ -1,9 +1,14 @@
 //! Processes that die or stop, and servers that fail, while notes are written.
 
 use std::collections::HashSet;
+use std::future::poll_fn;
+use std::task::Poll;
 
+use elf::cli::wiring;
+use elf::config::Config;
 use rand::Rng;
 use sqlx::Connection;
+use uuid::Uuid;
 
 use crate::support::application::Application;
 use crate::support::harness::Harness;
@@ -148,6 +153,7 @@ async fn a_qdrant_that_crashes_costs_no_attempts() {
             ready.status() == 503
         })
         .await;
+        worker.says("claims paused").await;
         server.restart().await;
         eventually(async || {
             let ready = reqwest::get(format!("{admin}/readyz")).await.unwrap();
@@ -287,4 +293,43 @@ async fn a_worker_that_sleeps_in_a_transaction_blocks_no_application_for_long() 
     application.wait_until_drained(&[&worker]).await;
     worker.stop().await.exits(0);
     Harness::over(site).await.assert_converged().await;
+}
+
+/// A timeout or a lost lease drops a transaction wherever it is, even while it begins.
+#[tokio::test]
+async fn a_transaction_that_is_dropped_at_any_moment_is_rolled_back() {
+    let site = Site::start().await;
+    let toml = site.toml().replace(
+        "[storage.postgres]",
+        "[storage.postgres]\npool_max_conns = 2",
+    );
+    let config = Config::parse(&toml, "elf.toml", &|_| None).unwrap();
+    let store = wiring::store(&config).await.unwrap();
+    let mut dropped = 0;
+    for polls in 0..50 {
+        let mut left = polls;
+        let mut work = Box::pin(store.live_texts(Uuid::nil(), 10, 1_000));
+        let ended = poll_fn(|cx| match left {
+            0 => Poll::Ready(false),
+            _ => {
+                left -= 1;
+                work.as_mut().poll(cx).map(|texts| texts.is_ok())
+            }
+        });
+        dropped += u32::from(!ended.await);
+        drop(work);
+        // The pool has two connections, and one of them was the transaction's.
+        let mut both = [
+            store.pool().acquire().await.unwrap(),
+            store.pool().acquire().await.unwrap(),
+        ];
+        for connection in &mut both {
+            let is_outside: bool = sqlx::query_scalar("select now() = statement_timestamp()")
+                .fetch_one(&mut **connection)
+                .await
+                .unwrap();
+            assert!(is_outside, "dropped after {polls} polls");
+        }
+    }
+    assert!((1..50).contains(&dropped), "{dropped}");
 }

@@ -386,7 +386,7 @@ mod traces {
             .map(|(_, span)| span.name.as_str())
             .collect();
         for stage in [
-            "batch", "load", "cut", "lookup", "embed", "request", "commit", "upsert", "prune",
+            "batch", "load", "chunk", "lookup", "embed", "request", "commit", "upsert", "prune",
             "ack",
         ] {
             assert!(names.contains(stage), "{stage} is not in {names:?}");

@@ -10,6 +10,7 @@ mod metrics;
 mod pace;
 mod queue;
 mod rate;
+mod request;
 #[cfg(test)]
 mod simulated;
 mod speed;
@@ -24,7 +25,6 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
 
 pub use circuit::{CircuitState, Timing};
 pub use in_flight::Outcome;
@@ -38,6 +38,7 @@ use concurrency::{AdaptiveConcurrency, Lane};
 use in_flight::{Claim, InFlightTexts};
 use queue::{Part, Queue, Text};
 use rate::Rate;
+use request::Ended;
 
 /// A text as it is sent, prefix included.
 #[derive(Debug, Clone)]
@@ -90,16 +91,6 @@ impl Claims<'_> {
             ticket.complete(Ok(vector));
         }
     }
-}
-
-/// What happens to the texts of a request that ended.
-enum Ended {
-    /// Each text has its outcome.
-    Settled(Vec<Outcome>),
-    /// The texts are sent again, before all others.
-    Next,
-    /// The texts are sent again, after all others.
-    Last,
 }
 
 struct Shared {
@@ -287,86 +278,6 @@ impl Provider {
         self.0.usd_per_token
     }
 
-    /// Sends one request with `part` and decides what happens to its texts. `before`
-    /// is the count of successes when the call began.
-    async fn request<'a>(
-        &self,
-        mut lane: Lane<'_>,
-        mut part: Part<'a>,
-        before: u64,
-    ) -> (Part<'a>, Ended) {
-        let shared = &*self.0;
-        let alone = part.texts.len() == 1;
-        let (before_request, answers) = (shared.successes(), shared.answers());
-        let (result, unexplained) = shared.send(&mut lane, &part).await;
-        let error = match result {
-            Ok(vectors) => {
-                let vectors = vectors.into_iter().map(|vector| Ok(vector.into()));
-                return (part, Ended::Settled(vectors.collect()));
-            }
-            // Halving the request finds the text at fault.
-            Err(EmbedError::Input { .. }) if !alone => {
-                metrics::retries(2);
-                return (part.halved(), Ended::Next);
-            }
-            Err(error @ EmbedError::Input { .. }) => {
-                match self.probe_unless_embedded_since(before).await {
-                    Ok(()) => error,
-                    Err(outage) => outage,
-                }
-            }
-            Err(EmbedError::Unavailable {
-                reason,
-                perhaps_input: true,
-                ..
-            }) => match self.probe_unless_embedded_since(before_request).await {
-                Err(outage) => outage,
-                // The failure may be transient: the same texts are sent once more.
-                Ok(()) if !part.failed => {
-                    metrics::retries(1);
-                    part.failed = true;
-                    return (part, Ended::Next);
-                }
-                // The provider embeds other texts and failed twice on these: one of
-                // them is at fault.
-                Ok(()) if !alone => {
-                    metrics::retries(2);
-                    return (part.halved(), Ended::Next);
-                }
-                Ok(()) => EmbedError::Input { reason },
-            },
-            // The provider may still be computing these texts, so they are sent in
-            // smaller requests, after all others.
-            Err(EmbedError::TimedOut { reason }) => {
-                let suspected = part.timed_out.is_some();
-                let since = *part.timed_out.get_or_insert(answers);
-                match self.probe_unless_embedded_since(before_request).await {
-                    Err(outage) => outage,
-                    Ok(()) if !alone => {
-                        metrics::retries(2);
-                        return (part.halved(), Ended::Last);
-                    }
-                    // The pace does not explain the timeout, and other texts were
-                    // embedded since: after one more try this text is at fault.
-                    Ok(()) if unexplained && shared.answers() > since => {
-                        if !suspected {
-                            metrics::retries(1);
-                            return (part, Ended::Last);
-                        }
-                        EmbedError::Input { reason }
-                    }
-                    // The provider is slow, and one text cannot be made smaller.
-                    Ok(()) => self.opened(EmbedError::failed(format!(
-                        "{reason}: one text alone timed out, although a short probe did not"
-                    ))),
-                }
-            }
-            Err(error) => self.opened(error),
-        };
-        let outcomes = vec![Err(error); part.texts.len()];
-        (part, Ended::Settled(outcomes))
-    }
-
     /// Whether the provider embedded something after the first `before` successes. If
     /// it did not, sends a probe, and opens the circuit if that fails.
     async fn probe_unless_embedded_since(&self, before: u64) -> Result<(), EmbedError> {
@@ -398,35 +309,6 @@ impl Shared {
             error = self.circuit.refused() => Err(error),
             lane = self.lanes.enter() => Ok(lane),
         }
-    }
-
-    /// Sends one request as soon as the rate limits allow. Also returns whether it took
-    /// longer than the provider's pace explains.
-    async fn send(
-        &self,
-        lane: &mut Lane<'_>,
-        part: &Part<'_>,
-    ) -> (Result<Vec<Vec<f32>>, EmbedError>, bool) {
-        let texts: Vec<&str> = part.texts.iter().map(|(input, _)| &*input.text).collect();
-        let tokens = part.tokens();
-        let total = tokens.iter().sum();
-        tokio::select! {
-            biased;
-            error = self.circuit.refused() => return (Err(error), false),
-            () = self.rate.wait(total) => {}
-        }
-        lane.send(&tokens);
-        metrics::request_size(texts.len());
-        let span = tracing::debug_span!("request", texts = texts.len(), tokens = total);
-        let result = self.embedder.embed(&texts).instrument(span).await;
-        let (took, unexplained) = lane.end(&result);
-        metrics::request(&result, took, total, self.usd_per_token);
-        if result.is_ok() {
-            self.successes.fetch_add(1, Ordering::Relaxed);
-            self.answers.fetch_add(1, Ordering::Relaxed);
-            self.circuit.worked();
-        }
-        (result, unexplained)
     }
 
     /// Asks the provider for the vector of a text that every working provider embeds.

@@ -7,7 +7,7 @@ const EVERY_MS = 2000, LONGEST_WAIT_MS = 30_000, TIMEOUT_MS = 10_000;
 const TOKEN = "elf-admin-token";
 const RUNBOOK = "docs/operations.md#";
 /** The runbook section for each failing check; `worker-absent` for every other check. */
-const SECTIONS = { postgres: "postgres-away", schema: "upgrade", index: "qdrant-lost", alias: "qdrant-lost", provider: "provider-down" };
+const SECTIONS = { postgres: "postgres-unavailable", schema: "upgrade", index: "qdrant-lost", alias: "qdrant-lost", provider: "provider-unavailable" };
 /** A change that waits longer is late. */
 const LATE_SECS = 60;
 /** The worker counts every few seconds; counts that are older than this are shown as old. */

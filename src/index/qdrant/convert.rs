@@ -1,7 +1,6 @@
 //! ELF's types to the server's and back.
 
-use crate::config::Bm25Options;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use qdrant_client::Payload;
 use qdrant_client::qdrant::r#match::MatchValue;
@@ -10,33 +9,29 @@ use qdrant_client::qdrant::point_id::PointIdOptions;
 use qdrant_client::qdrant::vectors_config::Config as VectorsConfigKind;
 use qdrant_client::qdrant::{
     self, BinaryQuantizationBuilder, CollectionInfo, Condition, CreateCollection,
-    CreateCollectionBuilder, DatetimeRange, Distance, Document, DocumentBuilder, FieldType,
-    GetPoints, GetPointsBuilder, KeywordIndexParamsBuilder, Modifier, NamedVectors, PointId,
-    PointStruct, PrefetchQueryBuilder, QueryPoints, QueryPointsBuilder, Range, RepeatedStrings,
-    RetrievedPoint, RrfBuilder, ScalarQuantizationBuilder, ScoredPoint, ScrollPoints,
-    ScrollPointsBuilder, SparseVectorParamsBuilder, SparseVectorsConfigBuilder, Timestamp,
-    UpdateMode, UpsertPoints, UpsertPointsBuilder, Value, Vector, VectorInput, VectorParamsBuilder,
-    VectorsConfigBuilder, VectorsSelector, vector_input,
+    CreateCollectionBuilder, DatetimeRange, Distance, FieldType, GetPoints, GetPointsBuilder,
+    KeywordIndexParamsBuilder, Modifier, NamedVectors, PointId, PointStruct, PrefetchQueryBuilder,
+    QueryPoints, QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint, RrfBuilder,
+    ScalarQuantizationBuilder, ScoredPoint, ScrollPoints, ScrollPointsBuilder,
+    SparseVectorParamsBuilder, SparseVectorsConfigBuilder, Timestamp, UpdateMode, UpsertPoints,
+    UpsertPointsBuilder, Value, Vector, VectorInput, VectorParamsBuilder, VectorsConfigBuilder,
+    VectorsSelector, vector_input,
 };
 use serde_json::json;
 use uuid::Uuid;
 
+use super::batch::Batch;
+use super::bm25::Bm25Document;
 use super::json::{to_json, to_value};
 use crate::config::{self, Quantization};
 use crate::index::payload::FieldIndex;
 use crate::index::{
     BM25, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K, RRF_WEIGHT_BM25,
-    RRF_WEIGHT_DENSE, StoredPoint, UpsertMode,
+    RRF_WEIGHT_DENSE, StoredPoint,
 };
 
 /// The value of `made_by` in a collection's metadata.
 const ELF: &str = "elf";
-
-/// Points in one request, at most: the server locks a shard during a request.
-const MAX_POINTS: usize = 512;
-
-/// Approximate bytes in one request, at most: some proxies pass no more.
-const MAX_BYTES: usize = 4 << 20;
 
 /// A request to make `name`; the payload indexes are separate requests.
 pub(super) fn create_collection(
@@ -130,89 +125,6 @@ pub(super) fn spec(info: &CollectionInfo) -> Option<CollectionSpec> {
         bm25: serde_json::from_value(to_json(config.metadata.get("bm25")?.clone())).ok()?,
         embedding_version: text("embedding_version")?,
     })
-}
-
-/// How the server turns texts of one collection into BM25 vectors.
-pub(super) struct Bm25Document {
-    options: HashMap<String, Value>,
-}
-
-impl Bm25Document {
-    pub(super) fn new(bm25: &Bm25Options) -> Self {
-        // The server takes the language `none`: no stemmer and no stopwords.
-        let options = [
-            ("language", json!(bm25.language)),
-            ("k", json!(bm25.k)),
-            ("b", json!(bm25.b)),
-            ("avg_len", json!(bm25.avg_len)),
-        ];
-        Self {
-            options: options
-                .into_iter()
-                .map(|(key, json)| (key.to_owned(), to_value(json)))
-                .collect(),
-        }
-    }
-
-    fn of(&self, text: &str) -> Document {
-        DocumentBuilder::new(text, "qdrant/bm25")
-            .options(self.options.clone())
-            .build()
-    }
-}
-
-/// Points of one request.
-pub(super) struct Batch {
-    /// The request replaces stored points up to this revision; `None` replaces none.
-    revision: Option<i64>,
-    points: Vec<Point>,
-}
-
-/// Splits points into requests: one condition per request, so one revision, and
-/// no request too large.
-pub(super) fn batches(points: Vec<Point>, mode: UpsertMode) -> Vec<Batch> {
-    let mut by_revision: BTreeMap<Option<i64>, Vec<Point>> = BTreeMap::new();
-    for point in points {
-        let revision = match mode {
-            UpsertMode::NotNewer => Some(point.payload.revision),
-            UpsertMode::UpTo(revision) => Some(revision),
-            UpsertMode::InsertOnly => None,
-        };
-        by_revision.entry(revision).or_default().push(point);
-    }
-    let mut batches = Vec::new();
-    for (revision, points) in by_revision {
-        let mut batch = Batch {
-            revision,
-            points: Vec::new(),
-        };
-        let mut bytes = 0;
-        for point in points {
-            let more = bytes_of(&point);
-            let full = batch.points.len() == MAX_POINTS
-                || (bytes + more > MAX_BYTES && !batch.points.is_empty());
-            if full {
-                batches.push(std::mem::replace(
-                    &mut batch,
-                    Batch {
-                        revision,
-                        points: Vec::new(),
-                    },
-                ));
-                bytes = 0;
-            }
-            bytes += more;
-            batch.points.push(point);
-        }
-        batches.push(batch);
-    }
-    batches
-}
-
-/// The approximate size of a point in a request.
-fn bytes_of(point: &Point) -> usize {
-    const PAYLOAD_AND_OPTIONS: usize = 1024;
-    point.vector.len() * size_of::<f32>() + point.text.len() + PAYLOAD_AND_OPTIONS
 }
 
 pub(super) fn upsert(
@@ -437,58 +349,9 @@ pub(super) fn hit(point: ScoredPoint) -> Option<Hit> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
-    use crate::index::payload::test_payload;
-
-    fn point(revision: i64, dim: usize) -> Point {
-        let mut payload = test_payload();
-        payload.revision = revision;
-        Point {
-            payload,
-            vector: vec![0.0; dim],
-            text: String::new(),
-        }
-    }
-
-    fn shape(batches: &[Batch]) -> Vec<(Option<i64>, usize)> {
-        batches
-            .iter()
-            .map(|batch| (batch.revision, batch.points.len()))
-            .collect()
-    }
-
-    #[test]
-    fn a_request_holds_one_revision() {
-        let points = vec![point(2, 4), point(1, 4), point(2, 4)];
-        assert_eq!(
-            shape(&batches(points.clone(), UpsertMode::NotNewer)),
-            [(Some(1), 1), (Some(2), 2)]
-        );
-        assert_eq!(shape(&batches(points, UpsertMode::InsertOnly)), [(None, 3)]);
-    }
-
-    #[test]
-    fn a_large_upsert_is_split_and_loses_no_point() {
-        assert_eq!(
-            shape(&batches(vec![point(1, 4); 1100], UpsertMode::NotNewer)),
-            [(Some(1), 512), (Some(1), 512), (Some(1), 76)]
-        );
-        // 1 MB each
-        let sizes = shape(&batches(
-            vec![point(1, 256 * 1024); 10],
-            UpsertMode::InsertOnly,
-        ));
-        assert_eq!(sizes.iter().map(|(_, points)| points).sum::<usize>(), 10);
-        assert!(sizes.iter().all(|(_, points)| *points <= 4), "{sizes:?}");
-        // one that is too large for any request still goes
-        assert_eq!(
-            shape(&batches(
-                vec![point(1, 2 * 1024 * 1024)],
-                UpsertMode::InsertOnly
-            )),
-            [(None, 1)]
-        );
-    }
 
     #[test]
     fn a_keyword_with_a_space_is_still_a_keyword() {

@@ -2,6 +2,7 @@
 
 use elf::index::{CollectionSpec, IndexError, UpsertMode};
 use elf::rebuild::RebuildError;
+use elf::registry::RegistryError;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 
@@ -38,7 +39,10 @@ async fn refuses(h: Harness, words: &[&str]) {
     let error = run(&h.rebuilds_with(index.clone()), &options())
         .await
         .unwrap_err();
-    assert!(matches!(error, RebuildError::Foreign(_)), "{error:?}");
+    assert!(
+        matches!(error, RebuildError::Registry(RegistryError::Mismatch(_))),
+        "{error:?}"
+    );
     let changes = [
         Verb::CreateCollection,
         Verb::BulkLoad,
@@ -107,7 +111,7 @@ async fn another_alias_than_the_database_is_indexed_under_is_refused() {
     site.alias = "elsewhere".into();
     let error = run(&site, &options()).await.unwrap_err();
     assert!(
-        matches!(&error, RebuildError::Foreign(said) if said.contains("elsewhere")),
+        matches!(&error, RebuildError::Registry(RegistryError::OtherAlias { registered, .. }) if registered == "elsewhere"),
         "{error}"
     );
     h.assert_exact().await;

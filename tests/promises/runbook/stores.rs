@@ -57,7 +57,7 @@ async fn an_empty_qdrant_is_filled_by_a_worker_as_written() {
 
 #[tokio::test]
 async fn an_unavailable_postgres_looks_as_written() {
-    let Some(m) = Machine::working("postgres away", 1).await else {
+    let Some(m) = Machine::working("postgres unavailable", 1).await else {
         return;
     };
     let (host, port) = m.site.database.server();
@@ -69,16 +69,16 @@ async fn an_unavailable_postgres_looks_as_written() {
     line.cut();
     let says = "\"name\":\"postgres\",\"ok\":false";
     eventually(async || m.get("/readyz").await.contains(says)).await;
-    let mut away = Section::of("Postgres away");
-    m.shows(away.next(), &[says, "Postgres is unavailable"])
+    let mut unavailable = Section::of("Postgres unavailable");
+    m.shows(unavailable.next(), &[says, "Postgres is unavailable"])
         .await;
     m.write_note("Waits for the line.").await;
     line.restore();
     m.wait_until_drained().await;
     m.is_ready(true).await;
-    m.shows(away.next(), &["0 failed, 0 dead", "\"ready\":true"])
+    m.shows(unavailable.next(), &["0 failed, 0 dead", "\"ready\":true"])
         .await;
-    away.end();
+    unavailable.end();
     let log = m.run("cat log").await.stdout;
     assert!(
         log.contains("claims resumed reason=\"Postgres is unavailable"),

@@ -8,13 +8,13 @@ use crate::support::eventually;
 
 #[tokio::test]
 async fn a_provider_that_is_down_looks_as_written() {
-    let Some(m) = Machine::working("provider down", 2).await else {
+    let Some(m) = Machine::working("provider unavailable", 2).await else {
         return;
     };
     m.site.provider.always(Behaviour::Status(503));
     m.write_note("Nobody embeds this.").await;
     m.is_ready(false).await;
-    let mut down = Section::of("Provider down");
+    let mut down = Section::of("Provider unavailable");
     let words = [
         "\"name\":\"provider\",\"ok\":false",
         "the embedding provider is unavailable",

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::tidy::Tidy;
 use super::{Shared, WorkerContext};
-use crate::registry::{self, IndexContext, SetupError};
+use crate::registry::{self, IndexContext, RegistryError};
 
 /// Far longer than a note needs from the claim to the index, so that a later look finds a note
 /// that expired while a worker indexed it.
@@ -129,7 +129,8 @@ async fn notice_retirement(shared: &Shared) {
         version,
         ..
     } = &shared.context;
-    if let Err(error @ SetupError::Mismatch(_)) = registry::kept_in_step(store, &version.name).await
+    if let Err(error @ RegistryError::Mismatch(_)) =
+        registry::kept_in_step(store, &version.name).await
     {
         shared.circuit.open(error.to_string());
         shared.wake.notify_one();

@@ -1,0 +1,121 @@
+//! Splits an upsert into the batches that one request each can hold.
+
+use std::collections::BTreeMap;
+
+use crate::index::{Point, UpsertMode};
+
+/// Points in one request, at most: the server locks a shard during a request.
+const MAX_POINTS: usize = 512;
+
+/// Approximate bytes in one request, at most: some proxies pass no more.
+const MAX_BYTES: usize = 4 << 20;
+
+/// Points of one request.
+pub(super) struct Batch {
+    /// The request replaces stored points up to this revision; `None` replaces none.
+    pub(super) revision: Option<i64>,
+    pub(super) points: Vec<Point>,
+}
+
+/// Splits points into requests: one condition per request, so one revision, and
+/// no request too large.
+pub(super) fn batches(points: Vec<Point>, mode: UpsertMode) -> Vec<Batch> {
+    let mut by_revision: BTreeMap<Option<i64>, Vec<Point>> = BTreeMap::new();
+    for point in points {
+        let revision = match mode {
+            UpsertMode::NotNewer => Some(point.payload.revision),
+            UpsertMode::UpTo(revision) => Some(revision),
+            UpsertMode::InsertOnly => None,
+        };
+        by_revision.entry(revision).or_default().push(point);
+    }
+    let mut batches = Vec::new();
+    for (revision, points) in by_revision {
+        let mut batch = Batch {
+            revision,
+            points: Vec::new(),
+        };
+        let mut bytes = 0;
+        for point in points {
+            let more = bytes_of(&point);
+            let full = batch.points.len() == MAX_POINTS
+                || (bytes + more > MAX_BYTES && !batch.points.is_empty());
+            if full {
+                batches.push(std::mem::replace(
+                    &mut batch,
+                    Batch {
+                        revision,
+                        points: Vec::new(),
+                    },
+                ));
+                bytes = 0;
+            }
+            bytes += more;
+            batch.points.push(point);
+        }
+        batches.push(batch);
+    }
+    batches
+}
+
+/// The approximate size of a point in a request.
+fn bytes_of(point: &Point) -> usize {
+    const PAYLOAD_AND_OPTIONS: usize = 1024;
+    point.vector.len() * size_of::<f32>() + point.text.len() + PAYLOAD_AND_OPTIONS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::payload::test_payload;
+
+    fn point(revision: i64, dim: usize) -> Point {
+        let mut payload = test_payload();
+        payload.revision = revision;
+        Point {
+            payload,
+            vector: vec![0.0; dim],
+            text: String::new(),
+        }
+    }
+
+    fn shape(batches: &[Batch]) -> Vec<(Option<i64>, usize)> {
+        batches
+            .iter()
+            .map(|batch| (batch.revision, batch.points.len()))
+            .collect()
+    }
+
+    #[test]
+    fn a_request_holds_one_revision() {
+        let points = vec![point(2, 4), point(1, 4), point(2, 4)];
+        assert_eq!(
+            shape(&batches(points.clone(), UpsertMode::NotNewer)),
+            [(Some(1), 1), (Some(2), 2)]
+        );
+        assert_eq!(shape(&batches(points, UpsertMode::InsertOnly)), [(None, 3)]);
+    }
+
+    #[test]
+    fn a_large_upsert_is_split_and_loses_no_point() {
+        assert_eq!(
+            shape(&batches(vec![point(1, 4); 1100], UpsertMode::NotNewer)),
+            [(Some(1), 512), (Some(1), 512), (Some(1), 76)]
+        );
+        // 1 MB each
+        let sizes = shape(&batches(
+            vec![point(1, 256 * 1024); 10],
+            UpsertMode::InsertOnly,
+        ));
+        assert_eq!(sizes.iter().map(|(_, points)| points).sum::<usize>(), 10);
+        assert!(sizes.iter().all(|(_, points)| *points <= 4), "{sizes:?}");
+        // one that is too large for any request still goes
+        assert_eq!(
+            shape(&batches(
+                vec![point(1, 2 * 1024 * 1024)],
+                UpsertMode::InsertOnly
+            )),
+            [(None, 1)]
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! What the batches of one worker share: its context, its settings, its leases and its circuit.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use metrics::{counter, histogram};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Breakpoint, Stage, StoreCircuit, Totals, Verified, WorkerContext, WorkerError, blame, lease,
+    retry, rollback, uncommitted,
+};
+use crate::config;
+use crate::registry;
+use crate::store::{self, ClaimScope, Position};
+
+/// Text claimed at once, so that a batch of long notes does not fill the memory.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// The state that the batches of a worker share.
+pub(super) struct Shared {
+    pub(super) context: WorkerContext,
+    pub(super) settings: config::Worker,
+    pub(super) keep_done: Duration,
+    /// Names this worker in the leases it holds.
+    pub(super) holder: String,
+    /// Notified when work may be due: after a commit, a finished batch, a lost connection.
+    pub(super) wake: Arc<Notify>,
+    pub(super) circuit: StoreCircuit,
+    pub(super) totals: Totals,
+    pub(super) in_flight: lease::ActiveLeases,
+    pub(super) uncommitted: uncommitted::UncommittedVectors,
+    pub(super) watch: rollback::Watch,
+    /// Notified when a verify may have been requested.
+    pub(super) verify: Notify,
+    pub(super) verified: Mutex<Option<Verified>>,
+    /// Whether this worker is the one that expires notes, counts and cleans up.
+    pub(super) upkeep: watch::Sender<bool>,
+    pub(super) breakpoint: Option<Breakpoint>,
+}
+
+/// Marks a run of `--once`, which ends when the outbox is empty.
+#[derive(Clone, Copy)]
+pub(super) struct Drain;
+
+impl Shared {
+    /// Claims a batch of the notes that are due behind `after`. `None` when none is due, or
+    /// Postgres is unavailable.
+    pub(super) async fn claim(&self, after: Option<Position>) -> Option<store::Claim> {
+        if let Err(error) = rollback::check_tokens_after_reconnect(self).await {
+            self.circuit.open(error.to_string());
+            return None;
+        }
+        let began = Instant::now();
+        let claim = |lost_below| {
+            self.context.stores.store.claim(
+                &self.context.version.name,
+                &self.holder,
+                self.settings.lease(),
+                self.settings.batch_notes,
+                BATCH_BYTES,
+                ClaimScope { after, lost_below },
+            )
+        };
+        // A note that may end this worker comes last: the worker first indexes another note,
+        // if one is due.
+        let claimed = match self.totals.report().notes {
+            0 => match claim(blame::MAX_CLAIMS_LOST).await {
+                Ok(None) => claim(u32::MAX).await,
+                claimed => claimed,
+            },
+            _ => claim(u32::MAX).await,
+        };
+        histogram!("elf_claim_seconds").record(began.elapsed());
+        let outcome = match &claimed {
+            Ok(Some(_)) => "notes",
+            Ok(None) => "empty",
+            Err(_) => "error",
+        };
+        counter!("elf_claims_total", "outcome" => outcome).increment(1);
+        let admitted = match claimed {
+            Ok(Some(claim)) => rollback::release_if_token_repeats(self, claim)
+                .await
+                .map(Some),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error.into()),
+        };
+        match admitted {
+            Ok(claim) => claim,
+            Err(error) => {
+                self.circuit.open(error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Waits for the stop, and then for the grace period.
+    pub(super) async fn grace_after(&self, stop: &CancellationToken) {
+        stop.cancelled().await;
+        tokio::time::sleep(Duration::from_secs(self.settings.grace_secs.into())).await;
+    }
+
+    /// Waits until Postgres and the index are available; returns at once if they are.
+    async fn recovered(&self) {
+        while self.circuit.outage().is_some() {
+            tokio::time::sleep(retry::pause(&self.settings, self.circuit.openings())).await;
+            match registry::ensure_ready(&self.context.stores, &self.context.version).await {
+                Ok(()) => {
+                    self.circuit.close();
+                    self.verify.notify_one();
+                }
+                Err(error) => self.circuit.open(error.to_string()),
+            }
+        }
+    }
+
+    /// [`Self::recovered`]; a drain waits for it no longer than its grace period.
+    pub(super) async fn stores_recovered(&self, drain: Option<Drain>) -> Result<(), WorkerError> {
+        match drain {
+            Some(Drain) => self.within_grace(self.recovered()).await,
+            None => {
+                self.recovered().await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits for the end of an outage, at most for the grace period.
+    pub(super) async fn within_grace(
+        &self,
+        end: impl Future<Output = ()>,
+    ) -> Result<(), WorkerError> {
+        let grace = Duration::from_secs(self.settings.grace_secs.into());
+        match (tokio::time::timeout(grace, end).await, self.outage()) {
+            (Err(_), Some(reason)) => Err(WorkerError::Outage(reason)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The reason why no note can be indexed now, if there is one.
+    fn outage(&self) -> Option<String> {
+        self.circuit
+            .outage()
+            .map(|outage| outage.reason)
+            .or_else(|| Some(self.context.provider.state().error()?.to_string()))
+    }
+
+    pub(super) async fn reached(&self, stage: Stage) {
+        if let Some(breakpoint) = &self.breakpoint {
+            breakpoint(stage).await;
+        }
+    }
+}

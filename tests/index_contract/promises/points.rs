@@ -1,0 +1,147 @@
+//! An engine stores points whole, and gives them back by id and in order.
+
+use elf::index::{Filter, UpsertMode};
+
+use super::{EAST, NORTH};
+use crate::setup::{Bench, assert_same_direction, direction, id, noon, point, query};
+
+pub async fn points_come_back_as_they_were_written(bench: Bench) {
+    bench.create().await;
+    let mut full = point(1, [3.0, 4.0, 0.0, 12.0], "a text that is not stored");
+    full.payload.labels.key = Some("a/key with spaces".into());
+    full.payload.expires_at = Some(noon());
+    let bare = point(2, NORTH, "another");
+    let given = vec![full.clone(), bare.clone()];
+    bench
+        .index
+        .upsert(&bench.name, given, UpsertMode::NotNewer)
+        .await
+        .unwrap();
+
+    let stored = bench.all().await;
+    assert_eq!(stored.len(), 2);
+    for given in [full, bare] {
+        let found = stored
+            .iter()
+            .find(|point| point.chunk_id == given.payload.chunk_id)
+            .unwrap();
+        assert_eq!(found.payload, given.payload.to_json());
+        assert_same_direction(found.vector.as_ref().unwrap(), &given.vector);
+    }
+    let without = bench
+        .index
+        .scroll(&bench.name, None, 10, false)
+        .await
+        .unwrap();
+    assert!(without.iter().all(|point| point.vector.is_none()));
+}
+
+pub async fn the_same_upsert_twice_changes_nothing(bench: Bench) {
+    bench.create().await;
+    let points: Vec<_> = (0..20)
+        .map(|n| point(n, direction(n), "the same words"))
+        .collect();
+    bench
+        .index
+        .upsert(&bench.name, points.clone(), UpsertMode::NotNewer)
+        .await
+        .unwrap();
+    let before = (bench.all().await, bench.search(&query(EAST, "words")).await);
+    bench
+        .index
+        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .await
+        .unwrap();
+    let after = (bench.all().await, bench.search(&query(EAST, "words")).await);
+    assert_eq!(before.0, after.0);
+    assert_eq!(before.1.len(), after.1.len());
+}
+
+pub async fn points_are_read_by_their_ids(bench: Bench) {
+    bench.create().await;
+    let points = (1..=5).map(|n| point(n, direction(n), "words")).collect();
+    bench
+        .index
+        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .await
+        .unwrap();
+    let alias = bench.other("alias");
+    bench.index.point_alias(&alias, &bench.name).await.unwrap();
+
+    let mut wanted = bench.all().await;
+    wanted.retain(|point| [id(2), id(5), id(3)].contains(&point.chunk_id));
+    assert_eq!(wanted.len(), 3);
+    let asked = [id(5), id(77), id(2), id(3), id(5)];
+    for name in [&bench.name, &alias] {
+        let read = bench.index.points(name, &asked, true).await.unwrap();
+        assert_eq!(read, wanted);
+    }
+    let bare = bench.index.points(&bench.name, &asked, false).await;
+    for point in &mut wanted {
+        point.vector = None;
+    }
+    assert_eq!(bare.unwrap(), wanted);
+    let none = bench.index.points(&bench.name, &[], true).await.unwrap();
+    assert_eq!(none, []);
+}
+
+pub async fn scroll_gives_every_point_once_in_order(bench: Bench) {
+    bench.create().await;
+    let points: Vec<_> = (0..333).map(|n| point(n, direction(n), "")).collect();
+    let mut wanted: Vec<_> = points.iter().map(|point| point.payload.chunk_id).collect();
+    wanted.sort();
+    bench
+        .index
+        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .await
+        .unwrap();
+
+    for limit in [1, 50, 111, 333, 1000] {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let page = bench
+                .index
+                .scroll(&bench.name, after, limit, false)
+                .await
+                .unwrap();
+            assert!(page.len() <= limit);
+            found.extend(page.iter().map(|point| point.chunk_id));
+            after = found.last().copied();
+            if page.len() < limit {
+                break;
+            }
+        }
+        assert_eq!(found, wanted, "in pages of {limit}");
+    }
+    // Behind an id that is not there, the next one begins.
+    let between = uuid::Uuid::from_u128(wanted[9].as_u128() + 1);
+    let page = bench
+        .index
+        .scroll(&bench.name, Some(between), 1, false)
+        .await
+        .unwrap();
+    assert_eq!(page[0].chunk_id, wanted[10]);
+    // Behind the last id there is nothing.
+    for last in [wanted[332], uuid::Uuid::max()] {
+        let page = bench.index.scroll(&bench.name, Some(last), 9, false).await;
+        assert_eq!(page.unwrap(), []);
+    }
+}
+
+pub async fn a_large_upsert_is_written_whole(bench: Bench) {
+    bench.create().await;
+    let points: Vec<_> = (0..1300)
+        .map(|n| point(n, direction(n), "many points"))
+        .collect();
+    bench
+        .index
+        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .await
+        .unwrap();
+    assert_eq!(bench.count(&Filter::default()).await, 1300);
+    bench
+        .index
+        .upsert(&bench.name, Vec::new(), UpsertMode::NotNewer)
+        .await
+        .unwrap();
+}

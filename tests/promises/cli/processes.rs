@@ -1,0 +1,166 @@
+//! Processes that run at once do not harm each other. A worker says when it is ready, and
+//! ends after SIGTERM and SIGINT.
+
+use serde_json::Value;
+use sqlx::Connection;
+
+use crate::support::embedding_server::Behaviour;
+use crate::support::eventually;
+use crate::support::site::Site;
+
+#[tokio::test]
+async fn migrate_can_run_again() {
+    let site = Site::empty().await;
+    let first = site.json(&["migrate"]).await;
+    assert!(first["applied"].as_u64().unwrap() > 0, "{first}");
+    let again = site.json(&["migrate"]).await;
+    assert_eq!(again["applied"], 0);
+}
+
+#[tokio::test]
+async fn migrations_that_start_at_once_all_succeed() {
+    for _ in 0..3 {
+        let site = Site::empty().await;
+        let all = [(); 4].map(|()| site.elf(&["migrate", "--json"]));
+        for done in futures::future::join_all(all).await {
+            done.exits(0).json();
+        }
+        site.json(&["status"]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_second_process_on_the_embedded_folder_is_told_who_has_it() {
+    let site = Site::start().await;
+    let worker = site.worker();
+    worker.says("worker started").await;
+    let pid = worker.pid().to_string();
+    for args in [
+        &["search", "anything"][..],
+        &["worker", "--once"],
+        &["worker"],
+    ] {
+        let done = site.elf(args).await;
+        assert!(matches!(done.code, Some(1 | 78)), "{done:?}");
+        done.says(&[&pid, "index", "storage.qdrant.url"]);
+    }
+    // Commands that only read Postgres still work.
+    let status = site.json(&["status"]).await;
+    assert_eq!(status["outbox"]["dead"], 0);
+    worker.stop().await.exits(0);
+    site.json(&["search", "anything"]).await;
+}
+
+#[tokio::test]
+async fn a_stop_ends_an_idle_worker() {
+    for name in ["TERM", "INT"] {
+        let site = Site::start().await;
+        let worker = site.worker();
+        worker.says("worker started").await;
+        worker.signal(name).await;
+        let done = worker.ended().await.exits(0);
+        assert_eq!(done.json()["notes"], 0);
+    }
+}
+
+#[tokio::test]
+async fn a_stop_releases_what_does_not_end_within_the_grace_period() {
+    let site = Site::start().await;
+    site.configure("grace_secs = 5", "grace_secs = 0");
+    let worker = site.worker();
+    worker.says("worker started").await;
+    site.provider.hold();
+    let mut db = site.connect().await;
+    sqlx::query(
+        "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+         values ('t', 'p', 'a', 's', 'n', 'held')",
+    )
+    .execute(&mut db)
+    .await
+    .unwrap();
+    site.provider.holding(1).await;
+    worker.stop().await.exits(0).json();
+    let (leased, attempts): (i64, i32) = sqlx::query_as(
+        "select (select count(*) from note_index_state where lease_until is not null),
+                (select max(attempts) from indexing_outbox)",
+    )
+    .fetch_one(&mut db)
+    .await
+    .unwrap();
+    assert_eq!((leased, attempts), (0, 0));
+    site.provider.release();
+    let worked = site.json(&["worker", "--once"]).await;
+    assert_eq!(
+        (&worked["notes"], &worked["points"]),
+        (&1.into(), &1.into())
+    );
+    db.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_admin_port_tells_when_the_worker_is_ready() {
+    let site = Site::start().await;
+    let worker = site.worker();
+    let admin = worker.admin().await;
+    worker.says("worker started").await;
+    let get = async |path: &str| {
+        let answer = reqwest::get(format!("{admin}{path}")).await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    assert_eq!(get("/livez").await.0, 200);
+    let (status, body) = get("/readyz").await;
+    assert_eq!(status, 200, "{body}");
+
+    let mut db = site.connect().await;
+    site.provider.always(Behaviour::Status(503));
+    sqlx::query(
+        "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+         values ('t', 'p', 'a', 's', 'n', 'waits for the provider')",
+    )
+    .execute(&mut db)
+    .await
+    .unwrap();
+    eventually(async || get("/readyz").await.0 == 503).await;
+    let (_, body) = get("/readyz").await;
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["ready"], false);
+    let checks = body["checks"].as_array().unwrap();
+    let provider = checks
+        .iter()
+        .find(|check| check["name"] == "provider")
+        .unwrap();
+    assert!(
+        provider["reason"].as_str().unwrap().contains("503"),
+        "{body}"
+    );
+    assert_eq!(get("/livez").await.0, 200);
+
+    site.provider.heal();
+    eventually(async || get("/readyz").await.0 == 200).await;
+    eventually(async || {
+        let (status, metrics) = get("/metrics").await;
+        assert_eq!(status, 200);
+        metrics.contains("elf_notes_indexed_total 1")
+            && metrics.contains("elf_points_written_total 1")
+            && metrics.contains("elf_outbox_rows{state=\"pending\"} 0")
+            && metrics.contains("elf_outbox_oldest_pending_seconds 0")
+    })
+    .await;
+    assert_eq!(get("/nowhere").await.0, 404);
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn a_second_demo_leaves_the_first_alone() {
+    let site = Site::empty().await;
+    let mut first = site.connect().await;
+    sqlx::query("select pg_advisory_lock(x'656c665f64656d6f'::bigint)")
+        .execute(&mut first)
+        .await
+        .unwrap();
+    let database = format!("--database-url={}", site.database.url());
+    site.elf(&["demo", &database])
+        .await
+        .exits(1)
+        .says(&["another demo is running", "--keep"]);
+}

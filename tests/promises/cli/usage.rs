@@ -1,0 +1,98 @@
+//! Help, wrong usage, completions and manual pages follow from the commands themselves.
+
+use super::elf_with;
+use crate::support::site::{elf, run};
+
+/// Every command and subcommand.
+const COMMANDS: &[&[&str]] = &[
+    &[],
+    &["migrate"],
+    &["worker"],
+    &["status"],
+    &["dead"],
+    &["dead", "list"],
+    &["dead", "show"],
+    &["dead", "retry"],
+    &["dead", "purge"],
+    &["enqueue"],
+    &["import"],
+    &["chunk"],
+    &["config"],
+    &["config", "check"],
+    &["config", "show"],
+    &["reindex"],
+    &["reindex", "rollback"],
+    &["reindex", "drop"],
+    &["search"],
+    &["demo"],
+    &["completions"],
+];
+
+#[tokio::test]
+async fn help_goes_to_stdout_and_succeeds() {
+    for command in COMMANDS {
+        let mut args = command.to_vec();
+        args.push("--help");
+        let done = elf_with(None, &args, &[]).await.exits(0);
+        let usage = format!("Usage: {}", [&["elf"], *command].concat().join(" "));
+        assert!(done.stdout.contains(&usage), "{done:?}");
+        assert_eq!(done.stderr, "");
+    }
+    let done = elf_with(None, &["--version"], &[]).await.exits(0);
+    assert!(done.stdout.starts_with("elf "), "{done:?}");
+}
+
+#[tokio::test]
+async fn wrong_usage_exits_with_2_and_leaves_stdout_empty() {
+    let id = "6f1c2a34-8d5e-4c1b-9a57-3e0d2b7c4f10";
+    let wrong: &[&[&str]] = &[
+        &[],
+        &["--frobnicate"],
+        &["frobnicate"],
+        &["worker", "--twice"],
+        &["dead"],
+        &["dead", "show"],
+        &["dead", "retry"],
+        &["dead", "retry", id, "--all"],
+        &["dead", "purge"],
+        &["dead", "purge", "not-an-id"],
+        &["enqueue"],
+        &["enqueue", "--all", "--note", id],
+        &["enqueue", "--note", "not-an-id"],
+        &["import"],
+        &["chunk"],
+        &["config"],
+        &["search"],
+        &["search", "word", "--limit", "0"],
+        &["migrate", "now"],
+    ];
+    for args in wrong {
+        let done = elf_with(None, args, &[]).await.exits(2);
+        assert_eq!(done.stdout, "", "{args:?}");
+        assert!(!done.stderr.is_empty(), "{args:?}");
+    }
+}
+
+#[tokio::test]
+async fn completions_and_manual_pages_come_from_the_commands_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let mut command = elf(folder.path());
+        command.args(["completions", shell]);
+        let script = run(command, b"").await.exits(0).stdout;
+        for word in ["rebuild", "once"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+    let mut command = elf(folder.path());
+    command.args(["man", "pages"]);
+    run(command, b"").await.exits(0);
+    let page =
+        |name: &str| std::fs::read_to_string(folder.path().join("pages").join(name)).unwrap();
+    assert!(
+        page("elf.1").contains("elf\\-rebuild(1)"),
+        "{}",
+        page("elf.1")
+    );
+    assert!(page("elf-worker.1").contains("once"));
+}

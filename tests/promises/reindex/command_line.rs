@@ -1,0 +1,170 @@
+//! `elf reindex` on the command line: estimate, build, swap, roll back and drop, with the exit
+//! codes and the cost that it reports.
+
+use std::collections::BTreeSet;
+
+use super::expire_leases_and_job;
+use crate::support::harness::sentences;
+use crate::support::site::{Site as Folder, elf};
+
+/// A folder whose notes are indexed, and whose `elf.toml` then asks for other chunks.
+async fn changed_configuration() -> Folder {
+    let site = Folder::start().await;
+    let mut database = site.connect().await;
+    for i in 0..8 {
+        sqlx::query(
+            "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+             values ('t', 'p', 'a', 's', 'n', $1)",
+        )
+        .bind(sentences(1 + i, &format!("chapter {i}")))
+        .execute(&mut database)
+        .await
+        .unwrap();
+    }
+    site.elf(&["worker", "--once"]).await.exits(0);
+    site.configure("max_tokens = 32", "max_tokens = 24");
+    site.configure(
+        "model = \"test\"",
+        "model = \"test\"\nusd_per_million_tokens = 100",
+    );
+    site
+}
+
+async fn count(site: &Folder, from: &str) -> i64 {
+    let statement = format!("select count(*) from {from}");
+    sqlx::query_scalar(sqlx::AssertSqlSafe(statement))
+        .fetch_one(&mut site.connect().await)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_change_of_the_chunking_is_reindexed_on_the_command_line() {
+    let site = changed_configuration().await;
+    for command in [&["worker", "--once"][..], &["search", "chapter"]] {
+        let done = site.elf(command).await.exits(78);
+        let done = done.says(&["chunking.max_tokens", "24", "32", "elf reindex"]);
+        assert!(!done.stderr.contains("in this version"), "{}", done.stderr);
+    }
+
+    let estimate = site.json(&["reindex", "--dry-run"]).await;
+    assert_eq!(count(&site, "index_versions").await, 1);
+    assert_eq!(estimate["notes"], 8);
+    let built = site.json(&["reindex"]).await;
+    for (key, of_estimate) in [
+        ("chunks", "chunks"),
+        ("reused", "known"),
+        ("embedded", "to_embed"),
+    ] {
+        assert_eq!(
+            built[key], estimate[of_estimate],
+            "{key}: {built} {estimate}"
+        );
+    }
+    for key in ["version", "tokens", "estimated_cost_usd"] {
+        assert_eq!(built[key], estimate[key], "{key}: {built} {estimate}");
+    }
+    let tokens = built["tokens"].as_f64().unwrap();
+    let cost = built["estimated_cost_usd"].as_f64().unwrap();
+    assert!(
+        tokens > 0.0 && (cost - tokens / 1e4).abs() < 1e-9,
+        "{built}"
+    );
+    assert_eq!(built["state"], "building");
+
+    // Workers may help, searches may not see it yet.
+    site.elf(&["worker", "--once"]).await.exits(0);
+    site.elf(&["search", "chapter"])
+        .await
+        .exits(78)
+        .says(&["elf reindex --swap"]);
+    let swapped = site.json(&["reindex", "--swap"]).await;
+    assert_eq!(
+        (&swapped["state"], &swapped["embedded"]),
+        (&"active".into(), &0.into())
+    );
+    assert_eq!(swapped["verified"]["missing"], 0);
+    site.elf(&["search", "chapter"]).await.exits(0);
+    let again = site.json(&["reindex", "--swap"]).await;
+    assert_eq!(
+        (&again["state"], &again["verified"]),
+        (&"active".into(), &serde_json::Value::Null)
+    );
+
+    site.configure("max_tokens = 24", "max_tokens = 32");
+    site.elf(&["worker", "--once"])
+        .await
+        .exits(78)
+        .says(&["retired", "elf reindex"]);
+    let back = site.json(&["reindex", "rollback"]).await;
+    assert_eq!(
+        (&back["retired"], &back["due"]),
+        (&swapped["version"], &8.into())
+    );
+    assert_eq!(back["settings"][0]["key"], "chunking.max_tokens");
+    assert_eq!(back["settings"][0]["to"], 32);
+    site.elf(&["worker", "--once"]).await.exits(0);
+    site.elf(&["search", "chapter"]).await.exits(0);
+    let dropped = site.json(&["reindex", "drop"]).await;
+    assert_eq!(dropped["dropped"][0]["version"], swapped["version"]);
+    assert_eq!(
+        site.json(&["reindex", "drop"]).await["dropped"],
+        serde_json::json!([])
+    );
+    site.elf(&["reindex", "rollback"])
+        .await
+        .exits(1)
+        .says(&["nothing to roll back to"]);
+    assert_eq!(site.json(&["reindex"]).await["version"], back["version"]);
+    site.elf(&["reindex", "--dry-run", "--swap"]).await.exits(2);
+}
+
+#[tokio::test]
+async fn drift_ends_a_swap_with_code_3() {
+    let site = changed_configuration().await;
+    let built = site.json(&["reindex"]).await;
+    sqlx::query("delete from note_embeddings where embedding_version = $1")
+        .bind(built["version"].as_str().unwrap())
+        .execute(&mut site.connect().await)
+        .await
+        .unwrap();
+    let done = site.elf(&["reindex", "--swap", "--verbose"]).await.exits(3);
+    done.says(&["inconsistent", "no pooled vector"]);
+    assert_eq!(
+        count(&site, "index_versions where state = 'building'").await,
+        1
+    );
+}
+
+#[tokio::test]
+async fn a_reindex_that_is_killed_pays_for_no_text_twice() {
+    let site = changed_configuration().await;
+    site.configure(
+        "timeout_ms = 2000",
+        "timeout_ms = 2000\nmax_batch_inputs = 2\nconcurrency = 1",
+    );
+    site.configure("batch_notes = 16", "batch_notes = 1");
+    let before = site.provider.texts_seen().len();
+    let requests = site.provider.requests();
+    let mut killed = elf(site.folder.path())
+        .arg("reindex")
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    // The probe, and then a few requests of the reindex.
+    site.provider.arrived(requests + 4).await;
+    killed.kill().await.unwrap();
+    expire_leases_and_job(&mut site.connect().await).await;
+    site.json(&["reindex", "--swap"]).await;
+    let paid = site.provider.texts_seen()[before..].to_vec();
+    let texts: BTreeSet<&String> = paid.iter().collect();
+    // Texts in flight at the kill are paid for again: two notes at most.
+    assert!(
+        paid.len() <= texts.len() + 8,
+        "{} for {}",
+        paid.len(),
+        texts.len()
+    );
+    assert_eq!(count(&site, "indexing_outbox").await, 0);
+    site.elf(&["verify", "--deep"]).await.exits(0);
+}

@@ -1,0 +1,171 @@
+//! The same command continues a reindex that was killed, and a collection that disappears
+//! while workers write to it stops none of them.
+
+use std::sync::Arc;
+
+use elf::registry::{self, IndexContext};
+use elf::reindex::{self, Then};
+use elf::store::Lifecycle;
+use elf::worker::{Stage, WorkerContext};
+
+use super::{
+    alias_of, assert_in_step, beside, collection_of, expire_leases_and_job, smaller_chunks, spawn,
+};
+use crate::support::eventually;
+use crate::support::harness::{Barrier, Harness, sentences};
+
+#[tokio::test]
+async fn killed_at_any_stage_a_reindex_resumes() {
+    for stage in [
+        Stage::Claimed,
+        Stage::Embedded,
+        Stage::Committed,
+        Stage::Upserted,
+        Stage::Pruned,
+        Stage::Acked,
+    ] {
+        let h = Harness::start().await;
+        for i in 0..20 {
+            h.insert(&sentences(1 + i % 4, &format!("number {i}")))
+                .await;
+        }
+        h.drain().await;
+        let next = smaller_chunks(&h).await;
+        let barrier = Barrier::at(stage);
+        let worker = next.worker().with_breakpoint(barrier.breakpoint());
+        tokio::select! {
+            _ = next.run_with(&worker, Then::Wait) => panic!("{stage:?}: it was to stand still"),
+            () = barrier.reached() => {}
+        }
+        let again = beside(&h, |config| config.clone_from(&next.config)).await;
+        expire_leases_and_job(&h.pool).await;
+        let report = again.run(Then::Swap).await.unwrap();
+        assert_eq!(report.state, Lifecycle::Active, "{stage:?}");
+        assert_in_step(&h, &again.context).await;
+        assert_eq!(alias_of(&h).await, collection_of(&again.context).await);
+
+        // The stopped worker was not killed after all, and resumes.
+        drop(worker);
+        barrier.open();
+        eventually(async || Arc::strong_count(&h.context.stores.index) == 3).await;
+        again.drain().await;
+        assert_in_step(&h, &again.context).await;
+    }
+}
+
+#[tokio::test]
+async fn killed_between_any_two_steps_the_same_command_finishes_the_job() {
+    let h = Harness::start().await;
+    h.insert(&sentences(5, "steps")).await;
+    h.drain().await;
+    let old = collection_of(&h.context).await;
+    let next = smaller_chunks(&h).await;
+
+    // Killed after the engine made the collection and before Postgres knows it: ELF uses it.
+    let spec = registry::spec(&next.context.stores, &next.context.version);
+    h.context
+        .stores
+        .index
+        .create_collection("notes__2", &spec)
+        .await
+        .unwrap();
+    next.run(Then::Wait).await.unwrap();
+    assert_eq!(collection_of(&next.context).await, "notes__2");
+
+    // Killed after Postgres has swapped and before the alias has.
+    let store = &h.context.stores.store;
+    let name = &next.context.version.name;
+    assert!(
+        store
+            .serve_version(name, Lifecycle::Building)
+            .await
+            .unwrap()
+    );
+    assert_eq!(alias_of(&h).await, old);
+    next.run(Then::Swap).await.unwrap();
+    assert_eq!(alias_of(&h).await, "notes__2");
+
+    // The same on the way back: it is finished, and not undone.
+    let old_version = &h.context.version.name;
+    assert!(
+        store
+            .serve_version(old_version, Lifecycle::Retired)
+            .await
+            .unwrap()
+    );
+    let done = reindex::rollback(&h.context.stores).await.unwrap();
+    assert_eq!((&done.version, done.retired), (old_version, None));
+    assert_eq!(alias_of(&h).await, old);
+    h.drain().await;
+    assert_in_step(&h, &h.context).await;
+}
+
+#[tokio::test]
+async fn a_rebuild_whose_collection_is_lost_blocks_no_worker() {
+    let h = Harness::start().await;
+    h.insert("written to one").await;
+    h.drain().await;
+    let store = &h.context.stores.store;
+    let WorkerContext {
+        stores: IndexContext { alias, .. },
+        version,
+        ..
+    } = &h.context;
+    // As after a rebuild whose collection was lost: registered, and not in the engine.
+    store
+        .begin_rebuild("notes__9", alias, &version.name, &[], &[])
+        .await
+        .unwrap();
+    let (worker, stop, running) = spawn(h.worker());
+    h.insert("meets it").await;
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    assert!(worker.outage().is_none());
+    stop.cancel();
+    running.await.unwrap();
+    assert_eq!(h.count("index_collections").await, 1);
+    h.assert_converged().await;
+}
+
+/// Its rows were committed while it was a target, and are written when it is none.
+#[tokio::test]
+async fn a_collection_deleted_between_commit_and_write_is_no_outage() {
+    let h = Harness::start().await;
+    let store = &h.context.stores.store;
+    let WorkerContext {
+        stores: IndexContext { alias, index, .. },
+        version,
+        ..
+    } = &h.context;
+    index
+        .create_collection(
+            "notes__9",
+            &registry::spec(&h.context.stores, &h.context.version),
+        )
+        .await
+        .unwrap();
+    store
+        .begin_rebuild("notes__9", alias, &version.name, &[], &[])
+        .await
+        .unwrap();
+    h.insert("written to two").await;
+    let barrier = Barrier::at(Stage::Committed);
+    let (worker, stop, running) = spawn(h.worker().with_breakpoint(barrier.breakpoint()));
+    barrier.reached().await;
+    store.forget_collection("notes__9").await.unwrap();
+    index.drop_collection("notes__9").await.unwrap();
+    let token: i64 = sqlx::query_scalar("select lease_token from note_index_state")
+        .fetch_one(&h.pool)
+        .await
+        .unwrap();
+    barrier.open();
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    assert!(worker.outage().is_none());
+    stop.cancel();
+    running.await.unwrap();
+    h.assert_converged().await;
+    let revision: i64 = sqlx::query_scalar("select revision from note_index_state")
+        .fetch_one(&h.pool)
+        .await
+        .unwrap();
+    assert_eq!(revision, token, "at the first try");
+}

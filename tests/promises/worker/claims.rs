@@ -1,0 +1,178 @@
+//! A claim does not wait for a note with thousands of rows, for the backlog of another
+//! version, or for a lock of an application.
+
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use super::spawn;
+use crate::support::eventually;
+use crate::support::harness::Harness;
+
+#[tokio::test]
+async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
+    let h = Harness::start().await;
+    let hot = h.insert("hot").await;
+    sqlx::query("insert into indexing_outbox (note_id) select $1 from generate_series(1, 10000)")
+        .bind(hot)
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    let cold = h.insert("cold").await;
+    let store = &h.context.stores.store;
+    let lease = h.config.worker.lease();
+    let version = &h.context.version.name;
+    let claim = store
+        .claim(
+            version,
+            "me",
+            lease,
+            8,
+            1 << 20,
+            elf::store::ClaimScope::ALL,
+        )
+        .await
+        .unwrap()
+        .unwrap();
+    let mut claimed = claim.note_ids();
+    claimed.sort();
+    let mut both = vec![hot, cold];
+    both.sort();
+    assert_eq!(claimed, both);
+
+    // Nor while another worker has the lease of the hot note.
+    store
+        .release(version, claim.token, &[cold], false)
+        .await
+        .unwrap();
+    let other = store
+        .claim(
+            version,
+            "other",
+            lease,
+            8,
+            1 << 20,
+            elf::store::ClaimScope::ALL,
+        )
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(other.note_ids(), [cold]);
+    store
+        .release(version, claim.token, &[hot], false)
+        .await
+        .unwrap();
+    store
+        .release(version, other.token, &[cold], false)
+        .await
+        .unwrap();
+    let report = h.drain().await;
+    assert_eq!(report.notes, 2, "all rows of a note are one claim");
+    h.assert_converged().await;
+}
+
+/// A reindex puts every note into the outbox at once. That must not slow down a daemon of
+/// the active version, and the active version's rows must not slow down the reindex.
+#[tokio::test]
+async fn a_backlog_of_another_version_costs_a_claim_nothing() {
+    let h = Harness::start().await;
+    let note = h.insert("mine").await;
+    let rows = "insert into indexing_outbox (note_id, embedding_version, available_at)
+                select gen_random_uuid(), $1, now() - interval '1 hour' from generate_series(1, 20000)";
+    sqlx::query(rows)
+        .bind("another one")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    sqlx::query("analyze indexing_outbox")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    let version = &h.context.version.name;
+    let read = rows_read_by_a_claim(&h, version).await;
+    assert!(read < 50.0, "an active version's claim read {read} rows");
+
+    // A claim of a building version never reads the rows of the active version, those
+    // without a version included.
+    sqlx::query(
+        "insert into index_versions (embedding_version, embedding_dim, settings, state)
+         values ('built', 8, '{}', 'building')",
+    )
+    .execute(&h.pool)
+    .await
+    .unwrap();
+    sqlx::query(rows)
+        .bind(None::<&str>)
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    sqlx::query("insert into indexing_outbox (note_id, embedding_version) values ($1, 'built')")
+        .bind(note)
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    let read = rows_read_by_a_claim(&h, "built").await;
+    assert!(read < 50.0, "a building version's claim read {read} rows");
+}
+
+/// How many rows of the outbox a claim of `version` reads. The claim is rolled back.
+async fn rows_read_by_a_claim(h: &Harness, version: &str) -> f64 {
+    let claim = concat!(
+        "explain (analyze, timing off, format json) ",
+        include_str!("../../../sql/queries/claim.sql")
+    );
+    let mut transaction = h.pool.begin().await.unwrap();
+    let plan: serde_json::Value = sqlx::query_scalar(claim)
+        .bind(version)
+        .bind("me")
+        .bind(30.0f64)
+        .bind(16i32)
+        .bind(1i64 << 20)
+        .bind(None::<chrono::DateTime<chrono::Utc>>)
+        .bind(None::<Uuid>)
+        .bind(elf::store::LOST_CLAIMS_UNTIL_ALONE as i32)
+        .bind(i32::MAX)
+        .fetch_one(&mut *transaction)
+        .await
+        .unwrap();
+    transaction.rollback().await.unwrap();
+    rows_read(&plan[0]["Plan"])
+}
+
+/// Rows that the scans of the outbox below `node` returned or threw away.
+fn rows_read(node: &serde_json::Value) -> f64 {
+    let number = |name: &str| node[name].as_f64().unwrap_or(0.0);
+    let own = if node["Relation Name"] == "indexing_outbox" || node["Index Name"].is_string() {
+        number("Actual Loops")
+            * (number("Actual Rows")
+                + number("Rows Removed by Filter")
+                + number("Rows Removed by Index Recheck"))
+    } else {
+        0.0
+    };
+    let below = node["Plans"].as_array().into_iter().flatten();
+    own + below.map(rows_read).sum::<f64>()
+}
+
+/// An application deletes in a long transaction: the worker neither waits for it
+/// nor makes it wait in a circle.
+#[tokio::test]
+async fn a_worker_never_waits_for_an_application() {
+    let h = Harness::start().await;
+    let held = h.insert("held by the application").await;
+    let free = h.insert("free").await;
+    let mut application = PgConnection::connect(&h.database.url()).await.unwrap();
+    let mut transaction = application.begin().await.unwrap();
+    sqlx::query("delete from memory_notes where note_id = $1")
+        .bind(held)
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    let (_, stop, running) = spawn(h.worker());
+    eventually(async || h.points_of(free).await == 1).await;
+    assert_eq!(h.points_of(held).await, 0);
+    transaction.commit().await.unwrap();
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    stop.cancel();
+    running.await.unwrap();
+    h.assert_converged().await;
+}
