@@ -136,7 +136,7 @@ pub struct Providers {
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Embedding {
     /// The kind of provider.
-    pub provider: Provider,
+    pub provider: ProviderKind,
     /// Scheme and host of the server, and the first part of the path if it has one.
     pub api_base: String,
     /// Path of the embeddings endpoint below `api_base`.
@@ -188,7 +188,7 @@ pub struct Embedding {
 /// The kind of provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Provider {
+pub enum ProviderKind {
     /// Any server that speaks OpenAI's embeddings API.
     Openai,
     /// A BERT-family model in this process.

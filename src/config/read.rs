@@ -11,7 +11,7 @@ use super::document::Known;
 use super::section::{self, Section};
 use super::value::Refusal;
 use super::{
-    Chunking, Config, ConfigError, Embedding, Outbox, Postgres, Problem, Provider, Providers,
+    Chunking, Config, ConfigError, Embedding, Outbox, Postgres, Problem, ProviderKind, Providers,
     Qdrant, Quantization, Service, Storage, Worker, is_loopback,
 };
 
@@ -171,23 +171,26 @@ fn bm25(section: &mut Section<'_, '_>) -> Bm25Options {
 fn embedding(section: &mut Section<'_, '_>) -> Embedding {
     let provider = section.choice(
         "provider",
-        Provider::Openai,
-        &[("openai", Provider::Openai), ("local", Provider::Local)],
+        ProviderKind::Openai,
+        &[
+            ("openai", ProviderKind::Openai),
+            ("local", ProviderKind::Local),
+        ],
     );
     // OpenAI accepts 2048 texts and 300,000 tokens. The defaults are lower: the provider's
     // tokenizer may count more tokens than ELF's, and a request must end well within the
     // timeout. The local model needs about 200 MB for a batch of 8192 tokens.
     let (batch_inputs, batch_tokens) = match provider {
-        Provider::Openai => (256, 100_000),
-        Provider::Local => (32, 8192),
+        ProviderKind::Openai => (256, 100_000),
+        ProviderKind::Local => (32, 8192),
     };
     let embedding = Embedding {
         provider,
         api_base: section.text("api_base", "https://api.openai.com", http_url),
         path: section.text("path", "/v1/embeddings", absolute_path),
         model: match provider {
-            Provider::Openai => section.text("model", "text-embedding-3-small", not_empty),
-            Provider::Local => section.required_text(
+            ProviderKind::Openai => section.text("model", "text-embedding-3-small", not_empty),
+            ProviderKind::Local => section.required_text(
                 "model",
                 "model = \"sentence-transformers/all-MiniLM-L6-v2\" or a folder",
                 not_empty,

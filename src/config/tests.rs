@@ -50,7 +50,7 @@ fn two_keys_are_enough() {
     let config = parse(REQUIRED).unwrap();
     assert_eq!(config.service.admin_bind, "127.0.0.1:9464");
     assert_eq!(config.storage.qdrant.alias, "notes");
-    assert_eq!(config.providers.embedding.provider, Provider::Openai);
+    assert_eq!(config.providers.embedding.provider, ProviderKind::Openai);
     assert_eq!(
         (config.chunking.max_tokens, config.chunking.overlap_tokens),
         (512, 128)

@@ -4,7 +4,7 @@
 //! calls it through [`provider::Provider`].
 //!
 //! Another kind of provider is a folder here with an [`Embedder`], a variant of
-//! `config::Provider` with its defaults in `config/read.rs`, an arm in [`connect_pinned`], and
+//! `config::ProviderKind` with its defaults in `config/read.rs`, an arm in [`connect_pinned`], and
 //! an arm in `registry/version.rs`, where its name becomes part of the version.
 
 pub mod check;
@@ -174,7 +174,7 @@ pub async fn connect_pinned(
         )));
     }
     match settings.provider {
-        config::Provider::Openai => {
+        config::ProviderKind::Openai => {
             let embedder = openai::OpenAi::new(settings, dim)?;
             let dim = match dim {
                 Some(dim) => dim,
@@ -187,7 +187,7 @@ pub async fn connect_pinned(
             };
             Ok((Arc::new(embedder), facts))
         }
-        config::Provider::Local => connect_local(settings, dim).await,
+        config::ProviderKind::Local => connect_local(settings, dim).await,
     }
 }
 

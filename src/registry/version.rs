@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::config::{Config, Provider};
+use crate::config::{Config, ProviderKind};
 use crate::store::{RegisteredVersion, Version};
 
 /// The version that a configuration asks for. Two configurations have the same
@@ -15,13 +15,13 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
     let embedding = &config.providers.embedding;
     let chunking = &config.chunking;
     let provider = match embedding.provider {
-        Provider::Openai => "openai",
-        Provider::Local => "local",
+        ProviderKind::Openai => "openai",
+        ProviderKind::Local => "local",
     };
     let model = match embedding.provider {
-        Provider::Openai => embedding.model.as_str(),
+        ProviderKind::Openai => embedding.model.as_str(),
         // The same model from a folder, or from the hub.
-        Provider::Local => last_part(without_revision(&embedding.model)),
+        ProviderKind::Local => last_part(without_revision(&embedding.model)),
     };
     let settings = [
         ("providers.embedding.provider", json!(provider)),

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Limit, Store, StoreError, Version, schema};
+use super::{Limit, Store, StoreError, Version, lock_setup};
 use crate::note::{Labels, TextHash};
 
 /// A chunk of a live note, from which ELF makes a point.
@@ -209,7 +209,7 @@ impl Store {
         let work = async {
             // One process at a time: the second of two `setval` could set the sequence back.
             let mut tx = self.begin().await?;
-            schema::lock_setup(&mut tx).await?;
+            lock_setup(&mut tx).await?;
             let last = sqlx::query_file_scalar!("sql/queries/raise_tokens.sql", revision)
                 .fetch_one(&mut *tx)
                 .await?;

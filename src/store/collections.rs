@@ -3,7 +3,7 @@
 use sqlx::PgExecutor;
 use uuid::Uuid;
 
-use super::{Lifecycle, Limit, Store, StoreError, schema};
+use super::{Lifecycle, Limit, Store, StoreError, lock_setup};
 
 /// A range of chunk ids that a rebuild reads in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,7 +74,7 @@ impl Store {
     ) -> Result<CollectionRow, StoreError> {
         let work = async {
             let mut tx = self.begin().await?;
-            schema::lock_setup(&mut tx).await?;
+            lock_setup(&mut tx).await?;
             if let Some(first) = collections(&mut *tx, version).await?.into_iter().next() {
                 return Ok(first);
             }

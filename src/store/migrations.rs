@@ -5,19 +5,17 @@
 //! a `do` block that commits after every batch of a long data change.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
 use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use super::schema::{check_compatible, check_notes_table, check_same_build};
+use super::schema::{
+    MIGRATIONS_TABLE, applied, check_compatible, check_notes_table, check_same_build, migrator,
+};
 use super::{Store, StoreError};
 use crate::backoff;
-
-/// Not the default name of sqlx: the application may use sqlx for its own migrations.
-const MIGRATIONS_TABLE: &str = "elf_migrations";
 
 /// An application's statement on a table waits behind a migration that waits for the same
 /// table. So a migration leaves the lock queue after this time, and tries again later.
@@ -33,16 +31,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(400);
 
 /// SQLSTATE of a lock timeout, and of a deadlock.
 const NO_LOCK: [&str; 2] = ["55P03", "40P01"];
-
-/// Version → checksum of the applied migrations.
-pub(super) type Applied = BTreeMap<i64, Vec<u8>>;
-
-/// The migrations of this program.
-pub fn migrator() -> Migrator {
-    let mut migrator = sqlx::migrate!("sql/migrations");
-    migrator.dangerous_set_table_name(MIGRATIONS_TABLE);
-    migrator
-}
 
 impl Store {
     /// Applies the missing migrations and returns how many. It is safe to run again, and in
@@ -177,25 +165,6 @@ async fn pending(
     check_same_build(migrator, &applied)?;
     let is_pending = |m: &&Migration| !applied.contains_key(&m.version);
     Ok(migrator.iter().filter(is_pending).cloned().collect())
-}
-
-/// The applied migrations.
-pub(super) async fn applied(conn: &mut PgConnection) -> Result<Applied, StoreError> {
-    let exists: bool = sqlx::query_scalar("select to_regclass($1) is not null")
-        .bind(MIGRATIONS_TABLE)
-        .fetch_one(&mut *conn)
-        .await?;
-    if !exists {
-        return Ok(Applied::new());
-    }
-    let rows = conn
-        .list_applied_migrations(MIGRATIONS_TABLE)
-        .await
-        .map_err(|e| StoreError::Unavailable(format!("could not read {MIGRATIONS_TABLE}: {e}")))?;
-    Ok(rows
-        .into_iter()
-        .map(|m| (m.version, m.checksum.into_owned()))
-        .collect())
 }
 
 /// How long a migration may wait for one lock, as a value for `lock_timeout`.

@@ -45,9 +45,9 @@ pub use failure::{FailedBy, Failure, Retry};
 pub use jobs::RunningJob;
 pub use lifecycle::Lifecycle;
 pub use listen::listen;
-pub use migrations::migrator;
 pub use notes::{ChunkText, ImportedNote, Selection};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
+pub use schema::migrator;
 pub use verify_runs::{BegunVerify, VerifyCursor};
 pub use versions::{RegisteredVersion, Version};
 
@@ -340,6 +340,16 @@ fn refuses_options(error: &sqlx::Error) -> bool {
 async fn is_at_rest(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     let ping = tokio::time::timeout(RETURN_LIMIT, connection.ping()).await;
     Ok(matches!(ping, Ok(Ok(()))))
+}
+
+/// Locks out other processes that set up the index of this database, until the transaction
+/// ends.
+async fn lock_setup(conn: &mut PgConnection) -> Result<(), StoreError> {
+    // The key is arbitrary and ELF's own.
+    sqlx::query("select pg_advisory_xact_lock(0x656c66)")
+        .execute(conn)
+        .await?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,8 +3,7 @@
 
 use sqlx::PgConnection;
 
-use super::schema::lock_setup;
-use super::{Store, StoreError};
+use super::{Store, StoreError, lock_setup};
 
 /// Whether the role of `sql/trigger_role.sql`, which can write the outbox, owns the trigger
 /// functions, and PUBLIC cannot execute them.

@@ -3,11 +3,23 @@
 use std::collections::BTreeMap;
 
 use sqlx::PgConnection;
-use sqlx::migrate::Migrator;
+use sqlx::migrate::{Migrate, Migrator};
 
-use super::migrations::{Applied, applied, migrator};
 use super::rights::check_row_security;
 use super::{Limit, Store, StoreError};
+
+/// Not the default name of sqlx: the application may use sqlx for its own migrations.
+pub(super) const MIGRATIONS_TABLE: &str = "elf_migrations";
+
+/// Version → checksum of the applied migrations.
+pub(super) type Applied = BTreeMap<i64, Vec<u8>>;
+
+/// The migrations of this program.
+pub fn migrator() -> Migrator {
+    let mut migrator = sqlx::migrate!("sql/migrations");
+    migrator.dangerous_set_table_name(MIGRATIONS_TABLE);
+    migrator
+}
 
 impl Store {
     /// Whether this program may work with the schema: its own, or a newer one that still supports
@@ -70,6 +82,25 @@ pub(super) fn check_same_build(migrator: &Migrator, applied: &Applied) -> Result
         ));
     }
     Ok(())
+}
+
+/// The applied migrations.
+pub(super) async fn applied(conn: &mut PgConnection) -> Result<Applied, StoreError> {
+    let exists: bool = sqlx::query_scalar("select to_regclass($1) is not null")
+        .bind(MIGRATIONS_TABLE)
+        .fetch_one(&mut *conn)
+        .await?;
+    if !exists {
+        return Ok(Applied::new());
+    }
+    let rows = conn
+        .list_applied_migrations(MIGRATIONS_TABLE)
+        .await
+        .map_err(|e| StoreError::Unavailable(format!("could not read {MIGRATIONS_TABLE}: {e}")))?;
+    Ok(rows
+        .into_iter()
+        .map(|m| (m.version, m.checksum.into_owned()))
+        .collect())
 }
 
 /// The columns of `memory_notes` that ELF reads, and the types it can read.
@@ -135,16 +166,6 @@ fn note_column_problems(columns: &BTreeMap<String, String>) -> Vec<String> {
             Some(_) => None,
         })
         .collect()
-}
-
-/// Locks out other processes that set up the index of this database, until the transaction
-/// ends.
-pub(super) async fn lock_setup(conn: &mut PgConnection) -> Result<(), StoreError> {
-    // The key is arbitrary and ELF's own.
-    sqlx::query("select pg_advisory_xact_lock(0x656c66)")
-        .execute(conn)
-        .await?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgExecutor;
 use uuid::Uuid;
 
-use super::{Lifecycle, Limit, Store, StoreError, schema};
+use super::{Lifecycle, Limit, Store, StoreError, lock_setup};
 
 /// Rows that one statement deletes. The limit keeps each transaction short.
 const DROP_ROWS: i64 = 5_000;
@@ -57,7 +57,7 @@ impl Store {
     /// worker's if that worker was faster.
     pub async fn register_first_version(&self, version: &Version) -> Result<Version, StoreError> {
         let mut tx = self.begin().await?;
-        schema::lock_setup(&mut tx).await?;
+        lock_setup(&mut tx).await?;
         if let Some(active) = active_version(&mut *tx).await? {
             return Ok(active);
         }

@@ -2,8 +2,9 @@
 
 use uuid::Uuid;
 
-use super::batch::{Batch, stage};
+use super::batch::Batch;
 use super::plan::ChunkedNote;
+use super::stage::stage;
 use crate::error_class::ErrorClass;
 use crate::note::{AccessHash, Note, TextHash};
 use crate::registry::RegistryError;

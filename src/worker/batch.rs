@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use futures::future::BoxFuture;
 use metrics::{counter, histogram};
 use tracing::{Instrument, Span};
 use uuid::Uuid;
@@ -19,13 +18,13 @@ use uuid::Uuid;
 use super::embedding::Embedding;
 use super::lease::{self, Heartbeat, Survived};
 use super::plan::{self, ChunkedNote, PlannedWrite, Unwritable, Vectors};
+use super::stage::stage;
 use super::{Report, Shared, Stage, WorkerContext};
 use crate::note::{Note, TextHash};
 use crate::registry::{self, RegistryError};
 use crate::store::{
     Claim, Claimed, Committed, LOST_CLAIMS_UNTIL_ALONE, NoteWrite, StoreError, Version,
 };
-use crate::telemetry;
 
 /// A batch whose vectors all arrive within this time is written in one transaction.
 const FIRST_SLICE: Duration = Duration::from_millis(100);
@@ -371,14 +370,4 @@ impl Batch<'_> {
         }
         Ok(acked.len() as u64)
     }
-}
-
-/// Runs `work` as the named stage of a batch, in a span and with its duration recorded.
-pub(super) fn stage<'w, T>(
-    name: &'static str,
-    work: impl Future<Output = T> + Send + 'w,
-) -> BoxFuture<'w, T> {
-    let span = tracing::info_span!("stage", otel.name = name, name);
-    let seconds = histogram!("elf_stage_seconds", "stage" => name);
-    telemetry::timed(span, seconds, work)
 }

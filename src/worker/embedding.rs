@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use super::batch::stage;
 use super::plan::{ChunkedNote, HashedChunk, Vectors};
+use super::stage::stage;
 use super::{Report, Shared};
 use crate::embed::provider::{Input, Outcome};
 use crate::note::TextHash;
@@ -113,15 +113,15 @@ async fn look_up_and_embed(
 ) -> Result<(), StoreError> {
     let provider = &shared.context.provider;
     let wanted = wanted(shared, chunked_notes);
-    // Claimed before the look-up: another batch may embed and commit a text between the two,
+    // Reserved before the look-up: another batch may embed and commit a text between the two,
     // and this one would embed it again.
-    let mut claims = provider.claim(wanted.iter().map(|wanted| wanted.input));
-    let mine: HashSet<TextHash> = claims.mine().collect();
+    let mut reservations = provider.reserve(wanted.iter().map(|wanted| wanted.input));
+    let mine: HashSet<TextHash> = reservations.mine().collect();
     let is_mine = |wanted: &&Wanted| mine.contains(&wanted.input);
     let known = known_vectors(shared, wanted.iter().filter(is_mine)).await?;
     for wanted in &wanted {
         if let Some(vector) = known.get(&wanted.hash) {
-            claims.resolve_known(wanted.input, vector.clone());
+            reservations.resolve_known(wanted.input, vector.clone());
             let _ = arrived.send(Ok(Arrived {
                 hash: wanted.hash,
                 outcome: Ok(vector.clone()),
@@ -157,7 +157,7 @@ async fn look_up_and_embed(
             was_sent,
         }));
     };
-    provider.embed_each(&inputs, claims, stop, each).await;
+    provider.embed_each(&inputs, reservations, stop, each).await;
     Ok(())
 }
 

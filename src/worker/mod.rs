@@ -13,6 +13,7 @@ mod pooled;
 mod retry;
 mod rollback;
 mod shared;
+mod stage;
 mod store_circuit;
 mod tidy;
 mod totals;
@@ -24,13 +25,13 @@ mod walk;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use plan::{HashedChunk, hashed_chunks};
+pub use stage::{Breakpoint, Stage};
 pub use store_circuit::{Outage, StoreCircuit};
 pub use totals::{Report, Totals};
 pub use verify::Verified;
@@ -68,42 +69,6 @@ pub struct WorkerContext {
 pub struct Worker {
     shared: Arc<Shared>,
 }
-
-/// The stages of a batch, in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// The leases are taken.
-    Claimed,
-    /// The rows are read and their texts chunked.
-    Chunked,
-    /// Every chunk has its vector.
-    Embedded,
-    /// Chunks and vectors are committed to Postgres.
-    Committed,
-    /// The index has the new points.
-    Upserted,
-    /// The index has deleted the old points.
-    Pruned,
-    /// The outbox rows are deleted.
-    Acked,
-}
-
-impl Stage {
-    /// Every stage, in order.
-    pub const ALL: [Self; 7] = [
-        Self::Claimed,
-        Self::Chunked,
-        Self::Embedded,
-        Self::Committed,
-        Self::Upserted,
-        Self::Pruned,
-        Self::Acked,
-    ];
-}
-
-/// Called when a batch reaches a stage; the batch continues when it returns. A test
-/// uses it to stop a worker between any two effects.
-pub type Breakpoint = Arc<dyn Fn(Stage) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Why a worker stopped before it was told to.
 #[derive(Debug, thiserror::Error)]

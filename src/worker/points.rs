@@ -4,8 +4,9 @@ use std::collections::HashSet;
 
 use uuid::Uuid;
 
-use super::batch::{Batch, stage};
+use super::batch::Batch;
 use super::plan::PlannedWrite;
+use super::stage::stage;
 use super::{Stage, WorkerContext};
 use crate::index::{Filter, IndexError, Point, UpsertMode};
 use crate::note::Note;

@@ -27,7 +27,7 @@ const LONG: Timing = Timing {
 
 fn settings(server: &EmbeddingServer) -> config::Embedding {
     config::Embedding {
-        provider: config::Provider::Openai,
+        provider: config::ProviderKind::Openai,
         api_base: server.url().to_owned(),
         path: "/v1/embeddings".to_owned(),
         model: "test-model".to_owned(),

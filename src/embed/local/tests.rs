@@ -173,7 +173,7 @@ fn texts_of_like_length_go_together_within_the_budget() {
 #[tokio::test]
 async fn connecting_tells_dimension_and_window_and_refuses_another_dimension() {
     let mut settings = crate::config::Embedding {
-        provider: crate::config::Provider::Local,
+        provider: crate::config::ProviderKind::Local,
         api_base: String::new(),
         path: String::new(),
         model: data("tiny-roberta").to_str().unwrap().to_owned(),

@@ -19,23 +19,23 @@ pub struct InFlightTexts(Mutex<HashMap<TextHash, Pending>>);
 pub type Pending = watch::Receiver<Option<Outcome>>;
 
 /// Which call embeds a text.
-pub enum Claim<'a> {
+pub enum Reservation<'a> {
     /// The caller.
     Mine(Ticket<'a>),
-    /// Another call, which has claimed it already.
+    /// Another call, which has reserved it already.
     Theirs(Pending),
 }
 
 impl InFlightTexts {
-    /// Claims `hash` for the caller, unless another call embeds it already.
-    pub fn claim(&self, hash: TextHash) -> Claim<'_> {
+    /// Reserves `hash` for the caller, unless another call embeds it already.
+    pub fn reserve(&self, hash: TextHash) -> Reservation<'_> {
         let mut texts = self.lock();
         if let Some(pending) = texts.get(&hash) {
-            return Claim::Theirs(pending.clone());
+            return Reservation::Theirs(pending.clone());
         }
         let (outcome, pending) = watch::channel(None);
         texts.insert(hash, pending);
-        Claim::Mine(Ticket {
+        Reservation::Mine(Ticket {
             hash,
             outcome,
             texts: self,
@@ -82,27 +82,27 @@ mod tests {
     async fn one_call_at_a_time_embeds_a_text() {
         let texts = InFlightTexts::default();
         let hash = TextHash::of("x");
-        let Claim::Mine(ticket) = texts.claim(hash) else {
+        let Reservation::Mine(ticket) = texts.reserve(hash) else {
             panic!("no call had it");
         };
-        let Claim::Theirs(pending) = texts.claim(hash) else {
+        let Reservation::Theirs(pending) = texts.reserve(hash) else {
             panic!("it was taken");
         };
         ticket.complete(Ok(Arc::from([1.0])));
         assert_eq!(wait(pending).await, Some(Ok(Arc::from([1.0]))));
-        assert!(matches!(texts.claim(hash), Claim::Mine(_)));
+        assert!(matches!(texts.reserve(hash), Reservation::Mine(_)));
     }
 
     #[tokio::test]
     async fn a_dropped_claim_frees_its_text() {
         let texts = InFlightTexts::default();
         let hash = TextHash::of("x");
-        let first = texts.claim(hash);
-        let Claim::Theirs(pending) = texts.claim(hash) else {
+        let first = texts.reserve(hash);
+        let Reservation::Theirs(pending) = texts.reserve(hash) else {
             panic!("it was taken");
         };
         drop(first);
         assert_eq!(wait(pending).await, None);
-        assert!(matches!(texts.claim(hash), Claim::Mine(_)));
+        assert!(matches!(texts.reserve(hash), Reservation::Mine(_)));
     }
 }

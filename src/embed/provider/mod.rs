@@ -35,7 +35,7 @@ use crate::note::TextHash;
 use circuit::Circuit;
 use clock::Clock;
 use concurrency::{AdaptiveConcurrency, Lane};
-use in_flight::{Claim, InFlightTexts};
+use in_flight::{InFlightTexts, Reservation};
 use queue::{Part, Queue, Text};
 use rate::Rate;
 use request::Ended;
@@ -73,21 +73,24 @@ impl<'a> Input<'a> {
 #[derive(Clone)]
 pub struct Provider(Arc<Shared>);
 
-/// Texts that a call has claimed, by the hash of what is sent.
-pub struct Claims<'a>(HashMap<TextHash, Claim<'a>>);
+/// Texts that a call has reserved, by the hash of what is sent.
+pub struct Reservations<'a>(HashMap<TextHash, Reservation<'a>>);
 
-impl Claims<'_> {
+impl Reservations<'_> {
     /// The texts that this call must embed: no other call has them in flight.
     pub fn mine(&self) -> impl Iterator<Item = TextHash> {
-        let is_mine = |claim: &Claim| matches!(claim, Claim::Mine(_));
-        let mine = self.0.iter().filter(move |(_, claim)| is_mine(claim));
+        let is_mine = |reservation: &Reservation| matches!(reservation, Reservation::Mine(_));
+        let mine = self
+            .0
+            .iter()
+            .filter(move |(_, reservation)| is_mine(reservation));
         mine.map(|(hash, _)| *hash)
     }
 
     /// Passes the stored vector of a text to the calls that wait for it: the text need
     /// not be sent.
     pub fn resolve_known(&mut self, hash: TextHash, vector: Arc<[f32]>) {
-        if let Some(Claim::Mine(ticket)) = self.0.remove(&hash) {
+        if let Some(Reservation::Mine(ticket)) = self.0.remove(&hash) {
             ticket.complete(Ok(vector));
         }
     }
@@ -150,9 +153,9 @@ impl Provider {
     /// once, also when another call has one of them in flight.
     pub async fn embed(&self, inputs: &[Input<'_>]) -> Vec<Outcome> {
         let mut outcomes = HashMap::with_capacity(inputs.len());
-        let claims = self.claim(inputs.iter().map(|input| input.hash));
+        let reservations = self.reserve(inputs.iter().map(|input| input.hash));
         let never = CancellationToken::new();
-        self.embed_each(inputs, claims, &never, |hash, outcome, _| {
+        self.embed_each(inputs, reservations, &never, |hash, outcome, _| {
             outcomes.insert(hash, outcome.clone());
         })
         .await;
@@ -163,17 +166,17 @@ impl Provider {
             .collect()
     }
 
-    /// Claims texts by the hash of what is sent. Until the claim is dropped, no other call
-    /// sends the text. A caller that claims first and then reads the stored vectors finds
+    /// Reserves texts by the hash of what is sent. Until the reservation is dropped, no other call
+    /// sends the text. A caller that reserves first and then reads the stored vectors finds
     /// every vector that an earlier call received.
-    pub fn claim(&self, hashes: impl Iterator<Item = TextHash>) -> Claims<'_> {
-        let mut claims = HashMap::new();
+    pub fn reserve(&self, hashes: impl Iterator<Item = TextHash>) -> Reservations<'_> {
+        let mut reservations = HashMap::new();
         for hash in hashes {
-            claims
+            reservations
                 .entry(hash)
-                .or_insert_with(|| self.0.in_flight.claim(hash));
+                .or_insert_with(|| self.0.in_flight.reserve(hash));
         }
-        Claims(claims)
+        Reservations(reservations)
     }
 
     /// Calls `each` once for every distinct text of `inputs`, as soon as its
@@ -184,7 +187,7 @@ impl Provider {
     pub async fn embed_each(
         &self,
         inputs: &[Input<'_>],
-        Claims(mut claims): Claims<'_>,
+        Reservations(mut reservations): Reservations<'_>,
         stop: &CancellationToken,
         mut each: impl FnMut(TextHash, &Outcome, bool) + Send,
     ) {
@@ -203,16 +206,16 @@ impl Provider {
         let mut turn = pin!(shared.turn());
         loop {
             for input in unclaimed.drain(..) {
-                let claimed = claims.remove(&input.hash);
-                match claimed.unwrap_or_else(|| shared.in_flight.claim(input.hash)) {
-                    Claim::Mine(ticket) => queue.push((input, ticket)),
-                    Claim::Theirs(pending) => {
+                let reserved = reservations.remove(&input.hash);
+                match reserved.unwrap_or_else(|| shared.in_flight.reserve(input.hash)) {
+                    Reservation::Mine(ticket) => queue.push((input, ticket)),
+                    Reservation::Theirs(pending) => {
                         theirs.push(async move { (input, in_flight::wait(pending).await) });
                     }
                 }
             }
             if stop.is_cancelled() {
-                // Dropping the tickets lets other calls claim the texts.
+                // Dropping the tickets lets other calls reservation the texts.
                 queue.drain().for_each(drop);
                 theirs.clear();
             }

@@ -204,10 +204,10 @@ async fn a_call_can_be_a_task_of_its_own() {
     let inputs = inputs(9, 1);
     let (outcomes, mut known) = tokio::sync::mpsc::unbounded_channel();
     let call = async move {
-        let claims = provider.claim(inputs.iter().map(|input| input.hash));
+        let reservations = provider.reserve(inputs.iter().map(|input| input.hash));
         let never = CancellationToken::new();
         provider
-            .embed_each(&inputs, claims, &never, |hash, outcome, _| {
+            .embed_each(&inputs, reservations, &never, |hash, outcome, _| {
                 outcomes.send((hash, outcome.is_ok())).unwrap();
             })
             .await;
@@ -228,9 +228,9 @@ async fn a_text_is_sent_once_though_a_call_looks_while_another_is_answered() {
     let provider = provider(&fake, &settings());
     let inputs = inputs(1, 1);
     let hash = inputs[0].hash;
-    let mut first = provider.claim([hash].into_iter());
+    let mut first = provider.reserve([hash].into_iter());
     assert_eq!(first.mine().collect::<Vec<_>>(), [hash]);
-    let second = provider.claim([hash].into_iter());
+    let second = provider.reserve([hash].into_iter());
     assert_eq!(second.mine().count(), 0, "it is in flight");
     first.resolve_known(hash, Arc::from([0.5, 0.5]));
     let (mut told, never) = (None, CancellationToken::new());
@@ -249,14 +249,15 @@ async fn a_call_that_is_stopped_takes_in_what_is_in_flight_and_sends_nothing_mor
     let fake = Fake::new(0);
     let provider = provider(&fake, &settings());
     let inputs = inputs(9, 1);
-    let claims = provider.claim(inputs.iter().map(|input| input.hash));
+    let reservations = provider.reserve(inputs.iter().map(|input| input.hash));
     let (stop, mut told) = (CancellationToken::new(), 0);
-    let mut call = Box::pin(
-        provider.embed_each(&inputs, claims, &stop, |_, outcome, was_sent| {
-            assert!(outcome.is_ok() && was_sent);
-            told += 1;
-        }),
-    );
+    let mut call =
+        Box::pin(
+            provider.embed_each(&inputs, reservations, &stop, |_, outcome, was_sent| {
+                assert!(outcome.is_ok() && was_sent);
+                told += 1;
+            }),
+        );
     assert!((&mut call).now_or_never().is_none());
     let sent = fake.sent.lock().unwrap().len();
     stop.cancel();
@@ -272,11 +273,13 @@ async fn an_outcome_is_told_when_its_own_request_ended() {
     let provider = provider(&fake, &settings());
     let inputs = inputs(9, 1);
     let (outcomes, mut known) = tokio::sync::mpsc::unbounded_channel();
-    let claims = provider.claim(inputs.iter().map(|input| input.hash));
+    let reservations = provider.reserve(inputs.iter().map(|input| input.hash));
     let never = CancellationToken::new();
-    let mut call = Box::pin(provider.embed_each(&inputs, claims, &never, |hash, _, _| {
-        outcomes.send(hash).unwrap();
-    }));
+    let mut call = Box::pin(
+        provider.embed_each(&inputs, reservations, &never, |hash, _, _| {
+            outcomes.send(hash).unwrap();
+        }),
+    );
     for told in 1..9 {
         fake.let_through.add_permits(1);
         assert!((&mut call).now_or_never().is_none());

@@ -1,21 +1,12 @@
-//! The BM25 options of collections: read from the server, cached, and sent with every text.
+//! What a request tells the server about BM25: the options of the collection, with every text.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use qdrant_client::qdrant::{Document, DocumentBuilder, Value};
 use serde_json::json;
 
 use super::json::to_value;
-use super::{Server, convert};
 use crate::config::Bm25Options;
-use crate::index::IndexError;
-
-/// How long cached BM25 options of a collection or alias stay valid. A rebuild makes
-/// its collection under a new name, so only the options of an alias that another
-/// process has just swapped can be stale, and only searches use aliases.
-const OPTIONS_LAST: Duration = Duration::from_secs(1);
 
 /// How the server turns texts of one collection into BM25 vectors.
 pub(super) struct Bm25Document {
@@ -23,7 +14,7 @@ pub(super) struct Bm25Document {
 }
 
 impl Bm25Document {
-    fn new(bm25: &Bm25Options) -> Self {
+    pub(super) fn new(bm25: &Bm25Options) -> Self {
         // The server takes the language `none`: no stemmer and no stopwords.
         let options = [
             ("language", json!(bm25.language)),
@@ -43,59 +34,5 @@ impl Bm25Document {
         DocumentBuilder::new(text, "qdrant/bm25")
             .options(self.options.clone())
             .build()
-    }
-}
-
-impl Server {
-    /// How the texts of a collection become BM25 vectors.
-    pub(super) async fn bm25_document(
-        &self,
-        collection: &str,
-    ) -> Result<Arc<Bm25Document>, IndexError> {
-        let known = self
-            .options
-            .lock()
-            .expect("no thread panics while holding it")
-            .get(collection)
-            .cloned();
-        if let Some((read_at, options)) = known
-            && read_at.elapsed() < OPTIONS_LAST
-        {
-            return Ok(options);
-        }
-        let read_at = Instant::now();
-        let options = Arc::new(self.read_options(collection).await?);
-        self.options
-            .lock()
-            .expect("no thread panics while holding it")
-            .insert(collection.into(), (read_at, options.clone()));
-        Ok(options)
-    }
-
-    async fn read_options(&self, collection: &str) -> Result<Bm25Document, IndexError> {
-        let Some(info) = self.info(collection).await? else {
-            return Err(IndexError::NotFound {
-                engine: self.engine.clone(),
-                name: collection.into(),
-            });
-        };
-        let Some(spec) = convert::spec(&info) else {
-            return Err(IndexError::Denied {
-                engine: self.engine.clone(),
-                reason: format!(
-                    "the collection {collection:?} was not made by ELF (it lacks ELF's vectors or metadata): \
-                     set storage.qdrant.alias to a name of its own, or, if ELF's was replaced by it, \
-                     run `elf rebuild`"
-                ),
-            });
-        };
-        Ok(Bm25Document::new(&spec.bm25))
-    }
-
-    pub(super) fn forget_options(&self) {
-        self.options
-            .lock()
-            .expect("no thread panics while holding it")
-            .clear();
     }
 }

@@ -5,6 +5,7 @@
 
 mod batch;
 mod bm25;
+mod bm25_options;
 mod bulk_load;
 mod collections;
 mod connection;

@@ -111,7 +111,7 @@ async fn another_alias_than_the_database_is_indexed_under_is_refused() {
     site.alias = "elsewhere".into();
     let error = run(&site, &options()).await.unwrap_err();
     assert!(
-        matches!(&error, RebuildError::Registry(RegistryError::OtherAlias { registered, .. }) if registered == "elsewhere"),
+        matches!(&error, RebuildError::Registry(RegistryError::OtherAlias { configured, .. }) if configured == "elsewhere"),
         "{error}"
     );
     h.assert_exact().await;
