@@ -8,6 +8,8 @@ export CARGO
 export SQLX_OFFLINE = true
 
 MODEL = .elf/models/all-MiniLM-L6-v2
+# Most tests wait more than they compute.
+export RUST_TEST_THREADS ?= 4
 # The server that DATABASE_URL names, else the one of `make setup`.
 WITH_DATABASE = DATABASE_URL="$${DATABASE_URL:-$$(cat .elf/postgres.url)}"
 

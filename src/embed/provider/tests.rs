@@ -71,7 +71,7 @@ impl Embedder for Fake {
 
 pub(super) fn settings() -> config::Embedding {
     config::Embedding {
-        provider: config::Provider::Openai,
+        provider: config::ProviderKind::Openai,
         api_base: String::new(),
         path: String::new(),
         model: String::new(),

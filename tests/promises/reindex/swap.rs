@@ -116,7 +116,7 @@ async fn an_alias_elsewhere_is_pointed_back_or_refused() {
         .await
         .unwrap_err();
     assert!(
-        matches!(&error, RegistryError::Mismatch(m) if m.contains("foreign")),
+        matches!(&error, RegistryError::ForeignAlias { target, .. } if target == "foreign"),
         "{error:?}"
     );
 }
