@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
-use crate::support::harness::{Harness, sentences};
+use crate::support::harness::{Barrier, Harness, sentences};
 use elf::index::Filter;
+use elf::worker::Stage;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// How many points a search of `tenant` may find of `note`.
@@ -196,4 +198,48 @@ async fn deletions_and_labels_do_not_wait_for_the_backlog_of_a_slow_provider() {
     eventually(async || h.count("indexing_outbox").await == 0).await;
     working.stop().await;
     h.assert_converged().await;
+}
+
+/// All batches wait for vectors, and the process dies while it applies a deletion and new labels.
+#[tokio::test]
+async fn a_crash_at_any_stage_of_an_access_change_leaves_nothing_visible() {
+    for stage in [
+        Stage::Committed,
+        Stage::Upserted,
+        Stage::Pruned,
+        Stage::Acked,
+    ] {
+        let h = Harness::start_with(|toml| toml.replace("timeout_ms = 2000", "")).await;
+        let gone = h.insert(&sentences(20, "soon deleted")).await;
+        let moved = h.insert(&sentences(20, "soon of another tenant")).await;
+        h.drain().await;
+        let chunks = visible_to(&h, "t", moved).await;
+        assert!(chunks > 3);
+
+        h.provider.hold();
+        let waiting = h.config.worker.batch_notes * h.config.worker.concurrency;
+        for i in 0..waiting {
+            h.insert(&format!("note {i} waits for its vector")).await;
+        }
+        // The waiting notes never get to this stage.
+        let barrier = Barrier::at(stage);
+        let worker = h.worker().with_breakpoint(barrier.breakpoint());
+        let crashing = tokio::spawn(async move { worker.run(CancellationToken::new()).await });
+        let leased = "note_index_state where lease_until is not null";
+        eventually(async || h.count(leased).await == waiting as i64).await;
+        h.delete(gone).await;
+        let relabel = "update memory_notes set tenant_id = $2 where note_id = $1";
+        h.execute(relabel, moved, "u").await;
+        barrier.reached().await;
+        crashing.abort();
+        crashing.await.unwrap_err();
+
+        h.expire_leases().await;
+        h.provider.release();
+        h.drain_with_retries().await;
+        assert_eq!(h.points_of(gone).await, 0, "{stage:?}");
+        assert_eq!(visible_to(&h, "t", moved).await, 0, "{stage:?}");
+        assert_eq!(visible_to(&h, "u", moved).await, chunks, "{stage:?}");
+        h.assert_converged().await;
+    }
 }

@@ -376,12 +376,6 @@ async fn the_page_is_accessible_at_every_size_and_in_both_colours() {
             check(&browser, axe.as_deref()).await;
         }
     }
-    // Fifty letters look like ten, and take minutes to check at every size.
-    browser.click("#show-more").await;
-    browser.shows("#dead-count", "showing 50 of 60").await;
-    browser
-        .shows("#dead-rest", "elf dead list --limit 60")
-        .await;
     browser.click(".letter .row button").await;
     check(&browser, axe.as_deref()).await;
     browser.press(ESCAPE).await;
@@ -391,7 +385,7 @@ async fn the_page_is_accessible_at_every_size_and_in_both_colours() {
     browser.run(&format!("{visible}[0].focus()")).await;
     let expected = browser.run(&format!("return {visible}.length")).await;
     let expected = expected.as_u64().unwrap();
-    assert!(expected > 100, "{expected}");
+    assert!(expected > 20, "{expected}");
     for i in 1..expected {
         browser.press(TAB).await;
         let here = browser
@@ -401,6 +395,14 @@ async fn the_page_is_accessible_at_every_size_and_in_both_colours() {
             .await;
         assert_eq!(here, json!([i, "solid"]));
     }
+
+    // Fifty letters look like ten, and take minutes to check at every size.
+    browser.click("#show-more").await;
+    browser.shows("#dead-count", "showing 50 of 60").await;
+    browser
+        .shows("#dead-rest", "elf dead list --limit 60")
+        .await;
+    check(&browser, axe.as_deref()).await;
     browser.assert_clean().await;
 }
 
