@@ -207,6 +207,7 @@ pub fn text(i: usize) -> String {
 
 /// CPU seconds that the processes of this name have used so far, with the children that ended.
 /// 0 where there is no `/proc`.
+#[allow(dead_code, reason = "one of the benches uses it")]
 pub fn cpu_seconds(name: &str) -> f64 {
     const TICKS_PER_SECOND: f64 = 100.0;
     let ticks_of = |stat: &str| -> Option<u64> {

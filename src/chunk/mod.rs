@@ -70,6 +70,17 @@ pub enum ChunkError {
         /// The configured size of a chunk.
         max_tokens: usize,
     },
+    /// A chunk has no token of its text.
+    #[error(
+        "its text at {start}..{end} has no token left after the tokenizer's normalisation \
+         (control characters only?)"
+    )]
+    NoTokens {
+        /// Byte offset of the chunk.
+        start: usize,
+        /// Byte offset behind it.
+        end: usize,
+    },
     /// The tokenizer could not encode the text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -80,7 +91,7 @@ impl ChunkError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::NoRoom { .. } => ErrorClass::Configuration,
-            Self::Indivisible { .. } => ErrorClass::Item,
+            Self::Indivisible { .. } | Self::NoTokens { .. } => ErrorClass::Item,
             Self::Tokenizer(error) => error.class(),
         }
     }

@@ -48,8 +48,8 @@ impl TokenizerError {
     /// What has to change before the same work can succeed.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Files(hub) if hub.may_pass() => ErrorClass::Provider,
-            Self::Files(_) | Self::Read { .. } | Self::Parse(_) => ErrorClass::Configuration,
+            Self::Files(hub) => hub.class(),
+            Self::Read { .. } | Self::Parse(_) => ErrorClass::Configuration,
             Self::Encode { .. } => ErrorClass::Item,
         }
     }

@@ -73,7 +73,7 @@ enum Command {
     Enqueue(enqueue::Args),
     /// Write a folder of .md and .txt files, or JSONL, to memory_notes
     Import(import::Args),
-    /// Show how a text is cut into chunks
+    /// Show how a text is split into chunks
     Chunk(chunk::Args),
     /// Check or show the configuration
     #[command(subcommand)]

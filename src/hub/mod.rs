@@ -11,6 +11,7 @@ use std::time::Duration;
 use hf_hub::api::tokio::{ApiBuilder, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 
+use crate::error_class::ErrorClass;
 use download::{STALL, download_error};
 
 const PUBLIC_HUB: &str = "https://huggingface.co";
@@ -73,13 +74,16 @@ pub enum HubError {
 }
 
 impl HubError {
-    /// Whether a later try may succeed: the hub did not answer, is busy or failed.
-    pub fn may_pass(&self) -> bool {
+    /// What has to change before the same work can succeed. A hub that did not answer, is busy
+    /// or failed recovers by itself.
+    pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Download { status, .. } => {
-                status.is_none_or(|status| status == 429 || status >= 500)
+            Self::Download { status, .. }
+                if status.is_none_or(|status| status == 429 || status >= 500) =>
+            {
+                ErrorClass::Provider
             }
-            _ => false,
+            _ => ErrorClass::Configuration,
         }
     }
 }

@@ -201,7 +201,7 @@ async fn an_error_says_what_was_tried_and_what_to_do() {
     let error = async |model: &str, hub: &Hub| {
         let files = ModelFiles::open_from(model, hub.clone()).await.unwrap();
         let error = files.file("tokenizer.json").await.unwrap_err();
-        (error.to_string(), error.may_pass())
+        (error.to_string(), error.class().may_pass())
     };
     let url = |model| format!("{}/{model}/resolve/main/tokenizer.json", hub.endpoint);
 

@@ -104,8 +104,8 @@ impl RebuildError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Registry(error) => error.class(),
-            Self::Broken(_) | Self::Unavailable { .. } => ErrorClass::Store,
-            Self::Forgotten(_) | Self::Stopped { .. } => ErrorClass::Precondition,
+            Self::Unavailable { .. } => ErrorClass::Store,
+            Self::Broken(_) | Self::Forgotten(_) | Self::Stopped { .. } => ErrorClass::Precondition,
         }
     }
 }

@@ -144,11 +144,10 @@ async fn main_collection(
             }
         };
         if collection.alias != context.alias {
-            return Err(RegistryError::Mismatch(format!(
-                "the database is indexed under the alias {:?}, and storage.qdrant.alias is {:?}: \
-                 put the setting back",
-                collection.alias, context.alias
-            )));
+            return Err(RegistryError::OtherAlias {
+                registered: collection.alias,
+                configured: context.alias.clone(),
+            });
         }
         let info = context.index.collection(&collection.name).await?;
         if info.is_some() {

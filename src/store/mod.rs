@@ -30,7 +30,7 @@ use futures::future::BoxFuture;
 use metrics::{counter, histogram};
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::query::Map;
-use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{ConnectOptions, PgConnection, PgPool, Postgres, Row, Transaction};
 
 use crate::error_class::ErrorClass;
 use crate::telemetry;
@@ -222,7 +222,7 @@ impl Store {
                      set local idle_in_transaction_session_timeout = '5s'; \
                      set local plan_cache_mode = force_generic_plan; \
                      set local enable_seqscan = off";
-        self.begin_with(begin).await
+        Ok(self.pool.begin_with(begin).await?)
     }
 
     /// Reads one page of many, in the order of an index. Without statistics Postgres assumes
@@ -239,23 +239,10 @@ impl Store {
                      set local enable_hashjoin = off; \
                      set local enable_mergejoin = off; \
                      set local enable_sort = off";
-        let mut transaction = self.begin_with(begin).await?;
+        let mut transaction = self.pool.begin_with(begin).await?;
         let rows = page.fetch_all(&mut *transaction).await?;
         transaction.commit().await?;
         Ok(rows)
-    }
-
-    /// Begins in a task of its own, which runs to its end if the caller is dropped, at a timeout
-    /// for example. sqlx rolls back a transaction that is dropped, but not one that is dropped
-    /// while it begins: the pool would hand out a connection with an open transaction.
-    async fn begin_with(
-        &self,
-        begin: &'static str,
-    ) -> Result<Transaction<'static, Postgres>, StoreError> {
-        let pool = self.pool.clone();
-        let begun = tokio::spawn(async move { pool.begin_with(begin).await });
-        let stopped = |_| StoreError::Unavailable("this process is ending".to_owned());
-        Ok(begun.await.map_err(stopped)??)
     }
 
     /// Counts and times an operation, which times out after [`Limit::Statement`].
@@ -334,12 +321,16 @@ fn refuses_options(error: &sqlx::Error) -> bool {
     message.is_some_and(|message| message.contains("unsupported startup parameter in options"))
 }
 
-/// Whether the pool can use a returned connection again. The pool pings it too, but without a
-/// time limit: a connection whose statement timed out would block that ping, and be lost to
-/// the pool.
+/// Whether the pool can use a returned connection again. It cannot if its statement timed out:
+/// the pool's own ping has no time limit. It cannot if a transaction is open either: sqlx rolls
+/// back a transaction that is dropped, but not one that is dropped while it begins.
 async fn is_at_rest(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    let ping = tokio::time::timeout(RETURN_LIMIT, connection.ping()).await;
-    Ok(matches!(ping, Ok(Ok(()))))
+    // As one message: a prepared statement is several, each with a time of its own.
+    let ping = sqlx::raw_sql("select now() = statement_timestamp()").fetch_one(connection);
+    Ok(match tokio::time::timeout(RETURN_LIMIT, ping).await {
+        Ok(Ok(row)) => row.try_get(0)?,
+        _ => false,
+    })
 }
 
 /// Locks out other processes that set up the index of this database, until the transaction

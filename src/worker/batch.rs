@@ -93,6 +93,20 @@ fn note_spans(notes: &[Claimed]) -> NoteSpans {
     notes.iter().map(span).collect()
 }
 
+/// Why notes were not written and acked.
+pub(super) enum WriteError {
+    /// A store failed on a request that held data of the notes.
+    Data(RegistryError),
+    /// The tokens could not be checked. That sends no data of a note, so no note is to blame.
+    Check(RegistryError),
+}
+
+impl<E: Into<RegistryError>> From<E> for WriteError {
+    fn from(error: E) -> Self {
+        Self::Data(error.into())
+    }
+}
+
 /// Notes that are leased under one token.
 pub(super) struct Batch<'a> {
     pub(super) shared: &'a Arc<Shared>,
@@ -256,7 +270,7 @@ impl Batch<'_> {
         &self,
         writes: &[PlannedWrite<'_>],
         fresh: &mut HashSet<TextHash>,
-    ) -> Result<(), RegistryError> {
+    ) -> Result<(), WriteError> {
         if writes.is_empty() {
             return Ok(());
         }
@@ -287,7 +301,7 @@ impl Batch<'_> {
             &ids,
             &committed.collections,
         );
-        stage("check", checked).await?;
+        stage("check", checked).await.map_err(WriteError::Check)?;
         let acked = stage("ack", self.ack(&done)).await?;
         self.shared.reached(Stage::Acked).await;
 

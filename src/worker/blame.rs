@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::batch::Batch;
+use super::batch::{Batch, WriteError};
 use super::plan::PlannedWrite;
 use super::{Shared, WorkerContext, retry};
 use crate::error_class::ErrorClass;
@@ -80,8 +80,10 @@ impl Batch<'_> {
     ) -> Result<(), RegistryError> {
         let mut parts = vec![(writes, 1)];
         while let Some((part, tries)) = parts.pop() {
-            let Err(error) = Box::pin(self.write(part, fresh)).await else {
-                continue;
+            let error = match Box::pin(self.write(part, fresh)).await {
+                Ok(()) => continue,
+                Err(WriteError::Data(error)) => error,
+                Err(WriteError::Check(error)) => return Err(error),
             };
             let Some(by) = perhaps_data(&error) else {
                 return Err(error);

@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::{Report, pooled};
-use crate::chunk::{Chunk, Chunker};
+use crate::chunk::{Chunk, ChunkError, Chunker};
 use crate::embed::EmbedError;
 use crate::note::{Note, TextHash, chunk_id};
 use crate::store::{ChunkWrite, FailedBy, NoteWrite};
@@ -93,10 +93,7 @@ pub fn hashed_chunks(chunker: &Chunker, text: &str) -> Result<Vec<HashedChunk>, 
     let hashed = |chunk: Chunk| {
         let Chunk { start, end, tokens } = chunk;
         if tokens <= chunker.fixed_tokens() {
-            return Err(format!(
-                "its text at {start}..{end} has no token left after the tokenizer's \
-                 normalisation (control characters only?)"
-            ));
+            return Err(ChunkError::NoTokens { start, end }.to_string());
         }
         let hash = TextHash::of(&text[start..end]);
         Ok(HashedChunk { chunk, hash })

@@ -306,7 +306,7 @@ async fn a_transaction_that_is_dropped_at_any_moment_is_rolled_back() {
     let config = Config::parse(&toml, "elf.toml", &|_| None).unwrap();
     let store = wiring::store(&config).await.unwrap();
     let mut dropped = 0;
-    for polls in 0..50 {
+    for polls in (0..10).cycle().take(200) {
         let mut left = polls;
         let mut work = Box::pin(store.live_texts(Uuid::nil(), 10, 1_000));
         let ended = poll_fn(|cx| match left {
@@ -332,5 +332,5 @@ async fn a_transaction_that_is_dropped_at_any_moment_is_rolled_back() {
             assert!(row.get::<bool, _>(0), "dropped after {polls} polls");
         }
     }
-    assert!((1..50).contains(&dropped), "{dropped}");
+    assert!((20..200).contains(&dropped), "{dropped}");
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::process::Command;
 
+use crate::support::components::missing;
 use crate::support::database::{Role, TestDatabase};
 use crate::support::site::{Done, Site, run};
 
@@ -259,7 +260,11 @@ async fn a_change_that_equality_does_not_see_is_a_change() {
     execute(&mut db, "delete from indexing_outbox").await;
     let ci = "create collation any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false)";
     if let Err(reason) = attempt(&mut db, ci).await {
-        return eprintln!("SKIPPED, the server has no ICU: {reason}");
+        return missing(
+            "icu",
+            "a_trigger_function_uses_no_operator",
+            &format!("the server has no ICU: {reason}"),
+        );
     }
     execute(
         &mut db,
@@ -511,7 +516,11 @@ async fn a_database_restored_without_owners_and_privileges_is_safe_after_migrate
     let bin = "select setting from pg_config where name = 'BINDIR'";
     let bin = all(&mut site.connect().await, bin).await.remove(0);
     if !Path::new(&bin).join("pg_dump").exists() {
-        return eprintln!("SKIPPED: the server's pg_dump is not on this machine");
+        return missing(
+            "pg_dump",
+            "privileges",
+            "the server's pg_dump is not on this machine",
+        );
     }
     let dumped = client(
         &bin,

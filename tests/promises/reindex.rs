@@ -200,12 +200,3 @@ async fn alias_of(h: &Harness) -> String {
         .unwrap()
         .unwrap()
 }
-
-fn spawn(worker: Worker) -> (Arc<Worker>, CancellationToken, tokio::task::JoinHandle<()>) {
-    let (worker, stop) = (Arc::new(worker), CancellationToken::new());
-    let running = tokio::spawn({
-        let (worker, stop) = (worker.clone(), stop.clone());
-        async move { worker.run(stop).await }
-    });
-    (worker, stop, running)
-}

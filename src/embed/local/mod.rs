@@ -336,7 +336,7 @@ async fn read_json(path: &Path) -> Result<Value, EmbedError> {
 }
 
 fn unavailable(error: HubError) -> EmbedError {
-    if error.may_pass() {
+    if error.class().may_pass() {
         EmbedError::unavailable(error.to_string())
     } else {
         EmbedError::config(error.to_string())

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dropped_claim_frees_its_text() {
+    async fn a_dropped_reservation_frees_its_text() {
         let texts = InFlightTexts::default();
         let hash = TextHash::of("x");
         let first = texts.reserve(hash);

@@ -194,7 +194,7 @@ impl Provider {
         let shared = &*self.0;
         let before = shared.successes();
         let mut seen = HashSet::new();
-        let mut unclaimed: Vec<&Input> = inputs
+        let mut unreserved: Vec<&Input> = inputs
             .iter()
             .filter(|input| seen.insert(input.hash))
             .collect();
@@ -205,7 +205,7 @@ impl Provider {
         // behind the other calls.
         let mut turn = pin!(shared.turn());
         loop {
-            for input in unclaimed.drain(..) {
+            for input in unreserved.drain(..) {
                 let reserved = reservations.remove(&input.hash);
                 match reserved.unwrap_or_else(|| shared.in_flight.reserve(input.hash)) {
                     Reservation::Mine(ticket) => queue.push((input, ticket)),
@@ -215,7 +215,7 @@ impl Provider {
                 }
             }
             if stop.is_cancelled() {
-                // Dropping the tickets lets other calls reservation the texts.
+                // Dropping the tickets lets other calls reserve the texts.
                 queue.drain().for_each(drop);
                 theirs.clear();
             }
@@ -224,7 +224,7 @@ impl Provider {
                 () = stop.cancelled(), if !queue.is_empty() || !theirs.is_empty() => {}
                 Some((input, outcome)) = theirs.next() => match outcome {
                     Some(outcome) => each(input.hash, &outcome, false),
-                    None => unclaimed.push(input),
+                    None => unreserved.push(input),
                 },
                 Some((part, ended)) = requests.next() => match ended {
                     Ended::Settled(outcomes) => {

@@ -6,10 +6,10 @@ use elf::reindex::{self, Then};
 use elf::store::{Lifecycle, Selection};
 use elf::worker::Stage;
 
-use super::{alias_of, assert_in_step, smaller_chunks, spawn};
+use super::{alias_of, assert_in_step, smaller_chunks};
 use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
-use crate::support::harness::{Barrier, Harness, sentences};
+use crate::support::harness::{Barrier, Harness, sentences, spawn};
 
 #[tokio::test]
 async fn both_versions_stay_in_step_while_one_is_served_and_the_other_is_built() {

@@ -9,10 +9,10 @@ use elf::store::Lifecycle;
 use elf::worker::{Stage, WorkerContext};
 
 use super::{
-    alias_of, assert_in_step, beside, collection_of, expire_leases_and_job, smaller_chunks, spawn,
+    alias_of, assert_in_step, beside, collection_of, expire_leases_and_job, smaller_chunks,
 };
 use crate::support::eventually;
-use crate::support::harness::{Barrier, Harness, sentences};
+use crate::support::harness::{Barrier, Harness, sentences, spawn};
 
 #[tokio::test]
 async fn killed_at_any_stage_a_reindex_resumes() {

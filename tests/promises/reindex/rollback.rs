@@ -6,9 +6,9 @@ use elf::reindex::{self, ReindexError, Then};
 use elf::store::Lifecycle;
 use uuid::Uuid;
 
-use super::{alias_of, assert_in_step, beside, collection_of, points_in, smaller_chunks, spawn};
+use super::{alias_of, assert_in_step, beside, collection_of, points_in, smaller_chunks};
 use crate::support::eventually;
-use crate::support::harness::{Harness, sentences};
+use crate::support::harness::{Harness, sentences, spawn};
 
 #[tokio::test]
 async fn a_rollback_brings_the_old_answers_back() {

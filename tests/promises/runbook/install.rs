@@ -1,6 +1,7 @@
 //! The first start, an upgrade, a backup.
 
 use super::machine::{Machine, Section};
+use crate::support::components::missing;
 
 #[tokio::test]
 async fn the_first_start_works_as_written() {
@@ -70,7 +71,7 @@ async fn a_postgres_from_a_dump_is_what_the_index_becomes_as_written() {
     let (dump, restore, done) = (section.next(), section.next(), section.next());
     section.end();
     if let Some(reason) = cannot_dump(&m).await {
-        return eprintln!("back up and restore: SKIPPED, {reason}");
+        return missing("pg_dump", "back up and restore", &reason);
     }
     m.shows(dump, &[]).await;
     let later = async || {

@@ -8,6 +8,7 @@ use std::process::Stdio;
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::PAGE;
+use crate::support::components::missing;
 use crate::support::docs::{Block, all_blocks, shell};
 use crate::support::eventually;
 use crate::support::harness::sentences;
@@ -118,7 +119,8 @@ impl Machine {
         };
         for program in ["psql --version", "curl --version"] {
             if machine.run(program).await.code != Some(0) {
-                eprintln!("{test}: SKIPPED, there is no {program}: the runbook needs it");
+                let reason = format!("there is no {program}: the runbook needs it");
+                missing("psql-and-curl", test, &reason);
                 return None;
             }
         }

@@ -7,6 +7,7 @@ use tokio::process::{Child, Command};
 
 use super::machine::{Machine, Section};
 use crate::support::DEADLINE;
+use crate::support::components::missing;
 
 #[tokio::test]
 async fn behind_a_pgbouncer_in_transaction_mode_elf_works_as_written() {
@@ -23,7 +24,11 @@ async fn behind_a_pgbouncer_in_transaction_mode_elf_works_as_written() {
     m.run("elf config check && elf migrate").await.exits(0);
     let version = m.run("pgbouncer --version").await;
     if version.code != Some(0) {
-        return eprintln!("PgBouncer: the rest is SKIPPED, there is no pgbouncer on the PATH");
+        return missing(
+            "pgbouncer",
+            "PgBouncer",
+            "there is no pgbouncer on the PATH",
+        );
     }
     let minor = version
         .stdout
@@ -31,7 +36,7 @@ async fn behind_a_pgbouncer_in_transaction_mode_elf_works_as_written() {
         .nth(1)
         .and_then(|v| v.parse().ok());
     if minor.unwrap_or(0) < 21 {
-        return eprintln!("PgBouncer: the rest is SKIPPED, this one is older than 1.21");
+        return missing("pgbouncer", "PgBouncer", "this one is older than 1.21");
     }
     let pooler = Pooler::start(&m, &ini.text).await;
     let direct = m.site.database.url();

@@ -476,6 +476,16 @@ pub fn unit(v: &[f32]) -> Vec<f32> {
     v.iter().map(|x| x / norm).collect()
 }
 
+/// Runs `worker` in the background until the token is cancelled.
+pub fn spawn(worker: Worker) -> (Arc<Worker>, CancellationToken, JoinHandle<()>) {
+    let (worker, stop) = (Arc::new(worker), CancellationToken::new());
+    let running = tokio::spawn({
+        let (worker, stop) = (worker.clone(), stop.clone());
+        async move { worker.run(stop).await }
+    });
+    (worker, stop, running)
+}
+
 /// Stops batches at a stage until it is opened. A test waits for one to arrive.
 #[derive(Clone)]
 pub struct Barrier {

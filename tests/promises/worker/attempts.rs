@@ -1,10 +1,9 @@
 //! A failure counts against its own note alone: after its last attempt that note is a dead
 //! letter. An outage of the provider is no attempt.
 
-use super::spawn;
 use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
-use crate::support::harness::Harness;
+use crate::support::harness::{Harness, spawn};
 
 #[tokio::test]
 async fn a_poison_note_harms_no_other_and_dies_alone() {

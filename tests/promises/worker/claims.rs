@@ -4,9 +4,8 @@
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use super::spawn;
 use crate::support::eventually;
-use crate::support::harness::Harness;
+use crate::support::harness::{Harness, spawn};
 
 #[tokio::test]
 async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {

@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use super::spawn;
 use crate::support::eventually;
-use crate::support::harness::{Harness, sentences};
+use crate::support::harness::{Harness, sentences, spawn};
 
 #[tokio::test]
 async fn notes_become_points() {

@@ -3,10 +3,9 @@
 
 use sqlx::{Connection, PgConnection};
 
-use super::spawn;
 use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
-use crate::support::harness::{Harness, distance, sentences};
+use crate::support::harness::{Harness, distance, sentences, spawn};
 
 #[tokio::test]
 async fn unchanged_text_is_not_embedded_again() {

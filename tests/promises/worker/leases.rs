@@ -5,9 +5,8 @@ use elf::worker::{Stage, Worker};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::spawn;
 use crate::support::eventually;
-use crate::support::harness::{Barrier, Harness, sentences};
+use crate::support::harness::{Barrier, Harness, sentences, spawn};
 
 #[tokio::test]
 async fn two_workers_share_the_notes_and_agree() {

@@ -4,9 +4,8 @@
 use elf::index::Filter;
 use elf::worker::Stage;
 
-use super::spawn;
 use crate::support::eventually;
-use crate::support::harness::{Barrier, Harness, sentences};
+use crate::support::harness::{Barrier, Harness, sentences, spawn};
 
 #[tokio::test]
 async fn a_commit_after_the_claim_is_not_lost() {
