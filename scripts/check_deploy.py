@@ -27,7 +27,7 @@ DOCKER = DEPLOY / "docker"
 KUBERNETES = DEPLOY / "kubernetes"
 UNIT = DEPLOY / "systemd" / "elf.service"
 # Ten times the limit: 2.0 is required, and the unit is better than that.
-MOST_EXPOSURE = 15
+MAX_EXPOSURE = 15
 OTHERS_KINDS = ("keda.sh/", "monitoring.coreos.com/")
 
 
@@ -440,7 +440,7 @@ def unit(check, elf):
         copy.write_text(text.replace("=/usr/bin/elf", f"={elf}").replace("=-/usr/bin/elf", f"=-{elf}"))
         out = check.runs(["systemd-analyze", "verify", "--man=no", copy])
         check.that(copy.name not in out, out.strip())
-    done = run(["systemd-analyze", "security", "--offline=yes", f"--threshold={MOST_EXPOSURE}", "--no-pager", UNIT])
+    done = run(["systemd-analyze", "security", "--offline=yes", f"--threshold={MAX_EXPOSURE}", "--no-pager", UNIT])
     check.that(done.returncode == 0, done.stdout.strip().splitlines()[-1])
     config = Configuration(ROOT / "elf.toml.example", elf)
     stop = seconds(re.search("^TimeoutStopSec=(.*)", text, re.M).group(1))

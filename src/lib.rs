@@ -5,23 +5,37 @@
 //! outbox row. The [`worker`] claims it ([`store`]), splits the text into chunks ([`chunk`]),
 //! gets their vectors ([`embed`]), commits both to Postgres ([`store`]) and upserts the points
 //! ([`index`]). The [`registry`] holds which version, collections and alias are served.
+//!
+//! Where to add things: a provider as the doc of [`embed`] says; a vector engine as an
+//! implementation of [`index::VectorIndex`] and an arm in `index/connect.rs`; a metric in
+//! `telemetry/catalog.rs`; a command as a file in `cli/` and a variant in `cli/mod.rs`; a
+//! setting in `config/`; a change of the schema in `sql/migrations/`.
 
-mod backoff;
-pub mod chunk;
-pub mod cli;
+// What a note is, and what the operator sets.
 pub mod config;
+pub mod note;
+
+// The parts on its way: text, chunks, vectors, rows, points.
+pub mod chunk;
 pub mod embed;
-mod error_class;
-mod http;
 mod hub;
 pub mod index;
-pub mod note;
-mod observe;
+pub mod store;
+
+// What is served, and who keeps it in step.
 pub mod rebuild;
 pub mod registry;
 pub mod reindex;
-mod search;
-pub mod store;
-pub mod telemetry;
 pub mod verify;
 pub mod worker;
+
+// Who asks and who watches.
+pub mod cli;
+mod http;
+mod observe;
+mod search;
+pub mod telemetry;
+
+// What several of them use.
+mod backoff;
+mod error_class;

@@ -1,7 +1,6 @@
 //! The vector index: one trait between ELF and a vector engine, and the types
 //! that cross it. Two engines: a Qdrant server and the same engine in-process.
 
-use crate::config::Bm25Options;
 mod connect;
 #[cfg(feature = "embedded")]
 mod embedded;
@@ -15,6 +14,7 @@ use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
+use crate::config::Bm25Options;
 use crate::error_class::ErrorClass;
 use crate::note::Labels;
 pub use connect::connect;

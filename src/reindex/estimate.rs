@@ -23,7 +23,7 @@ pub struct Estimate {
     pub version: String,
     /// Live notes.
     pub notes: u64,
-    /// Chunks that they would be cut into.
+    /// Chunks that they would be split into.
     pub chunks: u64,
     /// Chunks whose text has a vector already.
     pub known: u64,

@@ -229,9 +229,9 @@ async fn pause(tries: u32) {
 fn not_migrated(error: MigrateError) -> StoreError {
     let reason = error.to_string();
     if let MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) = error
-        && let away @ StoreError::Unavailable(_) = StoreError::from(error)
+        && let unavailable @ StoreError::Unavailable(_) = StoreError::from(error)
     {
-        return away;
+        return unavailable;
     }
     StoreError::Schema(format!(
         "a migration failed and was rolled back: {reason}; ELF needs the right to create tables \

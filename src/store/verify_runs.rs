@@ -86,9 +86,9 @@ impl Store {
     /// Requests that a worker verifies and repairs the whole index as soon as it can, without
     /// waiting for the interval.
     pub async fn request_verify(&self, version: &str) -> Result<(), StoreError> {
-        let demanded =
+        let requested =
             sqlx::query_file!("sql/queries/request_verify.sql", version).execute(&self.pool);
-        self.answered(Limit::Statement, demanded).await?;
+        self.answered(Limit::Statement, requested).await?;
         Ok(())
     }
 

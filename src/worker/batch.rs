@@ -16,7 +16,7 @@ use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 use super::embedding::Embedding;
-use super::lease::{self, Heartbeat, Survived};
+use super::lease::{self, LeaseRenewal, Survived};
 use super::plan::{self, ChunkedNote, PlannedWrite, Unwritable, Vectors};
 use super::stage::stage;
 use super::{Report, Shared, Stage, WorkerContext};
@@ -56,7 +56,7 @@ pub(super) enum Extent {
 }
 
 async fn converge_or_release(shared: &Arc<Shared>, claim: Claim, extent: Extent) {
-    let heartbeat = Heartbeat::start(shared, &claim);
+    let renewal = LeaseRenewal::start(shared, &claim);
     let batch = Batch {
         shared,
         token: claim.token,
@@ -69,15 +69,15 @@ async fn converge_or_release(shared: &Arc<Shared>, claim: Claim, extent: Extent)
         Extent::Whole => batch.converge().await,
         Extent::Access => batch.converge_access_and_release().await,
     };
-    if let Err(interruption) = converged {
+    if let Err(error) = converged {
         // Notes that were acked before have no lease any more: the release skips them.
         shared.in_flight.release(shared, claim.token).await;
-        shared.circuit.open(interruption.to_string());
+        shared.circuit.open(error.to_string());
     } else {
         shared.circuit.succeeded();
         shared.in_flight.forget(claim.token);
     }
-    drop(heartbeat);
+    drop(renewal);
 }
 
 /// A span for every note, so that a trace can be searched by a note's id.

@@ -14,7 +14,7 @@ use crate::store::Claim;
 /// How long a note stays leased while an application holds its row.
 const DEFERRED: Duration = Duration::from_millis(500);
 
-/// The notes of the batches in flight that have no outcome yet, by token. The heartbeat
+/// The notes of the batches in flight that have no outcome yet, by token. The renewal
 /// renews their leases, and the end of the batch releases them.
 #[derive(Debug, Default)]
 pub struct ActiveLeases {
@@ -73,7 +73,7 @@ impl ActiveLeases {
         self.lock().remove(&token);
     }
 
-    /// Stops the heartbeat for notes that have their outcome: it would only delay their next
+    /// Stops the renewal for notes that have their outcome: it would only delay their next
     /// claim.
     pub fn remove(&self, token: i64, notes: &[Uuid]) {
         self.each(token, notes, |leased, note| {
@@ -123,11 +123,11 @@ impl ActiveLeases {
 }
 
 /// Renews the leases of a batch until it is dropped.
-pub struct Heartbeat {
+pub struct LeaseRenewal {
     beating: AbortHandle,
 }
 
-impl Heartbeat {
+impl LeaseRenewal {
     /// Begins to renew the leases of `claim`, four times per lease.
     pub fn start(shared: &Arc<Shared>, claim: &Claim) -> Self {
         let token = claim.token;
@@ -166,7 +166,7 @@ impl Heartbeat {
     }
 }
 
-impl Drop for Heartbeat {
+impl Drop for LeaseRenewal {
     fn drop(&mut self) {
         self.beating.abort();
     }

@@ -247,13 +247,13 @@ mod tests {
     #[test]
     fn during_an_outage_a_note_waits() {
         let reason = || "not now".to_owned();
-        let away = EmbedError::Unavailable {
+        let unavailable = EmbedError::Unavailable {
             reason: reason(),
             retry_after: None,
             perhaps_input: false,
         };
         let refused = EmbedError::Config { reason: reason() };
-        assert_eq!(blame_for(away), Unwritable::Waits);
+        assert_eq!(blame_for(unavailable), Unwritable::Waits);
         assert_eq!(blame_for(refused), Unwritable::Waits);
     }
 

@@ -218,9 +218,9 @@ async fn readyz_says_what_fails_and_since_when() {
     assert_eq!(alias["ok"], true, "nothing is known to be wrong with it");
     line.restore();
     admin.is_ready().await;
-    let (_, mended) = admin.check("postgres").await;
-    assert!(mended["since"].as_str() > first["since"].as_str());
-    assert_eq!(mended.get("reason"), None);
+    let (_, recovered) = admin.check("postgres").await;
+    assert!(recovered["since"].as_str() > first["since"].as_str());
+    assert_eq!(recovered.get("reason"), None);
 
     let mut db = site.connect().await;
     sqlx::query("update elf_schema set oldest_program = 9999")

@@ -126,6 +126,34 @@ async fn an_index_that_takes_no_write_blames_no_note() {
     }
 }
 
+/// The index takes points and does not answer the check before the ack.
+#[tokio::test]
+async fn a_check_that_fails_blames_no_note() {
+    let mut h = with_default_batches().await;
+    h.insert("indexed before").await;
+    h.drain().await;
+    let hooked = Hooked::over(&h.context.stores.index);
+    h.context.stores.index = hooked.clone();
+    let unavailable = IndexError::Unavailable {
+        engine: "the engine".into(),
+        reason: "the count timed out".into(),
+    };
+    hooked.fail(When::Before, Verb::CheckTokens, unavailable);
+    insert_many(&h, 8).await;
+    let worker = h.worker();
+    let working = tokio::spawn(async move { worker.drain(CancellationToken::new()).await });
+    // Halved down to one note and tried three times alone, the batch is checked six times.
+    eventually(async || hooked.calls(Verb::CheckTokens) >= 12).await;
+    working.abort();
+    working.await.unwrap_err();
+    let blamed = "indexing_outbox where attempts > 0 or status <> 'PENDING'";
+    assert_eq!(h.count(blamed).await, 0);
+    hooked.heal();
+    h.expire_leases().await;
+    h.drain_with_retries().await;
+    h.assert_converged().await;
+}
+
 /// The process that works on the note dies each time, and leaves all its leases.
 #[tokio::test]
 async fn a_note_that_kills_every_worker_dies_alone() {

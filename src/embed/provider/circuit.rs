@@ -211,8 +211,8 @@ mod tests {
     #[test]
     fn an_outage_is_probed_less_and_less_often() {
         let timing = Timing::default();
-        let away = EmbedError::unavailable("refused");
-        let pauses = [1, 2, 3, 20].map(|n| pause(&away, n, &timing, 1.0).as_millis());
+        let unavailable = EmbedError::unavailable("refused");
+        let pauses = [1, 2, 3, 20].map(|n| pause(&unavailable, n, &timing, 1.0).as_millis());
         assert_eq!(pauses, [500, 1000, 2000, 30_000]);
     }
 

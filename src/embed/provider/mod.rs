@@ -227,7 +227,7 @@ impl Provider {
                     None => unreserved.push(input),
                 },
                 Some((part, ended)) = requests.next() => match ended {
-                    Ended::Settled(outcomes) => {
+                    Ended::Answered(outcomes) => {
                         let part: Part = part;
                         for (text, outcome) in part.texts.into_iter().zip(outcomes) {
                             answer(text, outcome, &mut each);

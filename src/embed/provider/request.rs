@@ -13,7 +13,7 @@ use crate::embed::EmbedError;
 /// What happens to the texts of a request that ended.
 pub(super) enum Ended {
     /// Each text has its outcome.
-    Settled(Vec<Outcome>),
+    Answered(Vec<Outcome>),
     /// The texts are sent again, before all others.
     Next,
     /// The texts are sent again, after all others.
@@ -36,7 +36,7 @@ impl Provider {
         let error = match result {
             Ok(vectors) => {
                 let vectors = vectors.into_iter().map(|vector| Ok(vector.into()));
-                return (part, Ended::Settled(vectors.collect()));
+                return (part, Ended::Answered(vectors.collect()));
             }
             // Halving the request finds the text at fault.
             Err(EmbedError::Input { .. }) if !alone => {
@@ -98,7 +98,7 @@ impl Provider {
             Err(error) => self.opened(error),
         };
         let outcomes = vec![Err(error); part.texts.len()];
-        (part, Ended::Settled(outcomes))
+        (part, Ended::Answered(outcomes))
     }
 }
 

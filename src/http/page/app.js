@@ -155,7 +155,7 @@ function drawVerdict() {
     const refused = trouble instanceof Refused;
     const title = refused ? "The worker answers with an error" : "The worker does not answer";
     const what = refused ? trouble.message : "Check that it runs, and that this machine can reach it.";
-    verdict = { state: "away", key: title, title, why: "", todo: [{ what, section: "worker-absent" }] };
+    verdict = { state: "absent", key: title, title, why: "", todo: [{ what, section: "worker-absent" }] };
   } else {
     verdict = judge(status);
   }
@@ -172,13 +172,13 @@ function drawVerdict() {
       jump ? el("a", { href: jump }, what) : what,
       section ? el("span", { class: "muted" }, " Runbook: ", el("code", {}, RUNBOOK + section)) : "")));
   }
-  const mark = { good: "✓", warn: "!", bad: "✕", away: "?" }[state];
+  const mark = { good: "✓", warn: "!", bad: "✕", absent: "?" }[state];
   document.title = `${mark} ${title} · ELF`;
   if (announced !== key) {
     // A screen reader reads out a new verdict, not each new number.
     announced = key;
     setText($("announce"), title);
-    const colour = { good: "seagreen", warn: "darkorange", bad: "crimson", away: "gray" }[state];
+    const colour = { good: "seagreen", warn: "darkorange", bad: "crimson", absent: "gray" }[state];
     $("icon").href = `data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><circle cx='8' cy='8' r='6' fill='${colour}'/></svg>`;
   }
 }

@@ -218,7 +218,7 @@ async fn points_that_a_killed_rebuild_wrote_of_a_deleted_note_are_removed() {
     writes.open();
     wrote.reached_by(all).await;
     kill(&h, rebuilding).await;
-    let stray = Filter {
+    let deleted = Filter {
         note_ids: Some(vec![notes[5]]),
         ..Filter::default()
     };
@@ -227,7 +227,7 @@ async fn points_that_a_killed_rebuild_wrote_of_a_deleted_note_are_removed() {
         h.context
             .stores
             .index
-            .count(&unfinished, &stray)
+            .count(&unfinished, &deleted)
             .await
             .unwrap()
             > 0

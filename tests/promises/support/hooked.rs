@@ -22,6 +22,8 @@ pub enum Verb {
     Upsert,
     Delete,
     Count,
+    /// The count of a batch before its ack.
+    CheckTokens,
     Points,
     Scroll,
     Search,
@@ -244,7 +246,11 @@ impl VectorIndex for Hooked {
     }
 
     fn count<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, u64> {
-        self.on_the_way(Verb::Count, self.inner.count(collection, filter))
+        let verb = match filter.note_ids {
+            Some(_) => Verb::CheckTokens,
+            None => Verb::Count,
+        };
+        self.on_the_way(verb, self.inner.count(collection, filter))
     }
 
     fn points<'a>(
