@@ -204,22 +204,3 @@ pub fn text(i: usize) -> String {
     }
     words
 }
-
-/// CPU seconds that the processes of this name have used so far, with the children that ended.
-/// 0 where there is no `/proc`.
-#[allow(dead_code, reason = "one of the benches uses it")]
-pub fn cpu_seconds(name: &str) -> f64 {
-    const TICKS_PER_SECOND: f64 = 100.0;
-    let ticks_of = |stat: &str| -> Option<u64> {
-        let (head, tail) = stat.rsplit_once(") ")?;
-        let is_it = head.split_once('(')?.1 == name;
-        // See proc_pid_stat(5): utime, stime, cutime, cstime.
-        let times = tail.split(' ').skip(11).take(4);
-        is_it.then(|| times.filter_map(|ticks| ticks.parse::<u64>().ok()).sum())
-    };
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let stats =
-        processes.filter_map(|process| std::fs::read_to_string(process.path().join("stat")).ok());
-    let ticks: u64 = stats.filter_map(|stat| ticks_of(&stat)).sum();
-    ticks as f64 / TICKS_PER_SECOND
-}
