@@ -8,11 +8,11 @@ use crate::store::{CollectionRow, Range};
 /// Ranges that are copied concurrently: while one waits for the engine, another reads.
 const RANGES: u32 = 4;
 
-/// Refuses an alias, or a collection of the alias's name, that is not in this database. One
+/// Checks that the alias, or a collection of its name, is in this database. One
 /// exception: after a restore from an older backup, the alias may point at a collection of the
 /// same version that this database no longer lists. The rebuild takes the alias over and
 /// leaves that collection to the operator.
-pub(super) async fn refuse_foreign(
+pub(super) async fn check_alias_is_ours(
     context: &IndexContext,
     registered: &[CollectionRow],
     version: &str,

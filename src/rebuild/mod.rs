@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use self::begin::{begin, point_unset_alias, refuse_foreign, unfinished};
+use self::begin::{begin, check_alias_is_ours, point_unset_alias, unfinished};
 use self::copy::copy;
 use self::outage::{OUTAGE_LIMIT, retry_unavailable};
 use crate::error_class::ErrorClass;
@@ -188,7 +188,7 @@ async fn rebuild(
         embedding_version: version.name.clone(),
     };
     let registered = context.store.registered_collections().await?;
-    refuse_foreign(context, &registered, &version.name).await?;
+    check_alias_is_ours(context, &registered, &version.name).await?;
     let ours: Vec<&CollectionRow> = registered
         .iter()
         .filter(|c| c.version == version.name)

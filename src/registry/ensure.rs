@@ -137,7 +137,7 @@ async fn main_collection(
         let collection = match first_collection(context, version).await? {
             Some(collection) => collection,
             None => {
-                refuse_foreign(context).await?;
+                check_alias_is_free(context).await?;
                 store
                     .register_first_collection(&version.name, &context.alias)
                     .await?
@@ -196,9 +196,9 @@ async fn forget_rebuild(store: &Store, collection: &str) -> Result<(), StoreErro
     Ok(())
 }
 
-/// Refuses an alias name that another program uses. Called before the first collection is
+/// Checks that no other program uses the alias name. Called before the first collection is
 /// registered.
-async fn refuse_foreign(context: &IndexContext) -> Result<(), RegistryError> {
+async fn check_alias_is_free(context: &IndexContext) -> Result<(), RegistryError> {
     let target = context.index.resolve(&context.alias).await?;
     let taken = match &target {
         Some(target) => Some(format!("an alias of {target:?}")),

@@ -8,6 +8,7 @@
 
 mod compare;
 mod points;
+mod side;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;

@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::compare::{self, Drift};
+use super::side::{PAGE, Side};
 use super::{Options, Report};
 use crate::index::{StoredPoint, UpsertMode};
 use crate::registry::{CollectionTarget, RegistryError, id_ranges};
@@ -14,8 +15,6 @@ use crate::store::{Depth, LiveChunk};
 
 /// Ranges that are compared concurrently.
 const RANGES: u32 = 4;
-/// Chunks and points read at once.
-const PAGE: usize = 1000;
 /// Suspects that are read at once with text and vector.
 const JUDGED_AT_ONCE: usize = 256;
 
@@ -70,51 +69,6 @@ struct Walk<'a> {
     last_token: i64,
     /// Whether this is the only range, so that its position is the progress of the verify.
     is_alone: bool,
-}
-
-/// The rows or points that are read and not compared yet.
-struct Side<T> {
-    page: Vec<T>,
-    read_upto: Uuid,
-    ended: bool,
-}
-
-impl<T> Side<T> {
-    fn new(after: Uuid) -> Self {
-        Self {
-            page: Vec::new(),
-            read_upto: after,
-            ended: false,
-        }
-    }
-
-    /// Whether the next page must be read before the comparison can continue.
-    fn is_spent(&self) -> bool {
-        self.page.is_empty() && !self.ended
-    }
-
-    fn fill(&mut self, mut page: Vec<T>, id: impl Fn(&T) -> Uuid, upto: Uuid) {
-        self.ended = page.len() < PAGE;
-        if let Some(last) = page.last() {
-            self.read_upto = id(last);
-        }
-        let within = page.partition_point(|item| id(item) <= upto);
-        if within < page.len() {
-            page.truncate(within);
-            self.ended = true;
-        }
-        if self.ended {
-            self.read_upto = upto;
-        }
-        self.page = page;
-    }
-
-    /// Takes the items up to `bound`.
-    fn take(&mut self, id: impl Fn(&T) -> Uuid, bound: Uuid) -> Vec<T> {
-        let within = self.page.partition_point(|item| id(item) <= bound);
-        let rest = self.page.split_off(within);
-        std::mem::replace(&mut self.page, rest)
-    }
 }
 
 impl<'a> Walk<'a> {
@@ -390,20 +344,5 @@ mod tests {
             assert!((width(part) / width(range) - 0.01).abs() < 1e-6);
         }
         assert_eq!(window(range, 1.0, 0.5), range);
-    }
-
-    #[test]
-    fn a_side_ends_where_its_range_does() {
-        let ids = |n: u128| (1..=n).map(Uuid::from_u128).collect::<Vec<_>>();
-        let mut side = Side::new(Uuid::nil());
-        side.fill(ids(PAGE as u128), |id| *id, Uuid::from_u128(10));
-        assert!(side.ended && side.page.len() == 10 && side.read_upto == Uuid::from_u128(10));
-        let mut side = Side::new(Uuid::nil());
-        side.fill(ids(PAGE as u128), |id| *id, Uuid::max());
-        assert!(!side.ended && side.read_upto == Uuid::from_u128(PAGE as u128));
-        assert_eq!(side.take(|id| *id, Uuid::from_u128(3)).len(), 3);
-        assert_eq!(side.page.len(), PAGE - 3);
-        side.fill(ids(3), |id| *id, Uuid::max());
-        assert!(side.ended && side.read_upto == Uuid::max());
     }
 }

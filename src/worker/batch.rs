@@ -287,7 +287,7 @@ impl Batch<'_> {
         let hashes = chunks.map(|chunk| &chunk.hash);
         self.shared.uncommitted.forget_committed(hashes);
 
-        let points = self.index(&committed.collections, &done).await?;
+        let points = self.index_points(&committed.collections, &done).await?;
         let ids: Vec<Uuid> = done.iter().map(|write| write.chunked.note_id).collect();
         // A Postgres that was rolled back issues old tokens again, and the index ignores upserts
         // under them. The check finds that before the ack.

@@ -5,6 +5,7 @@ mod access;
 mod access_walk;
 mod batch;
 mod blame;
+mod claim;
 mod embedding;
 mod lease;
 mod plan;

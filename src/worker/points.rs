@@ -16,7 +16,7 @@ use crate::store::{ChunkWrite, LiveChunk};
 impl Batch<'_> {
     /// Upserts the new points and then deletes the old ones, so that the note is searchable
     /// all the time. Returns how many points were written.
-    pub(super) async fn index(
+    pub(super) async fn index_points(
         &self,
         collections: &[String],
         done: &[&PlannedWrite<'_>],

@@ -1,22 +1,17 @@
 //! What the batches of one worker share: its context, its settings, its leases and its circuit.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use metrics::{counter, histogram};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Breakpoint, Stage, StoreCircuit, Totals, Verified, WorkerContext, WorkerError, blame, lease,
-    retry, rollback, uncommitted,
+    Breakpoint, Stage, StoreCircuit, Totals, Verified, WorkerContext, WorkerError, lease, retry,
+    rollback, uncommitted,
 };
 use crate::config;
 use crate::registry;
-use crate::store::{self, ClaimScope, Position};
-
-/// Text claimed at once, so that a batch of long notes does not fill the memory.
-const BATCH_BYTES: usize = 4 << 20;
 
 /// The state that the batches of a worker share.
 pub(super) struct Shared {
@@ -45,56 +40,6 @@ pub(super) struct Shared {
 pub(super) struct Drain;
 
 impl Shared {
-    /// Claims a batch of the notes that are due behind `after`. `None` when none is due, or
-    /// Postgres is unavailable.
-    pub(super) async fn claim(&self, after: Option<Position>) -> Option<store::Claim> {
-        if let Err(error) = rollback::check_tokens_after_reconnect(self).await {
-            self.circuit.open(error.to_string());
-            return None;
-        }
-        let began = Instant::now();
-        let claim = |lost_below| {
-            self.context.stores.store.claim(
-                &self.context.version.name,
-                &self.holder,
-                self.settings.lease(),
-                self.settings.batch_notes,
-                BATCH_BYTES,
-                ClaimScope { after, lost_below },
-            )
-        };
-        // A note that may end this worker comes last: the worker first indexes another note,
-        // if one is due.
-        let claimed = match self.totals.report().notes {
-            0 => match claim(blame::MAX_CLAIMS_LOST).await {
-                Ok(None) => claim(u32::MAX).await,
-                claimed => claimed,
-            },
-            _ => claim(u32::MAX).await,
-        };
-        histogram!("elf_claim_seconds").record(began.elapsed());
-        let outcome = match &claimed {
-            Ok(Some(_)) => "notes",
-            Ok(None) => "empty",
-            Err(_) => "error",
-        };
-        counter!("elf_claims_total", "outcome" => outcome).increment(1);
-        let admitted = match claimed {
-            Ok(Some(claim)) => rollback::release_if_token_repeats(self, claim)
-                .await
-                .map(Some),
-            Ok(None) => Ok(None),
-            Err(error) => Err(error.into()),
-        };
-        match admitted {
-            Ok(claim) => claim,
-            Err(error) => {
-                self.circuit.open(error.to_string());
-                None
-            }
-        }
-    }
-
     /// Waits for the stop, and then for the grace period.
     pub(super) async fn grace_after(&self, stop: &CancellationToken) {
         stop.cancelled().await;

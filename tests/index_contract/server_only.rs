@@ -100,7 +100,7 @@ fn a_wrong_key_is_refused_and_says_which_setting() {
 }
 
 #[test]
-fn a_server_that_dies_is_unavailable_not_wrong() {
+fn a_killed_server_is_unavailable_not_wrong() {
     let Some(server) = Server::own(&[]) else {
         return;
     };

@@ -36,7 +36,7 @@ async fn search(h: &Harness, tenant: &str) -> Vec<Uuid> {
 }
 
 #[tokio::test]
-async fn labels_follow_at_once_though_the_new_text_fails_and_dies() {
+async fn labels_follow_at_once_though_the_new_text_is_dead_lettered() {
     let h = Harness::start().await;
     let note = h.insert(&sentences(20, "the tides")).await;
     h.insert("another note of the same tenant").await;

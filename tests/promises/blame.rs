@@ -48,7 +48,7 @@ async fn reject_secrets(h: &Harness) {
 }
 
 #[tokio::test]
-async fn one_note_that_postgres_rejects_among_2000_dies_alone_and_costs_no_embedding() {
+async fn one_note_that_postgres_rejects_among_2000_is_dead_lettered_and_costs_no_embedding() {
     let h = with_default_batches().await;
     reject_secrets(&h).await;
     insert_many(&h, 1_000).await;
@@ -67,7 +67,7 @@ async fn one_note_that_postgres_rejects_among_2000_dies_alone_and_costs_no_embed
 }
 
 #[tokio::test]
-async fn one_note_that_the_index_refuses_among_2000_dies_alone_and_costs_no_embedding() {
+async fn one_note_that_the_index_refuses_among_2000_is_dead_lettered_and_costs_no_embedding() {
     let mut h = with_default_batches().await;
     let hooked = Hooked::over(&h.context.stores.index);
     h.context.stores.index = hooked.clone();
@@ -156,7 +156,7 @@ async fn a_check_that_fails_blames_no_note() {
 
 /// The process that works on the note dies each time, and leaves all its leases.
 #[tokio::test]
-async fn a_note_that_kills_every_worker_dies_alone() {
+async fn a_note_that_kills_every_worker_is_dead_lettered_alone() {
     let h = with_default_batches().await;
     insert_many(&h, 300).await;
     let deadly = h.insert(&sentences(3, "the end of the worker")).await;
@@ -224,7 +224,7 @@ async fn is_leased(pool: &sqlx::PgPool, note: Uuid) -> bool {
 }
 
 #[tokio::test]
-async fn a_note_longer_than_allowed_dies_without_being_read() {
+async fn a_note_longer_than_allowed_is_dead_lettered_without_being_read() {
     let h = Harness::start_with(|toml| toml.replace("[worker]", "[worker]\nmax_note_bytes = 1000"))
         .await;
     let long = h.insert(&"long ".repeat(201)).await;

@@ -100,9 +100,9 @@ impl OpenAi {
                 self.base64.store(false, Ordering::Relaxed);
                 self.send(texts, false)
                     .await?
-                    .map_err(|refusal| self.class(&refusal))
+                    .map_err(|refusal| self.to_error(&refusal))
             }
-            Err(refusal) => Err(self.class(&refusal)),
+            Err(refusal) => Err(self.to_error(&refusal)),
         }
     }
 
@@ -176,8 +176,8 @@ impl OpenAi {
         refusal
     }
 
-    fn class(&self, refusal: &Refusal) -> EmbedError {
-        refusal.class(self.url.as_str(), &self.model)
+    fn to_error(&self, refusal: &Refusal) -> EmbedError {
+        refusal.to_error(self.url.as_str(), &self.model)
     }
 
     fn broken(&self, error: &reqwest::Error) -> EmbedError {

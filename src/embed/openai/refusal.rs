@@ -52,8 +52,8 @@ impl Refusal {
                 || message.contains("base64"))
     }
 
-    /// The class of the error, and what to do about it.
-    pub fn class(&self, url: &str, model: &str) -> EmbedError {
+    /// The error of its class, which says what to do about it.
+    pub fn to_error(&self, url: &str, model: &str) -> EmbedError {
         let said = format!("{url} answered {}: {}", self.status.as_u16(), self.message);
         match self.status.as_u16() {
             400 | 413 | 422 => match self.wrong_key() {
@@ -160,8 +160,8 @@ mod tests {
         Refusal::new(status, &HeaderMap::new(), body.as_bytes(), Utc::now())
     }
 
-    fn class(status: u16, body: &str) -> EmbedError {
-        refusal(status, body).class("http://host/v1/embeddings", "m")
+    fn error(status: u16, body: &str) -> EmbedError {
+        refusal(status, body).to_error("http://host/v1/embeddings", "m")
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
             (413, "<html>Request Entity Too Large</html>"),
             (400, ""),
         ] {
-            let error = class(status, body);
+            let error = error(status, body);
             assert!(matches!(error, EmbedError::Input { .. }), "{body}: {error}");
         }
     }
@@ -215,7 +215,7 @@ mod tests {
                 "dimensions",
             ),
         ] {
-            let error = class(400, body);
+            let error = error(400, body);
             let key = format!("`providers.embedding.{key}`");
             assert!(
                 matches!(&error, EmbedError::Config { reason } if reason.contains(&key)),
@@ -233,7 +233,7 @@ mod tests {
             (405, ["api_base", "path"]),
             (301, ["api_base", "path"]),
         ] {
-            let error = class(status, "{}");
+            let error = error(status, "{}");
             assert!(
                 matches!(&error, EmbedError::Config { reason } if keys.iter().all(|key| reason.contains(key))),
                 "{status}: {error}"
@@ -251,7 +251,7 @@ mod tests {
             (503, false),
             (529, false),
         ] {
-            let error = class(
+            let error = error(
                 status,
                 r#"{"error":{"message":"no","code":"insufficient_quota"}}"#,
             );
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn a_proxy_timeout_is_a_timeout() {
         for status in [408, 504] {
-            let error = class(status, "");
+            let error = error(status, "");
             assert!(matches!(error, EmbedError::TimedOut { .. }), "{error}");
         }
     }

@@ -59,31 +59,32 @@ fn from_status(engine: &str, name: &str, code: i32, message: &str) -> IndexError
     } else {
         format!("{name:?}: ")
     };
-    match class(code, message) {
-        Class::Missing => IndexError::NotFound {
+    match refusal(code, message) {
+        Refusal::Missing => IndexError::NotFound {
             engine,
             name: name.into(),
         },
-        Class::Passing => IndexError::Unavailable {
+        Refusal::Transient => IndexError::Unavailable {
             engine,
             reason: readable(message).into(),
         },
-        Class::Denied(advice) => IndexError::Denied {
+        Refusal::Denied(advice) => IndexError::Denied {
             engine,
             reason: format!("{subject}{message}; {advice}"),
         },
-        Class::Content => IndexError::Refused {
+        Refusal::Content => IndexError::Refused {
             engine,
             reason: format!("{subject}{message}"),
         },
     }
 }
 
+/// Why the server did not do what a request asked.
 #[derive(Debug, PartialEq)]
-enum Class {
+enum Refusal {
     Missing,
     /// The same request may work later.
-    Passing,
+    Transient,
     /// Only an operator can change this; the text says how.
     Denied(&'static str),
     /// The server refuses the content of this request.
@@ -95,47 +96,49 @@ enum Class {
 /// apart (qdrant 1.18.3, `lib/storage/src/content_manager/conversions.rs` for the codes,
 /// `lib/collection/src/operations/verification` for the limits). The message of a strict
 /// mode always ends with `Help: ` and advice.
-fn class(code: i32, message: &str) -> Class {
+fn refusal(code: i32, message: &str) -> Refusal {
     let says = |part: &str| message.contains(part);
     let is_missing = says("Collection `") && says("doesn't exist");
     match code {
-        _ if code == NOT_FOUND || is_missing => Class::Missing,
+        _ if code == NOT_FOUND || is_missing => Refusal::Missing,
         UNAUTHENTICATED => {
-            Class::Denied("set storage.qdrant.api_key to a key that the server knows")
+            Refusal::Denied("set storage.qdrant.api_key to a key that the server knows")
         }
-        PERMISSION_DENIED => Class::Denied(
+        PERMISSION_DENIED => Refusal::Denied(
             "storage.qdrant.api_key must be a key that may read and write this collection",
         ),
-        UNIMPLEMENTED => Class::Denied(
+        UNIMPLEMENTED => Refusal::Denied(
             "the server is too old or storage.qdrant.url is not its gRPC port (usually 6334)",
         ),
-        ALREADY_EXISTS => Class::Denied("choose another storage.qdrant.alias"),
+        ALREADY_EXISTS => Refusal::Denied("choose another storage.qdrant.alias"),
         // The server, or a proxy in front of it, accepts no message of that size.
-        RESOURCE_EXHAUSTED | OUT_OF_RANGE if says("message") && says("larg") => Class::Content,
+        RESOURCE_EXHAUSTED | OUT_OF_RANGE if says("message") && says("larg") => Refusal::Content,
         // More than a whole minute's budget in one request: waiting does not help.
-        RESOURCE_EXHAUSTED if says("rate limit exceeded, ") => Class::Denied(
+        RESOURCE_EXHAUSTED if says("rate limit exceeded, ") => Refusal::Denied(
             "raise write_rate_limit and read_rate_limit in the collection's strict mode",
         ),
         FAILED_PRECONDITION if says("locked") => {
-            Class::Denied("unlock the server: an operator or its recovery mode locked it")
+            Refusal::Denied("unlock the server: an operator or its recovery mode locked it")
         }
         INVALID_ARGUMENT if message.to_lowercase().contains("dimension") => {
-            Class::Denied(OTHER_MODEL)
+            Refusal::Denied(OTHER_MODEL)
         }
         INVALID_ARGUMENT if says("Help: ") => {
-            Class::Denied("the collection's strict mode does not allow it")
+            Refusal::Denied("the collection's strict mode does not allow it")
         }
         INVALID_ARGUMENT if says("limit of ") && says(" reached!") => {
-            Class::Denied("make room, or raise the limit in the collection's strict mode")
+            Refusal::Denied("make room, or raise the limit in the collection's strict mode")
         }
-        INVALID_ARGUMENT if says("Not existing vector name") || says("Inference") => Class::Denied(
-            "the collection or the server cannot hold ELF's vectors: run `elf rebuild`, or update \
+        INVALID_ARGUMENT if says("Not existing vector name") || says("Inference") => {
+            Refusal::Denied(
+                "the collection or the server cannot hold ELF's vectors: run `elf rebuild`, or update \
              the server",
-        ),
-        INVALID_ARGUMENT | OUT_OF_RANGE => Class::Content,
+            )
+        }
+        INVALID_ARGUMENT | OUT_OF_RANGE => Refusal::Content,
         // Cancelled, deadline, exhausted, aborted, internal (such as a full disk),
         // unavailable, data loss, unknown, a precondition of a cluster that changes.
-        _ => Class::Passing,
+        _ => Refusal::Transient,
     }
 }
 
@@ -186,7 +189,11 @@ mod tests {
             ),
             (15, "Checksum mismatch: expected a, actual b"),
         ] {
-            assert_eq!(class(code, message), Class::Passing, "{code}: {message}");
+            assert_eq!(
+                refusal(code, message),
+                Refusal::Transient,
+                "{code}: {message}"
+            );
         }
     }
 
@@ -300,7 +307,11 @@ mod tests {
                 "grpc: received message larger than max (80000000 vs. 4194304)",
             ),
         ] {
-            assert_eq!(class(code, message), Class::Content, "{code}: {message}");
+            assert_eq!(
+                refusal(code, message),
+                Refusal::Content,
+                "{code}: {message}"
+            );
         }
     }
 

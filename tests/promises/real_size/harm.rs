@@ -30,7 +30,7 @@ const FORBIDDEN: &str = "
 /// Promise 7: of 256 and of 2,000 notes one is refused by Postgres and one by the engine.
 #[tokio::test]
 #[ignore = "slow: make test-slow"]
-async fn one_note_that_each_store_rejects_among_thousands_dies_alone() {
+async fn one_note_that_each_store_rejects_among_thousands_is_dead_lettered_alone() {
     for count in [256, 2_000] {
         let mut town = Town::start("one_note_that_each_store_rejects").await;
         town.execute(FORBIDDEN).await;
@@ -208,7 +208,7 @@ async fn a_note_that_moves_while_its_text_fails_is_not_found_under_the_old_tenan
 /// Promise 7: a note that kills every worker is dead-lettered, while all others are indexed.
 #[tokio::test]
 #[ignore = "slow: make test-slow"]
-async fn a_note_that_kills_its_worker_each_time_dies_alone() {
+async fn a_note_that_kills_its_worker_each_time_is_dead_lettered_alone() {
     let mut town = Town::start("a_note_that_kills_its_worker").await;
     let mut texts = town.corpus.texts(NOTES);
     texts[NOTES / 2] = "Whoever reads xyzzy is killed.".to_owned();

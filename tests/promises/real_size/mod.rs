@@ -218,7 +218,7 @@ async fn assert_pays_once(town: &mut Town, life: usize, known: &mut HashSet<Stri
 
 /// Promise 7.
 #[tokio::test]
-async fn one_text_that_the_provider_rejects_among_thousands_dies_alone() {
+async fn one_text_that_the_provider_rejects_among_thousands_is_dead_lettered_alone() {
     let mut town = Town::start("one_text_that_the_provider_rejects").await;
     let mut texts = town.corpus.texts(NOTES);
     texts[NOTES / 2] = "Nobody wants this xyzzy.".to_owned();

@@ -175,7 +175,7 @@ async fn killed_on_either_side_of_the_drop_nothing_is_left_in_the_engine() {
 }
 
 #[tokio::test]
-async fn a_drop_that_dies_leaves_no_unregistered_collection() {
+async fn a_killed_drop_leaves_no_unregistered_collection() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let index = Hooked::over(&h.context.stores.index);

@@ -6,7 +6,7 @@ use crate::support::eventually;
 use crate::support::harness::{Harness, spawn};
 
 #[tokio::test]
-async fn a_poison_note_harms_no_other_and_dies_alone() {
+async fn a_poison_note_harms_no_other_and_is_dead_lettered_alone() {
     let h = Harness::start().await;
     h.provider.poison("arsenic", Behaviour::Status(400));
     let poison = h.insert("a spoon of arsenic").await;
@@ -53,7 +53,7 @@ async fn an_edit_revives_a_dead_letter() {
 }
 
 #[tokio::test]
-async fn a_note_without_any_token_dies_at_once() {
+async fn a_note_without_any_token_is_dead_lettered_at_once() {
     let h = Harness::start().await;
     h.insert("\u{1}\u{2}\u{3}").await;
     h.insert("fine").await;
@@ -87,7 +87,7 @@ async fn an_outage_of_the_provider_spends_no_attempts() {
 }
 
 #[tokio::test]
-async fn a_note_that_postgres_rejects_dies_alone() {
+async fn a_note_that_postgres_rejects_is_dead_lettered_alone() {
     let h = Harness::start().await;
     sqlx::raw_sql(
         "create function no_secrets() returns trigger language plpgsql as $$

@@ -1,0 +1,132 @@
+//! The counts behind the metrics and the admin page: backlog, collections, notes, the running job.
+
+use std::time::Instant;
+
+use chrono::Utc;
+use metrics::gauge;
+
+use super::{Collection, Job, Observer};
+use crate::store::{CollectionRow, Lifecycle, NoteCounts, StoreError};
+
+impl Observer {
+    /// Reads the backlog of the served version, the dead letters and the running job.
+    pub(super) async fn count_backlog(&self) -> Result<(), StoreError> {
+        let store = &self.context.stores.store;
+        let served = store.active_version().await?.map(|version| version.name);
+        let outbox = store.outbox_counts(served.as_deref()).await?;
+        let reasons = store.dead_reasons().await?;
+        let job = store.running_job().await?;
+        for (state, rows) in [
+            ("pending", outbox.pending),
+            ("leased", outbox.leased),
+            ("failed", outbox.failed),
+            ("dead", outbox.dead),
+        ] {
+            gauge!("elf_outbox_rows", "state" => state).set(rows as f64);
+        }
+        gauge!("elf_outbox_oldest_pending_seconds").set(outbox.oldest_pending_secs.unwrap_or(0.0));
+        for reason in [
+            "text", "provider", "postgres", "index", "process", "unknown",
+        ] {
+            let letters = reasons.iter().find(|(name, _)| name == reason);
+            gauge!("elf_dead_letters", "reason" => reason)
+                .set(letters.map_or(0.0, |(_, letters)| *letters as f64));
+        }
+        gauge!("elf_observed_timestamp_seconds").set(Utc::now().timestamp_millis() as f64 / 1e3);
+        let mut seen = self.lock();
+        seen.at = Some(Utc::now());
+        seen.outbox = Some(outbox);
+        seen.job = job.map(|running| seen.speed.of(running, Instant::now()));
+        publish_job(seen.job.as_ref());
+        Ok(())
+    }
+
+    /// Reads versions and collections from Postgres, and the collections' state from the engine.
+    pub(super) async fn look_at_collections(&self) -> Result<(), StoreError> {
+        let store = &self.context.stores.store;
+        let versions = store.versions().await?;
+        let collections = store.registered_collections().await?;
+        for state in [Lifecycle::Active, Lifecycle::Building, Lifecycle::Retired] {
+            let of_it = collections.iter().filter(|c| c.state == state);
+            gauge!("elf_collections", "state" => state.as_str()).set(of_it.count() as f64);
+        }
+        let collections = self.describe_collections(collections).await;
+        let served = collections.iter().find(|c| c.served);
+        if let Some(points) = served.and_then(|c| c.points) {
+            gauge!("elf_index_points").set(points as f64);
+        }
+        let mut seen = self.lock();
+        seen.versions = versions;
+        seen.collections = collections;
+        Ok(())
+    }
+
+    /// Counts notes, chunks and the outbox's dead tuples.
+    pub(super) async fn count_notes(&self) -> Result<(), StoreError> {
+        let store = &self.context.stores.store;
+        let served = store.active_version().await?.map(|version| version.name);
+        let table = store.outbox_table().await?;
+        let notes = store
+            .note_counts(served.as_deref().unwrap_or_default())
+            .await?;
+        gauge!("elf_outbox_dead_tuples").set(table.dead_tuples as f64);
+        gauge!("elf_outbox_size_bytes").set(table.size_bytes as f64);
+        gauge!("elf_notes", "state" => "live").set(notes.live as f64);
+        gauge!("elf_notes", "state" => "indexed").set(notes.indexed as f64);
+        gauge!("elf_coverage_ratio").set(coverage(&notes));
+        gauge!("elf_live_chunks").set(notes.chunks as f64);
+        let mut seen = self.lock();
+        seen.table = Some(table);
+        seen.notes = Some(notes);
+        Ok(())
+    }
+
+    async fn describe_collections(&self, registered: Vec<CollectionRow>) -> Vec<Collection> {
+        let index = &self.context.stores.index;
+        let target = index
+            .resolve(&self.context.stores.alias)
+            .await
+            .unwrap_or_default();
+        let mut collections = Vec::with_capacity(registered.len());
+        for CollectionRow {
+            name,
+            alias,
+            version,
+            state,
+        } in registered
+        {
+            let info = index.collection(&name).await.unwrap_or_default();
+            let (points, status) = info.map(|info| (info.points, info.status)).unzip();
+            collections.push(Collection {
+                served: target.as_ref() == Some(&name),
+                name,
+                alias,
+                version,
+                state,
+                points,
+                status,
+            });
+        }
+        collections
+    }
+}
+
+fn coverage(notes: &NoteCounts) -> f64 {
+    match notes.live {
+        0 => 1.0,
+        live => notes.indexed as f64 / live as f64,
+    }
+}
+
+fn publish_job(job: Option<&Job>) {
+    for kind in ["rebuild", "reindex"] {
+        let job = job.filter(|job| job.running.kind == kind);
+        let value = |of: fn(&Job) -> f64| job.map_or(0.0, of);
+        gauge!("elf_job_running", "kind" => kind).set(value(|_| 1.0));
+        gauge!("elf_job_items_done", "kind" => kind).set(value(|job| job.running.done as f64));
+        gauge!("elf_job_items", "kind" => kind).set(value(|job| job.running.total as f64));
+        gauge!("elf_job_rate_per_second", "kind" => kind)
+            .set(value(|job| job.rate_per_sec.unwrap_or(0.0)));
+        gauge!("elf_job_eta_seconds", "kind" => kind).set(value(|job| job.eta_secs.unwrap_or(0.0)));
+    }
+}
