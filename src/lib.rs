@@ -31,9 +31,10 @@ pub mod worker;
 
 // Who asks and who watches.
 pub mod cli;
+mod eval;
 mod http;
 mod observe;
-mod search;
+pub mod search;
 pub mod telemetry;
 
 // What several of them use.

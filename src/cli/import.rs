@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::output::{Output, print_error};
 use super::wiring;
 use crate::config::Config;
+use crate::eval::Document;
 use crate::note::Labels;
 use crate::store::{ImportedNote, Store};
 
@@ -100,6 +101,41 @@ pub async fn import_folder(store: &Store, folder: &Path) -> anyhow::Result<u64> 
         kind: text("note"),
     };
     Ok(import(store, &args).await?.changed)
+}
+
+/// The agent of the notes that `elf eval` writes.
+pub const EVALUATION_AGENT: &str = "elf-eval";
+
+/// Imports documents of an evaluation into `tenant`, with their ids as keys. Returns how many are
+/// new or changed.
+pub async fn import_documents(
+    store: &Store,
+    documents: &[Document],
+    tenant: &str,
+) -> anyhow::Result<u64> {
+    let args = Args {
+        path: PathBuf::new(),
+        tenant: Some(tenant.to_owned()),
+        tenant_from_file: false,
+        project: "default".into(),
+        agent: EVALUATION_AGENT.into(),
+        scope: "shared".into(),
+        kind: "document".into(),
+    };
+    let mut done = Done::default();
+    for documents in documents.chunks(BATCH_NOTES) {
+        let line = |document: &Document| Line {
+            text: document.text(),
+            key: Some(document.id.clone()),
+            ..Line::default()
+        };
+        let notes = documents
+            .iter()
+            .map(|document| note(line(document), &args).with_context(|| document.id.clone()));
+        let mut batch = notes.collect::<anyhow::Result<Vec<_>>>()?;
+        write(store, &args, &mut batch, &mut done).await?;
+    }
+    Ok(done.changed)
 }
 
 impl Args {

@@ -9,6 +9,7 @@ mod daemon;
 mod dead;
 mod demo;
 mod enqueue;
+mod eval;
 mod exit;
 mod import;
 mod man;
@@ -80,6 +81,8 @@ enum Command {
     Config(config::Command),
     /// Search by meaning and by keyword
     Search(search::Args),
+    /// Measure how well a search finds, on queries with known answers
+    Eval(eval::Args),
     /// Import example notes, index, search, edit and delete them
     Demo(demo::Args),
     /// Print a completion script for a shell
@@ -93,7 +96,11 @@ impl Command {
     /// Whether the command changes what is stored or served.
     fn is_change(&self) -> bool {
         match self {
-            Self::Migrate | Self::Rebuild(_) | Self::Enqueue(_) | Self::Import(_) => true,
+            Self::Migrate
+            | Self::Rebuild(_)
+            | Self::Enqueue(_)
+            | Self::Import(_)
+            | Self::Eval(_) => true,
             Self::Reindex(args) => !args.dry_run,
             Self::Verify(args) => args.repair,
             Self::Dead(command) => {
@@ -160,6 +167,7 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
         Command::Chunk(args) => chunk::run(&load()?, args, out).await,
         Command::Config(command) => config::run(&path, command, out),
         Command::Search(args) => Box::pin(search::run(&load()?, args, out)).await,
+        Command::Eval(args) => Box::pin(eval::run(&load()?, args, out)).await,
         Command::Demo(args) => Box::pin(demo::run(args)).await,
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

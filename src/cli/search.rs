@@ -9,7 +9,7 @@ use super::wiring;
 use crate::config::Config;
 use crate::index::Filter;
 use crate::registry;
-use crate::search::Item;
+use crate::search::{By, Item, Request};
 
 /// Arguments of `elf search`.
 #[derive(clap::Args)]
@@ -35,6 +35,9 @@ pub struct Args {
     /// Only notes of this type
     #[arg(long = "type")]
     kind: Option<String>,
+    /// Search by meaning alone, by keyword alone, or by both
+    #[arg(long, value_enum, default_value_t = By::Hybrid)]
+    by: By,
 }
 
 /// Searches, and prints the best chunks first.
@@ -57,9 +60,13 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         ..Filter::default()
     };
     let searcher = wiring::searcher(&context, config);
-    let items = searcher
-        .search(&args.query, filter, args.limit.into())
-        .await?;
+    let request = Request {
+        text: args.query,
+        by: args.by,
+        filter,
+        limit: args.limit.into(),
+    };
+    let items = searcher.search(&request).await?;
     out.report(&json!({ "items": &items }), |_| lines(&items))
 }
 
@@ -104,6 +111,8 @@ mod tests {
             start_offset: 0,
             end_offset: 5,
             score: 0.5,
+            dense: Some(0.4),
+            bm25: 0.0,
             text: "blue\u{1b}[34m".into(),
         };
         assert_eq!(lines(&[item]), " 1. red[31m [0..5] 0.500\n    blue[34m");

@@ -152,5 +152,6 @@ pub fn searcher(context: &WorkerContext, config: &Config) -> Searcher {
         alias: context.stores.alias.clone(),
         version: name.clone(),
         query_prefix: config.providers.embedding.query_prefix.clone(),
+        settings: config.search,
     }
 }

@@ -110,7 +110,7 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
 
 /// Connects to Postgres, the vector engine and the provider, checks that the embedding
 /// version matches the database, and makes the collection ready.
-async fn prepare_context(config: &Config, migrate: bool) -> anyhow::Result<WorkerContext> {
+pub async fn prepare_context(config: &Config, migrate: bool) -> anyhow::Result<WorkerContext> {
     if migrate {
         let store = wiring::store(config).await?;
         let migrations = store.migrate().await?;

@@ -29,6 +29,7 @@ pub struct Config {
     pub chunking: Chunking,
     pub worker: Worker,
     pub outbox: Outbox,
+    pub search: Search,
 }
 
 impl Config {
@@ -241,6 +242,27 @@ pub struct Worker {
 pub struct Outbox {
     /// How long done rows are kept; 0 deletes them at once.
     pub retention_secs: u64,
+}
+
+/// `[search]`
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Search {
+    /// How the scores by meaning and by keyword become one.
+    pub fusion: FusionMethod,
+    /// Candidates of each ranking, at least.
+    pub candidates: usize,
+}
+
+/// How the scores by meaning and by keyword become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FusionMethod {
+    /// Standardised scores; the ranking whose best stands out further weighs more.
+    Adaptive,
+    /// Standardised scores, half and half (distribution-based score fusion).
+    Dbsf,
+    /// Reciprocal ranks.
+    Rrf,
 }
 
 /// A value that is never printed. The file has it as `env:NAME`, `file:PATH` or in plain text.

@@ -11,8 +11,8 @@ use super::document::Known;
 use super::section::{self, Section};
 use super::value::Refusal;
 use super::{
-    Chunking, Config, ConfigError, Embedding, Outbox, Postgres, Problem, ProviderKind, Providers,
-    Qdrant, Quantization, Service, Storage, Worker, is_loopback,
+    Chunking, Config, ConfigError, Embedding, FusionMethod, Outbox, Postgres, Problem,
+    ProviderKind, Providers, Qdrant, Quantization, Search, Service, Storage, Worker, is_loopback,
 };
 
 const MINUTE_MS: u64 = 60_000;
@@ -69,6 +69,7 @@ pub(super) fn read(
             chunking: root.section("chunking", chunking),
             worker: root.section("worker", worker),
             outbox: root.section("outbox", outbox),
+            search: root.section("search", search),
         };
         let chunk = config.chunking.max_tokens;
         let request = config.providers.embedding.max_batch_tokens;
@@ -268,6 +269,21 @@ fn worker(section: &mut Section<'_, '_>) -> Worker {
 fn outbox(section: &mut Section<'_, '_>) -> Outbox {
     Outbox {
         retention_secs: section.int("retention_secs", 0, 0..=TEN_YEARS_SECS),
+    }
+}
+
+fn search(section: &mut Section<'_, '_>) -> Search {
+    Search {
+        fusion: section.choice(
+            "fusion",
+            FusionMethod::Adaptive,
+            &[
+                ("adaptive", FusionMethod::Adaptive),
+                ("dbsf", FusionMethod::Dbsf),
+                ("rrf", FusionMethod::Rrf),
+            ],
+        ),
+        candidates: section.int("candidates", 50, 1..=1000),
     }
 }
 

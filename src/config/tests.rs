@@ -284,6 +284,7 @@ fn numbers_keep_to_their_ranges() {
             "315360000",
             "315360001",
         ),
+        ("search", "candidates", "0", "1", "1000", "1001"),
     ] {
         for wrong in [below, above] {
             assert_refused(

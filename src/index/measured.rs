@@ -6,8 +6,8 @@ use metrics::{counter, histogram};
 use uuid::Uuid;
 
 use super::{
-    Answer, CollectionInfo, CollectionSpec, Filter, Hit, IndexError, Point, Query, StoredPoint,
-    UpsertMode, VectorIndex,
+    Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, Point, Query,
+    StoredPoint, UpsertMode, VectorIndex,
 };
 use crate::telemetry;
 
@@ -105,7 +105,7 @@ impl VectorIndex for Measured {
         )
     }
 
-    fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Hit>> {
+    fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Candidate>> {
         measured("search", self.0.search(collection, query))
     }
 }

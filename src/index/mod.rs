@@ -1,6 +1,7 @@
 //! The vector index: one trait between ELF and a vector engine, and the types
 //! that cross it. Two engines: a Qdrant server and the same engine in-process.
 
+mod candidates;
 mod connect;
 #[cfg(feature = "embedded")]
 mod embedded;
@@ -27,16 +28,6 @@ pub const MAX_REVISION: i64 = 1 << 53;
 pub const DENSE: &str = "dense";
 /// The name of a point's sparse vector.
 pub const BM25: &str = "bm25";
-
-/// Candidate number `i` of a ranking, counted from 0, adds `1 / (RRF_K + i)` to
-/// its fused score. 60 is the constant of the paper (Cormack et al. 2009); the
-/// engines' own default of 2 would rank the first hit of one ranking above a hit
-/// that both rankings place well.
-const RRF_K: u32 = 60;
-/// The difference is just enough to break ties in favour of BM25. The dense ranking
-/// always has a first hit, however distant; a BM25 hit contains a word of the query.
-const RRF_WEIGHT_DENSE: f32 = 1.0;
-const RRF_WEIGHT_BM25: f32 = 1.1;
 
 /// A vector engine that holds collections of points and aliases to them.
 ///
@@ -103,9 +94,10 @@ pub trait VectorIndex: Send + Sync {
         with_vectors: bool,
     ) -> Answer<'a, Vec<StoredPoint>>;
 
-    /// The best `query.limit` points of a collection or alias, best first: dense
-    /// and BM25 candidates fused by reciprocal rank (RRF, Cormack et al. 2009).
-    fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Hit>>;
+    /// The points of a collection or alias that match `query.filter` and are among the best
+    /// `query.candidates` by meaning or by keyword, in ascending order of their ids. Each has
+    /// both scores, whichever ranking found it, so that the caller can fuse them.
+    fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Candidate>>;
 }
 
 /// What a method of [`VectorIndex`] returns.
@@ -236,27 +228,31 @@ pub struct StoredPoint {
 }
 
 /// A search.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Query {
-    /// The embedded query, of the collection's dimension.
-    pub vector: Vec<f32>,
-    /// The words of the query, for BM25.
-    pub text: String,
+    /// The embedded query, of the collection's dimension. Without it, points are ranked by
+    /// keyword alone.
+    pub vector: Option<Vec<f32>>,
+    /// The words of the query, for BM25. Without them, points are ranked by meaning alone.
+    pub words: Option<String>,
     /// Which points are candidates.
     pub filter: Filter,
-    /// How many hits to return.
-    pub limit: usize,
-    /// How many candidates each of the two rankings gives to the fusion.
+    /// How many candidates each of the two rankings gives.
     pub candidates: usize,
 }
 
 /// A point that a search found.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Hit {
+pub struct Candidate {
     /// The chunk's id.
     pub chunk_id: Uuid,
-    /// The fused score; comparable within one search only.
-    pub score: f32,
+    /// The lease token under which the point was written.
+    pub revision: i64,
+    /// Cosine of the query's vector and the point's, -1 to 1. `None` in a search without a
+    /// vector.
+    pub dense: Option<f32>,
+    /// BM25 score, 0 when the point has no word of the query. Its range depends on the query.
+    pub bm25: f32,
 }
 
 /// Why an engine did not carry out a request.

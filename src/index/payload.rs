@@ -18,6 +18,9 @@ pub(super) enum FieldIndex {
     Datetime,
 }
 
+/// The lease token under which a point was written.
+pub(super) const REVISION: &str = "revision";
+
 /// The indexed fields. Indexes are made before the first point: HNSW graphs
 /// built earlier would not support the filters.
 pub(super) const FIELD_INDEXES: [(&str, FieldIndex); 11] = [
@@ -29,7 +32,7 @@ pub(super) const FIELD_INDEXES: [(&str, FieldIndex); 11] = [
     ("type", FieldIndex::Keyword),
     ("key", FieldIndex::Keyword),
     ("status", FieldIndex::Keyword),
-    ("revision", FieldIndex::Integer),
+    (REVISION, FieldIndex::Integer),
     ("updated_at", FieldIndex::Datetime),
     ("expires_at", FieldIndex::Datetime),
 ];

@@ -53,6 +53,10 @@ pub struct ChunkText {
     pub start_offset: usize,
     pub end_offset: usize,
     pub text: String,
+    /// Whether the point that the search found was written for this chunk as it is now.
+    pub is_current: bool,
+    /// The chunk's vector, if the point is not current.
+    pub vector: Option<Vec<f32>>,
 }
 
 impl Store {
@@ -130,17 +134,24 @@ impl Store {
     }
 
     /// Those of the chunks that belong to a live note with these labels (keys are field names of
-    /// the payload), with their text.
+    /// the payload), with their text. `points` are the ids and revisions of the points found.
     pub async fn revalidate(
         &self,
         version: &str,
-        chunk_ids: &[Uuid],
+        points: &[(Uuid, i64)],
         labels: &BTreeMap<String, String>,
     ) -> Result<HashMap<Uuid, ChunkText>, StoreError> {
         let labels = serde_json::json!(labels);
-        let rows = sqlx::query_file!("sql/queries/revalidate.sql", version, chunk_ids, labels)
-            .fetch_all(&self.pool)
-            .await?;
+        let (ids, revisions): (Vec<Uuid>, Vec<i64>) = points.iter().copied().unzip();
+        let rows = sqlx::query_file!(
+            "sql/queries/revalidate.sql",
+            version,
+            &ids,
+            labels,
+            &revisions
+        )
+        .fetch_all(&self.pool)
+        .await?;
         let chunks = rows.into_iter().map(|row| ChunkText {
             chunk_id: row.chunk_id,
             note_id: row.note_id,
@@ -149,6 +160,8 @@ impl Store {
             start_offset: row.start_offset as usize,
             end_offset: row.end_offset as usize,
             text: row.text,
+            is_current: row.is_current,
+            vector: row.vec.map(|vector| vector.to_vec()),
         });
         Ok(chunks.map(|c| (c.chunk_id, c)).collect())
     }
@@ -161,6 +174,23 @@ impl Store {
     ) -> Result<Vec<Uuid>, StoreError> {
         let foreign = sqlx::query_file_scalar!("sql/queries/notes_of_others.sql", ids, tenant);
         Ok(foreign.fetch_all(&self.pool).await?)
+    }
+
+    /// Deletes the notes of this tenant and this agent whose key is not among `keep`, and returns
+    /// how many. The trigger enqueues them.
+    pub async fn delete_evaluated(
+        &self,
+        tenant: &str,
+        agent: &str,
+        keep: &[String],
+    ) -> Result<u64, StoreError> {
+        let work = async {
+            let done = sqlx::query_file!("sql/queries/delete_evaluated.sql", tenant, agent, keep)
+                .execute(&self.pool)
+                .await?;
+            Ok(done.rows_affected())
+        };
+        self.measured_within(Limit::EveryNote, "import", work).await
     }
 
     /// Writes notes that are new or differ from their row, and returns how many. The trigger

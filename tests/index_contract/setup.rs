@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use elf::config::{Qdrant, Quantization};
 use elf::index::{
-    CollectionInfo, CollectionSpec, CollectionStatus, Filter, Hit, Payload, Point, Query,
+    Candidate, CollectionInfo, CollectionSpec, CollectionStatus, Filter, Payload, Point, Query,
     StoredPoint, VectorIndex,
 };
 use elf::note::{Labels, chunk_id};
@@ -53,7 +53,7 @@ impl Bench {
             .unwrap()
     }
 
-    pub async fn search(&self, query: &Query) -> Vec<Hit> {
+    pub async fn search(&self, query: &Query) -> Vec<Candidate> {
         self.index.search(&self.name, query).await.unwrap()
     }
 }
@@ -225,16 +225,36 @@ pub fn direction(n: u64) -> [f32; DIM] {
 
 pub fn query(vector: [f32; DIM], text: &str) -> Query {
     Query {
-        vector: vector.to_vec(),
-        text: text.into(),
+        vector: Some(vector.to_vec()),
+        words: Some(text.into()),
         filter: Filter::default(),
-        limit: 10,
-        candidates: 20,
+        candidates: 10,
     }
 }
 
-pub fn ids(hits: &[Hit]) -> Vec<Uuid> {
-    hits.iter().map(|hit| hit.chunk_id).collect()
+pub fn ids(found: &[Candidate]) -> Vec<Uuid> {
+    found.iter().map(|candidate| candidate.chunk_id).collect()
+}
+
+/// The ids with a cosine, nearest first.
+pub fn by_meaning(found: &[Candidate]) -> Vec<Uuid> {
+    best_first(found, |candidate| candidate.dense)
+}
+
+/// The ids with a word of the query, best first.
+pub fn by_keyword(found: &[Candidate]) -> Vec<Uuid> {
+    best_first(found, |candidate| {
+        Some(candidate.bm25).filter(|score| *score > 0.0)
+    })
+}
+
+fn best_first(found: &[Candidate], score: fn(&Candidate) -> Option<f32>) -> Vec<Uuid> {
+    let mut scored: Vec<_> = found
+        .iter()
+        .filter_map(|candidate| Some((score(candidate)?, candidate.chunk_id)))
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0));
+    scored.into_iter().map(|(_, id)| id).collect()
 }
 
 /// Whether `stored` is `given`, scaled to length 1.

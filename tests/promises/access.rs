@@ -6,6 +6,7 @@ use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
 use crate::support::harness::{Barrier, Harness, sentences};
 use elf::index::Filter;
+use elf::search::Request;
 use elf::worker::Stage;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -31,7 +32,11 @@ async fn search(h: &Harness, tenant: &str) -> Vec<Uuid> {
         keywords: BTreeMap::from([("tenant_id".to_owned(), tenant.to_owned())]),
         ..Filter::default()
     };
-    let items = searcher.search("the tides", filter, 10).await.unwrap();
+    let request = Request {
+        filter,
+        ..Request::hybrid("the tides", 10)
+    };
+    let items = searcher.search(&request).await.unwrap();
     items.into_iter().map(|item| item.note_id).collect()
 }
 

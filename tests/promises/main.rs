@@ -27,6 +27,7 @@ mod reindex;
 mod rollback;
 mod runbook;
 mod schema;
+mod search;
 mod slices;
 mod support;
 mod telemetry;

@@ -426,7 +426,8 @@ impl Batch {
                 "revalidate",
                 version(),
                 chunks(),
-                "'{\"tenant_id\": \"t\"}'::jsonb".into()
+                "'{\"tenant_id\": \"t\"}'::jsonb".into(),
+                each("7", "bigint")
             ),
             statement!(
                 "upsert_chunks",

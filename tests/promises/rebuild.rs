@@ -154,10 +154,9 @@ async fn finds_something(h: &Harness) -> bool {
         .await
         .unwrap();
     let query = Query {
-        vector: vector_of(&text, h.context.version.dim),
-        text,
+        vector: Some(vector_of(&text, h.context.version.dim)),
+        words: Some(text),
         filter: Filter::default(),
-        limit: 10,
         candidates: 10,
     };
     let hits = h

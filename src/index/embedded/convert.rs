@@ -6,7 +6,7 @@ use qdrant_edge::external::ordered_float::OrderedFloat;
 use qdrant_edge::{
     self as edge, AnyVariants, Condition, ConditionalInsertOperation, CountRequest, CreateIndex,
     DateTimeWrapper, Distance, EdgeConfig, EdgeSparseVectorParams, EdgeVectorParams,
-    FieldCondition, FieldIndexOperations, Fusion, JsonPath, KeywordIndexParams, Match, Modifier,
+    FieldCondition, FieldIndexOperations, JsonPath, KeywordIndexParams, Match, Modifier,
     NamedQuery, NamedVectors, PayloadFieldSchema, PayloadSchemaParams, PayloadSchemaType, PointId,
     PointInsertOperations, PointOperations, PointStruct, Prefetch, QueryEnum, QueryRequest, Range,
     RangeInterface, Record, ScoredPoint, ScoringQuery, ScrollRequest, SparseVector, UpdateMode,
@@ -16,11 +16,9 @@ use qdrant_edge::{
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::index::payload::{FIELD_INDEXES, FieldIndex};
-use crate::index::{
-    BM25, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K, RRF_WEIGHT_BM25,
-    RRF_WEIGHT_DENSE, StoredPoint, UpsertMode,
-};
+use crate::index::candidates::Scored;
+use crate::index::payload::{FIELD_INDEXES, FieldIndex, REVISION};
+use crate::index::{BM25, CollectionSpec, DENSE, Filter, Point, Query, StoredPoint, UpsertMode};
 
 pub(super) fn shard_config(spec: &CollectionSpec, on_disk: bool) -> EdgeConfig {
     // No quantization: the engine compresses vectors only in `EdgeShard::optimize`,
@@ -109,7 +107,7 @@ pub(super) fn upserts(
                 };
                 (
                     must(vec![Condition::Field(FieldCondition::new_range(
-                        path("revision"),
+                        path(REVISION),
                         not_newer,
                     ))]),
                     None,
@@ -172,7 +170,7 @@ fn filter(filter: &Filter) -> edge::Filter {
             ..no_range()
         };
         conditions.push(Condition::Field(FieldCondition::new_range(
-            path("revision"),
+            path(REVISION),
             between,
         )));
     }
@@ -281,47 +279,65 @@ pub(super) fn stored_point(record: Record) -> Option<StoredPoint> {
     })
 }
 
-pub(super) fn search(query: &Query, bm25: &EdgeBm25) -> QueryRequest {
-    let ranking = |using: &str, vector: VectorInternal| Prefetch {
-        prefetches: Vec::new(),
-        query: Some(ScoringQuery::Vector(QueryEnum::Nearest(NamedQuery::new(
-            vector, using,
-        )))),
-        limit: query.candidates.max(query.limit),
-        params: None,
-        filter: Some(filter(&query.filter)),
-        score_threshold: None,
+/// The request of each ranking. Each finds the candidates of both rankings and scores all of
+/// them by its own vector.
+pub(super) struct Search {
+    pub(super) dense: Option<QueryRequest>,
+    pub(super) bm25: Option<QueryRequest>,
+}
+
+pub(super) fn search(query: &Query, bm25: &EdgeBm25) -> Search {
+    let nearest = |using: &str, vector: VectorInternal| {
+        ScoringQuery::Vector(QueryEnum::Nearest(NamedQuery::new(vector, using)))
     };
-    let mut weights = vec![RRF_WEIGHT_DENSE.into()];
-    let mut prefetches = vec![ranking(DENSE, VectorInternal::Dense(query.vector.clone()))];
-    let words: SparseVector = bm25.embed_query(&query.text);
+    let dense = query
+        .vector
+        .as_ref()
+        .map(|vector| nearest(DENSE, VectorInternal::Dense(vector.clone())));
+    let words: Option<SparseVector> = query.words.as_ref().map(|words| bm25.embed_query(words));
     // A query of only stopwords has an empty BM25 vector.
-    if !words.indices.is_empty() {
-        prefetches.push(ranking(BM25, VectorInternal::Sparse(words)));
-        weights.push(RRF_WEIGHT_BM25.into());
-    }
-    QueryRequest {
-        prefetches,
-        query: Some(ScoringQuery::Fusion(Fusion::Rrf {
-            k: RRF_K as usize,
-            weights: Some(weights),
-        })),
+    let words = words
+        .filter(|words| !words.indices.is_empty())
+        .map(|words| nearest(BM25, VectorInternal::Sparse(words)));
+    let prefetches: Vec<Prefetch> = dense
+        .iter()
+        .chain(&words)
+        .map(|nearest| Prefetch {
+            prefetches: Vec::new(),
+            query: Some(nearest.clone()),
+            limit: query.candidates,
+            params: None,
+            filter: Some(filter(&query.filter)),
+            score_threshold: None,
+        })
+        .collect();
+    let request = |nearest| QueryRequest {
+        limit: query.candidates * prefetches.len(),
+        prefetches: prefetches.clone(),
+        query: Some(nearest),
         filter: None,
         score_threshold: None,
-        limit: query.limit,
         offset: 0,
         params: None,
         with_vector: WithVector::Bool(false),
-        with_payload: WithPayloadInterface::Bool(false),
+        with_payload: WithPayloadInterface::Fields(vec![path(REVISION)]),
+    };
+    Search {
+        dense: dense.map(request),
+        bm25: words.map(request),
     }
 }
 
-pub(super) fn hit(point: ScoredPoint) -> Option<Hit> {
+pub(super) fn scored(point: ScoredPoint) -> Option<Scored> {
     let PointId::Uuid(chunk_id) = point.id else {
         return None;
     };
-    Some(Hit {
+    let payload = point.payload.as_ref();
+    let revision = payload.and_then(|payload| payload.0.get(REVISION)?.as_i64());
+    Some(Scored {
         chunk_id,
+        // ELF did not write a point without a revision: any chunk is newer.
+        revision: revision.unwrap_or(0),
         score: point.score,
     })
 }

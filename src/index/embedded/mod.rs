@@ -16,8 +16,8 @@ use self::collection::{Collection, Failure, Update};
 use self::collections::Shared;
 use super::payload::page_start;
 use super::{
-    Answer, CollectionInfo, CollectionSpec, Filter, Hit, IndexError, Point, Query, StoredPoint,
-    UpsertMode, VectorIndex,
+    Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, Point, Query,
+    StoredPoint, UpsertMode, VectorIndex, candidates,
 };
 
 /// The version that Cargo.toml pins.
@@ -194,18 +194,28 @@ impl VectorIndex for Embedded {
         }))
     }
 
-    fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Hit>> {
+    fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Candidate>> {
         let (name, query) = (collection.to_owned(), query.clone());
         Box::pin(self.blocking(move |shared| {
             shared.check_dims(
                 &*shared.find(&name)?,
                 &name,
-                std::iter::once(query.vector.len()),
+                query.vector.iter().map(Vec::len),
             )?;
-            let points = shared.read(&name, |collection, shard| {
-                shard.query(convert::search(&query, &collection.bm25))
+            let (dense, bm25) = shared.read(&name, |collection, shard| {
+                let search = convert::search(&query, &collection.bm25);
+                let dense = search
+                    .dense
+                    .map(|request| shard.query(request))
+                    .transpose()?;
+                let bm25 = search
+                    .bm25
+                    .map(|request| shard.query(request))
+                    .transpose()?;
+                Ok((dense, bm25.unwrap_or_default()))
             })?;
-            Ok(points.into_iter().filter_map(convert::hit).collect())
+            let scored = |points: Vec<_>| points.into_iter().filter_map(convert::scored).collect();
+            Ok(candidates::join(dense.map(scored), scored(bm25)))
         }))
     }
 }

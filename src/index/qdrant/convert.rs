@@ -10,12 +10,12 @@ use qdrant_client::qdrant::vectors_config::Config as VectorsConfigKind;
 use qdrant_client::qdrant::{
     self, BinaryQuantizationBuilder, CollectionInfo, Condition, CreateCollection,
     CreateCollectionBuilder, DatetimeRange, Distance, FieldType, GetPoints, GetPointsBuilder,
-    KeywordIndexParamsBuilder, Modifier, NamedVectors, PointId, PointStruct, PrefetchQueryBuilder,
-    QueryPoints, QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint, RrfBuilder,
-    ScalarQuantizationBuilder, ScoredPoint, ScrollPoints, ScrollPointsBuilder,
-    SparseVectorParamsBuilder, SparseVectorsConfigBuilder, Timestamp, UpdateMode, UpsertPoints,
-    UpsertPointsBuilder, Value, Vector, VectorInput, VectorParamsBuilder, VectorsConfigBuilder,
-    VectorsSelector, vector_input,
+    KeywordIndexParamsBuilder, Modifier, NamedVectors, PayloadIncludeSelector, PointId,
+    PointStruct, PrefetchQuery, PrefetchQueryBuilder, QueryBatchPoints, QueryBatchPointsBuilder,
+    QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint, ScalarQuantizationBuilder,
+    ScoredPoint, ScrollPoints, ScrollPointsBuilder, SparseVectorParamsBuilder,
+    SparseVectorsConfigBuilder, Timestamp, UpdateMode, UpsertPoints, UpsertPointsBuilder, Value,
+    Vector, VectorInput, VectorParamsBuilder, VectorsConfigBuilder, VectorsSelector, vector_input,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -24,11 +24,9 @@ use super::batch::Batch;
 use super::bm25::Bm25Document;
 use super::json::{to_json, to_value};
 use crate::config::{self, Quantization};
-use crate::index::payload::FieldIndex;
-use crate::index::{
-    BM25, CollectionSpec, DENSE, Filter, Hit, Point, Query, RRF_K, RRF_WEIGHT_BM25,
-    RRF_WEIGHT_DENSE, StoredPoint,
-};
+use crate::index::candidates::Scored;
+use crate::index::payload::{FieldIndex, REVISION};
+use crate::index::{BM25, CollectionSpec, DENSE, Filter, Point, Query, StoredPoint};
 
 /// The value of `made_by` in a collection's metadata.
 const ELF: &str = "elf";
@@ -150,7 +148,7 @@ pub(super) fn upsert(
             };
             request
                 .update_filter(qdrant::Filter::must([Condition::range(
-                    "revision", not_newer,
+                    REVISION, not_newer,
                 )]))
                 .build()
         }
@@ -203,7 +201,7 @@ pub(super) fn filter(filter: &Filter) -> qdrant::Filter {
     }
     if filter.revision_below.is_some() || filter.revision_above.is_some() {
         must.push(Condition::range(
-            "revision",
+            REVISION,
             Range {
                 lt: filter.revision_below.map(|revision| revision as f64),
                 gt: filter.revision_above.map(|revision| revision as f64),
@@ -308,41 +306,57 @@ pub(super) fn stored_point(point: RetrievedPoint) -> Option<StoredPoint> {
     })
 }
 
+/// One query a ranking, meaning first. Each finds the candidates of both rankings and scores
+/// all of them by its own vector.
 pub(super) fn search(
     collection: &str,
     query: &Query,
     bm25: &Bm25Document,
     timeout_secs: u64,
-) -> QueryPoints {
-    let candidates = query.candidates.max(query.limit) as u64;
-    let ranking = |using: &str, input: VectorInput| {
-        PrefetchQueryBuilder::default()
-            .query(qdrant::Query::new_nearest(input))
+) -> QueryBatchPoints {
+    let dense = query.vector.as_ref().map(|vector| {
+        let input = VectorInput::new_dense(vector.clone());
+        (DENSE, qdrant::Query::new_nearest(input))
+    });
+    let words = query.words.as_ref().map(|words| {
+        let document = vector_input::Variant::Document(bm25.of(words));
+        let input = VectorInput {
+            variant: Some(document),
+        };
+        (BM25, qdrant::Query::new_nearest(input))
+    });
+    let rankings: Vec<(&str, qdrant::Query)> = dense.into_iter().chain(words).collect();
+    let prefetches: Vec<PrefetchQuery> = rankings
+        .iter()
+        .map(|(using, nearest)| {
+            PrefetchQueryBuilder::default()
+                .query(nearest.clone())
+                .using(*using)
+                .filter(filter(&query.filter))
+                .limit(query.candidates as u64)
+                .build()
+        })
+        .collect();
+    let requests = rankings.into_iter().map(|(using, nearest)| {
+        QueryPointsBuilder::new(collection)
+            .prefetch(prefetches.clone())
+            .query(nearest)
             .using(using)
-            .filter(filter(&query.filter))
-            .limit(candidates)
+            .limit((query.candidates * prefetches.len()) as u64)
+            .with_payload(PayloadIncludeSelector::new(vec![REVISION.into()]))
             .build()
-    };
-    let words = VectorInput {
-        variant: Some(vector_input::Variant::Document(bm25.of(&query.text))),
-    };
-    QueryPointsBuilder::new(collection)
-        .prefetch(vec![
-            ranking(DENSE, VectorInput::new_dense(query.vector.clone())),
-            ranking(BM25, words),
-        ])
-        .query(qdrant::Query::new_rrf(
-            RrfBuilder::with_k(RRF_K).weights(vec![RRF_WEIGHT_DENSE, RRF_WEIGHT_BM25]),
-        ))
-        .limit(query.limit as u64)
-        .with_payload(false)
+    });
+    QueryBatchPointsBuilder::new(collection, requests.collect::<Vec<_>>())
         .timeout(timeout_secs)
         .build()
 }
 
-pub(super) fn hit(point: ScoredPoint) -> Option<Hit> {
-    Some(Hit {
+pub(super) fn scored(point: ScoredPoint) -> Option<Scored> {
+    let revision = point.payload.get(REVISION).and_then(Value::as_integer);
+    Some(Scored {
         chunk_id: chunk_id(point.id)?,
+        // ELF did not write a point without a revision: any chunk is newer.
+        revision: revision.unwrap_or(0),
         score: point.score,
     })
 }

@@ -27,8 +27,8 @@ use uuid::Uuid;
 
 use super::payload::page_start;
 use super::{
-    Answer, CollectionInfo, CollectionSpec, CollectionStatus, Filter, Hit, IndexError, Point,
-    Query, StoredPoint, UpsertMode, VectorIndex,
+    Answer, Candidate, CollectionInfo, CollectionSpec, CollectionStatus, Filter, IndexError, Point,
+    Query, StoredPoint, UpsertMode, VectorIndex, candidates,
 };
 use crate::config;
 use batch::Batch;
@@ -265,20 +265,24 @@ impl VectorIndex for Server {
         })
     }
 
-    fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Hit>> {
+    fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Candidate>> {
         Box::pin(async move {
             let options = self.bm25_document(collection).await?;
             let request = convert::search(collection, query, &options, self.timeout_secs);
             let response = self
                 .client
-                .query(request)
+                .query_batch(request)
                 .await
                 .map_err(self.error(collection))?;
-            Ok(response
-                .result
-                .into_iter()
-                .filter_map(convert::hit)
-                .collect())
+            let mut rankings = response.result.into_iter().map(|ranking| {
+                ranking
+                    .result
+                    .into_iter()
+                    .filter_map(convert::scored)
+                    .collect()
+            });
+            let dense = query.vector.as_ref().and_then(|_| rankings.next());
+            Ok(candidates::join(dense, rankings.next().unwrap_or_default()))
         })
     }
 }

@@ -1,12 +1,12 @@
 //! A search finds points by meaning and by keyword, and fuses both rankings within its filter.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use elf::config::Bm25Options;
 use elf::index::{CollectionSpec, UpsertMode};
 
 use super::{EAST, NORTH, UP};
-use crate::setup::{Bench, id, ids, noon, point, query, spec};
+use crate::setup::{Bench, at_revision, by_keyword, by_meaning, id, ids, noon, point, query, spec};
 
 /// Notes on unrelated topics, with unrelated vectors.
 async fn fill_with_notes(bench: &Bench) {
@@ -36,47 +36,103 @@ async fn fill_with_notes(bench: &Bench) {
 pub async fn search_finds_by_meaning_and_by_exact_word(bench: Bench) {
     fill_with_notes(&bench).await;
     // By meaning: the words are in no note.
-    let hits = bench.search(&query([0.0, 1.0, 0.1, 0.0], "zzz")).await;
-    assert_eq!(hits[0].chunk_id, id(2));
-    // By the exact word, against what the vector says. Both rankings have a
-    // first; that of the words wins the tie.
-    let hits = bench.search(&query(NORTH, "xk-4711")).await;
-    assert_eq!(ids(&hits)[..2], [id(3), id(2)]);
+    let found = bench.search(&query([0.0, 1.0, 0.1, 0.0], "zzz")).await;
+    assert_eq!(by_meaning(&found)[0], id(2));
+    assert!(by_keyword(&found).is_empty());
+    // By the exact word, against what the vector says.
+    let found = bench.search(&query(NORTH, "xk-4711")).await;
+    assert_eq!(by_meaning(&found)[0], id(2));
+    assert_eq!(by_keyword(&found), [id(3)]);
     // Stemmed: "pumps" is "pump".
-    let hits = bench.search(&query(NORTH, "pumps")).await;
-    assert!(ids(&hits)[..2].contains(&id(3)));
-    assert!(hits.windows(2).all(|pair| pair[0].score >= pair[1].score));
+    let found = bench.search(&query(NORTH, "pumps")).await;
+    assert_eq!(by_keyword(&found), [id(3)]);
 }
 
-pub async fn what_both_rankings_find_comes_first(bench: Bench) {
+pub async fn a_candidate_of_one_ranking_has_the_score_of_the_other(bench: Bench) {
     fill_with_notes(&bench).await;
-    // Second by meaning, first by word: together ahead of note 1, first by
-    // meaning and second by word, only if ranks are summed; note 4 has "rye".
-    let hits = bench
-        .search(&query([1.0, 0.0, 0.0, 0.0], "rye flour"))
-        .await;
-    assert_eq!(
-        BTreeSet::from_iter(ids(&hits)[..2].iter().copied()),
-        BTreeSet::from([id(1), id(4)])
-    );
-    // First by meaning and second by word, or the other way round, with the words
-    // weighing 1.1: 1 / (rank / weight + 59) each, ranks counted from 1.
-    let meaning = |rank: f32| 1.0 / (rank + 59.0);
-    let word = |rank: f32| 1.0 / (rank / 1.1 + 59.0);
-    let wanted = [meaning(1.0) + word(2.0), meaning(2.0) + word(1.0)];
-    for (hit, wanted) in hits.iter().zip(wanted) {
-        let score = hit.score;
-        assert!((score - wanted).abs() < 1e-6, "{score} is not {wanted}");
-    }
-    // What only one ranking finds comes behind.
-    assert!(hits[2].score < 1.0 / 60.0);
-    let limited = bench
+    // With one candidate a ranking: note 2 by meaning, note 3 by word.
+    let found = bench
         .search(&elf::index::Query {
-            limit: 1,
-            ..query(NORTH, "disk")
+            candidates: 1,
+            ..query(NORTH, "prime")
         })
         .await;
-    assert_eq!(ids(&limited), [id(2)]);
+    assert_eq!(by_meaning(&found), [id(2), id(3)]);
+    let cosine = |n: u64| {
+        let found = found.iter().find(|c| c.chunk_id == id(n)).unwrap();
+        found.dense.unwrap()
+    };
+    assert!((cosine(2) - 1.0).abs() < 1e-5, "{found:?}");
+    assert!(cosine(3).abs() < 1e-5, "{found:?}");
+    assert_eq!(by_keyword(&found), [id(3)]);
+    // The nearest note has the word too, but is not among the best by word: it has its score.
+    let points = (10..20).map(|n| point(n, UP, "prime prime prime"));
+    let nearest = point(
+        20,
+        NORTH,
+        "a long text that says prime once, and much else besides",
+    );
+    bench
+        .index
+        .upsert(
+            &bench.name,
+            points.chain([nearest]).collect(),
+            UpsertMode::NotNewer,
+        )
+        .await
+        .unwrap();
+    let found = bench
+        .search(&elf::index::Query {
+            candidates: 2,
+            ..query(NORTH, "prime")
+        })
+        .await;
+    let nearest = found.iter().find(|c| c.chunk_id == id(20)).unwrap();
+    assert!(nearest.bm25 > 0.0, "{found:?}");
+    let best = found.iter().map(|c| c.bm25).fold(0.0, f32::max);
+    assert!(nearest.bm25 < best, "{found:?}");
+}
+
+pub async fn a_search_ranks_by_meaning_or_by_keyword_alone(bench: Bench) {
+    fill_with_notes(&bench).await;
+    let both = query(EAST, "disk");
+    let by_word = elf::index::Query {
+        vector: None,
+        ..both.clone()
+    };
+    let found = bench.search(&by_word).await;
+    assert_eq!(ids(&found), [id(2)]);
+    assert_eq!(found[0].dense, None);
+    let by_vector = elf::index::Query {
+        words: None,
+        candidates: 2,
+        ..both.clone()
+    };
+    let found = bench.search(&by_vector).await;
+    assert_eq!(by_meaning(&found), [id(1), id(4)]);
+    assert!(by_keyword(&found).is_empty());
+    let neither = elf::index::Query {
+        vector: None,
+        words: None,
+        ..both
+    };
+    assert!(bench.search(&neither).await.is_empty());
+}
+
+pub async fn a_candidate_has_the_revision_of_its_point(bench: Bench) {
+    bench.create().await;
+    let points = vec![
+        at_revision(41, point(1, EAST, "one")),
+        at_revision(7, point(2, NORTH, "two")),
+    ];
+    bench
+        .index
+        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .await
+        .unwrap();
+    let found = bench.search(&query(EAST, "two")).await;
+    let revisions: BTreeMap<_, _> = found.iter().map(|c| (c.chunk_id, c.revision)).collect();
+    assert_eq!(revisions, BTreeMap::from([(id(1), 41), (id(2), 7)]));
 }
 
 pub async fn a_text_without_words_is_still_found_by_meaning(bench: Bench) {
@@ -88,9 +144,9 @@ pub async fn a_text_without_words_is_still_found_by_meaning(bench: Bench) {
         .await
         .unwrap();
     for text in ["", "the of and", "…", "words that nobody wrote"] {
-        let hits = bench.search(&query(EAST, text)).await;
-        assert_eq!(ids(&hits)[0], id(1), "searching {text:?}");
-        assert_eq!(hits.len(), 2);
+        let found = bench.search(&query(EAST, text)).await;
+        assert_eq!(by_meaning(&found), [id(1), id(2)], "searching {text:?}");
+        assert!(by_keyword(&found).is_empty(), "searching {text:?}");
     }
 }
 
@@ -136,14 +192,8 @@ pub async fn language_none_stems_nothing(bench: Bench) {
         .upsert(&bench.name, points, UpsertMode::NotNewer)
         .await
         .unwrap();
-    let by_word = async |word: &str| {
-        let hits = bench.search(&query([0.5, 0.5, 0.5, 0.0], word)).await;
-        // Only what both rankings find scores more than one first place.
-        ids(&hits
-            .into_iter()
-            .filter(|hit| hit.score > 1.0 / 60.0 + 0.001)
-            .collect::<Vec<_>>())
-    };
+    let by_word =
+        async |word: &str| by_keyword(&bench.search(&query([0.5, 0.5, 0.5, 0.0], word)).await);
     assert!(by_word("pump").await.is_empty());
     assert_eq!(by_word("PUMPS").await, [id(1)]);
     // Neither English nor Basque stopwords are taken out.

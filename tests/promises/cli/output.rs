@@ -73,11 +73,14 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
     assert!(!items.is_empty());
     let item_keys = [
         "note_id",
+        "key",
         "chunk_id",
         "chunk_index",
         "start_offset",
         "end_offset",
         "score",
+        "dense",
+        "bm25",
         "text",
     ];
     items.iter().for_each(|item| assert_keys(item, &item_keys));
@@ -93,6 +96,17 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
     }
     let one = site.json(&["search", "lighthouse", "-n", "1"]).await;
     assert_eq!(one["items"].as_array().unwrap().len(), 1);
+    let by_word = site.json(&["search", "lighthouse", "--by", "bm25"]).await;
+    for item in by_word["items"].as_array().unwrap() {
+        assert!(
+            item["text"].as_str().unwrap().contains("lighthouse"),
+            "{item}"
+        );
+        assert!(
+            item["dense"].is_null() && item["bm25"].as_f64().unwrap() > 0.0,
+            "{item}"
+        );
+    }
     let nobody = site
         .json(&["search", "lighthouse", "--tenant", "nobody"])
         .await;

@@ -24,6 +24,7 @@ const COMMANDS: &[&[&str]] = &[
     &["reindex", "rollback"],
     &["reindex", "drop"],
     &["search"],
+    &["eval"],
     &["demo"],
     &["completions"],
 ];
@@ -64,6 +65,8 @@ async fn wrong_usage_exits_with_2_and_leaves_stdout_empty() {
         &["config"],
         &["search"],
         &["search", "word", "--limit", "0"],
+        &["search", "word", "--by", "luck"],
+        &["eval"],
         &["migrate", "now"],
     ];
     for args in wrong {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use elf::cli::wiring;
 use elf::index::Filter;
+use elf::search::Request;
 use uuid::Uuid;
 
 use super::NOTES;
@@ -200,7 +201,11 @@ async fn a_note_that_moves_while_its_text_fails_is_not_found_under_the_old_tenan
             keywords: BTreeMap::from([("tenant_id".to_owned(), format!("tenant-{tenant}"))]),
             ..Filter::default()
         };
-        let found = searcher.search("harbour light", filter, 50).await.unwrap();
+        let request = Request {
+            filter,
+            ..Request::hybrid("harbour light", 50)
+        };
+        let found = searcher.search(&request).await.unwrap();
         assert!(found.iter().all(|item| !moved.contains(&item.note_id)));
     }
 }

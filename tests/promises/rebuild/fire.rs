@@ -81,10 +81,9 @@ async fn search_until(
     while !stop.is_cancelled() {
         let text = format!("Sentence number {searches} tells of subject north {searches}");
         let query = Query {
-            vector: vector_of(&text, 8),
-            text,
+            vector: Some(vector_of(&text, 8)),
+            words: Some(text),
             filter: Filter::default(),
-            limit: 10,
             candidates: 20,
         };
         let answer = index.search(&alias, &query).await;

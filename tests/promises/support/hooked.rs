@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use elf::index::{
-    Answer, CollectionInfo, CollectionSpec, Filter, Hit, IndexError, Point, Query, StoredPoint,
-    UpsertMode, VectorIndex,
+    Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, Point, Query,
+    StoredPoint, UpsertMode, VectorIndex,
 };
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -274,7 +274,7 @@ impl VectorIndex for Hooked {
         self.on_the_way(Verb::Scroll, call)
     }
 
-    fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Hit>> {
+    fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Candidate>> {
         self.on_the_way(Verb::Search, self.inner.search(collection, query))
     }
 }

@@ -1,0 +1,153 @@
+//! A folder in the format of BEIR (Thakur et al. 2021): `corpus.jsonl` and `queries.jsonl` with
+//! `_id` and `text`, and `qrels/<split>.tsv` with the columns query, document and grade.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// The grade of every relevant document of a query. Only grades above 0 are in it.
+pub type Relevant = BTreeMap<String, u32>;
+
+/// Documents, queries and which documents answer which query.
+#[derive(Debug)]
+pub struct Dataset {
+    /// The documents, in the order of the file.
+    pub documents: Vec<Document>,
+    /// Id and text of the queries that have a relevant document, in the order of the file.
+    pub queries: Vec<(String, String)>,
+    /// By query id.
+    pub relevant: BTreeMap<String, Relevant>,
+}
+
+/// A document of the corpus.
+#[derive(Debug, Deserialize)]
+pub struct Document {
+    /// Its id.
+    #[serde(rename = "_id")]
+    pub id: String,
+    #[serde(default)]
+    title: String,
+    text: String,
+}
+
+#[derive(Deserialize)]
+struct Query {
+    #[serde(rename = "_id")]
+    id: String,
+    text: String,
+}
+
+impl Document {
+    /// Title and text.
+    pub fn text(&self) -> String {
+        match self.title.trim() {
+            "" => self.text.clone(),
+            title => format!("{title}\n\n{}", self.text),
+        }
+    }
+}
+
+impl Dataset {
+    /// Reads a folder. `split` names the file in `qrels`.
+    pub fn read(folder: &Path, split: &str) -> anyhow::Result<Self> {
+        let documents: Vec<Document> = lines(&folder.join("corpus.jsonl"))?;
+        let queries: Vec<Query> = lines(&folder.join("queries.jsonl"))?;
+        let relevant = qrels(&folder.join("qrels").join(format!("{split}.tsv")))?;
+        let queries: Vec<(String, String)> = queries
+            .into_iter()
+            .filter(|query| relevant.contains_key(&query.id))
+            .map(|query| (query.id, query.text))
+            .collect();
+        anyhow::ensure!(
+            !queries.is_empty(),
+            "no query of {} has a relevant document in qrels/{split}.tsv",
+            folder.display()
+        );
+        Ok(Self {
+            documents,
+            queries,
+            relevant,
+        })
+    }
+}
+
+fn lines<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Vec<T>> {
+    let name = path.display();
+    let text = fs::read_to_string(path).with_context(|| format!("failed to read {name}"))?;
+    let numbered = text
+        .lines()
+        .enumerate()
+        .filter(|(_, l)| !l.trim().is_empty());
+    numbered
+        .map(|(i, line)| serde_json::from_str(line).with_context(|| format!("{name}:{}", i + 1)))
+        .collect()
+}
+
+fn qrels(path: &Path) -> anyhow::Result<BTreeMap<String, Relevant>> {
+    let name = path.display();
+    let text = fs::read_to_string(path).with_context(|| format!("failed to read {name}"))?;
+    let mut relevant: BTreeMap<String, Relevant> = BTreeMap::new();
+    // The first line has the names of the columns.
+    for (i, line) in text.lines().enumerate().skip(1) {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let columns: Vec<&str> = line.split('\t').collect();
+        let grade = columns
+            .get(2)
+            .and_then(|grade| grade.trim().parse::<i64>().ok());
+        let (&[query, document, ..], Some(grade)) = (columns.as_slice(), grade) else {
+            anyhow::bail!(
+                "{name}:{}: not query, document and grade with tabs between",
+                i + 1
+            );
+        };
+        if let Some(grade) = u32::try_from(grade).ok().filter(|grade| *grade > 0) {
+            let of_query = relevant.entry(query.to_owned()).or_default();
+            of_query.insert(document.to_owned(), grade);
+        }
+    }
+    Ok(relevant)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+
+    fn folder(qrels: &str) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let corpus =
+            "{\"_id\":\"a\",\"title\":\"T\",\"text\":\"x\"}\n\n{\"_id\":\"b\",\"text\":\"y\"}\n";
+        fs::write(dir.path().join("corpus.jsonl"), corpus).unwrap();
+        let queries = "{\"_id\":\"1\",\"text\":\"q\"}\n{\"_id\":\"2\",\"text\":\"r\"}\n";
+        fs::write(dir.path().join("queries.jsonl"), queries).unwrap();
+        fs::create_dir(dir.path().join("qrels")).unwrap();
+        fs::write(dir.path().join("qrels/test.tsv"), qrels).unwrap();
+        dir
+    }
+
+    #[test]
+    fn only_queries_with_a_relevant_document_are_asked() {
+        let dir = folder("query-id\tcorpus-id\tscore\n1\ta\t2\n1\tb\t0\n2\tb\t-1\n");
+        let set = Dataset::read(dir.path(), "test").unwrap();
+        assert_eq!(set.queries, [("1".to_owned(), "q".to_owned())]);
+        assert_eq!(set.relevant["1"], Relevant::from([("a".to_owned(), 2)]));
+        assert_eq!(set.documents[0].text(), "T\n\nx");
+        assert_eq!(set.documents[1].text(), "y");
+    }
+
+    #[test]
+    fn a_wrong_line_is_named() {
+        let dir = folder("query-id\tcorpus-id\tscore\n1 a 2\n");
+        let error = Dataset::read(dir.path(), "test").unwrap_err();
+        assert!(error.to_string().contains("test.tsv:2"), "{error}");
+        let error = Dataset::read(dir.path(), "dev").unwrap_err();
+        assert!(error.to_string().contains("dev.tsv"), "{error}");
+    }
+}

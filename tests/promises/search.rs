@@ -1,0 +1,164 @@
+//! What a search shows: never what a note said before, and no gap while a note is indexed again.
+
+use elf::cli::wiring;
+use elf::search::{By, Item, Request};
+use elf::worker::Stage;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::support::harness::{Barrier, Harness, sentences};
+use crate::support::site::Site;
+
+async fn search(h: &Harness, text: &str, by: By) -> Vec<Item> {
+    let searcher = wiring::searcher(&h.context, &h.config);
+    let request = Request {
+        by,
+        ..Request::hybrid(text, 10)
+    };
+    searcher.search(&request).await.unwrap()
+}
+
+/// A database of some notes, one of which says `text`.
+async fn with_note(text: &str) -> (Harness, Uuid) {
+    let h = Harness::start().await;
+    for n in 0..30 {
+        h.insert(&sentences(3, &format!("matter {n}"))).await;
+    }
+    let note = h.insert(text).await;
+    h.drain().await;
+    (h, note)
+}
+
+/// A worker that has committed and not yet written a point.
+async fn held_after_the_commit(h: &Harness) -> (Barrier, JoinHandle<()>) {
+    let barrier = Barrier::at(Stage::Committed);
+    let worker = h.worker().with_breakpoint(barrier.breakpoint());
+    let working = tokio::spawn(async move { worker.run(CancellationToken::new()).await });
+    barrier.reached().await;
+    (barrier, working)
+}
+
+#[tokio::test]
+async fn a_point_that_is_older_than_its_note_is_not_found_by_its_old_words() {
+    let (h, note) = with_note("The zebra sleeps under the baobab.").await;
+    let found = search(&h, "zebra", By::Bm25).await;
+    assert_eq!(
+        found.iter().map(|item| item.note_id).collect::<Vec<_>>(),
+        [note]
+    );
+
+    h.edit(note, "The library opens at nine.").await;
+    let (barrier, working) = held_after_the_commit(&h).await;
+    // The point still has the zebra.
+    assert!(search(&h, "zebra", By::Bm25).await.is_empty());
+    let found = search(&h, "The library opens at nine.", By::Hybrid).await;
+    let item = found.iter().find(|item| item.note_id == note);
+    if let Some(item) = item {
+        assert_eq!(item.text, "The library opens at nine.");
+        assert_eq!(item.bm25, 0.0);
+        assert!(
+            (item.dense.unwrap() - 1.0).abs() < 1e-4,
+            "scored by what it says now"
+        );
+    }
+    let found = search(&h, "The zebra sleeps under the baobab.", By::Hybrid).await;
+    let item = found.iter().find(|item| item.note_id == note);
+    assert!(
+        item.is_none_or(|item| item.dense.unwrap() < 0.999 && item.bm25 == 0.0),
+        "{item:?}"
+    );
+
+    barrier.open();
+    working.abort();
+    working.await.unwrap_err();
+    h.expire_leases().await;
+    h.drain_with_retries().await;
+    let found = search(&h, "library", By::Bm25).await;
+    assert_eq!(found[0].note_id, note);
+}
+
+#[tokio::test]
+async fn a_note_stays_findable_between_the_commit_and_its_points() {
+    let text = "The zebra sleeps under the baobab.";
+    let (h, note) = with_note(text).await;
+    let statement = "update memory_notes set type = type || $2 where note_id = $1";
+    h.execute(statement, note, "!").await;
+    let (barrier, working) = held_after_the_commit(&h).await;
+    let found = search(&h, text, By::Hybrid).await;
+    assert_eq!(found[0].note_id, note);
+    barrier.open();
+    working.abort();
+    working.await.unwrap_err();
+}
+
+#[tokio::test]
+async fn an_evaluation_measures_and_leaves_nothing_behind() {
+    let site = Site::start().await;
+    let folder = site.path("set");
+    std::fs::create_dir_all(folder.join("qrels")).unwrap();
+    let (mut corpus, mut queries, mut qrels) =
+        (String::new(), String::new(), String::from("q\td\ts\n"));
+    for n in 0..40 {
+        let text = format!(
+            "{} The password of gate {n} is qx{n}zz.",
+            sentences(2, "gates")
+        );
+        corpus += &format!(
+            "{}\n",
+            serde_json::json!({"_id": format!("d{n}"), "text": text})
+        );
+        let query = serde_json::json!({"_id": format!("q{n}"), "text": format!("qx{n}zz")});
+        queries += &format!("{query}\n");
+        // Query 0 has an answer that no search can find.
+        let answer = if n == 0 { 39 } else { n };
+        qrels += &format!("q{n}\td{answer}\t1\n");
+    }
+    std::fs::write(folder.join("corpus.jsonl"), corpus).unwrap();
+    std::fs::write(folder.join("queries.jsonl"), queries).unwrap();
+    std::fs::write(folder.join("qrels/test.tsv"), qrels).unwrap();
+    let own = site.note("A note of the application.").await;
+
+    let report = site.json(&["eval", "set"]).await;
+    assert_eq!(report["queries"], 40);
+    assert_eq!(report["documents"], 40);
+    // Each query has one word, which one document has.
+    assert_eq!(report["bm25"]["mrr"], 39.0 / 40.0);
+    assert_eq!(report["bm25"]["recall"], 39.0 / 40.0);
+    for by in ["dense", "bm25", "hybrid"] {
+        for measure in ["ndcg", "mrr", "map", "recall", "precision", "zero_results"] {
+            let value = report[by][measure].as_f64().unwrap();
+            assert!((0.0..=1.0).contains(&value), "{by} {measure}: {value}");
+        }
+        assert!(report[by]["p50_ms"].as_f64().unwrap() > 0.0);
+    }
+    assert!(report["hybrid"]["mrr"].as_f64().unwrap() > 0.9, "{report}");
+    assert!(
+        report["p_hybrid_dense"].as_f64().unwrap() < 0.01,
+        "{report}"
+    );
+
+    // The application's note is indexed and still there; the documents are gone from both stores.
+    let mut database = site.connect().await;
+    let left: Vec<Uuid> = sqlx::query_scalar("select note_id from memory_notes")
+        .fetch_all(&mut database)
+        .await
+        .unwrap();
+    assert_eq!(left, [own]);
+    let chunks: i64 = sqlx::query_scalar("select count(*) from memory_note_chunks")
+        .fetch_one(&mut database)
+        .await
+        .unwrap();
+    let status = site.json(&["status"]).await;
+    assert_eq!(status["collection"]["points"], chunks);
+
+    // Kept documents are not embedded again.
+    site.json(&["eval", "set", "--keep"]).await;
+    let paid = site.provider.texts_seen().len();
+    site.json(&["eval", "set", "--keep"]).await;
+    assert_eq!(
+        site.provider.texts_seen().len(),
+        paid + 80,
+        "only the queries, by two of the three ways"
+    );
+}
