@@ -3,7 +3,7 @@
 //! [`run`] → `converge`: `load` the rows, `chunk` their texts, start the
 //! [`Embedding`], and write slices of notes whose vectors have arrived (`converge_slices`).
 //! A slice goes through `write_or_split` (`blame.rs`, which splits what a store rejects) to
-//! `write`: `commit` to Postgres, `index` (upsert the points, delete the older ones), check the
+//! `write`: `commit` to Postgres, `index_points` (upsert the points, delete the older ones), check the
 //! tokens, `ack`.
 
 use std::collections::{HashMap, HashSet};

@@ -1,5 +1,13 @@
 //! The worker claims notes that changed, and makes their chunks, vectors and points equal to
 //! what their rows say now.
+//!
+//! - The claim: `claim`, `walk` and `access_walk` (which notes come next), `lease`.
+//! - The way of a batch: `batch`, `plan`, `embedding`, `points`, `pooled`, `access`.
+//! - Failures: `blame`, `retry`, `store_circuit`, `rollback`.
+//! - In the background: `upkeep`, `tidy`, `verify`, `watch_served`.
+//!
+//! A failure that no note is to blame for opens the store circuit: in `batch`, `claim`, `shared`
+//! and `watch_served`.
 
 mod access;
 mod access_walk;
@@ -22,6 +30,7 @@ mod uncommitted;
 mod upkeep;
 mod verify;
 mod walk;
+mod watch_served;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -137,7 +146,7 @@ impl Worker {
     }
 
     /// Waits until this worker holds the upkeep lease.
-    pub async fn upkeep(&self) {
+    pub async fn wait_for_upkeep_lease(&self) {
         let mut upkeep = self.shared.upkeep.subscribe();
         // The sender lives as long as the worker.
         let _ = upkeep.wait_for(|has_upkeep| *has_upkeep).await;
