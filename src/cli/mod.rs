@@ -19,6 +19,7 @@ mod rebuild;
 mod reindex;
 mod search;
 mod signals;
+mod start;
 mod status;
 mod systemd;
 mod verify;
