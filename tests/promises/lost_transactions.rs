@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use elf::index::{Filter, IndexError};
-use elf::worker::{Stage, Worker};
+use elf::worker::{Checkpoint, Worker};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -188,7 +188,7 @@ async fn thousands_of_notes_in_batches_of_256_come_through_a_failover() {
 async fn a_lost_lease_is_no_failover() {
     let h = Harness::start().await;
     let note = h.insert(&sentences(6, "matter")).await;
-    let barrier = Barrier::at(Stage::Pruned);
+    let barrier = Barrier::at(Checkpoint::Pruned);
     let slow = Worker::new(h.context.clone(), &h.config.worker, &h.config.outbox)
         .with_breakpoint(barrier.breakpoint());
     let slow = tokio::spawn(async move { slow.drain(CancellationToken::new()).await });
