@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::daemon::Daemon;
+use super::admin_port::AdminPort;
 use super::output::Output;
 use super::progress::{Count, Progress};
 use super::signals::stop_on_signals;
@@ -70,9 +70,9 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
         tracing::warn!("{warning}");
     }
     let stop = stop_on_signals("no new claims; work in flight ends")?;
-    let daemon = Daemon::start(&config.service).await?;
+    let admin_port = AdminPort::start(&config.service).await?;
     let begun = tokio::select! {
-        begun = prepare_with_retries(config, migrate, &daemon.health, &stop) => begun?,
+        begun = prepare_with_retries(config, migrate, &admin_port.health, &stop) => begun?,
         never = systemd::feed_watchdog() => match never {},
     };
     let Some(context) = begun else {
@@ -83,7 +83,7 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
         context.stores.index.describe(),
     );
     let worker = Arc::new(Worker::new(context.clone(), &config.worker, &config.outbox));
-    let watching = daemon.watch(context, worker.clone()).await;
+    let watching = admin_port.watch(context, worker.clone()).await;
     tracing::info!(version, index, "worker started");
     systemd::ready("working");
     let told = async {

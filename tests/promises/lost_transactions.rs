@@ -307,7 +307,7 @@ async fn a_verify_resumes_where_its_worker_died() {
         .fetch_all(&h.pool)
         .await
         .unwrap();
-    swept.chunks_upto = ids[ids.len() / 2];
+    swept.chunks = ids[ids.len() / 2];
     store
         .record_verify(version, begun.number, swept, lease)
         .await
@@ -322,8 +322,8 @@ async fn a_verify_resumes_where_its_worker_died() {
     assert_eq!(taken.from, swept);
     // The first worker wakes up, and is far ahead.
     let far = elf::store::VerifyCursor {
-        chunks_upto: Uuid::max(),
-        notes_upto: Uuid::max(),
+        chunks: Uuid::max(),
+        notes: Uuid::max(),
     };
     store
         .record_verify(version, begun.number, far, lease)
@@ -332,7 +332,7 @@ async fn a_verify_resumes_where_its_worker_died() {
     store.end_verify(version, begun.number).await.unwrap();
     let kept = format!(
         "index_versions where verify_chunks_cursor = '{}'",
-        swept.chunks_upto
+        swept.chunks
     );
     assert_eq!(h.count(&kept).await, 1);
     let options = elf::verify::Options {
