@@ -3,13 +3,25 @@
 //!
 //! The way of a note: the application commits, and a trigger (`sql/migrations/`) writes an
 //! outbox row. The [`worker`] claims it ([`store`]), splits the text into chunks ([`chunk`]),
-//! gets their vectors ([`embed`]), commits both to Postgres ([`store`]) and upserts the points
-//! ([`index`]). The [`registry`] holds which version, collections and alias are served.
+//! gets their vectors ([`embed`]), commits both to Postgres ([`store`]), upserts the points
+//! ([`index`]), then deletes the outbox row. A search asks the index, then revalidates each hit
+//! in Postgres.
 //!
-//! Where to add things: a provider as the doc of [`embed`] says; a vector engine as an
-//! implementation of [`index::VectorIndex`] and an arm in `index/connect.rs`; a metric in
-//! `telemetry/catalog.rs`; a command as a file in `cli/` and a variant in `cli/mod.rs`; a
-//! setting in `config/`; a change of the schema in `sql/migrations/`.
+//! Postgres records what is served. [`reindex`] and [`rebuild`] change it
+//! ([`store::Store::serve_version`], [`store::Store::finish_rebuild`]). The [`registry`] checks
+//! it and reconciles the alias.
+//!
+//! Where to add things:
+//!
+//! - a provider: as the doc of [`embed`] says
+//! - a vector engine: an implementation of [`index::VectorIndex`], an arm in
+//!   `index/connect.rs`, its URL in `qdrant_url` of `config/read.rs`, and a bench in
+//!   `tests/index_contract/setup.rs`
+//! - a metric: as the header of `telemetry/catalog.rs` says
+//! - a command: a file in `cli/`, a variant in `cli/mod.rs` with its arms in `is_change` and in
+//!   the `match` that runs it, and a line in the README
+//! - a setting: as the header of `config/mod.rs` says
+//! - a change of the schema: as the header of `store/migrations.rs` says
 
 // What a note is, and what the operator sets.
 pub mod config;

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::output::Output;
 use super::progress::Progress;
-use super::{import, wiring, worker};
+use super::{import, start, wiring};
 use crate::config::Config;
 use crate::eval::{Dataset, Scores, of_ranking, p_value};
 use crate::index::Filter;
@@ -73,7 +73,7 @@ struct Measured {
 /// dense, BM25 and hybrid search found the relevant ones.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let dataset = Dataset::read(&args.folder, &args.split)?;
-    let context = worker::prepare_context(config, false).await?;
+    let context = start::prepare_context(config, false).await?;
     let store = context.stores.store.clone();
     let searcher = wiring::searcher(&context, config);
     let worker = Arc::new(Worker::new(context, &config.worker, &config.outbox));

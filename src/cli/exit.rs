@@ -8,7 +8,6 @@ use crate::config::ConfigError;
 use crate::embed::EmbedError;
 use crate::error_class::ErrorClass;
 use crate::index::IndexError;
-use crate::observe::Part;
 use crate::rebuild::RebuildError;
 use crate::registry::RegistryError;
 use crate::reindex::ReindexError;
@@ -34,33 +33,6 @@ pub fn code(error: &anyhow::Error) -> u8 {
     } else {
         FAILED
     }
-}
-
-/// The part that is unavailable, or whose schema is not migrated yet, where a later try may
-/// work. `None` for every other error.
-pub fn unavailable_part(error: &anyhow::Error) -> Option<Part> {
-    error.chain().find_map(|cause| {
-        // `#[error(transparent)]` leaves the wrapped error out of the chain.
-        let (store, index) = match cause.downcast_ref() {
-            Some(RegistryError::Store(error)) => (Some(error), None),
-            Some(RegistryError::Index(error)) => (None, Some(error)),
-            _ => (cause.downcast_ref(), cause.downcast_ref()),
-        };
-        if let Some(StoreError::Outdated(_)) = store {
-            return Some(Part::Schema);
-        }
-        let provider = cause.downcast_ref().map(EmbedError::class);
-        // The configuration names a model on a hub that is unavailable.
-        let hub = cause.downcast_ref().map(TokenizerError::class);
-        [
-            (store.map(StoreError::class), Part::Postgres),
-            (index.map(IndexError::class), Part::Index),
-            (provider, Part::Provider),
-            (hub, Part::Config),
-        ]
-        .into_iter()
-        .find_map(|(class, part)| class?.may_pass().then_some(part))
-    })
 }
 
 fn class(cause: &(dyn Error + 'static)) -> Option<ErrorClass> {

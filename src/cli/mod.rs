@@ -1,11 +1,11 @@
 //! The command line: one file or folder per command. Beside them `wiring` builds what commands need,
-//! `output`, `progress`, `signals` and `exit` are what they share, and `daemon` and `systemd`
-//! surround a worker.
+//! `output`, `progress`, `signals` and `exit` are what they share, and `start`, `admin_port` and
+//! `systemd` surround a worker.
 
+mod admin_port;
 mod chunk;
 mod completions;
 mod config;
-mod daemon;
 mod dead;
 mod demo;
 mod enqueue;
@@ -20,6 +20,7 @@ mod rebuild;
 mod reindex;
 mod search;
 mod signals;
+mod start;
 mod status;
 mod systemd;
 mod verify;

@@ -1,6 +1,10 @@
 //! `elf.toml`: its settings and their types.
 //!
 //! `config/read.rs` has the defaults and the checks, and reports every error in a file at once.
+//!
+//! A new key is a field here and a line in `read.rs`, in the order of `elf.toml.example`, which
+//! must show it. A number also goes into the range table of `tests.rs`. A key that shapes a
+//! vector also goes into `registry/version.rs`.
 
 mod bm25;
 mod clear_text;

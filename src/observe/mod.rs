@@ -175,7 +175,7 @@ impl Observer {
             if n == 0 {
                 self.sample();
             }
-            self.metrics.upkeep();
+            self.metrics.free_samples();
             self.lock().looked = Some(Instant::now());
         }
     }
@@ -185,7 +185,7 @@ impl Observer {
     async fn keep_counting(&self) {
         let mut pace = Pace::new(COUNT_EVERY);
         loop {
-            self.worker.upkeep().await;
+            self.worker.wait_for_upkeep_lease().await;
             pace.keep(async { self.count_notes().await.is_ok() }).await;
         }
     }

@@ -7,6 +7,7 @@ mod collections;
 mod ensure;
 mod error;
 mod job;
+mod payload;
 mod target;
 mod tokens;
 mod version;
@@ -21,7 +22,8 @@ pub use collections::free_collection_name;
 pub use ensure::{check_spec, ensure_ready, kept_in_step, prepare, require, spec};
 pub use error::RegistryError;
 pub use job::{Job, Progress};
-pub use target::{CollectionTarget, Notice, Refused, Written, id_ranges, payload};
+pub use payload::payload;
+pub use target::{CollectionTarget, Notice, Refused, Written, id_ranges};
 pub use tokens::{check_tokens, ensure_tokens, raise_tokens};
 pub use version::{Change, changes, differences, embedding_version, with_weights};
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::RegistryError;
-use crate::index::{Filter, IndexError, Payload, Point, UpsertMode, VectorIndex};
+use super::{RegistryError, payload};
+use crate::index::{Filter, IndexError, Point, UpsertMode, VectorIndex};
 use crate::store::{LiveChunk, Store};
 
 /// A version in Postgres and a collection that holds it.
@@ -51,23 +51,6 @@ pub struct Refused {
 
 /// Called for every finding, for `--verbose`.
 pub type Notice = Arc<dyn Fn(String) + Send + Sync>;
-
-/// The payload of the point of `chunk`. The worker, the rebuild and the verify all build it
-/// here: promise 1 needs them to agree.
-pub fn payload(chunk: &LiveChunk, version: &str) -> Payload {
-    Payload {
-        note_id: chunk.note_id,
-        chunk_id: chunk.chunk_id,
-        chunk_index: chunk.chunk_index,
-        start_offset: chunk.start as u64,
-        end_offset: chunk.end as u64,
-        status: chunk.status.clone(),
-        expires_at: chunk.expires_at,
-        labels: chunk.labels.clone(),
-        embedding_version: version.to_owned(),
-        revision: chunk.revision,
-    }
-}
 
 impl CollectionTarget {
     /// Writes the points of chunks that were read with text and vector. Chunks without a vector

@@ -32,7 +32,8 @@ pub async fn check_tokens(
             // After the count: a claim is committed before its points are written.
             let still = context.store.held(version, token, &held).await?;
             if still.len() == held.len() {
-                return Err(raise_tokens(context, version).await?);
+                raise_tokens(context, version).await?;
+                return Err(RegistryError::RolledBack);
             }
             held = still;
         }
@@ -55,25 +56,18 @@ pub async fn ensure_tokens(context: &IndexContext, version: &str) -> Result<(), 
     Ok(())
 }
 
-/// Raises the tokens so that Postgres issues none twice, and requests a verify. Returns the
-/// error to report.
-pub async fn raise_tokens(
-    context: &IndexContext,
-    version: &str,
-) -> Result<RegistryError, RegistryError> {
+/// Raises the tokens so that Postgres issues none twice, and requests a verify. The caller then
+/// reports [`RegistryError::RolledBack`].
+pub async fn raise_tokens(context: &IndexContext, version: &str) -> Result<(), RegistryError> {
     raise(context, version).await?;
     request_repair(context, version).await
 }
 
-async fn request_repair(
-    context: &IndexContext,
-    version: &str,
-) -> Result<RegistryError, RegistryError> {
+async fn request_repair(context: &IndexContext, version: &str) -> Result<(), RegistryError> {
     context.store.request_verify(version).await?;
     counter!("elf_postgres_rollbacks_total").increment(1);
-    let rolled_back = RegistryError::RolledBack;
-    tracing::error!("{rolled_back}");
-    Ok(rolled_back)
+    tracing::error!("{}", RegistryError::RolledBack);
+    Ok(())
 }
 
 /// Raises the tokens above every revision in the index. Returns whether Postgres had lost

@@ -2,7 +2,8 @@
 //! it while others keep the old one in step. It is compared with Postgres and swapped in with
 //! one step. It can be rolled back as long as the old version is kept.
 //!
-//! Postgres records which version is served and changes first; the alias follows. If the
+//! Postgres records which version is served. A reindex changes Postgres first, and the alias
+//! follows. (A rebuild changes the alias first: both of its collections are complete.) If the
 //! process is killed between the two, the next worker or the same command moves the alias.
 
 mod build;

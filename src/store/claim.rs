@@ -61,7 +61,7 @@ pub struct Claimed {
     /// succeeded.
     pub failed: Option<(TextHash, u32)>,
     /// Claims in a row, before this one, whose lease expired because their workers died.
-    pub claims_lost: u32,
+    pub lost_claims: u32,
     /// The hash of the access labels of its points, where it is known.
     pub access: Option<AccessHash>,
     /// The number of chunks when it was last indexed; 0 means that it has no points.
@@ -133,7 +133,7 @@ impl Store {
                     failed: row.failed_sha256.and_then(|hash| {
                         Some((TextHash(hash.try_into().ok()?), row.failures as u32))
                     }),
-                    claims_lost: row.claims_lost as u32,
+                    lost_claims: row.claims_lost as u32,
                     access: row
                         .access_sha256
                         .and_then(|hash| Some(AccessHash(hash.try_into().ok()?))),
@@ -286,38 +286,5 @@ impl Store {
             Ok(())
         };
         self.measured("release", work).await
-    }
-
-    /// Enqueues notes whose `expires_at` has passed within `look_back` and that still have
-    /// points. `None` means at any time.
-    pub async fn expire(
-        &self,
-        version: &str,
-        look_back: Option<Duration>,
-    ) -> Result<u64, StoreError> {
-        // Looking at all expired notes takes longer.
-        let limit = match look_back {
-            None => Limit::Upkeep,
-            Some(_) => Limit::Statement,
-        };
-        let work = async {
-            let secs = look_back.map(|d| d.as_secs_f64());
-            let done = sqlx::query_file!("sql/queries/expire.sql", version, secs)
-                .execute(&self.pool)
-                .await?;
-            Ok(done.rows_affected())
-        };
-        self.measured_within(limit, "expire", work).await
-    }
-
-    /// Deletes done rows that have been kept for `retention`.
-    pub async fn drop_done(&self, retention: Duration) -> Result<u64, StoreError> {
-        let work = async {
-            let done = sqlx::query_file!("sql/queries/drop_done.sql", retention.as_secs_f64())
-                .execute(&self.pool)
-                .await?;
-            Ok(done.rows_affected())
-        };
-        self.measured("upkeep", work).await
     }
 }

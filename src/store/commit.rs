@@ -50,8 +50,8 @@ pub struct ChunkWrite<'a> {
 /// What a commit did.
 #[derive(Debug)]
 pub struct Committed {
-    /// The notes that were written. The others lost their lease or are being deleted; a later
-    /// claim handles them.
+    /// The notes that were written. The others lost their lease, or an application holds or
+    /// deletes their row; a later claim handles them.
     pub notes: HashSet<Uuid>,
     /// The collections that must have the points now.
     pub collections: Vec<String>,

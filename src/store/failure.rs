@@ -19,7 +19,7 @@ pub struct Failure<'a> {
     /// Whether the note is retried.
     pub retry: Retry,
     /// The number of lost claims to store for the note.
-    pub claims_lost: u32,
+    pub lost_claims: u32,
 }
 
 /// What rejected a note.
@@ -85,7 +85,7 @@ impl Store {
                 failure.failures as i32,
                 &failure.text.0[..],
                 failure.by.as_str(),
-                failure.claims_lost as i32
+                failure.lost_claims as i32
             )
             .fetch_one(&self.pool)
             .await?;

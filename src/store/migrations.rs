@@ -3,6 +3,10 @@
 //! A migration runs in one transaction under a `lock_timeout`. One that begins with
 //! `-- no-transaction` is a single statement outside of any: `create index concurrently`, or
 //! a `do` block that commits after every batch of a long data change.
+//!
+//! A new migration says whether older programs may run with it: either the comment
+//! `-- oldest program: unchanged`, or `update elf_schema set oldest_program = N`. After it, run
+//! `make sqlx`, and add a row to the tables in `sql/README.md` and `docs/operations.md`.
 
 use std::borrow::Cow;
 use std::convert::Infallible;

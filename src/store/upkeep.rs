@@ -1,4 +1,5 @@
-//! Upkeep, which one of the workers does for a version: its lease, and cleaning up in batches.
+//! Upkeep, which one of the workers does for a version: its lease, expired notes, and cleaning up
+//! in batches.
 
 use std::time::Duration;
 
@@ -69,5 +70,38 @@ impl Store {
             }
         };
         self.measured_within(Limit::Upkeep, "upkeep", work).await
+    }
+
+    /// Enqueues notes whose `expires_at` has passed within `look_back` and that still have
+    /// points. `None` means at any time.
+    pub async fn expire(
+        &self,
+        version: &str,
+        look_back: Option<Duration>,
+    ) -> Result<u64, StoreError> {
+        // Looking at all expired notes takes longer.
+        let limit = match look_back {
+            None => Limit::Upkeep,
+            Some(_) => Limit::Statement,
+        };
+        let work = async {
+            let secs = look_back.map(|d| d.as_secs_f64());
+            let done = sqlx::query_file!("sql/queries/expire.sql", version, secs)
+                .execute(&self.pool)
+                .await?;
+            Ok(done.rows_affected())
+        };
+        self.measured_within(limit, "expire", work).await
+    }
+
+    /// Deletes done rows that have been kept for `retention`.
+    pub async fn drop_done(&self, retention: Duration) -> Result<u64, StoreError> {
+        let work = async {
+            let done = sqlx::query_file!("sql/queries/drop_done.sql", retention.as_secs_f64())
+                .execute(&self.pool)
+                .await?;
+            Ok(done.rows_affected())
+        };
+        self.measured("upkeep", work).await
     }
 }

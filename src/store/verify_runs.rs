@@ -10,9 +10,9 @@ use super::{Limit, Store, StoreError};
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct VerifyCursor {
     /// Every chunk and point up to this id is compared.
-    pub chunks_upto: Uuid,
+    pub chunks: Uuid,
     /// Every note up to this id is compared.
-    pub notes_upto: Uuid,
+    pub notes: Uuid,
 }
 
 /// A worker's own verify that has begun.
@@ -47,8 +47,8 @@ impl Store {
         Ok(begun.map(|row| BegunVerify {
             number: row.number,
             from: VerifyCursor {
-                chunks_upto: row.chunks_upto,
-                notes_upto: row.notes_upto,
+                chunks: row.chunks_upto,
+                notes: row.notes_upto,
             },
             is_requested: row.is_requested,
         }))
@@ -59,14 +59,14 @@ impl Store {
         &self,
         version: &str,
         number: i64,
-        swept: VerifyCursor,
+        cursor: VerifyCursor,
         lease: Duration,
     ) -> Result<(), StoreError> {
         let kept = sqlx::query_file!(
             "sql/queries/record_verify.sql",
             version,
-            swept.chunks_upto,
-            swept.notes_upto,
+            cursor.chunks,
+            cursor.notes,
             lease.as_secs_f64(),
             number
         )

@@ -1,6 +1,10 @@
 //! Every metric: name, kind, unit, labels and description. ELF records no metric that is not
-//! listed here. `docs/metrics.md` is generated from this list. A new metric also
-//! needs a panel or a rule in `deploy/`, and a scrape in `tests/promises/telemetry.rs`.
+//! listed here. A new metric:
+//!
+//! 1. List it here, and record it where it happens.
+//! 2. Write `docs/metrics.md`: `ELF_WRITE_DOCS=1 cargo test --test promises telemetry::`.
+//! 3. Give it a panel or a rule in `deploy/`.
+//! 4. If the worker in `tests/promises/telemetry.rs` does not report it, extend that scenario.
 
 /// A metric of ELF's own.
 #[derive(Debug, Clone, Copy)]
@@ -81,6 +85,8 @@ const DRIFT_KIND: &[Label] = &[Label {
     name: "kind",
     values: &["missing", "stale", "orphaned", "inconsistent"],
 }];
+/// The jobs that report progress. A swap, a rollback and a drop hold the same lease, but have no
+/// progress to show and no series.
 const JOB: &[Label] = &[Label {
     name: "kind",
     values: &["rebuild", "reindex"],
@@ -418,7 +424,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             shared(
                 "elf_job_running",
                 JOB,
-                "1 while the job runs, in any process",
+                "1 while a rebuild or a reindex runs, in any process",
             ),
             shared("elf_job_items_done", JOB, "Points or notes done so far"),
             shared("elf_job_items", JOB, "Points or notes in all"),

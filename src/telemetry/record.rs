@@ -28,7 +28,7 @@ impl Metrics {
 
     /// Frees the samples that histograms buffer until a scrape. Call it regularly: without
     /// scrapes the buffers grow.
-    pub fn upkeep(&self) {
+    pub fn free_samples(&self) {
         self.recorder.run_upkeep();
     }
 }

@@ -185,7 +185,7 @@ async fn notes(
     let is_sample = options.sample < 1.0;
     let mut after = match is_sample {
         true => Uuid::nil(),
-        false => options.from().notes_upto,
+        false => options.from().notes,
     };
     loop {
         let began = std::time::Instant::now();
@@ -207,7 +207,7 @@ async fn notes(
         report.notes += count;
         after = last;
         if !is_sample {
-            options.from().notes_upto = last;
+            options.from().notes = last;
         }
         options.rest_after(began.elapsed()).await;
     }

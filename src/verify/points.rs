@@ -22,7 +22,7 @@ const JUDGED_AT_ONCE: usize = 256;
 pub async fn points(target: &CollectionTarget, options: &Options) -> Result<Report, RegistryError> {
     // A verify that rests between pages needs no concurrency, and one that resumes has a single
     // cursor.
-    let begun = options.from().chunks_upto;
+    let begun = options.from().chunks;
     let ranges = match begun.is_nil() && options.rest == 0 {
         true => id_ranges(RANGES),
         false => vec![(begun, Uuid::max())],
@@ -115,7 +115,7 @@ impl<'a> Walk<'a> {
                 self.recheck_and_repair(part, &named).await?;
             }
             if self.is_alone {
-                self.options.from().chunks_upto = bound;
+                self.options.from().chunks = bound;
             }
             self.options.rest_after(began.elapsed()).await;
         }

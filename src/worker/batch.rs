@@ -3,7 +3,7 @@
 //! [`run`] → `converge`: `load` the rows, `chunk` their texts, start the
 //! [`Embedding`], and write slices of notes whose vectors have arrived (`converge_slices`).
 //! A slice goes through `write_or_split` (`blame.rs`, which splits what a store rejects) to
-//! `write`: `commit` to Postgres, `index` (upsert the points, delete the older ones), check the
+//! `write`: `commit` to Postgres, `index_points` (upsert the points, delete the older ones), check the
 //! tokens, `ack`.
 
 use std::collections::{HashMap, HashSet};
@@ -19,7 +19,7 @@ use super::embedding::Embedding;
 use super::lease::{self, LeaseRenewal, Survived};
 use super::plan::{self, ChunkedNote, PlannedWrite, Unwritable, Vectors};
 use super::stage::stage;
-use super::{Report, Shared, Stage, WorkerContext};
+use super::{Checkpoint, Report, Shared, WorkerContext};
 use crate::note::{Note, TextHash};
 use crate::registry::{self, RegistryError};
 use crate::store::{
@@ -64,18 +64,18 @@ async fn converge_or_release(shared: &Arc<Shared>, claim: Claim, extent: Extent)
         notes: claim.notes.iter().map(|n| (n.note_id, n)).collect(),
         spans: note_spans(&claim.notes),
     };
-    shared.reached(Stage::Claimed).await;
+    shared.reached(Checkpoint::Claimed).await;
     let converged = match extent {
         Extent::Whole => batch.converge().await,
         Extent::Access => batch.converge_access_and_release().await,
     };
     if let Err(error) = converged {
         // Notes that were acked before have no lease any more: the release skips them.
-        shared.in_flight.release(shared, claim.token).await;
+        shared.leases.release(shared, claim.token).await;
         shared.circuit.open(error.to_string());
     } else {
         shared.circuit.succeeded();
-        shared.in_flight.forget(claim.token);
+        shared.leases.forget(claim.token);
     }
     drop(renewal);
 }
@@ -120,8 +120,8 @@ impl Batch<'_> {
     async fn converge(&self) -> Result<(), RegistryError> {
         // A note that may end the worker is claimed alone. Its deletion and its access labels
         // come first, because they do not need the text that may end the worker.
-        let lost_claims = |note: &Claimed| note.claims_lost >= LOST_CLAIMS_UNTIL_ALONE;
-        if self.notes.values().any(|note| lost_claims(note))
+        let is_alone = |note: &Claimed| note.lost_claims >= LOST_CLAIMS_UNTIL_ALONE;
+        if self.notes.values().any(|note| is_alone(note))
             && (Box::pin(self.converge_access()).await?.is_empty()
                 || self.dead_letter_after_lost_claims().await?)
         {
@@ -130,7 +130,7 @@ impl Batch<'_> {
         let max_bytes = self.shared.settings.max_note_bytes;
         let rows = stage("load", self.load(max_bytes)).await?;
         let chunked_notes = stage("chunk", self.chunk(rows)).await;
-        self.shared.reached(Stage::Chunked).await;
+        self.shared.reached(Checkpoint::Chunked).await;
 
         let chunked_notes = Arc::new(chunked_notes);
         let mut embedding = Embedding::start(self.shared, chunked_notes.clone());
@@ -158,7 +158,7 @@ impl Batch<'_> {
             undecided = rest;
             time = SLICE;
             if !slice.is_empty() {
-                self.shared.reached(Stage::Embedded).await;
+                self.shared.reached(Checkpoint::Embedded).await;
                 // Boxed, as is what it awaits: a batch is one task, and its stack is small.
                 Box::pin(self.converge_slice(&slice, vectors, fresh)).await?;
             }
@@ -275,13 +275,13 @@ impl Batch<'_> {
             return Ok(());
         }
         let committed = stage("commit", self.commit(writes)).await?;
-        self.shared.reached(Stage::Committed).await;
-        let (done, held): (Vec<&PlannedWrite>, Vec<&PlannedWrite>) = writes
+        self.shared.reached(Checkpoint::Committed).await;
+        let (done, skipped): (Vec<&PlannedWrite>, Vec<&PlannedWrite>) = writes
             .iter()
             .partition(|write| committed.notes.contains(&write.chunked.note_id));
-        if !held.is_empty() {
-            let held: Vec<Uuid> = held.iter().map(|write| write.chunked.note_id).collect();
-            lease::defer_held(self.shared, self.token, &held).await;
+        if !skipped.is_empty() {
+            let skipped: Vec<Uuid> = skipped.iter().map(|write| write.chunked.note_id).collect();
+            lease::defer_skipped(self.shared, self.token, &skipped).await;
         }
         let chunks = done.iter().flat_map(|write| &write.rows.chunks);
         let hashes = chunks.map(|chunk| &chunk.hash);
@@ -303,7 +303,7 @@ impl Batch<'_> {
         );
         stage("check", checked).await.map_err(WriteError::Check)?;
         let acked = stage("ack", self.ack(&done)).await?;
-        self.shared.reached(Stage::Acked).await;
+        self.shared.reached(Checkpoint::Acked).await;
 
         self.shared.totals.add(&Report {
             notes: acked,
@@ -333,7 +333,7 @@ impl Batch<'_> {
         let ids: Vec<Uuid> = done.iter().map(|write| write.chunked.note_id).collect();
         // The index may still apply an upsert that it did not answer, after the points of a
         // later claim. Indexing the note once more after the lease removes them.
-        let unanswered = self.shared.in_flight.unanswered(self.token, &ids);
+        let unanswered = self.shared.leases.unanswered(self.token, &ids);
         if !unanswered.is_empty() {
             let lease = self.shared.settings.lease();
             context
@@ -341,7 +341,7 @@ impl Batch<'_> {
                 .store
                 .requeue_after(version, &unanswered, lease)
                 .await?;
-            self.shared.in_flight.wait_for_late(lease);
+            self.shared.leases.wait_for_unanswered(lease);
         }
         let keep_done = !self.shared.keep_done.is_zero();
         let acked = context

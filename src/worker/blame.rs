@@ -20,6 +20,16 @@ use crate::store::{
 /// answer.
 const MAX_TRIES_ALONE: u32 = 3;
 
+// What lost claims in a row lead to (ADR 15):
+//
+// | lost claims | constant | the note |
+// |---|---|---|
+// | 2 | `LOST_CLAIMS_UNTIL_ALONE` | is claimed alone |
+// | 7 | `LOST_CLAIMS_UNTIL_UNACCOMPANIED` | is indexed with nothing else in flight |
+// | 10 | `LOST_CLAIMS_UNTIL_DEAD` | is dead-lettered |
+//
+// The first stands in `store/claim.rs`, because the statement of the claim needs it.
+
 /// A note that has lost this many claims is indexed while the worker has nothing else in
 /// flight, so that it cannot interrupt other notes again and again.
 const LOST_CLAIMS_UNTIL_UNACCOMPANIED: u32 = LOST_CLAIMS_UNTIL_ALONE + 5;
@@ -27,11 +37,11 @@ const LOST_CLAIMS_UNTIL_UNACCOMPANIED: u32 = LOST_CLAIMS_UNTIL_ALONE + 5;
 /// A note that has lost this many claims, the last of them alone, is dead-lettered. The worker
 /// must have indexed another note before: if workers die before they index any note, no note
 /// is to blame.
-pub(super) const MAX_CLAIMS_LOST: u32 = LOST_CLAIMS_UNTIL_UNACCOMPANIED + 3;
+pub(super) const LOST_CLAIMS_UNTIL_DEAD: u32 = LOST_CLAIMS_UNTIL_UNACCOMPANIED + 3;
 
 /// Whether the claim holds a note that may end the worker.
 pub(super) fn is_suspect(claim: &Claim) -> bool {
-    let lost = claim.notes.iter().map(|note| note.claims_lost);
+    let lost = claim.notes.iter().map(|note| note.lost_claims);
     lost.max().unwrap_or(0) >= LOST_CLAIMS_UNTIL_UNACCOMPANIED
 }
 
@@ -49,7 +59,7 @@ fn perhaps_data(error: &RegistryError) -> Option<FailedBy> {
 impl Batch<'_> {
     /// Dead-letters a note that was claimed alone and ended each process that worked on it.
     pub(super) async fn dead_letter_after_lost_claims(&self) -> Result<bool, StoreError> {
-        let is_lost = |note: &&&Claimed| note.claims_lost >= MAX_CLAIMS_LOST;
+        let is_lost = |note: &&&Claimed| note.lost_claims >= LOST_CLAIMS_UNTIL_DEAD;
         let Some(lost) = self.notes.values().find(is_lost) else {
             return Ok(false);
         };
@@ -60,8 +70,8 @@ impl Batch<'_> {
             "{} claims of it in a row were lost: each time the worker died, or lost Postgres for \
              longer than a lease. During the last {} of them the worker had nothing else in flight. \
              Look for the cause in the workers' log (out of memory, an abort in the tokenizer)",
-            lost.claims_lost,
-            lost.claims_lost - LOST_CLAIMS_UNTIL_UNACCOMPANIED
+            lost.lost_claims,
+            lost.lost_claims - LOST_CLAIMS_UNTIL_UNACCOMPANIED
         );
         // The text is not loaded: loading it may have ended the earlier workers.
         let text = TextHash::of("");
@@ -205,13 +215,13 @@ impl Batch<'_> {
             retry,
             // After an operator retries it, the note is claimed alone and gets as many tries
             // again.
-            claims_lost: match by {
+            lost_claims: match by {
                 FailedBy::Process => LOST_CLAIMS_UNTIL_ALONE,
                 _ => 0,
             },
         };
         let version = &context.version.name;
-        self.shared.in_flight.remove(self.token, &[note_id]);
+        self.shared.leases.remove(self.token, &[note_id]);
         if !context
             .stores
             .store

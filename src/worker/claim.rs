@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use metrics::{counter, histogram};
 
-use super::{Shared, blame, rollback};
+use super::{Shared, blame, lost_transactions};
 use crate::store::{Claim, ClaimScope, Position};
 
 /// Text claimed at once, so that a batch of long notes does not fill the memory.
@@ -14,7 +14,7 @@ impl Shared {
     /// Claims a batch of the notes that are due behind `after`. `None` when none is due, or
     /// Postgres is unavailable.
     pub(super) async fn claim(&self, after: Option<Position>) -> Option<Claim> {
-        if let Err(error) = rollback::check_tokens_after_reconnect(self).await {
+        if let Err(error) = lost_transactions::ensure_tokens_after_reconnect(self).await {
             self.circuit.open(error.to_string());
             return None;
         }
@@ -32,7 +32,7 @@ impl Shared {
         // A note that may end this worker comes last: the worker first indexes another note,
         // if one is due.
         let claimed = match self.totals.report().notes {
-            0 => match claim(blame::MAX_CLAIMS_LOST).await {
+            0 => match claim(blame::LOST_CLAIMS_UNTIL_DEAD).await {
                 Ok(None) => claim(u32::MAX).await,
                 claimed => claimed,
             },
@@ -46,7 +46,7 @@ impl Shared {
         };
         counter!("elf_claims_total", "outcome" => outcome).increment(1);
         let admitted = match claimed {
-            Ok(Some(claim)) => rollback::release_if_token_repeats(self, claim)
+            Ok(Some(claim)) => lost_transactions::release_if_token_repeats(self, claim)
                 .await
                 .map(Some),
             Ok(None) => Ok(None),

@@ -20,7 +20,7 @@ const DEFERRED: Duration = Duration::from_millis(500);
 pub struct ActiveLeases {
     claims: Mutex<HashMap<i64, Leased>>,
     /// When the last of the notes with unanswered upserts is due again.
-    late: Mutex<Option<Instant>>,
+    unanswered_until: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -53,19 +53,22 @@ impl ActiveLeases {
         if !sent.is_empty() {
             let lease = shared.settings.lease();
             defer(shared, token, &sent, lease).await;
-            self.wait_for_late(lease);
+            self.wait_for_unanswered(lease);
         }
         release(shared, token, &unsent, Survived::Unknown).await;
     }
 
     /// Remembers that notes with unanswered upserts are due after `time`.
-    pub fn wait_for_late(&self, time: Duration) {
-        *self.late.lock().expect("no holder panics") = Some(Instant::now() + time);
+    pub fn wait_for_unanswered(&self, time: Duration) {
+        *self.unanswered_until.lock().expect("no holder panics") = Some(Instant::now() + time);
     }
 
     /// When the last of them is due; `None` from the second call on.
     pub fn take_unanswered_due(&self) -> Option<Instant> {
-        self.late.lock().expect("no holder panics").take()
+        self.unanswered_until
+            .lock()
+            .expect("no holder panics")
+            .take()
     }
 
     /// Forgets the leases of a batch that has ended.
@@ -124,7 +127,7 @@ impl ActiveLeases {
 
 /// Renews the leases of a batch until it is dropped.
 pub struct LeaseRenewal {
-    beating: AbortHandle,
+    renewing: AbortHandle,
 }
 
 impl LeaseRenewal {
@@ -135,22 +138,22 @@ impl LeaseRenewal {
             open: claim.note_ids().into_iter().collect(),
             ..Leased::default()
         };
-        shared.in_flight.lock().insert(token, leased);
-        let beating = tokio::spawn({
+        shared.leases.lock().insert(token, leased);
+        let renewing = tokio::spawn({
             let shared = shared.clone();
             async move {
                 let lease = shared.settings.lease();
                 loop {
                     tokio::time::sleep(lease / 4).await;
                     let version = &shared.context.version.name;
-                    let notes = shared.in_flight.open(token);
-                    let beat = shared
+                    let notes = shared.leases.open(token);
+                    let renewal = shared
                         .context
                         .stores
                         .store
                         .renew_leases(version, token, &notes, lease);
-                    // A beat without an answer must not delay the next one.
-                    match tokio::time::timeout(lease / 3, beat).await {
+                    // A renewal without an answer must not delay the next one.
+                    match tokio::time::timeout(lease / 3, renewal).await {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => {
                             tracing::debug!(%error, token, "could not renew leases");
@@ -161,14 +164,14 @@ impl LeaseRenewal {
             }
         });
         Self {
-            beating: beating.abort_handle(),
+            renewing: renewing.abort_handle(),
         }
     }
 }
 
 impl Drop for LeaseRenewal {
     fn drop(&mut self) {
-        self.beating.abort();
+        self.renewing.abort();
     }
 }
 
@@ -183,7 +186,7 @@ pub enum Survived {
 
 /// Releases leases. If that fails they expire.
 pub async fn release(shared: &Shared, token: i64, notes: &[Uuid], survived: Survived) {
-    shared.in_flight.remove(token, notes);
+    shared.leases.remove(token, notes);
     let WorkerContext {
         stores: IndexContext { store, .. },
         version,
@@ -195,17 +198,18 @@ pub async fn release(shared: &Shared, token: i64, notes: &[Uuid], survived: Surv
     }
 }
 
-/// Shortens the leases of notes whose rows an application has locked. Released at once, the
-/// notes would be claimed again and again until the application commits.
-pub async fn defer_held(shared: &Shared, token: i64, notes: &[Uuid]) {
+/// Defers notes that a commit skipped, because an application holds or deletes their rows.
+/// Released at once, the notes would be claimed again and again until the application commits.
+/// Notes whose lease was lost are left alone: the token no longer matches.
+pub async fn defer_skipped(shared: &Shared, token: i64, notes: &[Uuid]) {
     defer(shared, token, notes, DEFERRED).await;
 }
 
 async fn defer(shared: &Shared, token: i64, notes: &[Uuid], time: Duration) {
-    shared.in_flight.remove(token, notes);
+    shared.leases.remove(token, notes);
     let version = &shared.context.version.name;
     let store = &shared.context.stores.store;
     if let Err(error) = store.defer(version, token, notes, time).await {
-        tracing::debug!(%error, token, "could not shorten leases, they will expire");
+        tracing::debug!(%error, token, "could not defer notes, they will expire");
     }
 }

@@ -1,5 +1,13 @@
 //! The worker claims notes that changed, and makes their chunks, vectors and points equal to
 //! what their rows say now.
+//!
+//! - The claim: `claim`, `walk` and `access_walk` (which notes come next), `lease`.
+//! - The way of a batch: `batch`, `plan`, `embedding`, `points`, `pooled`, `access`.
+//! - Failures: `blame`, `retry`, `store_circuit`, `lost_transactions`.
+//! - In the background: `upkeep`, `tidy`, `verify`, `watch_served`.
+//!
+//! A failure that no note is to blame for opens the store circuit: in `batch`, `claim`, `shared`
+//! and `watch_served`.
 
 mod access;
 mod access_walk;
@@ -8,11 +16,11 @@ mod blame;
 mod claim;
 mod embedding;
 mod lease;
+mod lost_transactions;
 mod plan;
 mod points;
 mod pooled;
 mod retry;
-mod rollback;
 mod shared;
 mod stage;
 mod store_circuit;
@@ -22,6 +30,7 @@ mod uncommitted;
 mod upkeep;
 mod verify;
 mod walk;
+mod watch_served;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -32,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use plan::{HashedChunk, hashed_chunks};
-pub use stage::{Breakpoint, Stage};
+pub use stage::{Breakpoint, Checkpoint};
 pub use store_circuit::{Outage, StoreCircuit};
 pub use totals::{Report, Totals};
 pub use verify::Verified;
@@ -90,9 +99,9 @@ impl Worker {
             wake: Arc::new(Notify::new()),
             circuit: StoreCircuit::default(),
             totals: Totals::default(),
-            in_flight: lease::ActiveLeases::default(),
+            leases: lease::ActiveLeases::default(),
             uncommitted: uncommitted::UncommittedVectors::default(),
-            watch: rollback::Watch::default(),
+            watch: lost_transactions::Watch::default(),
             verify: Notify::new(),
             verified: Mutex::default(),
             upkeep: watch::Sender::new(false),
@@ -103,7 +112,7 @@ impl Worker {
         }
     }
 
-    /// Has `breakpoint` called at every stage of every batch.
+    /// Has `breakpoint` called at every checkpoint of every batch.
     pub fn with_breakpoint(mut self, breakpoint: Breakpoint) -> Self {
         let shared =
             Arc::get_mut(&mut self.shared).expect("a worker that has not begun has a single owner");
@@ -137,7 +146,7 @@ impl Worker {
     }
 
     /// Waits until this worker holds the upkeep lease.
-    pub async fn upkeep(&self) {
+    pub async fn wait_for_upkeep_lease(&self) {
         let mut upkeep = self.shared.upkeep.subscribe();
         // The sender lives as long as the worker.
         let _ = upkeep.wait_for(|has_upkeep| *has_upkeep).await;
@@ -216,6 +225,8 @@ impl Worker {
                 () = stop.cancelled() => return Ok(()),
                 recovered = shared.stores_recovered(drain) => recovered?,
             }
+            // Until a suspect has ended, the worker claims nothing: a neighbour that was claimed
+            // beside it would die with it each time, and be blamed too (ADR 15).
             if by_itself && !batches.is_empty() {
                 drop(permit);
                 tokio::select! {
@@ -284,13 +295,14 @@ impl Worker {
             }
             if drain.is_some() && is_alone && stores_work {
                 if provider_works {
-                    // Notes whose points the index did not confirm are due after that time.
-                    let Some(late) = shared.in_flight.take_unanswered_due() else {
+                    // A note with an unanswered upsert is due again after one lease. The drain
+                    // waits for that.
+                    let Some(unanswered_until) = shared.leases.take_unanswered_due() else {
                         return Ok(());
                     };
                     tokio::select! {
                         () = stop.cancelled() => return Ok(()),
-                        () = tokio::time::sleep_until(late.into()) => continue,
+                        () = tokio::time::sleep_until(unanswered_until.into()) => continue,
                     }
                 }
                 tokio::select! {
@@ -326,7 +338,7 @@ impl Worker {
         // First the batches end: none of them may write a note whose lease is released.
         batches.shutdown().await;
         // Leases that cannot be released expire.
-        let released = self.shared.in_flight.release_all(&self.shared);
+        let released = self.shared.leases.release_all(&self.shared);
         let _ = tokio::time::timeout(RELEASE_LIMIT, released).await;
     }
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::batch::Batch;
 use super::plan::PlannedWrite;
 use super::stage::stage;
-use super::{Stage, WorkerContext};
+use super::{Checkpoint, WorkerContext};
 use crate::index::{Filter, IndexError, Point, UpsertMode};
 use crate::note::Note;
 use crate::registry::{self, IndexContext, RegistryError};
@@ -36,10 +36,10 @@ impl Batch<'_> {
         let written: Vec<Uuid> = points.iter().map(|p| p.payload.chunk_id).collect();
         let count = written.len() as u64;
         self.upsert(collections, points).await?;
-        self.shared.reached(Stage::Upserted).await;
+        self.shared.reached(Checkpoint::Upserted).await;
         let done = done.iter().map(|write| write.chunked.note_id).collect();
         self.prune(collections, done, written).await?;
-        self.shared.reached(Stage::Pruned).await;
+        self.shared.reached(Checkpoint::Pruned).await;
         Ok(count)
     }
 
@@ -59,7 +59,7 @@ impl Batch<'_> {
     ) -> Result<(), RegistryError> {
         let notes: HashSet<Uuid> = points.iter().map(|p| p.payload.note_id).collect();
         let notes: Vec<Uuid> = notes.into_iter().collect();
-        let in_flight = &self.shared.in_flight;
+        let in_flight = &self.shared.leases;
         in_flight.sending(self.token, &notes);
         let upserted = self.upsert_into(collections, points).await;
         let is_answered = !upserted.as_ref().is_err_and(|error| {

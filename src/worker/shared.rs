@@ -7,8 +7,8 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Breakpoint, Stage, StoreCircuit, Totals, Verified, WorkerContext, WorkerError, lease, retry,
-    rollback, uncommitted,
+    Breakpoint, Checkpoint, StoreCircuit, Totals, Verified, WorkerContext, WorkerError, lease,
+    lost_transactions, retry, uncommitted,
 };
 use crate::config;
 use crate::registry;
@@ -24,9 +24,9 @@ pub(super) struct Shared {
     pub(super) wake: Arc<Notify>,
     pub(super) circuit: StoreCircuit,
     pub(super) totals: Totals,
-    pub(super) in_flight: lease::ActiveLeases,
+    pub(super) leases: lease::ActiveLeases,
     pub(super) uncommitted: uncommitted::UncommittedVectors,
-    pub(super) watch: rollback::Watch,
+    pub(super) watch: lost_transactions::Watch,
     /// Notified when a verify may have been requested.
     pub(super) verify: Notify,
     pub(super) verified: Mutex<Option<Verified>>,
@@ -91,9 +91,9 @@ impl Shared {
             .or_else(|| Some(self.context.provider.state().error()?.to_string()))
     }
 
-    pub(super) async fn reached(&self, stage: Stage) {
+    pub(super) async fn reached(&self, checkpoint: Checkpoint) {
         if let Some(breakpoint) = &self.breakpoint {
-            breakpoint(stage).await;
+            breakpoint(checkpoint).await;
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The stages of a batch: measured by name, and a test may stop a worker between two of them.
+//! The stages of a batch, each measured by its name, and the checkpoints between its effects,
+//! at which a test may stop a worker.
 
 use std::sync::Arc;
 
@@ -7,9 +8,9 @@ use metrics::histogram;
 
 use crate::telemetry;
 
-/// The stages of a batch, in order.
+/// What a batch has done when it calls its breakpoint, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum Checkpoint {
     /// The leases are taken.
     Claimed,
     /// The rows are read and their texts chunked.
@@ -26,8 +27,8 @@ pub enum Stage {
     Acked,
 }
 
-impl Stage {
-    /// Every stage, in order.
+impl Checkpoint {
+    /// Every checkpoint, in order.
     pub const ALL: [Self; 7] = [
         Self::Claimed,
         Self::Chunked,
@@ -39,9 +40,9 @@ impl Stage {
     ];
 }
 
-/// Called when a batch reaches a stage; the batch continues when it returns. A test
+/// Called when a batch reaches a checkpoint; the batch continues when it returns. A test
 /// uses it to stop a worker between any two effects.
-pub type Breakpoint = Arc<dyn Fn(Stage) -> BoxFuture<'static, ()> + Send + Sync>;
+pub type Breakpoint = Arc<dyn Fn(Checkpoint) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Runs `work` as the named stage of a batch, in a span and with its duration recorded.
 pub fn stage<'w, T>(

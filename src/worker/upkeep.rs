@@ -1,14 +1,14 @@
-//! The upkeep: enqueues expired notes, deletes old done rows and the states of deleted notes,
-//! and counts. One of the workers of a version does it under a lease; if it dies, another takes
-//! over when the lease expires. If every worker read whole tables, there would always be an
-//! open snapshot, and Postgres could not vacuum.
+//! The upkeep: enqueues expired notes, deletes old done rows, and cleans up (`tidy`). One of the
+//! workers of a version does it under the upkeep lease; if it dies, another takes over when the
+//! lease expires. The observer of the same worker counts notes and chunks. If every worker read
+//! whole tables, there would always be an open snapshot, and Postgres could not vacuum.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::tidy::Tidy;
-use super::{Shared, WorkerContext};
-use crate::registry::{self, IndexContext, RegistryError};
+use super::{Shared, WorkerContext, watch_served};
+use crate::registry::IndexContext;
 
 /// Far longer than a note needs from the claim to the index, so that a later look finds a note
 /// that expired while a worker indexed it.
@@ -18,9 +18,6 @@ const LOOK_BACK: Duration = Duration::from_secs(600);
 /// during the outage may be older than [`LOOK_BACK`].
 const LONG_OUTAGE: Duration = Duration::from_secs(300);
 
-/// Often, because a look costs two small queries and a request to the engine.
-const LOOK_AT_ALIAS_EVERY: Duration = Duration::from_secs(5);
-
 /// How often all expired notes are looked at.
 const ALL_EVERY: Duration = Duration::from_secs(3_600);
 
@@ -29,21 +26,23 @@ fn lease(poll: Duration) -> Duration {
     (poll * 10).max(Duration::from_secs(30))
 }
 
-/// Expires notes at every poll interval. Runs until dropped.
+/// At every poll interval: asks for the upkeep lease when it is time, and does the upkeep while
+/// it holds the lease. Every worker also watches what is served, without the lease. Runs until
+/// dropped.
 pub async fn run(shared: Arc<Shared>) {
     let poll = Duration::from_millis(shared.settings.poll_interval_ms);
     let mut ticks = tokio::time::interval(poll);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut full_at = None;
     let mut expired_at = None;
-    let mut aliases = tokio::time::interval(LOOK_AT_ALIAS_EVERY);
+    let mut aliases = tokio::time::interval(watch_served::LOOK_AT_ALIAS_EVERY);
     let mut asked_at = None;
     let mut tidy = Tidy::default();
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
             _ = aliases.tick() => {
-                reconcile_alias(&shared).await;
+                watch_served::reconcile_alias(&shared).await;
                 continue;
             }
         }
@@ -67,7 +66,7 @@ pub async fn run(shared: Arc<Shared>) {
                 }
             }
         }
-        notice_retirement(&shared).await;
+        watch_served::notice_retirement(&shared).await;
     }
 }
 
@@ -100,41 +99,9 @@ fn look_back(now: Instant, last: Option<Instant>, full: Option<Instant>) -> Opti
     (is_recent(last, LONG_OUTAGE) && is_recent(full, ALL_EVERY)).then_some(LOOK_BACK)
 }
 
-/// Repairs the alias after a swap that died between its commit and the alias, or after an
-/// operator moved it.
-async fn reconcile_alias(shared: &Shared) {
-    if shared.circuit.outage().is_some() {
-        return;
-    }
-    // `/readyz` and the check after an outage report the error.
-    if let Err(error) = registry::reconcile_alias(&shared.context.stores).await {
-        tracing::debug!(%error, "could not reconcile the alias");
-    }
-}
-
 /// Expires every note that is due, however long ago.
 pub async fn once(shared: &Shared) {
     expire_notes(shared, None).await;
-}
-
-/// Opens the store circuit when the version was retired. Claims of a retired version find no
-/// rows, so the worker would look idle. The circuit reports the reason, and closes after a
-/// rollback.
-async fn notice_retirement(shared: &Shared) {
-    if shared.circuit.outage().is_some() {
-        return;
-    }
-    let WorkerContext {
-        stores: IndexContext { store, .. },
-        version,
-        ..
-    } = &shared.context;
-    if let Err(error @ RegistryError::Mismatch(_)) =
-        registry::kept_in_step(store, &version.name).await
-    {
-        shared.circuit.open(error.to_string());
-        shared.wake.notify_one();
-    }
 }
 
 /// Enqueues expired notes and deletes old done rows. Returns whether it succeeded.

@@ -118,7 +118,7 @@ async fn verify_if_due(shared: &Shared, interval: Option<Duration>, rest: u32) -
 }
 
 /// Records the progress of the verify, and renews its lease.
-async fn keep(shared: &Shared, number: i64, upto: &Mutex<VerifyCursor>) -> Infallible {
+async fn keep(shared: &Shared, number: i64, cursor: &Mutex<VerifyCursor>) -> Infallible {
     let WorkerContext {
         stores: IndexContext { store, .. },
         version,
@@ -126,9 +126,9 @@ async fn keep(shared: &Shared, number: i64, upto: &Mutex<VerifyCursor>) -> Infal
     } = &shared.context;
     loop {
         tokio::time::sleep(LEASE / 4).await;
-        let upto = *upto.lock().expect("no holder panics");
+        let cursor = *cursor.lock().expect("no holder panics");
         if let Err(error) = store
-            .record_verify(&version.name, number, upto, LEASE)
+            .record_verify(&version.name, number, cursor, LEASE)
             .await
         {
             tracing::debug!(%error, "could not record verify progress");

@@ -7,7 +7,7 @@ use crate::support::eventually;
 use crate::support::harness::{Barrier, Harness, sentences};
 use elf::index::Filter;
 use elf::search::Request;
-use elf::worker::Stage;
+use elf::worker::Checkpoint;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -209,10 +209,10 @@ async fn deletions_and_labels_do_not_wait_for_the_backlog_of_a_slow_provider() {
 #[tokio::test]
 async fn a_crash_at_any_stage_of_an_access_change_leaves_nothing_visible() {
     for stage in [
-        Stage::Committed,
-        Stage::Upserted,
-        Stage::Pruned,
-        Stage::Acked,
+        Checkpoint::Committed,
+        Checkpoint::Upserted,
+        Checkpoint::Pruned,
+        Checkpoint::Acked,
     ] {
         let h = Harness::start_with(|toml| toml.replace("timeout_ms = 2000", "")).await;
         let gone = h.insert(&sentences(20, "soon deleted")).await;

@@ -168,7 +168,7 @@ async fn a_note_that_kills_every_worker_is_dead_lettered_alone() {
         let breakpoint: elf::worker::Breakpoint = Arc::new(move |stage| {
             let (pool, deaths, died) = (pool.clone(), deaths.clone(), notify.clone());
             Box::pin(async move {
-                if stage == elf::worker::Stage::Chunked && is_leased(&pool, deadly).await {
+                if stage == elf::worker::Checkpoint::Chunked && is_leased(&pool, deadly).await {
                     deaths.fetch_add(1, Ordering::Relaxed);
                     died.notify_one();
                     std::future::pending::<()>().await;

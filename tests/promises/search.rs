@@ -2,7 +2,7 @@
 
 use elf::cli::wiring;
 use elf::search::{By, Item, Request};
-use elf::worker::Stage;
+use elf::worker::Checkpoint;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -32,7 +32,7 @@ async fn with_note(text: &str) -> (Harness, Uuid) {
 
 /// A worker that has committed and not yet written a point.
 async fn held_after_the_commit(h: &Harness) -> (Barrier, JoinHandle<()>) {
-    let barrier = Barrier::at(Stage::Committed);
+    let barrier = Barrier::at(Checkpoint::Committed);
     let worker = h.worker().with_breakpoint(barrier.breakpoint());
     let working = tokio::spawn(async move { worker.run(CancellationToken::new()).await });
     barrier.reached().await;

@@ -106,7 +106,7 @@ async fn one_worker_of_all_does_the_upkeep() {
     let (store, version) = (&h.context.stores.store, &h.context.version.name);
     let (first, second, stop) = (h.worker(), h.worker(), CancellationToken::new());
     let watching = async {
-        first.upkeep().await;
+        first.wait_for_upkeep_lease().await;
         assert!(
             !store
                 .take_upkeep(version, second.holder(), LEASE)

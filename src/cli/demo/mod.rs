@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use unicode_segmentation::UnicodeSegmentation;
 use uuid::Uuid;
 
-use super::daemon::Daemon;
+use super::admin_port::AdminPort;
 use super::output::{excerpt, print};
 use super::progress::Progress;
 use super::signals::stop_on_signals;
@@ -70,7 +70,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let _lock = start_anew(&args).await?;
     let config = configure(&args, MAX_TOKENS)?;
     let _logging = telemetry::init_logging(&config.service);
-    let daemon = Daemon::start(&config.service).await?;
+    let admin_port = AdminPort::start(&config.service).await?;
     let store = wiring::store(&config).await?;
     store.migrate().await?;
 
@@ -93,10 +93,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         context.stores.index.describe()
     ))?;
     let worker = Arc::new(Worker::new(context.clone(), &config.worker, &config.outbox));
-    let _watching = daemon.watch(context.clone(), worker.clone()).await;
+    let _watching = admin_port.watch(context.clone(), worker.clone()).await;
     print(&format!(
         "admin page, while the demo runs: http://{}",
-        daemon.address
+        admin_port.address
     ))?;
     let searcher = wiring::searcher(&context, &config);
     let index = context.stores.index.clone();
@@ -124,16 +124,16 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     say("Done")?;
     print("Everything above ran against a real Postgres, a real vector engine and a real model.")?;
     if args.keep {
-        keep(&daemon, &worker).await?;
+        keep(&admin_port, &worker).await?;
     }
     Ok(())
 }
 
 /// Runs the worker as `elf worker` does, until it is stopped.
-async fn keep(daemon: &Daemon, worker: &Worker) -> anyhow::Result<()> {
+async fn keep(admin_port: &AdminPort, worker: &Worker) -> anyhow::Result<()> {
     print(&format!(
         "\nThe worker keeps running: see http://{} (token {TOKEN}). Ctrl-C stops it.",
-        daemon.address
+        admin_port.address
     ))?;
     worker.run(stop_on_signals("the demo ends")?).await;
     Ok(())

@@ -261,7 +261,8 @@ impl Provider {
         self.probe_unless_embedded_since(self.0.successes()).await
     }
 
-    /// Waits until the circuit is closed. The worker claims nothing until then.
+    /// Waits until the circuit is closed. Until then the worker claims only to index what needs
+    /// no new vector.
     pub async fn ready(&self) {
         self.0.circuit.closed().await;
     }

@@ -3,42 +3,36 @@
 use super::elf_with;
 use crate::support::site::{elf, run};
 
-/// Every command and subcommand.
-const COMMANDS: &[&[&str]] = &[
-    &[],
-    &["migrate"],
-    &["worker"],
-    &["status"],
-    &["dead"],
-    &["dead", "list"],
-    &["dead", "show"],
-    &["dead", "retry"],
-    &["dead", "purge"],
-    &["enqueue"],
-    &["import"],
-    &["chunk"],
-    &["config"],
-    &["config", "check"],
-    &["config", "show"],
-    &["reindex"],
-    &["reindex", "rollback"],
-    &["reindex", "drop"],
-    &["search"],
-    &["eval"],
-    &["demo"],
-    &["completions"],
-];
+/// The commands that the help of `command` lists.
+fn listed(help: &str) -> Vec<&str> {
+    help.lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        // The lines of a long description begin further right.
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|name| !["", "help"].contains(name))
+        .collect()
+}
 
 #[tokio::test]
 async fn help_goes_to_stdout_and_succeeds() {
-    for command in COMMANDS {
-        let mut args = command.to_vec();
+    // The help lists every command, except the hidden `man`.
+    let mut commands: Vec<Vec<String>> = vec![vec![], vec!["man".to_owned()]];
+    let mut seen = 0;
+    while let Some(command) = commands.pop() {
+        seen += 1;
+        let mut args: Vec<&str> = command.iter().map(String::as_str).collect();
+        let usage = format!("Usage: {}", [&["elf"], &args[..]].concat().join(" "));
         args.push("--help");
         let done = elf_with(None, &args, &[]).await.exits(0);
-        let usage = format!("Usage: {}", [&["elf"], *command].concat().join(" "));
         assert!(done.stdout.contains(&usage), "{done:?}");
         assert_eq!(done.stderr, "");
+        for name in listed(&done.stdout) {
+            commands.push([&command[..], &[name.to_owned()]].concat());
+        }
     }
+    assert!(seen > 20, "the help lists only {seen} commands");
     let done = elf_with(None, &["--version"], &[]).await.exits(0);
     assert!(done.stdout.starts_with("elf "), "{done:?}");
 }

@@ -1,5 +1,5 @@
 //! One note, one key or one failover that must harm no other note. The faults have smaller
-//! tests in `blame.rs`, `access.rs` and `rollback.rs`; these are run by `make test-slow`.
+//! tests in `blame.rs`, `access.rs` and `lost_transactions.rs`; these are run by `make test-slow`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

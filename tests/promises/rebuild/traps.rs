@@ -1,6 +1,6 @@
 //! Changes between the read of a page and the write of its points.
 
-use elf::worker::Stage;
+use elf::worker::Checkpoint;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -217,7 +217,11 @@ async fn a_writer_that_is_late_for_a_whole_rebuild_loses_nothing() {
     let h = Harness::start().await;
     let note = h.insert(&sentences(10, "the old text")).await;
     h.drain().await;
-    for stage in [Stage::Committed, Stage::Upserted, Stage::Pruned] {
+    for stage in [
+        Checkpoint::Committed,
+        Checkpoint::Upserted,
+        Checkpoint::Pruned,
+    ] {
         let text = format!("the text that comes when others are {stage:?}");
         h.edit(note, &sentences(5, &text)).await;
         let barrier = Barrier::at(stage);

@@ -4,7 +4,7 @@
 use elf::registry;
 use elf::reindex::{self, Then};
 use elf::store::{Lifecycle, Selection};
-use elf::worker::Stage;
+use elf::worker::Checkpoint;
 
 use super::{alias_of, assert_in_step, smaller_chunks};
 use crate::support::embedding_server::Behaviour;
@@ -77,7 +77,7 @@ async fn a_change_that_was_claimed_before_the_registration_is_seen() {
     h.drain().await;
     h.edit(note, "second words").await;
     // A claim that knows only one version takes the row without a version.
-    let barrier = Barrier::at(Stage::Claimed);
+    let barrier = Barrier::at(Checkpoint::Claimed);
     let (_, stop, running) = spawn(h.worker().with_breakpoint(barrier.breakpoint()));
     barrier.reached().await;
     let next = smaller_chunks(&h).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use elf::registry::{self, IndexContext};
 use elf::reindex::{self, Then};
 use elf::store::Lifecycle;
-use elf::worker::{Stage, WorkerContext};
+use elf::worker::{Checkpoint, WorkerContext};
 
 use super::{
     alias_of, assert_in_step, beside, collection_of, expire_leases_and_job, smaller_chunks,
@@ -17,12 +17,12 @@ use crate::support::harness::{Barrier, Harness, sentences, spawn};
 #[tokio::test]
 async fn killed_at_any_stage_a_reindex_resumes() {
     for stage in [
-        Stage::Claimed,
-        Stage::Embedded,
-        Stage::Committed,
-        Stage::Upserted,
-        Stage::Pruned,
-        Stage::Acked,
+        Checkpoint::Claimed,
+        Checkpoint::Embedded,
+        Checkpoint::Committed,
+        Checkpoint::Upserted,
+        Checkpoint::Pruned,
+        Checkpoint::Acked,
     ] {
         let h = Harness::start().await;
         for i in 0..20 {
@@ -148,7 +148,7 @@ async fn a_collection_deleted_between_commit_and_write_is_no_outage() {
         .await
         .unwrap();
     h.insert("written to two").await;
-    let barrier = Barrier::at(Stage::Committed);
+    let barrier = Barrier::at(Checkpoint::Committed);
     let (worker, stop, running) = spawn(h.worker().with_breakpoint(barrier.breakpoint()));
     barrier.reached().await;
     store.forget_collection("notes__9").await.unwrap();

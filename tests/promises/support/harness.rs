@@ -11,7 +11,7 @@ use elf::config::Config;
 use elf::index::{Filter, StoredPoint, VectorIndex};
 use elf::registry;
 use elf::verify;
-use elf::worker::{Breakpoint, Report, Stage, Worker, WorkerContext};
+use elf::worker::{Breakpoint, Checkpoint, Report, Worker, WorkerContext};
 use sqlx::PgPool;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -486,18 +486,18 @@ pub fn spawn(worker: Worker) -> (Arc<Worker>, CancellationToken, JoinHandle<()>)
     (worker, stop, running)
 }
 
-/// Stops batches at a stage until it is opened. A test waits for one to arrive.
+/// Stops batches at a checkpoint until it is opened. A test waits for one to arrive.
 #[derive(Clone)]
 pub struct Barrier {
-    stage: Stage,
+    checkpoint: Checkpoint,
     arrived: Arc<watch::Sender<usize>>,
     open: Arc<watch::Sender<bool>>,
 }
 
 impl Barrier {
-    pub fn at(stage: Stage) -> Self {
+    pub fn at(checkpoint: Checkpoint) -> Self {
         Self {
-            stage,
+            checkpoint,
             arrived: Arc::new(watch::Sender::new(0)),
             open: Arc::new(watch::Sender::new(false)),
         }
@@ -505,10 +505,10 @@ impl Barrier {
 
     pub fn breakpoint(&self) -> Breakpoint {
         let barrier = self.clone();
-        Arc::new(move |stage| {
+        Arc::new(move |checkpoint| {
             let barrier = barrier.clone();
             Box::pin(async move {
-                if stage == barrier.stage {
+                if checkpoint == barrier.checkpoint {
                     barrier.arrived.send_modify(|n| *n += 1);
                     barrier
                         .open

@@ -1,6 +1,6 @@
 //! Work in flight is not drift.
 
-use elf::worker::Stage;
+use elf::worker::Checkpoint;
 use tokio_util::sync::CancellationToken;
 
 use super::{repairing, with_notes};
@@ -26,7 +26,7 @@ async fn assert_no_drift(h: &Harness, what: &str) {
 #[tokio::test]
 async fn a_note_in_flight_has_not_drifted_at_any_stage() {
     let h = Harness::start().await;
-    for stage in Stage::ALL {
+    for stage in Checkpoint::ALL {
         let mut notes = Vec::new();
         for i in 0..4 {
             notes.push(h.insert(&sentences(10, &format!("matter {i}"))).await);

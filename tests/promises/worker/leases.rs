@@ -1,7 +1,7 @@
 //! A worker that shares notes, loses its lease, dies or stops writes nothing old and loses
 //! nothing. Each later claim of a note has a higher token.
 
-use elf::worker::{Stage, Worker};
+use elf::worker::{Checkpoint, Worker};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -40,12 +40,12 @@ async fn two_workers_share_the_notes_and_agree() {
 #[tokio::test]
 async fn a_worker_that_lost_its_lease_changes_nothing() {
     for stage in [
-        Stage::Claimed,
-        Stage::Chunked,
-        Stage::Embedded,
-        Stage::Committed,
-        Stage::Upserted,
-        Stage::Pruned,
+        Checkpoint::Claimed,
+        Checkpoint::Chunked,
+        Checkpoint::Embedded,
+        Checkpoint::Committed,
+        Checkpoint::Upserted,
+        Checkpoint::Pruned,
     ] {
         let h = Harness::start().await;
         let note = h.insert(&sentences(30, "old times")).await;
@@ -80,7 +80,7 @@ async fn a_worker_that_lost_its_lease_changes_nothing() {
 /// The process dies at a stage: its tasks end, and its leases stay.
 #[tokio::test]
 async fn a_crash_at_any_stage_loses_nothing_and_embeds_nothing_twice() {
-    for stage in Stage::ALL {
+    for stage in Checkpoint::ALL {
         let h = Harness::start().await;
         let kept = h.insert(&sentences(20, "things that stay")).await;
         let gone = h.insert("soon deleted").await;
@@ -104,7 +104,7 @@ async fn a_crash_at_any_stage_loses_nothing_and_embeds_nothing_twice() {
         let paid_again = h.provider.texts_seen().len() - before.len();
         if matches!(
             stage,
-            Stage::Committed | Stage::Upserted | Stage::Pruned | Stage::Acked
+            Checkpoint::Committed | Checkpoint::Upserted | Checkpoint::Pruned | Checkpoint::Acked
         ) {
             assert_eq!(
                 paid_again, 0,
@@ -164,7 +164,7 @@ async fn the_token_of_a_note_rises_for_ever() {
 async fn a_stop_lets_work_in_flight_end() {
     let h = Harness::start().await;
     h.insert("on its way").await;
-    let barrier = Barrier::at(Stage::Committed);
+    let barrier = Barrier::at(Checkpoint::Committed);
     // One batch at a time, so that the second note is not claimed before the stop.
     let settings = elf::config::Worker {
         concurrency: 1,

@@ -2,7 +2,7 @@
 //! inserts no outbox row.
 
 use elf::index::Filter;
-use elf::worker::Stage;
+use elf::worker::Checkpoint;
 
 use crate::support::eventually;
 use crate::support::harness::{Barrier, Harness, sentences, spawn};
@@ -10,12 +10,12 @@ use crate::support::harness::{Barrier, Harness, sentences, spawn};
 #[tokio::test]
 async fn a_commit_after_the_claim_is_not_lost() {
     for stage in [
-        Stage::Claimed,
-        Stage::Chunked,
-        Stage::Embedded,
-        Stage::Committed,
-        Stage::Upserted,
-        Stage::Pruned,
+        Checkpoint::Claimed,
+        Checkpoint::Chunked,
+        Checkpoint::Embedded,
+        Checkpoint::Committed,
+        Checkpoint::Upserted,
+        Checkpoint::Pruned,
     ] {
         let h = Harness::start().await;
         let note = h.insert("first words").await;
@@ -55,11 +55,11 @@ async fn an_update_that_changes_nothing_is_no_work() {
 #[tokio::test]
 async fn a_row_deleted_while_it_is_indexed_leaves_nothing() {
     for stage in [
-        Stage::Claimed,
-        Stage::Chunked,
-        Stage::Embedded,
-        Stage::Committed,
-        Stage::Upserted,
+        Checkpoint::Claimed,
+        Checkpoint::Chunked,
+        Checkpoint::Embedded,
+        Checkpoint::Committed,
+        Checkpoint::Upserted,
     ] {
         let h = Harness::start().await;
         let note = h.insert(&sentences(10, "short lives")).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use elf::index::{Filter, IndexError};
-use elf::worker::{Stage, Worker};
+use elf::worker::{Checkpoint, Worker};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -188,7 +188,7 @@ async fn thousands_of_notes_in_batches_of_256_come_through_a_failover() {
 async fn a_lost_lease_is_no_failover() {
     let h = Harness::start().await;
     let note = h.insert(&sentences(6, "matter")).await;
-    let barrier = Barrier::at(Stage::Pruned);
+    let barrier = Barrier::at(Checkpoint::Pruned);
     let slow = Worker::new(h.context.clone(), &h.config.worker, &h.config.outbox)
         .with_breakpoint(barrier.breakpoint());
     let slow = tokio::spawn(async move { slow.drain(CancellationToken::new()).await });
@@ -307,7 +307,7 @@ async fn a_verify_resumes_where_its_worker_died() {
         .fetch_all(&h.pool)
         .await
         .unwrap();
-    swept.chunks_upto = ids[ids.len() / 2];
+    swept.chunks = ids[ids.len() / 2];
     store
         .record_verify(version, begun.number, swept, lease)
         .await
@@ -322,8 +322,8 @@ async fn a_verify_resumes_where_its_worker_died() {
     assert_eq!(taken.from, swept);
     // The first worker wakes up, and is far ahead.
     let far = elf::store::VerifyCursor {
-        chunks_upto: Uuid::max(),
-        notes_upto: Uuid::max(),
+        chunks: Uuid::max(),
+        notes: Uuid::max(),
     };
     store
         .record_verify(version, begun.number, far, lease)
@@ -332,7 +332,7 @@ async fn a_verify_resumes_where_its_worker_died() {
     store.end_verify(version, begun.number).await.unwrap();
     let kept = format!(
         "index_versions where verify_chunks_cursor = '{}'",
-        swept.chunks_upto
+        swept.chunks
     );
     assert_eq!(h.count(&kept).await, 1);
     let options = elf::verify::Options {

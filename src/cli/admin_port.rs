@@ -17,7 +17,7 @@ use crate::worker::{Worker, WorkerContext};
 
 /// The admin port and the health checks. They start before the worker does, so that an
 /// operator can see why a worker does not start.
-pub struct Daemon {
+pub struct AdminPort {
     /// The checks that `/readyz` reports.
     pub health: Arc<Health>,
     /// The address that the admin port listens on.
@@ -26,7 +26,7 @@ pub struct Daemon {
     admin: Arc<Admin>,
 }
 
-impl Daemon {
+impl AdminPort {
     /// Starts the metrics recorder and binds the admin port.
     pub async fn start(service: &Service) -> anyhow::Result<Self> {
         let metrics = telemetry::init_metrics()

@@ -40,7 +40,7 @@ impl Watch {
 
 /// Called before a claim. A new connection may lead to another server, so the worker checks
 /// the index before that server issues a token.
-pub async fn check_tokens_after_reconnect(shared: &Shared) -> Result<(), RegistryError> {
+pub async fn ensure_tokens_after_reconnect(shared: &Shared) -> Result<(), RegistryError> {
     let connections = shared.context.stores.store.connections();
     if shared.watch.connections.load(Ordering::Relaxed) != connections {
         registry::ensure_tokens(&shared.context.stores, &shared.context.version.name).await?;
@@ -66,7 +66,8 @@ pub async fn release_if_token_repeats(
     let WorkerContext {
         stores, version, ..
     } = &shared.context;
-    Err(registry::raise_tokens(stores, &version.name).await?)
+    registry::raise_tokens(stores, &version.name).await?;
+    Err(RegistryError::RolledBack)
 }
 
 #[cfg(test)]

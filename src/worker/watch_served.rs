@@ -1,0 +1,42 @@
+//! Watches what is served. Every worker does, without a lease: it moves an alias that is wrong,
+//! and notices that its own version was retired.
+
+use std::time::Duration;
+
+use super::{Shared, WorkerContext};
+use crate::registry::{self, IndexContext, RegistryError};
+
+/// Often, because a look costs two small queries and a request to the engine.
+pub const LOOK_AT_ALIAS_EVERY: Duration = Duration::from_secs(5);
+
+/// Repairs the alias after a swap that died between its commit and the alias, or after an
+/// operator moved it.
+pub async fn reconcile_alias(shared: &Shared) {
+    if shared.circuit.outage().is_some() {
+        return;
+    }
+    // `/readyz` and the check after an outage report the error.
+    if let Err(error) = registry::reconcile_alias(&shared.context.stores).await {
+        tracing::debug!(%error, "could not reconcile the alias");
+    }
+}
+
+/// Opens the store circuit when the version was retired. Claims of a retired version find no
+/// rows, so the worker would look idle. The circuit reports the reason, and closes after a
+/// rollback.
+pub async fn notice_retirement(shared: &Shared) {
+    if shared.circuit.outage().is_some() {
+        return;
+    }
+    let WorkerContext {
+        stores: IndexContext { store, .. },
+        version,
+        ..
+    } = &shared.context;
+    if let Err(error @ RegistryError::Mismatch(_)) =
+        registry::kept_in_step(store, &version.name).await
+    {
+        shared.circuit.open(error.to_string());
+        shared.wake.notify_one();
+    }
+}
