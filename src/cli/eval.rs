@@ -3,14 +3,17 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde::Serialize;
+use sqlx::Postgres;
+use sqlx::pool::PoolConnection;
 use tokio_util::sync::CancellationToken;
 
 use super::output::Output;
 use super::progress::Progress;
+use super::signals::stop_on_signals;
 use super::{import, start, wiring};
 use crate::config::Config;
 use crate::eval::{Dataset, Scores, of_ranking, p_value};
@@ -22,6 +25,10 @@ use crate::worker::Worker;
 /// Chunks that a search returns for each document that is measured: several chunks of one
 /// document may be among the best.
 const CHUNKS_PER_DOCUMENT: usize = 3;
+/// The first half of the advisory lock of an evaluation; the second is its tenant.
+const LOCK: i32 = 0x656c_6665;
+/// How often to look whether another worker has indexed the rest.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Arguments of `elf eval`.
 #[derive(clap::Args)]
@@ -73,44 +80,113 @@ struct Measured {
 /// dense, BM25 and hybrid search found the relevant ones.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let dataset = Dataset::read(&args.folder, &args.split)?;
+    let stop = stop_on_signals("the evaluation ends, and its documents are deleted")?;
     let context = start::prepare_context(config, false).await?;
-    let store = context.stores.store.clone();
-    let searcher = wiring::searcher(&context, config);
-    let worker = Arc::new(Worker::new(context, &config.worker, &config.outbox));
-    // A run with --keep may have left the documents of another folder.
-    let ids: Vec<String> = dataset.documents.iter().map(|d| d.id.clone()).collect();
-    remove(&store, &args.tenant, &ids).await?;
-    let imported = import::import_documents(&store, &dataset.documents, &args.tenant).await?;
-    let done = async {
-        index(&worker, imported).await?;
-        measure(&searcher, &dataset, &args).await
+    let evaluation = Evaluation {
+        store: context.stores.store.clone(),
+        version: context.version.name.clone(),
+        searcher: wiring::searcher(&context, config),
+        worker: Arc::new(Worker::new(context, &config.worker, &config.outbox)),
+        stop,
     };
-    let done = done.await;
-    if !args.keep {
-        remove(&store, &args.tenant, &[]).await?;
-        worker.drain(CancellationToken::new()).await?;
+    let _alone = evaluation.lock(&args.tenant).await?;
+    let measured = evaluation.measure(&dataset, &args).await;
+    if args.keep {
+        return out.report(&measured?, lines);
     }
-    let report = done?;
-    out.report(&report, lines)
+    let removed = evaluation.remove(&args.tenant).await;
+    // The first error says why: the removal may have failed for the same reason.
+    let report = measured?;
+    out.report(&report, lines)?;
+    removed
 }
 
-async fn index(worker: &Arc<Worker>, notes: u64) -> anyhow::Result<()> {
-    let progress = Progress::start("indexing", {
-        let worker = worker.clone();
-        move || (worker.totals().notes, notes)
-    });
-    let drained = worker.drain(CancellationToken::new()).await;
-    progress.finish();
-    Ok(drained?)
+/// What an evaluation works with.
+struct Evaluation {
+    store: Store,
+    version: String,
+    searcher: Searcher,
+    worker: Arc<Worker>,
+    stop: CancellationToken,
 }
 
-/// Deletes the documents of evaluations, but not those with the ids `keep`.
-async fn remove(store: &Store, tenant: &str, keep: &[String]) -> anyhow::Result<()> {
-    let deleted = store.delete_evaluated(tenant, import::EVALUATION_AGENT, keep);
-    deleted
-        .await
-        .context("failed to delete the documents of an evaluation")?;
-    Ok(())
+impl Evaluation {
+    /// Makes sure that no other evaluation uses the tenant, until the connection is dropped.
+    async fn lock(&self, tenant: &str) -> anyhow::Result<PoolConnection<Postgres>> {
+        let mut connection = self.store.pool().acquire().await?;
+        let is_alone: bool = sqlx::query_scalar("select pg_try_advisory_lock($1, hashtext($2))")
+            .bind(LOCK)
+            .bind(tenant)
+            .fetch_one(&mut *connection)
+            .await?;
+        anyhow::ensure!(
+            is_alone,
+            "another evaluation uses the tenant {tenant:?}: wait for its end, or use --tenant"
+        );
+        connection.close_on_drop();
+        Ok(connection)
+    }
+
+    async fn measure(&self, dataset: &Dataset, args: &Args) -> anyhow::Result<Report> {
+        let (store, agent) = (&self.store, import::EVALUATION_AGENT);
+        anyhow::ensure!(
+            !store.has_other_agents(&args.tenant, agent).await?,
+            "the tenant {:?} has notes of an application: use --tenant with a name of its own",
+            args.tenant
+        );
+        let (due, _) = store.due_notes(&self.version).await?;
+        if due > 0 {
+            tracing::warn!(
+                notes = due,
+                "notes of the application are due: they are indexed first"
+            );
+        }
+        // A run with --keep may have left the documents of another folder.
+        let ids: Vec<String> = dataset.documents.iter().map(|d| d.id.clone()).collect();
+        store.delete_evaluated(&args.tenant, agent, &ids).await?;
+        import::import_documents(store, &dataset.documents, &args.tenant).await?;
+        self.index(dataset.documents.len() as u64, &args.tenant)
+            .await?;
+        measure(&self.searcher, dataset, args).await
+    }
+
+    /// Returns when every document is indexed, by this worker or by another one.
+    async fn index(&self, documents: u64, tenant: &str) -> anyhow::Result<()> {
+        let progress = Progress::start("indexing", {
+            let worker = self.worker.clone();
+            move || (worker.totals().notes, documents)
+        });
+        let indexed = self.index_all(tenant).await;
+        progress.finish();
+        indexed
+    }
+
+    async fn index_all(&self, tenant: &str) -> anyhow::Result<()> {
+        let agent = import::EVALUATION_AGENT;
+        loop {
+            self.worker.drain(self.stop.clone()).await?;
+            anyhow::ensure!(!self.stop.is_cancelled(), "stopped before the end");
+            let waiting = self.store.evaluated_waiting(tenant, agent, &self.version);
+            let (waiting, dead) = waiting.await?;
+            anyhow::ensure!(
+                dead == 0,
+                "{dead} documents cannot be indexed: `elf dead list` says why"
+            );
+            if waiting == 0 {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Deletes the documents, and their points.
+    async fn remove(&self, tenant: &str) -> anyhow::Result<()> {
+        let agent = import::EVALUATION_AGENT;
+        let deleted = self.store.delete_evaluated(tenant, agent, &[]).await;
+        deleted.context("failed to delete the documents of the evaluation")?;
+        // Any worker deletes the points; without one, this does.
+        Ok(self.worker.drain(CancellationToken::new()).await?)
+    }
 }
 
 async fn measure(searcher: &Searcher, dataset: &Dataset, args: &Args) -> anyhow::Result<Report> {
@@ -146,13 +222,17 @@ async fn measure_by(
             text: text.clone(),
             by,
             filter: Filter {
-                keywords: BTreeMap::from([("tenant_id".to_owned(), args.tenant.clone())]),
+                keywords: BTreeMap::from([
+                    ("tenant_id".to_owned(), args.tenant.clone()),
+                    ("agent_id".to_owned(), import::EVALUATION_AGENT.to_owned()),
+                ]),
                 ..Filter::default()
             },
             limit: k * CHUNKS_PER_DOCUMENT,
         };
         let began = Instant::now();
-        let items = searcher.search(&request).await?;
+        let items = searcher.search(&request).await;
+        let items = items.with_context(|| format!("query {id:?}"))?;
         times.push(began.elapsed().as_secs_f64() * 1e3);
         let mut seen = HashSet::new();
         let ranking: Vec<String> = items

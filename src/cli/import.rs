@@ -122,20 +122,21 @@ pub async fn import_documents(
         scope: "shared".into(),
         kind: "document".into(),
     };
-    let mut done = Done::default();
-    for documents in documents.chunks(BATCH_NOTES) {
-        let line = |document: &Document| Line {
+    let document = |document: &Document| {
+        let line = Line {
             text: document.text(),
             key: Some(document.id.clone()),
             ..Line::default()
         };
-        let notes = documents
-            .iter()
-            .map(|document| note(line(document), &args).with_context(|| document.id.clone()));
-        let mut batch = notes.collect::<anyhow::Result<Vec<_>>>()?;
-        write(store, &args, &mut batch, &mut done).await?;
+        note(line, &args).with_context(|| format!("document {:?}", document.id))
+    };
+    // Every document first: one that cannot be written leaves nothing behind.
+    for checked in documents.iter().map(document) {
+        checked?;
     }
-    Ok(done.changed)
+    Ok(write_all(store, &args, documents.iter().map(document))
+        .await?
+        .changed)
 }
 
 impl Args {
@@ -153,9 +154,17 @@ struct Done {
 }
 
 async fn import(store: &Store, args: &Args) -> anyhow::Result<Done> {
+    write_all(store, args, read(args)?).await
+}
+
+async fn write_all(
+    store: &Store,
+    args: &Args,
+    notes: impl Iterator<Item = anyhow::Result<ImportedNote>>,
+) -> anyhow::Result<Done> {
     let mut done = Done::default();
     let mut batch = Vec::new();
-    for note in read(args)? {
+    for note in notes {
         match note {
             Ok(note) => batch.push(note),
             Err(problem) => {

@@ -82,7 +82,7 @@ enum Command {
     Config(config::Command),
     /// Search by meaning and by keyword
     Search(search::Args),
-    /// Measure how well a search finds, on queries with known answers
+    /// Index documents, measure how well searches find the known answers, delete the documents
     Eval(eval::Args),
     /// Import example notes, index, search, edit and delete them
     Demo(demo::Args),

@@ -1,7 +1,7 @@
 //! A folder in the format of BEIR (Thakur et al. 2021): `corpus.jsonl` and `queries.jsonl` with
 //! `_id` and `text`, and `qrels/<split>.tsv` with the columns query, document and grade.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::Path;
 
@@ -56,6 +56,11 @@ impl Dataset {
     pub fn read(folder: &Path, split: &str) -> anyhow::Result<Self> {
         let documents: Vec<Document> = lines(&folder.join("corpus.jsonl"))?;
         let queries: Vec<Query> = lines(&folder.join("queries.jsonl"))?;
+        distinct(documents.iter().map(|d| d.id.as_str()), "corpus.jsonl")?;
+        distinct(queries.iter().map(|q| q.id.as_str()), "queries.jsonl")?;
+        if let Some(query) = queries.iter().find(|query| query.text.trim().is_empty()) {
+            anyhow::bail!("query {:?} of queries.jsonl has no text", query.id);
+        }
         let relevant = qrels(&folder.join("qrels").join(format!("{split}.tsv")))?;
         let queries: Vec<(String, String)> = queries
             .into_iter()
@@ -73,6 +78,14 @@ impl Dataset {
             relevant,
         })
     }
+}
+
+fn distinct<'a>(ids: impl Iterator<Item = &'a str>, file: &str) -> anyhow::Result<()> {
+    let mut seen = HashSet::new();
+    for id in ids {
+        anyhow::ensure!(seen.insert(id), "{file} has the _id {id:?} twice");
+    }
+    Ok(())
 }
 
 fn lines<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Vec<T>> {

@@ -95,8 +95,8 @@ pub trait VectorIndex: Send + Sync {
     ) -> Answer<'a, Vec<StoredPoint>>;
 
     /// The points of a collection or alias that match `query.filter` and are among the best
-    /// `query.candidates` by meaning or by keyword, in ascending order of their ids. Each has
-    /// both scores, whichever ranking found it, so that the caller can fuse them.
+    /// `query.candidates` of a shard by meaning or by keyword, in ascending order of their ids.
+    /// Each has both scores, whichever ranking found it, so that the caller can fuse them.
     fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Candidate>>;
 }
 

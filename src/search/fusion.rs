@@ -7,7 +7,8 @@ use crate::config::FusionMethod;
 use crate::index::Candidate;
 
 /// Candidate number `i` of a ranking, counted from 1, adds `1 / (RRF_K + i)`. 60 is the constant
-/// of the paper (Cormack et al., "Reciprocal Rank Fusion", 2009).
+/// of the paper (Cormack et al., "Reciprocal Rank Fusion", 2009). Ranks are counted among all
+/// candidates.
 const RRF_K: f32 = 60.0;
 
 /// The shares of the two rankings when the best of both stand out equally. A dense ranking
@@ -15,6 +16,10 @@ const RRF_K: f32 = 60.0;
 /// for that on the training sets.
 const DENSE_SHARE: f32 = 0.6;
 const BM25_SHARE: f32 = 1.0 - DENSE_SHARE;
+
+/// A deviation of cosines below this counts as this. Among few candidates, tiny differences of
+/// cosines would otherwise weigh as much as the one exact word.
+const MIN_DEVIATION: f32 = 0.02;
 
 /// How the scores of one search become one.
 pub enum Fusion {
@@ -51,13 +56,17 @@ impl Fusion {
                 bm25: best_first(bm25.into_iter().filter(|score| *score > 0.0).collect()),
             },
             FusionMethod::Dbsf => Self::Standardised {
-                dense: Line::standardising(&dense).times(0.5),
-                bm25: Line::standardising(&bm25).times(0.5),
+                dense: Line::standardising(&dense, MIN_DEVIATION).times(0.5),
+                bm25: Line::standardising(&bm25, 0.0).times(0.5),
             },
             FusionMethod::Adaptive => {
                 let lines = [
-                    (Line::standardising(&dense), &dense, DENSE_SHARE),
-                    (Line::standardising(&bm25), &bm25, BM25_SHARE),
+                    (
+                        Line::standardising(&dense, MIN_DEVIATION),
+                        &dense,
+                        DENSE_SHARE,
+                    ),
+                    (Line::standardising(&bm25, 0.0), &bm25, BM25_SHARE),
                 ];
                 let weights = lines
                     .each_ref()
@@ -94,15 +103,20 @@ impl Fusion {
 }
 
 impl Line {
-    /// To mean 0 and standard deviation 1; to 0 if all scores are equal.
-    fn standardising(scores: &[f32]) -> Self {
+    /// To mean 0 and standard deviation 1, or less if the deviation is below `min_deviation`; to
+    /// 0 if all scores are equal.
+    fn standardising(scores: &[f32], min_deviation: f32) -> Self {
         let n = scores.len().max(1) as f32;
         let mean = scores.iter().sum::<f32>() / n;
         let variance = scores.iter().map(|s| (s - mean).powi(2)).sum::<f32>() / n;
         let deviation = variance.sqrt();
         // Rounding leaves a tiny deviation among equal scores.
         let is_flat = deviation <= f32::EPSILON * mean.abs().max(1.0) * 8.0;
-        let factor = if is_flat { 0.0 } else { 1.0 / deviation };
+        let factor = if is_flat {
+            0.0
+        } else {
+            1.0 / deviation.max(min_deviation)
+        };
         Self { mean, factor }
     }
 
@@ -164,6 +178,20 @@ mod tests {
         let mut scores: Vec<(f32, f32)> = (0..50).map(|i| (0.40 - 0.002 * i as f32, 0.0)).collect();
         scores[40].1 = 9.0;
         assert_eq!(order(FusionMethod::Adaptive, &scores)[0], 40);
+    }
+
+    #[test]
+    fn the_one_exact_word_wins_among_few_candidates_that_are_equally_near() {
+        for n in [2_usize, 3, 5, 10] {
+            let mut scores: Vec<(f32, f32)> =
+                (0..n).map(|i| (0.31 - 0.01 * i as f32, 0.0)).collect();
+            scores[n - 1].1 = 8.0;
+            assert_eq!(order(FusionMethod::Adaptive, &scores)[0], n - 1, "of {n}");
+        }
+        assert_eq!(
+            order(FusionMethod::Adaptive, &[(0.3001, 0.0), (0.3, 8.0)]),
+            [1, 0]
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 mod fusion;
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use chrono::Utc;
@@ -17,6 +18,9 @@ use crate::error_class::ErrorClass;
 use crate::index::{Candidate, Filter, IndexError, Query, VectorIndex};
 use crate::store::{ChunkText, Store, StoreError};
 use fusion::Fusion;
+
+/// Candidates that are revalidated at once, at least.
+const MIN_STEP: usize = 20;
 
 /// Searches one alias.
 pub struct Searcher {
@@ -148,12 +152,21 @@ impl Searcher {
             .into_iter()
             .map(|candidate| Ranked::of(&fusion, candidate))
             .collect();
-        sort(&mut ranked);
-        // Twice the limit, because the revalidation may drop some.
-        ranked.truncate(request.limit * 2);
-        let mut items = self.revalidate(&query, &fusion, ranked).await?;
-        items.truncate(request.limit);
-        Ok(items)
+        ranked.sort_by(Ranked::best_first);
+        let mut live = Vec::new();
+        // More than the limit at once, because the revalidation may drop some.
+        let step = (request.limit * 2).max(MIN_STEP);
+        while live.len() < request.limit && !ranked.is_empty() {
+            let rest = ranked.split_off(ranked.len().min(step));
+            live.extend(self.revalidate(&query, &fusion, ranked).await?);
+            ranked = rest;
+        }
+        live.sort_by(|(a, _), (b, _)| a.best_first(b));
+        live.truncate(request.limit);
+        Ok(live
+            .into_iter()
+            .map(|(ranked, chunk)| ranked.into_item(chunk))
+            .collect())
     }
 
     async fn query(&self, request: &Request) -> Result<Query, EmbedError> {
@@ -171,13 +184,24 @@ impl Searcher {
             candidates: (request.limit * 4).max(self.settings.candidates),
         })
     }
-    /// The chunks of live notes with the labels that were asked for, best first.
+    async fn embed(&self, text: &str) -> Result<Arc<[f32]>, EmbedError> {
+        let text = format!("{}{text}", self.query_prefix);
+        // An upper bound instead of a count: each token has at least one byte, and special tokens
+        // are added.
+        let tokens = text.len() + 8;
+        let input = Input::new(text, tokens);
+        let mut vectors = self.provider.embed(&[input]).await;
+        vectors.pop().expect("one outcome per input")
+    }
+
+    /// Those of the candidates that are chunks of live notes with the labels that were asked
+    /// for.
     async fn revalidate(
         &self,
         query: &Query,
         fusion: &Fusion,
-        mut ranked: Vec<Ranked>,
-    ) -> Result<Vec<Item>, SearchError> {
+        ranked: Vec<Ranked>,
+    ) -> Result<Vec<(Ranked, ChunkText)>, SearchError> {
         let points: Vec<(Uuid, i64)> = ranked
             .iter()
             .map(|ranked| (ranked.candidate.chunk_id, ranked.candidate.revision))
@@ -187,33 +211,12 @@ impl Searcher {
             .store
             .revalidate(&self.version, &points, labels)
             .await?;
-        let mut is_sorted = true;
-        ranked.retain_mut(|ranked| match live.get(&ranked.candidate.chunk_id) {
-            Some(chunk) if chunk.is_current => true,
-            Some(chunk) => {
-                is_sorted = false;
-                ranked.rescore(fusion, query, chunk)
-            }
-            None => false,
-        });
-        if !is_sorted {
-            sort(&mut ranked);
-        }
-        let items = ranked.into_iter().filter_map(|ranked| {
+        let shown = ranked.into_iter().filter_map(|mut ranked| {
             let chunk = live.remove(&ranked.candidate.chunk_id)?;
-            Some(ranked.into_item(chunk))
+            let is_scored = chunk.is_current || ranked.rescore(fusion, query, &chunk);
+            is_scored.then_some((ranked, chunk))
         });
-        Ok(items.collect())
-    }
-
-    async fn embed(&self, text: &str) -> Result<Arc<[f32]>, EmbedError> {
-        let text = format!("{}{text}", self.query_prefix);
-        // An upper bound instead of a count: each token has at least one byte, and special tokens
-        // are added.
-        let tokens = text.len() + 8;
-        let input = Input::new(text, tokens);
-        let mut vectors = self.provider.embed(&[input]).await;
-        vectors.pop().expect("one outcome per input")
+        Ok(shown.collect())
     }
 }
 
@@ -227,6 +230,12 @@ impl Ranked {
     fn of(fusion: &Fusion, candidate: Candidate) -> Self {
         let score = fusion.score(candidate.dense, candidate.bm25);
         Self { candidate, score }
+    }
+
+    /// Equal scores keep the order of the ids, because sorting is stable: an answer can be
+    /// repeated.
+    fn best_first(&self, other: &Self) -> Ordering {
+        other.score.total_cmp(&self.score)
     }
 
     /// Scores what the chunk says now. Its point is older than the chunk, for example because a
@@ -257,11 +266,6 @@ impl Ranked {
             text: chunk.text,
         }
     }
-}
-
-/// Best first. Equal scores keep the order of the ids, so that an answer can be repeated.
-fn sort(ranked: &mut [Ranked]) {
-    ranked.sort_by(|a, b| b.score.total_cmp(&a.score));
 }
 
 /// The cosine of two vectors of the same length, 0 if one of them is zero.

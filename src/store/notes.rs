@@ -193,6 +193,42 @@ impl Store {
         self.measured_within(Limit::EveryNote, "import", work).await
     }
 
+    /// How many notes of this tenant and this agent are not indexed yet, and how many of those
+    /// are dead-lettered.
+    pub async fn evaluated_waiting(
+        &self,
+        tenant: &str,
+        agent: &str,
+        version: &str,
+    ) -> Result<(u64, u64), StoreError> {
+        let work = async {
+            let row =
+                sqlx::query_file!("sql/queries/evaluated_waiting.sql", tenant, agent, version)
+                    .fetch_one(&self.pool)
+                    .await?;
+            Ok((row.waiting as u64, row.dead as u64))
+        };
+        self.measured_within(Limit::EveryNote, "observe", work)
+            .await
+    }
+
+    /// Whether the tenant has notes of other agents.
+    pub async fn has_other_agents(&self, tenant: &str, agent: &str) -> Result<bool, StoreError> {
+        let work = async {
+            let found = sqlx::query_scalar(
+                "select exists (select from memory_notes
+                                 where tenant_id::text = $1 and agent_id::text <> $2)",
+            )
+            .bind(tenant)
+            .bind(agent)
+            .fetch_one(&self.pool)
+            .await?;
+            Ok(found)
+        };
+        self.measured_within(Limit::EveryNote, "observe", work)
+            .await
+    }
+
     /// Writes notes that are new or differ from their row, and returns how many. The trigger
     /// enqueues them.
     pub async fn import(&self, notes: &[ImportedNote]) -> Result<u64, StoreError> {

@@ -23,6 +23,7 @@ use uuid::Uuid;
 use super::batch::Batch;
 use super::bm25::Bm25Document;
 use super::json::{to_json, to_value};
+use super::options::CollectionOptions;
 use crate::config::{self, Quantization};
 use crate::index::candidates::Scored;
 use crate::index::payload::{FieldIndex, REVISION};
@@ -123,6 +124,15 @@ pub(super) fn spec(info: &CollectionInfo) -> Option<CollectionSpec> {
         bm25: serde_json::from_value(to_json(config.metadata.get("bm25")?.clone())).ok()?,
         embedding_version: text("embedding_version")?,
     })
+}
+
+/// Into how many shards the points of a collection are divided.
+pub(super) fn shards(info: &CollectionInfo) -> usize {
+    let params = info
+        .config
+        .as_ref()
+        .and_then(|config| config.params.as_ref());
+    params.map_or(1, |params| params.shard_number.max(1) as usize)
 }
 
 pub(super) fn upsert(
@@ -307,11 +317,12 @@ pub(super) fn stored_point(point: RetrievedPoint) -> Option<StoredPoint> {
 }
 
 /// One query a ranking, meaning first. Each finds the candidates of both rankings and scores
-/// all of them by its own vector.
+/// all of them by its own vector. Each shard has candidates of its own: with a lower limit, a
+/// candidate could be missing from one of the two answers.
 pub(super) fn search(
     collection: &str,
     query: &Query,
-    bm25: &Bm25Document,
+    options: &CollectionOptions,
     timeout_secs: u64,
 ) -> QueryBatchPoints {
     let dense = query.vector.as_ref().map(|vector| {
@@ -319,7 +330,7 @@ pub(super) fn search(
         (DENSE, qdrant::Query::new_nearest(input))
     });
     let words = query.words.as_ref().map(|words| {
-        let document = vector_input::Variant::Document(bm25.of(words));
+        let document = vector_input::Variant::Document(options.bm25.of(words));
         let input = VectorInput {
             variant: Some(document),
         };
@@ -342,7 +353,7 @@ pub(super) fn search(
             .prefetch(prefetches.clone())
             .query(nearest)
             .using(using)
-            .limit((query.candidates * prefetches.len()) as u64)
+            .limit((query.candidates * prefetches.len() * options.shards) as u64)
             .with_payload(PayloadIncludeSelector::new(vec![REVISION.into()]))
             .build()
     });

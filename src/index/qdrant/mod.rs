@@ -5,12 +5,12 @@
 
 mod batch;
 mod bm25;
-mod bm25_options;
 mod bulk_load;
 mod collections;
 mod connection;
 mod convert;
 mod json;
+mod options;
 mod status;
 
 use std::collections::HashMap;
@@ -33,6 +33,7 @@ use super::{
 use crate::config;
 use batch::Batch;
 use bm25::Bm25Document;
+use options::CollectionOptions;
 
 /// Requests of one upsert in flight at once. The server queues them for one
 /// writer per shard; a few hide the round trips.
@@ -46,8 +47,8 @@ pub(super) struct Server {
     engine: String,
     /// Seconds that the server may take for a request.
     timeout_secs: u64,
-    /// BM25 options by collection or alias, and when they were read.
-    options: Mutex<HashMap<String, (Instant, Arc<Bm25Document>)>>,
+    /// By collection or alias, and when they were read.
+    options: Mutex<HashMap<String, (Instant, Arc<CollectionOptions>)>>,
 }
 
 impl Server {
@@ -75,9 +76,9 @@ impl Server {
         &self,
         collection: &str,
         batch: Batch,
-        options: &Bm25Document,
+        bm25: &Bm25Document,
     ) -> Result<(), IndexError> {
-        let request = convert::upsert(collection, batch, options, self.timeout_secs);
+        let request = convert::upsert(collection, batch, bm25, self.timeout_secs);
         let response = self
             .client
             .upsert_points(request)
@@ -168,9 +169,9 @@ impl VectorIndex for Server {
             if points.is_empty() {
                 return Ok(());
             }
-            let options = self.bm25_document(collection).await?;
+            let options = self.collection_options(collection).await?;
             let written: Vec<Result<(), IndexError>> = stream::iter(batch::batches(points, mode))
-                .map(|batch| self.write(collection, batch, &options))
+                .map(|batch| self.write(collection, batch, &options.bm25))
                 .buffer_unordered(UPSERTS_IN_FLIGHT)
                 .collect()
                 .await;
@@ -267,7 +268,7 @@ impl VectorIndex for Server {
 
     fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Candidate>> {
         Box::pin(async move {
-            let options = self.bm25_document(collection).await?;
+            let options = self.collection_options(collection).await?;
             let request = convert::search(collection, query, &options, self.timeout_secs);
             let response = self
                 .client

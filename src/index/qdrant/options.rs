@@ -1,4 +1,4 @@
-//! The BM25 options of collections: read from the server and cached.
+//! What requests need to know of a collection: read from the server and cached.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,17 +7,25 @@ use super::bm25::Bm25Document;
 use super::{Server, convert};
 use crate::index::IndexError;
 
-/// How long cached BM25 options of a collection or alias stay valid. A rebuild makes
+/// How long cached options of a collection or alias stay valid. A rebuild makes
 /// its collection under a new name, so only the options of an alias that another
 /// process has just swapped can be stale, and only searches use aliases.
 const OPTIONS_LAST: Duration = Duration::from_secs(1);
 
+/// What requests need to know of a collection.
+pub(super) struct CollectionOptions {
+    /// How its texts become BM25 vectors.
+    pub(super) bm25: Bm25Document,
+    /// Into how many shards its points are divided.
+    pub(super) shards: usize,
+}
+
 impl Server {
-    /// How the texts of a collection become BM25 vectors.
-    pub(super) async fn bm25_document(
+    /// The options of a collection or alias.
+    pub(super) async fn collection_options(
         &self,
         collection: &str,
-    ) -> Result<Arc<Bm25Document>, IndexError> {
+    ) -> Result<Arc<CollectionOptions>, IndexError> {
         let known = self
             .options
             .lock()
@@ -38,7 +46,7 @@ impl Server {
         Ok(options)
     }
 
-    async fn read_options(&self, collection: &str) -> Result<Bm25Document, IndexError> {
+    async fn read_options(&self, collection: &str) -> Result<CollectionOptions, IndexError> {
         let Some(info) = self.info(collection).await? else {
             return Err(IndexError::NotFound {
                 engine: self.engine.clone(),
@@ -55,7 +63,10 @@ impl Server {
                 ),
             });
         };
-        Ok(Bm25Document::new(&spec.bm25))
+        Ok(CollectionOptions {
+            bm25: Bm25Document::new(&spec.bm25),
+            shards: convert::shards(&info),
+        })
     }
 
     pub(super) fn forget_options(&self) {
