@@ -483,7 +483,7 @@ async fn audit_lines_are_written_at_every_log_level() {
     // Of all other lines, only the one with the address of the port.
     site.configure(
         "log_level = \"debug\"",
-        "log_level = \"elf::cli::daemon=info\"",
+        "log_level = \"elf::cli::admin_port=info\"",
     );
     let worker = site.worker();
     let mut admin = Admin::of(&worker).await;
