@@ -336,3 +336,40 @@ fn what_strict_mode_does_not_allow_is_denied() {
         }
     });
 }
+
+#[test]
+fn candidates_of_every_shard_have_both_scores() {
+    let Some(url) = qdrant_server::url() else {
+        return;
+    };
+    let name = format!("elf_contract_{}", uuid::Uuid::new_v4().simple());
+    block_on(async {
+        let settings = elf::config::Qdrant {
+            shard_number: Some(3),
+            ..settings(url)
+        };
+        let index = connect(&settings).await.unwrap();
+        index.create_collection(&name, &spec()).await.unwrap();
+        let has_word = |n: u64| n.is_multiple_of(2);
+        let points = (0..90).map(|n| {
+            let text = if has_word(n) { "harbour" } else { "lighthouse" };
+            point(n, direction(n), text)
+        });
+        index
+            .upsert(&name, points.collect(), UpsertMode::NotNewer)
+            .await
+            .unwrap();
+        let query = elf::index::Query {
+            candidates: 5,
+            ..crate::setup::query(direction(7), "harbour")
+        };
+        let found = index.search(&name, &query).await.unwrap();
+        assert!(found.len() > 10, "each shard has candidates: {found:?}");
+        for candidate in &found {
+            let n = (0..90).find(|n| id(*n) == candidate.chunk_id).unwrap();
+            assert!(candidate.dense.is_some(), "{candidate:?}");
+            assert_eq!(candidate.bm25 > 0.0, has_word(n), "{candidate:?}");
+        }
+        index.drop_collection(&name).await.unwrap();
+    });
+}
