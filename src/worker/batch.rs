@@ -75,7 +75,7 @@ async fn converge_or_release(shared: &Arc<Shared>, claim: Claim, extent: Extent)
         shared.circuit.open(error.to_string());
     } else {
         shared.circuit.succeeded();
-        shared.leases.forget(claim.token);
+        shared.leases.forget(shared, claim.token);
     }
     drop(renewal);
 }
@@ -366,6 +366,7 @@ impl Batch<'_> {
             let lost: Vec<Uuid> = lost.iter().map(|write| write.chunked.note_id).collect();
             context.stores.store.requeue(version, &lost).await?;
         }
+        self.shared.leases.acked(self.token, &ids);
         let gone = acked.iter().filter(|write| write.chunked.note.is_none());
         let gone: Vec<Uuid> = gone.map(|write| write.chunked.note_id).collect();
         if !gone.is_empty() {

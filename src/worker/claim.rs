@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use metrics::{counter, histogram};
 
-use super::{Shared, blame, lost_transactions};
+use super::{Shared, blame, lost_transactions, unacked};
 use crate::store::{Claim, ClaimScope, Position};
 
 /// Text claimed at once, so that a batch of long notes does not fill the memory.
@@ -15,6 +15,11 @@ impl Shared {
     /// Postgres is unavailable.
     pub(super) async fn claim(&self, after: Option<Position>) -> Option<Claim> {
         if let Err(error) = lost_transactions::ensure_tokens_after_reconnect(self).await {
+            self.circuit.open(error.to_string());
+            return None;
+        }
+        // Before the claim, so that a drain that claims nothing leaves no such note behind.
+        if let Err(error) = unacked::requeue_lost(self).await {
             self.circuit.open(error.to_string());
             return None;
         }

@@ -23,13 +23,24 @@ pub struct ActiveLeases {
     unanswered_until: Mutex<Option<Instant>>,
 }
 
+/// The notes of one batch.
 #[derive(Debug, Default)]
 struct Leased {
+    /// Notes that have no outcome yet.
     open: HashSet<Uuid>,
+    /// Notes with an upsert that began, and no ack yet.
+    upserted: HashSet<Uuid>,
     /// Notes with an upsert in flight.
     sending: HashSet<Uuid>,
     /// Notes with an upsert that the index did not answer: it may still apply it.
     unanswered: HashSet<Uuid>,
+}
+
+impl Leased {
+    /// Whether the index may still apply an upsert of this note.
+    fn may_still_land(&self, note: &Uuid) -> bool {
+        self.sending.contains(note) || self.unanswered.contains(note)
+    }
 }
 
 impl ActiveLeases {
@@ -45,13 +56,13 @@ impl ActiveLeases {
     /// upsert late, after the points of the next claim. Notes with one therefore stay leased
     /// for a whole lease, as they do after the worker is killed.
     pub async fn release(&self, shared: &Shared, token: i64) {
-        let leased = self.lock().remove(&token).unwrap_or_default();
+        let lease = shared.settings.lease();
+        let leased = self.end(shared, token);
         let (sent, unsent): (Vec<Uuid>, Vec<Uuid>) = leased
             .open
-            .into_iter()
-            .partition(|note| leased.sending.contains(note) || leased.unanswered.contains(note));
+            .iter()
+            .partition(|note| leased.may_still_land(note));
         if !sent.is_empty() {
-            let lease = shared.settings.lease();
             defer(shared, token, &sent, lease).await;
             self.wait_for_unanswered(lease);
         }
@@ -71,9 +82,30 @@ impl ActiveLeases {
             .take()
     }
 
-    /// Forgets the leases of a batch that has ended.
-    pub fn forget(&self, token: i64) {
-        self.lock().remove(&token);
+    /// Forgets the leases of a batch that has ended, and hands its upserts without an ack on.
+    pub fn forget(&self, shared: &Shared, token: i64) {
+        self.end(shared, token);
+    }
+
+    fn end(&self, shared: &Shared, token: i64) -> Leased {
+        let leased = self.lock().remove(&token).unwrap_or_default();
+        let (late, landed): (Vec<Uuid>, Vec<Uuid>) = leased
+            .upserted
+            .iter()
+            .partition(|note| leased.may_still_land(note));
+        let now = Instant::now();
+        shared.unacked.add(token, landed, now);
+        shared
+            .unacked
+            .add(token, late, now + shared.settings.lease());
+        leased
+    }
+
+    /// The upserts of these notes need no further care: the notes are acked or requeued.
+    pub fn acked(&self, token: i64, notes: &[Uuid]) {
+        self.each(token, notes, |leased, note| {
+            leased.upserted.remove(&note);
+        });
     }
 
     /// Stops the renewal for notes that have their outcome: it would only delay their next
@@ -87,6 +119,7 @@ impl ActiveLeases {
     /// An upsert of these notes' points begins.
     pub fn sending(&self, token: i64, notes: &[Uuid]) {
         self.each(token, notes, |leased, note| {
+            leased.upserted.insert(note);
             leased.sending.insert(note);
         });
     }

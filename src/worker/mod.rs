@@ -3,7 +3,7 @@
 //!
 //! - The claim: `claim`, `walk` and `access_walk` (which notes come next), `lease`.
 //! - The way of a batch: `batch`, `plan`, `embedding`, `points`, `pooled`, `access`.
-//! - Failures: `blame`, `retry`, `store_circuit`, `lost_transactions`.
+//! - Failures: `blame`, `retry`, `store_circuit`, `lost_transactions`, `unacked`.
 //! - In the background: `upkeep`, `tidy`, `verify`, `watch_served`.
 //!
 //! A failure that no note is to blame for opens the store circuit: in `batch`, `claim`, `shared`
@@ -26,6 +26,7 @@ mod stage;
 mod store_circuit;
 mod tidy;
 mod totals;
+mod unacked;
 mod uncommitted;
 mod upkeep;
 mod verify;
@@ -100,6 +101,7 @@ impl Worker {
             circuit: StoreCircuit::default(),
             totals: Totals::default(),
             leases: lease::ActiveLeases::default(),
+            unacked: unacked::UnackedUpserts::default(),
             uncommitted: uncommitted::UncommittedVectors::default(),
             watch: lost_transactions::Watch::default(),
             verify: Notify::new(),
@@ -338,7 +340,16 @@ impl Worker {
         // First the batches end: none of them may write a note whose lease is released.
         batches.shutdown().await;
         // Leases that cannot be released expire.
-        let released = self.shared.leases.release_all(&self.shared);
+        let released = async {
+            self.shared.leases.release_all(&self.shared).await;
+            if let Err(error) = unacked::requeue_lost(&self.shared).await {
+                tracing::warn!(
+                    %error,
+                    "could not requeue notes whose leases were lost; `elf verify --repair` finds \
+                     points that are left of them"
+                );
+            }
+        };
         let _ = tokio::time::timeout(RELEASE_LIMIT, released).await;
     }
 }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Breakpoint, Checkpoint, StoreCircuit, Totals, Verified, WorkerContext, WorkerError, lease,
-    lost_transactions, retry, uncommitted,
+    lost_transactions, retry, unacked, uncommitted,
 };
 use crate::config;
 use crate::registry;
@@ -25,6 +25,7 @@ pub(super) struct Shared {
     pub(super) circuit: StoreCircuit,
     pub(super) totals: Totals,
     pub(super) leases: lease::ActiveLeases,
+    pub(super) unacked: unacked::UnackedUpserts,
     pub(super) uncommitted: uncommitted::UncommittedVectors,
     pub(super) watch: lost_transactions::Watch,
     /// Notified when a verify may have been requested.

@@ -1,10 +1,13 @@
 //! Points that reach the index after their worker has stopped waiting for them.
 
 use elf::index::IndexError;
+use elf::store::Store;
+use elf::worker::{Checkpoint, Worker};
 
 use crate::support::eventually;
-use crate::support::harness::{Harness, sentences};
+use crate::support::harness::{Barrier, Harness, sentences, spawn};
 use crate::support::hooked::{Hooked, Verb, When};
+use crate::support::proxy::Proxy;
 
 /// One request timed out, the other was interrupted by the end of its worker.
 #[tokio::test]
@@ -41,6 +44,59 @@ async fn points_that_come_after_those_of_the_next_claim_leave_nothing_behind() {
         h.expire_leases().await;
         h.drain().await;
         h.assert_converged().await;
+    }
+}
+
+/// A batch loses its lease and upserts points of a note that was deleted and acked meanwhile.
+/// Then it fails before its own ack: in the check, because Postgres is unavailable, or in the
+/// delete of older points, so that its second try finds the lease lost.
+#[tokio::test]
+async fn a_batch_that_fails_after_a_late_upsert_leaves_no_point_behind() {
+    for is_postgres in [true, false] {
+        let h = Harness::start().await;
+        h.drain().await;
+        let note = h.insert(&sentences(30, "soon deleted")).await;
+        let other = h.insert("Stays.").await;
+        let (host, port) = h.database.server();
+        let line = Proxy::to(host, port).await;
+        let url = h.database.url_through(line.port());
+        let index = Hooked::over(&h.context.stores.index);
+        if !is_postgres {
+            index.fail(When::Before, Verb::Delete, no_answer());
+        }
+        let mut context = h.context.clone();
+        context.stores.store = Store::connect(&url, 5).await.unwrap();
+        context.stores.index = index.clone();
+        let settings = elf::config::Worker {
+            concurrency: 1,
+            ..h.config.worker.clone()
+        };
+        let barrier = Barrier::at(Checkpoint::Committed);
+        let late = Worker::new(context, &settings, &h.config.outbox);
+        let (late, stop, running) = spawn(late.with_breakpoint(barrier.breakpoint()));
+        barrier.reached().await;
+
+        h.delete(note).await;
+        h.expire_leases().await;
+        h.drain().await;
+        assert_eq!(h.count("indexing_outbox").await, 0);
+        assert_eq!(h.points_of(note).await, 0);
+
+        if is_postgres {
+            line.cut();
+        }
+        barrier.open();
+        eventually(async || h.points_of(note).await > 0).await;
+        if is_postgres {
+            eventually(async || late.outage().is_some()).await;
+            line.restore();
+        }
+        index.heal();
+        eventually(async || h.points_of(note).await == 0).await;
+        stop.cancel();
+        running.await.unwrap();
+        h.assert_converged().await;
+        assert_eq!(h.points_of(other).await, 1);
     }
 }
 
