@@ -6,7 +6,8 @@
 -- $1 version, $2 chunk ids, $3 labels by name, $4 revisions of the points
 select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chunk_index!",
        c.start_offset as "start_offset!", c.end_offset as "end_offset!", c.text as "text!",
-       n.key as "key?", c.revision = u.revision as "is_current!",
+       n.key as "key?", n.importance as "importance!", n.updated_secs as "updated_secs!",
+       c.revision = u.revision as "is_current!",
        case when c.revision <> u.revision
             then (select e.vec
                     from note_chunk_embeddings e
@@ -21,7 +22,9 @@ select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chu
            and c.embedding_version is not distinct from $1 -- see chunk_page.sql
         offset 0) c
  cross join lateral (
-        select n.key::text as key
+        select n.key::text as key, n.importance::real as importance,
+               -- Seconds, because an application may write 'infinity'.
+               extract(epoch from n.updated_at)::float8 as updated_secs
           from memory_notes n
          where n.note_id = c.note_id
            and n.status = 'active' and (n.expires_at is null or n.expires_at > now())

@@ -1,6 +1,6 @@
 //! `elf eval`
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,9 +22,6 @@ use crate::search::{By, Request, Searcher};
 use crate::store::Store;
 use crate::worker::Worker;
 
-/// Chunks that a search returns for each document that is measured: several chunks of one
-/// document may be among the best.
-const CHUNKS_PER_DOCUMENT: usize = 3;
 /// The first half of the advisory lock of an evaluation; the second is its tenant.
 const LOCK: i32 = 0x656c_6665;
 /// How often to look whether another worker has indexed the rest.
@@ -228,18 +225,17 @@ async fn measure_by(
                 ]),
                 ..Filter::default()
             },
-            limit: k * CHUNKS_PER_DOCUMENT,
+            limit: k,
         };
         let began = Instant::now();
-        let items = searcher.search(&request).await;
-        let items = items.with_context(|| format!("query {id:?}"))?;
+        let answer = searcher.search(&request).await;
+        let answer = answer.with_context(|| format!("query {id:?}"))?;
         times.push(began.elapsed().as_secs_f64() * 1e3);
-        let mut seen = HashSet::new();
-        let ranking: Vec<String> = items
-            .into_iter()
-            .filter(|item| seen.insert(item.note_id))
-            .filter_map(|item| item.key)
-            .collect();
+        if let Some(missing) = answer.degraded.first() {
+            anyhow::bail!("query {id:?} was answered in part: {}", missing.reason);
+        }
+        let keys = answer.items.into_iter().filter_map(|item| item.key);
+        let ranking: Vec<String> = keys.collect();
         empty += usize::from(ranking.is_empty());
         scores.push(of_ranking(&ranking, &dataset.relevant[id], k));
     }

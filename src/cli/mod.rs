@@ -12,6 +12,7 @@ mod enqueue;
 mod eval;
 mod exit;
 mod import;
+mod key;
 mod man;
 mod migrate;
 mod output;
@@ -19,6 +20,7 @@ mod progress;
 mod rebuild;
 mod reindex;
 mod search;
+mod serve;
 mod signals;
 mod start;
 mod status;
@@ -82,6 +84,11 @@ enum Command {
     Config(config::Command),
     /// Search by meaning and by keyword
     Search(search::Args),
+    /// Serve the HTTP API for applications until stopped
+    Serve,
+    /// Make, list, rotate or revoke keys of the HTTP API
+    #[command(subcommand)]
+    Key(key::Command),
     /// Index documents, measure how well searches find the known answers, delete the documents
     Eval(eval::Args),
     /// Import example notes, index, search, edit and delete them
@@ -102,6 +109,7 @@ impl Command {
             | Self::Enqueue(_)
             | Self::Import(_)
             | Self::Eval(_) => true,
+            Self::Key(command) => command.is_change(),
             Self::Reindex(args) => !args.dry_run,
             Self::Verify(args) => args.repair,
             Self::Dead(command) => {
@@ -112,6 +120,7 @@ impl Command {
             | Self::Chunk(_)
             | Self::Config(_)
             | Self::Search(_)
+            | Self::Serve
             | Self::Demo(_)
             | Self::Completions(_)
             | Self::Man(_) => false,
@@ -168,6 +177,8 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
         Command::Chunk(args) => chunk::run(&load()?, args, out).await,
         Command::Config(command) => config::run(&path, command, out),
         Command::Search(args) => Box::pin(search::run(&load()?, args, out)).await,
+        Command::Serve => Box::pin(serve::run(&load()?)).await,
+        Command::Key(command) => key::run(&load()?, command, out).await,
         Command::Eval(args) => Box::pin(eval::run(&load()?, args, out)).await,
         Command::Demo(args) => Box::pin(demo::run(args)).await,
         Command::Completions(args) => completions::run(&args),

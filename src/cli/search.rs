@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::json;
-
 use super::output::{Output, excerpt};
 use super::wiring;
 use crate::config::Config;
 use crate::index::Filter;
 use crate::registry;
-use crate::search::{By, Item, Request};
+use crate::search::{By, Item, Missing, Request};
 
 /// Arguments of `elf search`.
 #[derive(clap::Args)]
@@ -17,7 +15,7 @@ pub struct Args {
     /// The text to search for
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     query: String,
-    /// Chunks to return at most
+    /// Notes to return at most, each with its best chunk
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: u16,
     /// Only notes of this tenant
@@ -66,8 +64,16 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         filter,
         limit: args.limit.into(),
     };
-    let items = searcher.search(&request).await?;
-    out.report(&json!({ "items": &items }), |_| lines(&items))
+    let answer = searcher.search(&request).await?;
+    for missing in &answer.degraded {
+        let without = match missing.code {
+            Missing::QueryVector => "found by keyword alone",
+            Missing::Index => "Postgres searched the newest notes instead of the index",
+        };
+        let reason = &missing.reason;
+        tracing::warn!(reason, "degraded search: {without}");
+    }
+    out.report(&answer, |answer| lines(&answer.items))
 }
 
 /// One paragraph per hit, for a terminal.
@@ -100,6 +106,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::search::Context;
 
     #[test]
     fn neither_key_nor_text_steers_the_terminal() {
@@ -114,6 +121,11 @@ mod tests {
             dense: Some(0.4),
             bm25: 0.0,
             text: "blue\u{1b}[34m".into(),
+            context: Context {
+                start_offset: 0,
+                end_offset: 5,
+                text: "blue".into(),
+            },
         };
         assert_eq!(lines(&[item]), " 1. red[31m [0..5] 0.500\n    blue[34m");
     }

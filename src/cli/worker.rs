@@ -7,7 +7,7 @@ use super::output::Output;
 use super::progress::{Count, Progress};
 use super::signals::stop_on_signals;
 use super::start::{prepare_context, prepare_with_retries};
-use super::systemd;
+use super::{serve as http_api, systemd};
 use crate::config::Config;
 use crate::worker::{Report, Worker};
 
@@ -83,6 +83,10 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
         context.stores.index.describe(),
     );
     let worker = Arc::new(Worker::new(context.clone(), &config.worker, &config.outbox));
+    let api = match &config.service.http_bind {
+        Some(bind) => Some(http_api::start(config, bind, &context, stop.clone()).await?),
+        None => None,
+    };
     let watching = admin_port.watch(context, worker.clone()).await;
     tracing::info!(version, index, "worker started");
     systemd::ready("working");
@@ -90,7 +94,12 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
         stop.cancelled().await;
         systemd::stopping();
     };
-    tokio::join!(worker.run(stop.clone()), told);
+    let answered = async {
+        if let Some(api) = api {
+            http_api::drain(api, config, &stop).await;
+        }
+    };
+    tokio::join!(worker.run(stop.clone()), told, answered);
     drop(watching);
     tracing::info!("worker stopped");
     Ok(worker.totals())

@@ -64,6 +64,10 @@ pub struct Service {
     /// The admin page requires it to show notes or to change dead letters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin_token: Option<Secret>,
+    /// Where the HTTP API for applications is served; `None` for nowhere. Port 0 takes any free
+    /// one and logs it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http_bind: Option<String>,
     /// `error`, `warn`, `info`, `debug`, `trace`, or a filter like
     /// `info,elf::worker=debug`. `RUST_LOG` overrides it.
     pub log_level: String,
@@ -255,6 +259,9 @@ pub struct Search {
     pub fusion: FusionMethod,
     /// Candidates of each ranking, at least.
     pub candidates: usize,
+    /// How long a search waits for the vector of its query. Without it, a search finds notes by
+    /// keyword alone.
+    pub query_timeout_ms: u64,
 }
 
 /// How the scores by meaning and by keyword become one.

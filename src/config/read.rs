@@ -89,6 +89,7 @@ fn service(section: &mut Section<'_, '_>) -> Service {
     let service = Service {
         admin_bind: section.text("admin_bind", "127.0.0.1:9464", host_and_port),
         admin_token: section.secret("admin_token", token),
+        http_bind: section.text_or_unset("http_bind", host_and_port),
         log_level: section.text("log_level", "info", log_filter),
         log_json: section.flag("log_json", false),
     };
@@ -284,6 +285,7 @@ fn search(section: &mut Section<'_, '_>) -> Search {
             ],
         ),
         candidates: section.int("candidates", 50, 1..=1000),
+        query_timeout_ms: section.int("query_timeout_ms", 5000, 10..=10 * MINUTE_MS),
     }
 }
 

@@ -1,6 +1,8 @@
-//! The admin port: the page, its JSON API, health checks and metrics.
+//! The admin port: the page, its JSON API, health checks and metrics. In `api`, the HTTP API for
+//! applications, on a port of its own.
 
 mod access;
+pub mod api;
 mod connection;
 mod dead;
 mod page;
@@ -18,12 +20,17 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use self::access::Access;
+use self::connection::Bounds;
 use crate::config::Service;
 use crate::observe::Health;
 use crate::observe::Observer;
 use crate::telemetry::Metrics;
+
+/// Browsers, Prometheus and probes keep a handful open.
+const MAX_CONNECTIONS: usize = 64;
 
 /// Time limit from the end of a request's head to its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -60,7 +67,13 @@ impl Admin {
 pub async fn serve(bind: &str, admin: Arc<Admin>) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind(bind).await?;
     let address = listener.local_addr()?;
-    tokio::spawn(connection::accept(listener, router(admin)));
+    let bounds = Bounds {
+        connections: MAX_CONNECTIONS,
+        request: REQUEST_TIMEOUT,
+    };
+    // It ends with the process: health is asked for until the end.
+    let never = CancellationToken::new();
+    tokio::spawn(connection::accept(listener, router(admin), bounds, never));
     Ok(address)
 }
 

@@ -1,49 +1,100 @@
-//! Search for chunks. The index finds candidates by meaning and by keyword, `fusion` makes one
-//! score of the two, and Postgres revalidates the best: a point that a crash left behind, that
-//! is older than its chunk, or whose note has other labels now, is never returned as it was.
+//! Search for notes. The index finds chunks by meaning and by keyword, `fusion` makes one score
+//! of the two, and Postgres revalidates the best: a point that a crash left behind, that is older
+//! than its chunk, or whose note has other labels now, is never returned as it was. `ranking`
+//! keeps the best chunk of each note, and `context` joins it with its neighbours.
+//!
+//! A search that misses a part says so in [`Answer::degraded`] and answers without it.
 
+mod context;
 mod fusion;
+mod query_vector;
+mod ranking;
 
-use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::Utc;
-use serde::Serialize;
+use metrics::{counter, histogram};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::config;
-use crate::embed::EmbedError;
-use crate::embed::provider::{Input, Provider};
+use crate::embed::provider::Provider;
 use crate::error_class::ErrorClass;
 use crate::index::{Candidate, Filter, IndexError, Query, VectorIndex};
-use crate::store::{ChunkText, Store, StoreError};
+use crate::store::{PostgresQuery, Store, StoreError};
+pub use context::Context;
 use fusion::Fusion;
+use query_vector::QueryVectors;
+use ranking::{Live, Ranked};
 
 /// Candidates that are revalidated at once, at least.
 const MIN_STEP: usize = 20;
 
 /// Searches one alias.
 pub struct Searcher {
-    /// Revalidates the hits and returns their texts.
-    pub store: Store,
-    /// Finds the candidates.
-    pub index: Arc<dyn VectorIndex>,
-    /// Embeds the query.
-    pub provider: Arc<Provider>,
-    /// The alias that is searched.
+    store: Store,
+    index: Arc<dyn VectorIndex>,
+    vectors: QueryVectors,
+    target: Target,
+    settings: config::Search,
+}
+
+/// What a [`Searcher`] searches.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The alias of the collection.
     pub alias: String,
     /// The version that the alias serves.
     pub version: String,
     /// Put before the query.
     pub query_prefix: String,
-    /// `[search]`
-    pub settings: config::Search,
 }
 
-/// A chunk that a search returns.
+/// What a search found.
 #[derive(Debug, Clone, Serialize)]
+pub struct Answer {
+    /// The best notes, best first, each with its best chunk.
+    pub items: Vec<Item>,
+    /// What the search had to do without.
+    pub degraded: Vec<Degradation>,
+}
+
+/// A part that a search had to do without.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Degradation {
+    /// Which part.
+    pub code: Missing,
+    /// What happened, for an operator. It may name hosts.
+    pub reason: String,
+}
+
+/// Which part of a search is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Missing {
+    /// The provider did not embed the query: notes are found by keyword alone.
+    QueryVector,
+    /// The vector engine did not answer: Postgres searched the chunks of the newest notes.
+    Index,
+}
+
+impl Missing {
+    /// The name in answers and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::QueryVector => "query_vector",
+            Self::Index => "index",
+        }
+    }
+}
+
+/// A note that a search returns, with its best chunk.
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Item {
-    /// The note that the chunk is of.
+    /// The note.
     pub note_id: Uuid,
     /// The application's name for the note.
     pub key: Option<String>,
@@ -63,6 +114,8 @@ pub struct Item {
     pub bm25: f32,
     /// The chunk's text.
     pub text: String,
+    /// The chunk with its neighbours.
+    pub context: Context,
 }
 
 /// What to search for.
@@ -74,12 +127,12 @@ pub struct Request {
     pub by: By,
     /// Which notes are searched.
     pub filter: Filter,
-    /// Chunks to return at most.
+    /// Notes to return at most.
     pub limit: usize,
 }
 
 /// The rankings of a search.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
     /// Meaning alone: dense vectors.
@@ -93,19 +146,10 @@ pub enum By {
 /// Why a search failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
-    /// The provider did not embed the query.
-    #[error("failed to embed the query: {0}")]
-    Embed(#[from] EmbedError),
-    /// The alias or its collection is not there.
-    #[error(
-        "{0}: the index is lost, or no worker has run yet; `elf rebuild` rebuilds it from \
-         Postgres, a first `elf worker` creates it"
-    )]
-    Lost(IndexError),
-    /// The vector engine did not answer the search.
+    /// The vector engine refuses the query itself.
     #[error(transparent)]
     Index(IndexError),
-    /// Postgres did not revalidate the candidates.
+    /// Postgres did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -114,18 +158,8 @@ impl SearchError {
     /// What has to change before the same work can succeed.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Embed(error) => error.class(),
-            Self::Lost(error) | Self::Index(error) => error.class(),
+            Self::Index(error) => error.class(),
             Self::Store(error) => error.class(),
-        }
-    }
-}
-
-impl From<IndexError> for SearchError {
-    fn from(error: IndexError) -> Self {
-        match error {
-            IndexError::NotFound { .. } => Self::Lost(error),
-            error => Self::Index(error),
         }
     }
 }
@@ -143,138 +177,197 @@ impl Request {
 }
 
 impl Searcher {
-    /// The best chunks for a request, best first.
-    pub async fn search(&self, request: &Request) -> Result<Vec<Item>, SearchError> {
-        let query = self.query(request).await?;
-        let candidates = self.index.search(&self.alias, &query).await?;
+    /// A search over the collection and the version of `target`.
+    pub fn new(
+        store: Store,
+        index: Arc<dyn VectorIndex>,
+        provider: Arc<Provider>,
+        target: Target,
+        settings: config::Search,
+    ) -> Self {
+        let time = Duration::from_millis(settings.query_timeout_ms);
+        let vectors = QueryVectors::new(provider, &target.query_prefix, time);
+        Self {
+            store,
+            index,
+            vectors,
+            target,
+            settings,
+        }
+    }
+
+    /// The best notes for a request.
+    pub async fn search(&self, request: &Request) -> Result<Answer, SearchError> {
+        let began = std::time::Instant::now();
+        let mut degraded = Vec::new();
+        let answered = self.answer(request, &mut degraded).await;
+        for missing in &degraded {
+            counter!("elf_search_degraded_total", "missing" => missing.code.as_str()).increment(1);
+        }
+        let outcome = match &answered {
+            Ok(items) if items.is_empty() => "empty",
+            Ok(_) => "found",
+            Err(_) => "failed",
+        };
+        counter!("elf_searches_total", "outcome" => outcome).increment(1);
+        histogram!("elf_search_seconds").record(began.elapsed());
+        Ok(Answer {
+            items: answered?,
+            degraded,
+        })
+    }
+
+    async fn answer(
+        &self,
+        request: &Request,
+        degraded: &mut Vec<Degradation>,
+    ) -> Result<Vec<Item>, SearchError> {
+        let query = self.query(request, degraded).await;
+        let candidates = self.candidates(&query, degraded).await?;
         let fusion = Fusion::of(self.settings.fusion, &candidates);
         let mut ranked: Vec<Ranked> = candidates
             .into_iter()
             .map(|candidate| Ranked::of(&fusion, candidate))
             .collect();
         ranked.sort_by(Ranked::best_first);
-        let mut live = Vec::new();
-        // More than the limit at once, because the revalidation may drop some.
-        let step = (request.limit * 2).max(MIN_STEP);
-        while live.len() < request.limit && !ranked.is_empty() {
-            let rest = ranked.split_off(ranked.len().min(step));
-            live.extend(self.revalidate(&query, &fusion, ranked).await?);
-            ranked = rest;
-        }
-        live.sort_by(|(a, _), (b, _)| a.best_first(b));
-        live.truncate(request.limit);
-        Ok(live
-            .into_iter()
-            .map(|(ranked, chunk)| ranked.into_item(chunk))
-            .collect())
+        let live = self
+            .revalidate(&query, &fusion, ranked, request.limit)
+            .await?;
+        let best = ranking::best_of_notes(live, request.limit);
+        self.stitch(&query.filter, best).await
     }
 
-    async fn query(&self, request: &Request) -> Result<Query, EmbedError> {
+    /// Embeds the query. Without a vector, notes are found by keyword.
+    async fn query(&self, request: &Request, degraded: &mut Vec<Degradation>) -> Query {
         let vector = match request.by {
-            By::Dense | By::Hybrid => Some(self.embed(&request.text).await?.to_vec()),
             By::Bm25 => None,
+            By::Dense | By::Hybrid => match self.vectors.embed(&request.text).await {
+                Ok(vector) => Some(vector.to_vec()),
+                Err(error) => {
+                    degraded.push(Degradation {
+                        code: Missing::QueryVector,
+                        reason: error.to_string(),
+                    });
+                    None
+                }
+            },
         };
-        Ok(Query {
+        let by_keyword = request.by != By::Dense || vector.is_none();
+        Query {
             vector,
-            words: (request.by != By::Dense).then(|| request.text.clone()),
+            words: by_keyword.then(|| request.text.clone()),
             filter: Filter {
                 live_at: Some(Utc::now()),
                 ..request.filter.clone()
             },
             candidates: (request.limit * 4).max(self.settings.candidates),
-        })
+        }
     }
-    async fn embed(&self, text: &str) -> Result<Arc<[f32]>, EmbedError> {
-        let text = format!("{}{text}", self.query_prefix);
-        // An upper bound instead of a count: each token has at least one byte, and special tokens
-        // are added.
-        let tokens = text.len() + 8;
-        let input = Input::new(text, tokens);
-        let mut vectors = self.provider.embed(&[input]).await;
-        vectors.pop().expect("one outcome per input")
+
+    /// The candidates of the index. If it does not answer, those of Postgres.
+    async fn candidates(
+        &self,
+        query: &Query,
+        degraded: &mut Vec<Degradation>,
+    ) -> Result<Vec<Candidate>, SearchError> {
+        match self.index.search(&self.target.alias, query).await {
+            Ok(candidates) => Ok(candidates),
+            Err(error) if error.class() == ErrorClass::Item => Err(SearchError::Index(error)),
+            Err(error) => {
+                let reason = match error {
+                    IndexError::NotFound { .. } => format!(
+                        "{error}: the index is lost, or no worker has run yet; `elf rebuild` \
+                         rebuilds it from Postgres, a first `elf worker` creates it"
+                    ),
+                    error => error.to_string(),
+                };
+                degraded.push(Degradation {
+                    code: Missing::Index,
+                    reason,
+                });
+                self.candidates_of_postgres(query).await
+            }
+        }
+    }
+
+    async fn candidates_of_postgres(&self, query: &Query) -> Result<Vec<Candidate>, SearchError> {
+        let query = PostgresQuery {
+            vector: query.vector.as_deref(),
+            words: query.words.as_deref(),
+            labels: &query.filter.keywords,
+            candidates: query.candidates,
+        };
+        let found = self.store.search(&self.target.version, query).await?;
+        let candidates = found.into_iter().map(|found| Candidate {
+            chunk_id: found.chunk_id,
+            revision: found.revision,
+            dense: found.dense,
+            bm25: found.words,
+        });
+        Ok(candidates.collect())
     }
 
     /// Those of the candidates that are chunks of live notes with the labels that were asked
-    /// for.
+    /// for. It stops when it has `limit` notes.
     async fn revalidate(
         &self,
         query: &Query,
         fusion: &Fusion,
-        ranked: Vec<Ranked>,
-    ) -> Result<Vec<(Ranked, ChunkText)>, SearchError> {
-        let points: Vec<(Uuid, i64)> = ranked
-            .iter()
-            .map(|ranked| (ranked.candidate.chunk_id, ranked.candidate.revision))
-            .collect();
-        let labels = &query.filter.keywords;
-        let mut live = self
-            .store
-            .revalidate(&self.version, &points, labels)
-            .await?;
-        let shown = ranked.into_iter().filter_map(|mut ranked| {
-            let chunk = live.remove(&ranked.candidate.chunk_id)?;
-            let is_scored = chunk.is_current || ranked.rescore(fusion, query, &chunk);
-            is_scored.then_some((ranked, chunk))
-        });
-        Ok(shown.collect())
-    }
-}
-
-/// A candidate and its fused score.
-struct Ranked {
-    candidate: Candidate,
-    score: f32,
-}
-
-impl Ranked {
-    fn of(fusion: &Fusion, candidate: Candidate) -> Self {
-        let score = fusion.score(candidate.dense, candidate.bm25);
-        Self { candidate, score }
-    }
-
-    /// Equal scores keep the order of the ids, because sorting is stable: an answer can be
-    /// repeated.
-    fn best_first(&self, other: &Self) -> Ordering {
-        other.score.total_cmp(&self.score)
-    }
-
-    /// Scores what the chunk says now. Its point is older than the chunk, for example because a
-    /// worker has committed the note and not yet written its points. Without a vector there is
-    /// nothing to score; then this is `false`.
-    fn rescore(&mut self, fusion: &Fusion, query: &Query, chunk: &ChunkText) -> bool {
-        let (Some(query), Some(vector)) = (&query.vector, &chunk.vector) else {
-            return false;
-        };
-        self.candidate.dense = Some(cosine(query, vector));
-        // The words that BM25 found may be gone.
-        self.candidate.bm25 = 0.0;
-        self.score = fusion.score(self.candidate.dense, self.candidate.bm25);
-        true
-    }
-
-    fn into_item(self, chunk: ChunkText) -> Item {
-        Item {
-            note_id: chunk.note_id,
-            key: chunk.key,
-            chunk_id: chunk.chunk_id,
-            chunk_index: chunk.chunk_index,
-            start_offset: chunk.start_offset,
-            end_offset: chunk.end_offset,
-            score: self.score,
-            dense: self.candidate.dense,
-            bm25: self.candidate.bm25,
-            text: chunk.text,
+        mut ranked: Vec<Ranked>,
+        limit: usize,
+    ) -> Result<Vec<Live>, SearchError> {
+        let (mut live, mut notes) = (Vec::new(), HashSet::new());
+        // More than the limit at once, because some may not be live.
+        let step = (limit * 2).max(MIN_STEP);
+        while notes.len() < limit && !ranked.is_empty() {
+            let rest = ranked.split_off(ranked.len().min(step));
+            let points: Vec<(Uuid, i64)> = ranked
+                .iter()
+                .map(|ranked| (ranked.candidate.chunk_id, ranked.candidate.revision))
+                .collect();
+            let mut chunks = self
+                .store
+                .revalidate(&self.target.version, &points, &query.filter.keywords)
+                .await?;
+            for mut ranked in ranked {
+                let Some(chunk) = chunks.remove(&ranked.candidate.chunk_id) else {
+                    continue;
+                };
+                if chunk.is_current || ranked.rescore(fusion, query, &chunk) {
+                    notes.insert(chunk.note_id);
+                    live.push(Live { ranked, chunk });
+                }
+            }
+            ranked = rest;
         }
+        Ok(live)
     }
-}
 
-/// The cosine of two vectors of the same length, 0 if one of them is zero.
-fn cosine(a: &[f32], b: &[f32]) -> f32 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
-    let lengths = (dot(a, a) * dot(b, b)).sqrt();
-    if lengths > 0.0 {
-        dot(a, b) / lengths
-    } else {
-        0.0
+    /// Joins each chunk with its neighbours. A note that has changed its labels or is not live
+    /// any more since the revalidation is left out.
+    async fn stitch(&self, filter: &Filter, best: Vec<Live>) -> Result<Vec<Item>, SearchError> {
+        let chunks: Vec<Uuid> = best.iter().map(|live| live.chunk.chunk_id).collect();
+        let mut surroundings = self
+            .store
+            .surroundings(&self.target.version, &chunks, &filter.keywords)
+            .await?;
+        let item = |Live { ranked, chunk }: Live| {
+            let around = surroundings.remove(&chunk.chunk_id)?;
+            let context = context::stitch(&chunk, around);
+            Some(Item {
+                note_id: chunk.note_id,
+                key: chunk.key,
+                chunk_id: chunk.chunk_id,
+                chunk_index: chunk.chunk_index,
+                start_offset: chunk.start_offset,
+                end_offset: chunk.end_offset,
+                score: ranked.score,
+                dense: ranked.candidate.dense,
+                bm25: ranked.candidate.bm25,
+                text: chunk.text,
+                context,
+            })
+        };
+        Ok(best.into_iter().filter_map(item).collect())
     }
 }

@@ -2,6 +2,7 @@
 //! `sql/queries/`, and the compiler checks it against the real schema.
 
 mod access;
+mod api_keys;
 mod chunks;
 mod claim;
 mod collections;
@@ -13,9 +14,11 @@ mod limit;
 mod listen;
 mod migrations;
 mod notes;
+mod reachable;
 mod report;
 mod rights;
 mod schema;
+mod search;
 mod upkeep;
 mod verify_runs;
 mod versions;
@@ -37,6 +40,7 @@ use crate::telemetry;
 use limit::Limit;
 
 pub use access::Relabelled;
+pub use api_keys::{ApiKey, ListedKey, Reach, SecretHash};
 pub use chunks::{Depth, LiveChunk, NoteProblem};
 pub use claim::{Claim, ClaimScope, Claimed, LOST_CLAIMS_UNTIL_ALONE, Position, holder};
 pub use collections::{CollectionRow, Range};
@@ -45,9 +49,11 @@ pub use failure::{FailedBy, Failure, Retry};
 pub use jobs::RunningJob;
 pub use lifecycle::Lifecycle;
 pub use listen::listen;
-pub use notes::{ChunkText, ImportedNote, Selection};
+pub use notes::{ImportedNote, Selection};
+pub use reachable::{AddedNote, Duplicate, NoteChange, ReachableNote};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
 pub use schema::migrator;
+pub use search::{ChunkText, FoundChunk, PostgresQuery, Surroundings};
 pub use verify_runs::{BegunVerify, VerifyCursor};
 pub use versions::{RegisteredVersion, Version};
 

@@ -1,6 +1,6 @@
 //! Reading notes, known vectors and chunks; writing notes for `elf import`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -37,26 +37,6 @@ pub struct Selection {
     pub agent_id: Option<String>,
     pub scope: Option<String>,
     pub kind: Option<String>,
-}
-
-/// A chunk of a live note, as a search result needs it.
-#[derive(Debug, Clone)]
-#[expect(
-    missing_docs,
-    reason = "the columns of the same names say what they are"
-)]
-pub struct ChunkText {
-    pub chunk_id: Uuid,
-    pub note_id: Uuid,
-    pub key: Option<String>,
-    pub chunk_index: u32,
-    pub start_offset: usize,
-    pub end_offset: usize,
-    pub text: String,
-    /// Whether the point that the search found was written for this chunk as it is now.
-    pub is_current: bool,
-    /// The chunk's vector, if the point is not current.
-    pub vector: Option<Vec<f32>>,
 }
 
 impl Store {
@@ -131,39 +111,6 @@ impl Store {
         };
         self.measured_within(Limit::EveryNote, "observe", work)
             .await
-    }
-
-    /// Those of the chunks that belong to a live note with these labels (keys are field names of
-    /// the payload), with their text. `points` are the ids and revisions of the points found.
-    pub async fn revalidate(
-        &self,
-        version: &str,
-        points: &[(Uuid, i64)],
-        labels: &BTreeMap<String, String>,
-    ) -> Result<HashMap<Uuid, ChunkText>, StoreError> {
-        let labels = serde_json::json!(labels);
-        let (ids, revisions): (Vec<Uuid>, Vec<i64>) = points.iter().copied().unzip();
-        let rows = sqlx::query_file!(
-            "sql/queries/revalidate.sql",
-            version,
-            &ids,
-            labels,
-            &revisions
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let chunks = rows.into_iter().map(|row| ChunkText {
-            chunk_id: row.chunk_id,
-            note_id: row.note_id,
-            key: row.key,
-            chunk_index: row.chunk_index as u32,
-            start_offset: row.start_offset as usize,
-            end_offset: row.end_offset as usize,
-            text: row.text,
-            is_current: row.is_current,
-            vector: row.vec.map(|vector| vector.to_vec()),
-        });
-        Ok(chunks.map(|c| (c.chunk_id, c)).collect())
     }
 
     /// Those of these notes that exist and belong to another tenant.

@@ -107,6 +107,14 @@ const CLAIM_OUTCOME: &[Label] = &[Label {
     name: "outcome",
     values: &["notes", "empty", "error"],
 }];
+const SEARCH_OUTCOME: &[Label] = &[Label {
+    name: "outcome",
+    values: &["found", "empty", "failed"],
+}];
+const MISSING: &[Label] = &[Label {
+    name: "missing",
+    values: &["query_vector", "index"],
+}];
 const REQUEST_OUTCOME: &[Label] = &[Label {
     name: "outcome",
     values: &["ok", "input", "unavailable", "config"],
@@ -115,7 +123,7 @@ const POSTGRES_OPERATION: Label = Label {
     name: "operation",
     values: &[
         "claim", "load", "lookup", "commit", "ack", "fail", "release", "renew", "expire", "upkeep",
-        "observe",
+        "observe", "search",
     ],
 };
 const INDEX_OPERATION: Label = Label {
@@ -385,6 +393,27 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 "elf_index_errors_total",
                 &[INDEX_OPERATION, INDEX_ERROR],
                 "Operations on the vector engine that failed",
+            ),
+        ],
+    ),
+    (
+        "Searches",
+        &[
+            counter(
+                "elf_searches_total",
+                SEARCH_OUTCOME,
+                "Searches that this process answered, by outcome",
+            ),
+            histogram(
+                "elf_search_seconds",
+                SECONDS,
+                NONE,
+                "Time that a search took",
+            ),
+            counter(
+                "elf_search_degraded_total",
+                MISSING,
+                "Searches that were answered without a part of ELF, by that part",
             ),
         ],
     ),

@@ -36,8 +36,8 @@ async fn search(h: &Harness, tenant: &str) -> Vec<Uuid> {
         filter,
         ..Request::hybrid("the tides", 10)
     };
-    let items = searcher.search(&request).await.unwrap();
-    items.into_iter().map(|item| item.note_id).collect()
+    let answer = searcher.search(&request).await.unwrap();
+    answer.items.into_iter().map(|item| item.note_id).collect()
 }
 
 #[tokio::test]

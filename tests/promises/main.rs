@@ -15,6 +15,7 @@ mod crash;
 mod dashboards;
 mod deploy;
 mod embedding;
+mod http_api;
 mod late;
 mod lost_transactions;
 mod migrations;

@@ -17,7 +17,9 @@ async fn search(h: &Harness, text: &str, by: By) -> Vec<Item> {
         by,
         ..Request::hybrid(text, 100)
     };
-    searcher.search(&request).await.unwrap()
+    let answer = searcher.search(&request).await.unwrap();
+    assert_eq!(answer.degraded, []);
+    answer.items
 }
 
 /// A database of some notes, one of which says `text`.

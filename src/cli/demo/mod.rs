@@ -161,7 +161,7 @@ fn counts(report: &Report) -> String {
 
 async fn show(searcher: &Searcher, query: &str) -> anyhow::Result<()> {
     let began = Instant::now();
-    let items = searcher.search(&Request::hybrid(query, 3)).await?;
+    let items = searcher.search(&Request::hybrid(query, 3)).await?.items;
     print(&search::lines(&items))?;
     print(&format!(
         "    ({:.0} ms)",
@@ -214,7 +214,7 @@ async fn delete(
     searcher: &Searcher,
 ) -> anyhow::Result<()> {
     let query = SEARCHES[SEARCHES.len() - 1].1;
-    let items = searcher.search(&Request::hybrid(query, 1)).await?;
+    let items = searcher.search(&Request::hybrid(query, 1)).await?.items;
     let Some(best) = items.first() else {
         return Ok(());
     };
@@ -248,7 +248,7 @@ async fn delete(
 async fn answers(searcher: &Searcher) -> anyhow::Result<Vec<Vec<Uuid>>> {
     let mut answers = Vec::new();
     for (_, query) in SEARCHES {
-        let items = searcher.search(&Request::hybrid(query, 3)).await?;
+        let items = searcher.search(&Request::hybrid(query, 3)).await?.items;
         answers.push(items.iter().map(|item| item.chunk_id).collect());
     }
     Ok(answers)
@@ -278,10 +278,15 @@ async fn lose_and_rebuild(
             .await?;
     }
     let query = SEARCHES[0].1;
-    match searcher.search(&Request::hybrid(query, 1)).await {
-        Err(error) => print(&format!("a search for {query:?} fails: {error}"))?,
-        Ok(_) => anyhow::bail!("the dropped collection still answers"),
+    let answer = searcher.search(&Request::hybrid(query, 1)).await?;
+    match &answer.degraded[..] {
+        [missing] => print(&format!(
+            "a search for {query:?} is answered by Postgres alone: {}",
+            missing.reason
+        ))?,
+        _ => anyhow::bail!("the dropped collection still answers"),
     }
+    print(&search::lines(&answer.items))?;
     say("Rebuild it from Postgres")?;
     let options = rebuild::Options {
         swap_last: false,

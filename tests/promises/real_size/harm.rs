@@ -205,7 +205,7 @@ async fn a_note_that_moves_while_its_text_fails_is_not_found_under_the_old_tenan
             filter,
             ..Request::hybrid("harbour light", 50)
         };
-        let found = searcher.search(&request).await.unwrap();
+        let found = searcher.search(&request).await.unwrap().items;
         assert!(found.iter().all(|item| !moved.contains(&item.note_id)));
     }
 }

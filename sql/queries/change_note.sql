@@ -1,0 +1,14 @@
+-- Changes the given columns of a note that a key reaches; null leaves a column as it is.
+-- $1 note id, $2 tenant, $3 project or null for all, $4 agent or null for all, $5 text, $6 scope,
+-- $7 type, $8 importance, $9 confidence, $10 status, $11 whether to set key, $12 key,
+-- $13 whether to set expires_at, $14 expires_at
+update memory_notes n
+   set text = coalesce($5, n.text), scope = coalesce($6, n.scope), type = coalesce($7, n.type),
+       importance = coalesce($8, n.importance), confidence = coalesce($9, n.confidence),
+       status = coalesce($10, n.status), key = case when $11 then $12 else n.key end,
+       expires_at = case when $13 then $14 else n.expires_at end,
+       updated_at = now()
+ where n.note_id = $1
+   and n.tenant_id::text = $2
+   and ($3::text is null or n.project_id::text = $3)
+   and ($4::text is null or n.agent_id::text = $4)

@@ -1,0 +1,41 @@
+-- The text around these chunks: from the start of the chunk before to the end of the chunk after,
+-- as the note says it now. Null for a note with more than $4 bytes. A chunk whose note is not
+-- live or has other labels by now has no row. See revalidate.sql for `offset 0` and the labels.
+-- $1 version, $2 chunk ids, $3 labels by name, $4 bytes of text at most
+select c.chunk_id as "chunk_id!", a.start_offset as "start_offset!", n.bytes
+  from unnest($2::uuid[]) as u (chunk_id)
+ cross join lateral (
+        select *
+          from memory_note_chunks c
+         where c.chunk_id = u.chunk_id
+           and c.embedding_version is not distinct from $1 -- see chunk_page.sql
+        offset 0) c
+ cross join lateral (
+        select min(a.start_offset) as start_offset, max(a.end_offset) as end_offset
+          from memory_note_chunks a
+         where a.note_id = c.note_id
+           and a.chunk_index between c.chunk_index - 1 and c.chunk_index + 1
+           and a.embedding_version is not distinct from $1
+           and a.revision = c.revision
+        offset 0) a
+ cross join lateral (
+        select case when octet_length(n.text::text) <= $4
+                    then substring(convert_to(n.text::text, 'UTF8')
+                              from a.start_offset + 1 for a.end_offset - a.start_offset)
+               end as bytes
+          from memory_notes n
+         where n.note_id = c.note_id
+           and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+           and not exists (
+                select from jsonb_each_text($3) wanted
+                 where wanted.value is distinct from
+                       case wanted.key
+                           when 'tenant_id' then n.tenant_id::text
+                           when 'project_id' then n.project_id::text
+                           when 'agent_id' then n.agent_id::text
+                           when 'scope' then n.scope::text
+                           when 'type' then n.type::text
+                           when 'key' then n.key::text
+                           when 'status' then n.status::text
+                       end)
+        offset 0) n

@@ -1,0 +1,61 @@
+-- Searches chunks without the index: the newest of them, exactly by cosine, and by keyword.
+-- $1 version, $2 the query's vector or null, $3 the query's words or null, $4 patterns of which
+-- the text of a chunk matches at least one if it has a word of the query, $5 labels by name,
+-- $6 notes to scan at most, $7 chunks to scan at most, $8 candidates of each ranking
+with notes as materialized (
+    select n.note_id, n.updated_at
+      from memory_notes n
+     where n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+       and not exists (
+            select from jsonb_each_text($5) wanted
+             where wanted.value is distinct from
+                   case wanted.key
+                       when 'tenant_id' then n.tenant_id::text
+                       when 'project_id' then n.project_id::text
+                       when 'agent_id' then n.agent_id::text
+                       when 'scope' then n.scope::text
+                       when 'type' then n.type::text
+                       when 'key' then n.key::text
+                       when 'status' then n.status::text
+                   end)
+     order by n.updated_at desc
+     limit $6
+),
+-- Every word as an alternative, as BM25 has it.
+words as materialized (
+    select replace(plainto_tsquery('simple', $3)::text, '&', '|')::tsquery as query
+),
+chunks as materialized (
+    select c.chunk_id, c.revision, c.text, e.vec
+      from notes n
+     cross join lateral (
+            select c.chunk_id, c.revision, c.text
+              from memory_note_chunks c
+             where c.note_id = n.note_id
+               and c.embedding_version is not distinct from $1 -- see chunk_page.sql
+            offset 0) c
+      left join lateral (
+            select e.vec
+              from note_chunk_embeddings e
+             where $2::vector is not null
+               and e.chunk_id = c.chunk_id and e.embedding_version = $1
+            offset 0) e on true
+     limit $7
+),
+-- A pattern costs much less than to_tsvector, and most chunks match none.
+scored as materialized (
+    select c.chunk_id, c.revision,
+           1 - (c.vec <=> $2::vector) as dense,
+           case when c.text ilike any ($4::text[])
+                then ts_rank_cd(to_tsvector('simple', c.text), (select query from words))
+                else 0 end as words
+      from chunks c
+)
+select s.chunk_id as "chunk_id!", s.revision as "revision!", s.dense::real, s.words as "words!"
+  from scored s
+ where s.chunk_id in (
+       (select d.chunk_id from scored d where d.dense is not null
+         order by d.dense desc, d.chunk_id limit $8)
+       union all
+       (select w.chunk_id from scored w where w.words > 0
+         order by w.words desc, w.chunk_id limit $8))

@@ -1,0 +1,112 @@
+//! Who sends a request: the key in its `Authorization` header.
+
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use sha2::{Digest, Sha256};
+use utoipa::openapi::OpenApi;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+
+use super::Shared;
+use super::error::ApiError;
+use crate::store::{ApiKey, Reach, SecretHash};
+
+/// What a secret begins with, so that scanners of source code can find one that leaked.
+const PREFIX: &str = "elf_";
+
+/// A new secret, and its hash.
+pub fn new_secret() -> (String, SecretHash) {
+    let random: [u8; 32] = rand::random();
+    let secret = format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(random));
+    let hash = hash(&secret);
+    (secret, hash)
+}
+
+fn hash(secret: &str) -> SecretHash {
+    SecretHash(Sha256::digest(secret).into())
+}
+
+/// The key that a request was sent with.
+pub struct Caller(pub ApiKey);
+
+impl FromRequestParts<Arc<Shared>> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, ApiError> {
+        let given = parts.headers.get(header::AUTHORIZATION);
+        let secret = given
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| value.strip_prefix("Bearer "))
+            .filter(|secret| secret.starts_with(PREFIX));
+        let key = match secret {
+            Some(secret) => shared.api.store.api_key(hash(secret)).await?,
+            None => None,
+        };
+        key.map(Self).ok_or_else(|| {
+            ApiError::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthorized",
+                "send a key that is not revoked as `Authorization: Bearer elf_…`; \
+                 `elf key create` makes one",
+            )
+        })
+    }
+}
+
+impl Caller {
+    pub fn reach(&self) -> &Reach {
+        &self.0.reach
+    }
+
+    /// Fails unless the key may change notes.
+    pub fn check_write(&self) -> Result<(), ApiError> {
+        match self.0.can_write {
+            true => Ok(()),
+            false => Err(ApiError::forbidden(
+                "this key may only read: `elf key create --write` makes one that may write",
+            )),
+        }
+    }
+
+    /// The project that a request means: the one that it asks for, or the one that the key is
+    /// bound to.
+    pub fn project(&self, asked: Option<String>) -> Result<Option<String>, ApiError> {
+        bound("project_id", self.0.reach.project_id.as_ref(), asked)
+    }
+
+    /// The agent that a request means, likewise.
+    pub fn agent(&self, asked: Option<String>) -> Result<Option<String>, ApiError> {
+        bound("agent_id", self.0.reach.agent_id.as_ref(), asked)
+    }
+}
+
+fn bound(
+    label: &str,
+    bound: Option<&String>,
+    asked: Option<String>,
+) -> Result<Option<String>, ApiError> {
+    match (bound, asked) {
+        (Some(bound), Some(asked)) if *bound != asked => Err(ApiError::forbidden(format!(
+            "this key is bound to the {label} {bound:?}"
+        ))),
+        (Some(bound), _) => Ok(Some(bound.clone())),
+        (None, asked) => Ok(asked),
+    }
+}
+
+/// Names the header in the description of the API.
+pub struct BearerKey;
+
+impl utoipa::Modify for BearerKey {
+    fn modify(&self, description: &mut OpenApi) {
+        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+        description
+            .components
+            .get_or_insert_default()
+            .add_security_scheme("key", SecurityScheme::Http(scheme));
+    }
+}

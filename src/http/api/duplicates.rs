@@ -1,0 +1,107 @@
+//! `POST /v2/notes:find_duplicates`
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::access::Caller;
+use super::error::{ApiError, ErrorBody};
+use super::notes::no_note;
+use super::{Body, Shared};
+
+/// Most notes in one answer.
+const MAX_LIMIT: usize = 100;
+
+/// Which note to compare.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DuplicatesRequest {
+    /// The note that the others are compared with. It must be indexed.
+    note_id: Uuid,
+    /// The least cosine of the pooled vectors, -1 to 1.
+    #[serde(default = "default_similarity")]
+    #[schema(default = 0.9, minimum = -1, maximum = 1)]
+    min_similarity: f32,
+    /// Notes to return at most, 1 to 100.
+    #[serde(default = "default_limit")]
+    #[schema(default = 10, minimum = 1, maximum = 100)]
+    limit: usize,
+}
+
+fn default_similarity() -> f32 {
+    0.9
+}
+
+fn default_limit() -> usize {
+    10
+}
+
+/// The notes that are most like the note.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DuplicatesResponse {
+    items: Vec<LikeNote>,
+}
+
+/// A note like the one that was asked for.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct LikeNote {
+    note_id: Uuid,
+    key: Option<String>,
+    /// Cosine of the two pooled vectors.
+    similarity: f32,
+}
+
+/// Find notes that say nearly the same as a note, without an embedding call
+#[utoipa::path(
+    post,
+    path = "/v2/notes:find_duplicates",
+    request_body = DuplicatesRequest,
+    responses(
+        (status = 200, body = DuplicatesResponse),
+        (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
+        (status = 404, description = "The key reaches no note of this id", body = ErrorBody),
+        (status = 422, description = "A field is unknown or has a wrong value", body = ErrorBody),
+        (status = 503, description = "There are too many notes to compare within five seconds", body = ErrorBody),
+    )
+)]
+pub async fn find(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Body(asked): Body<DuplicatesRequest>,
+) -> Result<Json<DuplicatesResponse>, ApiError> {
+    if !(1..=MAX_LIMIT).contains(&asked.limit) {
+        let message = format!("limit must be 1 to {MAX_LIMIT}, not {}", asked.limit);
+        return Err(ApiError::invalid("limit", message));
+    }
+    if !(-1.0..=1.0).contains(&asked.min_similarity) {
+        let message = format!(
+            "min_similarity must be -1 to 1, not {}",
+            asked.min_similarity
+        );
+        return Err(ApiError::invalid("min_similarity", message));
+    }
+    let store = &shared.api.store;
+    let known = store.reachable_note(asked.note_id, caller.reach()).await?;
+    known.ok_or_else(no_note)?;
+    let found = store
+        .find_duplicates(
+            asked.note_id,
+            &shared.api.version,
+            caller.reach(),
+            asked.min_similarity,
+            asked.limit,
+        )
+        .await?;
+    let items = found.into_iter().map(|found| LikeNote {
+        note_id: found.note_id,
+        key: found.key,
+        similarity: found.similarity,
+    });
+    Ok(Json(DuplicatesResponse {
+        items: items.collect(),
+    }))
+}

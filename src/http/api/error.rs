@@ -1,0 +1,150 @@
+//! Errors of the API, in one shape: `{"error":{"code","message","details"}}`.
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use crate::error_class::ErrorClass;
+use crate::search::SearchError;
+use crate::store::StoreError;
+
+/// How long a client waits before it tries again, in seconds.
+const RETRY_AFTER: &str = "1";
+
+/// An answer that is an error.
+#[derive(Debug)]
+pub struct ApiError {
+    status: StatusCode,
+    error: Problem,
+}
+
+/// The body of an error.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ErrorBody {
+    error: Problem,
+}
+
+/// What is wrong.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Problem {
+    /// A word for programs, such as `not_found`.
+    code: &'static str,
+    /// A sentence for people.
+    message: String,
+    /// More for programs, such as the name of the field.
+    details: Value,
+}
+
+impl ApiError {
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        let details = json!({});
+        let error = Problem {
+            code,
+            message,
+            details,
+        };
+        Self { status, error }
+    }
+
+    /// A value that ELF does not take.
+    pub fn invalid(field: &str, message: impl Into<String>) -> Self {
+        let mut error = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message);
+        error.error.details = json!({ "field": field });
+        error
+    }
+
+    pub fn not_found(message: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+
+    pub fn unavailable(message: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+    }
+
+    pub fn too_many(limit: usize) -> Self {
+        let message = format!("{limit} requests are being answered: try again later");
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let Self { status, error } = self;
+        let mut response = (status, Json(ErrorBody { error })).into_response();
+        let headers = response.headers_mut();
+        match status {
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+impl From<JsonRejection> for ApiError {
+    fn from(rejection: JsonRejection) -> Self {
+        let status = rejection.status();
+        let code = match status {
+            StatusCode::UNPROCESSABLE_ENTITY => "invalid",
+            StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => "not_json",
+            _ => "bad_request",
+        };
+        Self::new(status, code, rejection.body_text())
+    }
+}
+
+impl From<StoreError> for ApiError {
+    /// The answer does not say what Postgres said: it may name hosts and columns. The log does.
+    fn from(error: StoreError) -> Self {
+        match error.class() {
+            ErrorClass::Item => Self::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "rejected",
+                "the database rejects a value, for example a NUL character, or a check or a \
+                 trigger of the application does",
+            ),
+            ErrorClass::Store => {
+                tracing::warn!(%error, "request failed");
+                Self::unavailable("the database is unavailable: try again later")
+            }
+            _ => {
+                tracing::error!(%error, "request failed");
+                Self::new(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "internal",
+                    "the server is not set up correctly: its log says why",
+                )
+            }
+        }
+    }
+}
+
+impl From<SearchError> for ApiError {
+    fn from(error: SearchError) -> Self {
+        match error {
+            SearchError::Store(error) => error.into(),
+            SearchError::Index(error) => {
+                tracing::warn!(%error, "search failed");
+                Self::new(
+                    StatusCode::BAD_GATEWAY,
+                    "bad_gateway",
+                    "the vector engine refuses the search: the log of the server says why",
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The HTTP API for applications: searches and notes, under `/v2`.
+//!
+//! Every request has a key ([`access`]), and reaches the notes of that key alone. Every error
+//! has the shape of [`error::ApiError`].
+
+mod access;
+mod duplicates;
+mod error;
+mod notes;
+mod searches;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use uuid::Uuid;
+
+use super::connection::{self, Bounds};
+use crate::search::Searcher;
+use crate::store::Store;
+use access::BearerKey;
+pub use access::new_secret;
+use error::ApiError;
+
+/// Requests that are answered at once. A further one is told to come back.
+const MAX_REQUESTS: usize = 64;
+
+/// Connections at once. More than [`MAX_REQUESTS`], so that a client over the limit is told so.
+const MAX_CONNECTIONS: usize = 1024;
+
+/// Time limit for a request. Longer than a search without the index and than
+/// [`notes::LONGEST_WAIT`].
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// JSON and escapes around the text of a note.
+const BODY_MARGIN: usize = 64 << 10;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// What the API works with.
+pub struct Api {
+    /// Postgres, with connections of its own: searches do not take those of the worker.
+    pub store: Store,
+    /// Finds notes.
+    pub searcher: Searcher,
+    /// The version that is served.
+    pub version: String,
+    /// Most bytes of a note's text.
+    pub max_note_bytes: u64,
+}
+
+struct Shared {
+    api: Api,
+    places: Semaphore,
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "ELF",
+        description = "Notes of an application, searchable by meaning and by keyword. A request \
+                       sends a key of `elf key create` as `Authorization: Bearer elf_…` and \
+                       reaches the notes of that key alone."
+    ),
+    modifiers(&BearerKey),
+    security(("key" = []))
+)]
+struct Description;
+
+/// Binds `service.http_bind` and serves the API until `stop`. Then requests in flight end. The
+/// handle ends when they have.
+pub async fn serve(
+    bind: &str,
+    api: Api,
+    stop: CancellationToken,
+) -> std::io::Result<(SocketAddr, AbortOnDropHandle<()>)> {
+    let listener = TcpListener::bind(bind).await?;
+    let address = listener.local_addr()?;
+    let bounds = Bounds {
+        connections: MAX_CONNECTIONS,
+        request: REQUEST_TIMEOUT,
+    };
+    let serving = tokio::spawn(connection::accept(listener, router(api), bounds, stop));
+    Ok((address, AbortOnDropHandle::new(serving)))
+}
+
+fn router(api: Api) -> Router {
+    let body_limit = usize::try_from(api.max_note_bytes).unwrap_or(usize::MAX) + BODY_MARGIN;
+    let shared = Arc::new(Shared {
+        api,
+        places: Semaphore::new(MAX_REQUESTS),
+    });
+    let (routes, description) = OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(searches::search))
+        .routes(routes!(notes::add))
+        .routes(routes!(notes::show, notes::change, notes::remove))
+        .routes(routes!(duplicates::find))
+        .split_for_parts();
+    let description = Arc::new(description);
+    let described = get(async move || Json(description.as_ref()).into_response());
+    routes
+        .layer(from_fn_with_state(shared.clone(), limited))
+        .route("/openapi.json", described)
+        .route("/livez", get(async || "ok\n"))
+        .fallback(async || ApiError::not_found("no such path: see /openapi.json"))
+        .method_not_allowed_fallback(async || {
+            ApiError::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "method_not_allowed",
+                "this path has other methods: see /openapi.json",
+            )
+        })
+        .layer(DefaultBodyLimit::max(body_limit))
+        .layer(from_fn(identified))
+        .layer(tower_http::compression::CompressionLayer::new())
+        .with_state(shared)
+}
+
+/// Refuses a request when too many are answered now, and ends one that takes too long.
+async fn limited(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let Ok(_place) = shared.places.try_acquire() else {
+        return ApiError::too_many(MAX_REQUESTS).into_response();
+    };
+    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => ApiError::unavailable("the request took too long").into_response(),
+    }
+}
+
+/// Gives every request an id, which its answer and its log lines have. A client may choose it.
+async fn identified(request: Request, next: Next) -> Response {
+    let is_usable = |id: &&HeaderValue| id.len() <= 128 && id.to_str().is_ok();
+    let id = request.headers().get(REQUEST_ID).filter(is_usable).cloned();
+    let id = id.unwrap_or_else(|| {
+        let id = Uuid::new_v4().to_string();
+        HeaderValue::from_str(&id).expect("a UUID is printable")
+    });
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let span = tracing::info_span!("request", id = ?id, %method, path);
+    let mut response = next.run(request).instrument(span).await;
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}
+
+/// A JSON body, whose errors have the shape of all others.
+struct Body<T>(T);
+
+impl<S: Send + Sync, T: serde::de::DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let Json(body) = Json::from_request(request, state).await?;
+        Ok(Self(body))
+    }
+}

@@ -1,0 +1,416 @@
+//! `/v2/notes`: they are rows of `memory_notes`. The outbox does the rest.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::access::Caller;
+use super::error::{ApiError, ErrorBody};
+use super::{Body, Shared};
+use crate::store::{AddedNote, NoteChange, ReachableNote};
+
+/// Most notes in one request.
+const MAX_NOTES: usize = 1000;
+
+/// How long `?wait=indexed` waits.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A note to add.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewNote {
+    /// The text, up to `worker.max_note_bytes`.
+    text: String,
+    /// Required, unless the key is bound to a project.
+    project_id: Option<String>,
+    /// Required, unless the key is bound to an agent.
+    agent_id: Option<String>,
+    scope: String,
+    #[serde(rename = "type")]
+    kind: String,
+    /// The application's own name for the note.
+    key: Option<String>,
+    /// 0 to 1.
+    #[serde(default = "half")]
+    #[schema(default = 0.5, minimum = 0, maximum = 1)]
+    importance: f32,
+    /// 0 to 1.
+    #[serde(default = "one")]
+    #[schema(default = 1.0, minimum = 0, maximum = 1)]
+    confidence: f32,
+    /// When the note stops being live.
+    expires_at: Option<DateTime<Utc>>,
+    /// Where the note comes from, in the application's words: an object.
+    #[serde(default = "empty")]
+    source_ref: Value,
+}
+
+fn half() -> f32 {
+    0.5
+}
+
+fn one() -> f32 {
+    1.0
+}
+
+fn empty() -> Value {
+    json!({})
+}
+
+/// Notes to add, all or none: one, or up to 1,000.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewNotes {
+    notes: Vec<NewNote>,
+}
+
+/// What to change. A field that is left out stays as it is; `null` clears `key` and `expires_at`.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChangedNote {
+    text: Option<String>,
+    scope: Option<String>,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    importance: Option<f32>,
+    confidence: Option<f32>,
+    /// `active` makes a note searchable; any other value takes it out of the index.
+    status: Option<String>,
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<String>)]
+    key: Option<Option<String>>,
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<DateTime<Utc>>)]
+    expires_at: Option<Option<DateTime<Utc>>>,
+}
+
+/// `Some(None)` for `null`.
+fn present<'d, D: Deserializer<'d>, T: Deserialize<'d>>(
+    value: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(value).map(Some)
+}
+
+/// A note.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ShownNote {
+    note_id: Uuid,
+    tenant_id: String,
+    project_id: String,
+    agent_id: String,
+    scope: String,
+    #[serde(rename = "type")]
+    kind: String,
+    key: Option<String>,
+    text: String,
+    importance: f32,
+    confidence: f32,
+    status: String,
+    updated_at: DateTime<Utc>,
+    expires_at: Option<DateTime<Utc>>,
+    /// Whether the index has the note as it is here.
+    indexed: bool,
+    /// Why the note cannot be indexed, if a worker has dead-lettered it.
+    dead_letter: Option<String>,
+}
+
+/// Notes that were written.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Written {
+    note_ids: Vec<Uuid>,
+    /// Whether the index has the notes; always `false` without `wait=indexed`.
+    indexed: bool,
+}
+
+/// What a request waits for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Wait {
+    /// `indexed`: answer when the index has the change, or after 30 seconds with 202.
+    wait: Option<String>,
+}
+
+impl Wait {
+    fn is_asked(&self) -> Result<bool, ApiError> {
+        match self.wait.as_deref() {
+            None => Ok(false),
+            Some("indexed") => Ok(true),
+            Some(other) => {
+                let message = format!("wait must be \"indexed\", not {other:?}");
+                Err(ApiError::invalid("wait", message))
+            }
+        }
+    }
+}
+
+/// Add notes
+#[utoipa::path(
+    post,
+    path = "/v2/notes",
+    params(Wait),
+    request_body = NewNotes,
+    responses(
+        (status = 201, body = Written),
+        (status = 202, description = "Written, and not indexed within 30 seconds", body = Written),
+        (status = 400, description = "The body is not JSON", body = ErrorBody),
+        (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
+        (status = 403, description = "The key may only read, or is bound to other labels", body = ErrorBody),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 422, description = "A field is unknown or has a wrong value", body = ErrorBody),
+    )
+)]
+pub async fn add(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    wait: Result<Query<Wait>, axum::extract::rejection::QueryRejection>,
+    Body(NewNotes { notes }): Body<NewNotes>,
+) -> Result<Response, ApiError> {
+    caller.check_write()?;
+    let is_waiting = asked(wait)?;
+    if !(1..=MAX_NOTES).contains(&notes.len()) {
+        let message = format!("send 1 to {MAX_NOTES} notes, not {}", notes.len());
+        return Err(ApiError::invalid("notes", message));
+    }
+    let notes = notes
+        .into_iter()
+        .map(|note| checked(&shared, &caller, note))
+        .collect::<Result<Vec<AddedNote>, ApiError>>()?;
+    shared.api.store.add_notes(&notes).await?;
+    let note_ids = notes.iter().map(|note| note.note_id).collect();
+    written(&shared, note_ids, is_waiting, StatusCode::CREATED).await
+}
+
+/// Show a note
+#[utoipa::path(
+    get,
+    path = "/v2/notes/{id}",
+    params(("id" = Uuid, Path,)),
+    responses(
+        (status = 200, body = ShownNote),
+        (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
+        (status = 404, description = "The key reaches no note of this id", body = ErrorBody),
+    )
+)]
+pub async fn show(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<ShownNote>, ApiError> {
+    let note = shared
+        .api
+        .store
+        .reachable_note(note_id(&id)?, caller.reach())
+        .await?;
+    note.map(|note| Json(note.into())).ok_or_else(no_note)
+}
+
+/// Change a note
+#[utoipa::path(
+    patch,
+    path = "/v2/notes/{id}",
+    params(("id" = Uuid, Path,), Wait),
+    request_body = ChangedNote,
+    responses(
+        (status = 200, body = Written),
+        (status = 202, description = "Changed, and not indexed within 30 seconds", body = Written),
+        (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
+        (status = 403, description = "The key may only read", body = ErrorBody),
+        (status = 404, description = "The key reaches no note of this id", body = ErrorBody),
+        (status = 422, description = "A field is unknown or has a wrong value", body = ErrorBody),
+    )
+)]
+pub async fn change(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    wait: Result<Query<Wait>, axum::extract::rejection::QueryRejection>,
+    Body(change): Body<ChangedNote>,
+) -> Result<Response, ApiError> {
+    caller.check_write()?;
+    let is_waiting = asked(wait)?;
+    let id = note_id(&id)?;
+    if let Some(text) = &change.text {
+        check_text(&shared, text)?;
+    }
+    check_share("importance", change.importance)?;
+    check_share("confidence", change.confidence)?;
+    let change = NoteChange {
+        text: change.text,
+        scope: change.scope,
+        kind: change.kind,
+        importance: change.importance,
+        confidence: change.confidence,
+        status: change.status,
+        key: change.key,
+        expires_at: change.expires_at,
+    };
+    if !shared
+        .api
+        .store
+        .change_note(id, caller.reach(), &change)
+        .await?
+    {
+        return Err(no_note());
+    }
+    written(&shared, vec![id], is_waiting, StatusCode::OK).await
+}
+
+/// Delete a note
+#[utoipa::path(
+    delete,
+    path = "/v2/notes/{id}",
+    params(("id" = Uuid, Path,), Wait),
+    responses(
+        (status = 200, body = Written),
+        (status = 202, description = "Deleted, and its points are in the index for more than 30 seconds; no search shows them", body = Written),
+        (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
+        (status = 403, description = "The key may only read", body = ErrorBody),
+        (status = 404, description = "The key reaches no note of this id", body = ErrorBody),
+    )
+)]
+pub async fn remove(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Path(id): Path<String>,
+    wait: Result<Query<Wait>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, ApiError> {
+    caller.check_write()?;
+    let is_waiting = asked(wait)?;
+    let id = note_id(&id)?;
+    if !shared.api.store.remove_note(id, caller.reach()).await? {
+        return Err(no_note());
+    }
+    written(&shared, vec![id], is_waiting, StatusCode::OK).await
+}
+
+/// The same words for a note of another tenant and for one that does not exist.
+pub fn no_note() -> ApiError {
+    ApiError::not_found("this key reaches no note of this id")
+}
+
+/// Any other text than a UUID is the id of no note.
+pub fn note_id(id: &str) -> Result<Uuid, ApiError> {
+    id.parse().map_err(|_| no_note())
+}
+
+fn asked(
+    wait: Result<Query<Wait>, axum::extract::rejection::QueryRejection>,
+) -> Result<bool, ApiError> {
+    let Query(wait) = wait.map_err(|error| ApiError::invalid("wait", error.body_text()))?;
+    wait.is_asked()
+}
+
+fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote, ApiError> {
+    check_text(shared, &note.text)?;
+    check_share("importance", Some(note.importance))?;
+    check_share("confidence", Some(note.confidence))?;
+    let required = |label: &str, value: Option<String>| {
+        let missing = || ApiError::invalid(label, format!("{label} is required for this key"));
+        value.ok_or_else(missing)
+    };
+    Ok(AddedNote {
+        note_id: Uuid::new_v4(),
+        tenant_id: caller.reach().tenant_id.clone(),
+        project_id: required("project_id", caller.project(note.project_id)?)?,
+        agent_id: required("agent_id", caller.agent(note.agent_id)?)?,
+        scope: note.scope,
+        kind: note.kind,
+        key: note.key,
+        text: note.text,
+        importance: note.importance,
+        confidence: note.confidence,
+        expires_at: note.expires_at,
+        source_ref: note.source_ref,
+    })
+}
+
+fn check_text(shared: &Shared, text: &str) -> Result<(), ApiError> {
+    let max = shared.api.max_note_bytes;
+    if text.trim().is_empty() {
+        return Err(ApiError::invalid("text", "the text is empty"));
+    }
+    if text.len() as u64 > max {
+        let bytes = text.len();
+        let message = format!("the text has {bytes} bytes; at most {max} are possible");
+        return Err(ApiError::invalid("text", message));
+    }
+    Ok(())
+}
+
+fn check_share(field: &str, value: Option<f32>) -> Result<(), ApiError> {
+    match value {
+        Some(value) if !(0.0..=1.0).contains(&value) => {
+            let message = format!("{field} must be 0 to 1, not {value}");
+            Err(ApiError::invalid(field, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Waits for the index if that is asked for.
+async fn written(
+    shared: &Shared,
+    note_ids: Vec<Uuid>,
+    is_waiting: bool,
+    done: StatusCode,
+) -> Result<Response, ApiError> {
+    let indexed = is_waiting && wait_until_indexed(shared, &note_ids).await?;
+    let status = match is_waiting && !indexed {
+        true => StatusCode::ACCEPTED,
+        false => done,
+    };
+    Ok((status, Json(Written { note_ids, indexed })).into_response())
+}
+
+async fn wait_until_indexed(shared: &Shared, notes: &[Uuid]) -> Result<bool, ApiError> {
+    let until = Instant::now() + LONGEST_WAIT;
+    loop {
+        let (waiting, dead) = shared
+            .api
+            .store
+            .notes_waiting(notes, &shared.api.version)
+            .await?;
+        if waiting == 0 {
+            return Ok(dead == 0);
+        }
+        if Instant::now() > until {
+            return Ok(false);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+impl From<ReachableNote> for ShownNote {
+    fn from(note: ReachableNote) -> Self {
+        Self {
+            note_id: note.note_id,
+            tenant_id: note.tenant_id,
+            project_id: note.project_id,
+            agent_id: note.agent_id,
+            scope: note.scope,
+            kind: note.kind,
+            key: note.key,
+            text: note.text,
+            importance: note.importance,
+            confidence: note.confidence,
+            status: note.status,
+            updated_at: note.updated_at,
+            expires_at: note.expires_at,
+            indexed: !note.waits,
+            dead_letter: note.dead_because,
+        }
+    }
+}

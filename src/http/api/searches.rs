@@ -1,0 +1,154 @@
+//! `POST /v2/searches`
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::access::Caller;
+use super::error::{ApiError, ErrorBody};
+use super::{Body, Shared};
+use crate::index::Filter;
+use crate::search::{By, Item, Missing, Request};
+
+/// Most bytes of a query. A model reads about 512 tokens of it.
+const MAX_QUERY_BYTES: usize = 8 << 10;
+
+/// Most notes in one answer.
+const MAX_LIMIT: usize = 100;
+
+/// What to search for.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SearchRequest {
+    /// The query, up to 8 KiB.
+    query: String,
+    /// Notes to return at most, 1 to 100.
+    #[serde(default = "default_limit")]
+    #[schema(default = 10, minimum = 1, maximum = 100)]
+    limit: usize,
+    /// Search by meaning (`dense`), by keyword (`bm25`), or by both.
+    #[serde(default = "default_by")]
+    #[schema(default = "hybrid")]
+    by: By,
+    /// Only notes with these labels.
+    #[serde(default)]
+    filter: LabelFilter,
+}
+
+fn default_limit() -> usize {
+    10
+}
+
+fn default_by() -> By {
+    By::Hybrid
+}
+
+/// Labels that a note must have. The tenant is that of the key.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LabelFilter {
+    project_id: Option<String>,
+    agent_id: Option<String>,
+    scope: Option<String>,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    key: Option<String>,
+}
+
+/// What a search found.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SearchResponse {
+    /// The best notes, best first, each with its best chunk.
+    items: Vec<Item>,
+    /// What the search had to do without: `query_vector` (found by keyword alone), `index`
+    /// (Postgres searched the newest notes).
+    degraded: Vec<Missing>,
+}
+
+/// Search notes by meaning and by keyword
+#[utoipa::path(
+    post,
+    path = "/v2/searches",
+    request_body = SearchRequest,
+    responses(
+        (status = 200, body = SearchResponse),
+        (status = 400, description = "The body is not JSON", body = ErrorBody),
+        (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
+        (status = 403, description = "The key is bound to other labels", body = ErrorBody),
+        (status = 422, description = "A field is unknown or has a wrong value", body = ErrorBody),
+        (status = 429, description = "Too many requests at once", body = ErrorBody),
+        (status = 503, description = "Postgres is unavailable", body = ErrorBody),
+    )
+)]
+pub async fn search(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Body(request): Body<SearchRequest>,
+) -> Result<Json<SearchResponse>, ApiError> {
+    let request = checked(&caller, request)?;
+    let answer = shared.api.searcher.search(&request).await?;
+    let missing = |degradation: &crate::search::Degradation| {
+        let reason = &degradation.reason;
+        tracing::warn!(
+            missing = degradation.code.as_str(),
+            reason,
+            "degraded search"
+        );
+        degradation.code
+    };
+    Ok(Json(SearchResponse {
+        degraded: answer.degraded.iter().map(missing).collect(),
+        items: answer.items,
+    }))
+}
+
+fn checked(caller: &Caller, asked: SearchRequest) -> Result<Request, ApiError> {
+    let SearchRequest {
+        query,
+        limit,
+        by,
+        filter,
+    } = asked;
+    if query.trim().is_empty() {
+        return Err(ApiError::invalid("query", "the query is empty"));
+    }
+    if query.len() > MAX_QUERY_BYTES {
+        let message = format!(
+            "the query has {} bytes; at most {MAX_QUERY_BYTES} are possible",
+            query.len()
+        );
+        return Err(ApiError::invalid("query", message));
+    }
+    if query.contains('\0') {
+        return Err(ApiError::invalid("query", "the query has a NUL character"));
+    }
+    if !(1..=MAX_LIMIT).contains(&limit) {
+        let message = format!("limit must be 1 to {MAX_LIMIT}, not {limit}");
+        return Err(ApiError::invalid("limit", message));
+    }
+    let labels = [
+        ("tenant_id", Some(caller.reach().tenant_id.clone())),
+        ("project_id", caller.project(filter.project_id)?),
+        ("agent_id", caller.agent(filter.agent_id)?),
+        ("scope", filter.scope),
+        ("type", filter.kind),
+        ("key", filter.key),
+    ];
+    let keywords: BTreeMap<String, String> = labels
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect();
+    Ok(Request {
+        text: query,
+        by,
+        filter: Filter {
+            keywords,
+            ..Filter::default()
+        },
+        limit,
+    })
+}

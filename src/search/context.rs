@@ -1,0 +1,105 @@
+//! Stitching: a chunk and its neighbours become one slice of the note's text.
+
+use serde::Serialize;
+
+use crate::store::{ChunkText, Surroundings};
+
+/// A slice of a note's text: a chunk with the chunk before it and the chunk after it, where it
+/// has them. What chunks share is in it once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct Context {
+    /// Where it begins: a UTF-8 byte offset into the note's text.
+    pub start_offset: usize,
+    /// Where it ends, likewise.
+    pub end_offset: usize,
+    /// The slice.
+    pub text: String,
+}
+
+/// The context of `chunk`. The chunk alone if the note's text has changed there since it was
+/// chunked, or is too long to read.
+pub fn stitch(chunk: &ChunkText, around: Surroundings) -> Context {
+    exact(chunk, around).unwrap_or_else(|| Context {
+        start_offset: chunk.start_offset,
+        end_offset: chunk.end_offset,
+        text: chunk.text.clone(),
+    })
+}
+
+fn exact(chunk: &ChunkText, around: Surroundings) -> Option<Context> {
+    let Surroundings {
+        start_offset,
+        bytes,
+    } = around;
+    let text = String::from_utf8(bytes?).ok()?;
+    let before = chunk.start_offset.checked_sub(start_offset)?;
+    text.get(before..)?
+        .starts_with(&chunk.text)
+        .then(|| Context {
+            start_offset,
+            end_offset: start_offset + text.len(),
+            text,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    const NOTE: &str = "Größe. First part.\n\nSecond part. Third.";
+
+    fn chunk(text: &str) -> ChunkText {
+        let start = NOTE.find(text).unwrap_or(3);
+        ChunkText {
+            chunk_id: Uuid::nil(),
+            note_id: Uuid::nil(),
+            key: None,
+            chunk_index: 1,
+            start_offset: start,
+            end_offset: start + text.len(),
+            text: text.into(),
+            importance: 0.5,
+            updated_secs: 0.0,
+            is_current: true,
+            vector: None,
+        }
+    }
+
+    fn around(start: usize, end: usize) -> Surroundings {
+        Surroundings {
+            start_offset: start,
+            bytes: Some(NOTE.as_bytes()[start..end].to_vec()),
+        }
+    }
+
+    #[test]
+    fn a_context_is_a_slice_of_the_note() {
+        let context = stitch(&chunk("Second part."), around(0, NOTE.len()));
+        assert_eq!(context.text, NOTE[context.start_offset..context.end_offset]);
+        assert_eq!(context.text, NOTE);
+        let context = stitch(&chunk("Second part."), around(8, 34));
+        assert_eq!(context.text, NOTE[8..34]);
+        assert_eq!((context.start_offset, context.end_offset), (8, 34));
+    }
+
+    #[test]
+    fn a_text_that_changed_or_is_too_long_leaves_the_chunk_alone() {
+        let changed = chunk("Fourth part.");
+        let cut = Surroundings {
+            start_offset: 0,
+            bytes: Some(NOTE.as_bytes()[..3].to_vec()),
+        };
+        let long = Surroundings {
+            start_offset: 0,
+            bytes: None,
+        };
+        for around in [around(0, NOTE.len()), around(20, NOTE.len()), cut, long] {
+            let context = stitch(&changed, around);
+            assert_eq!(context.text, "Fourth part.");
+            assert_eq!(context.start_offset, changed.start_offset);
+            assert_eq!(context.end_offset, changed.end_offset);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The order of a search: candidates by their fused score, and the best chunk of each note.
+
+use std::cmp::Ordering;
+use std::collections::HashSet;
+
+use super::fusion::Fusion;
+use crate::index::{Candidate, Query};
+use crate::store::ChunkText;
+
+/// A candidate and its fused score.
+pub struct Ranked {
+    pub candidate: Candidate,
+    pub score: f32,
+}
+
+/// A candidate whose chunk Postgres has shown to be live.
+pub struct Live {
+    pub ranked: Ranked,
+    pub chunk: ChunkText,
+}
+
+impl Ranked {
+    pub fn of(fusion: &Fusion, candidate: Candidate) -> Self {
+        let score = fusion.score(candidate.dense, candidate.bm25);
+        Self { candidate, score }
+    }
+
+    /// Equal scores keep the order of the ids, because sorting is stable: an answer can be
+    /// repeated.
+    pub fn best_first(&self, other: &Self) -> Ordering {
+        other.score.total_cmp(&self.score)
+    }
+
+    /// Scores what the chunk says now. Its point is older than the chunk, for example because a
+    /// worker has committed the note and not yet written its points. Without a vector there is
+    /// nothing to score; then this is `false`.
+    pub fn rescore(&mut self, fusion: &Fusion, query: &Query, chunk: &ChunkText) -> bool {
+        let (Some(query), Some(vector)) = (&query.vector, &chunk.vector) else {
+            return false;
+        };
+        self.candidate.dense = Some(cosine(query, vector));
+        // The words that BM25 found may be gone.
+        self.candidate.bm25 = 0.0;
+        self.score = fusion.score(self.candidate.dense, self.candidate.bm25);
+        true
+    }
+}
+
+impl Live {
+    /// Of equal scores, the more important note is first, then the one that changed last.
+    fn best_first(&self, other: &Self) -> Ordering {
+        let (a, b) = (&self.chunk, &other.chunk);
+        self.ranked
+            .best_first(&other.ranked)
+            .then_with(|| b.importance.total_cmp(&a.importance))
+            .then_with(|| b.updated_secs.total_cmp(&a.updated_secs))
+    }
+}
+
+/// The best chunk of each note, the best note first, at most `limit`.
+pub fn best_of_notes(mut live: Vec<Live>, limit: usize) -> Vec<Live> {
+    live.sort_by(Live::best_first);
+    let mut seen = HashSet::new();
+    live.retain(|live| seen.insert(live.chunk.note_id));
+    live.truncate(limit);
+    live
+}
+
+/// The cosine of two vectors of the same length, 0 if one of them is zero.
+fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths > 0.0 {
+        dot(a, b) / lengths
+    } else {
+        0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn live(note: u128, chunk: u128, score: f32, importance: f32, updated_secs: f64) -> Live {
+        Live {
+            ranked: Ranked {
+                candidate: Candidate {
+                    chunk_id: Uuid::from_u128(chunk),
+                    revision: 1,
+                    dense: None,
+                    bm25: 0.0,
+                },
+                score,
+            },
+            chunk: ChunkText {
+                chunk_id: Uuid::from_u128(chunk),
+                note_id: Uuid::from_u128(note),
+                key: None,
+                chunk_index: 0,
+                start_offset: 0,
+                end_offset: 1,
+                text: "x".into(),
+                importance,
+                updated_secs,
+                is_current: true,
+                vector: None,
+            },
+        }
+    }
+
+    fn chunks(best: &[Live]) -> Vec<u128> {
+        best.iter().map(|l| l.chunk.chunk_id.as_u128()).collect()
+    }
+
+    #[test]
+    fn a_note_is_as_good_as_its_best_chunk() {
+        let found = vec![
+            live(1, 10, 0.1, 0.5, 0.0),
+            live(2, 20, 0.2, 0.5, 0.0),
+            live(1, 11, 0.3, 0.5, 0.0),
+            live(3, 30, 0.0, 0.5, 0.0),
+        ];
+        assert_eq!(chunks(&best_of_notes(found, 2)), [11, 20]);
+    }
+
+    #[test]
+    fn of_equal_scores_importance_decides_and_then_recency() {
+        let infinity = f64::INFINITY;
+        let found = vec![
+            live(1, 10, 0.1, 0.5, 7.0),
+            live(2, 20, 0.1, 0.5, infinity),
+            live(3, 30, 0.1, 0.9, 0.0),
+            live(4, 40, 0.2, 0.0, -infinity),
+        ];
+        assert_eq!(chunks(&best_of_notes(found, 9)), [40, 30, 20, 10]);
+    }
+}

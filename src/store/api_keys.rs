@@ -1,0 +1,123 @@
+//! The keys of the HTTP API.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::{Store, StoreError};
+
+/// Which notes a key reaches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reach {
+    /// Of this tenant.
+    pub tenant_id: String,
+    /// Of this project; `None` for all.
+    pub project_id: Option<String>,
+    /// Of this agent; `None` for all.
+    pub agent_id: Option<String>,
+}
+
+/// A key that a request was sent with.
+#[derive(Debug, Clone)]
+pub struct ApiKey {
+    /// Its name in logs.
+    pub key_id: Uuid,
+    /// Which notes it reaches.
+    pub reach: Reach,
+    /// Whether it may change notes.
+    pub can_write: bool,
+}
+
+/// A key as `elf key list` shows it.
+#[derive(Debug, Serialize)]
+#[expect(
+    missing_docs,
+    reason = "the columns of the same names say what they are"
+)]
+pub struct ListedKey {
+    pub key_id: Uuid,
+    pub name: String,
+    pub tenant_id: String,
+    pub project_id: Option<String>,
+    pub agent_id: Option<String>,
+    pub can_write: bool,
+    pub created_at: DateTime<Utc>,
+    pub rotated_at: Option<DateTime<Utc>>,
+    pub revoked_at: Option<DateTime<Utc>>,
+}
+
+/// The SHA-256 of a key's secret.
+#[derive(Debug, Clone, Copy)]
+pub struct SecretHash(pub [u8; 32]);
+
+impl Store {
+    /// The key with this secret; `None` if there is none, or it was revoked.
+    pub async fn api_key(&self, secret: SecretHash) -> Result<Option<ApiKey>, StoreError> {
+        let work = async {
+            let row = sqlx::query_file!("sql/queries/api_key_by_secret.sql", &secret.0[..])
+                .fetch_optional(&self.pool)
+                .await?;
+            Ok(row.map(|row| ApiKey {
+                key_id: row.key_id,
+                reach: Reach {
+                    tenant_id: row.tenant_id,
+                    project_id: row.project_id,
+                    agent_id: row.agent_id,
+                },
+                can_write: row.can_write,
+            }))
+        };
+        self.measured("search", work).await
+    }
+
+    /// Makes a key, and returns its id.
+    pub async fn create_api_key(
+        &self,
+        name: &str,
+        secret: SecretHash,
+        reach: &Reach,
+        can_write: bool,
+    ) -> Result<Uuid, StoreError> {
+        let Reach {
+            tenant_id,
+            project_id,
+            agent_id,
+        } = reach;
+        let key_id = sqlx::query_file_scalar!(
+            "sql/queries/create_api_key.sql",
+            name,
+            &secret.0[..],
+            tenant_id,
+            project_id.as_deref(),
+            agent_id.as_deref(),
+            can_write
+        );
+        Ok(key_id.fetch_one(&self.pool).await?)
+    }
+
+    /// Every key, also those that were revoked, the oldest first.
+    pub async fn api_keys(&self) -> Result<Vec<ListedKey>, StoreError> {
+        let keys = sqlx::query_file_as!(ListedKey, "sql/queries/list_api_keys.sql");
+        Ok(keys.fetch_all(&self.pool).await?)
+    }
+
+    /// Gives a key another secret. `false` if there is no such key, or it was revoked.
+    pub async fn rotate_api_key(
+        &self,
+        key_id: Uuid,
+        secret: SecretHash,
+    ) -> Result<bool, StoreError> {
+        let rotated = sqlx::query_file!("sql/queries/rotate_api_key.sql", key_id, &secret.0[..])
+            .execute(&self.pool)
+            .await?;
+        Ok(rotated.rows_affected() > 0)
+    }
+
+    /// Revokes a key. `false` if there is no such key, or it was revoked before.
+    pub async fn revoke_api_key(&self, key_id: Uuid) -> Result<bool, StoreError> {
+        let revoked = sqlx::query_file!("sql/queries/revoke_api_key.sql", key_id)
+            .execute(&self.pool)
+            .await?;
+        Ok(revoked.rows_affected() > 0)
+    }
+}

@@ -1,0 +1,233 @@
+//! Notes as the HTTP API reads and writes them: each statement is limited to what a key reaches.
+
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::{Reach, Store, StoreError};
+
+/// A note that a key reaches.
+#[derive(Debug)]
+#[expect(
+    missing_docs,
+    reason = "the columns of the same names say what they are"
+)]
+pub struct ReachableNote {
+    pub note_id: Uuid,
+    pub tenant_id: String,
+    pub project_id: String,
+    pub agent_id: String,
+    pub scope: String,
+    pub kind: String,
+    pub key: Option<String>,
+    pub text: String,
+    pub importance: f32,
+    pub confidence: f32,
+    pub status: String,
+    pub updated_at: DateTime<Utc>,
+    pub expires_at: Option<DateTime<Utc>>,
+    /// Whether a worker still has to index it, or it is dead-lettered.
+    pub waits: bool,
+    /// Why it is dead-lettered.
+    pub dead_because: Option<String>,
+}
+
+/// A note to insert.
+#[derive(Debug)]
+#[expect(
+    missing_docs,
+    reason = "the columns of the same names say what they are"
+)]
+pub struct AddedNote {
+    pub note_id: Uuid,
+    pub tenant_id: String,
+    pub project_id: String,
+    pub agent_id: String,
+    pub scope: String,
+    pub kind: String,
+    pub key: Option<String>,
+    pub text: String,
+    pub importance: f32,
+    pub confidence: f32,
+    pub expires_at: Option<DateTime<Utc>>,
+    pub source_ref: Value,
+}
+
+/// What to change of a note; `None` leaves a column as it is.
+#[derive(Debug, Default)]
+#[expect(
+    missing_docs,
+    reason = "the columns of the same names say what they are"
+)]
+pub struct NoteChange {
+    pub text: Option<String>,
+    pub scope: Option<String>,
+    pub kind: Option<String>,
+    pub importance: Option<f32>,
+    pub confidence: Option<f32>,
+    pub status: Option<String>,
+    pub key: Option<Option<String>>,
+    pub expires_at: Option<Option<DateTime<Utc>>>,
+}
+
+/// A note like another one.
+#[derive(Debug)]
+pub struct Duplicate {
+    /// Its id.
+    pub note_id: Uuid,
+    /// The application's name for it.
+    pub key: Option<String>,
+    /// Cosine of the two pooled vectors, -1 to 1.
+    pub similarity: f32,
+}
+
+impl Store {
+    /// A note; `None` if `reach` has no note of this id.
+    pub async fn reachable_note(
+        &self,
+        note_id: Uuid,
+        reach: &Reach,
+    ) -> Result<Option<ReachableNote>, StoreError> {
+        let work = async {
+            let note = sqlx::query_file_as!(
+                ReachableNote,
+                "sql/queries/reachable_note.sql",
+                note_id,
+                reach.tenant_id,
+                reach.project_id.as_deref(),
+                reach.agent_id.as_deref()
+            );
+            Ok(note.fetch_optional(&self.pool).await?)
+        };
+        self.measured("load", work).await
+    }
+
+    /// Inserts notes; all or none.
+    pub async fn add_notes(&self, notes: &[AddedNote]) -> Result<(), StoreError> {
+        let column = |of: fn(&AddedNote) -> &str| notes.iter().map(of).collect::<Vec<&str>>();
+        let ids: Vec<Uuid> = notes.iter().map(|note| note.note_id).collect();
+        let keys: Vec<Option<&str>> = notes.iter().map(|note| note.key.as_deref()).collect();
+        let importance: Vec<f32> = notes.iter().map(|note| note.importance).collect();
+        let confidence: Vec<f32> = notes.iter().map(|note| note.confidence).collect();
+        let expires: Vec<Option<DateTime<Utc>>> =
+            notes.iter().map(|note| note.expires_at).collect();
+        let sources: Vec<Value> = notes.iter().map(|note| note.source_ref.clone()).collect();
+        let work = async {
+            sqlx::query_file!(
+                "sql/queries/add_notes.sql",
+                &ids,
+                &column(|note| &note.tenant_id) as _,
+                &column(|note| &note.project_id) as _,
+                &column(|note| &note.agent_id) as _,
+                &column(|note| &note.scope) as _,
+                &column(|note| &note.kind) as _,
+                &keys as _,
+                &column(|note| &note.text) as _,
+                &importance,
+                &confidence,
+                &expires as _,
+                &sources
+            )
+            .execute(&self.pool)
+            .await?;
+            Ok(())
+        };
+        self.measured("commit", work).await
+    }
+
+    /// Changes a note. `false` if `reach` has no note of this id.
+    pub async fn change_note(
+        &self,
+        note_id: Uuid,
+        reach: &Reach,
+        change: &NoteChange,
+    ) -> Result<bool, StoreError> {
+        let work = async {
+            let changed = sqlx::query_file!(
+                "sql/queries/change_note.sql",
+                note_id,
+                reach.tenant_id,
+                reach.project_id.as_deref(),
+                reach.agent_id.as_deref(),
+                change.text.as_deref(),
+                change.scope.as_deref(),
+                change.kind.as_deref(),
+                change.importance,
+                change.confidence,
+                change.status.as_deref(),
+                change.key.is_some(),
+                change.key.as_ref().and_then(Option::as_deref),
+                change.expires_at.is_some(),
+                change.expires_at.flatten()
+            )
+            .execute(&self.pool)
+            .await?;
+            Ok(changed.rows_affected() > 0)
+        };
+        self.measured("commit", work).await
+    }
+
+    /// Deletes a note. `false` if `reach` has no note of this id.
+    pub async fn remove_note(&self, note_id: Uuid, reach: &Reach) -> Result<bool, StoreError> {
+        let work = async {
+            let removed = sqlx::query_file!(
+                "sql/queries/remove_note.sql",
+                note_id,
+                reach.tenant_id,
+                reach.project_id.as_deref(),
+                reach.agent_id.as_deref()
+            )
+            .execute(&self.pool)
+            .await?;
+            Ok(removed.rows_affected() > 0)
+        };
+        self.measured("commit", work).await
+    }
+
+    /// How many of these notes a worker still has to bring into step, and how many are
+    /// dead-lettered.
+    pub async fn notes_waiting(
+        &self,
+        notes: &[Uuid],
+        version: &str,
+    ) -> Result<(i64, i64), StoreError> {
+        let work = async {
+            let row = sqlx::query_file!("sql/queries/notes_waiting.sql", notes, version)
+                .fetch_one(&self.pool)
+                .await?;
+            Ok((row.waiting, row.dead))
+        };
+        self.measured("lookup", work).await
+    }
+
+    /// The live notes that are most like a note, by their pooled vectors: at most `limit`, of a
+    /// cosine of at least `min_similarity`.
+    pub async fn find_duplicates(
+        &self,
+        note_id: Uuid,
+        version: &str,
+        reach: &Reach,
+        min_similarity: f32,
+        limit: usize,
+    ) -> Result<Vec<Duplicate>, StoreError> {
+        let work = async {
+            let mut tx = self.pool.begin_with(super::search::SCAN).await?;
+            let found = sqlx::query_file_as!(
+                Duplicate,
+                "sql/queries/find_duplicates.sql",
+                note_id,
+                version,
+                reach.tenant_id,
+                reach.project_id.as_deref(),
+                reach.agent_id.as_deref(),
+                f64::from(min_similarity),
+                limit as i64
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok(found)
+        };
+        self.measured("search", work).await
+    }
+}

@@ -1,0 +1,226 @@
+//! What a search reads: chunks of live notes, the text around them, and without the index the
+//! candidates too.
+
+use std::collections::{BTreeMap, HashMap};
+
+use uuid::Uuid;
+
+use super::{Store, StoreError};
+
+/// A longer note is shown without the text around its chunks: Postgres would read all of it.
+const MAX_CONTEXT_BYTES: i32 = 1 << 20;
+
+/// Notes and chunks that a search without the index scans at most, the newest notes first. Two
+/// processors score so many chunks in about a second.
+const MAX_SCANNED_NOTES: i64 = 10_000;
+const MAX_SCANNED_CHUNKS: i64 = 20_000;
+
+/// A chunk of a live note, as a search result needs it.
+#[derive(Debug, Clone)]
+#[expect(
+    missing_docs,
+    reason = "the columns of the same names say what they are"
+)]
+pub struct ChunkText {
+    pub chunk_id: Uuid,
+    pub note_id: Uuid,
+    pub key: Option<String>,
+    pub chunk_index: u32,
+    pub start_offset: usize,
+    pub end_offset: usize,
+    pub text: String,
+    pub importance: f32,
+    /// `updated_at` in seconds since 1970.
+    pub updated_secs: f64,
+    /// Whether the point that the search found was written for this chunk as it is now.
+    pub is_current: bool,
+    /// The chunk's vector, if the point is not current.
+    pub vector: Option<Vec<f32>>,
+}
+
+/// A slice of a note's text, from the start of the chunk before to the end of the chunk after.
+#[derive(Debug, Clone)]
+pub struct Surroundings {
+    /// The UTF-8 byte offset of the slice in the note's text.
+    pub start_offset: usize,
+    /// The bytes of the note's text at this offset. The text may have changed since it was
+    /// chunked, so these may cut through a character. `None` for a note of more than 1 MiB.
+    pub bytes: Option<Vec<u8>>,
+}
+
+/// A search without the index.
+#[derive(Debug, Clone, Copy)]
+pub struct PostgresQuery<'a> {
+    /// The embedded query.
+    pub vector: Option<&'a [f32]>,
+    /// The words of the query.
+    pub words: Option<&'a str>,
+    /// Labels by the name of the payload's field.
+    pub labels: &'a BTreeMap<String, String>,
+    /// How many candidates each of the two rankings gives.
+    pub candidates: usize,
+}
+
+/// A chunk that such a search found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundChunk {
+    /// The chunk's id.
+    pub chunk_id: Uuid,
+    /// The lease token of the chunk.
+    pub revision: i64,
+    /// Cosine of the query's vector and the chunk's, -1 to 1.
+    pub dense: Option<f32>,
+    /// How well its words match (`ts_rank_cd`), 0 without a word of the query.
+    pub words: f32,
+}
+
+impl Store {
+    /// Those of the chunks that belong to a live note with these labels (keys are field names of
+    /// the payload), with their text. `points` are the ids and revisions of the points found.
+    pub async fn revalidate(
+        &self,
+        version: &str,
+        points: &[(Uuid, i64)],
+        labels: &BTreeMap<String, String>,
+    ) -> Result<HashMap<Uuid, ChunkText>, StoreError> {
+        let work = async {
+            let (ids, revisions): (Vec<Uuid>, Vec<i64>) = points.iter().copied().unzip();
+            let rows = sqlx::query_file!(
+                "sql/queries/revalidate.sql",
+                version,
+                &ids,
+                serde_json::json!(labels),
+                &revisions
+            )
+            .fetch_all(&self.pool)
+            .await?;
+            let chunks = rows.into_iter().map(|row| ChunkText {
+                chunk_id: row.chunk_id,
+                note_id: row.note_id,
+                key: row.key,
+                chunk_index: row.chunk_index as u32,
+                start_offset: row.start_offset as usize,
+                end_offset: row.end_offset as usize,
+                text: row.text,
+                importance: row.importance,
+                updated_secs: row.updated_secs,
+                is_current: row.is_current,
+                vector: row.vec.map(|vector| vector.to_vec()),
+            });
+            Ok(chunks.map(|chunk| (chunk.chunk_id, chunk)).collect())
+        };
+        self.measured("search", work).await
+    }
+
+    /// The text around chunks, of those whose note is live and has these labels.
+    pub async fn surroundings(
+        &self,
+        version: &str,
+        chunks: &[Uuid],
+        labels: &BTreeMap<String, String>,
+    ) -> Result<HashMap<Uuid, Surroundings>, StoreError> {
+        let work = async {
+            let rows = sqlx::query_file!(
+                "sql/queries/search_context.sql",
+                version,
+                chunks,
+                serde_json::json!(labels),
+                MAX_CONTEXT_BYTES
+            )
+            .fetch_all(&self.pool)
+            .await?;
+            let surroundings = rows.into_iter().map(|row| {
+                let start_offset = row.start_offset as usize;
+                let bytes = row.bytes;
+                let surroundings = Surroundings {
+                    start_offset,
+                    bytes,
+                };
+                (row.chunk_id, surroundings)
+            });
+            Ok(surroundings.collect())
+        };
+        self.measured("search", work).await
+    }
+
+    /// Finds chunks without the index, in the order of their ids. It scans a bounded number of
+    /// chunks, those of the newest notes.
+    pub async fn search(
+        &self,
+        version: &str,
+        query: PostgresQuery<'_>,
+    ) -> Result<Vec<FoundChunk>, StoreError> {
+        let work = async {
+            let vector = query
+                .vector
+                .map(|vector| pgvector::Vector::from(vector.to_vec()));
+            let patterns = query.words.map(patterns).unwrap_or_default();
+            let mut tx = self.pool.begin_with(SCAN).await?;
+            let rows = sqlx::query_file!(
+                "sql/queries/search_postgres.sql",
+                version,
+                vector as _,
+                query.words,
+                &patterns,
+                serde_json::json!(query.labels),
+                MAX_SCANNED_NOTES,
+                MAX_SCANNED_CHUNKS,
+                query.candidates as i64
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            let mut found: Vec<FoundChunk> = rows
+                .into_iter()
+                .map(|row| FoundChunk {
+                    chunk_id: row.chunk_id,
+                    revision: row.revision,
+                    dense: row.dense,
+                    words: row.words,
+                })
+                .collect();
+            found.sort_by_key(|found| found.chunk_id);
+            Ok(found)
+        };
+        self.measured("search", work).await
+    }
+}
+
+/// Postgres ends the scan itself, also when this process stops waiting.
+pub(super) const SCAN: &str = "begin isolation level read committed read only; \
+                    set local statement_timeout = '5s'";
+
+/// Patterns for `ilike`, one for each word.
+fn patterns(words: &str) -> Vec<String> {
+    let escape = |word: &str| {
+        let escaped = word
+            .replace('\\', r"\\")
+            .replace('%', r"\%")
+            .replace('_', r"\_");
+        format!("%{escaped}%")
+    };
+    let mut patterns: Vec<String> = unicode_segmentation::UnicodeSegmentation::unicode_words(words)
+        .take(MAX_WORDS)
+        .map(escape)
+        .collect();
+    patterns.sort_unstable();
+    patterns.dedup();
+    patterns
+}
+
+/// Words of a query that count in a search without the index.
+const MAX_WORDS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_matches_its_word_alone() {
+        assert_eq!(
+            patterns("snake_case, twice: snake_case!"),
+            [r"%snake\_case%", "%twice%"]
+        );
+        assert!(patterns("... !").is_empty());
+    }
+}

@@ -1,0 +1,512 @@
+//! The HTTP API: what a key reaches, what a wrong request is told, and that a search answers
+//! without the parts that are unavailable.
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::embedding_server::Behaviour;
+use crate::support::harness::sentences;
+use crate::support::site::{Running, Site};
+
+/// A worker that serves the API.
+struct Served {
+    site: Site,
+    worker: Running,
+    url: String,
+}
+
+/// What the API answered.
+#[derive(Debug)]
+struct Answered {
+    status: StatusCode,
+    headers: reqwest::header::HeaderMap,
+    body: Value,
+}
+
+impl Answered {
+    /// Fails unless it is an error of this status and code, in the shape of all errors.
+    fn is_error(&self, status: u16, code: &str) {
+        let error = &self.body["error"];
+        assert_eq!(
+            (self.status.as_u16(), error["code"].as_str()),
+            (status, Some(code)),
+            "{self:?}"
+        );
+        assert!(error["message"].as_str().unwrap().len() > 10, "{self:?}");
+        assert!(error["details"].is_object(), "{self:?}");
+    }
+}
+
+impl Served {
+    async fn start() -> Self {
+        let site = Site::start().await;
+        site.configure("[service]\n", "[service]\nhttp_bind = \"127.0.0.1:0\"\n");
+        let worker = site.worker();
+        let url = url(&worker).await;
+        Self { site, worker, url }
+    }
+
+    /// The secret of a new key.
+    async fn key(&self, args: &[&str]) -> String {
+        let args = [&["key", "create"], args].concat();
+        let made = self.site.json(&args).await;
+        made["secret"].as_str().unwrap().to_owned()
+    }
+
+    async fn ask(&self, method: Method, path: &str, secret: &str, body: Option<Value>) -> Answered {
+        ask(&self.url, method, path, secret, body).await
+    }
+
+    async fn search(&self, secret: &str, body: Value) -> Answered {
+        self.ask(Method::POST, "/v2/searches", secret, Some(body))
+            .await
+    }
+
+    /// Adds a note of the project `p` and the agent `a`, and waits until it is indexed.
+    async fn add(&self, secret: &str, text: &str) -> String {
+        let body = json!({"notes": [
+            {"project_id": "p", "agent_id": "a", "scope": "s", "type": "n", "text": text}
+        ]});
+        let path = "/v2/notes?wait=indexed";
+        let added = self.ask(Method::POST, path, secret, Some(body)).await;
+        assert_eq!(added.status, 201, "{added:?}");
+        assert_eq!(added.body["indexed"], true);
+        added.body["note_ids"][0].as_str().unwrap().to_owned()
+    }
+
+    /// The ids of the notes that a search finds.
+    async fn found(&self, secret: &str, query: &str) -> Vec<String> {
+        let answered = self.search(secret, json!({ "query": query })).await;
+        assert_eq!(answered.status, 200, "{answered:?}");
+        let items = answered.body["items"].as_array().unwrap();
+        let id = |item: &Value| item["note_id"].as_str().unwrap().to_owned();
+        items.iter().map(id).collect()
+    }
+}
+
+async fn url(server: &Running) -> String {
+    let line = server.says("HTTP API serves").await;
+    let address = line.split("address=").nth(1).unwrap();
+    format!("http://{}", address.split_whitespace().next().unwrap())
+}
+
+async fn ask(url: &str, method: Method, path: &str, secret: &str, body: Option<Value>) -> Answered {
+    let mut request = reqwest::Client::new()
+        .request(method, format!("{url}{path}"))
+        .bearer_auth(secret);
+    if let Some(body) = body {
+        request = request.json(&body);
+    }
+    let response = request.send().await.unwrap();
+    Answered {
+        status: response.status(),
+        headers: response.headers().clone(),
+        body: response.json().await.unwrap(),
+    }
+}
+
+#[tokio::test]
+async fn a_note_is_added_found_changed_and_deleted() {
+    let served = Served::start().await;
+    let secret = served.key(&["--tenant", "t", "--write"]).await;
+    for about in ["rain", "snow", "fog", "wind"] {
+        served.add(&secret, &sentences(3, about)).await;
+    }
+    let text = format!(
+        "{}\n\n The zebra sleeps under the baobab. \n{}",
+        sentences(9, "the savanna"),
+        sentences(9, "the desert")
+    );
+    let note = served.add(&secret, &text).await;
+
+    let answered = served
+        .search(&secret, json!({"query": "zebra baobab"}))
+        .await;
+    assert_eq!(answered.body["degraded"], json!([]));
+    let item = &answered.body["items"][0];
+    assert_eq!(item["note_id"], note);
+    let slice = |of: &Value| {
+        let offset = |name: &str| of[name].as_u64().unwrap() as usize;
+        text[offset("start_offset")..offset("end_offset")].to_owned()
+    };
+    assert_eq!(item["text"], slice(item));
+    assert!(slice(item).contains("zebra"));
+    let context = &item["context"];
+    assert_eq!(context["text"], slice(context));
+    assert!(slice(context).len() > slice(item).len());
+    assert!(slice(context).contains(&slice(item)));
+
+    let path = format!("/v2/notes/{note}");
+    let shown = served.ask(Method::GET, &path, &secret, None).await;
+    assert_eq!(shown.body["text"], text);
+    assert_eq!(shown.body["indexed"], true);
+
+    let change = json!({"text": "The library opens at nine.", "key": "hours"});
+    let patch = format!("{path}?wait=indexed");
+    let changed = served
+        .ask(Method::PATCH, &patch, &secret, Some(change))
+        .await;
+    assert_eq!(
+        (changed.status.as_u16(), &changed.body["indexed"]),
+        (200, &json!(true))
+    );
+    assert_eq!(served.found(&secret, "library").await[0], note);
+    let only_key = json!({"query": "library", "filter": {"key": "hours"}});
+    let answered = served.search(&secret, only_key).await;
+    assert_eq!(answered.body["items"].as_array().unwrap().len(), 1);
+    let cleared = json!({"key": null});
+    served
+        .ask(Method::PATCH, &patch, &secret, Some(cleared))
+        .await;
+    let shown = served.ask(Method::GET, &path, &secret, None).await;
+    assert_eq!(shown.body["key"], Value::Null);
+    assert_eq!(shown.body["text"], "The library opens at nine.");
+
+    let removed = served.ask(Method::DELETE, &patch, &secret, None).await;
+    assert_eq!(
+        (removed.status.as_u16(), &removed.body["indexed"]),
+        (200, &json!(true))
+    );
+    assert!(!served.found(&secret, "library").await.contains(&note));
+    let gone = served.ask(Method::GET, &path, &secret, None).await;
+    gone.is_error(404, "not_found");
+}
+
+#[tokio::test]
+async fn a_key_reaches_no_note_of_another_tenant_project_or_agent() {
+    let served = Served::start().await;
+    let owner = served.key(&["--tenant", "t", "--write"]).await;
+    let note = served
+        .add(&owner, "The password of the gate is swordfish.")
+        .await;
+    served
+        .add(&owner, "The password of the gate is swordfish!")
+        .await;
+    let strangers = [
+        vec!["--tenant", "u", "--write"],
+        vec!["--tenant", "t", "--project", "q", "--write"],
+        vec!["--tenant", "t", "--agent", "b", "--write"],
+    ];
+    let absent = Uuid::new_v4();
+    for stranger in &strangers {
+        let secret = served.key(stranger).await;
+        assert!(served.found(&secret, "swordfish").await.is_empty());
+        let both = [note.clone(), absent.to_string(), "no-uuid".to_owned()];
+        let mut answers = Vec::new();
+        for id in &both {
+            let path = format!("/v2/notes/{id}");
+            for (method, body) in [
+                (Method::GET, None),
+                (Method::PATCH, Some(json!({"text": "stolen"}))),
+                (Method::DELETE, None),
+            ] {
+                let answered = served.ask(method, &path, &secret, body).await;
+                answered.is_error(404, "not_found");
+                answers.push(answered.body);
+            }
+        }
+        for id in &both[..2] {
+            let path = "/v2/notes:find_duplicates";
+            let body = json!({"note_id": id, "min_similarity": -1.0});
+            let answered = served.ask(Method::POST, path, &secret, Some(body)).await;
+            answered.is_error(404, "not_found");
+            answers.push(answered.body);
+        }
+        // Nothing tells a note of another from one that does not exist.
+        answers.dedup();
+        assert_eq!(answers.len(), 1, "{answers:?}");
+    }
+    let bound = served
+        .key(&["--tenant", "t", "--project", "p", "--agent", "a"])
+        .await;
+    assert_eq!(served.found(&bound, "swordfish").await.len(), 2);
+    for (label, other) in [("project_id", "q"), ("agent_id", "b")] {
+        let body = json!({"query": "swordfish", "filter": {label: other}});
+        served.search(&bound, body).await.is_error(403, "forbidden");
+    }
+    let path = "/v2/notes:find_duplicates";
+    let body = json!({"note_id": note, "min_similarity": 0.0});
+    let like = served.ask(Method::POST, path, &bound, Some(body)).await;
+    assert_eq!(like.body["items"].as_array().unwrap().len(), 1, "{like:?}");
+    assert_ne!(like.body["items"][0]["note_id"], note);
+
+    let shown = served
+        .ask(Method::GET, &format!("/v2/notes/{note}"), &owner, None)
+        .await;
+    assert_eq!(shown.body["text"], "The password of the gate is swordfish.");
+}
+
+#[tokio::test]
+async fn a_key_ends_when_it_is_rotated_or_revoked() {
+    let served = Served::start().await;
+    let made = served
+        .site
+        .json(&["key", "create", "--tenant", "t", "--name", "shop"])
+        .await;
+    let (id, secret) = (
+        made["key_id"].as_str().unwrap(),
+        made["secret"].as_str().unwrap(),
+    );
+    assert!(served.found(secret, "anything").await.is_empty());
+    let body = json!({"notes": [
+        {"project_id": "p", "agent_id": "a", "scope": "s", "type": "n", "text": "x"}
+    ]});
+    let written = served
+        .ask(Method::POST, "/v2/notes", secret, Some(body))
+        .await;
+    written.is_error(403, "forbidden");
+
+    let rotated = served.site.json(&["key", "rotate", id]).await;
+    let query = || json!({"query": "anything"});
+    served
+        .search(secret, query())
+        .await
+        .is_error(401, "unauthorized");
+    let secret = rotated["secret"].as_str().unwrap();
+    assert_eq!(served.search(secret, query()).await.status, 200);
+    let listed = served.site.json(&["key", "list"]).await;
+    assert_eq!(listed["items"][0]["name"], "shop");
+    assert!(!listed.to_string().contains("sha256") && !listed.to_string().contains(secret));
+
+    served.site.json(&["key", "revoke", id]).await;
+    served
+        .search(secret, query())
+        .await
+        .is_error(401, "unauthorized");
+    for wrong in ["", "elf_", "elf_guess", "x"] {
+        served
+            .search(wrong, query())
+            .await
+            .is_error(401, "unauthorized");
+    }
+    let again = served.site.elf(&["key", "revoke", id]).await;
+    again.exits(1).says(&["elf key list"]);
+}
+
+#[tokio::test]
+async fn a_wrong_request_is_told_what_is_wrong() {
+    let served = Served::start().await;
+    let secret = served.key(&["--tenant", "t", "--write"]).await;
+    let long = "x".repeat(100 << 10);
+    for (body, field) in [
+        (json!({"query": ""}), "query"),
+        (json!({"query": " \n\t "}), "query"),
+        (json!({"query": long}), "query"),
+        (json!({"query": "a\u{0}b"}), "query"),
+        (json!({"query": "a", "limit": 0}), "limit"),
+        (json!({"query": "a", "limit": 101}), "limit"),
+    ] {
+        let answered = served.search(&secret, body).await;
+        answered.is_error(422, "invalid");
+        assert_eq!(answered.body["error"]["details"]["field"], field);
+    }
+    for (body, known) in [
+        (json!({"query": "a", "colour": "red"}), "filter"),
+        (json!({"query": "a", "filter": {"tenant_id": "u"}}), "scope"),
+        (json!({"query": "a", "by": "magic"}), "bm25"),
+        (json!({"limit": 3}), "query"),
+    ] {
+        let answered = served.search(&secret, body).await;
+        answered.is_error(422, "invalid");
+        let message = answered.body["error"]["message"].to_string();
+        assert!(message.contains(known), "{message}");
+    }
+    let nul = json!({"query": "a", "filter": {"scope": "\u{0}"}});
+    let answered = served.search(&secret, nul).await;
+    answered.is_error(422, "rejected");
+    for query in [
+        "\"'()&|!:* \\ %_ <->",
+        "日本語のメモ",
+        "\u{202e}abc",
+        "🦓",
+        "--",
+        "' or 1=1",
+    ] {
+        let answered = served.search(&secret, json!({ "query": query })).await;
+        assert_eq!(answered.status, 200, "{query:?}: {answered:?}");
+    }
+    let note = |change: Value| {
+        let mut note =
+            json!({"project_id": "p", "agent_id": "a", "scope": "s", "type": "n", "text": "x"});
+        let change = change.as_object().unwrap().clone();
+        note.as_object_mut().unwrap().extend(change);
+        json!({ "notes": [note] })
+    };
+    for (body, code) in [
+        (note(json!({"text": " "})), "invalid"),
+        (note(json!({"text": "a\u{0}b"})), "rejected"),
+        (note(json!({"importance": 1.5})), "invalid"),
+        (note(json!({"project_id": null})), "invalid"),
+        (note(json!({"note_id": Uuid::nil()})), "invalid"),
+        (json!({"notes": []}), "invalid"),
+    ] {
+        let answered = served
+            .ask(Method::POST, "/v2/notes", &secret, Some(body))
+            .await;
+        answered.is_error(422, code);
+    }
+    let answered = served
+        .ask(
+            Method::POST,
+            "/v2/notes?wait=ever",
+            &secret,
+            Some(note(json!({}))),
+        )
+        .await;
+    answered.is_error(422, "invalid");
+    let answered = served.ask(Method::GET, "/v2/nothing", &secret, None).await;
+    answered.is_error(404, "not_found");
+    let answered = served.ask(Method::GET, "/v2/searches", &secret, None).await;
+    answered.is_error(405, "method_not_allowed");
+
+    let raw = |body: Vec<u8>, kind: &'static str| {
+        reqwest::Client::new()
+            .post(format!("{}/v2/searches", served.url))
+            .bearer_auth(&secret)
+            .header("content-type", kind)
+            .header("x-request-id", "mine")
+            .body(body)
+            .send()
+    };
+    let answered = raw(b"{".to_vec(), "application/json").await.unwrap();
+    assert_eq!(answered.status(), 400);
+    assert_eq!(answered.headers()["x-request-id"], "mine");
+    let answered = raw(b"{}".to_vec(), "text/plain").await.unwrap();
+    assert_eq!(answered.status(), 415);
+    let answered = raw(vec![b' '; 40 << 20], "application/json").await.unwrap();
+    assert_eq!(answered.status(), 413);
+}
+
+#[tokio::test]
+async fn a_search_without_provider_or_index_answers_and_says_so() {
+    let served = Served::start().await;
+    let secret = served.key(&["--tenant", "t", "--write"]).await;
+    let other = served.key(&["--tenant", "u", "--write"]).await;
+    let note = served
+        .add(&secret, "The zebra sleeps under the baobab.")
+        .await;
+    served.add(&secret, "The library opens at nine.").await;
+    served.add(&other, "A zebra of another tenant.").await;
+
+    served.site.provider.always(Behaviour::Status(503));
+    let answered = served.search(&secret, json!({"query": "zebra"})).await;
+    assert_eq!(answered.body["degraded"], json!(["query_vector"]));
+    let items = answered.body["items"].as_array().unwrap();
+    assert_eq!(items.len(), 1, "{answered:?}");
+    assert_eq!(items[0]["note_id"], note);
+    assert_eq!(items[0]["dense"], Value::Null);
+
+    served.site.provider.heal();
+    served.worker.stop().await.exits(0);
+    // The folder of the embedded engine is lost.
+    std::fs::remove_dir_all(served.site.path("index")).ok();
+    let found = served
+        .site
+        .elf(&["search", "zebra", "--tenant", "t", "--json"])
+        .await;
+    let found = found.exits(0).says(&["degraded search"]);
+    let answer = found.json();
+    assert_eq!(answer["degraded"][0]["code"], "index", "{answer}");
+    let ids: Vec<&str> = answer["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["note_id"].as_str().unwrap())
+        .collect();
+    assert_eq!(ids[0], note, "{answer}");
+    assert_eq!(ids.len(), 2, "nothing of another tenant: {answer}");
+    assert!(answer["items"][0]["bm25"].as_f64().unwrap() > 0.0);
+    assert!(answer["items"][0]["dense"].as_f64().is_some());
+}
+
+#[tokio::test]
+async fn a_thousand_searches_at_once_are_answered_or_told_to_come_back() {
+    let served = Served::start().await;
+    let secret = served.key(&["--tenant", "t", "--write"]).await;
+    let note = served
+        .add(&secret, "The zebra sleeps under the baobab.")
+        .await;
+    let client = reqwest::Client::new();
+    let searches = (0..1000).map(|n| {
+        let request = client
+            .post(format!("{}/v2/searches", served.url))
+            .bearer_auth(&secret)
+            .json(&json!({"query": format!("zebra {n}")}));
+        async move {
+            let response = request.send().await.unwrap();
+            let retry = response.headers().contains_key("retry-after");
+            (response.status().as_u16(), retry)
+        }
+    });
+    let (answered, written) = tokio::join!(
+        futures::future::join_all(searches),
+        served.add(&secret, "Written meanwhile.")
+    );
+    let told: usize = answered.iter().filter(|a| **a == (429, true)).count();
+    let found = answered.iter().filter(|a| a.0 == 200).count();
+    assert_eq!(told + found, 1000, "{answered:?}");
+    assert!(found > 0);
+    assert_ne!(note, written);
+    assert_eq!(served.found(&secret, "zebra").await[0], note);
+}
+
+#[tokio::test]
+async fn requests_in_flight_end_before_the_process_does() {
+    let served = Served::start().await;
+    let secret = served.key(&["--tenant", "t", "--write"]).await;
+    served
+        .add(&secret, "The zebra sleeps under the baobab.")
+        .await;
+    served.site.provider.hold();
+    let search = tokio::spawn({
+        let (url, secret) = (served.url.clone(), secret.clone());
+        async move {
+            let body = json!({"query": "a zebra"});
+            ask(&url, Method::POST, "/v2/searches", &secret, Some(body)).await
+        }
+    });
+    served.site.provider.holding(1).await;
+    served.worker.signal("TERM").await;
+    served.worker.says("no new claims").await;
+    served.site.provider.release();
+    let answered = search.await.unwrap();
+    assert_eq!(answered.status, 200, "{answered:?}");
+    assert_eq!(answered.body["items"].as_array().unwrap().len(), 1);
+    served.worker.ended().await.exits(0);
+}
+
+#[tokio::test]
+async fn the_description_lists_every_path_and_needs_no_key() {
+    let served = Served::start().await;
+    let described = ask(&served.url, Method::GET, "/openapi.json", "", None).await;
+    assert!(described.headers.contains_key("x-request-id"));
+    let api = described.body;
+    assert!(api["openapi"].as_str().unwrap().starts_with("3.1"));
+    let paths: Vec<&String> = api["paths"].as_object().unwrap().keys().collect();
+    assert_eq!(
+        paths,
+        [
+            "/v2/notes",
+            "/v2/notes/{id}",
+            "/v2/notes:find_duplicates",
+            "/v2/searches"
+        ]
+    );
+    // Each reference leads to a schema.
+    let text = api.to_string();
+    for reference in text.split("#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().unwrap();
+        assert!(api["components"]["schemas"][name].is_object(), "{name}");
+    }
+    assert_eq!(
+        api["components"]["securitySchemes"]["key"]["scheme"],
+        "bearer"
+    );
+    served.worker.stop().await.exits(0);
+    let alone = served.site.begin(&["serve"]);
+    let url = url(&alone).await;
+    let again = ask(&url, Method::GET, "/openapi.json", "", None).await;
+    assert_eq!(again.body, api);
+    alone.stop().await.exits(0);
+}
