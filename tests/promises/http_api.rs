@@ -510,3 +510,19 @@ async fn the_description_lists_every_path_and_needs_no_key() {
     assert_eq!(again.body, api);
     alone.stop().await.exits(0);
 }
+
+#[tokio::test]
+async fn the_requests_of_the_readme_do_what_it_says() {
+    let served = Served::start().await;
+    let secret = served.key(&["--tenant", "acme", "--write"]).await;
+    let blocks = crate::support::docs::blocks("README.md", "bash");
+    assert_eq!(blocks.len(), 1);
+    let mut command = crate::support::docs::shell(&served.site, &blocks[0]);
+    command.env("API", &served.url).env("KEY", &secret);
+    let done = crate::support::site::run(command, b"").await.exits(0);
+    let mut answers = serde_json::Deserializer::from_str(&done.stdout).into_iter::<Value>();
+    let added = answers.next().unwrap().unwrap();
+    assert_eq!(added["indexed"], true, "{added}");
+    let found = answers.next().unwrap().unwrap();
+    assert_eq!(found["items"][0]["note_id"], added["note_ids"][0]);
+}

@@ -430,6 +430,14 @@ impl Batch {
                 each("7", "bigint")
             ),
             statement!(
+                "search_context",
+                version(),
+                chunks(),
+                "'{\"tenant_id\": \"t\"}'::jsonb".into(),
+                "1000000".into()
+            ),
+            statement!("notes_waiting", notes(), version()),
+            statement!(
                 "upsert_chunks",
                 version(),
                 token(),
