@@ -89,7 +89,8 @@ pub enum WorkerError {
 }
 
 impl Worker {
-    /// A worker that has not begun. Call [`crate::registry::prepare`] before, once.
+    /// A worker that has not begun. Call [`crate::registry::register_or_check_version`] before,
+    /// once.
     pub fn new(context: WorkerContext, settings: &config::Worker, outbox: &config::Outbox) -> Self {
         let shared = Shared {
             context,

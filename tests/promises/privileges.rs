@@ -327,7 +327,7 @@ async fn the_trigger_functions_belong_to_a_role_that_may_only_write_the_outbox()
 
 /// Runs `deploy/postgres/role.sql` as an administrator does, without the part `without`,
 /// which not every server allows.
-async fn prepare(site: &Site, elf: &Role, without: &str) {
+async fn run_role_sql(site: &Site, elf: &Role, without: &str) {
     let script = include_str!("../../deploy/postgres/role.sql")
         .replace(":\"role\"", &elf.name)
         .replace(":'password'", &format!("'{}'", elf.name))
@@ -394,7 +394,7 @@ async fn index_and_search(site: &Site, application: &Role) {
 async fn elf_works_as_a_role_of_its_own() {
     let (elf, application) = (Role::create("").await, Role::create("login").await);
     let site = Site::empty().await;
-    prepare(&site, &elf, "").await;
+    run_role_sql(&site, &elf, "").await;
     let migrated = site.json(&["migrate"]).await;
     assert_eq!(migrated["notes"], serde_json::json!([]));
     assert_triggers_are_restricted(&mut site.connect().await).await;
@@ -407,7 +407,7 @@ async fn elf_works_as_a_role_of_its_own_where_no_role_can_be_made() {
     let (elf, application) = (Role::create("").await, Role::create("login").await);
     let site = Site::empty().await;
     let grant = format!("grant elf_outbox_writer to {};", elf.name);
-    prepare(&site, &elf, &grant).await;
+    run_role_sql(&site, &elf, &grant).await;
     let done = site.elf(&["migrate"]).await.exits(0);
     assert!(
         done.stdout.contains("note: the trigger functions"),
@@ -442,7 +442,7 @@ async fn a_role_that_may_create_roles_makes_the_one_for_the_triggers() {
         name: format!("{}_writer", elf.name),
     };
     let site = Site::empty().await;
-    prepare(
+    run_role_sql(
         &site,
         &elf,
         &format!("grant elf_outbox_writer to {};", elf.name),
@@ -481,7 +481,7 @@ async fn a_role_that_may_create_roles_makes_the_one_for_the_triggers() {
 async fn a_role_that_policies_hide_notes_from_is_refused() {
     let elf = Role::create("").await;
     let site = Site::empty().await;
-    prepare(&site, &elf, "").await;
+    run_role_sql(&site, &elf, "").await;
     site.elf(&["migrate"]).await.exits(0);
     let mut db = site.connect().await;
     execute(

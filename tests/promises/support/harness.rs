@@ -133,7 +133,7 @@ impl Harness {
 
     async fn with(site: Site, config: Config) -> Self {
         let context = wiring::worker_context(&config).await.unwrap();
-        registry::prepare(&context.stores.store, &context.version)
+        registry::register_or_check_version(&context.stores.store, &context.version)
             .await
             .unwrap();
         registry::ensure_ready(&context.stores, &context.version)
