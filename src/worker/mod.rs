@@ -63,7 +63,7 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 /// What a worker needs: both stores, the provider and the chunker.
 #[derive(Clone)]
 pub struct WorkerContext {
-    /// Postgres and the index that it keeps in step.
+    /// Both stores: Postgres, and the index that ELF derives from it.
     pub stores: IndexContext,
     /// Texts → vectors.
     pub provider: Arc<Provider>,

@@ -31,7 +31,7 @@ const TABLES: [&str; 6] = [
     "note_index_state",
 ];
 
-/// Statements that run in a transaction of the store's, see `Store::begin`: without
+/// Statements that run in a transaction of `Store::begin`: without
 /// sequential scans, which are cheap where notes are short, but read them all.
 const IN_TRANSACTION: [&str; 2] = ["load_notes", "lock_notes"];
 
