@@ -14,8 +14,8 @@ use tokio::sync::Semaphore;
 
 use super::REQUEST_TIMEOUT;
 
-/// Browsers, Prometheus and probes keep a handful open. Further ones wait in the accept queue
-/// of the system until a connection ends.
+/// Browsers, Prometheus and health checks keep a handful open. Further ones wait in the accept
+/// queue of the system until a connection ends.
 const MAX_CONNECTIONS: usize = 64;
 
 /// Time limit for the head of a request, and for the next request on a kept-alive connection.
