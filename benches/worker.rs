@@ -173,7 +173,7 @@ impl Bench {
         let tokenizer = Arc::new(Tokenizer::open(&model).await?);
         let chunker = Chunker::new(tokenizer.clone(), &config.chunking, "")?;
         let version: Version = embedding_version(&config, tokenizer.fingerprint(), DIM);
-        registry::prepare(&store, &version).await?;
+        registry::register_or_check_version(&store, &version).await?;
         let context = WorkerContext {
             stores: IndexContext {
                 store,

@@ -41,7 +41,7 @@ pub struct Args {
 /// Searches, and prints the best chunks first.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let context = wiring::worker_context(config).await?;
-    registry::require(&context.stores.store, &context.version).await?;
+    registry::check_version_is_active(&context.stores.store, &context.version).await?;
     let fields = [
         ("tenant_id", args.tenant),
         ("project_id", args.project),

@@ -33,7 +33,7 @@ pub async fn prepare_context(config: &Config, migrate: bool) -> anyhow::Result<W
         }
     }
     let context = wiring::worker_context(config).await?;
-    registry::prepare(&context.stores.store, &context.version).await?;
+    registry::register_or_check_version(&context.stores.store, &context.version).await?;
     context
         .stores
         .store

@@ -109,7 +109,8 @@ fn pinned_dimension(
 }
 
 /// The context of a worker or a search. The caller checks that the database has the
-/// version: [`crate::registry::prepare`] or [`crate::registry::require`].
+/// version: [`crate::registry::register_or_check_version`] or
+/// [`crate::registry::check_version_is_active`].
 pub async fn worker_context(config: &Config) -> anyhow::Result<WorkerContext> {
     let setup = setup(config).await?;
     Ok(worker_context_of(setup, config, index(config).await?))

@@ -187,7 +187,7 @@ impl<'d> Section<'_, 'd> {
         write: &str,
         check: impl Fn(&str) -> Result<(), Refusal>,
     ) -> String {
-        self.require(name, write);
+        self.report_if_missing(name, write);
         self.take(name, None, |value| checked(string(value)?, &check))
             .unwrap_or_default()
     }
@@ -209,7 +209,7 @@ impl<'d> Section<'_, 'd> {
         write: &str,
         check: impl Fn(&str) -> Result<(), Refusal>,
     ) -> Secret {
-        self.require(name, write);
+        self.report_if_missing(name, write);
         self.secret(name, check).unwrap_or_else(|| Secret::new(""))
     }
 
@@ -291,7 +291,7 @@ impl<'d> Section<'_, 'd> {
         }
     }
 
-    fn require(&mut self, name: &str, write: &str) {
+    fn report_if_missing(&mut self, name: &str, write: &str) {
         if !self.entries.contains_key(name) {
             let message = format!("missing; write {write} in [{}]", self.path);
             self.document.problems.push(Problem {

@@ -1,7 +1,9 @@
 //! Texts → vectors. Knows no database.
 //!
-//! [`connect`] builds the [`Embedder`] that the configuration names. The rest of ELF
-//! calls it through [`provider::Provider`].
+//! - An [`Embedder`] carries one request: it knows how to ask one kind of provider, and nothing
+//!   of other requests. [`connect`] builds the one that the configuration names.
+//! - The [`provider::Provider`] is what the rest of ELF calls. It has an embedder, and decides
+//!   which texts are sent, when, and what a failure means.
 //!
 //! Another kind of provider is a folder here with an [`Embedder`], a variant of
 //! `config::ProviderKind` with its defaults in `config/read.rs`, an arm in [`connect_pinned`], and
@@ -22,7 +24,8 @@ use futures::future::BoxFuture;
 use crate::config;
 use crate::error_class::ErrorClass;
 
-/// Turns texts into vectors. One call is one request to the provider.
+/// Carries requests to one kind of provider: `openai` to a server, `local` to a model in this
+/// process. One call is one request. It knows no circuit and no pace: [`provider::Provider`] does.
 pub trait Embedder: Send + Sync {
     /// One vector of the same dimension for each of `texts`, in their order.
     /// The texts carry their prefix already. A success holds exactly

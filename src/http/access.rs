@@ -62,7 +62,7 @@ impl Access {
 
     /// Checks a request for health or metrics. ELF cannot know the names under which a port on a
     /// network is reached, so it checks `Host` on a loopback port only. A request without
-    /// `Host` is a probe, not a browser.
+    /// `Host` is a health check, not a browser.
     fn check_health(&self, headers: &HeaderMap) -> Result<(), Denied> {
         let is_own = |host: &HeaderValue| host.to_str().is_ok_and(is_loopback);
         match headers.get(header::HOST) {
@@ -223,7 +223,11 @@ mod tests {
         assert_eq!(guarded.check_health(&foreign), Err(Denied::ForeignName));
         assert_eq!(guarded.check_page(&foreign), Ok(()), "by a proxy");
         assert_eq!(public.check_health(&named("elf.svc:9464")), Ok(()));
-        assert_eq!(local.check_health(&HeaderMap::new()), Ok(()), "a probe");
+        assert_eq!(
+            local.check_health(&HeaderMap::new()),
+            Ok(()),
+            "a health check"
+        );
     }
 
     #[test]

@@ -29,7 +29,7 @@ use crate::observe::Health;
 use crate::observe::Observer;
 use crate::telemetry::Metrics;
 
-/// Browsers, Prometheus and probes keep a handful open.
+/// Browsers, Prometheus and health checks keep a handful open.
 const MAX_CONNECTIONS: usize = 64;
 
 /// Time limit from the end of a request's head to its answer.

@@ -22,7 +22,7 @@ impl Observer {
             ..
         } = &self.context;
         let config = async {
-            registry::kept_in_step(store, &version.name).await?;
+            registry::version_unless_retired(store, &version.name).await?;
             Ok::<(), RegistryError>(store.check_schema().await?)
         };
         let (config, alias) = tokio::join!(

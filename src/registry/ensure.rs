@@ -11,9 +11,12 @@ use crate::store::{CollectionRow, Lifecycle, RegisteredVersion, Store, StoreErro
 const MAX_TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
-/// Checks that the database keeps `version` in step. The first worker of a database registers
-/// its version.
-pub async fn prepare(store: &Store, version: &Version) -> Result<(), RegistryError> {
+/// Registers `version` if the database has no version yet: the first worker does. Otherwise
+/// checks that the database has it, not retired.
+pub async fn register_or_check_version(
+    store: &Store,
+    version: &Version,
+) -> Result<(), RegistryError> {
     let mut known = store.versions().await?;
     if known.is_empty() {
         store.register_first_version(version).await?;
@@ -26,7 +29,10 @@ pub async fn prepare(store: &Store, version: &Version) -> Result<(), RegistryErr
 }
 
 /// Checks that `version` is the active version of the database. For commands that only read.
-pub async fn require(store: &Store, version: &Version) -> Result<(), RegistryError> {
+pub async fn check_version_is_active(
+    store: &Store,
+    version: &Version,
+) -> Result<(), RegistryError> {
     let known = store.versions().await?;
     match known.iter().find(|v| v.version.name == version.name) {
         Some(own) if own.state == Lifecycle::Active => Ok(()),
@@ -62,9 +68,9 @@ fn not_served(
     ))
 }
 
-/// Checks that the version is still kept in step: it may have been retired since the worker
-/// began.
-pub async fn kept_in_step(
+/// The registered version of this name. An error if it is retired or not registered any more:
+/// that may have happened since the worker began.
+pub async fn version_unless_retired(
     store: &Store,
     version: &str,
 ) -> Result<RegisteredVersion, RegistryError> {
@@ -83,7 +89,7 @@ pub async fn kept_in_step(
     )))
 }
 
-/// Makes sure that the version is kept in step, that every note was enqueued for it, that its
+/// Makes sure that the version is not retired, that every note was enqueued for it, that its
 /// collection exists with the right shape, and that the alias points at it if the version is
 /// active. Creates a missing collection. If it was lost, every note is put into the outbox, and
 /// workers fill it from Postgres without embedding.
@@ -103,7 +109,7 @@ pub async fn ensure_ready(context: &IndexContext, version: &Version) -> Result<(
 
 async fn ensure_once(context: &IndexContext, version: &Version) -> Result<(), RegistryError> {
     context.store.ping().await?;
-    let known = kept_in_step(&context.store, &version.name).await?;
+    let known = version_unless_retired(&context.store, &version.name).await?;
     if !known.enqueued {
         let notes = context.store.enqueue_version(&version.name).await?;
         tracing::info!(version = version.name, notes, "every note enqueued");
@@ -134,7 +140,7 @@ async fn main_collection(
 ) -> Result<(CollectionRow, Option<CollectionInfo>), RegistryError> {
     let store = &context.store;
     loop {
-        let collection = match first_collection(context, version).await? {
+        let collection = match registered_main_collection(context, version).await? {
             Some(collection) => collection,
             None => {
                 check_alias_is_free(context).await?;
@@ -154,7 +160,7 @@ async fn main_collection(
             return Ok((collection, info));
         }
         // A rebuild may have retired it between the two reads.
-        if first_collection(context, version).await?.as_ref() != Some(&collection) {
+        if registered_main_collection(context, version).await?.as_ref() != Some(&collection) {
             continue;
         }
         if collection.is_active() {
@@ -164,8 +170,9 @@ async fn main_collection(
     }
 }
 
-/// The active collection. If that was lost and a rebuild has begun, the one that it fills.
-async fn first_collection(
+/// The main collection as Postgres has it: the active one. If that was lost and a rebuild has
+/// begun, the one that it fills.
+async fn registered_main_collection(
     context: &IndexContext,
     version: &Version,
 ) -> Result<Option<CollectionRow>, StoreError> {

@@ -19,7 +19,10 @@ use crate::index::VectorIndex;
 use crate::store::Store;
 pub use alias::{alias_problem, reconcile_alias};
 pub use collections::free_collection_name;
-pub use ensure::{check_spec, ensure_ready, kept_in_step, prepare, require, spec};
+pub use ensure::{
+    check_spec, check_version_is_active, ensure_ready, register_or_check_version, spec,
+    version_unless_retired,
+};
 pub use error::RegistryError;
 pub use job::{Job, Progress};
 pub use payload::payload;

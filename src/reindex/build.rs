@@ -90,7 +90,9 @@ async fn report(
     } = context;
     Ok(Report {
         version: version.name.clone(),
-        state: registry::kept_in_step(store, &version.name).await?.state,
+        state: registry::version_unless_retired(store, &version.name)
+            .await?
+            .state,
         work: worker.totals(),
         dead_letters: dead_letters(context).await?,
         verified,
@@ -219,7 +221,7 @@ async fn is_caught_up(context: &WorkerContext) -> Result<bool, ReindexError> {
     if let Some(error @ EmbedError::Config { .. }) = context.provider.state().error() {
         return Err(ReindexError::Embed(error.clone()));
     }
-    registry::kept_in_step(store, &version.name).await?;
+    registry::version_unless_retired(store, &version.name).await?;
     Ok(store.is_caught_up(&version.name).await?)
 }
 

@@ -188,7 +188,7 @@ impl Store {
         })
     }
 
-    /// This store with `statement_limit` for one statement instead of two minutes.
+    /// The same database, with `statement_limit` for one statement instead of two minutes.
     pub fn with_statement_limit(self, statement_limit: Duration) -> Self {
         Self {
             statement_limit,

@@ -56,13 +56,13 @@ fn same_vector(chunk: &LiveChunk, point: &StoredPoint) -> bool {
             .all(|(x, y)| (x / a - y / b).abs() < VECTOR_TOLERANCE)
 }
 
-/// Walks two lists that are sorted by id, and returns the ids that differ.
-pub fn suspects(chunks: &[LiveChunk], points: &[StoredPoint], version: &str) -> Vec<Uuid> {
+/// The ids whose chunk and point differ. Both lists are sorted by id.
+pub fn differing_ids(chunks: &[LiveChunk], points: &[StoredPoint], version: &str) -> Vec<Uuid> {
     let (mut chunks, mut points) = (chunks.iter().peekable(), points.iter().peekable());
-    let mut suspects = Vec::new();
+    let mut differing = Vec::new();
     loop {
         let id = match (chunks.peek(), points.peek()) {
-            (None, None) => return suspects,
+            (None, None) => return differing,
             (Some(chunk), None) => chunk.chunk_id,
             (None, Some(point)) => point.chunk_id,
             (Some(chunk), Some(point)) => chunk.chunk_id.min(point.chunk_id),
@@ -70,7 +70,7 @@ pub fn suspects(chunks: &[LiveChunk], points: &[StoredPoint], version: &str) -> 
         let chunk = chunks.next_if(|chunk| chunk.chunk_id == id);
         let point = points.next_if(|point| point.chunk_id == id);
         if drift(chunk, point, version).is_some() {
-            suspects.push(id);
+            differing.push(id);
         }
     }
 }
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_are_walked_to_their_ends() {
+    fn both_sides_are_compared_to_their_ends() {
         let chunks = [chunk(1), chunk(2), chunk(4), chunk(6)];
         let points = [point(2), point(3), point(4), point(9)];
         let ids = |ids: &[u128]| -> Vec<Uuid> { ids.iter().map(|i| Uuid::from_u128(*i)).collect() };
-        assert_eq!(suspects(&chunks, &points, "v"), ids(&[1, 3, 6, 9]));
-        assert_eq!(suspects(&chunks, &[], "v"), ids(&[1, 2, 4, 6]));
-        assert_eq!(suspects(&[], &points, "v"), ids(&[2, 3, 4, 9]));
-        assert_eq!(suspects(&[], &[], "v"), ids(&[]));
+        assert_eq!(differing_ids(&chunks, &points, "v"), ids(&[1, 3, 6, 9]));
+        assert_eq!(differing_ids(&chunks, &[], "v"), ids(&[1, 2, 4, 6]));
+        assert_eq!(differing_ids(&[], &points, "v"), ids(&[2, 3, 4, 9]));
+        assert_eq!(differing_ids(&[], &[], "v"), ids(&[]));
     }
 
     #[test]

@@ -15,8 +15,8 @@ use crate::store::{Depth, LiveChunk};
 
 /// Ranges that are compared concurrently.
 const RANGES: u32 = 4;
-/// Suspects that are read at once with text and vector.
-const JUDGED_AT_ONCE: usize = 256;
+/// Differences that are read again at once, with text and vector.
+const REREAD_AT_ONCE: usize = 256;
 
 /// Compares every point of a collection with its chunk and the other way round.
 pub async fn points(target: &CollectionTarget, options: &Options) -> Result<Report, RegistryError> {
@@ -33,8 +33,8 @@ pub async fn points(target: &CollectionTarget, options: &Options) -> Result<Repo
         let (after, upto) = window(range, options.sample, rand::random());
         let (target, options) = (target.clone(), options.clone());
         tasks.spawn(async move {
-            let walk = Walk::new(&target, &options, after, upto);
-            Walk { is_alone, ..walk }.run().await
+            let range = Comparison::new(&target, &options, after, upto);
+            Comparison { is_alone, ..range }.run().await
         });
     }
     let mut report = Report::default();
@@ -57,8 +57,8 @@ fn window((after, upto): (Uuid, Uuid), sample: f64, at: f64) -> (Uuid, Uuid) {
     (Uuid::from_u128(start), Uuid::from_u128(end.min(last)))
 }
 
-/// The walk over one range.
-struct Walk<'a> {
+/// The comparison of one range.
+struct Comparison<'a> {
     target: &'a CollectionTarget,
     options: &'a Options,
     upto: Uuid,
@@ -71,7 +71,7 @@ struct Walk<'a> {
     is_alone: bool,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> Comparison<'a> {
     fn new(target: &'a CollectionTarget, options: &'a Options, after: Uuid, upto: Uuid) -> Self {
         Self {
             target,
@@ -103,15 +103,15 @@ impl<'a> Walk<'a> {
             if self.options.repair {
                 self.raise_tokens(&points).await?;
             }
-            let suspects = compare::suspects(&chunks, &points, &self.target.version);
+            let differing = compare::differing_ids(&chunks, &points, &self.target.version);
             let named = points
                 .iter()
-                .filter(|point| suspects.binary_search(&point.chunk_id).is_ok())
+                .filter(|point| differing.binary_search(&point.chunk_id).is_ok())
                 .filter_map(compare::note_id)
                 .collect::<HashSet<Uuid>>();
             drop((chunks, points));
-            // In parts, because suspects are read with text and vector.
-            for part in suspects.chunks(JUDGED_AT_ONCE) {
+            // In parts, because differences are read again with text and vector.
+            for part in differing.chunks(REREAD_AT_ONCE) {
                 self.recheck_and_repair(part, &named).await?;
             }
             if self.is_alone {
@@ -176,29 +176,29 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Reads the suspects again, in the order Postgres, index, Postgres, and counts and repairs
-    /// what still differs. `named` are the notes that the payloads of suspect points name.
+    /// Reads the differences again, in the order Postgres, index, Postgres, and counts and
+    /// repairs what still differs. `named` are the notes that the payloads of their points name.
     async fn recheck_and_repair(
         &mut self,
-        suspects: &[Uuid],
+        differing: &[Uuid],
         named: &HashSet<Uuid>,
     ) -> Result<(), RegistryError> {
         let mut named = named.clone();
-        let before = self.snapshot(suspects, &named).await?;
+        let before = self.snapshot(differing, &named).await?;
         named.extend(before.chunks.values().map(|chunk| chunk.note_id));
         let deep = self.options.deep;
         let points: HashMap<Uuid, StoredPoint> = self
             .target
             .index
-            .points(&self.target.collection, suspects, deep)
+            .points(&self.target.collection, differing, deep)
             .await?
             .into_iter()
             .map(|point| (point.chunk_id, point))
             .collect();
-        let after = self.snapshot(suspects, &named).await?;
+        let after = self.snapshot(differing, &named).await?;
 
         let mut found = Vec::new();
-        for id in suspects {
+        for id in differing {
             let (chunk, point) = (after.chunks.get(id), points.get(id));
             let notes = [chunk.map(|c| c.note_id), point.and_then(compare::note_id)];
             // A note that only the second read knows may have been busy at the first: it may

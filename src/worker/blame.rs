@@ -109,7 +109,7 @@ impl Batch<'_> {
                 // If a store rejects several notes, one of them may be to blame. Any other
                 // error, and the rejection of a single note, may come from the store's state.
                 _ if (part.len() == 1 || !is_rejection)
-                    && !Box::pin(self.probe_with_another_note(part)).await? =>
+                    && !Box::pin(self.index_accepts_another_note(part)).await? =>
                 {
                     return Err(error);
                 }
@@ -145,7 +145,7 @@ impl Batch<'_> {
 
     /// Whether the index accepts a point of another note, unchanged. If it accepts no point of
     /// any note, the cause is the index and no note is to blame.
-    async fn probe_with_another_note(
+    async fn index_accepts_another_note(
         &self,
         part: &[PlannedWrite<'_>],
     ) -> Result<bool, RegistryError> {

@@ -1,6 +1,7 @@
 //! The worker claims notes that changed, and makes their chunks, vectors and points equal to
 //! what their rows say now.
 //!
+//! - The main loop: `claim_loop`.
 //! - The claim: `claim`, `walk` and `access_walk` (which notes come next), `lease`.
 //! - The way of a batch: `batch`, `plan`, `embedding`, `points`, `pooled`, `access`.
 //! - Failures: `blame`, `retry`, `store_circuit`, `lost_transactions`, `unacked`.
@@ -14,6 +15,7 @@ mod access_walk;
 mod batch;
 mod blame;
 mod claim;
+mod claim_loop;
 mod embedding;
 mod lease;
 mod lost_transactions;
@@ -34,9 +36,9 @@ mod walk;
 mod watch_served;
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -52,11 +54,8 @@ use crate::config;
 use crate::embed::provider::Provider;
 use crate::registry::IndexContext;
 use crate::store::{self, Version};
-use access_walk::AccessWalk;
-use batch::Extent;
-use lease::Survived;
+use claim_loop::ClaimLoop;
 use shared::{Drain, Shared};
-use walk::Walk;
 
 /// Releasing the leases takes a moment, unless Postgres is unavailable. Then they expire.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
@@ -64,7 +63,7 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 /// What a worker needs: both stores, the provider and the chunker.
 #[derive(Clone)]
 pub struct WorkerContext {
-    /// Postgres and the index that it keeps in step.
+    /// Both stores: Postgres, and the index that ELF derives from it.
     pub stores: IndexContext,
     /// Texts → vectors.
     pub provider: Arc<Provider>,
@@ -90,7 +89,8 @@ pub enum WorkerError {
 }
 
 impl Worker {
-    /// A worker that has not begun. Call [`crate::registry::prepare`] before, once.
+    /// A worker that has not begun. Call [`crate::registry::register_or_check_version`] before,
+    /// once.
     pub fn new(context: WorkerContext, settings: &config::Worker, outbox: &config::Outbox) -> Self {
         let shared = Shared {
             context,
@@ -170,7 +170,10 @@ impl Worker {
         let expiring = in_the_background(upkeep::run(self.shared.clone()));
         let verifying = in_the_background(verify::run(self.shared.clone()));
         let mut batches = JoinSet::new();
-        self.claim_until(&mut batches, &stop, None).await.ok();
+        ClaimLoop::new(&self.shared, &mut batches, &stop, None)
+            .run()
+            .await
+            .ok();
         drop((listening, expiring, verifying));
         self.finish(batches).await;
     }
@@ -180,7 +183,9 @@ impl Worker {
         let mut batches = JoinSet::new();
         upkeep::once(&self.shared).await;
         let outcome = loop {
-            let outcome = self.claim_until(&mut batches, &stop, Some(Drain)).await;
+            let outcome = ClaimLoop::new(&self.shared, &mut batches, &stop, Some(Drain))
+                .run()
+                .await;
             // The verify may have put notes into the outbox: this drain indexes them too.
             if outcome.is_err() || !verify::once_if_requested(&self.shared).await {
                 break outcome;
@@ -188,140 +193,6 @@ impl Worker {
         };
         self.finish(batches).await;
         outcome
-    }
-
-    /// The main loop. With `drain` it ends when no note is due, and with an error when an
-    /// outage lasts longer than the grace period.
-    async fn claim_until(
-        &self,
-        batches: &mut JoinSet<()>,
-        stop: &CancellationToken,
-        drain: Option<Drain>,
-    ) -> Result<(), WorkerError> {
-        let shared = &self.shared;
-        let permits = Arc::new(Semaphore::new(shared.settings.concurrency));
-        let poll = Duration::from_millis(shared.settings.poll_interval_ms);
-        let mut walk: Option<Walk> = None;
-        let mut access_walk = AccessWalk::new();
-        let mut by_itself = false;
-        // Biased, here and below: an unbiased select could claim once more after the stop.
-        loop {
-            let free = async {
-                let permit = permits.clone().acquire_owned().await;
-                permit.expect("the semaphore is never closed")
-            };
-            let permit = tokio::select! {
-                biased;
-                () = stop.cancelled() => return Ok(()),
-                permit = free => permit,
-                () = access_walk.is_due() => {
-                    tokio::select! {
-                        biased;
-                        () = Box::pin(access_walk.step(shared)) => continue,
-                        () = shared.grace_after(stop) => return Ok(()),
-                    }
-                }
-            };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return Ok(()),
-                recovered = shared.stores_recovered(drain) => recovered?,
-            }
-            // Until a suspect has ended, the worker claims nothing: a neighbour that was claimed
-            // beside it would die with it each time, and be blamed too (ADR 15).
-            if by_itself && !batches.is_empty() {
-                drop(permit);
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return Ok(()),
-                    _ = batches.join_next() => continue,
-                    () = access_walk.is_due() => {}
-                }
-                tokio::select! {
-                    biased;
-                    () = Box::pin(access_walk.step(shared)) => continue,
-                    () = shared.grace_after(stop) => return Ok(()),
-                }
-            }
-            // While the provider is unavailable, the worker still indexes what needs no new
-            // vector.
-            let provider_works = shared.context.provider.state().error().is_none();
-            let after = match provider_works {
-                true => {
-                    walk = None;
-                    None
-                }
-                false => walk
-                    .get_or_insert_with(|| Walk::new(Instant::now()))
-                    .after(Instant::now()),
-            };
-            // Read before the claim: a batch that ends after the claim may release notes that
-            // the claim did not see.
-            let is_alone = permits.available_permits() + 1 == shared.settings.concurrency;
-            // Not cancelled midway: Postgres could have leased notes to this worker, and the
-            // worker would not know. A stop waits for the claim as long as for a batch.
-            let claimed = tokio::select! {
-                biased;
-                claimed = shared.claim(after) => claimed,
-                () = shared.grace_after(stop) => return Ok(()),
-            };
-            match claimed {
-                Some(claim) => {
-                    by_itself = blame::is_suspect(&claim);
-                    if by_itself && !is_alone {
-                        // The worker claims it again when nothing else is in flight.
-                        let notes = claim.note_ids();
-                        lease::release(shared, claim.token, &notes, Survived::Unknown).await;
-                        continue;
-                    }
-                    if let Some(walk) = &mut walk {
-                        walk.took(claim.upto);
-                    }
-                    // Ended batches stay in the set until they are joined.
-                    while batches.try_join_next().is_some() {}
-                    let shared = shared.clone();
-                    batches.spawn(async move {
-                        batch::run(&shared, claim, Extent::Whole).await;
-                        drop(permit);
-                        // New rows of these notes woke the worker while it could not claim
-                        // them.
-                        shared.wake.notify_one();
-                    });
-                    continue;
-                }
-                None => drop(permit),
-            }
-            let stores_work = shared.circuit.outage().is_none();
-            if stores_work && let Some(walk) = &mut walk {
-                walk.ended(Instant::now());
-            }
-            if drain.is_some() && is_alone && stores_work {
-                if provider_works {
-                    // A note with an unanswered upsert is due again after one lease. The drain
-                    // waits for that.
-                    let Some(unanswered_until) = shared.leases.take_unanswered_due() else {
-                        return Ok(());
-                    };
-                    tokio::select! {
-                        () = stop.cancelled() => return Ok(()),
-                        () = tokio::time::sleep_until(unanswered_until.into()) => continue,
-                    }
-                }
-                tokio::select! {
-                    () = stop.cancelled() => return Ok(()),
-                    waited = shared.within_grace(shared.context.provider.ready()) => waited?,
-                }
-                continue;
-            }
-            // `notify_one` stores one wake-up, so a notification since the claim is not lost.
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return Ok(()),
-                () = shared.wake.notified() => {}
-                () = shared.context.provider.ready(), if !provider_works => {}
-                () = tokio::time::sleep(poll) => {}
-            }
-        }
     }
 
     /// Waits for the batches in flight, and releases the leases of those that do not end

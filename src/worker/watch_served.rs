@@ -34,7 +34,7 @@ pub async fn notice_retirement(shared: &Shared) {
         ..
     } = &shared.context;
     if let Err(error @ RegistryError::Mismatch(_)) =
-        registry::kept_in_step(store, &version.name).await
+        registry::version_unless_retired(store, &version.name).await
     {
         shared.circuit.open(error.to_string());
         shared.wake.notify_one();

@@ -8,7 +8,6 @@ use crate::support::eventually;
 use crate::support::harness::{Harness, sentences};
 use crate::support::hooked::{Hooked, Verb, When};
 use elf::index::IndexError;
-use elf::worker::Worker;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -175,11 +174,7 @@ async fn a_note_that_kills_every_worker_is_dead_lettered_alone() {
                 }
             })
         });
-        let settings = elf::config::Worker {
-            concurrency: 1,
-            ..h.config.worker.clone()
-        };
-        let worker = Worker::new(h.context.clone(), &settings, &h.config.outbox);
+        let worker = h.one_batch_worker(h.context.clone());
         let worker = worker.with_breakpoint(breakpoint);
         let drained = async { worker.drain(CancellationToken::new()).await.unwrap() };
         tokio::select! {

@@ -315,7 +315,7 @@ async fn a_text_that_the_server_never_answers_is_found_and_no_other_is_blamed() 
 }
 
 #[tokio::test]
-async fn an_unreachable_server_is_unavailable_and_no_text_is_suspected() {
+async fn an_unreachable_server_is_unavailable_and_no_text_is_blamed() {
     let server = EmbeddingServer::start().await;
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let settings = config::Embedding {

@@ -2,10 +2,10 @@
 
 use elf::index::IndexError;
 use elf::store::Store;
-use elf::worker::{Checkpoint, Worker};
+use elf::worker::Checkpoint;
 
 use crate::support::eventually;
-use crate::support::harness::{Barrier, Harness, sentences, spawn};
+use crate::support::harness::{Harness, Held, sentences};
 use crate::support::hooked::{Hooked, Verb, When};
 use crate::support::proxy::Proxy;
 
@@ -67,14 +67,7 @@ async fn a_batch_that_fails_after_a_late_upsert_leaves_no_point_behind() {
         let mut context = h.context.clone();
         context.stores.store = Store::connect(&url, 5).await.unwrap();
         context.stores.index = index.clone();
-        let settings = elf::config::Worker {
-            concurrency: 1,
-            ..h.config.worker.clone()
-        };
-        let barrier = Barrier::at(Checkpoint::Committed);
-        let late = Worker::new(context, &settings, &h.config.outbox);
-        let (late, stop, running) = spawn(late.with_breakpoint(barrier.breakpoint()));
-        barrier.reached().await;
+        let late = Held::at(Checkpoint::Committed, h.one_batch_worker(context)).await;
 
         h.delete(note).await;
         h.expire_leases().await;
@@ -85,16 +78,15 @@ async fn a_batch_that_fails_after_a_late_upsert_leaves_no_point_behind() {
         if is_postgres {
             line.cut();
         }
-        barrier.open();
+        late.open();
         eventually(async || h.points_of(note).await > 0).await;
         if is_postgres {
-            eventually(async || late.outage().is_some()).await;
+            eventually(async || late.worker.outage().is_some()).await;
             line.restore();
         }
         index.heal();
         eventually(async || h.points_of(note).await == 0).await;
-        stop.cancel();
-        running.await.unwrap();
+        late.stop().await;
         h.assert_converged().await;
         assert_eq!(h.points_of(other).await, 1);
     }

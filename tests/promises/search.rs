@@ -3,11 +3,9 @@
 use elf::cli::wiring;
 use elf::search::{By, Item, Request};
 use elf::worker::Checkpoint;
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::support::harness::{Barrier, Harness, sentences};
+use crate::support::harness::{Harness, sentences};
 use crate::support::site::Site;
 
 async fn search(h: &Harness, text: &str, by: By) -> Vec<Item> {
@@ -33,15 +31,6 @@ async fn with_note(text: &str) -> (Harness, Uuid) {
     (h, note)
 }
 
-/// A worker that has committed and not yet written a point.
-async fn held_after_the_commit(h: &Harness) -> (Barrier, JoinHandle<()>) {
-    let barrier = Barrier::at(Checkpoint::Committed);
-    let worker = h.worker().with_breakpoint(barrier.breakpoint());
-    let working = tokio::spawn(async move { worker.run(CancellationToken::new()).await });
-    barrier.reached().await;
-    (barrier, working)
-}
-
 #[tokio::test]
 async fn a_point_that_is_older_than_its_note_is_not_found_by_its_old_words() {
     let (h, note) = with_note("The zebra sleeps under the baobab.").await;
@@ -52,7 +41,7 @@ async fn a_point_that_is_older_than_its_note_is_not_found_by_its_old_words() {
     );
 
     h.edit(note, "The library opens at nine.").await;
-    let (barrier, working) = held_after_the_commit(&h).await;
+    let held = h.held_at(Checkpoint::Committed).await;
     // The point still has the zebra.
     assert!(search(&h, "zebra", By::Bm25).await.is_empty());
     let found = search(&h, "The library opens at nine.", By::Hybrid).await;
@@ -67,9 +56,8 @@ async fn a_point_that_is_older_than_its_note_is_not_found_by_its_old_words() {
     let item = found.iter().find(|item| item.note_id == note).unwrap();
     assert!(item.dense.unwrap() < 0.999 && item.bm25 == 0.0, "{item:?}");
 
-    barrier.open();
-    working.abort();
-    working.await.unwrap_err();
+    held.open();
+    held.kill().await;
     h.expire_leases().await;
     h.drain_with_retries().await;
     let found = search(&h, "library", By::Bm25).await;
@@ -82,12 +70,11 @@ async fn a_note_stays_findable_between_the_commit_and_its_points() {
     let (h, note) = with_note(text).await;
     let statement = "update memory_notes set type = type || $2 where note_id = $1";
     h.execute(statement, note, "!").await;
-    let (barrier, working) = held_after_the_commit(&h).await;
+    let held = h.held_at(Checkpoint::Committed).await;
     let found = search(&h, text, By::Hybrid).await;
     assert_eq!(found[0].note_id, note);
-    barrier.open();
-    working.abort();
-    working.await.unwrap_err();
+    held.open();
+    held.kill().await;
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ async fn hangs(site: &Site, words: &str) {
     .await;
 }
 
-/// A store for the database of `h`, behind a proxy and with a short statement timeout.
+/// A `Store` for the database of `h`, behind a proxy and with a short statement timeout.
 async fn store_behind_proxy(h: &Harness, connections: u32) -> (Store, Proxy) {
     let (host, port) = h.database.server();
     let line = Proxy::to(host, port).await;

@@ -85,7 +85,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
     say("Index")?;
     let context = wiring::worker_context(&config).await?;
-    registry::prepare(&context.stores.store, &context.version).await?;
+    registry::register_or_check_version(&context.stores.store, &context.version).await?;
     registry::ensure_ready(&context.stores, &context.version).await?;
     print(&format!(
         "embedding version {}, index {}",

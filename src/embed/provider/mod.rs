@@ -63,7 +63,8 @@ impl<'a> Input<'a> {
     }
 }
 
-/// An embedding provider as the rest of ELF sees it. Clones share everything.
+/// An embedding provider as the rest of ELF sees it. Its [`Embedder`] only carries the
+/// requests that it decides to send. Clones share everything.
 ///
 /// A failure is the fault of a text only if the request held that text alone and
 /// the provider embedded something else meanwhile. Every other failure opens the

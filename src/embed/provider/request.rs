@@ -72,7 +72,7 @@ impl Provider {
             // The provider may still be computing these texts, so they are sent in
             // smaller requests, after all others.
             Err(EmbedError::TimedOut { reason }) => {
-                let suspected = part.timed_out.is_some();
+                let timed_out_before = part.timed_out.is_some();
                 let since = *part.timed_out.get_or_insert(answers);
                 match self.probe_unless_embedded_since(before_request).await {
                     Err(outage) => outage,
@@ -83,7 +83,7 @@ impl Provider {
                     // The pace does not explain the timeout, and other texts were
                     // embedded since: after one more try this text is at fault.
                     Ok(()) if unexplained && shared.answers() > since => {
-                        if !suspected {
+                        if !timed_out_before {
                             metrics::retries(1);
                             return (part, Ended::Last);
                         }

@@ -9,7 +9,7 @@ use elf::worker::Checkpoint;
 use super::{alias_of, assert_in_step, smaller_chunks};
 use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
-use crate::support::harness::{Barrier, Harness, sentences, spawn};
+use crate::support::harness::{Harness, sentences, spawn};
 
 #[tokio::test]
 async fn both_versions_stay_in_step_while_one_is_served_and_the_other_is_built() {
@@ -77,15 +77,12 @@ async fn a_change_that_was_claimed_before_the_registration_is_seen() {
     h.drain().await;
     h.edit(note, "second words").await;
     // A claim that knows only one version takes the row without a version.
-    let barrier = Barrier::at(Checkpoint::Claimed);
-    let (_, stop, running) = spawn(h.worker().with_breakpoint(barrier.breakpoint()));
-    barrier.reached().await;
+    let held = h.held_at(Checkpoint::Claimed).await;
     let next = smaller_chunks(&h).await;
     next.run(Then::Wait).await.unwrap();
-    barrier.open();
+    held.open();
     eventually(async || h.count("indexing_outbox").await == 0).await;
-    stop.cancel();
-    running.await.unwrap();
+    held.stop().await;
     assert_in_step(&h, &next.context).await;
     assert_in_step(&h, &h.context).await;
 }

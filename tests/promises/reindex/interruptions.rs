@@ -151,20 +151,17 @@ async fn a_collection_deleted_between_commit_and_write_is_no_outage() {
         .await
         .unwrap();
     h.insert("written to two").await;
-    let barrier = Barrier::at(Checkpoint::Committed);
-    let (worker, stop, running) = spawn(h.worker().with_breakpoint(barrier.breakpoint()));
-    barrier.reached().await;
+    let held = h.held_at(Checkpoint::Committed).await;
     store.forget_collection("notes__9").await.unwrap();
     index.drop_collection("notes__9").await.unwrap();
     let token: i64 = sqlx::query_scalar("select lease_token from note_index_state")
         .fetch_one(&h.pool)
         .await
         .unwrap();
-    barrier.open();
+    held.open();
     eventually(async || h.count("indexing_outbox").await == 0).await;
-    assert!(worker.outage().is_none());
-    stop.cancel();
-    running.await.unwrap();
+    assert!(held.worker.outage().is_none());
+    held.stop().await;
     h.assert_converged().await;
     let revision: i64 = sqlx::query_scalar("select revision from note_index_state")
         .fetch_one(&h.pool)

@@ -133,7 +133,7 @@ impl Harness {
 
     async fn with(site: Site, config: Config) -> Self {
         let context = wiring::worker_context(&config).await.unwrap();
-        registry::prepare(&context.stores.store, &context.version)
+        registry::register_or_check_version(&context.stores.store, &context.version)
             .await
             .unwrap();
         registry::ensure_ready(&context.stores, &context.version)
@@ -214,6 +214,21 @@ impl Harness {
             &self.config.worker,
             &self.config.outbox,
         )
+    }
+
+    /// A worker on `context` with one batch at a time: while that batch is held, it claims
+    /// nothing.
+    pub fn one_batch_worker(&self, context: WorkerContext) -> Worker {
+        let settings = elf::config::Worker {
+            concurrency: 1,
+            ..self.config.worker.clone()
+        };
+        Worker::new(context, &settings, &self.config.outbox)
+    }
+
+    /// Starts a worker, and waits until a batch of it stands at `checkpoint`.
+    pub async fn held_at(&self, checkpoint: Checkpoint) -> Held {
+        Held::at(checkpoint, self.worker()).await
     }
 
     /// Works until nothing is due.
@@ -529,6 +544,51 @@ impl Barrier {
     /// Lets everything through from now on.
     pub fn open(&self) {
         self.open.send_replace(true);
+    }
+}
+
+/// A worker in the background whose batches stand at a checkpoint.
+pub struct Held {
+    pub worker: Arc<Worker>,
+    barrier: Barrier,
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+impl Held {
+    /// Starts `worker`, and waits until a batch of it stands at `checkpoint`.
+    pub async fn at(checkpoint: Checkpoint, worker: Worker) -> Self {
+        let barrier = Barrier::at(checkpoint);
+        let (worker, stop, running) = spawn(worker.with_breakpoint(barrier.breakpoint()));
+        barrier.reached().await;
+        Self {
+            worker,
+            barrier,
+            stop,
+            running,
+        }
+    }
+
+    /// Lets its batches go on, now and later.
+    pub fn open(&self) {
+        self.barrier.open();
+    }
+
+    /// Asks it to stop, and does not wait for that.
+    pub fn cancel(&self) {
+        self.stop.cancel();
+    }
+
+    /// Asks it to stop, and waits for that.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.running.await.unwrap();
+    }
+
+    /// Ends it as a SIGKILL does: its leases stay.
+    pub async fn kill(self) {
+        self.running.abort();
+        self.running.await.unwrap_err();
     }
 }
 

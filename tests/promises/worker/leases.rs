@@ -1,12 +1,12 @@
 //! A worker that shares notes, loses its lease, dies or stops writes nothing old and loses
 //! nothing. Each later claim of a note has a higher token.
 
-use elf::worker::{Checkpoint, Worker};
+use elf::worker::Checkpoint;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::support::eventually;
-use crate::support::harness::{Barrier, Harness, sentences, spawn};
+use crate::support::harness::{Barrier, Harness, Held, sentences, spawn};
 
 #[tokio::test]
 async fn two_workers_share_the_notes_and_agree() {
@@ -49,15 +49,9 @@ async fn a_worker_that_lost_its_lease_changes_nothing() {
     ] {
         let h = Harness::start().await;
         let note = h.insert(&sentences(30, "old times")).await;
-        let barrier = Barrier::at(stage);
         // One batch at a time, so that it does not claim the note a second time itself.
-        let settings = elf::config::Worker {
-            concurrency: 1,
-            ..h.config.worker.clone()
-        };
-        let slow = Worker::new(h.context.clone(), &settings, &h.config.outbox);
-        let (_, stop, running) = spawn(slow.with_breakpoint(barrier.breakpoint()));
-        barrier.reached().await;
+        let slow = h.one_batch_worker(h.context.clone());
+        let slow = Held::at(stage, slow).await;
         h.edit(note, "New and short.").await;
         h.expire_leases().await;
         h.drain().await;
@@ -68,9 +62,8 @@ async fn a_worker_that_lost_its_lease_changes_nothing() {
             "{stage:?}"
         );
 
-        barrier.open();
-        stop.cancel();
-        running.await.unwrap();
+        slow.open();
+        slow.stop().await;
         h.drain().await;
         h.assert_converged().await;
         assert_eq!(h.points_of(note).await, 1, "{stage:?}");
@@ -164,19 +157,13 @@ async fn the_token_of_a_note_rises_for_ever() {
 async fn a_stop_lets_work_in_flight_end() {
     let h = Harness::start().await;
     h.insert("on its way").await;
-    let barrier = Barrier::at(Checkpoint::Committed);
     // One batch at a time, so that the second note is not claimed before the stop.
-    let settings = elf::config::Worker {
-        concurrency: 1,
-        ..h.config.worker.clone()
-    };
-    let worker = Worker::new(h.context.clone(), &settings, &h.config.outbox);
-    let (_, stop, running) = spawn(worker.with_breakpoint(barrier.breakpoint()));
-    barrier.reached().await;
+    let worker = h.one_batch_worker(h.context.clone());
+    let held = Held::at(Checkpoint::Committed, worker).await;
     h.insert("too late for this worker").await;
-    stop.cancel();
-    barrier.open();
-    running.await.unwrap();
+    held.cancel();
+    held.open();
+    held.stop().await;
     assert_eq!(h.count("indexing_outbox").await, 1);
     assert_eq!(
         h.count("note_index_state where lease_until is not null")

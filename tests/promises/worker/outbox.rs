@@ -5,7 +5,7 @@ use elf::index::Filter;
 use elf::worker::Checkpoint;
 
 use crate::support::eventually;
-use crate::support::harness::{Barrier, Harness, sentences, spawn};
+use crate::support::harness::{Harness, sentences};
 
 #[tokio::test]
 async fn a_commit_after_the_claim_is_not_lost() {
@@ -19,14 +19,11 @@ async fn a_commit_after_the_claim_is_not_lost() {
     ] {
         let h = Harness::start().await;
         let note = h.insert("first words").await;
-        let barrier = Barrier::at(stage);
-        let (_, stop, running) = spawn(h.worker().with_breakpoint(barrier.breakpoint()));
-        barrier.reached().await;
+        let held = h.held_at(stage).await;
         h.edit(note, "second words").await;
-        barrier.open();
+        held.open();
         eventually(async || h.count("indexing_outbox").await == 0).await;
-        stop.cancel();
-        running.await.unwrap();
+        held.stop().await;
         h.assert_converged().await;
         assert_eq!(
             h.count("memory_note_chunks where text = 'second words'")
@@ -63,14 +60,11 @@ async fn a_row_deleted_while_it_is_indexed_leaves_nothing() {
     ] {
         let h = Harness::start().await;
         let note = h.insert(&sentences(10, "short lives")).await;
-        let barrier = Barrier::at(stage);
-        let (_, stop, running) = spawn(h.worker().with_breakpoint(barrier.breakpoint()));
-        barrier.reached().await;
+        let held = h.held_at(stage).await;
         h.delete(note).await;
-        barrier.open();
+        held.open();
         eventually(async || h.count("indexing_outbox").await == 0).await;
-        stop.cancel();
-        running.await.unwrap();
+        held.stop().await;
         h.assert_converged().await;
         assert_eq!(h.points_of(note).await, 0, "{stage:?}");
     }

@@ -310,7 +310,7 @@ impl Pace {
         let slower = trial.took / trial.expected;
         let in_flight = trial.in_flight_secs / trial.took;
         let throughput = in_flight / trial.before as f64 / slower;
-        if throughput >= required(trial.before, self.allowed) {
+        if throughput >= required_throughput(trial.before, self.allowed) {
             self.speed.scale(slower);
             self.begin_trial(now);
         } else {
@@ -347,7 +347,7 @@ impl Pace {
 
 /// The factor that the throughput must reach to change from `before` requests in
 /// flight to `after`. Fewer are preferred where they give nearly as much.
-fn required(before: usize, after: usize) -> f64 {
+fn required_throughput(before: usize, after: usize) -> f64 {
     let ratio = after as f64 / before as f64;
     if ratio > 1.0 {
         WORTHWHILE.min(1.0 + (ratio - 1.0) / 2.0)

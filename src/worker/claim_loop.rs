@@ -1,0 +1,251 @@
+//! The main loop of a worker: it claims batches and starts them, until it is told to stop.
+
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::access_walk::AccessWalk;
+use super::batch::{self, Extent};
+use super::lease::{self, Survived};
+use super::shared::{Drain, Shared};
+use super::walk::Walk;
+use super::{WorkerError, blame};
+use crate::store::{Claim, Position};
+
+/// What a step of the loop leads to: a value, or the end of the loop.
+type Step<T = ()> = ControlFlow<Result<(), WorkerError>, T>;
+
+/// The main loop and its state.
+pub(super) struct ClaimLoop<'a> {
+    shared: &'a Arc<Shared>,
+    batches: &'a mut JoinSet<()>,
+    stop: &'a CancellationToken,
+    drain: Option<Drain>,
+    /// One for each batch that may be in flight.
+    permits: Arc<Semaphore>,
+    /// The walk of the claims; `None` while the provider works.
+    walk: Option<Walk>,
+    access_walk: AccessWalk,
+    /// Whether the last claim was that of a suspect.
+    claimed_suspect: bool,
+}
+
+impl<'a> ClaimLoop<'a> {
+    /// A loop that has not begun; it spawns into `batches`. With `drain` it ends when no note is
+    /// due, and with an error when an outage lasts longer than the grace period.
+    pub(super) fn new(
+        shared: &'a Arc<Shared>,
+        batches: &'a mut JoinSet<()>,
+        stop: &'a CancellationToken,
+        drain: Option<Drain>,
+    ) -> Self {
+        Self {
+            shared,
+            batches,
+            stop,
+            drain,
+            permits: Arc::new(Semaphore::new(shared.settings.concurrency)),
+            walk: None,
+            access_walk: AccessWalk::new(),
+            claimed_suspect: false,
+        }
+    }
+
+    /// Claims batches and starts them until the end of the loop. Batches may still be in flight
+    /// then.
+    pub(super) async fn run(mut self) -> Result<(), WorkerError> {
+        loop {
+            if let Break(outcome) = self.claim_next().await {
+                return outcome;
+            }
+        }
+    }
+
+    /// Claims the next batch and starts it. If no note is due, waits until one may be.
+    async fn claim_next(&mut self) -> Step {
+        let permit = self.wait_for_permit().await?;
+        self.wait_for_stores().await?;
+        // Until a suspect has ended, the worker claims nothing: a neighbour that was claimed
+        // beside it would die with it each time, and be blamed too (ADR 15).
+        if self.claimed_suspect && !self.batches.is_empty() {
+            drop(permit);
+            return self.wait_for_suspect().await;
+        }
+        let provider_works = self.shared.context.provider.state().error().is_none();
+        let after = self.next_position(provider_works);
+        // Read before the claim: a batch that ends after the claim may release notes that the
+        // claim did not see.
+        let nothing_in_flight =
+            self.permits.available_permits() + 1 == self.shared.settings.concurrency;
+        let Some(claim) = self.claim(after).await? else {
+            drop(permit);
+            return self
+                .wait_or_end_drain(provider_works, nothing_in_flight)
+                .await;
+        };
+        self.claimed_suspect = blame::is_suspect(&claim);
+        if self.claimed_suspect && !nothing_in_flight {
+            self.release_suspect(&claim).await;
+        } else {
+            self.start(claim, permit);
+        }
+        Continue(())
+    }
+
+    /// Waits until one more batch may be in flight. Meanwhile the access walk goes on.
+    async fn wait_for_permit(&mut self) -> Step<OwnedSemaphorePermit> {
+        loop {
+            let free = async {
+                let permit = self.permits.clone().acquire_owned().await;
+                permit.expect("the semaphore is never closed")
+            };
+            // Biased, here and below: an unbiased select could claim once more after the stop.
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Break(Ok(())),
+                permit = free => return Continue(permit),
+                () = self.access_walk.is_due() => {}
+            }
+            self.step_access_walk().await?;
+        }
+    }
+
+    /// Waits until both stores are available; returns at once if they are.
+    async fn wait_for_stores(&self) -> Step {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Break(Ok(())),
+            recovered = self.shared.stores_recovered(self.drain) => continue_if_ok(recovered),
+        }
+    }
+
+    /// Waits until a batch has ended, or the access walk has made a step.
+    async fn wait_for_suspect(&mut self) -> Step {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return Break(Ok(())),
+            _ = self.batches.join_next() => return Continue(()),
+            () = self.access_walk.is_due() => {}
+        }
+        self.step_access_walk().await
+    }
+
+    /// Lets the access walk make a step. A stop waits for it as long as for a batch.
+    async fn step_access_walk(&mut self) -> Step {
+        tokio::select! {
+            biased;
+            () = Box::pin(self.access_walk.step(self.shared)) => Continue(()),
+            () = self.shared.grace_after(self.stop) => Break(Ok(())),
+        }
+    }
+
+    /// The position behind which the next claim takes rows. While the provider is unavailable,
+    /// the worker still indexes what needs no new vector: then the claims walk.
+    fn next_position(&mut self, provider_works: bool) -> Option<Position> {
+        let now = Instant::now();
+        if provider_works {
+            self.walk = None;
+            return None;
+        }
+        self.walk.get_or_insert_with(|| Walk::new(now)).after(now)
+    }
+
+    /// Claims a batch behind `after`; `None` when there is none.
+    async fn claim(&self, after: Option<Position>) -> Step<Option<Claim>> {
+        // Not cancelled midway: Postgres could have leased notes to this worker, and the worker
+        // would not know. A stop waits for the claim as long as for a batch.
+        tokio::select! {
+            biased;
+            claimed = self.shared.claim(after) => Continue(claimed),
+            () = self.shared.grace_after(self.stop) => Break(Ok(())),
+        }
+    }
+
+    /// Releases a suspect. The worker claims it again when nothing else is in flight.
+    async fn release_suspect(&self, claim: &Claim) {
+        let notes = claim.note_ids();
+        lease::release(self.shared, claim.token, &notes, Survived::Unknown).await;
+    }
+
+    /// Starts the batch of a claim.
+    fn start(&mut self, claim: Claim, permit: OwnedSemaphorePermit) {
+        if let Some(walk) = &mut self.walk {
+            walk.took(claim.upto);
+        }
+        // Ended batches stay in the set until they are joined.
+        while self.batches.try_join_next().is_some() {}
+        let shared = self.shared.clone();
+        self.batches.spawn(async move {
+            batch::run(&shared, claim, Extent::Whole).await;
+            drop(permit);
+            // New rows of these notes woke the worker while it could not claim them.
+            shared.wake.notify_one();
+        });
+    }
+
+    /// After a claim that found no note: waits until one may be due, or ends the drain.
+    /// `nothing_in_flight` is of the moment before that claim.
+    async fn wait_or_end_drain(&mut self, provider_works: bool, nothing_in_flight: bool) -> Step {
+        let stores_work = self.shared.circuit.outage().is_none();
+        if stores_work && let Some(walk) = &mut self.walk {
+            walk.ended(Instant::now());
+        }
+        if self.drain.is_some() && nothing_in_flight && stores_work {
+            return match provider_works {
+                true => self.end_drain_unless_unanswered().await,
+                false => self.wait_for_provider().await,
+            };
+        }
+        self.wait_for_wake(provider_works).await
+    }
+
+    /// Ends the drain, unless an upsert was not answered: its note is due again after one lease,
+    /// and the drain waits for that.
+    async fn end_drain_unless_unanswered(&self) -> Step {
+        let Some(unanswered_until) = self.shared.leases.take_unanswered_due() else {
+            return Break(Ok(()));
+        };
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Break(Ok(())),
+            () = tokio::time::sleep_until(unanswered_until.into()) => Continue(()),
+        }
+    }
+
+    /// Waits for the end of an outage of the provider, at most for the grace period.
+    async fn wait_for_provider(&self) -> Step {
+        let ready = self.shared.context.provider.ready();
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Break(Ok(())),
+            waited = self.shared.within_grace(ready) => continue_if_ok(waited),
+        }
+    }
+
+    /// Waits until a note may be due: after a wake-up, an outage of the provider, or
+    /// `worker.poll_interval_ms`.
+    async fn wait_for_wake(&self, provider_works: bool) -> Step {
+        let poll = Duration::from_millis(self.shared.settings.poll_interval_ms);
+        // `notify_one` stores one wake-up, so a notification since the claim is not lost.
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return Break(Ok(())),
+            () = self.shared.wake.notified() => {}
+            () = self.shared.context.provider.ready(), if !provider_works => {}
+            () = tokio::time::sleep(poll) => {}
+        }
+        Continue(())
+    }
+}
+
+/// The loop goes on after `Ok`, and ends with an error.
+fn continue_if_ok(outcome: Result<(), WorkerError>) -> Step {
+    match outcome {
+        Ok(()) => Continue(()),
+        Err(error) => Break(Err(error)),
+    }
+}

@@ -1,0 +1,98 @@
+//! Narrow screens, both colours, the keyboard and screen readers.
+
+use serde_json::json;
+
+use super::{set_token, sign_in, worker_with_dead};
+use crate::support::browser::{Browser, ESCAPE, TAB, axe};
+use crate::support::embedding_server::Behaviour;
+use crate::support::site::Site;
+
+/// Narrow screens, long and many texts, light and dark, by keyboard and for screen readers.
+#[tokio::test]
+async fn the_page_is_accessible_at_every_size_and_in_both_colours() {
+    let test = "the_page_is_accessible_at_every_size_and_in_both_colours";
+    let Some(browser) = Browser::start(test).await else {
+        return;
+    };
+    let axe = axe();
+    if axe.is_none() {
+        eprintln!("{test}: NOT CHECKED BY axe-core: .elf/axe.min.js is missing, see `make setup`");
+    }
+    let site = Site::start().await;
+    set_token(&site);
+    let body = json!({"error": {"message": "word".repeat(2000)}}).to_string();
+    let kind = "application/json".to_owned();
+    site.provider
+        .poison("poison", Behaviour::Answer(400, "content-type", kind, body));
+    let texts: Vec<String> = (0..60)
+        .map(|i| format!("poison {i} {}", "long".repeat(200)))
+        .collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let (_worker, admin) = worker_with_dead(&site, &texts, 60).await;
+
+    browser.resize(360, 740).await;
+    browser.open(&admin).await;
+    browser.until("document.activeElement.id === 'token'").await;
+    check(&browser, axe.as_deref()).await;
+    sign_in(&browser, &admin).await;
+    browser.shows("#dead-count", "showing 10 of 60").await;
+    check(&browser, axe.as_deref()).await;
+    for scheme in ["light", "dark"] {
+        browser.prefer(scheme).await;
+        for (width, height) in [(360, 740), (768, 1024), (1280, 900)] {
+            browser.resize(width, height).await;
+            check(&browser, axe.as_deref()).await;
+        }
+    }
+    browser.click(".letter .row button").await;
+    check(&browser, axe.as_deref()).await;
+    browser.press(ESCAPE).await;
+
+    // The tab key reaches every button in order, and the focus is visible.
+    let visible = "[...document.querySelectorAll('a, button')].filter((e) => e.checkVisibility())";
+    browser.run(&format!("{visible}[0].focus()")).await;
+    let expected = browser.run(&format!("return {visible}.length")).await;
+    let expected = expected.as_u64().unwrap();
+    assert!(expected > 20, "{expected}");
+    for i in 1..expected {
+        browser.press(TAB).await;
+        let here = browser
+            .run(&format!(
+                "const e = document.activeElement; return [{visible}.indexOf(e), getComputedStyle(e).outlineStyle]"
+            ))
+            .await;
+        assert_eq!(here, json!([i, "solid"]));
+    }
+
+    // Fifty letters look like ten, and take minutes to check at every size.
+    browser.click("#show-more").await;
+    browser.shows("#dead-count", "showing 50 of 60").await;
+    browser
+        .shows("#dead-rest", "elf dead list --limit 60")
+        .await;
+    check(&browser, axe.as_deref()).await;
+    browser.assert_clean().await;
+}
+
+/// Nothing scrolls sideways, and axe-core finds nothing.
+async fn check(browser: &Browser, axe: Option<&str>) {
+    let wide = browser
+        .run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        .await;
+    assert_eq!(wide, 0);
+    let Some(axe) = axe else {
+        return;
+    };
+    // The page's policy does not apply to scripts that WebDriver runs in it.
+    let missing = browser.run("return window.axe === undefined").await;
+    if missing == true {
+        browser.run(&format!("{axe}; window.axe = axe;")).await;
+    }
+    let found = browser
+        .run_async(
+            "axe.run({resultTypes: ['violations']}).then((result) => done(result.violations.map(
+                 (v) => [v.id, v.help, v.nodes.slice(0, 3).map((n) => `${n.target}: ${n.failureSummary}`)])))",
+        )
+        .await;
+    assert_eq!(found, json!([]), "{found:#}");
+}

@@ -1,0 +1,258 @@
+//! A batch of notes, and the statements that ELF makes of it.
+
+use sqlx::AssertSqlSafe;
+use uuid::Uuid;
+
+use super::{BATCH, Before, NOTES, TABLES};
+use crate::support::harness::Harness;
+
+/// The first notes of many, leased under one token.
+pub(super) struct Batch {
+    version: String,
+    token: i64,
+    notes: Vec<Uuid>,
+    chunks: Vec<Uuid>,
+    rows: Vec<(Uuid, Uuid)>,
+}
+
+impl Batch {
+    pub(super) async fn of(h: &Harness, before: Before) -> Self {
+        let everywhere = |statement: &str| {
+            let each = TABLES.map(|table| statement.replace("{}", table));
+            AssertSqlSafe(each.join(";"))
+        };
+        let off = everywhere("alter table {} set (autovacuum_enabled = off)");
+        sqlx::raw_sql(off).execute(&h.pool).await.unwrap();
+        match before {
+            Before::VacuumedWhileEmpty => vacuum(h, "vacuum analyze").await,
+            Before::BelievedEmpty => {
+                // These tables are often empty after normal work.
+                h.stock(1_000).await;
+                h.context
+                    .stores
+                    .store
+                    .enqueue(&Default::default())
+                    .await
+                    .unwrap();
+                sqlx::raw_sql("delete from memory_notes; delete from indexing_outbox; delete from note_index_state")
+                    .execute(&h.pool)
+                    .await
+                    .unwrap();
+                vacuum(h, "vacuum (truncate off, analyze) indexing_outbox").await;
+                vacuum(h, "vacuum (truncate off, analyze) note_index_state").await;
+            }
+            Before::NeverAnalysed | Before::VacuumedAfter => {}
+        }
+        let mut notes = h.stock(NOTES).await;
+        h.context
+            .stores
+            .store
+            .enqueue(&Default::default())
+            .await
+            .unwrap();
+        notes.truncate(BATCH);
+        let token: i64 = sqlx::query_scalar(
+            "with t as materialized (select nextval('elf_lease_token') as token)
+             update note_index_state
+                set lease_token = t.token, lease_until = now() + interval '1 hour', holder = 'me'
+               from t where note_id = any ($1) returning lease_token",
+        )
+        .bind(&notes)
+        .fetch_one(&h.pool)
+        .await
+        .unwrap();
+        let rows: Vec<(Uuid, Uuid)> = sqlx::query_as(
+            "select outbox_id, note_id from indexing_outbox where note_id = any ($1)",
+        )
+        .bind(&notes)
+        .fetch_all(&h.pool)
+        .await
+        .unwrap();
+        assert_eq!(rows.len(), BATCH);
+        if before == Before::VacuumedAfter {
+            vacuum(h, "vacuum analyze").await;
+        }
+        Self {
+            version: h.context.version.name.clone(),
+            token,
+            chunks: notes.iter().map(|n| elf::note::chunk_id(*n, 0)).collect(),
+            notes,
+            rows,
+        }
+    }
+
+    /// Each statement that a worker, a search or a verify makes of a batch.
+    pub(super) fn statements(&self) -> Vec<(&'static str, &'static str, Vec<String>)> {
+        let version = || text(&self.version);
+        let token = || format!("{}::bigint", self.token);
+        let notes = || uuids(self.notes.iter());
+        let chunks = || uuids(self.chunks.iter());
+        let (rows, owners) = (
+            uuids(self.rows.iter().map(|row| &row.0)),
+            uuids(self.rows.iter().map(|row| &row.1)),
+        );
+        let each = |value: &str, kind: &str| format!("array_fill({value}::{kind}, array[{BATCH}])");
+        let vector = || each("'[1,2,3,4,5,6,7,8]'", "vector");
+        let hashes = || each("sha256('one')", "bytea");
+        let looked_up = format!(
+            "array[{}]",
+            (0..BATCH)
+                .map(|i| format!("sha256('Stock note {i}.')"))
+                .collect::<Vec<_>>()
+                .join(",")
+        );
+        macro_rules! statement {
+            ($name:literal, $($argument:expr),+) => {
+                (
+                    $name,
+                    include_str!(concat!("../../../sql/queries/", $name, ".sql")),
+                    vec![$($argument),+],
+                )
+            };
+        }
+        let int = |value: &str| each(value, "int");
+        let lowest = || id(Uuid::nil());
+        let highest = || id(Uuid::max());
+        vec![
+            (
+                "claim",
+                include_str!("../../../sql/queries/claim.sql"),
+                claim_arguments(&self.version),
+            ),
+            statement!(
+                "ack",
+                version(),
+                token(),
+                notes(),
+                rows,
+                owners,
+                "false".into(),
+                hashes()
+            ),
+            statement!("busy_notes", version(), notes()),
+            statement!(
+                "chunk_page",
+                version(),
+                lowest(),
+                highest(),
+                BATCH.to_string(),
+                "true".into(),
+                "true".into(),
+                "1000000::bigint".into()
+            ),
+            statement!("chunk_hashes", version(), chunks()),
+            statement!("chunks_by_id", version(), chunks()),
+            statement!(
+                "defer_notes",
+                version(),
+                token(),
+                notes(),
+                "0.5::float8".into()
+            ),
+            statement!("delete_pooled", version(), notes()),
+            statement!("delete_surplus_chunks", version(), notes(), int("0")),
+            statement!("expire", version(), "600::float8".into()),
+            statement!(
+                "renew_leases",
+                version(),
+                token(),
+                notes(),
+                "30::float8".into()
+            ),
+            statement!("forget_states", version(), token(), notes()),
+            statement!("gone_chunks", version(), chunks()),
+            statement!("known_vectors", version(), looked_up),
+            statement!("held_notes", version(), notes(), token()),
+            statement!("load_notes", notes(), "1000::bigint".into()),
+            statement!(
+                "live_texts",
+                lowest(),
+                BATCH.to_string(),
+                "1000000::bigint".into()
+            ),
+            statement!("lock_leases", version(), notes(), token()),
+            statement!("lock_notes", notes()),
+            statement!(
+                "note_problems",
+                version(),
+                "8".into(),
+                lowest(),
+                BATCH.to_string(),
+                "1::float8".into(),
+                "1000000::bigint".into()
+            ),
+            statement!(
+                "record_revision",
+                version(),
+                token(),
+                notes(),
+                hashes(),
+                int("1"),
+                hashes()
+            ),
+            statement!("record_access", version(), token(), notes(), hashes()),
+            statement!("release", version(), token(), notes(), "true".into()),
+            statement!("requeue", version(), notes(), "0::float8".into()),
+            statement!(
+                "revalidate",
+                version(),
+                chunks(),
+                "'{\"tenant_id\": \"t\"}'::jsonb".into(),
+                each("7", "bigint")
+            ),
+            statement!(
+                "search_context",
+                version(),
+                chunks(),
+                "'{\"tenant_id\": \"t\"}'::jsonb".into(),
+                "1000000".into()
+            ),
+            statement!("notes_waiting", notes(), version()),
+            statement!(
+                "upsert_chunks",
+                version(),
+                token(),
+                chunks(),
+                notes(),
+                int("0"),
+                int("0"),
+                int("1"),
+                each("'x'", "text"),
+                hashes()
+            ),
+            statement!("upsert_pooled", version(), "8".into(), notes(), vector()),
+            statement!("upsert_vectors", version(), "8".into(), chunks(), vector()),
+        ]
+    }
+}
+
+pub(super) fn claim_arguments(version: &str) -> Vec<String> {
+    vec![
+        text(version),
+        "'me'::text".into(),
+        "30::float8".into(),
+        BATCH.to_string(),
+        (4i64 << 20).to_string(),
+        "null::timestamptz".into(),
+        "null::uuid".into(),
+        elf::store::LOST_CLAIMS_UNTIL_ALONE.to_string(),
+        i32::MAX.to_string(),
+    ]
+}
+
+pub(super) fn text(value: &str) -> String {
+    format!("'{value}'::text")
+}
+
+fn id(value: Uuid) -> String {
+    format!("'{value}'::uuid")
+}
+
+fn uuids<'a>(ids: impl Iterator<Item = &'a Uuid>) -> String {
+    let ids: Vec<String> = ids.map(Uuid::to_string).collect();
+    format!("'{{{}}}'::uuid[]", ids.join(","))
+}
+
+async fn vacuum(h: &Harness, statement: &'static str) {
+    sqlx::raw_sql(statement).execute(&h.pool).await.unwrap();
+}
