@@ -171,6 +171,8 @@ select l.note_id as "note_id!",
                   from indexing_outbox o
                  where o.note_id = l.note_id
                    and o.status <> 'DONE'
+                   -- A row for later asks for one more round then, whatever is done before.
+                   and (o.status <> 'PENDING' or o.available_at <= now())
                    and (o.embedding_version = $1
                         or o.embedding_version is null and (select is_active from me))
                 offset 0) o) r

@@ -1,4 +1,5 @@
--- Releases leases: the outbox rows stay as they are, and due.
+-- Releases leases: the outbox rows stay as they are, and due. Returns the notes whose lease was
+-- still that of the token.
 -- $1 version, $2 token, $3 note ids, $4 whether the worker survived the notes: then their lost
 -- claims are no longer in a row, and the count goes back to 0
 with held as materialized (
@@ -13,3 +14,4 @@ update note_index_state s
        claims_lost = case when $4 then 0 else s.claims_lost end
  where exists (select from held)
    and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
+returning s.note_id

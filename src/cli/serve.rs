@@ -22,7 +22,7 @@ pub async fn run(config: &Config) -> anyhow::Result<()> {
         .context("set service.http_bind, for example \"127.0.0.1:9465\"")?;
     let stop = stop_on_signals("no new requests; requests in flight end")?;
     let context = wiring::worker_context(config).await?;
-    registry::require(&context.stores.store, &context.version).await?;
+    registry::check_version_is_active(&context.stores.store, &context.version).await?;
     let serving = start(config, bind, &context, stop.clone()).await?;
     systemd::ready("serving");
     let told = async {

@@ -164,20 +164,25 @@ impl Store {
         self.measured("renew", work).await
     }
 
-    /// Defers notes for `pause`: until then no worker holds or claims them.
+    /// Defers notes for `pause`: until then no worker holds or claims them. Returns those whose
+    /// lease was still that of `token`.
     pub async fn defer(
         &self,
         version: &str,
         token: i64,
         notes: &[Uuid],
         pause: Duration,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<Uuid>, StoreError> {
         let work = async {
             let secs = pause.as_secs_f64();
-            sqlx::query_file!("sql/queries/defer_notes.sql", version, token, notes, secs)
-                .execute(&self.pool)
-                .await?;
-            Ok(())
+            let deferred = sqlx::query_file_scalar!(
+                "sql/queries/defer_notes.sql",
+                version,
+                token,
+                notes,
+                secs
+            );
+            Ok(deferred.fetch_all(&self.pool).await?)
         };
         self.measured("release", work).await
     }
@@ -195,19 +200,24 @@ impl Store {
     }
 
     /// Releases leases: the notes are due as before, and no attempt is counted. With `survived`
-    /// the number of lost claims goes back to 0.
+    /// the number of lost claims goes back to 0. Returns those whose lease was still that of
+    /// `token`.
     pub async fn release(
         &self,
         version: &str,
         token: i64,
         notes: &[Uuid],
         survived: bool,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<Uuid>, StoreError> {
         let work = async {
-            sqlx::query_file!("sql/queries/release.sql", version, token, notes, survived)
-                .execute(&self.pool)
-                .await?;
-            Ok(())
+            let released = sqlx::query_file_scalar!(
+                "sql/queries/release.sql",
+                version,
+                token,
+                notes,
+                survived
+            );
+            Ok(released.fetch_all(&self.pool).await?)
         };
         self.measured("release", work).await
     }

@@ -20,6 +20,8 @@ pub struct Failure<'a> {
     pub retry: Retry,
     /// The number of lost claims to store for the note.
     pub lost_claims: u32,
+    /// How long no worker claims the note: the index may still apply an upsert of it.
+    pub keep_leased: Duration,
 }
 
 /// What rejected a note.
@@ -85,7 +87,8 @@ impl Store {
                 failure.failures as i32,
                 &failure.text.0[..],
                 failure.by.as_str(),
-                failure.lost_claims as i32
+                failure.lost_claims as i32,
+                failure.keep_leased.as_secs_f64()
             )
             .fetch_one(&self.pool)
             .await?;

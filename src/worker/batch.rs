@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use metrics::{counter, histogram};
+use metrics::histogram;
 use tracing::{Instrument, Span};
 use uuid::Uuid;
 
@@ -19,7 +19,7 @@ use super::embedding::Embedding;
 use super::lease::{self, LeaseRenewal, Survived};
 use super::plan::{self, ChunkedNote, PlannedWrite, Unwritable, Vectors};
 use super::stage::stage;
-use super::{Checkpoint, Report, Shared, WorkerContext};
+use super::{Checkpoint, Report, Shared, WorkerContext, unacked};
 use crate::note::{Note, TextHash};
 use crate::registry::{self, RegistryError};
 use crate::store::{
@@ -75,7 +75,7 @@ async fn converge_or_release(shared: &Arc<Shared>, claim: Claim, extent: Extent)
         shared.circuit.open(error.to_string());
     } else {
         shared.circuit.succeeded();
-        shared.leases.forget(shared, claim.token);
+        shared.leases.end(shared, claim.token);
     }
     drop(renewal);
 }
@@ -357,16 +357,11 @@ impl Batch<'_> {
         // Another worker holds these notes now, and may have deleted old points before this
         // batch wrote its own. Indexing them once more under a higher token removes those.
         if !lost.is_empty() {
-            tracing::warn!(
-                notes = lost.len(),
-                token = self.token,
-                "leases lost to another process, requeueing the notes"
-            );
-            counter!("elf_leases_lost_total").increment(lost.len() as u64);
             let lost: Vec<Uuid> = lost.iter().map(|write| write.chunked.note_id).collect();
             context.stores.store.requeue(version, &lost).await?;
+            unacked::report_lost(self.token, &lost);
         }
-        self.shared.leases.acked(self.token, &ids);
+        self.shared.leases.ended(self.token, &ids);
         let gone = acked.iter().filter(|write| write.chunked.note.is_none());
         let gone: Vec<Uuid> = gone.map(|write| write.chunked.note_id).collect();
         if !gone.is_empty() {

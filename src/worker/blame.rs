@@ -1,6 +1,7 @@
 //! Finds the note of a batch that makes a write fail, and counts the failure against it.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -207,7 +208,12 @@ impl Batch<'_> {
             _ => 1,
         };
         let retry = retry::after_failure(settings, failures, permanent, rand::random());
+        let (late, _) = self.shared.leases.part_late(self.token, &[note_id]);
         let failure = Failure {
+            keep_leased: match late.is_empty() {
+                true => Duration::ZERO,
+                false => settings.lease(),
+            },
             reason,
             by,
             text,
@@ -221,7 +227,8 @@ impl Batch<'_> {
             },
         };
         let version = &context.version.name;
-        self.shared.leases.remove(self.token, &[note_id]);
+        let leases = &self.shared.leases;
+        leases.remove(self.token, &[note_id]);
         if !context
             .stores
             .store
@@ -230,6 +237,7 @@ impl Batch<'_> {
         {
             return Ok(());
         }
+        leases.ended(self.token, &[note_id]);
         totals.failed();
         // An error that a trigger of the application raises may quote the text, so the log
         // leaves it out. `elf dead show` prints it.

@@ -28,7 +28,7 @@ pub struct ActiveLeases {
 struct Leased {
     /// Notes that have no outcome yet.
     open: HashSet<Uuid>,
-    /// Notes with an upsert that began, and no ack yet.
+    /// Notes with an upsert that began, whose claim no statement under this token has ended yet.
     upserted: HashSet<Uuid>,
     /// Notes with an upsert in flight.
     sending: HashSet<Uuid>,
@@ -52,26 +52,18 @@ impl ActiveLeases {
         }
     }
 
-    /// Releases the leases that are active under `token`. The index may apply an unanswered
-    /// upsert late, after the points of the next claim. Notes with one therefore stay leased
-    /// for a whole lease, as they do after the worker is killed.
+    /// Releases the leases that are active under `token`.
     pub async fn release(&self, shared: &Shared, token: i64) {
-        let lease = shared.settings.lease();
-        let leased = self.end(shared, token);
-        let (sent, unsent): (Vec<Uuid>, Vec<Uuid>) = leased
-            .open
-            .iter()
-            .partition(|note| leased.may_still_land(note));
-        if !sent.is_empty() {
-            defer(shared, token, &sent, lease).await;
-            self.wait_for_unanswered(lease);
-        }
-        release(shared, token, &unsent, Survived::Unknown).await;
+        let open = self.open(token);
+        release(shared, token, &open, Survived::Unknown).await;
+        self.end(shared, token);
     }
 
     /// Remembers that notes with unanswered upserts are due after `time`.
     pub fn wait_for_unanswered(&self, time: Duration) {
-        *self.unanswered_until.lock().expect("no holder panics") = Some(Instant::now() + time);
+        let until = Some(Instant::now() + time);
+        let mut last = self.unanswered_until.lock().expect("no holder panics");
+        *last = until.max(*last);
     }
 
     /// When the last of them is due; `None` from the second call on.
@@ -82,12 +74,9 @@ impl ActiveLeases {
             .take()
     }
 
-    /// Forgets the leases of a batch that has ended, and hands its upserts without an ack on.
-    pub fn forget(&self, shared: &Shared, token: i64) {
-        self.end(shared, token);
-    }
-
-    fn end(&self, shared: &Shared, token: i64) -> Leased {
+    /// Forgets the leases of a batch that has ended. What it upserted under a lease that it may
+    /// have lost is remembered, see [`super::unacked`].
+    pub fn end(&self, shared: &Shared, token: i64) {
         let leased = self.lock().remove(&token).unwrap_or_default();
         let (late, landed): (Vec<Uuid>, Vec<Uuid>) = leased
             .upserted
@@ -98,14 +87,22 @@ impl ActiveLeases {
         shared
             .unacked
             .add(token, late, now + shared.settings.lease());
-        leased
     }
 
-    /// The upserts of these notes need no further care: the notes are acked or requeued.
-    pub fn acked(&self, token: i64, notes: &[Uuid]) {
+    /// A statement under `token` has ended the claim of these notes: the next claim of them comes
+    /// after their upserts, and removes what those leave behind.
+    pub fn ended(&self, token: i64, notes: &[Uuid]) {
         self.each(token, notes, |leased, note| {
             leased.upserted.remove(&note);
         });
+    }
+
+    /// Parts `notes` into those with an upsert that the index may still apply, and the others.
+    pub fn part_late(&self, token: i64, notes: &[Uuid]) -> (Vec<Uuid>, Vec<Uuid>) {
+        let claims = self.lock();
+        let leased = claims.get(&token);
+        let is_late = |note: &Uuid| leased.is_some_and(|leased| leased.may_still_land(note));
+        notes.iter().partition(|note| is_late(note))
     }
 
     /// Stops the renewal for notes that have their outcome: it would only delay their next
@@ -217,17 +214,22 @@ pub enum Survived {
     Unknown,
 }
 
-/// Releases leases. If that fails they expire.
+/// Releases leases. If that fails they expire. The index may apply an unanswered upsert late,
+/// after the points of the next claim. Notes with one therefore stay leased for a whole lease, as
+/// they do after the worker is killed.
 pub async fn release(shared: &Shared, token: i64, notes: &[Uuid], survived: Survived) {
-    shared.leases.remove(token, notes);
+    let (late, landed) = shared.leases.part_late(token, notes);
+    defer_late(shared, token, &late).await;
+    shared.leases.remove(token, &landed);
     let WorkerContext {
         stores: IndexContext { store, .. },
         version,
         ..
     } = &shared.context;
     let survived = survived == Survived::Yes;
-    if let Err(error) = store.release(&version.name, token, notes, survived).await {
-        tracing::debug!(%error, token, "could not release leases, they will expire");
+    match store.release(&version.name, token, &landed, survived).await {
+        Ok(released) => shared.leases.ended(token, &released),
+        Err(error) => tracing::debug!(%error, token, "could not release leases, they will expire"),
     }
 }
 
@@ -235,14 +237,25 @@ pub async fn release(shared: &Shared, token: i64, notes: &[Uuid], survived: Surv
 /// Released at once, the notes would be claimed again and again until the application commits.
 /// Notes whose lease was lost are left alone: the token no longer matches.
 pub async fn defer_skipped(shared: &Shared, token: i64, notes: &[Uuid]) {
-    defer(shared, token, notes, DEFERRED).await;
+    let (late, landed) = shared.leases.part_late(token, notes);
+    defer_late(shared, token, &late).await;
+    defer(shared, token, &landed, DEFERRED).await;
+}
+
+async fn defer_late(shared: &Shared, token: i64, late: &[Uuid]) {
+    if !late.is_empty() {
+        let lease = shared.settings.lease();
+        defer(shared, token, late, lease).await;
+        shared.leases.wait_for_unanswered(lease);
+    }
 }
 
 async fn defer(shared: &Shared, token: i64, notes: &[Uuid], time: Duration) {
     shared.leases.remove(token, notes);
     let version = &shared.context.version.name;
     let store = &shared.context.stores.store;
-    if let Err(error) = store.defer(version, token, notes, time).await {
-        tracing::debug!(%error, token, "could not defer notes, they will expire");
+    match store.defer(version, token, notes, time).await {
+        Ok(deferred) => shared.leases.ended(token, &deferred),
+        Err(error) => tracing::debug!(%error, token, "could not defer notes, they will expire"),
     }
 }

@@ -213,15 +213,15 @@ impl Worker {
         // Leases that cannot be released expire.
         let released = async {
             self.shared.leases.release_all(&self.shared).await;
-            if let Err(error) = unacked::requeue_lost(&self.shared).await {
-                tracing::warn!(
-                    %error,
-                    "could not requeue notes whose leases were lost; `elf verify --repair` finds \
-                     points that are left of them"
-                );
-            }
+            unacked::requeue_lost(&self.shared).await
         };
         let _ = tokio::time::timeout(RELEASE_LIMIT, released).await;
+        if !self.shared.unacked.is_empty() {
+            tracing::warn!(
+                "Postgres did not take back notes that were being written; if another worker has \
+                 taken them over, `elf verify --repair` removes the points that are left of them"
+            );
+        }
     }
 }
 

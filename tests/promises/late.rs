@@ -92,6 +92,78 @@ async fn a_batch_that_fails_after_a_late_upsert_leaves_no_point_behind() {
     }
 }
 
+/// A batch that fails after its upsert releases its notes, and another worker takes them over.
+/// That is no lost lease: the first worker does not requeue them.
+#[tokio::test]
+async fn notes_that_a_failed_batch_released_are_not_requeued() {
+    let h = Harness::start().await;
+    h.drain().await;
+    let note = h.insert(&sentences(9, "the tides")).await;
+    let index = Hooked::over(&h.context.stores.index);
+    index.fail(When::Before, Verb::Delete, no_answer());
+    let mut context = h.context.clone();
+    context.stores.index = index.clone();
+    let failing = Worker::new(context, &h.config.worker, &h.config.outbox);
+    let (failing, stop, running) = spawn(failing);
+    eventually(async || failing.outage().is_some()).await;
+    eventually(async || {
+        h.count("note_index_state where lease_until is not null")
+            .await
+            == 0
+    })
+    .await;
+    let token = async || -> i64 {
+        sqlx::query_scalar("select lease_token from note_index_state where note_id = $1")
+            .bind(note)
+            .fetch_one(&h.pool)
+            .await
+            .unwrap()
+    };
+    // The other worker may find the note claimed by the failing one once more.
+    eventually(async || h.drain().await.notes == 1).await;
+    let last = token().await;
+    index.heal();
+    eventually(async || failing.outage().is_none()).await;
+    let another = h.insert("Indexed by the first worker.").await;
+    eventually(async || h.points_of(another).await == 1).await;
+    stop.cancel();
+    running.await.unwrap();
+    assert_eq!(h.count("indexing_outbox").await, 0);
+    assert_eq!(token().await, last, "the note was not indexed once more");
+    h.assert_converged().await;
+}
+
+/// A row for later is how a worker has a note indexed once more after a late upsert.
+#[tokio::test]
+async fn a_row_for_later_outlives_a_claim_before_it_is_due() {
+    let h = Harness::start().await;
+    let note = h.insert("It will be indexed twice.").await;
+    let later = "insert into indexing_outbox (note_id, op, available_at)
+                 values ($1, 'UPSERT', now() + interval '1 hour' + $2::interval)";
+    h.execute(later, note, "0 s").await;
+    h.drain().await;
+    assert_eq!(
+        h.count("indexing_outbox where available_at > now()").await,
+        1
+    );
+    h.edit(note, "Edited before the row is due.").await;
+    h.drain().await;
+    assert_eq!(
+        h.count("indexing_outbox where available_at > now()").await,
+        1
+    );
+    assert_eq!(h.count("indexing_outbox").await, 1);
+    h.delete(note).await;
+    h.drain().await;
+    assert_eq!(h.points_of(note).await, 0);
+    sqlx::query("update indexing_outbox set available_at = now()")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    h.drain().await;
+    h.assert_converged().await;
+}
+
 /// A drain also waits for the notes whose leases it keeps after an unanswered upsert.
 #[tokio::test]
 async fn a_drain_waits_for_the_notes_that_it_keeps_back() {
