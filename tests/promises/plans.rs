@@ -31,8 +31,8 @@ const TABLES: [&str; 6] = [
     "note_index_state",
 ];
 
-/// Statements that run in a transaction of `Store::begin`: without
-/// sequential scans, which are cheap where notes are short, but read them all.
+/// Statements that run in a transaction of `Store::begin`: without sequential scans, which are
+/// cheap where notes are short, but read them all.
 const IN_TRANSACTION: [&str; 2] = ["load_notes", "lock_notes"];
 
 /// Statements that read one page of many, with the settings of `Store::read_page`.
