@@ -124,6 +124,7 @@ fn median(mut ratios: Vec<f64>) -> f64 {
 fn options() -> rebuild::Options {
     rebuild::Options {
         swap_last: false,
+        take_alias: false,
         keep_old: false,
         restart: false,
         notice: Arc::new(|_| {}),

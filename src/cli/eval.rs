@@ -18,6 +18,7 @@ use super::{import, start, wiring};
 use crate::config::Config;
 use crate::eval::{Dataset, Scores, of_ranking, p_value};
 use crate::index::Filter;
+use crate::registry;
 use crate::search::{By, Request, Searcher};
 use crate::store::Store;
 use crate::worker::Worker;
@@ -79,6 +80,8 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     let dataset = Dataset::read(&args.folder, &args.split)?;
     let stop = stop_on_signals("the evaluation ends, and its documents are deleted")?;
     let context = start::prepare_context(config, false).await?;
+    // Searches ask the alias, which serves the active version.
+    registry::check_version_is_active(&context.stores.store, &context.version).await?;
     let evaluation = Evaluation {
         store: context.stores.store.clone(),
         version: context.version.name.clone(),

@@ -23,6 +23,10 @@ pub struct Args {
     /// instead of at the start
     #[arg(long)]
     swap_last: bool,
+    /// Take the alias over from a collection that this database does not list. After a restore
+    /// of Postgres, this may be its own later collection. It may also be that of another database
+    #[arg(long)]
+    take_alias: bool,
     /// Start a new collection instead of resuming an earlier run
     #[arg(long)]
     restart: bool,
@@ -56,6 +60,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     }
     let options = rebuild::Options {
         swap_last: args.swap_last,
+        take_alias: args.take_alias,
         keep_old: args.keep_old,
         restart: args.restart,
         notice: notice(args.verbose),

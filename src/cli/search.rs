@@ -65,6 +65,13 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         limit: args.limit.into(),
     };
     let answer = searcher.search(&request).await?;
+    // Another database's collection has none of these notes.
+    if answer.items.is_empty()
+        && answer.degraded.is_empty()
+        && let Some(problem) = registry::alias_problem(&context.stores).await?
+    {
+        anyhow::bail!("the alias {:?} {problem}", context.stores.alias);
+    }
     for missing in &answer.degraded {
         let without = match missing.code {
             Missing::QueryVector => "found by keyword alone",

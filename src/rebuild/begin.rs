@@ -8,12 +8,13 @@ use crate::store::{CollectionRow, Range};
 /// Ranges that are copied concurrently: while one waits for the engine, another reads.
 const RANGES: u32 = 4;
 
-/// Checks that the alias, or a collection of its name, is in this database. One
-/// exception: after a restore from an older backup, the alias may point at a collection of the
-/// same version that this database no longer lists. The rebuild takes the alias over and
-/// leaves that collection to the operator.
+/// Checks that the alias, or a collection of its name, is in this database. After a restore from
+/// an older backup, the alias may point at a collection of the same version that this database no
+/// longer lists. It may as well be the collection of another database. So the operator decides:
+/// with `take_alias` the rebuild takes the alias over, and leaves that collection alone.
 pub(super) async fn check_alias_is_ours(
     context: &IndexContext,
+    options: &Options,
     registered: &[CollectionRow],
     version: &str,
 ) -> Result<(), RebuildError> {
@@ -29,6 +30,15 @@ pub(super) async fn check_alias_is_ours(
     let what = match context.index.resolve(alias).await? {
         Some(name) if registered.iter().any(|c| c.name == name) => return Ok(()),
         Some(name) if !registered.is_empty() && is_of(context, &name, version).await? => {
+            if !options.take_alias {
+                return Err(RegistryError::Mismatch(format!(
+                    "the alias {alias:?} points at the collection {name:?}, which this database \
+                     does not list. If Postgres was restored from a backup, and no other \
+                     database uses the alias, run `elf rebuild --take-alias`. Otherwise the \
+                     collection is that of another database: use another vector engine"
+                ))
+                .into());
+            }
             tracing::warn!(
                 collection = name,
                 "alias taken over from a collection that this database does not list; drop the \

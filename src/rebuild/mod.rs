@@ -36,6 +36,8 @@ const SEARCH_DRAIN: Duration = Duration::from_secs(1);
 pub struct Options {
     /// Swap the alias last, even if it points at nothing during the rebuild.
     pub swap_last: bool,
+    /// Take the alias over from a collection that this database does not list.
+    pub take_alias: bool,
     /// Keep the old collection under its name.
     pub keep_old: bool,
     /// Drop the collection of an unfinished rebuild instead of resuming it.
@@ -188,7 +190,7 @@ async fn rebuild(
         embedding_version: version.name.clone(),
     };
     let registered = context.store.registered_collections().await?;
-    check_alias_is_ours(context, &registered, &version.name).await?;
+    check_alias_is_ours(context, options, &registered, &version.name).await?;
     let ours: Vec<&CollectionRow> = registered
         .iter()
         .filter(|c| c.version == version.name)

@@ -39,8 +39,9 @@ pub enum RegistryError {
     /// The alias points at a collection that this database does not list.
     #[error(
         "the alias {alias:?} points at the collection {target:?}, which this database does not \
-         list: choose another storage.qdrant.alias, or point the alias at {wanted:?}; after \
-         Postgres was restored from a backup, `elf rebuild` does that"
+         list. If it is that of another database, use another vector engine, or for a database \
+         that has no collection yet, another storage.qdrant.alias. If Postgres was restored from \
+         a backup, `elf rebuild --take-alias` points the alias at {wanted:?}"
     )]
     ForeignAlias {
         /// The alias.

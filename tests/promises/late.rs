@@ -2,10 +2,10 @@
 
 use elf::index::IndexError;
 use elf::store::Store;
-use elf::worker::Checkpoint;
+use elf::worker::{Checkpoint, Worker};
 
 use crate::support::eventually;
-use crate::support::harness::{Harness, Held, sentences};
+use crate::support::harness::{Harness, Held, sentences, spawn};
 use crate::support::hooked::{Hooked, Verb, When};
 use crate::support::proxy::Proxy;
 

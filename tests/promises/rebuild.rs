@@ -28,6 +28,7 @@ use crate::support::site::Site;
 fn options() -> Options {
     Options {
         swap_last: false,
+        take_alias: false,
         keep_old: false,
         restart: false,
         notice: Arc::new(|_| {}),
@@ -236,6 +237,7 @@ async fn swap_last_points_a_lost_alias_at_a_complete_collection() {
     let swap = index.halt(When::Before, Verb::PointAlias);
     let options = Options {
         swap_last: true,
+        take_alias: false,
         ..options()
     };
     let rebuilding = begin(&h, &index, options);

@@ -132,6 +132,7 @@ async fn an_answer_that_is_lost_holds_no_rebuild_up() {
     };
     let options = rebuild::Options {
         swap_last: false,
+        take_alias: false,
         keep_old: false,
         restart: false,
         notice: Arc::new(|_| {}),

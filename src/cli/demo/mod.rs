@@ -290,6 +290,7 @@ async fn lose_and_rebuild(
     say("Rebuild it from Postgres")?;
     let options = rebuild::Options {
         swap_last: false,
+        take_alias: false,
         keep_old: false,
         restart: false,
         notice: Arc::new(|_| {}),

@@ -149,6 +149,7 @@ async fn while_thousands_of_points_are_rebuilt_none_is_missed() {
         let site = h.rebuilds_with(h.context.stores.index.clone());
         let options = rebuild::Options {
             swap_last: false,
+            take_alias: false,
             keep_old: false,
             restart: false,
             notice: Arc::new(|_| {}),

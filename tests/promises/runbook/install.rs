@@ -111,6 +111,10 @@ async fn a_postgres_from_a_dump_is_what_the_index_becomes_as_written() {
         .says(&["is gone: run `elf rebuild`"]);
     m.run("elf rebuild")
         .await
+        .exits(78)
+        .says(&["elf rebuild --take-alias"]);
+    m.run("elf rebuild --take-alias")
+        .await
         .exits(0)
         .says(&["alias taken over"]);
     m.run("elf verify --deep").await.exits(0);
