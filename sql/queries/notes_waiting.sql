@@ -1,11 +1,14 @@
 -- How many of these notes no worker has brought into step yet, and how many are dead-lettered.
--- A scheduled row is not due and does not count.
+-- A scheduled row is not due and does not count. The lateral look-up keeps the plan from
+-- turning into a scan of the whole outbox.
 -- $1 note ids, $2 version
-select count(distinct o.note_id) filter (
-           where o.status = 'PENDING' and o.available_at <= now() or o.status = 'FAILED')
-           as "waiting!",
-       count(distinct o.note_id) filter (where o.status = 'DEAD') as "dead!"
-  from indexing_outbox o
- where o.note_id = any ($1)
-   and o.status in ('PENDING', 'FAILED', 'DEAD')
-   and (o.embedding_version = $2 or o.embedding_version is null)
+select count(*) filter (where o.is_waiting) as "waiting!",
+       count(*) filter (where o.is_dead) as "dead!"
+  from unnest($1::uuid[]) as asked (note_id)
+ cross join lateral (
+        select bool_or(o.status = 'FAILED' or o.status = 'PENDING' and o.available_at <= now())
+                   as is_waiting,
+               bool_or(o.status = 'DEAD') as is_dead
+          from indexing_outbox o
+         where o.note_id = asked.note_id and o.status <> 'DONE'
+           and (o.embedding_version is null or o.embedding_version = $2)) o

@@ -2,12 +2,17 @@
 -- same look-up.
 -- $1 note id, $2 tenant, $3 project or null for all, $4 agent or null for all
 select n.note_id as "note_id!", n.tenant_id::text as "tenant_id!",
-       n.project_id::text as "project_id!", n.agent_id::text as "agent_id!",
-       n.scope::text as "scope!", n.type::text as "kind!", n.key::text as "key?",
-       n.text::text as "text!", n.importance::real as "importance!",
-       n.confidence::real as "confidence!", n.status::text as "status!",
-       -- An application may write 'infinity', which no Rust timestamp can hold.
-       least(greatest(n.updated_at, '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
+       -- Null and out of range are as in load_notes.sql.
+       coalesce(n.project_id::text, '') as "project_id!",
+       coalesce(n.agent_id::text, '') as "agent_id!",
+       coalesce(n.scope::text, '') as "scope!", coalesce(n.type::text, '') as "kind!",
+       n.key::text as "key?", coalesce(n.text::text, '') as "text!",
+       (case when abs(n.importance) between 1e-37 and 1e37 then n.importance else 0 end)::real
+           as "importance!",
+       (case when abs(n.confidence) between 1e-37 and 1e37 then n.confidence else 0 end)::real
+           as "confidence!",
+       coalesce(n.status::text, '') as "status!",
+       least(greatest(coalesce(n.updated_at, 'epoch'), '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
            as "updated_at!",
        least(greatest(n.expires_at, '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
            as "expires_at?",

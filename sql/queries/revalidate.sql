@@ -22,9 +22,12 @@ select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chu
            and c.embedding_version is not distinct from $1 -- see chunk_page.sql
         offset 0) c
  cross join lateral (
-        select n.key::text as key, n.importance::real as importance,
+        select n.key::text as key,
+               -- Null and out of range are as in load_notes.sql.
+               (case when abs(n.importance) between 1e-37 and 1e37 then n.importance else 0
+                 end)::real as importance,
                -- Seconds, because an application may write 'infinity'.
-               extract(epoch from n.updated_at)::float8 as updated_secs
+               extract(epoch from coalesce(n.updated_at, 'epoch'))::float8 as updated_secs
           from memory_notes n
          where n.note_id = c.note_id
            and n.status = 'active' and (n.expires_at is null or n.expires_at > now())

@@ -18,7 +18,7 @@ with notes as materialized (
                        when 'key' then n.key::text
                        when 'status' then n.status::text
                    end)
-     order by n.updated_at desc
+     order by n.updated_at desc nulls last
      limit $6
 ),
 -- Every word as an alternative, as BM25 has it.

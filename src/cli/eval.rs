@@ -16,7 +16,7 @@ use super::progress::Progress;
 use super::signals::stop_on_signals;
 use super::{import, start, wiring};
 use crate::config::Config;
-use crate::eval::{Dataset, Scores, of_ranking, p_value};
+use crate::eval::{Dataset, Relevant, Scores, of_ranking, p_value};
 use crate::index::Filter;
 use crate::registry;
 use crate::search::{By, Request, Searcher};
@@ -70,8 +70,6 @@ struct Measured {
     zero_results: f64,
     p50_ms: f64,
     p99_ms: f64,
-    #[serde(skip)]
-    ndcg: Vec<f64>,
 }
 
 /// Indexes the documents in a tenant of their own, searches for every query, and prints how well
@@ -189,13 +187,25 @@ impl Evaluation {
     }
 }
 
+/// Asks each query by each of the ways. The ways take turns to be first, so that none of them
+/// always meets warm caches.
 async fn measure(searcher: &Searcher, dataset: &Dataset, args: &Args) -> anyhow::Result<Report> {
-    let dense = measure_by(searcher, dataset, args, By::Dense).await?;
-    let bm25 = measure_by(searcher, dataset, args, By::Bm25).await?;
-    let hybrid = measure_by(searcher, dataset, args, By::Hybrid).await?;
-    let p_against = |other: &Measured| {
-        let pairs = hybrid.ndcg.iter().zip(&other.ndcg);
-        p_value(&pairs.map(|(a, b)| a - b).collect::<Vec<f64>>())
+    let mut ways = [By::Dense, By::Bm25, By::Hybrid].map(Way::new);
+    for (id, text) in &dataset.queries {
+        // The times are those of the search alone.
+        let embedded = searcher.embed_ahead(text).await;
+        embedded.with_context(|| format!("query {id:?}"))?;
+        ways.rotate_left(1);
+        for way in &mut ways {
+            let asked = way.ask(searcher, text, &dataset.relevant[id], args);
+            asked.await.with_context(|| format!("query {id:?}"))?;
+        }
+    }
+    ways.sort_by_key(|way| way.by);
+    let [dense, bm25, hybrid] = ways;
+    let p_against = |other: &Way| {
+        let pairs = hybrid.scores.iter().zip(&other.scores);
+        p_value(&pairs.map(|(a, b)| a.ndcg - b.ndcg).collect::<Vec<f64>>())
     };
     Ok(Report {
         documents: dataset.documents.len(),
@@ -203,24 +213,42 @@ async fn measure(searcher: &Searcher, dataset: &Dataset, args: &Args) -> anyhow:
         k: args.k.into(),
         p_hybrid_dense: p_against(&dense),
         p_hybrid_bm25: p_against(&bm25),
-        dense,
-        bm25,
-        hybrid,
+        dense: dense.measured()?,
+        bm25: bm25.measured()?,
+        hybrid: hybrid.measured()?,
     })
 }
 
-async fn measure_by(
-    searcher: &Searcher,
-    dataset: &Dataset,
-    args: &Args,
+/// One way to search, and what it answered so far.
+struct Way {
     by: By,
-) -> anyhow::Result<Measured> {
-    let k = usize::from(args.k);
-    let (mut scores, mut times, mut empty) = (Vec::new(), Vec::new(), 0);
-    for (id, text) in &dataset.queries {
-        let request = Request {
-            text: text.clone(),
+    /// One for each query, in order.
+    scores: Vec<Scores>,
+    times_ms: Vec<f64>,
+    empty: u32,
+}
+
+impl Way {
+    fn new(by: By) -> Self {
+        Self {
             by,
+            scores: Vec::new(),
+            times_ms: Vec::new(),
+            empty: 0,
+        }
+    }
+
+    async fn ask(
+        &mut self,
+        searcher: &Searcher,
+        text: &str,
+        relevant: &Relevant,
+        args: &Args,
+    ) -> anyhow::Result<()> {
+        let limit = usize::from(args.k);
+        let request = Request {
+            text: text.to_owned(),
+            by: self.by,
             filter: Filter {
                 keywords: BTreeMap::from([
                     ("tenant_id".to_owned(), args.tenant.clone()),
@@ -228,29 +256,32 @@ async fn measure_by(
                 ]),
                 ..Filter::default()
             },
-            limit: k,
+            limit,
         };
         let began = Instant::now();
-        let answer = searcher.search(&request).await;
-        let answer = answer.with_context(|| format!("query {id:?}"))?;
-        times.push(began.elapsed().as_secs_f64() * 1e3);
+        let answer = searcher.search(&request).await?;
+        self.times_ms.push(began.elapsed().as_secs_f64() * 1e3);
         if let Some(missing) = answer.degraded.first() {
-            anyhow::bail!("query {id:?} was answered in part: {}", missing.reason);
+            anyhow::bail!("the search was answered in part: {}", missing.reason);
         }
         let keys = answer.items.into_iter().filter_map(|item| item.key);
         let ranking: Vec<String> = keys.collect();
-        empty += usize::from(ranking.is_empty());
-        scores.push(of_ranking(&ranking, &dataset.relevant[id], k));
+        self.empty += u32::from(ranking.is_empty());
+        self.scores.push(of_ranking(&ranking, relevant, limit));
+        Ok(())
     }
-    times.sort_by(f64::total_cmp);
-    let percentile = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
-    Ok(Measured {
-        mean: Scores::mean(&scores),
-        zero_results: f64::from(u32::try_from(empty)?) / scores.len() as f64,
-        p50_ms: percentile(0.5),
-        p99_ms: percentile(0.99),
-        ndcg: scores.iter().map(|scores| scores.ndcg).collect(),
-    })
+
+    fn measured(self) -> anyhow::Result<Measured> {
+        let mut times = self.times_ms;
+        times.sort_by(f64::total_cmp);
+        let percentile = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
+        Ok(Measured {
+            mean: Scores::mean(&self.scores),
+            zero_results: f64::from(self.empty) / f64::from(u32::try_from(self.scores.len())?),
+            p50_ms: percentile(0.5),
+            p99_ms: percentile(0.99),
+        })
+    }
 }
 
 fn lines(report: &Report) -> String {

@@ -21,6 +21,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::config;
+use crate::embed::EmbedError;
 use crate::embed::provider::Provider;
 use crate::error_class::ErrorClass;
 use crate::index::{Candidate, Filter, IndexError, Query, VectorIndex};
@@ -132,7 +133,19 @@ pub struct Request {
 }
 
 /// The rankings of a search.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    ToSchema,
+    clap::ValueEnum,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
     /// Meaning alone: dense vectors.
@@ -194,6 +207,11 @@ impl Searcher {
             target,
             settings,
         }
+    }
+
+    /// Embeds a query, so that searches for it soon after ask the provider nothing.
+    pub async fn embed_ahead(&self, query: &str) -> Result<(), EmbedError> {
+        self.vectors.embed(query).await.map(drop)
     }
 
     /// The best notes for a request.

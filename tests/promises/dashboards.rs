@@ -4,11 +4,14 @@ mod files;
 mod promql;
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use elf::telemetry::catalog::{self, Kind, Label, Metric};
+use reqwest::Method;
 use serde_json::Value;
 use tokio::process::Command;
 
+use crate::support::api;
 use crate::support::application::Application;
 use crate::support::embedding_server::Behaviour;
 use crate::support::prometheus::{self, Prometheus};
@@ -311,6 +314,16 @@ async fn write_notes(mut application: Application) {
     }
 }
 
+/// Searches them meanwhile.
+async fn search_notes(url: String, secret: String) {
+    loop {
+        let body = Some(serde_json::json!({"query": "a note"}));
+        let answered = api::ask(&url, Method::POST, "/v2/searches", &secret, body).await;
+        assert_eq!(answered.status, 200, "{answered:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
 const POISON: &str = "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
                       values ('t', 'p', 'a', 's', 'n', 'this is poison')";
 
@@ -331,9 +344,14 @@ async fn every_expression_of_dashboard_and_rules_has_data_while_a_worker_works()
     );
     site.configure("[worker]", "[worker]\nverify_interval_secs = 1");
     site.configure("log_level = \"debug\"", "log_level = \"info\"");
+    site.configure("[service]\n", "[service]\nhttp_bind = \"127.0.0.1:0\"\n");
     site.elf(&["migrate"]).await.exits(0);
     let mut worker = site.worker();
     let config = config(&worker.admin().await);
+    let (api, secret) = (
+        api::url(&worker).await,
+        api::key(&site, &["--tenant", "t"]).await,
+    );
     let mut prometheus = Prometheus::start(test, &config).await.unwrap();
 
     // Then the provider is unavailable until Prometheus has recorded it.
@@ -348,7 +366,9 @@ async fn every_expression_of_dashboard_and_rules_has_data_while_a_worker_works()
     .await;
     site.provider.heal();
     site.provider.poison("poison", Behaviour::Status(400));
-    let load = tokio::spawn(write_notes(application));
+    let load = tokio::spawn(async {
+        tokio::join!(write_notes(application), search_notes(api, secret));
+    });
 
     let mut waiting = expressions();
     let asked = waiting.len();

@@ -143,7 +143,7 @@ async fn an_evaluation_measures_and_leaves_nothing_behind() {
     site.json(&["eval", "set", "--keep"]).await;
     assert_eq!(
         site.provider.texts_seen().len(),
-        paid + 80,
-        "only the queries, by two of the three ways"
+        paid + 40,
+        "each query once, and no document"
     );
 }

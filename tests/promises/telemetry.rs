@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use elf::telemetry::catalog::{self, Kind, Metric, Scope};
+use reqwest::Method;
 use serde_json::Value;
 
+use crate::support::api;
 use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
 use crate::support::site::Site;
@@ -117,21 +119,13 @@ async fn a_worker_reports_the_metrics_of_the_catalog_and_no_other() {
     let site = Site::start().await;
     site.configure("[worker]", "[worker]\nverify_interval_secs = 1");
     site.configure("[service]\n", "[service]\nhttp_bind = \"127.0.0.1:0\"\n");
-    let key = site.json(&["key", "create", "--tenant", "t"]).await;
+    let secret = api::key(&site, &["--tenant", "t"]).await;
     site.provider.poison("poison", Behaviour::Status(400));
     site.note("A note that is found.").await;
     site.note("poison").await;
     let worker = site.worker();
     let url = format!("{}/metrics", worker.admin().await);
     worker.says("note dead-lettered").await;
-    let line = worker.says("HTTP API serves").await;
-    let api = line.split("address=").nth(1).unwrap();
-    let searched = reqwest::Client::new()
-        .post(format!("http://{api}/v2/searches"))
-        .bearer_auth(key["secret"].as_str().unwrap())
-        .json(&serde_json::json!({"query": "found"}))
-        .send();
-    assert_eq!(searched.await.unwrap().status(), 200);
     let scrape = async || reqwest::get(&url).await.unwrap().text().await.unwrap();
     eventually(async || {
         let text = scrape().await;
@@ -141,6 +135,10 @@ async fn a_worker_reports_the_metrics_of_the_catalog_and_no_other() {
             && text.contains("elf_drift{kind=\"missing\"} 0\n")
     })
     .await;
+    let api = api::url(&worker).await;
+    let body = Some(serde_json::json!({"query": "found"}));
+    let searched = api::ask(&api, Method::POST, "/v2/searches", &secret, body).await;
+    assert_eq!(searched.status, 200, "{searched:?}");
     let text = scrape().await;
     let lines = text
         .lines()
@@ -179,7 +177,7 @@ async fn a_worker_reports_the_metrics_of_the_catalog_and_no_other() {
         "elf_notes_dead_total{reason=\"provider\"} 1",
         "elf_text_bytes_total 21",
         "elf_batches_in_flight 0",
-        "elf_searches_total{outcome=\"empty\"} 1",
+        "elf_searches_total{outcome=\"found\"} 1",
         "elf_ready 1",
         "elf_coverage_ratio 0.5",
     ] {

@@ -68,7 +68,7 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
     assert!(status["embedding_version"].is_string());
 
     let found = site.json(&["search", "The ferry leaves at noon."]).await;
-    assert_keys(&found, &["items"]);
+    assert_keys(&found, &["items", "degraded"]);
     let items = found["items"].as_array().unwrap();
     assert!(!items.is_empty());
     let item_keys = [
@@ -82,6 +82,7 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
         "dense",
         "bm25",
         "text",
+        "context",
     ];
     items.iter().for_each(|item| assert_keys(item, &item_keys));
     assert_eq!(items[0]["text"], "The ferry leaves at noon.");

@@ -127,14 +127,17 @@ async fn a_postgres_from_before_a_rebuild_can_be_rebuilt() {
     let t = &h.context;
     let said = verify::run(&t.stores, &verify::Options::repairing()).await;
     assert!(said.unwrap_err().to_string().contains("elf rebuild"));
-    rebuild::run(
-        &site,
-        &options(false),
-        Arc::default(),
-        CancellationToken::new(),
-    )
-    .await
-    .unwrap();
+    let again = async |take_alias| {
+        let options = rebuild::Options {
+            take_alias,
+            ..options(false)
+        };
+        rebuild::run(&site, &options, Arc::default(), CancellationToken::new()).await
+    };
+    // The alias could as well be that of another database.
+    let said = again(false).await.unwrap_err().to_string();
+    assert!(said.contains("--take-alias"), "{said}");
+    again(true).await.unwrap();
     h.assert_exact().await;
 }
 

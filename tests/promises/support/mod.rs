@@ -1,5 +1,6 @@
 //! Shared by the tests.
 
+pub mod api;
 pub mod application;
 pub mod browser;
 pub mod compare;

@@ -221,5 +221,12 @@ async fn a_row_for_later_does_not_keep_an_expired_note_alive() {
     .unwrap();
     h.drain().await;
     assert_eq!(h.points_of(note).await, 0);
+    // It asks for a round of its own.
+    let made_due = sqlx::query("update indexing_outbox set available_at = now()")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    assert_eq!(made_due.rows_affected(), 1);
+    h.drain().await;
     h.assert_converged().await;
 }
