@@ -1,5 +1,6 @@
 -- The text around these chunks: from the start of the chunk before to the end of the chunk after,
--- as the note says it now. Null for a note with more than $4 bytes. A chunk whose note is not
+-- as the note says it now. Whitespace and invisible characters are in no chunk: a chunk behind more
+-- than 1,000 bytes of them is no neighbour. Null for a note with more than $4 bytes. A chunk whose note is not
 -- live or has other labels by now has no row. See revalidate.sql for `offset 0` and the labels.
 -- $1 version, $2 chunk ids, $3 labels by name, $4 bytes of text at most
 select c.chunk_id as "chunk_id!", a.start_offset as "start_offset!", n.bytes
@@ -15,6 +16,8 @@ select c.chunk_id as "chunk_id!", a.start_offset as "start_offset!", n.bytes
           from memory_note_chunks a
          where a.note_id = c.note_id
            and a.chunk_index between c.chunk_index - 1 and c.chunk_index + 1
+           and a.start_offset <= c.end_offset + 1000
+           and a.end_offset >= c.start_offset - 1000
            and a.embedding_version is not distinct from $1
            and a.revision = c.revision
         offset 0) a

@@ -70,15 +70,15 @@ pub enum ChunkError {
         /// The configured size of a chunk.
         max_tokens: usize,
     },
-    /// A chunk has no token of its text.
+    /// No chunk has a token of its text.
     #[error(
         "its text at {start}..{end} has no token left after the tokenizer's normalisation \
-         (control characters only?)"
+         (only control or invisible characters?)"
     )]
     NoTokens {
-        /// Byte offset of the chunk.
+        /// Byte offset of the first chunk.
         start: usize,
-        /// Byte offset behind it.
+        /// Byte offset behind the last.
         end: usize,
     },
     /// The tokenizer could not encode the text.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::output::{Output, with_causes};
 use super::wiring;
 use crate::config::Config;
-use crate::index::CollectionInfo;
+use crate::registry::{self, RegistryError};
 use crate::store::{Lifecycle, OutboxCounts, RegisteredVersion, RunningJob, Store, StoreError};
 
 #[derive(Serialize)]
@@ -78,6 +78,7 @@ struct Collection {
     /// The engine's status of the collection; `missing` when the alias points at none,
     /// `unreachable` when the engine does not answer.
     status: String,
+    /// What is wrong with the alias or with the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -109,45 +110,42 @@ pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
         chunks: counts.chunks,
         embedding_version: version,
         other_versions,
-        collection: collection(config).await,
+        collection: collection(config, store.clone()).await,
         job: store.running_job().await?,
     };
     out.report(&status, lines)
 }
 
-async fn collection(config: &Config) -> Collection {
-    let alias = config.storage.qdrant.alias.clone();
-    match look_up(config).await {
-        Ok(Some((name, info))) => Collection {
-            alias,
-            name: Some(name),
-            points: Some(info.points),
-            status: info.status.to_string(),
-            error: None,
-        },
-        Ok(None) => Collection {
-            alias,
-            name: None,
-            points: None,
-            status: "missing".into(),
-            error: None,
-        },
-        Err(error) => Collection {
-            alias,
-            name: None,
-            points: None,
-            status: "unreachable".into(),
-            error: Some(with_causes(&error)),
-        },
+async fn collection(config: &Config, store: Store) -> Collection {
+    let mut collection = Collection {
+        alias: config.storage.qdrant.alias.clone(),
+        name: None,
+        points: None,
+        status: "missing".into(),
+        error: None,
+    };
+    if let Err(error) = look_up(config, store, &mut collection).await {
+        collection.status = "unreachable".into();
+        collection.error = Some(with_causes(&error));
     }
+    collection
 }
 
-async fn look_up(config: &Config) -> anyhow::Result<Option<(String, CollectionInfo)>> {
-    let index = wiring::index(config).await?;
-    let Some(name) = index.resolve(&config.storage.qdrant.alias).await? else {
-        return Ok(None);
+async fn look_up(config: &Config, store: Store, collection: &mut Collection) -> anyhow::Result<()> {
+    let context = wiring::with_index(config, store).await?;
+    if let Some(name) = context.index.resolve(&context.alias).await?
+        && let Some(info) = context.index.collection(&name).await?
+    {
+        collection.points = Some(info.points);
+        collection.status = info.status.to_string();
+        collection.name = Some(name);
+    }
+    collection.error = match registry::alias_problem(&context).await {
+        Ok(problem) => problem.map(|problem| format!("the alias {:?} {problem}", context.alias)),
+        Err(foreign @ RegistryError::ForeignAlias { .. }) => Some(foreign.to_string()),
+        Err(error) => return Err(error.into()),
     };
-    Ok(index.collection(&name).await?.map(|info| (name, info)))
+    Ok(())
 }
 
 fn lines(status: &Status) -> String {
@@ -175,17 +173,18 @@ fn lines(status: &Status) -> String {
     };
     let points = match (&collection.name, collection.points) {
         (Some(name), Some(points)) => format!("{name}, {points} points, {}", collection.status),
-        _ => collection
-            .error
-            .clone()
-            .unwrap_or_else(|| collection.status.clone()),
+        _ => collection.status.clone(),
+    };
+    let problem = match &collection.error {
+        Some(error) => format!("\n            {error}"),
+        None => String::new(),
     };
     format!(
         "outbox      {} pending, {} leased, {} failed, {} dead{oldest}\n\
          notes       {} live, {} indexed\n\
          chunks      {chunks}\n\
          version     {}{others}\n\
-         collection  {} → {points}{job}",
+         collection  {} → {points}{problem}{job}",
         outbox.pending,
         outbox.leased,
         outbox.failed,

@@ -36,6 +36,11 @@ pub async fn index(config: &Config) -> anyhow::Result<Arc<dyn VectorIndex>> {
 pub async fn index_context(config: &Config) -> anyhow::Result<IndexContext> {
     let store = store(config).await?;
     store.check_schema().await?;
+    with_index(config, store).await
+}
+
+/// A store together with the vector engine.
+pub async fn with_index(config: &Config, store: Store) -> anyhow::Result<IndexContext> {
     Ok(IndexContext {
         store,
         index: index(config).await?,

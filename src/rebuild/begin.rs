@@ -52,7 +52,7 @@ pub(super) async fn check_alias_is_ours(
     };
     Err(RegistryError::Mismatch(format!(
         "{alias:?} is {what} in the vector engine, and this database does not list it: \
-         choose another storage.qdrant.alias, or delete it there if no application uses it"
+         delete it there if no application uses it, or use another vector engine"
     ))
     .into())
 }

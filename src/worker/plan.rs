@@ -88,22 +88,30 @@ pub fn chunk_note(
     }
 }
 
-/// The chunks of a text, or the reason why it has none. Each has a token of its text.
+/// The chunks of a text that have a token of it, or the reason why it has none. Invisible
+/// characters may fill a chunk that the tokenizer's normalisation leaves nothing of.
 pub fn hashed_chunks(chunker: &Chunker, text: &str) -> Result<Vec<HashedChunk>, String> {
-    let hashed = |chunk: Chunk| {
-        let Chunk { start, end, tokens } = chunk;
-        if tokens <= chunker.fixed_tokens() {
-            return Err(ChunkError::NoTokens { start, end }.to_string());
-        }
-        let hash = TextHash::of(&text[start..end]);
-        Ok(HashedChunk { chunk, hash })
-    };
     // A tokenizer is third-party code that runs on a third-party file. A panic over one text
     // must not fail the other notes of the batch.
-    match catch_unwind(AssertUnwindSafe(|| chunker.chunk(text))) {
-        Ok(Ok(chunks)) => chunks.into_iter().map(hashed).collect(),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("the tokenizer panicked; the log has its message".to_owned()),
+    let chunks = match catch_unwind(AssertUnwindSafe(|| chunker.chunk(text))) {
+        Ok(chunks) => chunks.map_err(|error| error.to_string())?,
+        Err(_) => return Err("the tokenizer panicked; the log has its message".to_owned()),
+    };
+    let with_tokens: Vec<HashedChunk> = chunks
+        .iter()
+        .filter(|chunk| chunk.tokens > chunker.fixed_tokens())
+        .map(|&chunk| HashedChunk {
+            chunk,
+            hash: TextHash::of(&text[chunk.start..chunk.end]),
+        })
+        .collect();
+    match (with_tokens.is_empty(), chunks.first(), chunks.last()) {
+        (true, Some(first), Some(last)) => Err(ChunkError::NoTokens {
+            start: first.start,
+            end: last.end,
+        }
+        .to_string()),
+        _ => Ok(with_tokens),
     }
 }
 

@@ -411,7 +411,7 @@ async fn a_thousand_searches_at_once_are_answered_or_told_to_come_back() {
     assert_eq!(told + found, 1000, "{answered:?}");
     assert!(found > 0);
     assert_ne!(note, written);
-    assert_eq!(served.found(&secret, "zebra").await[0], note);
+    assert!(served.found(&secret, "zebra").await.contains(&note));
 }
 
 #[tokio::test]

@@ -32,6 +32,15 @@ async fn with_note(text: &str) -> (Harness, Uuid) {
 }
 
 #[tokio::test]
+async fn a_chunk_behind_a_long_gap_is_no_context() {
+    let gap = " ".repeat(100_000);
+    let (h, note) = with_note(&format!("A zebra. {gap} A library. {gap} A ferry.")).await;
+    let found = search(&h, "library", By::Bm25).await;
+    assert_eq!((found.len(), found[0].note_id), (1, note));
+    assert_eq!(found[0].context.text, "A library.");
+}
+
+#[tokio::test]
 async fn a_point_that_is_older_than_its_note_is_not_found_by_its_old_words() {
     let (h, note) = with_note("The zebra sleeps under the baobab.").await;
     let found = search(&h, "zebra", By::Bm25).await;

@@ -5,18 +5,25 @@
 //! previous threshold in the collection's metadata, so that any process can restore
 //! it, also after a crash. The server merges metadata key by key.
 //!
-//! The server applies a new threshold in the background, after its answer, under a
-//! lock that reading the collection's status waits for (qdrant 1.18.3,
-//! `local_shard/updaters.rs`). ELF restores the threshold first and clears the
-//! metadata second. The second request gives the server time to take that lock, so
-//! that ELF does not read the `green` from before.
+//! The server applies a new threshold in the background, after its answer (qdrant 1.18.3,
+//! `local_shard/updaters.rs`). Until then its status is still the `green` from before. So the
+//! end of a bulk load waits for another status, for a short time: a collection that needs no
+//! graphs stays green.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use qdrant_client::qdrant::{CollectionConfig, OptimizersConfigDiff, UpdateCollection, Value};
 use serde_json::{Value as Json, json};
 
 use super::json::to_value;
+
+/// How long the server may take to apply a new threshold. It stops its workers first, which
+/// takes milliseconds if they do nothing.
+pub(super) const BEGINS_WITHIN: Duration = Duration::from_secs(2);
+
+/// How often to look meanwhile.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The key of the metadata that holds the threshold to restore, in kB.
 const RESTORE: &str = "indexing_threshold_before_bulk_load";

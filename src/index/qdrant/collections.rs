@@ -1,7 +1,10 @@
 //! Makes collections, points aliases at them, and switches their bulk loading.
 
+use std::time::Instant;
+
 use qdrant_client::qdrant::{
-    CollectionInfo, CreateAliasBuilder, CreateFieldIndexCollectionBuilder, GetCollectionInfoRequest,
+    CollectionInfo, CollectionStatus, CreateAliasBuilder, CreateFieldIndexCollectionBuilder,
+    GetCollectionInfoRequest,
 };
 
 use super::{Server, bulk_load, convert, status};
@@ -110,7 +113,9 @@ impl Server {
                 name: name.into(),
             });
         };
-        for request in bulk_load::requests(name, &config, on, self.timeout_secs) {
+        let requests = bulk_load::requests(name, &config, on, self.timeout_secs);
+        let ends = !on && !requests.is_empty();
+        for request in requests {
             let response = self
                 .client
                 .update_collection(request)
@@ -122,6 +127,23 @@ impl Server {
                     reason: format!("the settings of {name:?} were not changed"),
                 });
             }
+        }
+        match ends {
+            true => self.wait_until_not_green(name).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until the server has begun to build graphs, [`bulk_load::BEGINS_WITHIN`] at most:
+    /// a small collection needs none.
+    async fn wait_until_not_green(&self, name: &str) -> Result<(), IndexError> {
+        let began = Instant::now();
+        while began.elapsed() < bulk_load::BEGINS_WITHIN {
+            let info = self.info(name).await?;
+            if info.is_none_or(|info| info.status() != CollectionStatus::Green) {
+                break;
+            }
+            tokio::time::sleep(bulk_load::LOOK_EVERY).await;
         }
         Ok(())
     }

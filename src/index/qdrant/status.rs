@@ -110,7 +110,10 @@ fn refusal(code: i32, message: &str) -> Refusal {
         UNIMPLEMENTED => Refusal::Denied(
             "the server is too old or storage.qdrant.url is not its gRPC port (usually 6334)",
         ),
-        ALREADY_EXISTS => Refusal::Denied("choose another storage.qdrant.alias"),
+        ALREADY_EXISTS => Refusal::Denied(
+            "a collection or an alias has this name already: delete it there if no application \
+             uses it, or use another vector engine",
+        ),
         // The server, or a proxy in front of it, accepts no message of that size.
         RESOURCE_EXHAUSTED | OUT_OF_RANGE if says("message") && says("larg") => Refusal::Content,
         // More than a whole minute's budget in one request: waiting does not help.

@@ -41,7 +41,13 @@ pub async fn url(server: &Running) -> String {
 }
 
 /// Sends one request with a key.
-pub async fn ask(url: &str, method: Method, path: &str, secret: &str, body: Option<Value>) -> Answered {
+pub async fn ask(
+    url: &str,
+    method: Method,
+    path: &str,
+    secret: &str,
+    body: Option<Value>,
+) -> Answered {
     let mut request = reqwest::Client::new()
         .request(method, format!("{url}{path}"))
         .bearer_auth(secret);

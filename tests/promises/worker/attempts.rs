@@ -64,6 +64,29 @@ async fn a_note_without_any_token_is_dead_lettered_at_once() {
 }
 
 #[tokio::test]
+async fn a_stretch_without_any_token_costs_its_note_nothing_else() {
+    let h = Harness::start().await;
+    // Zero-width spaces: the tokenizer removes them.
+    let invisible = "\u{200b}".repeat(50_000);
+    h.insert(&format!(
+        "{invisible} Before it. {invisible} After it. {invisible}"
+    ))
+    .await;
+    let report = h.drain().await;
+    assert_eq!((report.notes, report.dead), (1, 0));
+    let texts: Vec<String> = sqlx::query_scalar("select text from memory_note_chunks")
+        .fetch_all(&h.pool)
+        .await
+        .unwrap();
+    for words in ["Before it.", "After it."] {
+        assert!(texts.iter().any(|text| text.contains(words)), "{words}");
+    }
+    let visible = |text: &String| text.contains(['B', 'A']);
+    assert!(texts.iter().all(visible), "{} chunks", texts.len());
+    assert_eq!(h.points().await.len(), texts.len());
+}
+
+#[tokio::test]
 async fn an_outage_of_the_provider_spends_no_attempts() {
     let h = Harness::start().await;
     h.provider.always(Behaviour::Status(503));
