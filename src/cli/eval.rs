@@ -1,7 +1,7 @@
 //! `elf eval`
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use super::progress::Progress;
 use super::signals::stop_on_signals;
 use super::{import, start, wiring};
 use crate::config::Config;
-use crate::eval::{Dataset, Relevant, Scores, of_ranking, p_value};
+use crate::eval::{Comparison, Dataset, Measured, Quote, Report, Scores, of_ranking};
 use crate::index::Filter;
 use crate::registry;
-use crate::search::{By, Request, Searcher};
+use crate::search::{By, Item, Request, Searcher};
 use crate::store::Store;
 use crate::worker::Worker;
 
@@ -45,37 +45,29 @@ pub struct Args {
     /// Keep the documents indexed, so that the next run embeds nothing
     #[arg(long)]
     keep: bool,
+    /// Compare with an earlier report of the same folder, which `--json` wrote to this file
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+    /// Fail if hybrid search finds less than in that report
+    #[arg(long, requires = "against")]
+    gate: bool,
 }
 
-/// What an evaluation found.
+/// What is printed.
 #[derive(Serialize)]
-struct Report {
-    documents: usize,
-    queries: usize,
-    k: usize,
-    dense: Measured,
-    bm25: Measured,
-    hybrid: Measured,
-    /// Two-sided p-values of a paired randomisation test over nDCG.
-    p_hybrid_dense: f64,
-    p_hybrid_bm25: f64,
-}
-
-/// One way to search, measured.
-#[derive(Serialize)]
-struct Measured {
+struct Printed {
     #[serde(flatten)]
-    mean: Scores,
-    /// The share of queries without any result.
-    zero_results: f64,
-    p50_ms: f64,
-    p99_ms: f64,
+    report: Report,
+    /// With the report of `--against`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comparison: Option<Comparison>,
 }
 
 /// Indexes the documents in a tenant of their own, searches for every query, and prints how well
 /// dense, BM25 and hybrid search found the relevant ones.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let dataset = Dataset::read(&args.folder, &args.split)?;
+    let before = args.against.as_deref().map(read_report).transpose()?;
     let stop = stop_on_signals("the evaluation ends, and its documents are deleted")?;
     let context = start::prepare_context(config, false).await?;
     // Searches ask the alias, which serves the active version.
@@ -89,14 +81,40 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     };
     let _alone = evaluation.lock(&args.tenant).await?;
     let measured = evaluation.measure(&dataset, &args).await;
-    if args.keep {
-        return out.report(&measured?, lines);
-    }
-    let removed = evaluation.remove(&args.tenant).await;
+    let removed = match args.keep {
+        true => Ok(()),
+        false => evaluation.remove(&args.tenant).await,
+    };
     // The first error says why: the removal may have failed for the same reason.
     let report = measured?;
-    out.report(&report, lines)?;
-    removed
+    let comparison = before.map(|before| Comparison::of(&before, &report));
+    let comparison = comparison.transpose().map_err(|reason| {
+        let file = args.against.unwrap_or_default();
+        anyhow::anyhow!("{} cannot be compared: {reason}", file.display())
+    })?;
+    let is_worse = comparison.as_ref().is_some_and(Comparison::is_worse);
+    let printed = Printed { report, comparison };
+    out.report(&printed, lines)?;
+    removed?;
+    anyhow::ensure!(
+        !(args.gate && is_worse),
+        "hybrid search finds less than before"
+    );
+    Ok(())
+}
+
+fn read_report(file: &Path) -> anyhow::Result<Report> {
+    let name = file.display();
+    let text = std::fs::read_to_string(file).with_context(|| format!("failed to read {name}"))?;
+    serde_json::from_str(&text).with_context(|| format!("{name} is no report of `elf eval --json`"))
+}
+
+fn lines(printed: &Printed) -> String {
+    let table = printed.report.table();
+    match &printed.comparison {
+        Some(comparison) => format!("{table}\n{}", comparison.line()),
+        None => table,
+    }
 }
 
 /// What an evaluation works with.
@@ -197,52 +215,53 @@ async fn measure(searcher: &Searcher, dataset: &Dataset, args: &Args) -> anyhow:
         embedded.with_context(|| format!("query {id:?}"))?;
         ways.rotate_left(1);
         for way in &mut ways {
-            let asked = way.ask(searcher, text, &dataset.relevant[id], args);
+            let asked = way.ask(searcher, dataset, (id, text), args);
             asked.await.with_context(|| format!("query {id:?}"))?;
         }
     }
     ways.sort_by_key(|way| way.by);
-    let [dense, bm25, hybrid] = ways;
-    let p_against = |other: &Way| {
-        let pairs = hybrid.scores.iter().zip(&other.scores);
-        p_value(&pairs.map(|(a, b)| a.ndcg - b.ndcg).collect::<Vec<f64>>())
-    };
+    let [dense, bm25, hybrid] = ways.map(Way::measured);
     Ok(Report {
         documents: dataset.documents.len(),
         queries: dataset.queries.len(),
         k: args.k.into(),
-        p_hybrid_dense: p_against(&dense),
-        p_hybrid_bm25: p_against(&bm25),
-        dense: dense.measured()?,
-        bm25: bm25.measured()?,
-        hybrid: hybrid.measured()?,
+        p_hybrid_dense: hybrid.p_against(&dense),
+        p_hybrid_bm25: hybrid.p_against(&bm25),
+        dense,
+        bm25,
+        hybrid,
     })
 }
 
 /// One way to search, and what it answered so far.
 struct Way {
     by: By,
-    /// One for each query, in order.
-    scores: Vec<Scores>,
+    scores: BTreeMap<String, Scores>,
     times_ms: Vec<f64>,
-    empty: u32,
+    empty: usize,
+    quotes: usize,
+    quotes_in_chunks: usize,
+    quotes_in_contexts: usize,
 }
 
 impl Way {
     fn new(by: By) -> Self {
         Self {
             by,
-            scores: Vec::new(),
+            scores: BTreeMap::new(),
             times_ms: Vec::new(),
             empty: 0,
+            quotes: 0,
+            quotes_in_chunks: 0,
+            quotes_in_contexts: 0,
         }
     }
 
     async fn ask(
         &mut self,
         searcher: &Searcher,
-        text: &str,
-        relevant: &Relevant,
+        dataset: &Dataset,
+        (id, text): (&str, &str),
         args: &Args,
     ) -> anyhow::Result<()> {
         let limit = usize::from(args.k);
@@ -264,57 +283,46 @@ impl Way {
         if let Some(missing) = answer.degraded.first() {
             anyhow::bail!("the search was answered in part: {}", missing.reason);
         }
+        self.empty += usize::from(answer.items.is_empty());
+        for quote in dataset.quotes.get(id).into_iter().flatten() {
+            self.look_for(quote, &answer.items);
+        }
         let keys = answer.items.into_iter().filter_map(|item| item.key);
         let ranking: Vec<String> = keys.collect();
-        self.empty += u32::from(ranking.is_empty());
-        self.scores.push(of_ranking(&ranking, relevant, limit));
+        let scores = of_ranking(&ranking, &dataset.relevant[id], limit);
+        self.scores.insert(id.to_owned(), scores);
         Ok(())
     }
 
-    fn measured(self) -> anyhow::Result<Measured> {
+    /// Counts a quoted answer, and whether the result of its document has it whole.
+    fn look_for(&mut self, quote: &Quote, items: &[Item]) {
+        self.quotes += 1;
+        let of_document = |item: &&Item| item.key.as_ref() == Some(&quote.document);
+        let Some(item) = items.iter().find(of_document) else {
+            return;
+        };
+        let has = |start, end| start <= quote.range.start && quote.range.end <= end;
+        self.quotes_in_chunks += usize::from(has(item.start_offset, item.end_offset));
+        let context = &item.context;
+        self.quotes_in_contexts += usize::from(has(context.start_offset, context.end_offset));
+    }
+
+    fn measured(self) -> Measured {
         let mut times = self.times_ms;
         times.sort_by(f64::total_cmp);
         let percentile = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
-        Ok(Measured {
-            mean: Scores::mean(&self.scores),
-            zero_results: f64::from(self.empty) / f64::from(u32::try_from(self.scores.len())?),
+        let of_quotes = |found: usize| (self.quotes > 0).then(|| found as f64 / self.quotes as f64);
+        let scores: Vec<Scores> = self.scores.values().copied().collect();
+        Measured {
+            mean: Scores::mean(&scores),
+            zero_results: self.empty as f64 / scores.len() as f64,
+            span_recall: of_quotes(self.quotes_in_chunks),
+            context_recall: of_quotes(self.quotes_in_contexts),
             p50_ms: percentile(0.5),
             p99_ms: percentile(0.99),
-        })
+            ndcg_by_query: (self.scores.into_iter())
+                .map(|(id, scores)| (id, scores.ndcg))
+                .collect(),
+        }
     }
-}
-
-fn lines(report: &Report) -> String {
-    let Report {
-        documents,
-        queries,
-        k,
-        ..
-    } = report;
-    let mut text = format!(
-        "{documents} documents, {queries} queries, the first {k} documents of each\n\
-         {:<8}{:>8}{:>8}{:>8}{:>8}{:>11}{:>8}{:>9}{:>9}",
-        "", "nDCG", "MRR", "MAP", "recall", "precision", "empty", "p50 ms", "p99 ms"
-    );
-    for (name, of) in [
-        ("dense", &report.dense),
-        ("BM25", &report.bm25),
-        ("hybrid", &report.hybrid),
-    ] {
-        let Scores {
-            ndcg,
-            mrr,
-            map,
-            recall,
-            precision,
-        } = of.mean;
-        text += &format!(
-            "\n{name:<8}{ndcg:>8.3}{mrr:>8.3}{map:>8.3}{recall:>8.3}{precision:>11.3}{:>8.3}{:>9.1}{:>9.1}",
-            of.zero_results, of.p50_ms, of.p99_ms
-        );
-    }
-    text + &format!(
-        "\nhybrid against dense p = {:.4}, against BM25 p = {:.4} (paired randomisation over nDCG)",
-        report.p_hybrid_dense, report.p_hybrid_bm25
-    )
 }

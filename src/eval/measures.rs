@@ -1,11 +1,11 @@
 //! The measures of ranked retrieval, as trec_eval defines them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Relevant;
 
 /// The measures of one ranking, or the means of several. Each is between 0 and 1.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     /// Normalised discounted cumulative gain: the grade is the gain, `log2(rank + 1)` the
     /// discount (Järvelin, Kekäläinen 2002).

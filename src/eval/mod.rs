@@ -3,6 +3,8 @@
 
 mod dataset;
 mod measures;
+mod report;
 
-pub use dataset::{Dataset, Document, Relevant};
-pub use measures::{Scores, of_ranking, p_value};
+pub use dataset::{Dataset, Document, Quote, Relevant};
+pub use measures::{Scores, of_ranking};
+pub use report::{Comparison, Measured, Report};

@@ -32,6 +32,23 @@ async fn with_note(text: &str) -> (Harness, Uuid) {
 }
 
 #[tokio::test]
+async fn the_questions_about_the_example_notes_are_answered_by_keyword() {
+    let site = Site::start().await;
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/questions");
+    let report = site.json(&["eval", folder]).await;
+    assert_eq!(
+        (&report["queries"], &report["documents"]),
+        (&88.into(), &71.into())
+    );
+    let bm25 = |measure: &str| report["bm25"][measure].as_f64().unwrap();
+    // The provider of the tests has no idea of meaning; keywords find most answers.
+    assert!(bm25("recall") > 0.6, "{report}");
+    assert!(bm25("context_recall") >= bm25("span_recall"), "{report}");
+    assert!(bm25("span_recall") > 0.3, "{report}");
+    assert!(bm25("recall") > report["dense"]["recall"].as_f64().unwrap());
+}
+
+#[tokio::test]
 async fn a_chunk_behind_a_long_gap_is_no_context() {
     let gap = " ".repeat(100_000);
     let (h, note) = with_note(&format!("A zebra. {gap} A library. {gap} A ferry.")).await;
@@ -145,6 +162,22 @@ async fn an_evaluation_measures_and_leaves_nothing_behind() {
         .unwrap();
     let status = site.json(&["status"]).await;
     assert_eq!(status["collection"]["points"], chunks);
+
+    // Against a report of the same searches, and of better ones.
+    site.write("before.json", report.to_string());
+    let gate = ["eval", "set", "--gate", "--against", "before.json"];
+    let again = site.json(&gate).await;
+    assert_eq!(again["comparison"]["ndcg"], report["hybrid"]["ndcg"]);
+    assert_eq!(again["comparison"]["worse"], 0);
+    let mut better = report.clone();
+    better["hybrid"]["ndcg"] = 1.1.into();
+    for ndcg in better["hybrid"]["ndcg_by_query"].as_object_mut().unwrap() {
+        *ndcg.1 = 1.1.into();
+    }
+    site.write("before.json", better.to_string());
+    let worse = site.elf(&gate).await;
+    worse.exits(1).says(&["finds less than before"]);
+    site.elf(&gate[..2]).await.exits(0);
 
     // Kept documents are not embedded again.
     site.json(&["eval", "set", "--keep"]).await;
