@@ -79,6 +79,7 @@ contract! {
         a_filter_takes_what_is_newer_and_leaves_what_is_excepted
         a_thousand_chunks_fit_in_a_filter
         filters_match_keywords_and_expiry
+        filters_match_times_and_importance
     }
     search {
         search_finds_by_meaning_and_by_exact_word

@@ -4,7 +4,8 @@
 -- $13 whether to set expires_at, $14 expires_at
 update memory_notes n
    set text = coalesce($5, n.text), scope = coalesce($6, n.scope), type = coalesce($7, n.type),
-       importance = coalesce($8, n.importance), confidence = coalesce($9, n.confidence),
+       importance = case when $8::real is null then n.importance else $8 end,
+       confidence = case when $9::real is null then n.confidence else $9 end,
        status = coalesce($10, n.status), key = case when $11 then $12 else n.key end,
        expires_at = case when $13 then $14 else n.expires_at end,
        updated_at = now()

@@ -1,6 +1,7 @@
 -- A note that a key reaches. A note of another tenant and a note that does not exist take the
 -- same look-up.
--- $1 note id, $2 tenant, $3 project or null for all, $4 agent or null for all
+-- $1 note id, $2 tenant, $3 project or null for all, $4 agent or null for all,
+-- $5 version
 select n.note_id as "note_id!", n.tenant_id::text as "tenant_id!",
        -- Null and out of range are as in load_notes.sql.
        coalesce(n.project_id::text, '') as "project_id!",
@@ -14,15 +15,21 @@ select n.note_id as "note_id!", n.tenant_id::text as "tenant_id!",
        coalesce(n.status::text, '') as "status!",
        least(greatest(coalesce(n.updated_at, 'epoch'), '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
            as "updated_at!",
-       least(greatest(n.expires_at, '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
-           as "expires_at?",
+       case when n.expires_at is not null
+            then least(greatest(n.expires_at, '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
+        end as "expires_at?",
        exists (
            select from indexing_outbox o
-            where o.note_id = n.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
+            where o.note_id = n.note_id
+              and (o.status in ('FAILED', 'DEAD')
+                   or o.status = 'PENDING' and o.available_at <= now())
+              and (o.embedding_version is null or o.embedding_version = $5)
        ) as "waits!",
-       (select o.last_error from indexing_outbox o
+       -- Not the sentence: it may name hosts.
+       (select coalesce(o.failed_by, 'unknown') from indexing_outbox o
          where o.note_id = n.note_id and o.status = 'DEAD'
-         order by o.updated_at desc limit 1) as "dead_because?"
+           and (o.embedding_version is null or o.embedding_version = $5)
+         order by o.updated_at desc limit 1) as "dead_by?"
   from memory_notes n
  where n.note_id = $1
    and n.tenant_id::text = $2

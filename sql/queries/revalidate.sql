@@ -3,7 +3,7 @@
 -- A point whose revision is not that of the chunk was found for another text or other labels.
 -- Then `vec` is the chunk's vector, so that the search can score what the chunk says now.
 -- `offset 0` makes Postgres look up each row by its key, even with wrong statistics.
--- $1 version, $2 chunk ids, $3 labels by name, $4 revisions of the points
+-- $1 version, $2 chunk ids, $3 what the note must be like, by name, $4 revisions of the points
 select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chunk_index!",
        c.start_offset as "start_offset!", c.end_offset as "end_offset!", c.text as "text!",
        n.key as "key?", n.importance as "importance!", n.updated_secs as "updated_secs!",
@@ -31,16 +31,18 @@ select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chu
           from memory_notes n
          where n.note_id = c.note_id
            and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
-           and not exists (
-                select from jsonb_each_text($3) wanted
-                 where wanted.value is distinct from
-                       case wanted.key
-                           when 'tenant_id' then n.tenant_id::text
-                           when 'project_id' then n.project_id::text
-                           when 'agent_id' then n.agent_id::text
-                           when 'scope' then n.scope::text
-                           when 'type' then n.type::text
-                           when 'key' then n.key::text
-                           when 'status' then n.status::text
-                       end)
+           and ($3::jsonb->>'tenant_id' is null or n.tenant_id::text = $3::jsonb->>'tenant_id')
+           and ($3::jsonb->>'project_id' is null or n.project_id::text = $3::jsonb->>'project_id')
+           and ($3::jsonb->>'agent_id' is null or n.agent_id::text = $3::jsonb->>'agent_id')
+           and ($3::jsonb->>'scope' is null or n.scope::text = $3::jsonb->>'scope')
+           and ($3::jsonb->>'type' is null or n.type::text = $3::jsonb->>'type')
+           and ($3::jsonb->>'key' is null or n.key::text = $3::jsonb->>'key')
+           and ($3::jsonb->>'status' is null or n.status::text = $3::jsonb->>'status')
+           and ($3::jsonb->>'updated_after' is null
+                or n.updated_at >= ($3::jsonb->>'updated_after')::timestamptz)
+           and ($3::jsonb->>'updated_before' is null
+                or n.updated_at < ($3::jsonb->>'updated_before')::timestamptz)
+           and ($3::jsonb->>'min_importance' is null
+            or case when abs(n.importance) between 1e-37 and 1e37 then n.importance else 0 end
+               >= ($3::jsonb->>'min_importance')::real)
         offset 0) n

@@ -1,29 +1,33 @@
 -- Searches chunks without the index: the newest of them, exactly by cosine, and by keyword.
 -- $1 version, $2 the query's vector or null, $3 the query's words or null, $4 patterns of which
--- the text of a chunk matches at least one if it has a word of the query, $5 labels by name,
+-- the text of a chunk matches at least one if it has a word of the query, $5 what the note must be like, by name,
 -- $6 notes to scan at most, $7 chunks to scan at most, $8 candidates of each ranking
 with notes as materialized (
     select n.note_id, n.updated_at
       from memory_notes n
      where n.status = 'active' and (n.expires_at is null or n.expires_at > now())
-       and not exists (
-            select from jsonb_each_text($5) wanted
-             where wanted.value is distinct from
-                   case wanted.key
-                       when 'tenant_id' then n.tenant_id::text
-                       when 'project_id' then n.project_id::text
-                       when 'agent_id' then n.agent_id::text
-                       when 'scope' then n.scope::text
-                       when 'type' then n.type::text
-                       when 'key' then n.key::text
-                       when 'status' then n.status::text
-                   end)
+       and ($5::jsonb->>'tenant_id' is null or n.tenant_id::text = $5::jsonb->>'tenant_id')
+       and ($5::jsonb->>'project_id' is null or n.project_id::text = $5::jsonb->>'project_id')
+       and ($5::jsonb->>'agent_id' is null or n.agent_id::text = $5::jsonb->>'agent_id')
+       and ($5::jsonb->>'scope' is null or n.scope::text = $5::jsonb->>'scope')
+       and ($5::jsonb->>'type' is null or n.type::text = $5::jsonb->>'type')
+       and ($5::jsonb->>'key' is null or n.key::text = $5::jsonb->>'key')
+       and ($5::jsonb->>'status' is null or n.status::text = $5::jsonb->>'status')
+       and ($5::jsonb->>'updated_after' is null
+            or n.updated_at >= ($5::jsonb->>'updated_after')::timestamptz)
+       and ($5::jsonb->>'updated_before' is null
+            or n.updated_at < ($5::jsonb->>'updated_before')::timestamptz)
+       and ($5::jsonb->>'min_importance' is null
+            or case when abs(n.importance) between 1e-37 and 1e37 then n.importance else 0 end
+               >= ($5::jsonb->>'min_importance')::real)
      order by n.updated_at desc nulls last
      limit $6
 ),
 -- Every word as an alternative, as BM25 has it.
 words as materialized (
-    select replace(plainto_tsquery('simple', $3)::text, '&', '|')::tsquery as query
+    select string_agg('''' || replace(replace(w.lexeme, '\', '\\'), '''', '''''') || '''', ' | ')
+               ::tsquery as query
+      from unnest(to_tsvector('simple', $3)) w
 ),
 chunks as materialized (
     select c.chunk_id, c.revision, c.text, e.vec

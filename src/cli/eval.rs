@@ -211,7 +211,7 @@ async fn measure(searcher: &Searcher, dataset: &Dataset, args: &Args) -> anyhow:
     let mut ways = [By::Dense, By::Bm25, By::Hybrid].map(Way::new);
     for (id, text) in &dataset.queries {
         // The times are those of the search alone.
-        let embedded = searcher.embed_ahead(text).await;
+        let embedded = searcher.embed_ahead(&request(args, text, By::Dense)).await;
         embedded.with_context(|| format!("query {id:?}"))?;
         ways.rotate_left(1);
         for way in &mut ways {
@@ -231,6 +231,22 @@ async fn measure(searcher: &Searcher, dataset: &Dataset, args: &Args) -> anyhow:
         bm25,
         hybrid,
     })
+}
+
+fn request(args: &Args, text: &str, by: By) -> Request {
+    let keywords = BTreeMap::from([
+        ("tenant_id".to_owned(), args.tenant.clone()),
+        ("agent_id".to_owned(), import::EVALUATION_AGENT.to_owned()),
+    ]);
+    Request {
+        text: text.to_owned(),
+        by,
+        filter: Filter {
+            keywords,
+            ..Filter::default()
+        },
+        limit: args.k.into(),
+    }
 }
 
 /// One way to search, and what it answered so far.
@@ -264,19 +280,7 @@ impl Way {
         (id, text): (&str, &str),
         args: &Args,
     ) -> anyhow::Result<()> {
-        let limit = usize::from(args.k);
-        let request = Request {
-            text: text.to_owned(),
-            by: self.by,
-            filter: Filter {
-                keywords: BTreeMap::from([
-                    ("tenant_id".to_owned(), args.tenant.clone()),
-                    ("agent_id".to_owned(), import::EVALUATION_AGENT.to_owned()),
-                ]),
-                ..Filter::default()
-            },
-            limit,
-        };
+        let request = request(args, text, self.by);
         let began = Instant::now();
         let answer = searcher.search(&request).await?;
         self.times_ms.push(began.elapsed().as_secs_f64() * 1e3);
@@ -289,7 +293,7 @@ impl Way {
         }
         let keys = answer.items.into_iter().filter_map(|item| item.key);
         let ranking: Vec<String> = keys.collect();
-        let scores = of_ranking(&ranking, &dataset.relevant[id], limit);
+        let scores = of_ranking(&ranking, &dataset.relevant[id], request.limit);
         self.scores.insert(id.to_owned(), scores);
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::embed::provider::Provider;
 use crate::embed::{self, Embedder};
 use crate::index::{self, VectorIndex};
 use crate::registry::{IndexContext, embedding_version, with_weights};
-use crate::search::{Searcher, Target};
+use crate::search::Searcher;
 use crate::store::{RegisteredVersion, Store, Version};
 use crate::worker::WorkerContext;
 
@@ -150,17 +150,11 @@ pub fn worker_context_of(
 
 /// A search over the collection and the version of a worker's context.
 pub fn searcher(context: &WorkerContext, config: &Config) -> Searcher {
-    let stores = &context.stores;
-    let target = Target {
-        alias: stores.alias.clone(),
-        version: context.version.name.clone(),
-        query_prefix: config.providers.embedding.query_prefix.clone(),
-    };
     Searcher::new(
-        stores.store.clone(),
-        stores.index.clone(),
+        context.stores.clone(),
         context.provider.clone(),
-        target,
+        &context.version.name,
+        &config.providers.embedding.query_prefix,
         config.search,
     )
 }

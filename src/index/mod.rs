@@ -214,6 +214,31 @@ pub struct Filter {
     pub keywords: BTreeMap<String, String>,
     /// Not yet expired at this time.
     pub live_at: Option<DateTime<Utc>>,
+    /// Written at this time or later.
+    pub updated_after: Option<DateTime<Utc>>,
+    /// Written before this time.
+    pub updated_before: Option<DateTime<Utc>>,
+    /// Of at least this importance.
+    pub min_importance: Option<f32>,
+}
+
+impl Filter {
+    /// What it asks of a note's row, by name.
+    pub fn of_note(&self) -> serde_json::Value {
+        let mut wanted = serde_json::json!(self.keywords);
+        for (name, time) in [
+            ("updated_after", self.updated_after),
+            ("updated_before", self.updated_before),
+        ] {
+            if let Some(time) = time {
+                wanted[name] = time.to_rfc3339().into();
+            }
+        }
+        if let Some(least) = self.min_importance {
+            wanted["min_importance"] = least.to_string().into();
+        }
+        wanted
+    }
 }
 
 /// A point as the engine holds it.

@@ -16,14 +16,18 @@ pub(super) enum FieldIndex {
     Keyword,
     Integer,
     Datetime,
+    Float,
 }
 
 /// The lease token under which a point was written.
 pub(super) const REVISION: &str = "revision";
 
+/// How much a note matters, as its application says.
+pub(super) const IMPORTANCE: &str = "importance";
+
 /// The indexed fields. Indexes are made before the first point: HNSW graphs
 /// built earlier would not support the filters.
-pub(super) const FIELD_INDEXES: [(&str, FieldIndex); 11] = [
+pub(super) const FIELD_INDEXES: [(&str, FieldIndex); 12] = [
     ("note_id", FieldIndex::Uuid),
     ("tenant_id", FieldIndex::Tenant),
     ("project_id", FieldIndex::Keyword),
@@ -35,6 +39,7 @@ pub(super) const FIELD_INDEXES: [(&str, FieldIndex); 11] = [
     (REVISION, FieldIndex::Integer),
     ("updated_at", FieldIndex::Datetime),
     ("expires_at", FieldIndex::Datetime),
+    (IMPORTANCE, FieldIndex::Float),
 ];
 
 /// The first id of the page after `after`; `None` when no id can follow. The
@@ -78,11 +83,15 @@ impl Payload {
 /// 0.7 as 0.7, not as the double 0.699999988079071 that widening gives. So a filter
 /// `>= 0.7` matches it, and short decimals survive any JSON parser.
 fn shortest_decimal(score: f32) -> Value {
-    let widened: f64 = score
+    serde_json::Number::from_f64(short_decimal(score)).map_or(Value::Null, Value::Number)
+}
+
+/// The double with the same shortest decimal as `score`.
+pub(super) fn short_decimal(score: f32) -> f64 {
+    score
         .to_string()
         .parse()
-        .expect("Rust parses what it printed");
-    serde_json::Number::from_f64(widened).map_or(Value::Null, Value::Number)
+        .expect("Rust parses what it printed")
 }
 
 /// A payload for tests, with two fields unset and one score that is not a number.

@@ -11,8 +11,8 @@ mod query_vector;
 mod ranking;
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use metrics::{counter, histogram};
@@ -24,8 +24,9 @@ use crate::config;
 use crate::embed::EmbedError;
 use crate::embed::provider::Provider;
 use crate::error_class::ErrorClass;
-use crate::index::{Candidate, Filter, IndexError, Query, VectorIndex};
-use crate::store::{PostgresQuery, Store, StoreError};
+use crate::index::{Candidate, Filter, IndexError, Query};
+use crate::registry::{self, IndexContext, RegistryError};
+use crate::store::{PostgresQuery, StoreError};
 pub use context::Context;
 use fusion::Fusion;
 use query_vector::QueryVectors;
@@ -34,24 +35,26 @@ use ranking::{Live, Ranked};
 /// Candidates that are revalidated at once, at least.
 const MIN_STEP: usize = 20;
 
+/// Candidates of each ranking, at most. The chunks of a few long notes may fill the first ones.
+const MAX_CANDIDATES: usize = 1000;
+
+/// How many more candidates than before a search asks for, when these were of too few notes.
+const MORE: usize = 4;
+
+/// Time limit for the index.
+const INDEX_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long searches do without an index that passed its time limit. Otherwise each would wait.
+const INDEX_PAUSE: Duration = Duration::from_secs(5);
+
 /// Searches one alias.
 pub struct Searcher {
-    store: Store,
-    index: Arc<dyn VectorIndex>,
+    stores: IndexContext,
     vectors: QueryVectors,
-    target: Target,
-    settings: config::Search,
-}
-
-/// What a [`Searcher`] searches.
-#[derive(Debug, Clone)]
-pub struct Target {
-    /// The alias of the collection.
-    pub alias: String,
     /// The version that the alias serves.
-    pub version: String,
-    /// Put before the query.
-    pub query_prefix: String,
+    version: String,
+    settings: config::Search,
+    index_paused_until: Mutex<Option<Instant>>,
 }
 
 /// What a search found.
@@ -190,33 +193,38 @@ impl Request {
 }
 
 impl Searcher {
-    /// A search over the collection and the version of `target`.
+    /// A search over the alias of `stores`, which serves `version`. `query_prefix` is put before
+    /// every query.
     pub fn new(
-        store: Store,
-        index: Arc<dyn VectorIndex>,
+        stores: IndexContext,
         provider: Arc<Provider>,
-        target: Target,
+        version: &str,
+        query_prefix: &str,
         settings: config::Search,
     ) -> Self {
         let time = Duration::from_millis(settings.query_timeout_ms);
-        let vectors = QueryVectors::new(provider, &target.query_prefix, time);
         Self {
-            store,
-            index,
-            vectors,
-            target,
+            stores,
+            vectors: QueryVectors::new(provider, query_prefix, time),
+            version: version.to_owned(),
             settings,
+            index_paused_until: Mutex::new(None),
         }
     }
 
     /// Embeds a query, so that searches for it soon after ask the provider nothing.
-    pub async fn embed_ahead(&self, query: &str) -> Result<(), EmbedError> {
-        self.vectors.embed(query).await.map(drop)
+    pub async fn embed_ahead(&self, request: &Request) -> Result<(), EmbedError> {
+        self.vector_of(request).await.map(drop)
+    }
+
+    async fn vector_of(&self, request: &Request) -> Result<Arc<[f32]>, EmbedError> {
+        let tenant = request.filter.keywords.get("tenant_id");
+        self.vectors.embed(tenant, &request.text).await
     }
 
     /// The best notes for a request.
     pub async fn search(&self, request: &Request) -> Result<Answer, SearchError> {
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         let mut degraded = Vec::new();
         let answered = self.answer(request, &mut degraded).await;
         for missing in &degraded {
@@ -240,18 +248,26 @@ impl Searcher {
         request: &Request,
         degraded: &mut Vec<Degradation>,
     ) -> Result<Vec<Item>, SearchError> {
-        let query = self.query(request, degraded).await;
-        let candidates = self.candidates(&query, degraded).await?;
-        let fusion = Fusion::of(self.settings.fusion, &candidates);
-        let mut ranked: Vec<Ranked> = candidates
-            .into_iter()
-            .map(|candidate| Ranked::of(&fusion, candidate))
-            .collect();
-        ranked.sort_by(Ranked::best_first);
-        let live = self
-            .revalidate(&query, &fusion, ranked, request.limit)
-            .await?;
-        let best = ranking::best_of_notes(live, request.limit);
+        let mut query = self.query(request, degraded).await;
+        let best = loop {
+            let candidates = self.candidates(&query, degraded).await?;
+            let may_have_more = candidates.len() >= query.candidates;
+            let fusion = Fusion::of(self.settings.fusion, &candidates);
+            let mut ranked: Vec<Ranked> = candidates
+                .into_iter()
+                .map(|candidate| Ranked::of(&fusion, candidate))
+                .collect();
+            ranked.sort_by(Ranked::best_first);
+            let live = self
+                .revalidate(&query, &fusion, ranked, request.limit)
+                .await?;
+            let best = ranking::best_of_notes(live, request.limit);
+            let is_enough = best.len() >= request.limit || !may_have_more;
+            if is_enough || query.candidates >= MAX_CANDIDATES {
+                break best;
+            }
+            query.candidates = (query.candidates * MORE).min(MAX_CANDIDATES);
+        };
         self.stitch(&query.filter, best).await
     }
 
@@ -259,7 +275,7 @@ impl Searcher {
     async fn query(&self, request: &Request, degraded: &mut Vec<Degradation>) -> Query {
         let vector = match request.by {
             By::Bm25 => None,
-            By::Dense | By::Hybrid => match self.vectors.embed(&request.text).await {
+            By::Dense | By::Hybrid => match self.vector_of(request).await {
                 Ok(vector) => Some(vector.to_vec()),
                 Err(error) => {
                     degraded.push(Degradation {
@@ -288,34 +304,64 @@ impl Searcher {
         query: &Query,
         degraded: &mut Vec<Degradation>,
     ) -> Result<Vec<Candidate>, SearchError> {
-        match self.index.search(&self.target.alias, query).await {
-            Ok(candidates) => Ok(candidates),
-            Err(error) if error.class() == ErrorClass::Item => Err(SearchError::Index(error)),
-            Err(error) => {
-                let reason = match error {
-                    IndexError::NotFound { .. } => format!(
-                        "{error}: the index is lost, or no worker has run yet; `elf rebuild` \
-                         rebuilds it from Postgres, a first `elf worker` creates it"
-                    ),
-                    error => error.to_string(),
-                };
-                degraded.push(Degradation {
-                    code: Missing::Index,
-                    reason,
-                });
-                self.candidates_of_postgres(query).await
+        let error = match self.candidates_of_index(query).await {
+            Ok(candidates) if !candidates.is_empty() => return Ok(candidates),
+            // The collection of another database has none of these notes.
+            Ok(none) => match registry::alias_problem(&self.stores).await {
+                Ok(Some(problem)) => format!("the alias {:?} {problem}", self.stores.alias),
+                Err(error @ RegistryError::ForeignAlias { .. }) => error.to_string(),
+                // Nothing is found.
+                Ok(None) | Err(_) => return Ok(none),
+            },
+            Err(error) if error.class() == ErrorClass::Item => {
+                return Err(SearchError::Index(error));
             }
+            Err(error @ IndexError::NotFound { .. }) => format!(
+                "{error}: the index is lost, or no worker has run yet; `elf rebuild` \
+                 rebuilds it from Postgres, a first `elf worker` creates it"
+            ),
+            Err(error) => error.to_string(),
+        };
+        if degraded
+            .iter()
+            .all(|missing| missing.code != Missing::Index)
+        {
+            degraded.push(Degradation {
+                code: Missing::Index,
+                reason: error,
+            });
         }
+        self.candidates_of_postgres(query).await
+    }
+
+    async fn candidates_of_index(&self, query: &Query) -> Result<Vec<Candidate>, IndexError> {
+        let late = || IndexError::Unavailable {
+            engine: self.stores.index.describe(),
+            reason: format!("no answer within {INDEX_TIMEOUT:?}"),
+        };
+        let paused_until = || {
+            let until = self.index_paused_until.lock();
+            until.unwrap_or_else(PoisonError::into_inner)
+        };
+        if paused_until().is_some_and(|until| Instant::now() < until) {
+            return Err(late());
+        }
+        let searching = self.stores.index.search(&self.stores.alias, query);
+        let Ok(answer) = tokio::time::timeout(INDEX_TIMEOUT, searching).await else {
+            *paused_until() = Some(Instant::now() + INDEX_PAUSE);
+            return Err(late());
+        };
+        answer
     }
 
     async fn candidates_of_postgres(&self, query: &Query) -> Result<Vec<Candidate>, SearchError> {
         let query = PostgresQuery {
             vector: query.vector.as_deref(),
             words: query.words.as_deref(),
-            labels: &query.filter.keywords,
+            wanted: &query.filter.of_note(),
             candidates: query.candidates,
         };
-        let found = self.store.search(&self.target.version, query).await?;
+        let found = self.stores.store.search(&self.version, query).await?;
         let candidates = found.into_iter().map(|found| Candidate {
             chunk_id: found.chunk_id,
             revision: found.revision,
@@ -337,6 +383,7 @@ impl Searcher {
         let (mut live, mut notes) = (Vec::new(), HashSet::new());
         // More than the limit at once, because some may not be live.
         let step = (limit * 2).max(MIN_STEP);
+        let wanted = query.filter.of_note();
         while notes.len() < limit && !ranked.is_empty() {
             let rest = ranked.split_off(ranked.len().min(step));
             let points: Vec<(Uuid, i64)> = ranked
@@ -344,8 +391,9 @@ impl Searcher {
                 .map(|ranked| (ranked.candidate.chunk_id, ranked.candidate.revision))
                 .collect();
             let mut chunks = self
+                .stores
                 .store
-                .revalidate(&self.target.version, &points, &query.filter.keywords)
+                .revalidate(&self.version, &points, &wanted)
                 .await?;
             for mut ranked in ranked {
                 let Some(chunk) = chunks.remove(&ranked.candidate.chunk_id) else {
@@ -366,8 +414,9 @@ impl Searcher {
     async fn stitch(&self, filter: &Filter, best: Vec<Live>) -> Result<Vec<Item>, SearchError> {
         let chunks: Vec<Uuid> = best.iter().map(|live| live.chunk.chunk_id).collect();
         let mut surroundings = self
+            .stores
             .store
-            .surroundings(&self.target.version, &chunks, &filter.keywords)
+            .surroundings(&self.version, &chunks, &filter.of_note())
             .await?;
         let item = |Live { ranked, chunk }: Live| {
             let around = surroundings.remove(&chunk.chunk_id)?;

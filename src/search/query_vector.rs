@@ -14,12 +14,16 @@ const MAX_REMEMBERED: u64 = 1000;
 /// How long a vector is remembered. It does not become wrong, because a version never changes.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
+/// A query, and the tenant that is searched. A tenant must not learn, by an answer or its time,
+/// what another one asked.
+type Asked = (Option<String>, String);
+
 /// Embeds queries.
 pub struct QueryVectors {
     provider: Arc<Provider>,
     prefix: String,
     time: Duration,
-    remembered: Cache<String, Arc<[f32]>>,
+    remembered: Cache<Asked, Arc<[f32]>>,
 }
 
 impl QueryVectors {
@@ -36,9 +40,14 @@ impl QueryVectors {
         }
     }
 
-    /// The vector of a query.
-    pub async fn embed(&self, query: &str) -> Result<Arc<[f32]>, EmbedError> {
-        if let Some(vector) = self.remembered.get(query) {
+    /// The vector of a query in a tenant.
+    pub async fn embed(
+        &self,
+        tenant: Option<&String>,
+        query: &str,
+    ) -> Result<Arc<[f32]>, EmbedError> {
+        let asked = (tenant.cloned(), query.to_owned());
+        if let Some(vector) = self.remembered.get(&asked) {
             return Ok(vector);
         }
         let text = format!("{}{query}", self.prefix);
@@ -53,7 +62,7 @@ impl QueryVectors {
             perhaps_input: false,
         })?;
         let vector = outcomes.pop().expect("one outcome per input")?;
-        self.remembered.insert(query.to_owned(), vector.clone());
+        self.remembered.insert(asked, vector.clone());
         Ok(vector)
     }
 }

@@ -20,12 +20,14 @@ pub struct Reach {
 /// A key that a request was sent with.
 #[derive(Debug, Clone)]
 pub struct ApiKey {
-    /// Its name in logs.
+    /// Its id.
     pub key_id: Uuid,
     /// Which notes it reaches.
     pub reach: Reach,
     /// Whether it may change notes.
     pub can_write: bool,
+    /// Whether another version is active than the one that this process serves.
+    pub is_replaced: bool,
 }
 
 /// A key as `elf key list` shows it.
@@ -51,13 +53,19 @@ pub struct ListedKey {
 pub struct SecretHash(pub [u8; 32]);
 
 impl Store {
-    /// The key with this secret; `None` if there is none, or it was revoked.
-    pub async fn api_key(&self, secret: SecretHash) -> Result<Option<ApiKey>, StoreError> {
+    /// The key with this secret; `None` if there is none, or it was revoked. `version` is the
+    /// one that this process serves.
+    pub async fn api_key(
+        &self,
+        secret: SecretHash,
+        version: &str,
+    ) -> Result<Option<ApiKey>, StoreError> {
         let work = async {
-            let row = sqlx::query_file!("sql/queries/api_key_by_secret.sql", &secret.0[..])
-                .fetch_optional(&self.pool)
-                .await?;
+            let row =
+                sqlx::query_file!("sql/queries/api_key_by_secret.sql", &secret.0[..], version);
+            let row = row.fetch_optional(&self.pool).await?;
             Ok(row.map(|row| ApiKey {
+                is_replaced: row.is_replaced,
                 key_id: row.key_id,
                 reach: Reach {
                     tenant_id: row.tenant_id,

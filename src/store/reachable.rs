@@ -28,8 +28,8 @@ pub struct ReachableNote {
     pub expires_at: Option<DateTime<Utc>>,
     /// Whether a worker still has to index it, or it is dead-lettered.
     pub waits: bool,
-    /// Why it is dead-lettered.
-    pub dead_because: Option<String>,
+    /// What rejected it, if it is dead-lettered.
+    pub dead_by: Option<String>,
 }
 
 /// A note to insert.
@@ -81,12 +81,17 @@ pub struct Duplicate {
     pub similarity: f32,
 }
 
+/// A write waits only a moment for a row that the application holds, and ends before its request
+/// does: a request that was answered with an error must not be written later.
+const WRITE: &str = "begin; set local lock_timeout = '3s'; set local statement_timeout = '10s'";
+
 impl Store {
     /// A note; `None` if `reach` has no note of this id.
     pub async fn reachable_note(
         &self,
         note_id: Uuid,
         reach: &Reach,
+        version: &str,
     ) -> Result<Option<ReachableNote>, StoreError> {
         let work = async {
             let note = sqlx::query_file_as!(
@@ -95,14 +100,15 @@ impl Store {
                 note_id,
                 reach.tenant_id,
                 reach.project_id.as_deref(),
-                reach.agent_id.as_deref()
+                reach.agent_id.as_deref(),
+                version
             );
             Ok(note.fetch_optional(&self.pool).await?)
         };
         self.measured("load", work).await
     }
 
-    /// Inserts notes; all or none.
+    /// Inserts notes; all or none. Fails if a trigger changed an id or dropped a row.
     pub async fn add_notes(&self, notes: &[AddedNote]) -> Result<(), StoreError> {
         let column = |of: fn(&AddedNote) -> &str| notes.iter().map(of).collect::<Vec<&str>>();
         let ids: Vec<Uuid> = notes.iter().map(|note| note.note_id).collect();
@@ -113,7 +119,8 @@ impl Store {
             notes.iter().map(|note| note.expires_at).collect();
         let sources: Vec<Value> = notes.iter().map(|note| note.source_ref.clone()).collect();
         let work = async {
-            sqlx::query_file!(
+            let mut tx = self.pool.begin_with(WRITE).await?;
+            let added = sqlx::query_file_scalar!(
                 "sql/queries/add_notes.sql",
                 &ids,
                 &column(|note| &note.tenant_id) as _,
@@ -127,10 +134,12 @@ impl Store {
                 &confidence,
                 &expires as _,
                 &sources
-            )
-            .execute(&self.pool)
-            .await?;
-            Ok(())
+            );
+            if added.fetch_all(&mut *tx).await? != ids {
+                let reason = "a trigger of the application changed an id or dropped a row";
+                return Err(StoreError::Rejected(reason.to_owned()));
+            }
+            Ok(tx.commit().await?)
         };
         self.measured("commit", work).await
     }
@@ -143,6 +152,7 @@ impl Store {
         change: &NoteChange,
     ) -> Result<bool, StoreError> {
         let work = async {
+            let mut tx = self.pool.begin_with(WRITE).await?;
             let changed = sqlx::query_file!(
                 "sql/queries/change_note.sql",
                 note_id,
@@ -160,8 +170,9 @@ impl Store {
                 change.expires_at.is_some(),
                 change.expires_at.flatten()
             )
-            .execute(&self.pool)
+            .execute(&mut *tx)
             .await?;
+            tx.commit().await?;
             Ok(changed.rows_affected() > 0)
         };
         self.measured("commit", work).await
@@ -170,6 +181,7 @@ impl Store {
     /// Deletes a note. `false` if `reach` has no note of this id.
     pub async fn remove_note(&self, note_id: Uuid, reach: &Reach) -> Result<bool, StoreError> {
         let work = async {
+            let mut tx = self.pool.begin_with(WRITE).await?;
             let removed = sqlx::query_file!(
                 "sql/queries/remove_note.sql",
                 note_id,
@@ -177,8 +189,9 @@ impl Store {
                 reach.project_id.as_deref(),
                 reach.agent_id.as_deref()
             )
-            .execute(&self.pool)
+            .execute(&mut *tx)
             .await?;
+            tx.commit().await?;
             Ok(removed.rows_affected() > 0)
         };
         self.measured("commit", work).await

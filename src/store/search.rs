@@ -1,8 +1,9 @@
 //! What a search reads: chunks of live notes, the text around them, and without the index the
 //! candidates too.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, HashSet};
 
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Store, StoreError};
@@ -55,8 +56,8 @@ pub struct PostgresQuery<'a> {
     pub vector: Option<&'a [f32]>,
     /// The words of the query.
     pub words: Option<&'a str>,
-    /// Labels by the name of the payload's field.
-    pub labels: &'a BTreeMap<String, String>,
+    /// What a note must be like ([`crate::index::Filter::of_note`]).
+    pub wanted: &'a Value,
     /// How many candidates each of the two rankings gives.
     pub candidates: usize,
 }
@@ -75,13 +76,13 @@ pub struct FoundChunk {
 }
 
 impl Store {
-    /// Those of the chunks that belong to a live note with these labels (keys are field names of
-    /// the payload), with their text. `points` are the ids and revisions of the points found.
+    /// Those of the chunks that belong to a live note as `wanted`, with their text. `points` are
+    /// the ids and revisions of the points found.
     pub async fn revalidate(
         &self,
         version: &str,
         points: &[(Uuid, i64)],
-        labels: &BTreeMap<String, String>,
+        wanted: &Value,
     ) -> Result<HashMap<Uuid, ChunkText>, StoreError> {
         let work = async {
             let (ids, revisions): (Vec<Uuid>, Vec<i64>) = points.iter().copied().unzip();
@@ -89,7 +90,7 @@ impl Store {
                 "sql/queries/revalidate.sql",
                 version,
                 &ids,
-                serde_json::json!(labels),
+                wanted,
                 &revisions
             )
             .fetch_all(&self.pool)
@@ -112,19 +113,19 @@ impl Store {
         self.measured("search", work).await
     }
 
-    /// The text around chunks, of those whose note is live and has these labels.
+    /// The text around chunks, of those whose note is live and as `wanted`.
     pub async fn surroundings(
         &self,
         version: &str,
         chunks: &[Uuid],
-        labels: &BTreeMap<String, String>,
+        wanted: &Value,
     ) -> Result<HashMap<Uuid, Surroundings>, StoreError> {
         let work = async {
             let rows = sqlx::query_file!(
                 "sql/queries/search_context.sql",
                 version,
                 chunks,
-                serde_json::json!(labels),
+                wanted,
                 MAX_CONTEXT_BYTES
             )
             .fetch_all(&self.pool)
@@ -154,15 +155,17 @@ impl Store {
             let vector = query
                 .vector
                 .map(|vector| pgvector::Vector::from(vector.to_vec()));
-            let patterns = query.words.map(patterns).unwrap_or_default();
+            let words: Vec<&str> = query.words.map(words).unwrap_or_default();
+            let patterns = patterns(&words);
+            let words = (!words.is_empty()).then(|| words.join(" "));
             let mut tx = self.pool.begin_with(SCAN).await?;
             let rows = sqlx::query_file!(
                 "sql/queries/search_postgres.sql",
                 version,
                 vector as _,
-                query.words,
+                words,
                 &patterns,
-                serde_json::json!(query.labels),
+                query.wanted,
                 MAX_SCANNED_NOTES,
                 MAX_SCANNED_CHUNKS,
                 query.candidates as i64
@@ -190,26 +193,29 @@ impl Store {
 pub(super) const SCAN: &str = "begin isolation level read committed read only; \
                     set local statement_timeout = '5s'";
 
+/// Words of a query that count in a search without the index: each costs time in every chunk.
+const MAX_WORDS: usize = 64;
+
+/// The first words of a query, each once.
+fn words(query: &str) -> Vec<&str> {
+    let mut seen = HashSet::new();
+    unicode_segmentation::UnicodeSegmentation::unicode_words(query)
+        .filter(|word| seen.insert(*word))
+        .take(MAX_WORDS)
+        .collect()
+}
+
 /// Patterns for `ilike`, one for each word.
-fn patterns(words: &str) -> Vec<String> {
-    let escape = |word: &str| {
+fn patterns(words: &[&str]) -> Vec<String> {
+    let escape = |word: &&str| {
         let escaped = word
             .replace('\\', r"\\")
             .replace('%', r"\%")
             .replace('_', r"\_");
         format!("%{escaped}%")
     };
-    let mut patterns: Vec<String> = unicode_segmentation::UnicodeSegmentation::unicode_words(words)
-        .take(MAX_WORDS)
-        .map(escape)
-        .collect();
-    patterns.sort_unstable();
-    patterns.dedup();
-    patterns
+    words.iter().map(escape).collect()
 }
-
-/// Words of a query that count in a search without the index.
-const MAX_WORDS: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -218,9 +224,9 @@ mod tests {
     #[test]
     fn a_pattern_matches_its_word_alone() {
         assert_eq!(
-            patterns("snake_case, twice: snake_case!"),
+            patterns(&words("snake_case, twice: snake_case!")),
             [r"%snake\_case%", "%twice%"]
         );
-        assert!(patterns("... !").is_empty());
+        assert!(words("... !").is_empty());
     }
 }

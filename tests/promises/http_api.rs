@@ -251,7 +251,7 @@ async fn a_key_ends_when_it_is_rotated_or_revoked() {
 async fn a_wrong_request_is_told_what_is_wrong() {
     let served = Served::start().await;
     let secret = served.key(&["--tenant", "t", "--write"]).await;
-    let long = "x".repeat(100 << 10);
+    let long = "x".repeat(9 << 10);
     for (body, field) in [
         (json!({"query": ""}), "query"),
         (json!({"query": " \n\t "}), "query"),
@@ -381,6 +381,174 @@ async fn a_search_without_provider_or_index_answers_and_says_so() {
     assert_eq!(ids.len(), 2, "nothing of another tenant: {answer}");
     assert!(answer["items"][0]["bm25"].as_f64().unwrap() > 0.0);
     assert!(answer["items"][0]["dense"].as_f64().is_some());
+}
+
+#[tokio::test]
+async fn what_get_shows_can_be_written_back() {
+    let served = Served::start().await;
+    let secret = served.key(&["--tenant", "t", "--write"]).await;
+    let note = served.add(&secret, "The zebra sleeps.").await;
+    let path = format!("/v2/notes/{note}");
+    let shown = served.ask(Method::GET, &path, &secret, None).await;
+    assert_eq!(shown.body["expires_at"], Value::Null);
+    assert_eq!(shown.body["dead_letter"], Value::Null);
+    let mut back = json!({});
+    for field in [
+        "text",
+        "scope",
+        "type",
+        "key",
+        "importance",
+        "confidence",
+        "status",
+        "expires_at",
+    ] {
+        back[field] = shown.body[field].clone();
+    }
+    let wait = format!("{path}?wait=indexed");
+    let written = served.ask(Method::PATCH, &wait, &secret, Some(back)).await;
+    assert_eq!(
+        (written.status.as_u16(), &written.body["indexed"]),
+        (200, &json!(true))
+    );
+    assert_eq!(served.found(&secret, "zebra").await, [note]);
+}
+
+#[tokio::test]
+async fn a_filter_by_time_and_importance_holds_for_the_row() {
+    let served = Served::start().await;
+    let secret = served.key(&["--tenant", "t", "--write"]).await;
+    let note = served.add(&secret, "The zebra sleeps.").await;
+    let found = async |filter: Value| {
+        let body = json!({"query": "zebra", "filter": filter});
+        let answered = served.search(&secret, body).await;
+        assert_eq!(answered.status, 200, "{answered:?}");
+        answered.body["items"].as_array().unwrap().len()
+    };
+    let (past, ahead) = ("2020-01-01T00:00:00Z", "2100-01-01T00:00:00+02:00");
+    assert_eq!(
+        found(json!({"updated_after": past, "updated_before": ahead})).await,
+        1
+    );
+    assert_eq!(found(json!({"updated_after": ahead})).await, 0);
+    assert_eq!(found(json!({"updated_before": past})).await, 0);
+    assert_eq!(found(json!({"min_importance": 0.5})).await, 1);
+    assert_eq!(found(json!({"min_importance": 0.6})).await, 0);
+
+    // The row counts, not the point: no worker writes it.
+    served.site.provider.hold();
+    let mut database = served.site.connect().await;
+    let update = "update memory_notes set importance = 0.1, text = 'The zebra wakes.'";
+    sqlx::query(update).execute(&mut database).await.unwrap();
+    assert_eq!(found(json!({"min_importance": 0.5})).await, 0, "{note}");
+    served.site.provider.release();
+}
+
+#[tokio::test]
+async fn a_process_of_a_replaced_version_says_so() {
+    let served = Served::start().await;
+    let secret = served.key(&["--tenant", "t", "--write"]).await;
+    served.add(&secret, "The zebra sleeps.").await;
+    let mut database = served.site.connect().await;
+    sqlx::raw_sql(
+        "update index_versions set state = 'retired';
+         insert into index_versions (embedding_version, embedding_dim, settings, state)
+         values ('next', 8, '{}', 'active')",
+    )
+    .execute(&mut database)
+    .await
+    .unwrap();
+    let answered = served.search(&secret, json!({"query": "zebra"})).await;
+    answered.is_error(503, "version_replaced");
+    let body = json!({"notes": []});
+    let path = "/v2/notes?wait=indexed";
+    let answered = served.ask(Method::POST, path, &secret, Some(body)).await;
+    answered.is_error(503, "version_replaced");
+}
+
+#[tokio::test]
+async fn a_write_that_was_refused_is_not_done_later() {
+    let served = Served::start().await;
+    let secret = served.key(&["--tenant", "t", "--write"]).await;
+    let note = served.add(&secret, "The zebra sleeps.").await;
+    let path = format!("/v2/notes/{note}");
+    let mut application = served.site.connect().await;
+    let mut held = sqlx::Connection::begin(&mut application).await.unwrap();
+    sqlx::query("select from memory_notes for update")
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    let body = Some(json!({"text": "The zebra wakes."}));
+    let answered = served.ask(Method::PATCH, &path, &secret, body).await;
+    answered.is_error(503, "unavailable");
+    let waits = "select count(*) from pg_stat_activity
+                  where datname = current_database() and wait_event_type = 'Lock'";
+    let waits: i64 = sqlx::query_scalar(waits)
+        .fetch_one(&mut *held)
+        .await
+        .unwrap();
+    assert_eq!(
+        waits, 0,
+        "a statement of the refused request is still there"
+    );
+    held.commit().await.unwrap();
+    let shown = served.ask(Method::GET, &path, &secret, None).await;
+    assert_eq!(shown.body["text"], "The zebra sleeps.");
+}
+
+#[tokio::test]
+async fn what_one_tenant_asked_tells_another_nothing() {
+    let served = Served::start().await;
+    let (t, u) = (
+        served.key(&["--tenant", "t"]).await,
+        served.key(&["--tenant", "u"]).await,
+    );
+    let query = || json!({"query": "the memo about the merger"});
+    assert_eq!(served.search(&t, query()).await.body["degraded"], json!([]));
+    served.site.provider.always(Behaviour::Status(503));
+    // Remembered for the tenant that asked, and for no other.
+    assert_eq!(served.search(&t, query()).await.body["degraded"], json!([]));
+    let answered = served.search(&u, query()).await;
+    assert_eq!(answered.body["degraded"], json!(["query_vector"]));
+}
+
+#[tokio::test]
+async fn a_body_is_bounded_before_it_is_read() {
+    let served = Served::start().await;
+    let reader = served.key(&["--tenant", "t"]).await;
+    let writer = served.key(&["--tenant", "t", "--write"]).await;
+    let note = |source: Value| {
+        json!({"notes": [{"project_id": "p", "agent_id": "a", "scope": "s", "type": "n",
+                          "text": "x", "source_ref": source}]})
+    };
+    // Not JSON at all: the right to write comes first.
+    let answered = reqwest::Client::new()
+        .post(format!("{}/v2/notes", served.url))
+        .bearer_auth(&reader)
+        .header("content-type", "application/json")
+        .body("[".repeat(1 << 20))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answered.status(), 403);
+    let long = json!({"query": "x".repeat(65 << 10)});
+    served
+        .search(&writer, long)
+        .await
+        .is_error(413, "too_large");
+    for source in [json!(5), json!([1]), json!({"x": "y".repeat(64 << 10)})] {
+        let body = Some(note(source));
+        let answered = served.ask(Method::POST, "/v2/notes", &writer, body).await;
+        answered.is_error(422, "invalid");
+        assert_eq!(answered.body["error"]["details"]["field"], "source_ref");
+    }
+    let body = Some(note(json!({"page": 3})));
+    let added = served.ask(Method::POST, "/v2/notes", &writer, body).await;
+    assert_eq!(added.status, 201, "{added:?}");
+    let answered = served
+        .ask(Method::GET, "/v2/notes/%ff", &writer, None)
+        .await;
+    answered.is_error(404, "not_found");
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@ use sha2::{Digest, Sha256};
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
-use super::Shared;
 use super::error::ApiError;
+use super::{Api, Shared};
 use crate::store::{ApiKey, Reach, SecretHash};
 
 /// What a secret begins with, so that scanners of source code can find one that leaked.
@@ -33,6 +33,9 @@ fn hash(secret: &str) -> SecretHash {
 /// The key that a request was sent with.
 pub struct Caller(pub ApiKey);
 
+/// A key that may change notes. Before the body of a request is read.
+pub struct Writer(pub Caller);
+
 impl FromRequestParts<Arc<Shared>> for Caller {
     type Rejection = ApiError;
 
@@ -40,36 +43,56 @@ impl FromRequestParts<Arc<Shared>> for Caller {
         let given = parts.headers.get(header::AUTHORIZATION);
         let secret = given
             .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.strip_prefix("Bearer "))
+            .and_then(|value| value.split_once(' '))
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+            .map(|(_, secret)| secret.trim_start())
             .filter(|secret| secret.starts_with(PREFIX));
+        let Api { store, version, .. } = &shared.api;
         let key = match secret {
-            Some(secret) => shared.api.store.api_key(hash(secret)).await?,
+            Some(secret) => store.api_key(hash(secret), version).await?,
             None => None,
         };
-        key.map(Self).ok_or_else(|| {
+        let key = key.ok_or_else(|| {
             ApiError::new(
                 StatusCode::UNAUTHORIZED,
                 "unauthorized",
                 "send a key that is not revoked as `Authorization: Bearer elf_…`; \
                  `elf key create` makes one",
             )
-        })
+        })?;
+        if key.is_replaced {
+            tracing::error!(
+                version,
+                "version replaced, restart with the configuration of the active one"
+            );
+            return Err(ApiError::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "version_replaced",
+                "this process serves an embedding version that another one has replaced: the \
+                 operator has to restart it with the new configuration",
+            ));
+        }
+        Ok(Self(key))
+    }
+}
+
+impl FromRequestParts<Arc<Shared>> for Writer {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, ApiError> {
+        let caller = Caller::from_request_parts(parts, shared).await?;
+        match caller.0.can_write {
+            true => Ok(Self(caller)),
+            false => Err(ApiError::forbidden(
+                "this key may only read: `elf key create --write` makes one that may write",
+            )),
+        }
     }
 }
 
 impl Caller {
     pub fn reach(&self) -> &Reach {
         &self.0.reach
-    }
-
-    /// Fails unless the key may change notes.
-    pub fn check_write(&self) -> Result<(), ApiError> {
-        match self.0.can_write {
-            true => Ok(()),
-            false => Err(ApiError::forbidden(
-                "this key may only read: `elf key create --write` makes one that may write",
-            )),
-        }
     }
 
     /// The project that a request means: the one that it asks for, or the one that the key is

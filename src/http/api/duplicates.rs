@@ -85,12 +85,14 @@ pub async fn find(
         return Err(ApiError::invalid("min_similarity", message));
     }
     let store = &shared.api.store;
-    let known = store.reachable_note(asked.note_id, caller.reach()).await?;
-    known.ok_or_else(no_note)?;
+    let version = &shared.api.version;
+    let _place = shared.places.take(&caller)?;
+    let known = store.reachable_note(asked.note_id, caller.reach(), version);
+    known.await?.ok_or_else(no_note)?;
     let found = store
         .find_duplicates(
             asked.note_id,
-            &shared.api.version,
+            version,
             caller.reach(),
             asked.min_similarity,
             asked.limit,

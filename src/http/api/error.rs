@@ -70,8 +70,8 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 
-    pub fn too_many(limit: usize) -> Self {
-        let message = format!("{limit} requests are being answered: try again later");
+    pub fn too_many() -> Self {
+        let message = "too many requests are being answered: try again later";
         Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message)
     }
 }
@@ -126,7 +126,8 @@ impl From<StoreError> for ApiError {
                 Self::new(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "internal",
-                    "the server is not set up correctly: its log says why",
+                    "the server is not set up correctly, or memory_notes is a table of the \
+                     application with other columns than ELF's: the log says why",
                 )
             }
         }

@@ -7,20 +7,20 @@ mod access;
 mod duplicates;
 mod error;
 mod notes;
+mod places;
 mod searches;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
@@ -35,19 +35,24 @@ use crate::store::Store;
 use access::BearerKey;
 pub use access::new_secret;
 use error::ApiError;
+use places::Places;
 
-/// Requests that are answered at once. A further one is told to come back.
-const MAX_REQUESTS: usize = 64;
-
-/// Connections at once. More than [`MAX_REQUESTS`], so that a client over the limit is told so.
+/// Connections at once. More than there are [`Places`], so that a client over the limit is told
+/// so.
 const MAX_CONNECTIONS: usize = 1024;
 
-/// Time limit for a request. Longer than a search without the index and than
-/// [`notes::LONGEST_WAIT`].
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
+/// Time limit for a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time limit for a request. Longer than a body, a write and [`notes::LONGEST_WAIT`] together: a
+/// write that was committed must not be answered with an error.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// JSON and escapes around the text of a note.
 const BODY_MARGIN: usize = 64 << 10;
+
+/// Most bytes of a body without the text of a note.
+const MAX_SMALL_BODY: usize = 64 << 10;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -65,7 +70,9 @@ pub struct Api {
 
 struct Shared {
     api: Api,
-    places: Semaphore,
+    places: Arc<Places>,
+    /// Whether requests that only wait should end.
+    stop: CancellationToken,
 }
 
 #[derive(OpenApi)]
@@ -94,26 +101,33 @@ pub async fn serve(
         connections: MAX_CONNECTIONS,
         request: REQUEST_TIMEOUT,
     };
-    let serving = tokio::spawn(connection::accept(listener, router(api), bounds, stop));
+    let app = router(api, stop.clone());
+    let serving = tokio::spawn(connection::accept(listener, app, bounds, stop));
     Ok((address, AbortOnDropHandle::new(serving)))
 }
 
-fn router(api: Api) -> Router {
+fn router(api: Api, stop: CancellationToken) -> Router {
     let body_limit = usize::try_from(api.max_note_bytes).unwrap_or(usize::MAX) + BODY_MARGIN;
     let shared = Arc::new(Shared {
         api,
-        places: Semaphore::new(MAX_REQUESTS),
+        places: Arc::default(),
+        stop,
     });
     let (routes, description) = OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(searches::search))
-        .routes(routes!(notes::add))
-        .routes(routes!(notes::show, notes::change, notes::remove))
         .routes(routes!(duplicates::find))
+        .layer(DefaultBodyLimit::max(MAX_SMALL_BODY))
+        .merge(
+            OpenApiRouter::new()
+                .routes(routes!(notes::add))
+                .routes(routes!(notes::show, notes::change, notes::remove))
+                .layer(DefaultBodyLimit::max(body_limit)),
+        )
         .split_for_parts();
     let description = Arc::new(description);
     let described = get(async move || Json(description.as_ref()).into_response());
     routes
-        .layer(from_fn_with_state(shared.clone(), limited))
+        .layer(from_fn(limited))
         .route("/openapi.json", described)
         .route("/livez", get(async || "ok\n"))
         .fallback(async || ApiError::not_found("no such path: see /openapi.json"))
@@ -124,17 +138,13 @@ fn router(api: Api) -> Router {
                 "this path has other methods: see /openapi.json",
             )
         })
-        .layer(DefaultBodyLimit::max(body_limit))
         .layer(from_fn(identified))
         .layer(tower_http::compression::CompressionLayer::new())
         .with_state(shared)
 }
 
-/// Refuses a request when too many are answered now, and ends one that takes too long.
-async fn limited(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let Ok(_place) = shared.places.try_acquire() else {
-        return ApiError::too_many(MAX_REQUESTS).into_response();
-    };
+/// Ends a request that takes too long.
+async fn limited(request: Request, next: Next) -> Response {
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
         Err(_) => ApiError::unavailable("the request took too long").into_response(),
@@ -163,7 +173,9 @@ impl<S: Send + Sync, T: serde::de::DeserializeOwned> FromRequest<S> for Body<T> 
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let Json(body) = Json::from_request(request, state).await?;
+        let read = tokio::time::timeout(BODY_TIMEOUT, Json::from_request(request, state));
+        let late = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the body is late");
+        let Json(body) = read.await.map_err(late)??;
         Ok(Self(body))
     }
 }

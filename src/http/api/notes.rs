@@ -4,18 +4,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
+use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::access::Caller;
+use super::access::{Caller, Writer};
 use super::error::{ApiError, ErrorBody};
-use super::{Body, Shared};
+use super::{Api, Body, Shared};
 use crate::store::{AddedNote, NoteChange, ReachableNote};
 
 /// Most notes in one request.
@@ -24,8 +26,17 @@ const MAX_NOTES: usize = 1000;
 /// How long `?wait=indexed` waits.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// How often it looks.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// When it looks first. Each further pause is twice as long.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+
+/// The longest of these pauses.
+const LAST_LOOK: Duration = Duration::from_secs(1);
+
+/// Most bytes of `source_ref`.
+const MAX_SOURCE_REF: usize = 64 << 10;
+
+/// Most bytes of a label or a key: the payload of every point has them.
+const MAX_LABEL: usize = 1000;
 
 /// A note to add.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -52,9 +63,9 @@ pub struct NewNote {
     confidence: f32,
     /// When the note stops being live.
     expires_at: Option<DateTime<Utc>>,
-    /// Where the note comes from, in the application's words: an object.
-    #[serde(default = "empty")]
-    source_ref: Value,
+    /// Where the note comes from, in the application's words: an object of at most 64 KiB.
+    #[schema(value_type = Option<Object>)]
+    source_ref: Option<Box<RawValue>>,
 }
 
 fn half() -> f32 {
@@ -63,10 +74,6 @@ fn half() -> f32 {
 
 fn one() -> f32 {
     1.0
-}
-
-fn empty() -> Value {
-    json!({})
 }
 
 /// Notes to add, all or none: one, or up to 1,000.
@@ -122,7 +129,8 @@ pub struct ShownNote {
     expires_at: Option<DateTime<Utc>>,
     /// Whether the index has the note as it is here.
     indexed: bool,
-    /// Why the note cannot be indexed, if a worker has dead-lettered it.
+    /// What rejects the note, if a worker has dead-lettered it: `text`, `provider`, `postgres`,
+    /// `index` or `process`. `elf dead show` has the reason.
     dead_letter: Option<String>,
 }
 
@@ -174,11 +182,10 @@ impl Wait {
 )]
 pub async fn add(
     State(shared): State<Arc<Shared>>,
-    caller: Caller,
+    Writer(caller): Writer,
     wait: Result<Query<Wait>, axum::extract::rejection::QueryRejection>,
     Body(NewNotes { notes }): Body<NewNotes>,
 ) -> Result<Response, ApiError> {
-    caller.check_write()?;
     let is_waiting = asked(wait)?;
     if !(1..=MAX_NOTES).contains(&notes.len()) {
         let message = format!("send 1 to {MAX_NOTES} notes, not {}", notes.len());
@@ -188,9 +195,11 @@ pub async fn add(
         .into_iter()
         .map(|note| checked(&shared, &caller, note))
         .collect::<Result<Vec<AddedNote>, ApiError>>()?;
+    let place = shared.places.take(&caller)?;
     shared.api.store.add_notes(&notes).await?;
+    drop(place);
     let note_ids = notes.iter().map(|note| note.note_id).collect();
-    written(&shared, note_ids, is_waiting, StatusCode::CREATED).await
+    Ok(written(&shared, note_ids, is_waiting, StatusCode::CREATED).await)
 }
 
 /// Show a note
@@ -207,13 +216,11 @@ pub async fn add(
 pub async fn show(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
-    Path(id): Path<String>,
+    NoteId(id): NoteId,
 ) -> Result<Json<ShownNote>, ApiError> {
-    let note = shared
-        .api
-        .store
-        .reachable_note(note_id(&id)?, caller.reach())
-        .await?;
+    let _place = shared.places.take(&caller)?;
+    let Api { store, version, .. } = &shared.api;
+    let note = store.reachable_note(id, caller.reach(), version).await?;
     note.map(|note| Json(note.into())).ok_or_else(no_note)
 }
 
@@ -235,18 +242,22 @@ pub async fn show(
 pub async fn change(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
-    Path(id): Path<String>,
+    NoteId(id): NoteId,
     wait: Result<Query<Wait>, axum::extract::rejection::QueryRejection>,
     Body(change): Body<ChangedNote>,
 ) -> Result<Response, ApiError> {
-    caller.check_write()?;
     let is_waiting = asked(wait)?;
-    let id = note_id(&id)?;
     if let Some(text) = &change.text {
         check_text(&shared, text)?;
     }
     check_share("importance", change.importance)?;
     check_share("confidence", change.confidence)?;
+    check_labels([
+        ("scope", change.scope.as_deref()),
+        ("type", change.kind.as_deref()),
+        ("status", change.status.as_deref()),
+        ("key", change.key.as_ref().and_then(Option::as_deref)),
+    ])?;
     let change = NoteChange {
         text: change.text,
         scope: change.scope,
@@ -257,15 +268,13 @@ pub async fn change(
         key: change.key,
         expires_at: change.expires_at,
     };
-    if !shared
-        .api
-        .store
-        .change_note(id, caller.reach(), &change)
-        .await?
-    {
+    let place = shared.places.take(&caller)?;
+    let store = &shared.api.store;
+    if !store.change_note(id, caller.reach(), &change).await? {
         return Err(no_note());
     }
-    written(&shared, vec![id], is_waiting, StatusCode::OK).await
+    drop(place);
+    Ok(written(&shared, vec![id], is_waiting, StatusCode::OK).await)
 }
 
 /// Delete a note
@@ -284,16 +293,16 @@ pub async fn change(
 pub async fn remove(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
-    Path(id): Path<String>,
+    NoteId(id): NoteId,
     wait: Result<Query<Wait>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Response, ApiError> {
-    caller.check_write()?;
     let is_waiting = asked(wait)?;
-    let id = note_id(&id)?;
+    let place = shared.places.take(&caller)?;
     if !shared.api.store.remove_note(id, caller.reach()).await? {
         return Err(no_note());
     }
-    written(&shared, vec![id], is_waiting, StatusCode::OK).await
+    drop(place);
+    Ok(written(&shared, vec![id], is_waiting, StatusCode::OK).await)
 }
 
 /// The same words for a note of another tenant and for one that does not exist.
@@ -301,15 +310,22 @@ pub fn no_note() -> ApiError {
     ApiError::not_found("this key reaches no note of this id")
 }
 
-/// Any other text than a UUID is the id of no note.
-pub fn note_id(id: &str) -> Result<Uuid, ApiError> {
-    id.parse().map_err(|_| no_note())
+/// The id in a path. Any other text than a UUID is the id of no note.
+pub struct NoteId(Uuid);
+
+impl<S: Send + Sync> FromRequestParts<S> for NoteId {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let id = Path::<Uuid>::from_request_parts(parts, state).await;
+        id.map(|Path(id)| Self(id)).map_err(|_| no_note())
+    }
 }
 
 fn asked(
     wait: Result<Query<Wait>, axum::extract::rejection::QueryRejection>,
 ) -> Result<bool, ApiError> {
-    let Query(wait) = wait.map_err(|error| ApiError::invalid("wait", error.body_text()))?;
+    let Query(wait) = wait.map_err(|error| ApiError::invalid("query", error.body_text()))?;
     wait.is_asked()
 }
 
@@ -317,6 +333,13 @@ fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote,
     check_text(shared, &note.text)?;
     check_share("importance", Some(note.importance))?;
     check_share("confidence", Some(note.confidence))?;
+    check_labels([
+        ("project_id", note.project_id.as_deref()),
+        ("agent_id", note.agent_id.as_deref()),
+        ("scope", Some(note.scope.as_str())),
+        ("type", Some(note.kind.as_str())),
+        ("key", note.key.as_deref()),
+    ])?;
     let required = |label: &str, value: Option<String>| {
         let missing = || ApiError::invalid(label, format!("{label} is required for this key"));
         value.ok_or_else(missing)
@@ -333,8 +356,35 @@ fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote,
         importance: note.importance,
         confidence: note.confidence,
         expires_at: note.expires_at,
-        source_ref: note.source_ref,
+        source_ref: source_ref(note.source_ref.as_deref())?,
     })
+}
+
+/// Parsed only after its size was checked: a parsed value may take 60 times as much memory.
+fn source_ref(given: Option<&RawValue>) -> Result<Value, ApiError> {
+    let given = given.map_or("{}", RawValue::get);
+    let parsed = match given.len() {
+        ..=MAX_SOURCE_REF => serde_json::from_str(given).ok().filter(Value::is_object),
+        _ => None,
+    };
+    let wrong = || {
+        let message = format!("source_ref must be an object of at most {MAX_SOURCE_REF} bytes");
+        ApiError::invalid("source_ref", message)
+    };
+    parsed.ok_or_else(wrong)
+}
+
+fn check_labels<'a>(
+    labels: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
+) -> Result<(), ApiError> {
+    for (label, value) in labels {
+        let bytes = value.map_or(0, str::len);
+        if bytes > MAX_LABEL {
+            let message = format!("{label} has {bytes} bytes; at most {MAX_LABEL} are possible");
+            return Err(ApiError::invalid(label, message));
+        }
+    }
+    Ok(())
 }
 
 fn check_text(shared: &Shared, text: &str) -> Result<(), ApiError> {
@@ -360,37 +410,38 @@ fn check_share(field: &str, value: Option<f32>) -> Result<(), ApiError> {
     }
 }
 
-/// Waits for the index if that is asked for.
+/// Waits for the index if that is asked for. The change is committed, so this is never an error.
 async fn written(
     shared: &Shared,
     note_ids: Vec<Uuid>,
     is_waiting: bool,
     done: StatusCode,
-) -> Result<Response, ApiError> {
-    let indexed = is_waiting && wait_until_indexed(shared, &note_ids).await?;
+) -> Response {
+    let indexed = is_waiting && wait_until_indexed(shared, &note_ids).await;
     let status = match is_waiting && !indexed {
         true => StatusCode::ACCEPTED,
         false => done,
     };
-    Ok((status, Json(Written { note_ids, indexed })).into_response())
+    (status, Json(Written { note_ids, indexed })).into_response()
 }
 
-async fn wait_until_indexed(shared: &Shared, notes: &[Uuid]) -> Result<bool, ApiError> {
-    let until = Instant::now() + LONGEST_WAIT;
-    loop {
-        let (waiting, dead) = shared
-            .api
-            .store
-            .notes_waiting(notes, &shared.api.version)
-            .await?;
-        if waiting == 0 {
-            return Ok(dead == 0);
+/// Whether the index has the notes before the wait ends.
+async fn wait_until_indexed(shared: &Shared, notes: &[Uuid]) -> bool {
+    let (until, mut pause) = (Instant::now() + LONGEST_WAIT, FIRST_LOOK);
+    let Api { store, version, .. } = &shared.api;
+    while Instant::now() < until {
+        match store.notes_waiting(notes, version).await {
+            Ok((0, dead)) => return dead == 0,
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "failed to look whether notes are indexed"),
         }
-        if Instant::now() > until {
-            return Ok(false);
+        let stop = shared.stop.cancelled();
+        if tokio::time::timeout(pause, stop).await.is_ok() {
+            return false;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        pause = (pause * 2).min(LAST_LOOK);
     }
+    false
 }
 
 impl From<ReachableNote> for ShownNote {
@@ -410,7 +461,7 @@ impl From<ReachableNote> for ShownNote {
             updated_at: note.updated_at,
             expires_at: note.expires_at,
             indexed: !note.waits,
-            dead_letter: note.dead_because,
+            dead_letter: note.dead_by,
         }
     }
 }

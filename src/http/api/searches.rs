@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -34,9 +35,9 @@ pub struct SearchRequest {
     #[serde(default = "default_by")]
     #[schema(default = "hybrid")]
     by: By,
-    /// Only notes with these labels.
+    /// Only notes like this.
     #[serde(default)]
-    filter: LabelFilter,
+    filter: NoteFilter,
 }
 
 fn default_limit() -> usize {
@@ -47,16 +48,22 @@ fn default_by() -> By {
     By::Hybrid
 }
 
-/// Labels that a note must have. The tenant is that of the key.
+/// What a note must be like. The tenant is that of the key.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct LabelFilter {
+pub struct NoteFilter {
     project_id: Option<String>,
     agent_id: Option<String>,
     scope: Option<String>,
     #[serde(rename = "type")]
     kind: Option<String>,
     key: Option<String>,
+    /// Written at this time or later.
+    updated_after: Option<DateTime<Utc>>,
+    /// Written before this time.
+    updated_before: Option<DateTime<Utc>>,
+    /// Of at least this importance, 0 to 1.
+    min_importance: Option<f32>,
 }
 
 /// What a search found.
@@ -90,6 +97,7 @@ pub async fn search(
     Body(request): Body<SearchRequest>,
 ) -> Result<Json<SearchResponse>, ApiError> {
     let request = checked(&caller, request)?;
+    let _place = shared.places.take(&caller)?;
     let answer = shared.api.searcher.search(&request).await?;
     let missing = |degradation: &crate::search::Degradation| {
         let reason = &degradation.reason;
@@ -147,6 +155,9 @@ fn checked(caller: &Caller, asked: SearchRequest) -> Result<Request, ApiError> {
         by,
         filter: Filter {
             keywords,
+            updated_after: filter.updated_after,
+            updated_before: filter.updated_before,
+            min_importance: filter.min_importance,
             ..Filter::default()
         },
         limit,

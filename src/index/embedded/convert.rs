@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::index::candidates::Scored;
-use crate::index::payload::{FIELD_INDEXES, FieldIndex, REVISION};
+use crate::index::payload::{FIELD_INDEXES, FieldIndex, IMPORTANCE, REVISION, short_decimal};
 use crate::index::{BM25, CollectionSpec, DENSE, Filter, Point, Query, StoredPoint, UpsertMode};
 
 pub(super) fn shard_config(spec: &CollectionSpec, on_disk: bool) -> EdgeConfig {
@@ -47,6 +47,7 @@ pub(super) fn field_indexes() -> Vec<UpdateOperation> {
             FieldIndex::Keyword => PayloadFieldSchema::FieldType(PayloadSchemaType::Keyword),
             FieldIndex::Integer => PayloadFieldSchema::FieldType(PayloadSchemaType::Integer),
             FieldIndex::Datetime => PayloadFieldSchema::FieldType(PayloadSchemaType::Datetime),
+            FieldIndex::Float => PayloadFieldSchema::FieldType(PayloadSchemaType::Float),
             FieldIndex::Tenant => {
                 PayloadFieldSchema::FieldParams(PayloadSchemaParams::Keyword(KeywordIndexParams {
                     is_tenant: Some(true),
@@ -179,6 +180,29 @@ fn filter(filter: &Filter) -> edge::Filter {
         conditions.push(Condition::Field(FieldCondition::new_match(
             path(field),
             value,
+        )));
+    }
+    if filter.updated_after.is_some() || filter.updated_before.is_some() {
+        let between = Range {
+            gte: filter.updated_after.map(DateTimeWrapper),
+            lt: filter.updated_before.map(DateTimeWrapper),
+            gt: None,
+            lte: None,
+        };
+        // There is no constructor for a range of times.
+        let mut updated = FieldCondition::new_is_empty(path("updated_at"), false);
+        updated.is_empty = None;
+        updated.range = Some(RangeInterface::DateTime(between));
+        conditions.push(Condition::Field(updated));
+    }
+    if let Some(least) = filter.min_importance {
+        let range = Range {
+            gte: Some(OrderedFloat(short_decimal(least))),
+            ..no_range()
+        };
+        conditions.push(Condition::Field(FieldCondition::new_range(
+            path(IMPORTANCE),
+            range,
         )));
     }
     if let Some(now) = filter.live_at {

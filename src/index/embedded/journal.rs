@@ -168,6 +168,9 @@ mod tests {
             revision_below: Some(7),
             revision_above: Some(3),
             live_at: Some(test_payload().labels.updated_at),
+            updated_after: Some(test_payload().labels.updated_at),
+            updated_before: Some(test_payload().labels.updated_at),
+            min_importance: Some(0.7),
             keywords: [("scope".to_owned(), "my team".to_owned())].into(),
         };
         vec![

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use chrono::{DateTime, Utc};
 use qdrant_client::Payload;
 use qdrant_client::qdrant::r#match::MatchValue;
 use qdrant_client::qdrant::payload_index_params::IndexParams;
@@ -26,7 +27,7 @@ use super::json::{to_json, to_value};
 use super::options::CollectionOptions;
 use crate::config::{self, Quantization};
 use crate::index::candidates::Scored;
-use crate::index::payload::{FieldIndex, REVISION};
+use crate::index::payload::{FieldIndex, IMPORTANCE, REVISION, short_decimal};
 use crate::index::{BM25, CollectionSpec, DENSE, Filter, Point, Query, StoredPoint};
 
 /// The value of `made_by` in a collection's metadata.
@@ -92,6 +93,7 @@ pub(super) fn field_index(index: FieldIndex) -> (FieldType, Option<IndexParams>)
         FieldIndex::Keyword => (FieldType::Keyword, None),
         FieldIndex::Integer => (FieldType::Integer, None),
         FieldIndex::Datetime => (FieldType::Datetime, None),
+        FieldIndex::Float => (FieldType::Float, None),
         FieldIndex::Tenant => {
             let params = KeywordIndexParamsBuilder::default().is_tenant(true).build();
             (
@@ -196,6 +198,13 @@ fn chunk_id(id: Option<PointId>) -> Option<Uuid> {
     }
 }
 
+fn timestamp(time: DateTime<Utc>) -> Timestamp {
+    Timestamp {
+        seconds: time.timestamp(),
+        nanos: time.timestamp_subsec_nanos() as i32,
+    }
+}
+
 /// Every field of the filter must match; an empty one matches every point.
 pub(super) fn filter(filter: &Filter) -> qdrant::Filter {
     let mut must = Vec::new();
@@ -227,13 +236,24 @@ pub(super) fn filter(filter: &Filter) -> qdrant::Filter {
             MatchValue::Keyword(keyword.clone()),
         ));
     }
-    if let Some(now) = filter.live_at {
-        let now = Timestamp {
-            seconds: now.timestamp(),
-            nanos: now.timestamp_subsec_nanos() as i32,
+    if filter.updated_after.is_some() || filter.updated_before.is_some() {
+        let between = DatetimeRange {
+            gte: filter.updated_after.map(timestamp),
+            lt: filter.updated_before.map(timestamp),
+            ..DatetimeRange::default()
         };
+        must.push(Condition::datetime_range("updated_at", between));
+    }
+    if let Some(least) = filter.min_importance {
+        let range = Range {
+            gte: Some(short_decimal(least)),
+            ..Range::default()
+        };
+        must.push(Condition::range(IMPORTANCE, range));
+    }
+    if let Some(now) = filter.live_at {
         let later = DatetimeRange {
-            gt: Some(now),
+            gt: Some(timestamp(now)),
             ..DatetimeRange::default()
         };
         let never_or_later = [

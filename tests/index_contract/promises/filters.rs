@@ -142,3 +142,46 @@ pub async fn filters_match_keywords_and_expiry(bench: Bench) {
     };
     assert_eq!(bench.count(&both).await, 1);
 }
+
+pub async fn filters_match_times_and_importance(bench: Bench) {
+    bench.create().await;
+    let hour = chrono::Duration::hours(1);
+    let mut points: Vec<_> = (1..=3).map(|n| point(n, EAST, "")).collect();
+    for (n, (point, importance)) in points.iter_mut().zip([0.3, 0.7, 1.0]).enumerate() {
+        point.payload.labels.updated_at = noon() + hour * i32::try_from(n).unwrap();
+        point.payload.labels.importance = importance;
+    }
+    bench
+        .index
+        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .await
+        .unwrap();
+    let updated = async |after, before| {
+        bench
+            .count(&Filter {
+                updated_after: after,
+                updated_before: before,
+                ..Filter::default()
+            })
+            .await
+    };
+    assert_eq!(updated(Some(noon()), None).await, 3);
+    assert_eq!(updated(Some(noon() + hour), None).await, 2);
+    assert_eq!(updated(None, Some(noon() + hour)).await, 1);
+    assert_eq!(
+        updated(Some(noon() + hour), Some(noon() + hour * 2)).await,
+        1
+    );
+    let important = async |least| {
+        bench
+            .count(&Filter {
+                min_importance: Some(least),
+                ..Filter::default()
+            })
+            .await
+    };
+    assert_eq!(important(0.0).await, 3);
+    // 0.7 is 0.7, though no float is.
+    assert_eq!(important(0.7).await, 2);
+    assert_eq!(important(1.0).await, 1);
+}
