@@ -114,7 +114,8 @@ pub struct Item {
     pub score: f32,
     /// Cosine of the query's vector and the chunk's, -1 to 1.
     pub dense: Option<f32>,
-    /// BM25 score; 0 if the chunk has no word of the query.
+    /// BM25 score; 0 if the chunk has no word of the query. Without the index, the rank that
+    /// Postgres gives its words (`ts_rank_cd`).
     pub bm25: f32,
     /// The chunk's text.
     pub text: String,

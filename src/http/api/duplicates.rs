@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -64,6 +65,7 @@ pub struct LikeNote {
         (status = 200, body = DuplicatesResponse),
         (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
         (status = 404, description = "The key reaches no note of this id", body = ErrorBody),
+        (status = 409, description = "The note is not indexed", body = ErrorBody),
         (status = 422, description = "A field is unknown or has a wrong value", body = ErrorBody),
         (status = 503, description = "There are too many notes to compare within five seconds", body = ErrorBody),
     )
@@ -88,7 +90,13 @@ pub async fn find(
     let version = &shared.api.version;
     let _place = shared.places.take(&caller)?;
     let known = store.reachable_note(asked.note_id, caller.reach(), version);
-    known.await?.ok_or_else(no_note)?;
+    if known.await?.ok_or_else(no_note)?.waits {
+        return Err(ApiError::new(
+            StatusCode::CONFLICT,
+            "not_indexed",
+            "the note is not indexed as it is now: ask again when it is",
+        ));
+    }
     let found = store
         .find_duplicates(
             asked.note_id,

@@ -1,7 +1,7 @@
 //! `/v2/notes`: they are rows of `memory_notes`. The outbox does the rest.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{FromRequestParts, Path, Query, State};
@@ -417,7 +417,11 @@ async fn written(
     is_waiting: bool,
     done: StatusCode,
 ) -> Response {
-    let indexed = is_waiting && wait_until_indexed(shared, &note_ids).await;
+    let indexed = is_waiting && {
+        let waiting = wait_until_indexed(shared, &note_ids);
+        let waited = tokio::time::timeout(LONGEST_WAIT, waiting).await;
+        waited.unwrap_or(false)
+    };
     let status = match is_waiting && !indexed {
         true => StatusCode::ACCEPTED,
         false => done,
@@ -425,11 +429,11 @@ async fn written(
     (status, Json(Written { note_ids, indexed })).into_response()
 }
 
-/// Whether the index has the notes before the wait ends.
+/// Whether the index has all of the notes, once no worker has to do anything for them.
 async fn wait_until_indexed(shared: &Shared, notes: &[Uuid]) -> bool {
-    let (until, mut pause) = (Instant::now() + LONGEST_WAIT, FIRST_LOOK);
     let Api { store, version, .. } = &shared.api;
-    while Instant::now() < until {
+    let mut pause = FIRST_LOOK;
+    loop {
         match store.notes_waiting(notes, version).await {
             Ok((0, dead)) => return dead == 0,
             Ok(_) => {}
@@ -441,7 +445,6 @@ async fn wait_until_indexed(shared: &Shared, notes: &[Uuid]) -> bool {
         }
         pause = (pause * 2).min(LAST_LOOK);
     }
-    false
 }
 
 impl From<ReachableNote> for ShownNote {
