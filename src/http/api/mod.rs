@@ -19,7 +19,8 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
+use futures::StreamExt;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -53,6 +54,10 @@ const BODY_MARGIN: usize = 64 << 10;
 
 /// Most bytes of a body without the text of a note.
 const MAX_SMALL_BODY: usize = 64 << 10;
+
+/// Of a body that is too large, as much is read and thrown away. A client that still sends when
+/// the connection closes gets a broken pipe instead of the answer.
+const MAX_DRAINED: usize = 64 << 20;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -116,12 +121,12 @@ fn router(api: Api, stop: CancellationToken) -> Router {
     let (routes, description) = OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(searches::search))
         .routes(routes!(duplicates::find))
-        .layer(DefaultBodyLimit::max(MAX_SMALL_BODY))
+        .layer(Extension(BodyLimit(MAX_SMALL_BODY)))
         .merge(
             OpenApiRouter::new()
                 .routes(routes!(notes::add))
                 .routes(routes!(notes::show, notes::change, notes::remove))
-                .layer(DefaultBodyLimit::max(body_limit)),
+                .layer(Extension(BodyLimit(body_limit))),
         )
         .split_for_parts();
     let description = Arc::new(description);
@@ -138,6 +143,7 @@ fn router(api: Api, stop: CancellationToken) -> Router {
                 "this path has other methods: see /openapi.json",
             )
         })
+        .layer(DefaultBodyLimit::disable())
         .layer(from_fn(identified))
         .layer(tower_http::compression::CompressionLayer::new())
         .with_state(shared)
@@ -166,6 +172,10 @@ async fn identified(request: Request, next: Next) -> Response {
     response
 }
 
+/// Most bytes of the bodies of a route.
+#[derive(Clone, Copy)]
+struct BodyLimit(usize);
+
 /// A JSON body, whose errors have the shape of all others.
 struct Body<T>(T);
 
@@ -173,9 +183,42 @@ impl<S: Send + Sync, T: serde::de::DeserializeOwned> FromRequest<S> for Body<T> 
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let read = tokio::time::timeout(BODY_TIMEOUT, Json::from_request(request, state));
+        let limit = request.extensions().get::<BodyLimit>();
+        let limit = limit.map_or(MAX_SMALL_BODY, |limit| limit.0);
+        let (head, body) = request.into_parts();
+        let read = tokio::time::timeout(BODY_TIMEOUT, read(body, limit));
         let late = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the body is late");
-        let Json(body) = read.await.map_err(late)??;
+        let bytes = read.await.map_err(late)??;
+        let request = Request::from_parts(head, bytes.into());
+        let Json(body) = Json::from_request(request, state).await?;
         Ok(Self(body))
     }
+}
+
+/// The bytes of a body that has at most `limit`.
+async fn read(body: axum::body::Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let (mut bytes, mut total) = (Vec::new(), 0);
+    let mut chunks = body.into_data_stream();
+    while let Some(chunk) = chunks.next().await {
+        let broken =
+            |_| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", "the body broke off");
+        let chunk = chunk.map_err(broken)?;
+        total += chunk.len();
+        if total <= limit {
+            bytes.extend_from_slice(&chunk);
+        } else if total <= limit + MAX_DRAINED {
+            bytes = Vec::new();
+        } else {
+            break;
+        }
+    }
+    if total > limit {
+        let message = format!("the body has more than {limit} bytes");
+        return Err(ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_large",
+            message,
+        ));
+    }
+    Ok(bytes)
 }
