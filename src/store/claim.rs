@@ -184,7 +184,7 @@ impl Store {
             );
             Ok(deferred.fetch_all(&self.pool).await?)
         };
-        self.measured("release", work).await
+        self.measured("defer", work).await
     }
 
     /// Those of `notes` that no claim after that of `token` has taken over.
@@ -295,6 +295,6 @@ impl Store {
                 .await?;
             Ok(())
         };
-        self.measured("release", work).await
+        self.measured("requeue", work).await
     }
 }

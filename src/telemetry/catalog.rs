@@ -122,8 +122,8 @@ const REQUEST_OUTCOME: &[Label] = &[Label {
 const POSTGRES_OPERATION: Label = Label {
     name: "operation",
     values: &[
-        "claim", "load", "lookup", "commit", "ack", "fail", "release", "renew", "expire", "upkeep",
-        "observe", "search",
+        "claim", "load", "lookup", "commit", "ack", "fail", "release", "defer", "requeue", "renew",
+        "expire", "upkeep", "observe", "search",
     ],
 };
 const INDEX_OPERATION: Label = Label {

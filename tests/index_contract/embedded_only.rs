@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use elf::index::{Filter, IndexError, Point, UpsertMode, connect};
 
@@ -141,6 +142,36 @@ fn a_collection_that_was_moved_elsewhere_takes_its_alias_along() {
             index.resolve("others").await.unwrap().as_deref(),
             Some("others__1")
         );
+    });
+}
+
+/// A child process holds every lock of its parent from the fork until it executes its program.
+#[test]
+fn collections_are_made_while_the_process_starts_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    Command::new("true").status().unwrap();
+                }
+            });
+        }
+        let made = block_on(async {
+            let index = connect(&at(dir.path())).await.unwrap();
+            let mut made = Ok(());
+            for i in 0..40 {
+                made = made.and(
+                    index
+                        .create_collection(&format!("notes__{i}"), &spec())
+                        .await,
+                );
+            }
+            made
+        });
+        done.store(true, Ordering::Relaxed);
+        made.unwrap();
     });
 }
 

@@ -92,6 +92,46 @@ async fn a_batch_that_fails_after_a_late_upsert_leaves_no_point_behind() {
     }
 }
 
+/// A note was deleted and acked by a later claim. The late batch upserts its points, and then the
+/// index refuses the delete of older ones: the note to blame is alone in its batch, so it fails,
+/// under a lease that is lost.
+#[tokio::test]
+async fn a_note_that_fails_after_a_late_upsert_leaves_no_point_behind() {
+    let h = Harness::start().await;
+    let other = h.insert("Shows that the index takes points.").await;
+    h.drain().await;
+    let note = h.insert(&sentences(30, "soon deleted")).await;
+    let index = Hooked::over(&h.context.stores.index);
+    index.fail(
+        When::Before,
+        Verb::Delete,
+        IndexError::Refused {
+            engine: "the engine".into(),
+            reason: "it refuses this filter".into(),
+        },
+    );
+    let mut context = h.context.clone();
+    context.stores.index = index.clone();
+    let late = Held::at(Checkpoint::Committed, h.one_batch_worker(context)).await;
+
+    h.delete(note).await;
+    h.expire_leases().await;
+    h.drain().await;
+    assert_eq!(h.points_of(note).await, 0);
+
+    let upserts = index.calls(Verb::Upsert);
+    late.open();
+    eventually(async || h.points_of(note).await > 0).await;
+    // The second upsert is that of the other note's point, before the note fails.
+    eventually(async || index.calls(Verb::Upsert) >= upserts + 2).await;
+    index.heal();
+    eventually(async || h.points_of(note).await == 0).await;
+    late.stop().await;
+    assert_eq!(h.count("indexing_outbox where attempts > 0").await, 0);
+    h.assert_converged().await;
+    assert_eq!(h.points_of(other).await, 1);
+}
+
 /// A batch that fails after its upsert releases its notes, and another worker takes them over.
 /// That is no lost lease: the first worker does not requeue them.
 #[tokio::test]

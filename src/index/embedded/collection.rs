@@ -121,6 +121,19 @@ impl Collection {
         spec: &CollectionSpec,
         on_disk: bool,
     ) -> Result<Self, String> {
+        // It is there if it was made before, but could not be opened.
+        if !folder.collection(name).exists() {
+            Self::make(folder, name, spec, on_disk)?;
+        }
+        Self::load(folder, name)
+    }
+
+    fn make(
+        folder: &Folder,
+        name: &str,
+        spec: &CollectionSpec,
+        on_disk: bool,
+    ) -> Result<(), String> {
         let dir = folder.unborn(name);
         let failed = |what: &str, error: &dyn Display| format!("{what} {}: {error}", dir.display());
         if dir.exists() {
@@ -137,8 +150,7 @@ impl Collection {
             .map_err(|error| failed("cannot write elf.json in", &error))?;
         folder
             .adopt(name)
-            .map_err(|error| failed("cannot name", &error))?;
-        Self::load(folder, name)
+            .map_err(|error| failed("cannot name", &error))
     }
 
     /// Opens a collection that is there, and applies what its journal holds.
@@ -153,6 +165,7 @@ impl Collection {
         };
         let spec = folder::load_spec(&dir).map_err(|error| broken(&error))?;
         let bm25 = convert::bm25(&spec.bm25).map_err(|error| broken(&error))?;
+        folder::await_log(&dir).map_err(|error| broken(&format!("the engine's log: {error}")))?;
         folder::trim_log(&dir).map_err(|error| broken(&format!("the engine's log: {error}")))?;
         let shard = unpanicked(|| EdgeShard::load(&dir.join("shard"), None))
             .map_err(|error| broken(&error))?;

@@ -25,7 +25,7 @@ pub(super) struct Folder {
     dir: PathBuf,
     /// Locked as long as it is open; the system unlocks it however the process
     /// ends.
-    _lock: File,
+    lock: File,
 }
 
 /// Why a folder cannot be opened.
@@ -68,7 +68,7 @@ impl Folder {
             Err(TryLockError::Error(error)) => return Err(io_error(error)),
         }
         sign(&lock).map_err(io_error)?;
-        let folder = Self { dir, _lock: lock };
+        let folder = Self { dir, lock };
         folder.remove_leftovers().map_err(|error| OpenError::Io {
             dir: folder.dir.display().to_string(),
             error,
@@ -146,6 +146,13 @@ impl Folder {
     }
 }
 
+impl Drop for Folder {
+    /// Closing the file would leave the lock with a child process that another thread is starting.
+    fn drop(&mut self) {
+        drop(self.lock.unlock());
+    }
+}
+
 /// What the lock file says of the process that holds it.
 fn holder(mut lock: File) -> String {
     let mut text = String::new();
@@ -177,6 +184,15 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
+}
+
+/// Waits until the engine's log of the collection in `dir` is unlocked. Who closed it in this
+/// process may have left the lock with a child process that another thread was starting, which
+/// keeps it until it executes its program.
+pub(super) fn await_log(dir: &Path) -> io::Result<()> {
+    let log = File::open(dir.join("shard").join("wal"))?;
+    log.lock()?;
+    log.unlock()
 }
 
 /// Trims the engine's log of the collection in `dir`, which must not be open. Removes its full

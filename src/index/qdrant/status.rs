@@ -279,7 +279,7 @@ mod tests {
             (
                 6,
                 "Wrong input: Collection `notes` already exists!",
-                "storage.qdrant.alias",
+                "another vector engine",
             ),
         ] {
             let error = error(code, message);
