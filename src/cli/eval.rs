@@ -64,7 +64,7 @@ struct Printed {
 }
 
 /// Indexes the documents in a tenant of their own, searches for every query, and prints how well
-/// dense, BM25 and hybrid search found the relevant ones.
+/// dense, BM25 and hybrid search found the relevant ones, and with a reranker also reranked search.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let dataset = Dataset::read(&args.folder, &args.split)?;
     let before = args.against.as_deref().map(read_report).transpose()?;
@@ -75,7 +75,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     let evaluation = Evaluation {
         store: context.stores.store.clone(),
         version: context.version.name.clone(),
-        searcher: wiring::searcher(&context, config),
+        searcher: wiring::searcher(&context, config)?,
         worker: Arc::new(Worker::new(context, &config.worker, &config.outbox)),
         stop,
     };
@@ -208,10 +208,16 @@ impl Evaluation {
 /// Asks each query by each of the ways. The ways take turns to be first, so that none of them
 /// always meets warm caches.
 async fn measure(searcher: &Searcher, dataset: &Dataset, args: &Args) -> anyhow::Result<Report> {
-    let mut ways = [By::Dense, By::Bm25, By::Hybrid].map(Way::new);
+    let mut ways: Vec<Way> = [By::Dense, By::Bm25, By::Hybrid]
+        .into_iter()
+        .map(|by| Way::new(by, false))
+        .collect();
+    if searcher.has_reranker() {
+        ways.push(Way::new(By::Hybrid, true));
+    }
     for (id, text) in &dataset.queries {
         // The times are those of the search alone.
-        let embedded = searcher.embed_ahead(&request(args, text, By::Dense)).await;
+        let embedded = searcher.embed_ahead(&request(args, text, &ways[0])).await;
         embedded.with_context(|| format!("query {id:?}"))?;
         ways.rotate_left(1);
         for way in &mut ways {
@@ -219,28 +225,34 @@ async fn measure(searcher: &Searcher, dataset: &Dataset, args: &Args) -> anyhow:
             asked.await.with_context(|| format!("query {id:?}"))?;
         }
     }
-    ways.sort_by_key(|way| way.by);
-    let [dense, bm25, hybrid] = ways.map(Way::measured);
+    ways.sort_by_key(|way| (way.by, way.rerank));
+    let mut measured = ways.into_iter().map(Way::measured);
+    let mut next = || measured.next().expect("there are three ways at least");
+    let (dense, bm25, hybrid) = (next(), next(), next());
+    let reranked = measured.next();
     Ok(Report {
         documents: dataset.documents.len(),
         queries: dataset.queries.len(),
         k: args.k.into(),
         p_hybrid_dense: hybrid.p_against(&dense),
         p_hybrid_bm25: hybrid.p_against(&bm25),
+        p_reranked_hybrid: reranked.as_ref().map(|way| way.p_against(&hybrid)),
         dense,
         bm25,
         hybrid,
+        reranked,
     })
 }
 
-fn request(args: &Args, text: &str, by: By) -> Request {
+fn request(args: &Args, text: &str, way: &Way) -> Request {
     let keywords = BTreeMap::from([
         ("tenant_id".to_owned(), args.tenant.clone()),
         ("agent_id".to_owned(), import::EVALUATION_AGENT.to_owned()),
     ]);
     Request {
         text: text.to_owned(),
-        by,
+        by: way.by,
+        rerank: way.rerank,
         filter: Filter {
             keywords,
             ..Filter::default()
@@ -252,6 +264,7 @@ fn request(args: &Args, text: &str, by: By) -> Request {
 /// One way to search, and what it answered so far.
 struct Way {
     by: By,
+    rerank: bool,
     scores: BTreeMap<String, Scores>,
     times_ms: Vec<f64>,
     empty: usize,
@@ -261,9 +274,10 @@ struct Way {
 }
 
 impl Way {
-    fn new(by: By) -> Self {
+    fn new(by: By, rerank: bool) -> Self {
         Self {
             by,
+            rerank,
             scores: BTreeMap::new(),
             times_ms: Vec::new(),
             empty: 0,
@@ -280,7 +294,7 @@ impl Way {
         (id, text): (&str, &str),
         args: &Args,
     ) -> anyhow::Result<()> {
-        let request = request(args, text, self.by);
+        let request = request(args, text, self);
         let began = Instant::now();
         let answer = searcher.search(&request).await?;
         self.times_ms.push(began.elapsed().as_secs_f64() * 1e3);

@@ -14,6 +14,7 @@ mod exit;
 mod import;
 mod key;
 mod man;
+mod mcp;
 mod migrate;
 mod output;
 mod progress;
@@ -86,6 +87,8 @@ enum Command {
     Search(search::Args),
     /// Serve the HTTP API for applications until stopped
     Serve,
+    /// Serve the HTTP API as tools for an agent, on stdin and stdout (Model Context Protocol)
+    Mcp(mcp::Args),
     /// Make, list, rotate or revoke keys of the HTTP API
     #[command(subcommand)]
     Key(key::Command),
@@ -121,6 +124,7 @@ impl Command {
             | Self::Config(_)
             | Self::Search(_)
             | Self::Serve
+            | Self::Mcp(_)
             | Self::Demo(_)
             | Self::Completions(_)
             | Self::Man(_) => false,
@@ -178,6 +182,7 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
         Command::Config(command) => config::run(&path, command, out),
         Command::Search(args) => Box::pin(search::run(&load()?, args, out)).await,
         Command::Serve => Box::pin(serve::run(&load()?)).await,
+        Command::Mcp(args) => mcp::run(args).await,
         Command::Key(command) => key::run(&load()?, command, out).await,
         Command::Eval(args) => Box::pin(eval::run(&load()?, args, out)).await,
         Command::Demo(args) => Box::pin(demo::run(args)).await,

@@ -47,6 +47,9 @@ pub struct Args {
     /// Search by meaning alone, by keyword alone, or by both
     #[arg(long, value_enum, default_value_t = By::Hybrid)]
     by: By,
+    /// Leave the notes in the order of the fused score, although search.rerank is set
+    #[arg(long)]
+    no_rerank: bool,
 }
 
 /// Searches, and prints the best chunks first.
@@ -71,18 +74,20 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         min_importance: args.min_importance,
         ..Filter::default()
     };
-    let searcher = wiring::searcher(&context, config);
+    let searcher = wiring::searcher(&context, config)?;
     let request = Request {
         text: args.query,
         by: args.by,
         filter,
         limit: args.limit.into(),
+        rerank: !args.no_rerank,
     };
     let answer = searcher.search(&request).await?;
     for missing in &answer.degraded {
         let without = match missing.code {
             Missing::QueryVector => "found by keyword alone",
             Missing::Index => "Postgres searched the newest notes instead of the index",
+            Missing::Rerank => "in the order of the fused score",
         };
         let reason = &missing.reason;
         tracing::warn!(reason, "degraded search: {without}");
@@ -134,6 +139,7 @@ mod tests {
             score: 0.5,
             dense: Some(0.4),
             bm25: 0.0,
+            rerank: None,
             text: "blue\u{1b}[34m".into(),
             context: Context {
                 start_offset: 0,

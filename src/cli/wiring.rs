@@ -149,12 +149,12 @@ pub fn worker_context_of(
 }
 
 /// A search over the collection and the version of a worker's context.
-pub fn searcher(context: &WorkerContext, config: &Config) -> Searcher {
-    Searcher::new(
+pub fn searcher(context: &WorkerContext, config: &Config) -> anyhow::Result<Searcher> {
+    Ok(Searcher::new(
         context.stores.clone(),
         context.provider.clone(),
         &context.version.name,
         &config.providers.embedding.query_prefix,
-        config.search,
-    )
+        config.search.clone(),
+    )?)
 }

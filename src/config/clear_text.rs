@@ -44,6 +44,12 @@ impl Config {
                 "use https://",
             );
         }
+        if let Some(rerank) = &self.search.rerank
+            && rerank.api_key.is_some()
+            && is_clear(&rerank.url)
+        {
+            warn("search.rerank.url", "the api_key", "use https://");
+        }
         warnings
     }
 }

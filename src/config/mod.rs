@@ -253,7 +253,7 @@ pub struct Outbox {
 }
 
 /// `[search]`
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Search {
     /// How the scores by meaning and by keyword become one.
     pub fusion: FusionMethod,
@@ -262,6 +262,35 @@ pub struct Search {
     /// How long a search waits for the vector of its query. Without it, a search finds notes by
     /// keyword alone.
     pub query_timeout_ms: u64,
+    /// Puts the best notes in order.
+    pub rerank: Option<Rerank>,
+}
+
+/// `[search.rerank]`
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Rerank {
+    /// Where the requests go, for example `http://127.0.0.1:8080/rerank`.
+    pub url: String,
+    /// The form of the requests.
+    pub api: RerankApi,
+    /// The name of the model, for servers with several.
+    pub model: String,
+    /// Sent as `Authorization: Bearer …`.
+    pub api_key: Option<Secret>,
+    /// How long a search waits. Without an answer, the fused order stays.
+    pub timeout_ms: u64,
+    /// How many of the best notes are ranked.
+    pub notes: usize,
+}
+
+/// The form of the requests to a reranker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RerankApi {
+    /// `{model, query, documents}`: Cohere, Jina, Voyage, vLLM.
+    Cohere,
+    /// `{query, texts, truncate}`: Text Embeddings Inference.
+    Tei,
 }
 
 /// How the scores by meaning and by keyword become one.

@@ -12,7 +12,8 @@ use super::section::{self, Section};
 use super::value::Refusal;
 use super::{
     Chunking, Config, ConfigError, Embedding, FusionMethod, Outbox, Postgres, Problem,
-    ProviderKind, Providers, Qdrant, Quantization, Search, Service, Storage, Worker, is_loopback,
+    ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi, Search, Service, Storage,
+    Worker, is_loopback,
 };
 
 const MINUTE_MS: u64 = 60_000;
@@ -286,7 +287,26 @@ fn search(section: &mut Section<'_, '_>) -> Search {
         ),
         candidates: section.int("candidates", 50, 1..=1000),
         query_timeout_ms: section.int("query_timeout_ms", 5000, 10..=10 * MINUTE_MS),
+        rerank: section.section("rerank", rerank),
     }
+}
+
+/// Without a URL there is no reranker.
+fn rerank(section: &mut Section<'_, '_>) -> Option<Rerank> {
+    let url = section.text_or_unset("url", http_url);
+    let rerank = Rerank {
+        url: url.clone().unwrap_or_default(),
+        api: section.choice(
+            "api",
+            RerankApi::Cohere,
+            &[("cohere", RerankApi::Cohere), ("tei", RerankApi::Tei)],
+        ),
+        model: section.text("model", "", anything),
+        api_key: section.secret("api_key", header_value),
+        timeout_ms: section.int("timeout_ms", 1000, 10..=MINUTE_MS),
+        notes: section.int("notes", 20, 1..=100),
+    };
+    url.map(|_| rerank)
 }
 
 fn anything(_: &str) -> Result<(), Refusal> {

@@ -27,10 +27,16 @@ pub struct Report {
     pub bm25: Measured,
     /// Search by both.
     pub hybrid: Measured,
+    /// Search by both, reranked. None without a reranker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reranked: Option<Measured>,
     /// Two-sided p-value of a paired randomisation test over nDCG: hybrid against dense.
     pub p_hybrid_dense: f64,
     /// Likewise, hybrid against BM25.
     pub p_hybrid_bm25: f64,
+    /// Likewise, reranked against hybrid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p_reranked_hybrid: Option<f64>,
 }
 
 /// One way to search, measured.
@@ -53,7 +59,8 @@ pub struct Measured {
     pub ndcg_by_query: BTreeMap<String, f64>,
 }
 
-/// Hybrid search now and in an earlier evaluation of the same set.
+/// The search that applications get, now and in an earlier evaluation of the same set: hybrid, and
+/// reranked if there was a reranker.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
     /// Mean nDCG before.
@@ -91,15 +98,16 @@ impl Comparison {
             ));
         }
         let queries = |report: &Report| -> Vec<String> {
-            report.hybrid.ndcg_by_query.keys().cloned().collect()
+            report.served().ndcg_by_query.keys().cloned().collect()
         };
         if queries(before) != queries(now) {
             return Err("it asked other queries: compare evaluations of the same set".into());
         }
-        let differences = now.hybrid.differences(&before.hybrid);
+        let (before, now) = (before.served(), now.served());
+        let differences = now.differences(before);
         Ok(Self {
-            ndcg_before: before.hybrid.mean.ndcg,
-            ndcg: now.hybrid.mean.ndcg,
+            ndcg_before: before.mean.ndcg,
+            ndcg: now.mean.ndcg,
             better: differences.iter().filter(|d| **d > 0.0).count(),
             worse: differences.iter().filter(|d| **d < 0.0).count(),
             p: p_value(&differences),
@@ -115,18 +123,23 @@ impl Comparison {
     /// One line for people.
     pub fn line(&self) -> String {
         format!(
-            "hybrid nDCG {:.3} before, {:.3} now: {} queries better, {} worse, p = {:.4}",
+            "nDCG {:.3} before, {:.3} now: {} queries better, {} worse, p = {:.4}",
             self.ndcg_before, self.ndcg, self.better, self.worse, self.p
         )
     }
 }
 
 impl Report {
+    /// The search that applications get.
+    fn served(&self) -> &Measured {
+        self.reranked.as_ref().unwrap_or(&self.hybrid)
+    }
+
     /// A table for people.
     pub fn table(&self) -> String {
         let mut text = format!(
             "{} documents, {} queries, the first {} documents of each\n\
-             {:<8}{:>8}{:>8}{:>8}{:>8}{:>11}{:>8}{:>9}{:>9}",
+             {:<9}{:>8}{:>8}{:>8}{:>8}{:>11}{:>8}{:>9}{:>9}",
             self.documents,
             self.queries,
             self.k,
@@ -144,11 +157,13 @@ impl Report {
         if has_spans {
             text += &format!("{:>8}{:>9}", "span", "context");
         }
-        for (name, of) in [
-            ("dense", &self.dense),
-            ("BM25", &self.bm25),
-            ("hybrid", &self.hybrid),
-        ] {
+        let ways = [
+            ("dense", Some(&self.dense)),
+            ("BM25", Some(&self.bm25)),
+            ("hybrid", Some(&self.hybrid)),
+            ("reranked", self.reranked.as_ref()),
+        ];
+        for (name, of) in ways.into_iter().filter_map(|(name, of)| Some((name, of?))) {
             let Scores {
                 ndcg,
                 mrr,
@@ -157,17 +172,21 @@ impl Report {
                 precision,
             } = of.mean;
             text += &format!(
-                "\n{name:<8}{ndcg:>8.3}{mrr:>8.3}{map:>8.3}{recall:>8.3}{precision:>11.3}{:>8.3}{:>9.1}{:>9.1}",
+                "\n{name:<9}{ndcg:>8.3}{mrr:>8.3}{map:>8.3}{recall:>8.3}{precision:>11.3}{:>8.3}{:>9.1}{:>9.1}",
                 of.zero_results, of.p50_ms, of.p99_ms
             );
             if let (Some(span), Some(context)) = (of.span_recall, of.context_recall) {
                 text += &format!("{span:>8.3}{context:>9.3}");
             }
         }
-        text + &format!(
-            "\nhybrid against dense p = {:.4}, against BM25 p = {:.4} (paired randomisation over nDCG)",
+        text += &format!(
+            "\nhybrid against dense p = {:.4}, against BM25 p = {:.4}",
             self.p_hybrid_dense, self.p_hybrid_bm25
-        )
+        );
+        if let Some(p) = self.p_reranked_hybrid {
+            text += &format!(", reranked against hybrid p = {p:.4}");
+        }
+        text + " (paired randomisation over nDCG)"
     }
 }
 
@@ -199,6 +218,8 @@ mod tests {
             dense: measured(hybrid),
             bm25: measured(hybrid),
             hybrid: measured(hybrid),
+            reranked: None,
+            p_reranked_hybrid: None,
             p_hybrid_dense: 1.0,
             p_hybrid_bm25: 1.0,
         }

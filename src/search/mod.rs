@@ -1,17 +1,20 @@
 //! Search for notes. The index finds chunks by meaning and by keyword, `fusion` makes one score
 //! of the two, and Postgres revalidates the best: a point that a crash left behind, that is older
 //! than its chunk, or whose note has other labels now, is never returned as it was. `ranking`
-//! keeps the best chunk of each note, and `context` joins it with its neighbours.
+//! keeps the best chunk of each note, and `context` joins it with its neighbours. A reranker, if
+//! there is one, puts these in order.
 //!
 //! A search that misses a part says so in [`Answer::degraded`] and answers without it.
 
 mod context;
 mod fusion;
+mod pause;
 mod query_vector;
 mod ranking;
+mod rerank;
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -29,8 +32,11 @@ use crate::registry::{self, IndexContext, RegistryError};
 use crate::store::{PostgresQuery, StoreError};
 pub use context::Context;
 use fusion::Fusion;
+use pause::Pause;
 use query_vector::QueryVectors;
 use ranking::{Live, Ranked};
+pub use rerank::RerankError;
+use rerank::Reranker;
 
 /// Candidates that are revalidated at once, at least.
 const MIN_STEP: usize = 20;
@@ -54,7 +60,8 @@ pub struct Searcher {
     /// The version that the alias serves.
     version: String,
     settings: config::Search,
-    index_paused_until: Mutex<Option<Instant>>,
+    index_pause: Pause,
+    reranker: Option<Reranker>,
 }
 
 /// What a search found.
@@ -83,6 +90,8 @@ pub enum Missing {
     QueryVector,
     /// The vector engine did not answer: Postgres searched the chunks of the newest notes.
     Index,
+    /// The reranker did not answer: the notes are in the order of the fused score.
+    Rerank,
 }
 
 impl Missing {
@@ -91,6 +100,7 @@ impl Missing {
         match self {
             Self::QueryVector => "query_vector",
             Self::Index => "index",
+            Self::Rerank => "rerank",
         }
     }
 }
@@ -117,6 +127,10 @@ pub struct Item {
     /// BM25 score; 0 if the chunk has no word of the query. Without the index, the rank that
     /// Postgres gives its words (`ts_rank_cd`).
     pub bm25: f32,
+    /// What the reranker says of `context`, on the scale of its model. With it, notes are in this
+    /// order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rerank: Option<f32>,
     /// The chunk's text.
     pub text: String,
     /// The chunk with its neighbours.
@@ -134,6 +148,8 @@ pub struct Request {
     pub filter: Filter,
     /// Notes to return at most.
     pub limit: usize,
+    /// Whether the reranker, if there is one, puts the notes in order.
+    pub rerank: bool,
 }
 
 /// The rankings of a search.
@@ -189,6 +205,7 @@ impl Request {
             by: By::Hybrid,
             filter: Filter::default(),
             limit,
+            rerank: true,
         }
     }
 }
@@ -202,15 +219,21 @@ impl Searcher {
         version: &str,
         query_prefix: &str,
         settings: config::Search,
-    ) -> Self {
+    ) -> Result<Self, RerankError> {
         let time = Duration::from_millis(settings.query_timeout_ms);
-        Self {
+        Ok(Self {
             stores,
             vectors: QueryVectors::new(provider, query_prefix, time),
             version: version.to_owned(),
+            reranker: settings.rerank.clone().map(Reranker::new).transpose()?,
             settings,
-            index_paused_until: Mutex::new(None),
-        }
+            index_pause: Pause::default(),
+        })
+    }
+
+    /// Whether there is a reranker.
+    pub fn has_reranker(&self) -> bool {
+        self.reranker.is_some()
     }
 
     /// Embeds a query, so that searches for it soon after ask the provider nothing.
@@ -249,7 +272,9 @@ impl Searcher {
         request: &Request,
         degraded: &mut Vec<Degradation>,
     ) -> Result<Vec<Item>, SearchError> {
-        let mut query = self.query(request, degraded).await;
+        let reranker = self.reranker.as_ref().filter(|_| request.rerank);
+        let wanted = reranker.map_or(0, Reranker::notes).max(request.limit);
+        let mut query = self.query(request, wanted, degraded).await;
         let best = loop {
             let candidates = self.candidates(&query, degraded).await?;
             let may_have_more = candidates.len() >= query.candidates;
@@ -259,21 +284,34 @@ impl Searcher {
                 .map(|candidate| Ranked::of(&fusion, candidate))
                 .collect();
             ranked.sort_by(Ranked::best_first);
-            let live = self
-                .revalidate(&query, &fusion, ranked, request.limit)
-                .await?;
-            let best = ranking::best_of_notes(live, request.limit);
-            let is_enough = best.len() >= request.limit || !may_have_more;
+            let live = self.revalidate(&query, &fusion, ranked, wanted).await?;
+            let best = ranking::best_of_notes(live, wanted);
+            let is_enough = best.len() >= wanted || !may_have_more;
             if is_enough || query.candidates >= MAX_CANDIDATES {
                 break best;
             }
             query.candidates = (query.candidates * MORE).min(MAX_CANDIDATES);
         };
-        self.stitch(&query.filter, best).await
+        let mut items = self.stitch(&query.filter, best).await?;
+        if let Some(reranker) = reranker
+            && let Err(error) = rerank(reranker, &request.text, &mut items).await
+        {
+            degraded.push(Degradation {
+                code: Missing::Rerank,
+                reason: error.to_string(),
+            });
+        }
+        items.truncate(request.limit);
+        Ok(items)
     }
 
     /// Embeds the query. Without a vector, notes are found by keyword.
-    async fn query(&self, request: &Request, degraded: &mut Vec<Degradation>) -> Query {
+    async fn query(
+        &self,
+        request: &Request,
+        wanted: usize,
+        degraded: &mut Vec<Degradation>,
+    ) -> Query {
         let vector = match request.by {
             By::Bm25 => None,
             By::Dense | By::Hybrid => match self.vector_of(request).await {
@@ -295,7 +333,7 @@ impl Searcher {
                 live_at: Some(Utc::now()),
                 ..request.filter.clone()
             },
-            candidates: (request.limit * 4).max(self.settings.candidates),
+            candidates: (wanted * 4).max(self.settings.candidates),
         }
     }
 
@@ -340,16 +378,12 @@ impl Searcher {
             engine: self.stores.index.describe(),
             reason: format!("no answer within {INDEX_TIMEOUT:?}"),
         };
-        let paused_until = || {
-            let until = self.index_paused_until.lock();
-            until.unwrap_or_else(PoisonError::into_inner)
-        };
-        if paused_until().is_some_and(|until| Instant::now() < until) {
+        if self.index_pause.is_on() {
             return Err(late());
         }
         let searching = self.stores.index.search(&self.stores.alias, query);
         let Ok(answer) = tokio::time::timeout(INDEX_TIMEOUT, searching).await else {
-            *paused_until() = Some(Instant::now() + INDEX_PAUSE);
+            self.index_pause.begin(INDEX_PAUSE);
             return Err(late());
         };
         answer
@@ -432,10 +466,26 @@ impl Searcher {
                 score: ranked.score,
                 dense: ranked.candidate.dense,
                 bm25: ranked.candidate.bm25,
+                rerank: None,
                 text: chunk.text,
                 context,
             })
         };
         Ok(best.into_iter().filter_map(item).collect())
     }
+}
+
+/// Puts notes in the order of a reranker. Notes of equal scores keep theirs. After an error all do.
+async fn rerank(reranker: &Reranker, query: &str, items: &mut [Item]) -> Result<(), RerankError> {
+    let contexts: Vec<&str> = items
+        .iter()
+        .map(|item| item.context.text.as_str())
+        .collect();
+    let scores = reranker.scores(query, &contexts).await?;
+    for (item, score) in items.iter_mut().zip(scores) {
+        item.rerank = Some(score);
+    }
+    let score = |item: &Item| item.rerank.unwrap_or(f32::NEG_INFINITY);
+    items.sort_by(|a, b| score(b).total_cmp(&score(a)));
+    Ok(())
 }

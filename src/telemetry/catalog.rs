@@ -113,7 +113,7 @@ const SEARCH_OUTCOME: &[Label] = &[Label {
 }];
 const MISSING: &[Label] = &[Label {
     name: "missing",
-    values: &["query_vector", "index"],
+    values: &["query_vector", "index", "rerank"],
 }];
 const REQUEST_OUTCOME: &[Label] = &[Label {
     name: "outcome",

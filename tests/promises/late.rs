@@ -86,6 +86,8 @@ async fn a_batch_that_fails_after_a_late_upsert_leaves_no_point_behind() {
         }
         index.heal();
         eventually(async || h.points_of(note).await == 0).await;
+        // The other note was requeued too, and may be claimed after this one.
+        eventually(async || h.count("indexing_outbox").await == 0).await;
         late.stop().await;
         h.assert_converged().await;
         assert_eq!(h.points_of(other).await, 1);
@@ -126,6 +128,7 @@ async fn a_note_that_fails_after_a_late_upsert_leaves_no_point_behind() {
     eventually(async || index.calls(Verb::Upsert) >= upserts + 2).await;
     index.heal();
     eventually(async || h.points_of(note).await == 0).await;
+    eventually(async || h.count("indexing_outbox").await == 0).await;
     late.stop().await;
     assert_eq!(h.count("indexing_outbox where attempts > 0").await, 0);
     h.assert_converged().await;

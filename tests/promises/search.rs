@@ -9,7 +9,7 @@ use crate::support::harness::{Harness, sentences};
 use crate::support::site::Site;
 
 async fn search(h: &Harness, text: &str, by: By) -> Vec<Item> {
-    let searcher = wiring::searcher(&h.context, &h.config);
+    let searcher = wiring::searcher(&h.context, &h.config).unwrap();
     // More than there are notes: every candidate is shown.
     let request = Request {
         by,
@@ -59,7 +59,7 @@ async fn the_chunks_of_a_long_note_hide_no_other_note() {
         );
     }
     h.drain().await;
-    let searcher = wiring::searcher(&h.context, &h.config);
+    let searcher = wiring::searcher(&h.context, &h.config).unwrap();
     let request = Request {
         by: By::Bm25,
         ..Request::hybrid("zebra", 10)

@@ -1,6 +1,7 @@
 //! Who sends a request: the key in its `Authorization` header.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -18,6 +19,13 @@ use crate::store::{ApiKey, Reach, SecretHash};
 /// What a secret begins with, so that scanners of source code can find one that leaked.
 const PREFIX: &str = "elf_";
 
+/// Keys that are looked up at once. More would wait for a connection until they time out, beside
+/// the requests that have a place.
+pub const MAX_LOOKUPS: usize = 32;
+
+/// How long a request waits for its turn to have its key looked up.
+const MAX_LOOKUP_WAIT: Duration = Duration::from_secs(2);
+
 /// A new secret, and its hash.
 pub fn new_secret() -> (String, SecretHash) {
     let random: [u8; 32] = rand::random();
@@ -31,6 +39,7 @@ fn hash(secret: &str) -> SecretHash {
 }
 
 /// The key that a request was sent with.
+#[derive(Clone)]
 pub struct Caller(pub ApiKey);
 
 /// A key that may change notes. Before the body of a request is read.
@@ -49,7 +58,11 @@ impl FromRequestParts<Arc<Shared>> for Caller {
             .filter(|secret| secret.starts_with(PREFIX));
         let Api { store, version, .. } = &shared.api;
         let key = match secret {
-            Some(secret) => store.api_key(hash(secret), version).await?,
+            Some(secret) => {
+                let turn = tokio::time::timeout(MAX_LOOKUP_WAIT, shared.lookups.acquire());
+                let _turn = turn.await.map_err(|_| ApiError::too_many())?;
+                store.api_key(hash(secret), version).await?
+            }
             None => None,
         };
         let key = key.ok_or_else(|| {
@@ -81,16 +94,21 @@ impl FromRequestParts<Arc<Shared>> for Writer {
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, ApiError> {
         let caller = Caller::from_request_parts(parts, shared).await?;
-        match caller.0.can_write {
-            true => Ok(Self(caller)),
+        caller.check_may_write()?;
+        Ok(Self(caller))
+    }
+}
+
+impl Caller {
+    pub fn check_may_write(&self) -> Result<(), ApiError> {
+        match self.0.can_write {
+            true => Ok(()),
             false => Err(ApiError::forbidden(
                 "this key may only read: `elf key create --write` makes one that may write",
             )),
         }
     }
-}
 
-impl Caller {
     pub fn reach(&self) -> &Reach {
         &self.0.reach
     }

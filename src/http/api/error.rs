@@ -76,6 +76,12 @@ impl ApiError {
     }
 }
 
+impl From<ApiError> for ErrorBody {
+    fn from(ApiError { error, .. }: ApiError) -> Self {
+        Self { error }
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let Self { status, error } = self;

@@ -1,4 +1,4 @@
-//! The HTTP API for applications: searches and notes, under `/v2`.
+//! The HTTP API for applications: searches and notes, under `/v2`, and for agents: `/mcp`.
 //!
 //! Every request has a key ([`access`]), and reaches the notes of that key alone. Every error
 //! has the shape of [`error::ApiError`].
@@ -6,6 +6,7 @@
 mod access;
 mod duplicates;
 mod error;
+pub mod mcp;
 mod notes;
 mod places;
 mod searches;
@@ -22,6 +23,7 @@ use axum::routing::get;
 use axum::{Extension, Json, Router};
 use futures::StreamExt;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
@@ -76,6 +78,7 @@ pub struct Api {
 struct Shared {
     api: Api,
     places: Arc<Places>,
+    lookups: Semaphore,
     /// Whether requests that only wait should end.
     stop: CancellationToken,
 }
@@ -116,6 +119,7 @@ fn router(api: Api, stop: CancellationToken) -> Router {
     let shared = Arc::new(Shared {
         api,
         places: Arc::default(),
+        lookups: Semaphore::new(access::MAX_LOOKUPS),
         stop,
     });
     let (routes, description) = OpenApiRouter::with_openapi(Description::openapi())
@@ -129,6 +133,7 @@ fn router(api: Api, stop: CancellationToken) -> Router {
                 .layer(Extension(BodyLimit(body_limit))),
         )
         .split_for_parts();
+    let routes = routes.merge(mcp::router(&shared, body_limit));
     let description = Arc::new(description);
     let described = get(async move || Json(description.as_ref()).into_response());
     routes

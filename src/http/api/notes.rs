@@ -187,19 +187,27 @@ pub async fn add(
     Body(NewNotes { notes }): Body<NewNotes>,
 ) -> Result<Response, ApiError> {
     let is_waiting = asked(wait)?;
+    let note_ids = add_all(&shared, &caller, notes).await?;
+    Ok(written(&shared, note_ids, is_waiting, StatusCode::CREATED).await)
+}
+
+/// Adds notes, all or none. Returns their ids.
+pub async fn add_all(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    notes: Vec<NewNote>,
+) -> Result<Vec<Uuid>, ApiError> {
     if !(1..=MAX_NOTES).contains(&notes.len()) {
         let message = format!("send 1 to {MAX_NOTES} notes, not {}", notes.len());
         return Err(ApiError::invalid("notes", message));
     }
     let notes = notes
         .into_iter()
-        .map(|note| checked(&shared, &caller, note))
+        .map(|note| checked(shared, caller, note))
         .collect::<Result<Vec<AddedNote>, ApiError>>()?;
-    let place = shared.places.take(&caller)?;
+    let _place = shared.places.take(caller)?;
     shared.api.store.add_notes(&notes).await?;
-    drop(place);
-    let note_ids = notes.iter().map(|note| note.note_id).collect();
-    Ok(written(&shared, note_ids, is_waiting, StatusCode::CREATED).await)
+    Ok(notes.iter().map(|note| note.note_id).collect())
 }
 
 /// Show a note
@@ -311,7 +319,7 @@ pub fn no_note() -> ApiError {
 }
 
 /// The id in a path. Any other text than a UUID is the id of no note.
-pub struct NoteId(Uuid);
+pub struct NoteId(pub Uuid);
 
 impl<S: Send + Sync> FromRequestParts<S> for NoteId {
     type Rejection = ApiError;
@@ -417,16 +425,19 @@ async fn written(
     is_waiting: bool,
     done: StatusCode,
 ) -> Response {
-    let indexed = is_waiting && {
-        let waiting = wait_until_indexed(shared, &note_ids);
-        let waited = tokio::time::timeout(LONGEST_WAIT, waiting).await;
-        waited.unwrap_or(false)
-    };
+    let indexed = is_waiting && is_indexed_in_time(shared, &note_ids).await;
     let status = match is_waiting && !indexed {
         true => StatusCode::ACCEPTED,
         false => done,
     };
     (status, Json(Written { note_ids, indexed })).into_response()
+}
+
+/// Waits until the index has all of the notes, for at most [`LONGEST_WAIT`].
+pub async fn is_indexed_in_time(shared: &Shared, notes: &[Uuid]) -> bool {
+    let waiting = wait_until_indexed(shared, notes);
+    let waited = tokio::time::timeout(LONGEST_WAIT, waiting).await;
+    waited.unwrap_or(false)
 }
 
 /// Whether the index has all of the notes, once no worker has to do anything for them.

@@ -35,6 +35,10 @@ pub struct SearchRequest {
     #[serde(default = "default_by")]
     #[schema(default = "hybrid")]
     by: By,
+    /// Whether the reranker, if the server has one, puts the notes in order.
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    rerank: bool,
     /// Only notes like this.
     #[serde(default)]
     filter: NoteFilter,
@@ -46,6 +50,10 @@ fn default_limit() -> usize {
 
 fn default_by() -> By {
     By::Hybrid
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// What a note must be like. The tenant is that of the key.
@@ -72,7 +80,7 @@ pub struct SearchResponse {
     /// The best notes, best first, each with its best chunk.
     items: Vec<Item>,
     /// What the search had to do without: `query_vector` (found by keyword alone), `index`
-    /// (Postgres searched the newest notes).
+    /// (Postgres searched the newest notes), `rerank` (the order is that of the fused score).
     degraded: Vec<Missing>,
 }
 
@@ -119,6 +127,7 @@ fn checked(caller: &Caller, asked: SearchRequest) -> Result<Request, ApiError> {
         query,
         limit,
         by,
+        rerank,
         filter,
     } = asked;
     if query.trim().is_empty() {
@@ -161,5 +170,6 @@ fn checked(caller: &Caller, asked: SearchRequest) -> Result<Request, ApiError> {
             ..Filter::default()
         },
         limit,
+        rerank,
     })
 }

@@ -115,10 +115,10 @@ async fn dead_letters_are_listed_shown_retried_and_purged() {
     let in_words = site.elf(&["dead", "list"]).await.exits(0);
     assert!(in_words.stdout.contains(note_id), "{in_words:?}");
 
-    assert_eq!(
-        site.json(&["dead", "retry", &stranger]).await,
-        serde_json::json!({"retried": 0})
-    );
+    for command in [["dead", "retry"], ["dead", "purge"], ["enqueue", "--note"]] {
+        let args = [&command[..], &[&stranger]].concat();
+        site.elf(&args).await.exits(1).says(&["one of these"]);
+    }
     assert_eq!(
         site.json(&["dead", "retry", note_id]).await,
         serde_json::json!({"retried": 1})

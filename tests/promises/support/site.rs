@@ -81,6 +81,8 @@ pub fn elf(folder: &Path) -> Command {
         "NO_COLOR",
         "NOTIFY_SOCKET",
         "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "ELF_API_URL",
+        "ELF_API_KEY",
     ] {
         command.env_remove(name);
     }

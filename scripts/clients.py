@@ -1,0 +1,34 @@
+"""A Python with the clients that the tests run against ELF: the Model Context Protocol's own SDK."""
+
+import shutil
+import sys
+
+from packages import ELF, ROOT, SetupError, install_venv, run, say, works
+
+HOME = ELF / "clients"
+
+PACKAGES = ["mcp==2.3.0"]
+
+
+def set_up_clients():
+    wanted = HOME / "packages.txt"
+    if wanted.exists() and wanted.read_text().split() == PACKAGES:
+        say(f"clients: {HOME.relative_to(ROOT)}")
+        return
+    try:
+        install(HOME)
+    except SetupError as error:
+        # Not every machine reaches an index of Python packages, and all other tests work without.
+        say(f"NO PYTHON CLIENTS, SO THE TESTS OF `elf mcp` ARE SKIPPED: {error}")
+        return
+    wanted.write_text("\n".join(PACKAGES) + "\n")
+    say(f"clients: {HOME.relative_to(ROOT)}")
+
+
+def install(folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    if not works([sys.executable, "-c", "import ensurepip"]):
+        install_venv()
+    say(f"installing the Python packages {', '.join(PACKAGES)}")
+    run([sys.executable, "-m", "venv", str(folder)])
+    run([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--only-binary=:all:", *PACKAGES])

@@ -1,0 +1,242 @@
+//! `/mcp`: the Model Context Protocol over streamable HTTP, for agents.
+//! <https://modelcontextprotocol.io/specification>
+//!
+//! A tool does what the route of the same purpose does, under the same key: the notes that an
+//! agent reaches are those of its key. Each request stands alone, the server keeps no session.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, Implementation, JsonObject,
+    ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+    ToolAnnotations,
+};
+use rmcp::service::RequestContext;
+use rmcp::transport::StreamableHttpServerConfig;
+use rmcp::transport::StreamableHttpService;
+use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::access::Caller;
+use super::error::{ApiError, ErrorBody};
+use super::notes::NoteId;
+use super::{Body, Shared, duplicates, notes, searches};
+
+/// What a model reads before it uses the tools.
+const INSTRUCTIONS: &str = "Notes of one tenant. Use `search` to find notes by meaning and by \
+                            keyword; each result has the passage that matched and the text around \
+                            it. `add_note` answers when a search can find the note.";
+
+/// The route, for requests with a body of at most `max_body` bytes.
+pub(super) fn router(shared: &Arc<Shared>, max_body: usize) -> Router<Arc<Shared>> {
+    let tools = Tools(shared.clone());
+    let settings = StreamableHttpServerConfig::default()
+        .with_legacy_session_mode(false)
+        .with_json_response(true)
+        .with_max_request_body_bytes(max_body)
+        .with_cancellation_token(shared.stop.child_token())
+        // Only who sends a key is answered, which a page that rebinds its name cannot.
+        .disable_allowed_hosts();
+    let service = StreamableHttpService::new(
+        move || Ok(tools.clone()),
+        Arc::<NeverSessionManager>::default(),
+        settings,
+    );
+    Router::new()
+        .route_service("/mcp", service)
+        .layer(from_fn_with_state(shared.clone(), known))
+}
+
+/// Refuses a request without a key before its body is read.
+async fn known(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let (mut head, body) = request.into_parts();
+    match Caller::from_request_parts(&mut head, &shared).await {
+        Ok(caller) => {
+            head.extensions.insert(caller);
+            next.run(Request::from_parts(head, body)).await
+        }
+        Err(error) => error.into_response(),
+    }
+}
+
+/// The id of a note.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NoteRequest {
+    note_id: Uuid,
+}
+
+/// What the server says of itself.
+pub fn info() -> ServerConfig {
+    let capabilities = ServerCapabilities::builder().enable_tools().build();
+    ServerConfig::new(capabilities)
+        .with_server_info(Implementation::new("elf", env!("CARGO_PKG_VERSION")))
+        .with_instructions(INSTRUCTIONS)
+}
+
+/// The tools. `add_note` is for keys that may write.
+pub fn tools() -> Vec<Tool> {
+    let reading = |tool: Tool| tool.with_annotations(ToolAnnotations::new().read_only(true));
+    vec![
+        reading(tool::<searches::SearchRequest>(
+            "search",
+            "Find notes by meaning and by keyword. Returns the best notes, best first, each with \
+             the passage that matched and the text around it.",
+        )),
+        reading(tool::<NoteRequest>("get_note", "Read a note by its id.")),
+        reading(tool::<duplicates::DuplicatesRequest>(
+            "find_duplicates",
+            "Find notes that say nearly the same as a note.",
+        )),
+        tool::<notes::NewNote>(
+            "add_note",
+            "Add a note. Waits up to 30 seconds until a search can find it, and says in `indexed` \
+             whether one can.",
+        ),
+    ]
+}
+
+/// The answer to a call of another tool than those of [`tools`].
+pub fn no_such_tool(name: &str) -> ErrorData {
+    let message =
+        format!("no such tool: {name:?}; there are search, get_note, find_duplicates, add_note");
+    ErrorData::invalid_params(message, None)
+}
+
+#[derive(Clone)]
+struct Tools(Arc<Shared>);
+
+impl ServerHandler for Tools {
+    fn get_info(&self) -> ServerConfig {
+        info()
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let mut tools = tools();
+        if !caller(&context)?.0.can_write {
+            tools.retain(|tool| tool.name != "add_note");
+        }
+        Ok(ListToolsResult::with_all_items(tools))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let caller = caller(&context)?;
+        let given = Value::Object(request.arguments.unwrap_or_default());
+        let result = match request.name.as_ref() {
+            "search" => self.search(caller, given).await,
+            "get_note" => self.get_note(caller, given).await,
+            "find_duplicates" => self.find_duplicates(caller, given).await,
+            "add_note" => self.add_note(&caller, given).await,
+            unknown => return Err(no_such_tool(unknown)),
+        };
+        // A model can read the error of a tool and correct its call.
+        let result = result
+            .map(CallToolResult::structured)
+            .unwrap_or_else(|error| {
+                CallToolResult::structured_error(json!(ErrorBody::from(error)))
+            });
+        Ok(result.into())
+    }
+}
+
+impl Tools {
+    async fn search(&self, caller: Caller, given: Value) -> Result<Value, ApiError> {
+        let request = Body(arguments(given)?);
+        let Json(found) = searches::search(State(self.0.clone()), caller, request).await?;
+        Ok(json!(found))
+    }
+
+    async fn get_note(&self, caller: Caller, given: Value) -> Result<Value, ApiError> {
+        let NoteRequest { note_id } = arguments(given)?;
+        let note = notes::show(State(self.0.clone()), caller, NoteId(note_id));
+        let Json(note) = note.await?;
+        Ok(json!(note))
+    }
+
+    async fn find_duplicates(&self, caller: Caller, given: Value) -> Result<Value, ApiError> {
+        let request = Body(arguments(given)?);
+        let Json(found) = duplicates::find(State(self.0.clone()), caller, request).await?;
+        Ok(json!(found))
+    }
+
+    async fn add_note(&self, caller: &Caller, given: Value) -> Result<Value, ApiError> {
+        caller.check_may_write()?;
+        let note = arguments(given)?;
+        let added = notes::add_all(&self.0, caller, vec![note]).await?;
+        let indexed = notes::is_indexed_in_time(&self.0, &added).await;
+        Ok(json!({ "note_id": added[0], "indexed": indexed }))
+    }
+}
+
+/// Who called, as [`known`] has found out.
+fn caller(context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
+    let head = context.extensions.get::<Parts>();
+    let caller = head.and_then(|head| head.extensions.get::<Caller>());
+    caller
+        .cloned()
+        .ok_or_else(|| ErrorData::internal_error("the request has no key", None))
+}
+
+fn arguments<T: DeserializeOwned>(given: Value) -> Result<T, ApiError> {
+    serde_json::from_value(given).map_err(|error| ApiError::invalid("arguments", error.to_string()))
+}
+
+fn tool<T: ToSchema>(name: &'static str, description: &'static str) -> Tool {
+    Tool::new(Cow::Borrowed(name), description, schema::<T>())
+}
+
+/// The JSON schema of a request. The description of the API refers to the parts of a schema, here
+/// they are in the schema itself.
+fn schema<T: ToSchema>() -> JsonObject {
+    let mut parts = Vec::new();
+    T::schemas(&mut parts);
+    let mut schema = json!(T::schema());
+    schema["$defs"] = parts
+        .into_iter()
+        .map(|(name, part)| (name, json!(part)))
+        .collect();
+    let schema = schema
+        .to_string()
+        .replace("#/components/schemas/", "#/$defs/");
+    serde_json::from_str(&schema).expect("the schema of a struct is an object")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_of_a_tool_stands_alone() {
+        let schema = Value::Object(schema::<searches::SearchRequest>());
+        assert_eq!(schema["type"], "object");
+        assert_eq!(schema["properties"]["query"]["type"], "string");
+        let text = schema.to_string();
+        for (at, _) in text.match_indices("#/") {
+            let name = text[at..].split('"').next().unwrap_or_default();
+            assert!(
+                schema.pointer(&name[1..]).is_some(),
+                "{name} is nowhere in {schema:#}"
+            );
+        }
+        assert!(text.contains("#/$defs/NoteFilter"), "{text}");
+    }
+}

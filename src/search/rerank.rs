@@ -1,0 +1,208 @@
+//! Reranking: a cross-encoder reads the query and each context together, and says how well the one
+//! answers the other. It is slower and more exact than a comparison of vectors.
+//!
+//! Two forms of the request are in use. Cohere's (also Jina, Voyage, vLLM, Infinity):
+//! <https://docs.cohere.com/reference/rerank>. TEI's:
+//! <https://huggingface.github.io/text-embeddings-inference/>. The forms of their answers differ in
+//! names alone.
+
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::{Client, Response, redirect};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::pause::Pause;
+use crate::config::{self, RerankApi};
+
+/// Bytes of an answer that are read for each text, and once beside. Cohere has about 60.
+const MAX_ANSWER_BYTES: usize = 4 << 10;
+
+/// How long searches do without a reranker that failed. Otherwise each would wait for it.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// A reranker behind HTTP.
+pub struct Reranker {
+    client: Client,
+    settings: config::Rerank,
+    pause: Pause,
+}
+
+/// Why the texts have no scores.
+#[derive(Debug, thiserror::Error)]
+pub enum RerankError {
+    /// The settings cannot be used.
+    #[error("search.rerank cannot be used: {0}")]
+    Config(String),
+    /// It did not answer, or not within its time.
+    #[error("the reranker {url} did not rank the results: {reason}")]
+    Unavailable {
+        /// Where it is.
+        url: String,
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// The score of one text.
+#[derive(Debug, Deserialize)]
+struct Scored {
+    /// Its place in the request.
+    index: usize,
+    #[serde(alias = "relevance_score")]
+    score: f32,
+}
+
+/// The answers of Cohere and Jina, of Voyage, and of TEI.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Answer {
+    Cohere { results: Vec<Scored> },
+    Voyage { data: Vec<Scored> },
+    Tei(Vec<Scored>),
+}
+
+impl Reranker {
+    /// The reranker of `[search.rerank]`.
+    pub fn new(settings: config::Rerank) -> Result<Self, RerankError> {
+        let unusable = |reason: String| RerankError::Config(reason);
+        let mut headers = HeaderMap::new();
+        if let Some(key) = &settings.api_key {
+            let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
+                .map_err(|_| unusable("api_key has characters that a header cannot have".into()))?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        let client = Client::builder()
+            .user_agent(concat!("elf/", env!("CARGO_PKG_VERSION")))
+            .default_headers(headers)
+            .timeout(Duration::from_millis(settings.timeout_ms))
+            // A redirected POST loses its body, and the key is meant for one host.
+            .redirect(redirect::Policy::none())
+            .build()
+            .map_err(|error| unusable(error.to_string()))?;
+        Ok(Self {
+            client,
+            settings,
+            pause: Pause::default(),
+        })
+    }
+
+    /// How many notes it ranks.
+    pub fn notes(&self) -> usize {
+        self.settings.notes
+    }
+
+    /// How well each of the texts answers the query: a score for each, in their order. Larger is
+    /// better; the scale is the model's.
+    pub async fn scores(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>, RerankError> {
+        let failed = |reason: String| RerankError::Unavailable {
+            url: self.settings.url.clone(),
+            reason,
+        };
+        if texts.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.pause.is_on() {
+            return Err(failed("it failed a moment ago".into()));
+        }
+        let scores = self.ask(query, texts).await;
+        if scores.is_err() {
+            self.pause.begin(PAUSE);
+        }
+        scores.map_err(failed)
+    }
+
+    async fn ask(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>, String> {
+        let words = |error: reqwest::Error| match error.is_timeout() {
+            true => format!("no answer within {} ms", self.settings.timeout_ms),
+            // The URL is in the message already.
+            false => error.without_url().to_string(),
+        };
+        let body = body(&self.settings, query, texts);
+        let asking = self.client.post(&self.settings.url).json(&body).send();
+        let response = asking.await.map_err(words)?;
+        let status = response.status();
+        let limit = MAX_ANSWER_BYTES * (texts.len() + 1);
+        let answer = read(response, limit).await.map_err(words)?;
+        if !status.is_success() {
+            let said: String = String::from_utf8_lossy(&answer).chars().take(200).collect();
+            return Err(format!("status {status}: {said:?}"));
+        }
+        scores_of(&answer, texts.len())
+    }
+}
+
+fn body(settings: &config::Rerank, query: &str, texts: &[&str]) -> Value {
+    match settings.api {
+        RerankApi::Cohere => json!({
+            "model": settings.model, "query": query, "documents": texts,
+        }),
+        RerankApi::Tei => json!({ "query": query, "texts": texts, "truncate": true }),
+    }
+}
+
+/// The first `limit` bytes of an answer.
+async fn read(mut response: Response, limit: usize) -> reqwest::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while bytes.len() < limit
+        && let Some(part) = response.chunk().await?
+    {
+        bytes.extend_from_slice(&part);
+    }
+    bytes.truncate(limit);
+    Ok(bytes)
+}
+
+/// The scores in the order of the texts. Every text must have one.
+fn scores_of(answer: &[u8], texts: usize) -> Result<Vec<f32>, String> {
+    let answer: Answer = serde_json::from_slice(answer)
+        .map_err(|_| "its answer is not that of a reranker".to_owned())?;
+    let (Answer::Cohere { results: scored }
+    | Answer::Voyage { data: scored }
+    | Answer::Tei(scored)) = answer;
+    let mut scores = vec![None; texts];
+    for Scored { index, score } in scored {
+        let place = scores
+            .get_mut(index)
+            .ok_or_else(|| format!("a score for text {index} of {texts}"))?;
+        if !score.is_finite() || place.replace(score).is_some() {
+            return Err(format!("no single score for text {index}"));
+        }
+    }
+    scores
+        .into_iter()
+        .collect::<Option<Vec<f32>>>()
+        .ok_or_else(|| format!("less than {texts} scores for {texts} texts"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answers_of_all_servers_are_read() {
+        for answer in [
+            r#"{"id":"x","results":[{"index":1,"relevance_score":0.9},{"index":0,"relevance_score":0.1}],"meta":{}}"#,
+            r#"{"object":"list","data":[{"relevance_score":0.9,"index":1},{"relevance_score":0.1,"index":0}],"model":"rerank-2"}"#,
+            r#"[{"index":1,"score":0.9},{"index":0,"score":0.1}]"#,
+        ] {
+            assert_eq!(scores_of(answer.as_bytes(), 2), Ok(vec![0.1, 0.9]));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_leaves_a_text_out_or_names_another_is_refused() {
+        for answer in [
+            "{}",
+            "no JSON",
+            r#"[{"index":0,"score":1}]"#,
+            r#"[{"index":0,"score":1},{"index":0,"score":2}]"#,
+            r#"[{"index":0,"score":1},{"index":2,"score":2}]"#,
+            r#"[{"index":0,"score":1e999},{"index":1,"score":2}]"#,
+        ] {
+            assert!(scores_of(answer.as_bytes(), 2).is_err(), "{answer}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Agents: the tools of the Model Context Protocol, called by the SDK of the protocol.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::support::api::{key, url};
+use crate::support::components::{met, missing};
+use crate::support::site::{Running, Site, program, run};
+
+const CLIENT: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/promises/clients/mcp_client.py"
+);
+
+/// How a client reaches the tools.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Http,
+    Stdio,
+}
+
+struct Served {
+    site: Site,
+    _worker: Running,
+    url: String,
+    python: PathBuf,
+}
+
+impl Served {
+    /// `None`, said aloud, if the SDK is not installed.
+    async fn start(test: &str) -> Option<Self> {
+        let python = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".elf/clients/bin/python");
+        if !python.exists() {
+            missing("mcp", test, "there is no SDK of MCP: run `make test`");
+            return None;
+        }
+        met("mcp");
+        let site = Site::start().await;
+        site.configure("[service]\n", "[service]\nhttp_bind = \"127.0.0.1:0\"\n");
+        let worker = site.worker();
+        let url = url(&worker).await;
+        Some(Self {
+            site,
+            _worker: worker,
+            url,
+            python,
+        })
+    }
+
+    /// Lists the tools and calls some of them.
+    async fn calls(&self, way: Way, secret: &str, calls: &Value) -> Value {
+        let mut client = Command::new(&self.python);
+        client.arg(CLIENT).env("ELF_API_KEY", secret);
+        match way {
+            Way::Http => client.arg(format!("{}/mcp", self.url)),
+            Way::Stdio => client.arg(program()).args(["mcp", "--url", &self.url]),
+        };
+        let done = run(client, calls.to_string().as_bytes()).await;
+        assert_eq!(done.code, Some(0), "{way:?}: {done:?}");
+        serde_json::from_str(&done.stdout).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn an_agent_adds_finds_and_reads_notes() {
+    let Some(served) = Served::start("an_agent_adds_finds_and_reads_notes").await else {
+        return;
+    };
+    for (way, tenant) in [(Way::Http, "h"), (Way::Stdio, "s")] {
+        let secret = key(&served.site, &["--tenant", tenant, "--write"]).await;
+        let note = json!({
+            "project_id": "p", "agent_id": "a", "scope": "s", "type": "fact",
+            "text": "The zebra sleeps under the baobab."
+        });
+        let added = served
+            .calls(way, &secret, &json!([["add_note", note]]))
+            .await;
+        assert_eq!(added["server"], "elf");
+        let mut tools: Vec<_> = added["tools"].as_object().unwrap().keys().collect();
+        tools.sort();
+        assert_eq!(tools, ["add_note", "find_duplicates", "get_note", "search"]);
+        let result = &added["results"][0];
+        assert_eq!(result["is_error"], false, "{result}");
+        assert_eq!(result["content"]["indexed"], true);
+        let id = &result["content"]["note_id"];
+
+        let calls = json!([
+            ["search", {"query": "zebra", "filter": {"type": "fact"}}],
+            ["get_note", {"note_id": id}],
+            ["find_duplicates", {"note_id": id}],
+            ["search", {"query": "zebra", "colour": "black"}],
+            ["get_note", {"note_id": uuid::Uuid::new_v4()}],
+        ]);
+        let answers = served.calls(way, &secret, &calls).await;
+        let content = |call: usize| &answers["results"][call]["content"];
+        assert_eq!(&content(0)["items"][0]["note_id"], id, "{answers}");
+        assert_eq!(content(0)["degraded"], json!([]));
+        assert_eq!(content(1)["text"], "The zebra sleeps under the baobab.");
+        assert_eq!(content(2)["items"], json!([]));
+        for (call, code, says) in [(3, "invalid", "colour"), (4, "not_found", "no note")] {
+            assert_eq!(answers["results"][call]["is_error"], true, "{answers}");
+            let error = &content(call)["error"];
+            assert_eq!(error["code"], code, "{error}");
+            assert!(error["message"].as_str().unwrap().contains(says), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tool_reaches_no_more_than_its_key() {
+    let Some(served) = Served::start("a_tool_reaches_no_more_than_its_key").await else {
+        return;
+    };
+    let writer = key(&served.site, &["--tenant", "mine", "--write"]).await;
+    let stranger = key(&served.site, &["--tenant", "theirs"]).await;
+    let note = json!({
+        "project_id": "p", "agent_id": "a", "scope": "s", "type": "fact", "text": "A secret."
+    });
+    let add = json!([["add_note", note]]);
+    let added = served.calls(Way::Http, &writer, &add).await;
+    let id = &added["results"][0]["content"]["note_id"];
+    assert!(id.is_string(), "{added}");
+    for way in [Way::Http, Way::Stdio] {
+        let calls = json!([
+            ["search", {"query": "secret"}],
+            ["get_note", {"note_id": id}],
+            ["find_duplicates", {"note_id": id}],
+            ["add_note", note],
+        ]);
+        let answers = served.calls(way, &stranger, &calls).await;
+        let results = &answers["results"];
+        assert_eq!(results[0]["content"]["items"], json!([]), "{answers}");
+        for (call, code) in [(1, "not_found"), (2, "not_found"), (3, "forbidden")] {
+            assert_eq!(results[call]["is_error"], true, "{answers}");
+            assert_eq!(results[call]["content"]["error"]["code"], code, "{answers}");
+        }
+        if matches!(way, Way::Http) {
+            assert!(
+                answers["tools"].get("add_note").is_none(),
+                "it may not write"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_a_key_is_refused_before_its_body_is_read() {
+    let site = Site::start().await;
+    site.configure("[service]\n", "[service]\nhttp_bind = \"127.0.0.1:0\"\n");
+    let worker = site.worker();
+    let url = url(&worker).await;
+    let answer = reqwest::Client::new()
+        .post(format!("{url}/mcp"))
+        .header("content-type", "application/json")
+        .header("accept", "application/json, text/event-stream")
+        .body("no JSON")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), 401);
+    assert_eq!(answer.headers()["www-authenticate"], "Bearer");
+}
+
+#[tokio::test]
+async fn without_a_key_elf_mcp_says_what_to_do() {
+    let site = Site::empty().await;
+    site.elf(&["mcp"])
+        .await
+        .exits(1)
+        .says(&["ELF_API_KEY", "elf key create"]);
+}

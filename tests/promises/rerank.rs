@@ -1,0 +1,178 @@
+//! A reranker puts the notes in order, and a search does without one that fails.
+
+use std::sync::{Arc, Mutex};
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::post;
+use axum::{Json, Router};
+use elf::cli::wiring;
+use elf::config::{Rerank, RerankApi};
+use elf::search::{Answer, Missing, Request};
+use serde_json::{Value, json};
+
+use crate::support::harness::Harness;
+
+/// What the reranker does.
+#[derive(Clone, Copy)]
+enum Does {
+    /// It prefers the text with the most zebras.
+    CountZebras,
+    Fail,
+    /// It never answers.
+    Hang,
+    LeaveOneOut,
+}
+
+/// A reranker that speaks the wire protocol of Cohere and of TEI.
+#[derive(Clone)]
+struct RerankServer {
+    does: Does,
+    asked: Arc<Mutex<Vec<Value>>>,
+}
+
+impl RerankServer {
+    async fn start(does: Does) -> (Self, String) {
+        let server = Self {
+            does,
+            asked: Arc::default(),
+        };
+        let app = Router::new()
+            .route("/rerank", post(rerank))
+            .with_state(server.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/rerank", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        (server, url)
+    }
+
+    fn asked(&self) -> Vec<Value> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+async fn rerank(
+    State(server): State<RerankServer>,
+    Json(request): Json<Value>,
+) -> (StatusCode, Json<Value>) {
+    server.asked.lock().unwrap().push(request.clone());
+    let is_tei = request.get("texts").is_some();
+    let texts = request[if is_tei { "texts" } else { "documents" }].as_array();
+    let mut scored: Vec<Value> = texts
+        .unwrap()
+        .iter()
+        .enumerate()
+        .map(|(index, text)| {
+            let zebras = text.as_str().unwrap().matches("zebra").count() as f32;
+            match is_tei {
+                true => json!({ "index": index, "score": zebras }),
+                false => json!({ "index": index, "relevance_score": zebras / 10.0 }),
+            }
+        })
+        .collect();
+    match server.does {
+        Does::CountZebras => {}
+        Does::Fail => return (StatusCode::BAD_GATEWAY, Json(json!("no model"))),
+        Does::Hang => std::future::pending().await,
+        Does::LeaveOneOut => drop(scored.pop()),
+    }
+    // The best first, as servers answer.
+    scored.reverse();
+    let answer = match is_tei {
+        true => json!(scored),
+        false => json!({ "results": scored }),
+    };
+    (StatusCode::OK, Json(answer))
+}
+
+async fn with_zebras() -> Harness {
+    let h = Harness::start().await;
+    for zebras in 1..=6 {
+        let text = format!("{} sleeps.", "The zebra ".repeat(zebras));
+        h.insert(&text).await;
+    }
+    h.drain().await;
+    h
+}
+
+async fn search(h: &mut Harness, url: &str, api: RerankApi, requests: &[Request]) -> Vec<Answer> {
+    h.config.search.rerank = Some(Rerank {
+        url: url.to_owned(),
+        api,
+        model: "the model".to_owned(),
+        api_key: None,
+        timeout_ms: 2000,
+        notes: 5,
+    });
+    let searcher = wiring::searcher(&h.context, &h.config).unwrap();
+    let mut answers = Vec::new();
+    for request in requests {
+        answers.push(searcher.search(request).await.unwrap());
+    }
+    answers
+}
+
+#[tokio::test]
+async fn a_reranker_puts_the_notes_in_order() {
+    let mut h = with_zebras().await;
+    for api in [RerankApi::Cohere, RerankApi::Tei] {
+        let (server, url) = RerankServer::start(Does::CountZebras).await;
+        let requests = [
+            Request::hybrid("zebra", 3),
+            Request {
+                rerank: false,
+                ..Request::hybrid("zebra", 5)
+            },
+        ];
+        let answers = search(&mut h, &url, api, &requests).await;
+        assert_eq!(answers[0].degraded, []);
+        let zebras = |text: &str| text.matches("zebra").count();
+        let items = &answers[0].items;
+        let order: Vec<usize> = items.iter().map(|i| zebras(&i.context.text)).collect();
+        // The best three of the five that it saw.
+        let mut seen: Vec<usize> = answers[1].items.iter().map(|i| zebras(&i.text)).collect();
+        seen.sort_by(|a, b| b.cmp(a));
+        assert_eq!(order, seen[..3], "{items:?}");
+        assert!(items[0].rerank > items[1].rerank, "{items:?}");
+
+        let asked = server.asked();
+        assert_eq!(asked.len(), 1, "the second search does not ask: {asked:?}");
+        assert_eq!(asked[0]["query"], "zebra");
+        let texts = match api {
+            RerankApi::Cohere => {
+                assert_eq!(asked[0]["model"], "the model");
+                &asked[0]["documents"]
+            }
+            RerankApi::Tei => &asked[0]["texts"],
+        };
+        assert_eq!(texts.as_array().unwrap().len(), 5);
+    }
+}
+
+#[tokio::test]
+async fn without_its_reranker_a_search_keeps_the_fused_order() {
+    let mut h = with_zebras().await;
+    for does in [Does::Fail, Does::Hang, Does::LeaveOneOut] {
+        let (server, url) = RerankServer::start(does).await;
+        let plain = Request {
+            rerank: false,
+            ..Request::hybrid("zebra", 4)
+        };
+        let requests = [
+            plain.clone(),
+            Request::hybrid("zebra", 4),
+            Request::hybrid("zebra", 4),
+        ];
+        let answers = search(&mut h, &url, RerankApi::Cohere, &requests).await;
+        let order =
+            |answer: &Answer| -> Vec<_> { answer.items.iter().map(|i| i.note_id).collect() };
+        for answer in &answers[1..] {
+            assert_eq!(order(answer), order(&answers[0]));
+            assert_eq!(answer.degraded.len(), 1);
+            assert_eq!(answer.degraded[0].code, Missing::Rerank);
+            assert!(answer.degraded[0].reason.contains(&url), "{answer:?}");
+            assert!(answer.items.iter().all(|item| item.rerank.is_none()));
+        }
+        assert_eq!(server.asked().len(), 1, "the next search does not wait");
+    }
+}
