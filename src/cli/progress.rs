@@ -104,10 +104,13 @@ async fn log(what: &'static str, count: impl Fn() -> Count) {
     }
 }
 
+/// A smaller share says nothing about the rest: the first work waits for connections and plans.
+const MIN_SHARE: f64 = 0.01;
+
 /// The seconds that the share `left` will take, when the share `done` took `secs`. `None` while
-/// nothing is done.
+/// nearly nothing is done.
 fn secs_left(secs: f64, done: f64, left: f64) -> Option<f64> {
-    (done > 0.0).then(|| secs * left.max(0.0) / done)
+    (done >= MIN_SHARE).then(|| secs * left.max(0.0) / done)
 }
 
 #[cfg(test)]
@@ -117,6 +120,7 @@ mod tests {
     #[test]
     fn the_remaining_time_follows_from_the_share_of_the_work() {
         assert_eq!(secs_left(10.0, 0.0, 1.0), None);
+        assert_eq!(secs_left(10.0, 0.001, 0.999), None);
         assert_eq!(secs_left(10.0, 0.25, 0.75), Some(30.0));
         assert_eq!(secs_left(10.0, 1.1, -0.1), Some(0.0));
     }

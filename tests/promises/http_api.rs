@@ -449,6 +449,11 @@ async fn a_process_of_a_replaced_version_says_so() {
     let served = Served::start().await;
     let secret = served.key(&["--tenant", "t", "--write"]).await;
     served.add(&secret, "The zebra sleeps.").await;
+    let ready = async || {
+        let asked = reqwest::get(format!("{}/readyz", served.url)).await;
+        asked.unwrap().status().as_u16()
+    };
+    assert_eq!(ready().await, 200);
     let mut database = served.site.connect().await;
     sqlx::raw_sql(
         "update index_versions set state = 'retired';
@@ -458,6 +463,7 @@ async fn a_process_of_a_replaced_version_says_so() {
     .execute(&mut database)
     .await
     .unwrap();
+    assert_eq!(ready().await, 503);
     let answered = served.search(&secret, json!({"query": "zebra"})).await;
     answered.is_error(503, "version_replaced");
     let body = json!({"notes": []});

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, FromRequest, Request};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
@@ -34,7 +34,7 @@ use uuid::Uuid;
 
 use super::connection::{self, Bounds};
 use crate::search::Searcher;
-use crate::store::Store;
+use crate::store::{Lifecycle, RegisteredVersion, Store};
 use access::BearerKey;
 pub use access::new_secret;
 use error::ApiError;
@@ -50,6 +50,9 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for a request. Longer than a body, a write and [`notes::LONGEST_WAIT`] together: a
 /// write that was committed must not be answered with an error.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// Time limit for `/readyz`.
+const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// JSON and escapes around the text of a note.
 const BODY_MARGIN: usize = 64 << 10;
@@ -140,6 +143,7 @@ fn router(api: Api, stop: CancellationToken) -> Router {
         .layer(from_fn(limited))
         .route("/openapi.json", described)
         .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
         .fallback(async || ApiError::not_found("no such path: see /openapi.json"))
         .method_not_allowed_fallback(async || {
             ApiError::new(
@@ -152,6 +156,25 @@ fn router(api: Api, stop: CancellationToken) -> Router {
         .layer(from_fn(identified))
         .layer(tower_http::compression::CompressionLayer::new())
         .with_state(shared)
+}
+
+/// Whether searches can be answered: they need Postgres and the version of this process, and do
+/// without the rest.
+async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
+    let Api { store, version, .. } = &shared.api;
+    let asking = async {
+        let _turn = shared.lookups.acquire().await;
+        store.versions().await
+    };
+    let is_active = |known: &RegisteredVersion| {
+        known.state == Lifecycle::Active && known.version.name == *version
+    };
+    let problem = match tokio::time::timeout(READY_TIMEOUT, asking).await {
+        Ok(Ok(known)) if known.iter().any(is_active) => return "ready\n".into_response(),
+        Ok(Ok(_)) => "another embedding version is active\n",
+        _ => "Postgres is unavailable\n",
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, problem).into_response()
 }
 
 /// Ends a request that takes too long.
