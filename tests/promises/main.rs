@@ -11,6 +11,7 @@ mod access;
 mod admin;
 mod blame;
 mod cli;
+mod clients;
 mod crash;
 mod dashboards;
 mod deploy;

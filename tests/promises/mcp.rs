@@ -1,13 +1,10 @@
 //! Agents: the tools of the Model Context Protocol, called by the SDK of the protocol.
 
-use std::path::PathBuf;
-
 use serde_json::{Value, json};
-use tokio::process::Command;
 
 use crate::support::api::{key, url};
-use crate::support::components::{met, missing};
-use crate::support::site::{Running, Site, program, run};
+use crate::support::clients::Served;
+use crate::support::site::{Site, program};
 
 const CLIENT: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -21,46 +18,17 @@ enum Way {
     Stdio,
 }
 
-struct Served {
-    site: Site,
-    _worker: Running,
-    url: String,
-    python: PathBuf,
-}
-
-impl Served {
-    /// `None`, said aloud, if the SDK is not installed.
-    async fn start(test: &str) -> Option<Self> {
-        let python = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".elf/clients/bin/python");
-        if !python.exists() {
-            missing("mcp", test, "there is no SDK of MCP: run `make test`");
-            return None;
-        }
-        met("mcp");
-        let site = Site::start().await;
-        site.configure("[service]\n", "[service]\nhttp_bind = \"127.0.0.1:0\"\n");
-        let worker = site.worker();
-        let url = url(&worker).await;
-        Some(Self {
-            site,
-            _worker: worker,
-            url,
-            python,
-        })
-    }
-
-    /// Lists the tools and calls some of them.
-    async fn calls(&self, way: Way, secret: &str, calls: &Value) -> Value {
-        let mut client = Command::new(&self.python);
-        client.arg(CLIENT).env("ELF_API_KEY", secret);
-        match way {
-            Way::Http => client.arg(format!("{}/mcp", self.url)),
-            Way::Stdio => client.arg(program()).args(["mcp", "--url", &self.url]),
-        };
-        let done = run(client, calls.to_string().as_bytes()).await;
-        assert_eq!(done.code, Some(0), "{way:?}: {done:?}");
-        serde_json::from_str(&done.stdout).unwrap()
-    }
+/// Lists the tools and calls some of them.
+async fn calls(served: &Served, way: Way, secret: &str, calls: &Value) -> Value {
+    let (tools, program) = (format!("{}/mcp", served.url), program());
+    let program = program.to_str().unwrap();
+    let server: &[&str] = match way {
+        Way::Http => &[&tools],
+        Way::Stdio => &[program, "mcp"],
+    };
+    let args = [&[CLIENT], server].concat();
+    let done = served.python(secret, &args, &calls.to_string()).await;
+    serde_json::from_str(&done.stdout).unwrap()
 }
 
 #[tokio::test]
@@ -74,9 +42,7 @@ async fn an_agent_adds_finds_and_reads_notes() {
             "project_id": "p", "agent_id": "a", "scope": "s", "type": "fact",
             "text": "The zebra sleeps under the baobab."
         });
-        let added = served
-            .calls(way, &secret, &json!([["add_note", note]]))
-            .await;
+        let added = calls(&served, way, &secret, &json!([["add_note", note]])).await;
         assert_eq!(added["server"], "elf");
         let mut tools: Vec<_> = added["tools"].as_object().unwrap().keys().collect();
         tools.sort();
@@ -86,14 +52,14 @@ async fn an_agent_adds_finds_and_reads_notes() {
         assert_eq!(result["content"]["indexed"], true);
         let id = &result["content"]["note_id"];
 
-        let calls = json!([
+        let wanted = json!([
             ["search", {"query": "zebra", "filter": {"type": "fact"}}],
             ["get_note", {"note_id": id}],
             ["find_duplicates", {"note_id": id}],
             ["search", {"query": "zebra", "colour": "black"}],
             ["get_note", {"note_id": uuid::Uuid::new_v4()}],
         ]);
-        let answers = served.calls(way, &secret, &calls).await;
+        let answers = calls(&served, way, &secret, &wanted).await;
         let content = |call: usize| &answers["results"][call]["content"];
         assert_eq!(&content(0)["items"][0]["note_id"], id, "{answers}");
         assert_eq!(content(0)["degraded"], json!([]));
@@ -119,17 +85,17 @@ async fn a_tool_reaches_no_more_than_its_key() {
         "project_id": "p", "agent_id": "a", "scope": "s", "type": "fact", "text": "A secret."
     });
     let add = json!([["add_note", note]]);
-    let added = served.calls(Way::Http, &writer, &add).await;
+    let added = calls(&served, Way::Http, &writer, &add).await;
     let id = &added["results"][0]["content"]["note_id"];
     assert!(id.is_string(), "{added}");
     for way in [Way::Http, Way::Stdio] {
-        let calls = json!([
+        let wanted = json!([
             ["search", {"query": "secret"}],
             ["get_note", {"note_id": id}],
             ["find_duplicates", {"note_id": id}],
             ["add_note", note],
         ]);
-        let answers = served.calls(way, &stranger, &calls).await;
+        let answers = calls(&served, way, &stranger, &wanted).await;
         let results = &answers["results"];
         assert_eq!(results[0]["content"]["items"], json!([]), "{answers}");
         for (call, code) in [(1, "not_found"), (2, "not_found"), (3, "forbidden")] {

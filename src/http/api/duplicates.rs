@@ -60,6 +60,8 @@ pub struct LikeNote {
 #[utoipa::path(
     post,
     path = "/v2/notes:find_duplicates",
+    tag = "notes",
+    operation_id = "find_duplicates",
     request_body = DuplicatesRequest,
     responses(
         (status = 200, body = DuplicatesResponse),

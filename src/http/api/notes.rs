@@ -168,6 +168,8 @@ impl Wait {
 #[utoipa::path(
     post,
     path = "/v2/notes",
+    tag = "notes",
+    operation_id = "add_notes",
     params(Wait),
     request_body = NewNotes,
     responses(
@@ -214,6 +216,8 @@ pub async fn add_all(
 #[utoipa::path(
     get,
     path = "/v2/notes/{id}",
+    tag = "notes",
+    operation_id = "get_note",
     params(("id" = Uuid, Path,)),
     responses(
         (status = 200, body = ShownNote),
@@ -236,6 +240,8 @@ pub async fn show(
 #[utoipa::path(
     patch,
     path = "/v2/notes/{id}",
+    tag = "notes",
+    operation_id = "change_note",
     params(("id" = Uuid, Path,), Wait),
     request_body = ChangedNote,
     responses(
@@ -289,6 +295,8 @@ pub async fn change(
 #[utoipa::path(
     delete,
     path = "/v2/notes/{id}",
+    tag = "notes",
+    operation_id = "delete_note",
     params(("id" = Uuid, Path,), Wait),
     responses(
         (status = 200, body = Written),

@@ -88,6 +88,8 @@ pub struct SearchResponse {
 #[utoipa::path(
     post,
     path = "/v2/searches",
+    tag = "notes",
+    operation_id = "search_notes",
     request_body = SearchRequest,
     responses(
         (status = 200, body = SearchResponse),

@@ -3,6 +3,7 @@
 pub mod api;
 pub mod application;
 pub mod browser;
+pub mod clients;
 pub mod compare;
 #[path = "../../support/components.rs"]
 pub mod components;
