@@ -24,6 +24,9 @@ const BATCH_BYTES: usize = 4 << 20;
 /// The UUIDv5 namespace of note ids that are derived from keys.
 const KEYS: Uuid = Uuid::from_u128(0x656c_6600_6b65_7973_8000_6e6f_7465_7321);
 
+/// The tenant of notes that name none.
+pub const DEFAULT_TENANT: &str = "default";
+
 /// Arguments of `elf import`.
 #[derive(clap::Args)]
 pub struct Args {
@@ -338,7 +341,10 @@ fn note(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
         );
     }
     let labels = Labels {
-        tenant_id: or(line.tenant_id, args.tenant.as_deref().unwrap_or("default")),
+        tenant_id: or(
+            line.tenant_id,
+            args.tenant.as_deref().unwrap_or(DEFAULT_TENANT),
+        ),
         project_id: or(line.project_id, &args.project),
         agent_id: or(line.agent_id, &args.agent),
         scope: or(line.scope, &args.scope),

@@ -1,6 +1,7 @@
-//! `elf demo`: imports, indexes, searches, edits, rebuilds and reindexes real notes, and prints
-//! each step.
+//! `elf demo`: imports, indexes, searches, edits, rebuilds and reindexes real notes, searches them
+//! over HTTP, and prints each step.
 
+mod over_http;
 mod sandbox;
 
 use std::path::PathBuf;
@@ -121,6 +122,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         &args, &context, &worker, &searcher, &answers,
     ))
     .await?;
+    over_http::search(&config, &context).await?;
     say("Done")?;
     print("Everything above ran against a real Postgres, a real vector engine and a real model.")?;
     if args.keep {
