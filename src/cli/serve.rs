@@ -66,6 +66,6 @@ pub async fn start(
     let (address, serving) = api::serve(bind, api, stop)
         .await
         .with_context(|| format!("failed to bind service.http_bind {bind}"))?;
-    tracing::info!(%address, "HTTP API serves /v2");
+    tracing::info!(%address, "HTTP API serves /v2 and /mcp");
     Ok(serving)
 }

@@ -16,6 +16,8 @@ pub mod openai;
 pub mod provider;
 mod redact;
 
+pub(crate) use redact::redact;
+
 use std::sync::Arc;
 use std::time::Duration;
 

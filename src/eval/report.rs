@@ -59,10 +59,12 @@ pub struct Measured {
     pub ndcg_by_query: BTreeMap<String, f64>,
 }
 
-/// The search that applications get, now and in an earlier evaluation of the same set: hybrid, and
-/// reranked if there was a reranker.
+/// Hybrid search now and in an earlier evaluation of the same set; reranked search, if both
+/// evaluations had a reranker.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
+    /// `hybrid` or `reranked`.
+    pub of: String,
     /// Mean nDCG before.
     pub ndcg_before: f64,
     /// Mean nDCG now.
@@ -98,14 +100,18 @@ impl Comparison {
             ));
         }
         let queries = |report: &Report| -> Vec<String> {
-            report.served().ndcg_by_query.keys().cloned().collect()
+            report.hybrid.ndcg_by_query.keys().cloned().collect()
         };
         if queries(before) != queries(now) {
             return Err("it asked other queries: compare evaluations of the same set".into());
         }
-        let (before, now) = (before.served(), now.served());
+        let (of, before, now) = match (&before.reranked, &now.reranked) {
+            (Some(before), Some(now)) => ("reranked", before, now),
+            _ => ("hybrid", &before.hybrid, &now.hybrid),
+        };
         let differences = now.differences(before);
         Ok(Self {
+            of: of.to_owned(),
             ndcg_before: before.mean.ndcg,
             ndcg: now.mean.ndcg,
             better: differences.iter().filter(|d| **d > 0.0).count(),
@@ -123,18 +129,13 @@ impl Comparison {
     /// One line for people.
     pub fn line(&self) -> String {
         format!(
-            "nDCG {:.3} before, {:.3} now: {} queries better, {} worse, p = {:.4}",
-            self.ndcg_before, self.ndcg, self.better, self.worse, self.p
+            "{} nDCG {:.3} before, {:.3} now: {} queries better, {} worse, p = {:.4}",
+            self.of, self.ndcg_before, self.ndcg, self.better, self.worse, self.p
         )
     }
 }
 
 impl Report {
-    /// The search that applications get.
-    fn served(&self) -> &Measured {
-        self.reranked.as_ref().unwrap_or(&self.hybrid)
-    }
-
     /// A table for people.
     pub fn table(&self) -> String {
         let mut text = format!(

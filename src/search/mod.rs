@@ -127,8 +127,8 @@ pub struct Item {
     /// BM25 score; 0 if the chunk has no word of the query. Without the index, the rank that
     /// Postgres gives its words (`ts_rank_cd`).
     pub bm25: f32,
-    /// What the reranker says of `context`, on the scale of its model. With it, notes are in this
-    /// order.
+    /// What the reranker says of `context`, on the scale of its model. Notes that have it are first,
+    /// in its order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rerank: Option<f32>,
     /// The chunk's text.
@@ -475,17 +475,20 @@ impl Searcher {
     }
 }
 
-/// Puts notes in the order of a reranker. Notes of equal scores keep theirs. After an error all do.
+/// Puts the first notes in the order of a reranker; the others stay behind them. Notes of equal
+/// scores keep their order, and after an error all do.
 async fn rerank(reranker: &Reranker, query: &str, items: &mut [Item]) -> Result<(), RerankError> {
-    let contexts: Vec<&str> = items
+    let ranked = items.len().min(reranker.notes());
+    let first = &mut items[..ranked];
+    let contexts: Vec<&str> = first
         .iter()
         .map(|item| item.context.text.as_str())
         .collect();
     let scores = reranker.scores(query, &contexts).await?;
-    for (item, score) in items.iter_mut().zip(scores) {
+    for (item, score) in first.iter_mut().zip(scores) {
         item.rerank = Some(score);
     }
     let score = |item: &Item| item.rerank.unwrap_or(f32::NEG_INFINITY);
-    items.sort_by(|a, b| score(b).total_cmp(&score(a)));
+    first.sort_by(|a, b| score(b).total_cmp(&score(a)));
     Ok(())
 }

@@ -15,11 +15,14 @@ use serde_json::{Value, json};
 
 use super::pause::Pause;
 use crate::config::{self, RerankApi};
+use crate::embed::redact;
 
-/// Bytes of an answer that are read for each text, and once beside. Cohere has about 60.
+/// Bytes of an answer that are read for each text, and once beside. Cohere has about 60. Others send
+/// the texts back: JSON writes a byte as six (`\u0000`) at most.
 const MAX_ANSWER_BYTES: usize = 4 << 10;
+const MAX_ESCAPED_BYTES: usize = 6;
 
-/// How long searches do without a reranker that failed. Otherwise each would wait for it.
+/// How long searches do without a reranker that is unavailable. Otherwise each would wait for it.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// A reranker behind HTTP.
@@ -97,7 +100,7 @@ impl Reranker {
     /// How well each of the texts answers the query: a score for each, in their order. Larger is
     /// better; the scale is the model's.
     pub async fn scores(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>, RerankError> {
-        let failed = |reason: String| RerankError::Unavailable {
+        let unavailable = |reason: String| RerankError::Unavailable {
             url: self.settings.url.clone(),
             reason,
         };
@@ -105,37 +108,76 @@ impl Reranker {
             return Ok(Vec::new());
         }
         if self.pause.is_on() {
-            return Err(failed("it failed a moment ago".into()));
+            return Err(unavailable("it failed a moment ago".into()));
         }
-        let scores = self.ask(query, texts).await;
-        if scores.is_err() {
-            self.pause.begin(PAUSE);
-        }
-        scores.map_err(failed)
+        self.ask(query, texts).await.map_err(|failure| {
+            if failure.is_its_state {
+                self.pause.begin(PAUSE);
+            }
+            unavailable(failure.reason)
+        })
     }
 
-    async fn ask(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>, String> {
-        let words = |error: reqwest::Error| match error.is_timeout() {
-            true => format!("no answer within {} ms", self.settings.timeout_ms),
-            // The URL is in the message already.
-            false => error.without_url().to_string(),
-        };
+    async fn ask(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>, Failure> {
         let body = body(&self.settings, query, texts);
         let asking = self.client.post(&self.settings.url).json(&body).send();
-        let response = asking.await.map_err(words)?;
+        let unanswered = |error| self.unanswered(error);
+        let response = asking.await.map_err(unanswered)?;
         let status = response.status();
-        let limit = MAX_ANSWER_BYTES * (texts.len() + 1);
-        let answer = read(response, limit).await.map_err(words)?;
+        let bytes: usize = texts.iter().map(|text| text.len()).sum();
+        let limit = MAX_ANSWER_BYTES * (texts.len() + 1) + MAX_ESCAPED_BYTES * bytes;
+        let answer = read(response, limit).await.map_err(unanswered)?;
         if !status.is_success() {
-            let said: String = String::from_utf8_lossy(&answer).chars().take(200).collect();
-            return Err(format!("status {status}: {said:?}"));
+            let key = self.settings.api_key.as_ref();
+            let secrets: Vec<&str> = key.into_iter().map(config::Secret::expose).collect();
+            let quoted = [texts, &[query]].concat();
+            let said = redact(&String::from_utf8_lossy(&answer), &quoted, &secrets);
+            return Err(Failure {
+                reason: format!("status {status}: {said}"),
+                is_its_state: status.is_server_error()
+                    || [401, 403, 404, 408, 429].contains(&status.as_u16()),
+            });
         }
-        scores_of(&answer, texts.len())
+        let about_this = |reason| Failure {
+            reason,
+            is_its_state: false,
+        };
+        if answer.len() == limit {
+            return Err(about_this(format!(
+                "its answer is longer than {limit} bytes"
+            )));
+        }
+        scores_of(&answer, texts.len()).map_err(about_this)
     }
+
+    fn unanswered(&self, error: reqwest::Error) -> Failure {
+        Failure {
+            reason: match error.is_timeout() {
+                true => format!(
+                    "no answer within {} ms (search.rerank.timeout_ms)",
+                    self.settings.timeout_ms
+                ),
+                // The message of the caller has the URL already.
+                false => error.without_url().to_string(),
+            },
+            is_its_state: true,
+        }
+    }
+}
+
+/// Why one request has no scores.
+struct Failure {
+    reason: String,
+    /// Whether the next request is likely to fail too: the reranker is unavailable or refuses the
+    /// key. If not, the cause may be in this request, and others go on.
+    is_its_state: bool,
 }
 
 fn body(settings: &config::Rerank, query: &str, texts: &[&str]) -> Value {
     match settings.api {
+        RerankApi::Cohere if settings.model.is_empty() => {
+            json!({ "query": query, "documents": texts })
+        }
         RerankApi::Cohere => json!({
             "model": settings.model, "query": query, "documents": texts,
         }),

@@ -35,7 +35,9 @@ pub fn init_logging(service: &Service) -> Logging {
     let filter = EnvFilter::try_from_default_env()
         .or_else(|_| EnvFilter::try_new(format!("{QUIETER},{}", service.log_level)))
         .unwrap_or_else(|_| EnvFilter::new("info"))
-        .add_directive(always());
+        .add_directive(always(&format!("{AUDIT}=trace")))
+        // It logs each request, and its arguments too: texts of notes.
+        .add_directive(always("rmcp=error"));
     let lines = tracing_subscriber::fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
@@ -83,8 +85,9 @@ fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -
     Ok(())
 }
 
-fn always() -> Directive {
-    format!("{AUDIT}=trace")
+/// What no setting of the log changes.
+fn always(directive: &str) -> Directive {
+    directive
         .parse()
         .expect("the directive is a target and a level")
 }

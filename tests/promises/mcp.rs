@@ -112,21 +112,39 @@ async fn a_tool_reaches_no_more_than_its_key() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_key_is_refused_before_its_body_is_read() {
+async fn a_request_is_bounded_by_what_its_key_may_do() {
     let site = Site::start().await;
     site.configure("[service]\n", "[service]\nhttp_bind = \"127.0.0.1:0\"\n");
     let worker = site.worker();
     let url = url(&worker).await;
-    let answer = reqwest::Client::new()
-        .post(format!("{url}/mcp"))
-        .header("content-type", "application/json")
-        .header("accept", "application/json, text/event-stream")
-        .body("no JSON")
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(answer.status(), 401);
-    assert_eq!(answer.headers()["www-authenticate"], "Bearer");
+    let (reader, writer) = (
+        key(&site, &["--tenant", "t"]).await,
+        key(&site, &["--tenant", "t", "--write"]).await,
+    );
+    let client = reqwest::Client::new();
+    let post = async |secret: &str, bytes: usize| {
+        let arguments = json!({ "note_id": "x".repeat(bytes) });
+        let call = json!({
+            "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": { "name": "get_note", "arguments": arguments },
+        });
+        let answer = client
+            .post(format!("{url}/mcp"))
+            .header("accept", "application/json, text/event-stream")
+            .bearer_auth(secret)
+            .json(&call)
+            .send()
+            .await
+            .unwrap();
+        answer.status().as_u16()
+    };
+    assert_eq!(post("elf_none", 9).await, 401);
+    for (secret, most) in [(&reader, 64 << 10), (&writer, 256 << 10)] {
+        assert_eq!(post(secret, most / 2).await, 200);
+        assert_eq!(post(secret, most).await, 413);
+        // It is read to its end, so that the client gets the answer.
+        assert_eq!(post(secret, 8 << 20).await, 413);
+    }
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use elf::config::{Rerank, RerankApi};
 use elf::search::{Answer, Missing, Request};
 use serde_json::{Value, json};
 
-use crate::support::harness::Harness;
+use crate::support::harness::{Harness, sentences};
 
 /// What the reranker does.
 #[derive(Clone, Copy)]
@@ -66,7 +66,12 @@ async fn rerank(
             let zebras = text.as_str().unwrap().matches("zebra").count() as f32;
             match is_tei {
                 true => json!({ "index": index, "score": zebras }),
-                false => json!({ "index": index, "relevance_score": zebras / 10.0 }),
+                // As vLLM and Jina do, with the text.
+                false => json!({
+                    "index": index,
+                    "relevance_score": zebras / 10.0,
+                    "document": { "text": text },
+                }),
             }
         })
         .collect();
@@ -88,7 +93,12 @@ async fn rerank(
 async fn with_zebras() -> Harness {
     let h = Harness::start().await;
     for zebras in 1..=6 {
-        let text = format!("{} sleeps.", "The zebra ".repeat(zebras));
+        // Long enough that a server which sends the texts back has a long answer.
+        let text = format!(
+            "{} sleeps. {}",
+            "The zebra ".repeat(zebras),
+            sentences(60, "the night")
+        );
         h.insert(&text).await;
     }
     h.drain().await;
@@ -173,6 +183,11 @@ async fn without_its_reranker_a_search_keeps_the_fused_order() {
             assert!(answer.degraded[0].reason.contains(&url), "{answer:?}");
             assert!(answer.items.iter().all(|item| item.rerank.is_none()));
         }
-        assert_eq!(server.asked().len(), 1, "the next search does not wait");
+        // What may be the fault of one request is no reason to do without the reranker.
+        let asked = match does {
+            Does::LeaveOneOut => 2,
+            _ => 1,
+        };
+        assert_eq!(server.asked().len(), asked);
     }
 }

@@ -31,21 +31,24 @@ use uuid::Uuid;
 use super::access::Caller;
 use super::error::{ApiError, ErrorBody};
 use super::notes::NoteId;
-use super::{Body, Shared, duplicates, notes, searches};
+use super::{Body, MAX_SMALL_BODY, Shared, duplicates, notes, read_in_time, searches};
 
 /// What a model reads before it uses the tools.
 const INSTRUCTIONS: &str = "Notes of one tenant. Use `search` to find notes by meaning and by \
                             keyword; each result has the passage that matched and the text around \
                             it. `add_note` answers when a search can find the note.";
 
-/// The route, for requests with a body of at most `max_body` bytes.
-pub(super) fn router(shared: &Arc<Shared>, max_body: usize) -> Router<Arc<Shared>> {
+/// Most bytes of a request with a key that may write. A parsed message may take a hundred times as
+/// much memory. Longer notes come by `POST /v2/notes`.
+const MAX_BODY: usize = 256 << 10;
+
+/// The route.
+pub(super) fn router(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     let tools = Tools(shared.clone());
     let settings = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
-        .with_max_request_body_bytes(max_body)
-        .with_cancellation_token(shared.stop.child_token())
+        .with_max_request_body_bytes(MAX_BODY)
         // Only who sends a key is answered, which a page that rebinds its name cannot.
         .disable_allowed_hosts();
     let service = StreamableHttpService::new(
@@ -58,14 +61,22 @@ pub(super) fn router(shared: &Arc<Shared>, max_body: usize) -> Router<Arc<Shared
         .layer(from_fn_with_state(shared.clone(), known))
 }
 
-/// Refuses a request without a key before its body is read.
+/// Refuses a request without a key before its body is read, and reads the body within the limits of
+/// the other routes.
 async fn known(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let (mut head, body) = request.into_parts();
-    match Caller::from_request_parts(&mut head, &shared).await {
-        Ok(caller) => {
-            head.extensions.insert(caller);
-            next.run(Request::from_parts(head, body)).await
-        }
+    let known = async {
+        let caller = Caller::from_request_parts(&mut head, &shared).await?;
+        let limit = match caller.0.can_write {
+            true => MAX_BODY,
+            false => MAX_SMALL_BODY,
+        };
+        let bytes = read_in_time(body, limit).await?;
+        head.extensions.insert(caller);
+        Ok::<_, ApiError>(Request::from_parts(head, bytes.into()))
+    };
+    match known.await {
+        Ok(request) => next.run(request).await,
         Err(error) => error.into_response(),
     }
 }
@@ -141,13 +152,12 @@ impl ServerHandler for Tools {
     ) -> Result<CallToolResponse, ErrorData> {
         let caller = caller(&context)?;
         let given = Value::Object(request.arguments.unwrap_or_default());
-        let result = match request.name.as_ref() {
-            "search" => self.search(caller, given).await,
-            "get_note" => self.get_note(caller, given).await,
-            "find_duplicates" => self.find_duplicates(caller, given).await,
-            "add_note" => self.add_note(&caller, given).await,
-            unknown => return Err(no_such_tool(unknown)),
+        let calling = self.call(caller, &request.name, given);
+        // Nothing else ends the call of a client that has gone.
+        let Some(result) = context.ct.run_until_cancelled(calling).await else {
+            return Err(ErrorData::internal_error("the client has gone", None));
         };
+        let result = result?;
         // A model can read the error of a tool and correct its call.
         let result = result
             .map(CallToolResult::structured)
@@ -159,6 +169,21 @@ impl ServerHandler for Tools {
 }
 
 impl Tools {
+    async fn call(
+        &self,
+        caller: Caller,
+        tool: &str,
+        given: Value,
+    ) -> Result<Result<Value, ApiError>, ErrorData> {
+        Ok(match tool {
+            "search" => self.search(caller, given).await,
+            "get_note" => self.get_note(caller, given).await,
+            "find_duplicates" => self.find_duplicates(caller, given).await,
+            "add_note" => self.add_note(&caller, given).await,
+            unknown => return Err(no_such_tool(unknown)),
+        })
+    }
+
     async fn search(&self, caller: Caller, given: Value) -> Result<Value, ApiError> {
         let request = Body(arguments(given)?);
         let Json(found) = searches::search(State(self.0.clone()), caller, request).await?;

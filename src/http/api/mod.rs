@@ -13,7 +13,7 @@ mod searches;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -23,7 +23,7 @@ use axum::routing::get;
 use axum::{Extension, Json, Router};
 use futures::StreamExt;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
@@ -51,7 +51,10 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// write that was committed must not be answered with an error.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// Time limit for `/readyz`.
+/// How long an answer of `/readyz` holds.
+const READINESS_HOLDS: Duration = Duration::from_secs(1);
+
+/// Time limit for Postgres to say whether this process is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// JSON and escapes around the text of a note.
@@ -82,6 +85,8 @@ struct Shared {
     api: Api,
     places: Arc<Places>,
     lookups: Semaphore,
+    /// When it was looked, and what is missing.
+    readiness: Mutex<Option<(Instant, Option<&'static str>)>>,
     /// Whether requests that only wait should end.
     stop: CancellationToken,
 }
@@ -123,6 +128,7 @@ fn router(api: Api, stop: CancellationToken) -> Router {
         api,
         places: Arc::default(),
         lookups: Semaphore::new(access::MAX_LOOKUPS),
+        readiness: Mutex::default(),
         stop,
     });
     let (routes, description) = OpenApiRouter::with_openapi(Description::openapi())
@@ -136,7 +142,7 @@ fn router(api: Api, stop: CancellationToken) -> Router {
                 .layer(Extension(BodyLimit(body_limit))),
         )
         .split_for_parts();
-    let routes = routes.merge(mcp::router(&shared, body_limit));
+    let routes = routes.merge(mcp::router(&shared));
     let description = Arc::new(description);
     let described = get(async move || Json(description.as_ref()).into_response());
     routes
@@ -159,22 +165,32 @@ fn router(api: Api, stop: CancellationToken) -> Router {
 }
 
 /// Whether searches can be answered: they need Postgres and the version of this process, and do
-/// without the rest.
+/// without the rest. Postgres is asked once a second at most, because this needs no key.
 async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
-    let Api { store, version, .. } = &shared.api;
-    let asking = async {
-        let _turn = shared.lookups.acquire().await;
-        store.versions().await
+    let mut known = shared.readiness.lock().await;
+    let problem = match *known {
+        Some((at, problem)) if at.elapsed() < READINESS_HOLDS => problem,
+        _ => {
+            let problem = unreadiness(&shared.api).await;
+            *known = Some((Instant::now(), problem));
+            problem
+        }
     };
+    match problem {
+        None => "ready\n".into_response(),
+        Some(problem) => (StatusCode::SERVICE_UNAVAILABLE, problem).into_response(),
+    }
+}
+
+async fn unreadiness(Api { store, version, .. }: &Api) -> Option<&'static str> {
     let is_active = |known: &RegisteredVersion| {
         known.state == Lifecycle::Active && known.version.name == *version
     };
-    let problem = match tokio::time::timeout(READY_TIMEOUT, asking).await {
-        Ok(Ok(known)) if known.iter().any(is_active) => return "ready\n".into_response(),
-        Ok(Ok(_)) => "another embedding version is active\n",
-        _ => "Postgres is unavailable\n",
-    };
-    (StatusCode::SERVICE_UNAVAILABLE, problem).into_response()
+    match tokio::time::timeout(READY_TIMEOUT, store.versions()).await {
+        Ok(Ok(known)) if known.iter().any(is_active) => None,
+        Ok(Ok(_)) => Some("the embedding version of this process is not active\n"),
+        _ => Some("Postgres is unavailable\n"),
+    }
 }
 
 /// Ends a request that takes too long.
@@ -214,13 +230,18 @@ impl<S: Send + Sync, T: serde::de::DeserializeOwned> FromRequest<S> for Body<T> 
         let limit = request.extensions().get::<BodyLimit>();
         let limit = limit.map_or(MAX_SMALL_BODY, |limit| limit.0);
         let (head, body) = request.into_parts();
-        let read = tokio::time::timeout(BODY_TIMEOUT, read(body, limit));
-        let late = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the body is late");
-        let bytes = read.await.map_err(late)??;
+        let bytes = read_in_time(body, limit).await?;
         let request = Request::from_parts(head, bytes.into());
         let Json(body) = Json::from_request(request, state).await?;
         Ok(Self(body))
     }
+}
+
+/// The bytes of a body that has at most `limit` and comes within [`BODY_TIMEOUT`].
+async fn read_in_time(body: axum::body::Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let late = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the body is late");
+    let read = tokio::time::timeout(BODY_TIMEOUT, read(body, limit));
+    read.await.map_err(late)?
 }
 
 /// The bytes of a body that has at most `limit`.

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::index::CollectionSpec;
 use serde::{Deserialize, Serialize};
@@ -186,13 +187,24 @@ fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
+/// How long a child process may keep the lock of an engine's log. It needs milliseconds.
+const LOCK_LIMIT: Duration = Duration::from_secs(5);
+
 /// Waits until the engine's log of the collection in `dir` is unlocked. Who closed it in this
 /// process may have left the lock with a child process that another thread was starting, which
 /// keeps it until it executes its program.
 pub(super) fn await_log(dir: &Path) -> io::Result<()> {
     let log = File::open(dir.join("shard").join("wal"))?;
-    log.lock()?;
-    log.unlock()
+    let began = Instant::now();
+    loop {
+        match log.try_lock() {
+            Ok(()) => return log.unlock(),
+            Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_LIMIT => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Trims the engine's log of the collection in `dir`, which must not be open. Removes its full
