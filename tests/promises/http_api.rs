@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::support::api::{Answered, ask, key, url};
 use crate::support::embedding_server::Behaviour;
+use crate::support::eventually;
 use crate::support::harness::sentences;
 use crate::support::site::{Running, Site};
 
@@ -463,7 +464,8 @@ async fn a_process_of_a_replaced_version_says_so() {
     .execute(&mut database)
     .await
     .unwrap();
-    assert_eq!(ready().await, 503);
+    // An answer holds for a second.
+    eventually(async || ready().await == 503).await;
     let answered = served.search(&secret, json!({"query": "zebra"})).await;
     answered.is_error(503, "version_replaced");
     let body = json!({"notes": []});

@@ -90,7 +90,7 @@ fn the_names_of_metrics_are_prometheuss_way() {
         );
         for label in metric.labels {
             assert!(
-                !label.values.is_empty() && label.values.len() <= 12,
+                !label.values.is_empty() && label.values.len() <= 16,
                 "{name}"
             );
         }
