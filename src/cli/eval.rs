@@ -96,7 +96,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     let printed = Printed { report, comparison };
     out.report(&printed, lines)?;
     removed?;
-    anyhow::ensure!(!(args.gate && is_worse), "searches find less than before");
+    anyhow::ensure!(!(args.gate && is_worse), "a search finds less than before");
     Ok(())
 }
 
