@@ -75,5 +75,10 @@ fn show(asked: &Value, found: &Value) -> anyhow::Result<()> {
     let best = &found["items"][0];
     let text = best["text"].as_str().context("the search found nothing")?;
     print(&format!("asked: {asked}"))?;
-    print(&format!("found: {} {}", best["key"], excerpt(text, 100)))
+    let key = best["key"].as_str().unwrap_or_default();
+    print(&format!(
+        "found: {}: {}",
+        excerpt(key, 100),
+        excerpt(text, 100)
+    ))
 }
