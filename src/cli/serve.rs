@@ -62,6 +62,7 @@ pub async fn start(
         searcher: wiring::searcher(&context, config)?,
         version: context.version.name.clone(),
         max_note_bytes: config.worker.max_note_bytes,
+        trace_days: config.search.trace_days,
     };
     let (address, serving) = api::serve(bind, api, stop)
         .await

@@ -262,6 +262,8 @@ pub struct Search {
     /// How long a search waits for the vector of its query. Without it, a search finds notes by
     /// keyword alone.
     pub query_timeout_ms: u64,
+    /// How many days the records of searches over the HTTP API are kept; 0 records none.
+    pub trace_days: u32,
     /// Puts the best notes in order.
     pub rerank: Option<Rerank>,
 }

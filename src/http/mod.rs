@@ -89,7 +89,7 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/readyz", get(readyz))
         .route("/metrics", get(render))
         .layer(from_fn_with_state(admin.clone(), access::guard_health));
-    let page = page::routes().layer(from_fn_with_state(admin.clone(), access::guard_page));
+    let page = page::admin().layer(from_fn_with_state(admin.clone(), access::guard_page));
     page.merge(health)
         .merge(api)
         .layer(from_fn(within_time))

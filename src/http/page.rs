@@ -1,36 +1,58 @@
-//! The files of the page, embedded in the program.
-
-use std::sync::Arc;
+//! The admin page and the search page: their files, embedded in the program.
 
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, header};
+use axum::middleware::map_response;
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 
-use super::Admin;
-
-/// Content Security Policy: the page loads only its own files, and no site may frame it.
+/// Content Security Policy: a page loads only its own files, and no site may frame it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The routes of `/` and its files.
-pub fn routes() -> Router<Arc<Admin>> {
-    let file = |kind: &'static str, text: &'static str| {
-        get(move || async move { ([(header::CONTENT_TYPE, kind)], text) })
-    };
-    let script = |text| file("text/javascript; charset=utf-8", text);
+/// The admin page and its files.
+pub fn admin<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
-        .route(
-            "/",
-            file("text/html; charset=utf-8", include_str!("page/index.html")),
-        )
+        .route("/", html(include_str!("page/index.html")))
         .route("/app.js", script(include_str!("page/app.js")))
-        .route("/view.js", script(include_str!("page/view.js")))
         .route("/dead.js", script(include_str!("page/dead.js")))
-        .route(
-            "/style.css",
-            file("text/css; charset=utf-8", include_str!("page/style.css")),
-        )
+        .merge(shared())
+}
+
+/// The search page and its files.
+pub fn search<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new()
+        .route("/", html(include_str!("page/search.html")))
+        .route("/search.js", script(include_str!("page/search.js")))
+        .route("/search.css", style(include_str!("page/search.css")))
+        .merge(shared())
+        .layer(map_response(secure))
+}
+
+/// The files of both pages.
+fn shared<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new()
+        .route("/view.js", script(include_str!("page/view.js")))
+        .route("/style.css", style(include_str!("page/style.css")))
+}
+
+fn html<S: Clone + Send + Sync + 'static>(text: &'static str) -> MethodRouter<S> {
+    file("text/html; charset=utf-8", text)
+}
+
+fn script<S: Clone + Send + Sync + 'static>(text: &'static str) -> MethodRouter<S> {
+    file("text/javascript; charset=utf-8", text)
+}
+
+fn style<S: Clone + Send + Sync + 'static>(text: &'static str) -> MethodRouter<S> {
+    file("text/css; charset=utf-8", text)
+}
+
+fn file<S: Clone + Send + Sync + 'static>(
+    kind: &'static str,
+    text: &'static str,
+) -> MethodRouter<S> {
+    get(move || async move { ([(header::CONTENT_TYPE, kind)], text) })
 }
 
 /// Adds the security headers to every answer.

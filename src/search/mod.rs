@@ -6,12 +6,16 @@
 //!
 //! A search that misses a part says so in [`Answer::degraded`] and answers without it.
 
+mod again;
+mod answer;
 mod context;
 mod fusion;
 mod pause;
 mod query_vector;
 mod ranking;
+mod request;
 mod rerank;
+mod trace;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,8 +23,6 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use metrics::{counter, histogram};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::config;
@@ -30,13 +32,18 @@ use crate::error_class::ErrorClass;
 use crate::index::{Candidate, Filter, IndexError, Query};
 use crate::registry::{self, IndexContext, RegistryError};
 use crate::store::{PostgresQuery, StoreError};
+pub use again::PastItem;
+pub use answer::{Answer, Degradation, Item, Missing};
 pub use context::Context;
 use fusion::Fusion;
 use pause::Pause;
 use query_vector::QueryVectors;
 use ranking::{Live, Ranked};
+pub use request::{By, Request};
 pub use rerank::RerankError;
 use rerank::Reranker;
+use trace::timed;
+pub use trace::{StageTimes, Trace};
 
 /// Candidates that are revalidated at once, at least.
 const MIN_STEP: usize = 20;
@@ -64,118 +71,6 @@ pub struct Searcher {
     reranker: Option<Reranker>,
 }
 
-/// What a search found.
-#[derive(Debug, Clone, Serialize)]
-pub struct Answer {
-    /// The best notes, best first, each with its best chunk.
-    pub items: Vec<Item>,
-    /// What the search had to do without.
-    pub degraded: Vec<Degradation>,
-}
-
-/// A part that a search had to do without.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Degradation {
-    /// Which part.
-    pub code: Missing,
-    /// What happened, for an operator. It may name hosts.
-    pub reason: String,
-}
-
-/// Which part of a search is missing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Missing {
-    /// The provider did not embed the query: notes are found by keyword alone.
-    QueryVector,
-    /// The vector engine did not answer: Postgres searched the chunks of the newest notes.
-    Index,
-    /// The reranker did not answer: the notes are in the order of the fused score.
-    Rerank,
-}
-
-impl Missing {
-    /// The name in answers and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::QueryVector => "query_vector",
-            Self::Index => "index",
-            Self::Rerank => "rerank",
-        }
-    }
-}
-
-/// A note that a search returns, with its best chunk.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct Item {
-    /// The note.
-    pub note_id: Uuid,
-    /// The application's name for the note.
-    pub key: Option<String>,
-    /// The chunk's id.
-    pub chunk_id: Uuid,
-    /// Its position in the note, from 0.
-    pub chunk_index: u32,
-    /// Where it begins: a UTF-8 byte offset into the note's text.
-    pub start_offset: usize,
-    /// Where it ends, likewise.
-    pub end_offset: usize,
-    /// The fused score, comparable within one search only.
-    pub score: f32,
-    /// Cosine of the query's vector and the chunk's, -1 to 1.
-    pub dense: Option<f32>,
-    /// BM25 score; 0 if the chunk has no word of the query. Without the index, the rank that
-    /// Postgres gives its words (`ts_rank_cd`).
-    pub bm25: f32,
-    /// What the reranker says of `context`, on the scale of its model. Notes that have it are first,
-    /// in its order.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rerank: Option<f32>,
-    /// The chunk's text.
-    pub text: String,
-    /// The chunk with its neighbours.
-    pub context: Context,
-}
-
-/// What to search for.
-#[derive(Debug, Clone)]
-pub struct Request {
-    /// The query.
-    pub text: String,
-    /// Which rankings find candidates.
-    pub by: By,
-    /// Which notes are searched.
-    pub filter: Filter,
-    /// Notes to return at most.
-    pub limit: usize,
-    /// Whether the reranker, if there is one, puts the notes in order.
-    pub rerank: bool,
-}
-
-/// The rankings of a search.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Serialize,
-    Deserialize,
-    ToSchema,
-    clap::ValueEnum,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum By {
-    /// Meaning alone: dense vectors.
-    Dense,
-    /// Keywords alone: BM25.
-    Bm25,
-    /// Both.
-    Hybrid,
-}
-
 /// Why a search failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
@@ -187,25 +82,20 @@ pub enum SearchError {
     Store(#[from] StoreError),
 }
 
+/// What Postgres says of the best candidates.
+struct Revalidated {
+    /// Those that it confirms, best first.
+    live: Vec<Live>,
+    /// How many it does not confirm.
+    dropped: usize,
+}
+
 impl SearchError {
     /// What has to change before the same work can succeed.
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Index(error) => error.class(),
             Self::Store(error) => error.class(),
-        }
-    }
-}
-
-impl Request {
-    /// A search by both rankings in all notes.
-    pub fn hybrid(text: &str, limit: usize) -> Self {
-        Self {
-            text: text.to_owned(),
-            by: By::Hybrid,
-            filter: Filter::default(),
-            limit,
-            rerank: true,
         }
     }
 }
@@ -255,15 +145,17 @@ impl Searcher {
             counter!("elf_search_degraded_total", "missing" => missing.code.as_str()).increment(1);
         }
         let outcome = match &answered {
-            Ok(items) if items.is_empty() => "empty",
+            Ok((items, _)) if items.is_empty() => "empty",
             Ok(_) => "found",
             Err(_) => "failed",
         };
         counter!("elf_searches_total", "outcome" => outcome).increment(1);
         histogram!("elf_search_seconds").record(began.elapsed());
+        let (items, trace) = answered?;
         Ok(Answer {
-            items: answered?,
+            items,
             degraded,
+            trace,
         })
     }
 
@@ -271,38 +163,40 @@ impl Searcher {
         &self,
         request: &Request,
         degraded: &mut Vec<Degradation>,
-    ) -> Result<Vec<Item>, SearchError> {
+    ) -> Result<(Vec<Item>, Trace), SearchError> {
         let reranker = self.reranker.as_ref().filter(|_| request.rerank);
         let wanted = reranker.map_or(0, Reranker::notes).max(request.limit);
-        let mut query = self.query(request, wanted, degraded).await;
-        let best = loop {
-            let candidates = self.candidates(&query, degraded).await?;
-            let may_have_more = candidates.len() >= query.candidates;
+        let mut took = StageTimes::default();
+        let mut query = timed(&mut took.embed, self.query(request, wanted, degraded)).await;
+        let (best, mut trace) = loop {
+            let retrieving = self.candidates(&query, degraded);
+            let candidates = timed(&mut took.retrieve, retrieving).await?;
+            let found = candidates.len();
             let fusion = Fusion::of(self.settings.fusion, &candidates);
-            let mut ranked: Vec<Ranked> = candidates
-                .into_iter()
-                .map(|candidate| Ranked::of(&fusion, candidate))
-                .collect();
-            ranked.sort_by(Ranked::best_first);
-            let live = self.revalidate(&query, &fusion, ranked, wanted).await?;
-            let best = ranking::best_of_notes(live, wanted);
-            let is_enough = best.len() >= wanted || !may_have_more;
+            let ranked = ranking::ranked(&fusion, candidates);
+            let revalidating = self.revalidate(&query, &fusion, ranked, wanted);
+            let revalidated = timed(&mut took.revalidate, revalidating).await?;
+            let trace = Trace::of(found, &revalidated);
+            let best = ranking::best_of_notes(revalidated.live, wanted);
+            let is_enough = best.len() >= wanted || found < query.candidates;
             if is_enough || query.candidates >= MAX_CANDIDATES {
-                break best;
+                break (best, trace);
             }
             query.candidates = (query.candidates * MORE).min(MAX_CANDIDATES);
         };
-        let mut items = self.stitch(&query.filter, best).await?;
-        if let Some(reranker) = reranker
-            && let Err(error) = rerank(reranker, &request.text, &mut items).await
-        {
-            degraded.push(Degradation {
-                code: Missing::Rerank,
-                reason: error.to_string(),
-            });
+        let mut items = timed(&mut took.stitch, self.stitch(&query.filter, best)).await?;
+        if let Some(reranker) = reranker {
+            let reranking = rerank(reranker, &request.text, &mut items);
+            if let Err(error) = timed(&mut took.rerank, reranking).await {
+                degraded.push(Degradation {
+                    code: Missing::Rerank,
+                    reason: error.to_string(),
+                });
+            }
         }
+        trace.finish(&items, request.limit, took);
         items.truncate(request.limit);
-        Ok(items)
+        Ok((items, trace))
     }
 
     /// Embeds the query. Without a vector, notes are found by keyword.
@@ -414,8 +308,8 @@ impl Searcher {
         fusion: &Fusion,
         mut ranked: Vec<Ranked>,
         limit: usize,
-    ) -> Result<Vec<Live>, SearchError> {
-        let (mut live, mut notes) = (Vec::new(), HashSet::new());
+    ) -> Result<Revalidated, SearchError> {
+        let (mut live, mut dropped, mut notes) = (Vec::new(), 0, HashSet::new());
         // More than the limit at once, because some may not be live.
         let step = (limit * 2).max(MIN_STEP);
         let wanted = query.filter.of_note();
@@ -431,17 +325,17 @@ impl Searcher {
                 .revalidate(&self.version, &points, &wanted)
                 .await?;
             for mut ranked in ranked {
-                let Some(chunk) = chunks.remove(&ranked.candidate.chunk_id) else {
-                    continue;
-                };
-                if chunk.is_current || ranked.rescore(fusion, query, &chunk) {
-                    notes.insert(chunk.note_id);
-                    live.push(Live { ranked, chunk });
+                match chunks.remove(&ranked.candidate.chunk_id) {
+                    Some(chunk) if chunk.is_current || ranked.rescore(fusion, query, &chunk) => {
+                        notes.insert(chunk.note_id);
+                        live.push(Live { ranked, chunk });
+                    }
+                    _ => dropped += 1,
                 }
             }
             ranked = rest;
         }
-        Ok(live)
+        Ok(Revalidated { live, dropped })
     }
 
     /// Joins each chunk with its neighbours. A note that has changed its labels or is not live

@@ -11,6 +11,18 @@ use crate::store::ChunkText;
 pub struct Ranked {
     pub candidate: Candidate,
     pub score: f32,
+    pub ranks: Ranks,
+    /// Whether its point was older than its chunk.
+    pub rescored: bool,
+}
+
+/// The ranks of a candidate among all candidates, from 1: by each score, and by the fused one.
+/// Without a score it has no rank.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Ranks {
+    pub dense: Option<i32>,
+    pub bm25: Option<i32>,
+    pub fused: i32,
 }
 
 /// A candidate whose chunk Postgres has shown to be live.
@@ -19,15 +31,52 @@ pub struct Live {
     pub chunk: ChunkText,
 }
 
-impl Ranked {
-    pub fn of(fusion: &Fusion, candidate: Candidate) -> Self {
-        let score = fusion.score(candidate.dense, candidate.bm25);
-        Self { candidate, score }
+/// The candidates by their fused score, best first. Equal scores keep the order of the ids,
+/// because sorting is stable: an answer can be repeated.
+pub fn ranked(fusion: &Fusion, candidates: Vec<Candidate>) -> Vec<Ranked> {
+    let dense = ranks(&candidates, |candidate| candidate.dense);
+    let bm25 = ranks(&candidates, |candidate| {
+        Some(candidate.bm25).filter(|score| *score > 0.0)
+    });
+    let of = |(candidate, (dense, bm25)): (Candidate, (Option<i32>, Option<i32>))| Ranked {
+        score: fusion.score(candidate.dense, candidate.bm25),
+        candidate,
+        ranks: Ranks {
+            dense,
+            bm25,
+            fused: 0,
+        },
+        rescored: false,
+    };
+    let mut ranked: Vec<Ranked> = candidates
+        .into_iter()
+        .zip(dense.into_iter().zip(bm25))
+        .map(of)
+        .collect();
+    ranked.sort_by(Ranked::best_first);
+    for (rank, ranked) in (1..).zip(&mut ranked) {
+        ranked.ranks.fused = rank;
     }
+    ranked
+}
 
-    /// Equal scores keep the order of the ids, because sorting is stable: an answer can be
-    /// repeated.
-    pub fn best_first(&self, other: &Self) -> Ordering {
+/// The rank of each candidate by a score, from 1. One without a score has no rank.
+fn ranks(candidates: &[Candidate], score: fn(&Candidate) -> Option<f32>) -> Vec<Option<i32>> {
+    let mut scored: Vec<(usize, f32)> = candidates
+        .iter()
+        .enumerate()
+        .filter_map(|(at, candidate)| Some((at, score(candidate)?)))
+        .collect();
+    scored.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let mut ranks = vec![None; candidates.len()];
+    for (rank, (at, _)) in (1..).zip(scored) {
+        ranks[at] = Some(rank);
+    }
+    ranks
+}
+
+impl Ranked {
+    fn best_first(&self, other: &Self) -> Ordering {
         other.score.total_cmp(&self.score)
     }
 
@@ -42,6 +91,7 @@ impl Ranked {
         // The words that BM25 found may be gone.
         self.candidate.bm25 = 0.0;
         self.score = fusion.score(self.candidate.dense, self.candidate.bm25);
+        self.rescored = true;
         true
     }
 }
@@ -82,6 +132,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::config::FusionMethod;
 
     fn live(note: u128, chunk: u128, score: f32, importance: f32, updated_secs: f64) -> Live {
         Live {
@@ -93,6 +144,8 @@ mod tests {
                     bm25: 0.0,
                 },
                 score,
+                ranks: Ranks::default(),
+                rescored: false,
             },
             chunk: ChunkText {
                 chunk_id: Uuid::from_u128(chunk),
@@ -112,6 +165,37 @@ mod tests {
 
     fn chunks(best: &[Live]) -> Vec<u128> {
         best.iter().map(|l| l.chunk.chunk_id.as_u128()).collect()
+    }
+
+    #[test]
+    fn a_candidate_has_a_rank_by_each_score_that_it_has() {
+        let candidate = |chunk, dense, bm25| Candidate {
+            chunk_id: Uuid::from_u128(chunk),
+            revision: 1,
+            dense,
+            bm25,
+        };
+        let candidates = vec![
+            candidate(1, Some(0.2), 0.0),
+            candidate(2, None, 3.0),
+            candidate(3, Some(0.9), 7.0),
+        ];
+        let fusion = Fusion::of(FusionMethod::Rrf, &candidates);
+        let ranked = ranked(&fusion, candidates);
+        let ranks = |chunk: u128| {
+            let found = ranked
+                .iter()
+                .find(|r| r.candidate.chunk_id.as_u128() == chunk);
+            found.map(|ranked| (ranked.ranks.dense, ranked.ranks.bm25))
+        };
+        assert_eq!(ranks(1), Some((Some(2), None)));
+        assert_eq!(ranks(2), Some((None, Some(2))));
+        assert_eq!(ranks(3), Some((Some(1), Some(1))));
+        assert_eq!(ranked[0].candidate.chunk_id.as_u128(), 3);
+        assert_eq!(
+            ranked.iter().map(|r| r.ranks.fused).collect::<Vec<_>>(),
+            [1, 2, 3]
+        );
     }
 
     #[test]

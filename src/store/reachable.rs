@@ -1,7 +1,9 @@
 //! Notes as the HTTP API reads and writes them: each statement is limited to what a key reaches.
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::{Reach, Store, StoreError};
@@ -30,6 +32,21 @@ pub struct ReachableNote {
     pub waits: bool,
     /// What rejected it, if it is dead-lettered.
     pub dead_by: Option<String>,
+}
+
+/// A chunk of a note that a key reaches.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ReachableChunk {
+    /// Its id.
+    pub chunk_id: Uuid,
+    /// Its position in the note, from 0.
+    pub chunk_index: i32,
+    /// Where it begins: a UTF-8 byte offset into the note's text.
+    pub start_offset: i32,
+    /// Where it ends, likewise. The next chunk may begin before it.
+    pub end_offset: i32,
+    /// Its text.
+    pub text: String,
 }
 
 /// A note to insert.
@@ -93,17 +110,50 @@ impl Store {
         reach: &Reach,
         version: &str,
     ) -> Result<Option<ReachableNote>, StoreError> {
+        let mut found = self.reachable_notes(&[note_id], reach, version).await?;
+        Ok(found.pop())
+    }
+
+    /// Those of these notes that `reach` has, in no order.
+    pub async fn reachable_notes(
+        &self,
+        notes: &[Uuid],
+        reach: &Reach,
+        version: &str,
+    ) -> Result<Vec<ReachableNote>, StoreError> {
         let work = async {
-            let note = sqlx::query_file_as!(
+            let found = sqlx::query_file_as!(
                 ReachableNote,
-                "sql/queries/reachable_note.sql",
+                "sql/queries/reachable_notes.sql",
+                notes,
+                reach.tenant_id,
+                reach.project_id.as_deref(),
+                reach.agent_id.as_deref(),
+                version
+            );
+            Ok(found.fetch_all(&self.pool).await?)
+        };
+        self.measured("load", work).await
+    }
+
+    /// The chunks of a note, in their order; none if `reach` has no note of this id.
+    pub async fn reachable_chunks(
+        &self,
+        note_id: Uuid,
+        reach: &Reach,
+        version: &str,
+    ) -> Result<Vec<ReachableChunk>, StoreError> {
+        let work = async {
+            let chunks = sqlx::query_file_as!(
+                ReachableChunk,
+                "sql/queries/note_chunks.sql",
                 note_id,
                 reach.tenant_id,
                 reach.project_id.as_deref(),
                 reach.agent_id.as_deref(),
                 version
             );
-            Ok(note.fetch_optional(&self.pool).await?)
+            Ok(chunks.fetch_all(&self.pool).await?)
         };
         self.measured("load", work).await
     }

@@ -123,7 +123,7 @@ const POSTGRES_OPERATION: Label = Label {
     name: "operation",
     values: &[
         "claim", "load", "lookup", "commit", "ack", "fail", "release", "defer", "requeue", "renew",
-        "expire", "upkeep", "observe", "search",
+        "expire", "upkeep", "observe", "search", "trace",
     ],
 };
 const INDEX_OPERATION: Label = Label {
@@ -414,6 +414,11 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 "elf_search_degraded_total",
                 MISSING,
                 "Searches that were answered without a part of ELF, by that part",
+            ),
+            counter(
+                "elf_search_traces_lost_total",
+                NONE,
+                "Records of searches that Postgres did not take in time",
             ),
         ],
     ),

@@ -1,74 +1,16 @@
-//! The HTTP API: what a key reaches, what a wrong request is told, and that a search answers
+//! The HTTP API: notes and searches, what a wrong request is told, and that a search answers
 //! without the parts that are unavailable.
 
-use reqwest::{Method, StatusCode};
+mod keys;
+mod traces;
+
+use reqwest::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::api::{Answered, ask, key, url};
+use crate::support::api::{Served, ask, url};
 use crate::support::embedding_server::Behaviour;
-use crate::support::eventually;
 use crate::support::harness::sentences;
-use crate::support::site::{Running, Site};
-
-/// A worker that serves the API.
-struct Served {
-    site: Site,
-    worker: Running,
-    url: String,
-}
-
-impl Served {
-    async fn start() -> Self {
-        let site = Site::start().await;
-        site.configure("[service]\n", "[service]\nhttp_bind = \"127.0.0.1:0\"\n");
-        let worker = site.worker();
-        let url = url(&worker).await;
-        Self { site, worker, url }
-    }
-
-    /// The secret of a new key.
-    async fn key(&self, args: &[&str]) -> String {
-        key(&self.site, args).await
-    }
-
-    async fn ask(&self, method: Method, path: &str, secret: &str, body: Option<Value>) -> Answered {
-        ask(&self.url, method, path, secret, body).await
-    }
-
-    async fn search(&self, secret: &str, body: Value) -> Answered {
-        self.ask(Method::POST, "/v2/searches", secret, Some(body))
-            .await
-    }
-
-    /// Adds a note of the project `p` and the agent `a`, and waits until it is indexed.
-    async fn add(&self, secret: &str, text: &str) -> String {
-        let body = json!({"notes": [
-            {"project_id": "p", "agent_id": "a", "scope": "s", "type": "n", "text": text}
-        ]});
-        let path = "/v2/notes?wait=indexed";
-        let added = loop {
-            let added = self
-                .ask(Method::POST, path, secret, Some(body.clone()))
-                .await;
-            if added.status != StatusCode::TOO_MANY_REQUESTS {
-                break added;
-            }
-        };
-        assert_eq!(added.status, 201, "{added:?}");
-        assert_eq!(added.body["indexed"], true);
-        added.body["note_ids"][0].as_str().unwrap().to_owned()
-    }
-
-    /// The ids of the notes that a search finds.
-    async fn found(&self, secret: &str, query: &str) -> Vec<String> {
-        let answered = self.search(secret, json!({ "query": query })).await;
-        assert_eq!(answered.status, 200, "{answered:?}");
-        let items = answered.body["items"].as_array().unwrap();
-        let id = |item: &Value| item["note_id"].as_str().unwrap().to_owned();
-        items.iter().map(id).collect()
-    }
-}
 
 #[tokio::test]
 async fn a_note_is_added_found_changed_and_deleted() {
@@ -135,117 +77,6 @@ async fn a_note_is_added_found_changed_and_deleted() {
     assert!(!served.found(&secret, "library").await.contains(&note));
     let gone = served.ask(Method::GET, &path, &secret, None).await;
     gone.is_error(404, "not_found");
-}
-
-#[tokio::test]
-async fn a_key_reaches_no_note_of_another_tenant_project_or_agent() {
-    let served = Served::start().await;
-    let owner = served.key(&["--tenant", "t", "--write"]).await;
-    let note = served
-        .add(&owner, "The password of the gate is swordfish.")
-        .await;
-    served
-        .add(&owner, "The password of the gate is swordfish!")
-        .await;
-    let strangers = [
-        vec!["--tenant", "u", "--write"],
-        vec!["--tenant", "t", "--project", "q", "--write"],
-        vec!["--tenant", "t", "--agent", "b", "--write"],
-    ];
-    let absent = Uuid::new_v4();
-    for stranger in &strangers {
-        let secret = served.key(stranger).await;
-        assert!(served.found(&secret, "swordfish").await.is_empty());
-        let both = [note.clone(), absent.to_string(), "no-uuid".to_owned()];
-        let mut answers = Vec::new();
-        for id in &both {
-            let path = format!("/v2/notes/{id}");
-            for (method, body) in [
-                (Method::GET, None),
-                (Method::PATCH, Some(json!({"text": "stolen"}))),
-                (Method::DELETE, None),
-            ] {
-                let answered = served.ask(method, &path, &secret, body).await;
-                answered.is_error(404, "not_found");
-                answers.push(answered.body);
-            }
-        }
-        for id in &both[..2] {
-            let path = "/v2/notes:find_duplicates";
-            let body = json!({"note_id": id, "min_similarity": -1.0});
-            let answered = served.ask(Method::POST, path, &secret, Some(body)).await;
-            answered.is_error(404, "not_found");
-            answers.push(answered.body);
-        }
-        // Nothing tells a note of another from one that does not exist.
-        answers.dedup();
-        assert_eq!(answers.len(), 1, "{answers:?}");
-    }
-    let bound = served
-        .key(&["--tenant", "t", "--project", "p", "--agent", "a"])
-        .await;
-    assert_eq!(served.found(&bound, "swordfish").await.len(), 2);
-    for (label, other) in [("project_id", "q"), ("agent_id", "b")] {
-        let body = json!({"query": "swordfish", "filter": {label: other}});
-        served.search(&bound, body).await.is_error(403, "forbidden");
-    }
-    let path = "/v2/notes:find_duplicates";
-    let body = json!({"note_id": note, "min_similarity": -1.0});
-    let like = served.ask(Method::POST, path, &bound, Some(body)).await;
-    assert_eq!(like.body["items"].as_array().unwrap().len(), 1, "{like:?}");
-    assert_ne!(like.body["items"][0]["note_id"], note);
-
-    let shown = served
-        .ask(Method::GET, &format!("/v2/notes/{note}"), &owner, None)
-        .await;
-    assert_eq!(shown.body["text"], "The password of the gate is swordfish.");
-}
-
-#[tokio::test]
-async fn a_key_ends_when_it_is_rotated_or_revoked() {
-    let served = Served::start().await;
-    let made = served
-        .site
-        .json(&["key", "create", "--tenant", "t", "--name", "shop"])
-        .await;
-    let (id, secret) = (
-        made["key_id"].as_str().unwrap(),
-        made["secret"].as_str().unwrap(),
-    );
-    assert!(served.found(secret, "anything").await.is_empty());
-    let body = json!({"notes": [
-        {"project_id": "p", "agent_id": "a", "scope": "s", "type": "n", "text": "x"}
-    ]});
-    let written = served
-        .ask(Method::POST, "/v2/notes", secret, Some(body))
-        .await;
-    written.is_error(403, "forbidden");
-
-    let rotated = served.site.json(&["key", "rotate", id]).await;
-    let query = || json!({"query": "anything"});
-    served
-        .search(secret, query())
-        .await
-        .is_error(401, "unauthorized");
-    let secret = rotated["secret"].as_str().unwrap();
-    assert_eq!(served.search(secret, query()).await.status, 200);
-    let listed = served.site.json(&["key", "list"]).await;
-    assert_eq!(listed["items"][0]["name"], "shop");
-    assert!(!listed.to_string().contains("sha256") && !listed.to_string().contains(secret));
-
-    served.site.json(&["key", "revoke", id]).await;
-    served
-        .search(secret, query())
-        .await
-        .is_error(401, "unauthorized");
-    for wrong in ["", "elf_", "elf_guess", "x"] {
-        served
-            .search(wrong, query())
-            .await
-            .is_error(401, "unauthorized");
-    }
-    let again = served.site.elf(&["key", "revoke", id]).await;
-    again.exits(1).says(&["elf key list"]);
 }
 
 #[tokio::test]
@@ -446,35 +277,6 @@ async fn a_filter_by_time_and_importance_holds_for_the_row() {
 }
 
 #[tokio::test]
-async fn a_process_of_a_replaced_version_says_so() {
-    let served = Served::start().await;
-    let secret = served.key(&["--tenant", "t", "--write"]).await;
-    served.add(&secret, "The zebra sleeps.").await;
-    let ready = async || {
-        let asked = reqwest::get(format!("{}/readyz", served.url)).await;
-        asked.unwrap().status().as_u16()
-    };
-    assert_eq!(ready().await, 200);
-    let mut database = served.site.connect().await;
-    sqlx::raw_sql(
-        "update index_versions set state = 'retired';
-         insert into index_versions (embedding_version, embedding_dim, settings, state)
-         values ('next', 8, '{}', 'active')",
-    )
-    .execute(&mut database)
-    .await
-    .unwrap();
-    // An answer holds for a second.
-    eventually(async || ready().await == 503).await;
-    let answered = served.search(&secret, json!({"query": "zebra"})).await;
-    answered.is_error(503, "version_replaced");
-    let body = json!({"notes": []});
-    let path = "/v2/notes?wait=indexed";
-    let answered = served.ask(Method::POST, path, &secret, Some(body)).await;
-    answered.is_error(503, "version_replaced");
-}
-
-#[tokio::test]
 async fn a_write_that_was_refused_is_not_done_later() {
     let served = Served::start().await;
     let secret = served.key(&["--tenant", "t", "--write"]).await;
@@ -502,22 +304,6 @@ async fn a_write_that_was_refused_is_not_done_later() {
     held.commit().await.unwrap();
     let shown = served.ask(Method::GET, &path, &secret, None).await;
     assert_eq!(shown.body["text"], "The zebra sleeps.");
-}
-
-#[tokio::test]
-async fn what_one_tenant_asked_tells_another_nothing() {
-    let served = Served::start().await;
-    let (t, u) = (
-        served.key(&["--tenant", "t"]).await,
-        served.key(&["--tenant", "u"]).await,
-    );
-    let query = || json!({"query": "the memo about the merger"});
-    assert_eq!(served.search(&t, query()).await.body["degraded"], json!([]));
-    served.site.provider.always(Behaviour::Status(503));
-    // Remembered for the tenant that asked, and for no other.
-    assert_eq!(served.search(&t, query()).await.body["degraded"], json!([]));
-    let answered = served.search(&u, query()).await;
-    assert_eq!(answered.body["degraded"], json!(["query_vector"]));
 }
 
 #[tokio::test]
@@ -626,10 +412,15 @@ async fn the_description_lists_every_path_and_needs_no_key() {
     assert_eq!(
         paths,
         [
+            "/v2/admin/trace-items/{item_id}",
+            "/v2/admin/traces/{id}",
             "/v2/notes",
             "/v2/notes/{id}",
+            "/v2/notes/{id}/chunks",
             "/v2/notes:find_duplicates",
-            "/v2/searches"
+            "/v2/searches",
+            "/v2/searches/{id}",
+            "/v2/searches/{id}/notes"
         ]
     );
     // Each reference leads to a schema.

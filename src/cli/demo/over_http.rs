@@ -33,6 +33,7 @@ pub async fn search(config: &Config, context: &WorkerContext) -> anyhow::Result<
         searcher: wiring::searcher(context, config)?,
         version: context.version.name.clone(),
         max_note_bytes: config.worker.max_note_bytes,
+        trace_days: config.search.trace_days,
     };
     let stop = CancellationToken::new();
     let (address, serving) = api::serve("127.0.0.1:0", api, stop.clone()).await?;

@@ -1,5 +1,6 @@
 //! Who sends a request: the key in its `Authorization` header.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -111,6 +112,24 @@ impl Caller {
 
     pub fn reach(&self) -> &Reach {
         &self.0.reach
+    }
+
+    /// The labels of every note that the key reaches.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        let Reach {
+            tenant_id,
+            project_id,
+            agent_id,
+        } = self.reach();
+        let labels = [
+            ("tenant_id", Some(tenant_id)),
+            ("project_id", project_id.as_ref()),
+            ("agent_id", agent_id.as_ref()),
+        ];
+        labels
+            .into_iter()
+            .filter_map(|(label, value)| Some((label.to_owned(), value?.clone())))
+            .collect()
     }
 
     /// The project that a request means: the one that it asks for, or the one that the key is

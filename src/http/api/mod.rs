@@ -10,6 +10,8 @@ pub mod mcp;
 mod notes;
 mod places;
 mod searches;
+mod trace_log;
+mod traces;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,12 +35,14 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::connection::{self, Bounds};
+use super::page;
 use crate::search::Searcher;
 use crate::store::{Lifecycle, RegisteredVersion, Store};
 use access::BearerKey;
 pub use access::new_secret;
 use error::ApiError;
 use places::Places;
+use trace_log::TraceLog;
 
 /// Connections at once. More than there are [`Places`], so that a client over the limit is told
 /// so.
@@ -56,6 +60,9 @@ const READINESS_HOLDS: Duration = Duration::from_secs(1);
 
 /// Time limit for Postgres to say whether this process is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a process that stops waits for its last records of searches.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// JSON and escapes around the text of a note.
 const BODY_MARGIN: usize = 64 << 10;
@@ -79,11 +86,14 @@ pub struct Api {
     pub version: String,
     /// Most bytes of a note's text.
     pub max_note_bytes: u64,
+    /// How many days searches are recorded for; 0 records none.
+    pub trace_days: u32,
 }
 
 struct Shared {
     api: Api,
     places: Arc<Places>,
+    traces: TraceLog,
     lookups: Semaphore,
     /// When it was looked, and what is missing.
     readiness: Mutex<Option<(Instant, Option<&'static str>)>>,
@@ -104,8 +114,8 @@ struct Shared {
 )]
 struct Description;
 
-/// Binds `service.http_bind` and serves the API until `stop`. Then requests in flight end. The
-/// handle ends when they have.
+/// Binds `service.http_bind` and serves the API until `stop`. Then requests in flight end, and
+/// the last searches are recorded. The handle ends after that.
 pub async fn serve(
     bind: &str,
     api: Api,
@@ -117,23 +127,36 @@ pub async fn serve(
         connections: MAX_CONNECTIONS,
         request: REQUEST_TIMEOUT,
     };
-    let app = router(api, stop.clone());
-    let serving = tokio::spawn(connection::accept(listener, app, bounds, stop));
+    let forgetting = trace_log::forget(api.store.clone(), api.trace_days);
+    let forgetting = AbortOnDropHandle::new(tokio::spawn(forgetting));
+    let (traces, recording) = TraceLog::start(&api);
+    let app = router(api, traces, stop.clone());
+    let serving = tokio::spawn(async move {
+        connection::accept(listener, app, bounds, stop).await;
+        drop(forgetting);
+        let _ = tokio::time::timeout(RECORD_TIMEOUT, recording).await;
+    });
     Ok((address, AbortOnDropHandle::new(serving)))
 }
 
-fn router(api: Api, stop: CancellationToken) -> Router {
+fn router(api: Api, traces: TraceLog, stop: CancellationToken) -> Router {
     let body_limit = usize::try_from(api.max_note_bytes).unwrap_or(usize::MAX) + BODY_MARGIN;
     let shared = Arc::new(Shared {
         api,
         places: Arc::default(),
+        traces,
         lookups: Semaphore::new(access::MAX_LOOKUPS),
         readiness: Mutex::default(),
         stop,
     });
     let (routes, description) = OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(searches::search))
+        .routes(routes!(traces::show))
+        .routes(routes!(traces::read_notes))
+        .routes(routes!(traces::show_trace))
+        .routes(routes!(traces::show_item))
         .routes(routes!(duplicates::find))
+        .routes(routes!(notes::chunks))
         .layer(Extension(BodyLimit(MAX_SMALL_BODY)))
         .merge(
             OpenApiRouter::new()
@@ -148,6 +171,7 @@ fn router(api: Api, stop: CancellationToken) -> Router {
     routes
         .layer(from_fn(limited))
         .route("/openapi.json", described)
+        .merge(page::search())
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .fallback(async || ApiError::not_found("no such path: see /openapi.json"))

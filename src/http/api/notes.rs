@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::access::{Caller, Writer};
 use super::error::{ApiError, ErrorBody};
 use super::{Api, Body, Shared};
-use crate::store::{AddedNote, NoteChange, ReachableNote};
+use crate::store::{AddedNote, NoteChange, ReachableChunk, ReachableNote};
 
 /// Most notes in one request.
 const MAX_NOTES: usize = 1000;
@@ -134,6 +134,16 @@ pub struct ShownNote {
     dead_letter: Option<String>,
 }
 
+/// The chunks of a note.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct NoteChunks {
+    note_id: Uuid,
+    /// Whether these are the chunks of the note's present text.
+    indexed: bool,
+    /// In their order.
+    chunks: Vec<ReachableChunk>,
+}
+
 /// Notes that were written.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Written {
@@ -234,6 +244,36 @@ pub async fn show(
     let Api { store, version, .. } = &shared.api;
     let note = store.reachable_note(id, caller.reach(), version).await?;
     note.map(|note| Json(note.into())).ok_or_else(no_note)
+}
+
+/// Show how a note was chunked
+#[utoipa::path(
+    get,
+    path = "/v2/notes/{id}/chunks",
+    tag = "notes",
+    operation_id = "get_chunks",
+    params(("id" = Uuid, Path,)),
+    responses(
+        (status = 200, body = NoteChunks),
+        (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
+        (status = 404, description = "The key reaches no note of this id", body = ErrorBody),
+    )
+)]
+pub async fn chunks(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    NoteId(id): NoteId,
+) -> Result<Json<NoteChunks>, ApiError> {
+    let _place = shared.places.take(&caller)?;
+    let Api { store, version, .. } = &shared.api;
+    let note = store.reachable_note(id, caller.reach(), version).await?;
+    let note = note.ok_or_else(no_note)?;
+    let chunks = store.reachable_chunks(id, caller.reach(), version).await?;
+    Ok(Json(NoteChunks {
+        note_id: id,
+        indexed: !note.waits,
+        chunks,
+    }))
 }
 
 /// Change a note

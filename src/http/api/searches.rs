@@ -7,25 +7,29 @@ use axum::Json;
 use axum::extract::State;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 use super::access::Caller;
 use super::error::{ApiError, ErrorBody};
 use super::{Body, Shared};
 use crate::index::Filter;
-use crate::search::{By, Item, Missing, Request};
+use crate::search::{Answer, By, Item, Missing, Request};
+use crate::store::SearchTrace;
 
 /// Most bytes of a query. A model reads about 512 tokens of it.
 const MAX_QUERY_BYTES: usize = 8 << 10;
 
 /// Most notes in one answer.
-const MAX_LIMIT: usize = 100;
+pub const MAX_LIMIT: usize = 100;
 
 /// What to search for.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchRequest {
     /// The query, up to 8 KiB.
+    #[serde(skip_serializing)]
     query: String,
     /// Notes to return at most, 1 to 100.
     #[serde(default = "default_limit")]
@@ -57,26 +61,36 @@ fn yes() -> bool {
 }
 
 /// What a note must be like. The tenant is that of the key.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NoteFilter {
+    #[serde(skip_serializing_if = "Option::is_none")]
     project_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     agent_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     scope: Option<String>,
-    #[serde(rename = "type")]
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     kind: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     /// Written at this time or later.
+    #[serde(skip_serializing_if = "Option::is_none")]
     updated_after: Option<DateTime<Utc>>,
     /// Written before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
     updated_before: Option<DateTime<Utc>>,
     /// Of at least this importance, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
     min_importance: Option<f32>,
 }
 
 /// What a search found.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SearchResponse {
+    /// Under this id `GET /v2/searches/{id}` finds the answer again. `null` if the search was not
+    /// recorded: the operator does not want it, or Postgres is too slow for it.
+    search_id: Option<Uuid>,
     /// The best notes, best first, each with its best chunk.
     items: Vec<Item>,
     /// What the search had to do without: `query_vector` (found by keyword alone), `index`
@@ -88,7 +102,7 @@ pub struct SearchResponse {
 #[utoipa::path(
     post,
     path = "/v2/searches",
-    tag = "notes",
+    tag = "searches",
     operation_id = "search_notes",
     request_body = SearchRequest,
     responses(
@@ -106,9 +120,13 @@ pub async fn search(
     caller: Caller,
     Body(request): Body<SearchRequest>,
 ) -> Result<Json<SearchResponse>, ApiError> {
+    let asked = json!(request);
     let request = checked(&caller, request)?;
     let _place = shared.places.take(&caller)?;
     let answer = shared.api.searcher.search(&request).await?;
+    let search_id = shared
+        .traces
+        .search(traced(&caller, request, asked, &answer));
     let missing = |degradation: &crate::search::Degradation| {
         let reason = &degradation.reason;
         tracing::warn!(
@@ -119,9 +137,28 @@ pub async fn search(
         degradation.code
     };
     Ok(Json(SearchResponse {
+        search_id,
         degraded: answer.degraded.iter().map(missing).collect(),
         items: answer.items,
     }))
+}
+
+/// What is recorded of a search. `asked` is the request without the query.
+fn traced(caller: &Caller, request: Request, asked: Value, answer: &Answer) -> SearchTrace {
+    let trace = &answer.trace;
+    SearchTrace {
+        trace_id: Uuid::new_v4(),
+        key_id: caller.0.key_id,
+        reach: caller.reach().clone(),
+        query: request.text,
+        request: asked,
+        degraded: answer.degraded.iter().map(|d| d.code.as_str()).collect(),
+        candidates: trace.candidates as i32,
+        dropped: trace.dropped as i32,
+        took_ms: trace.took.ms(),
+        created_at: trace.at,
+        chunks: trace.chunks.clone(),
+    }
 }
 
 fn checked(caller: &Caller, asked: SearchRequest) -> Result<Request, ApiError> {

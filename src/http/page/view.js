@@ -89,7 +89,8 @@ const HEIGHT = 118, LEFT = 46, RIGHT = 8, TOP = 8, BOTTOM = 18;
 // Tops of a time axis, in seconds: half of each is a round number too.
 const TIME_TOPS = [60, 120, 240, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400, 172800];
 
-function svg(name, attributes, text) {
+/** An element of a drawing. */
+export function svg(name, attributes, text) {
   const element = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   if (text != null) element.textContent = text;

@@ -207,6 +207,14 @@ impl Batch {
                 "'{\"tenant_id\": \"t\"}'::jsonb".into(),
                 "1000000".into()
             ),
+            statement!(
+                "reachable_notes",
+                notes(),
+                "'t'::text".into(),
+                "null::text".into(),
+                "null::text".into(),
+                version()
+            ),
             statement!("notes_waiting", notes(), version()),
             statement!(
                 "upsert_chunks",

@@ -1,7 +1,7 @@
 //! A client of the HTTP API.
 
 use reqwest::{Method, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::site::{Running, Site};
 
@@ -59,5 +59,76 @@ pub async fn ask(
         status: response.status(),
         headers: response.headers().clone(),
         body: response.json().await.unwrap(),
+    }
+}
+
+/// A worker that serves the API.
+pub struct Served {
+    pub site: Site,
+    pub worker: Running,
+    pub url: String,
+}
+
+impl Served {
+    pub async fn start() -> Self {
+        Self::with("").await
+    }
+
+    /// With these lines at the end of the configuration.
+    pub async fn with(lines: &str) -> Self {
+        let site = Site::start().await;
+        site.configure("[service]\n", "[service]\nhttp_bind = \"127.0.0.1:0\"\n");
+        site.write("elf.toml", format!("{}{lines}", site.toml()));
+        let worker = site.worker();
+        let url = url(&worker).await;
+        Self { site, worker, url }
+    }
+
+    /// The secret of a new key.
+    pub async fn key(&self, args: &[&str]) -> String {
+        key(&self.site, args).await
+    }
+
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        secret: &str,
+        body: Option<Value>,
+    ) -> Answered {
+        ask(&self.url, method, path, secret, body).await
+    }
+
+    pub async fn search(&self, secret: &str, body: Value) -> Answered {
+        self.ask(Method::POST, "/v2/searches", secret, Some(body))
+            .await
+    }
+
+    /// Adds a note of the project `p` and the agent `a`, and waits until it is indexed.
+    pub async fn add(&self, secret: &str, text: &str) -> String {
+        let body = json!({"notes": [
+            {"project_id": "p", "agent_id": "a", "scope": "s", "type": "n", "text": text}
+        ]});
+        let path = "/v2/notes?wait=indexed";
+        let added = loop {
+            let added = self
+                .ask(Method::POST, path, secret, Some(body.clone()))
+                .await;
+            if added.status != StatusCode::TOO_MANY_REQUESTS {
+                break added;
+            }
+        };
+        assert_eq!(added.status, 201, "{added:?}");
+        assert_eq!(added.body["indexed"], true);
+        added.body["note_ids"][0].as_str().unwrap().to_owned()
+    }
+
+    /// The ids of the notes that a search finds.
+    pub async fn found(&self, secret: &str, query: &str) -> Vec<String> {
+        let answered = self.search(secret, json!({ "query": query })).await;
+        assert_eq!(answered.status, 200, "{answered:?}");
+        let items = answered.body["items"].as_array().unwrap();
+        let id = |item: &Value| item["note_id"].as_str().unwrap().to_owned();
+        items.iter().map(id).collect()
     }
 }

@@ -1,7 +1,7 @@
--- A note that a key reaches. A note of another tenant and a note that does not exist take the
--- same look-up.
--- $1 note id, $2 tenant, $3 project or null for all, $4 agent or null for all,
--- $5 version
+-- Those of these notes that a key reaches. A note of another tenant and a note that does not exist
+-- take the same look-up.
+-- $1 note ids, $2 tenant, $3 project or null for all, $4 agent or null for all,
+-- $5 version. See revalidate.sql for `offset 0`.
 select n.note_id as "note_id!", n.tenant_id::text as "tenant_id!",
        -- Null and out of range are as in load_notes.sql.
        coalesce(n.project_id::text, '') as "project_id!",
@@ -30,8 +30,10 @@ select n.note_id as "note_id!", n.tenant_id::text as "tenant_id!",
          where o.note_id = n.note_id and o.status = 'DEAD'
            and (o.embedding_version is null or o.embedding_version = $5)
          order by o.updated_at desc limit 1) as "dead_by?"
-  from memory_notes n
- where n.note_id = $1
-   and n.tenant_id::text = $2
+  from unnest($1::uuid[]) as u (note_id)
+ cross join lateral (
+        select * from memory_notes n where n.note_id = u.note_id
+        offset 0) n
+ where n.tenant_id::text = $2
    and ($3::text is null or n.project_id::text = $3)
    and ($4::text is null or n.agent_id::text = $4)

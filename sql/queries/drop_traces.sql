@@ -1,0 +1,10 @@
+-- Deletes searches that are older than $1 days, at most $2 of them, with their items.
+with old as materialized (
+    select t.trace_id
+      from search_traces t
+     where t.created_at < now() - make_interval(days => $1)
+     order by t.created_at
+     limit $2
+       for update skip locked
+)
+delete from search_traces t using old where t.trace_id = old.trace_id

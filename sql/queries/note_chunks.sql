@@ -1,0 +1,16 @@
+-- The chunks of a note that a key reaches, in their order.
+-- $1 note id, $2 tenant, $3 project or null for all, $4 agent or null for all, $5 version
+select c.chunk_id as "chunk_id!", c.chunk_index as "chunk_index!",
+       c.start_offset as "start_offset!", c.end_offset as "end_offset!", c.text as "text!"
+  from memory_notes n
+ cross join lateral (
+        select *
+          from memory_note_chunks c
+         where c.note_id = n.note_id
+           and c.embedding_version is not distinct from $5 -- see chunk_page.sql
+        offset 0) c
+ where n.note_id = $1
+   and n.tenant_id::text = $2
+   and ($3::text is null or n.project_id::text = $3)
+   and ($4::text is null or n.agent_id::text = $4)
+ order by c.chunk_index

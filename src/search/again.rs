@@ -1,0 +1,76 @@
+//! The answer of a recorded search, once more.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::answer::Item;
+use super::ranking::{Live, Ranked, Ranks};
+use super::{SearchError, Searcher};
+use crate::index::{Candidate, Filter};
+use crate::store::TracedChunk;
+
+/// An item of an answer that was given before.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct PastItem {
+    /// The note as it is now, with the scores of that time.
+    #[serde(flatten)]
+    pub item: Item,
+    /// Whether the note was indexed again since then, so that its text may be another.
+    pub changed: bool,
+}
+
+impl Searcher {
+    /// The answer that had these chunks, in its order. Without the notes that are not live any
+    /// more or are not as `filter` asks.
+    pub async fn again(
+        &self,
+        chunks: &[TracedChunk],
+        filter: &Filter,
+    ) -> Result<Vec<PastItem>, SearchError> {
+        let points: Vec<(Uuid, i64)> = chunks
+            .iter()
+            .map(|chunk| (chunk.chunk_id, chunk.revision))
+            .collect();
+        let store = &self.stores.store;
+        let mut found = store
+            .revalidate(&self.version, &points, &filter.of_note())
+            .await?;
+        let live: Vec<Live> = chunks
+            .iter()
+            .filter_map(|traced| {
+                let chunk = found.remove(&traced.chunk_id)?;
+                let ranked = found_then(traced);
+                Some(Live { ranked, chunk })
+            })
+            .collect();
+        let changed: Vec<(Uuid, bool)> = live
+            .iter()
+            .map(|live| (live.chunk.chunk_id, !live.chunk.is_current))
+            .collect();
+        let items = self.stitch(filter, live).await?;
+        let past = |mut item: Item| {
+            let id = item.chunk_id;
+            let traced = chunks.iter().find(|traced| traced.chunk_id == id);
+            item.rerank = traced.and_then(|traced| traced.rerank);
+            let changed = changed.contains(&(id, true));
+            PastItem { item, changed }
+        };
+        Ok(items.into_iter().map(past).collect())
+    }
+}
+
+/// A chunk with the scores that it had.
+fn found_then(traced: &TracedChunk) -> Ranked {
+    Ranked {
+        candidate: Candidate {
+            chunk_id: traced.chunk_id,
+            revision: traced.revision,
+            dense: traced.dense,
+            bm25: traced.bm25,
+        },
+        score: traced.fused,
+        ranks: Ranks::default(),
+        rescored: traced.rescored,
+    }
+}

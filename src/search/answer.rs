@@ -1,0 +1,83 @@
+//! What a search answers.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::{Context, Trace};
+
+/// What a search found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Answer {
+    /// The best notes, best first, each with its best chunk.
+    pub items: Vec<Item>,
+    /// What the search had to do without.
+    pub degraded: Vec<Degradation>,
+    /// How the search came to its answer.
+    #[serde(skip)]
+    pub trace: Trace,
+}
+
+/// A part that a search had to do without.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Degradation {
+    /// Which part.
+    pub code: Missing,
+    /// What happened, for an operator. It may name hosts.
+    pub reason: String,
+}
+
+/// Which part of a search is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Missing {
+    /// The provider did not embed the query: notes are found by keyword alone.
+    QueryVector,
+    /// The vector engine did not answer: Postgres searched the chunks of the newest notes.
+    Index,
+    /// The reranker did not answer: the notes are in the order of the fused score.
+    Rerank,
+}
+
+impl Missing {
+    /// The name in answers and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::QueryVector => "query_vector",
+            Self::Index => "index",
+            Self::Rerank => "rerank",
+        }
+    }
+}
+
+/// A note that a search returns, with its best chunk.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Item {
+    /// The note.
+    pub note_id: Uuid,
+    /// The application's name for the note.
+    pub key: Option<String>,
+    /// The chunk's id.
+    pub chunk_id: Uuid,
+    /// Its position in the note, from 0.
+    pub chunk_index: u32,
+    /// Where it begins: a UTF-8 byte offset into the note's text.
+    pub start_offset: usize,
+    /// Where it ends, likewise.
+    pub end_offset: usize,
+    /// The fused score, comparable within one search only.
+    pub score: f32,
+    /// Cosine of the query's vector and the chunk's, -1 to 1.
+    pub dense: Option<f32>,
+    /// BM25 score; 0 if the chunk has no word of the query. Without the index, the rank that
+    /// Postgres gives its words (`ts_rank_cd`).
+    pub bm25: f32,
+    /// What the reranker says of `context`, on the scale of its model. Notes that have it are first,
+    /// in its order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rerank: Option<f32>,
+    /// The chunk's text.
+    pub text: String,
+    /// The chunk with its neighbours.
+    pub context: Context,
+}
