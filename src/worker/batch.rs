@@ -64,7 +64,7 @@ async fn converge_or_release(shared: &Arc<Shared>, claim: Claim, extent: Extent)
         notes: claim.notes.iter().map(|n| (n.note_id, n)).collect(),
         spans: note_spans(&claim.notes),
     };
-    shared.reached(Checkpoint::Claimed).await;
+    shared.call_breakpoint(Checkpoint::Claimed).await;
     let converged = match extent {
         Extent::Whole => batch.converge().await,
         Extent::Access => batch.converge_access_and_release().await,
@@ -130,7 +130,7 @@ impl Batch<'_> {
         let max_bytes = self.shared.settings.max_note_bytes;
         let rows = stage("load", self.load(max_bytes)).await?;
         let chunked_notes = stage("chunk", self.chunk(rows)).await;
-        self.shared.reached(Checkpoint::Chunked).await;
+        self.shared.call_breakpoint(Checkpoint::Chunked).await;
 
         let chunked_notes = Arc::new(chunked_notes);
         let mut embedding = Embedding::start(self.shared, chunked_notes.clone());
@@ -158,7 +158,7 @@ impl Batch<'_> {
             undecided = rest;
             time = SLICE;
             if !slice.is_empty() {
-                self.shared.reached(Checkpoint::Embedded).await;
+                self.shared.call_breakpoint(Checkpoint::Embedded).await;
                 // Boxed, as is what it awaits: a batch is one task, and its stack is small.
                 Box::pin(self.converge_slice(&slice, vectors, fresh)).await?;
             }
@@ -223,7 +223,7 @@ impl Batch<'_> {
             .partition(|chunked| chunked.live);
         let writes: Vec<PlannedWrite> = gone.iter().map(plan::removal_of).collect();
         self.write_or_split(&writes, &mut HashSet::new()).await?;
-        self.follow_access(live.iter()).await?;
+        self.apply_access_labels(live.iter()).await?;
         Ok(live.iter().map(|chunked| chunked.note_id).collect())
     }
 
@@ -243,7 +243,7 @@ impl Batch<'_> {
             }
         }
         self.write_or_split(&writes, fresh).await?;
-        self.follow_access(unwritable.iter().map(|(chunked, _)| *chunked))
+        self.apply_access_labels(unwritable.iter().map(|(chunked, _)| *chunked))
             .await?;
         let mut waiting = Vec::new();
         for (chunked, why) in unwritable {
@@ -275,7 +275,7 @@ impl Batch<'_> {
             return Ok(());
         }
         let committed = stage("commit", self.commit(writes)).await?;
-        self.shared.reached(Checkpoint::Committed).await;
+        self.shared.call_breakpoint(Checkpoint::Committed).await;
         let (done, skipped): (Vec<&PlannedWrite>, Vec<&PlannedWrite>) = writes
             .iter()
             .partition(|write| committed.notes.contains(&write.chunked.note_id));
@@ -303,7 +303,7 @@ impl Batch<'_> {
         );
         stage("check", checked).await.map_err(WriteError::Check)?;
         let acked = stage("ack", self.ack(&done)).await?;
-        self.shared.reached(Checkpoint::Acked).await;
+        self.shared.call_breakpoint(Checkpoint::Acked).await;
 
         self.shared.totals.add(&Report {
             notes: acked,

@@ -48,11 +48,11 @@ pub(super) fn is_suspect(claim: &Claim) -> bool {
 
 /// The store that failed, if the cause may be the data sent: the store rejected it, or did not
 /// survive it.
-fn perhaps_data(error: &RegistryError) -> Option<FailedBy> {
-    let is_perhaps = matches!(error.class(), ErrorClass::Item | ErrorClass::Store);
+fn possible_rejecter(error: &RegistryError) -> Option<FailedBy> {
+    let may_be_data = matches!(error.class(), ErrorClass::Item | ErrorClass::Store);
     match error {
-        RegistryError::Store(_) if is_perhaps => Some(FailedBy::Postgres),
-        RegistryError::Index(_) if is_perhaps => Some(FailedBy::Index),
+        RegistryError::Store(_) if may_be_data => Some(FailedBy::Postgres),
+        RegistryError::Index(_) if may_be_data => Some(FailedBy::Index),
         _ => None,
     }
 }
@@ -96,7 +96,7 @@ impl Batch<'_> {
                 Err(WriteError::Data(error)) => error,
                 Err(WriteError::Check(error)) => return Err(error),
             };
-            let Some(by) = perhaps_data(&error) else {
+            let Some(by) = possible_rejecter(&error) else {
                 return Err(error);
             };
             let is_rejection = error.class() == ErrorClass::Item;
@@ -135,7 +135,8 @@ impl Batch<'_> {
         by: FailedBy,
         error: &RegistryError,
     ) -> Result<(), RegistryError> {
-        self.follow_access([write.chunked].into_iter()).await?;
+        self.apply_access_labels([write.chunked].into_iter())
+            .await?;
         let NoteWrite {
             note_id, text_hash, ..
         } = write.rows;
@@ -208,7 +209,7 @@ impl Batch<'_> {
             _ => 1,
         };
         let retry = retry::after_failure(settings, failures, permanent, rand::random());
-        let (late, _) = self.shared.leases.part_late(self.token, &[note_id]);
+        let (late, _) = self.shared.leases.split_off_late(self.token, &[note_id]);
         let failure = Failure {
             keep_leased: match late.is_empty() {
                 true => Duration::ZERO,

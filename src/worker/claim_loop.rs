@@ -119,7 +119,7 @@ impl<'a> ClaimLoop<'a> {
         tokio::select! {
             biased;
             () = self.stop.cancelled() => Break(Ok(())),
-            recovered = self.shared.stores_recovered(self.drain) => continue_if_ok(recovered),
+            recovered = self.shared.wait_for_stores(self.drain) => continue_if_ok(recovered),
         }
     }
 
