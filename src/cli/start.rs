@@ -51,9 +51,10 @@ pub async fn connect_and_ensure_ready(
     Ok(context)
 }
 
-/// Retries while a store or the provider is unavailable, and while the schema is too old:
-/// a migration may be running in another process. Every other error is returned at once.
-/// `None` when the worker is told to stop while it waits.
+/// [`connect_and_ensure_ready`], tried again while Postgres, the vector engine, the provider or
+/// the hub is unavailable, and while the schema is too old: a migration may be running in another
+/// process. Every other error is returned at once. `None` when the worker is told to stop while
+/// it waits.
 pub async fn ensure_ready_with_retries(
     config: &Config,
     migrate: bool,

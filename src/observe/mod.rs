@@ -41,7 +41,7 @@ const COUNT_EVERY: Duration = Duration::from_secs(15);
 /// hangs.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
-/// Polls the state of a worker, its stores and its provider.
+/// Polls the state of a worker, Postgres, the index and the provider.
 pub struct Observer {
     context: WorkerContext,
     worker: Arc<Worker>,

@@ -12,8 +12,8 @@ use crate::store::ChunkWrite;
 
 impl Batch<'_> {
     /// Gives the points of notes whose text cannot be written now the access labels of their
-    /// rows; the points keep their text. If a store rejects that, the points are deleted, so
-    /// that no reader finds a note under labels it no longer has.
+    /// rows; the points keep their text. If Postgres or the index rejects that, the points are
+    /// deleted, so that no reader finds a note under labels it no longer has.
     pub(super) async fn apply_access_labels<'c>(
         &self,
         chunked_notes: impl Iterator<Item = &'c ChunkedNote>,

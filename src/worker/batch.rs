@@ -2,9 +2,9 @@
 //!
 //! [`run`] → `converge`: `load` the rows, `chunk` their texts, start the
 //! [`Embedding`], and write slices of notes whose vectors have arrived (`converge_slices`).
-//! A slice goes through `write_or_split` (`blame.rs`, which splits what a store rejects) to
-//! `write`: `commit` to Postgres, `index_points` (upsert the points, delete the older ones), check the
-//! tokens, `ack`.
+//! A slice goes through `write_or_split` (`blame.rs`, which splits what Postgres or the index
+//! rejects) to `write`: `commit` to Postgres, `index_points` (upsert the points, delete the older
+//! ones), check the tokens, `ack`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -95,7 +95,7 @@ fn note_spans(notes: &[Claimed]) -> NoteSpans {
 
 /// Why notes were not written and acked.
 pub(super) enum WriteError {
-    /// A store failed on a request that held data of the notes.
+    /// Postgres or the index failed on a request that held data of the notes.
     Data(RegistryError),
     /// The tokens could not be checked. That sends no data of a note, so no note is to blame.
     Check(RegistryError),
@@ -118,8 +118,8 @@ pub(super) struct Batch<'a> {
 
 impl Batch<'_> {
     async fn converge(&self) -> Result<(), RegistryError> {
-        // A note that may end the worker is claimed alone. Its deletion and its access labels
-        // come first, because they do not need the text that may end the worker.
+        // A note that is claimed alone may kill the worker. Its deletion and its access labels
+        // come first, because they do not need the text, which may be what kills the worker.
         let is_alone = |note: &Claimed| note.lost_claims >= LOST_CLAIMS_UNTIL_ALONE;
         if self.notes.values().any(|note| is_alone(note))
             && (Box::pin(self.converge_access()).await?.is_empty()

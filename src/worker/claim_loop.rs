@@ -114,7 +114,7 @@ impl<'a> ClaimLoop<'a> {
         }
     }
 
-    /// Waits until both stores are available; returns at once if they are.
+    /// Waits until Postgres and the index are available; returns at once if they are.
     async fn wait_for_stores(&self) -> Step {
         tokio::select! {
             biased;
