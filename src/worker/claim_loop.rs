@@ -144,7 +144,7 @@ impl<'a> ClaimLoop<'a> {
     }
 
     /// The position behind which the next claim takes rows. While the provider is unavailable,
-    /// the worker still indexes what needs no new vector: then the claims walk.
+    /// the worker still indexes what needs no new vector: then its claims walk over the due rows.
     fn next_position(&mut self, provider_works: bool) -> Option<Position> {
         let now = Instant::now();
         if provider_works {
