@@ -106,7 +106,7 @@ fn check_found(is_found: bool, id: Uuid) -> anyhow::Result<()> {
 
 fn told(secret: &Secret) -> String {
     format!(
-        "key     {}\nsecret  {}\nELF does not keep the secret and cannot show it again: keep it now. Send it as \
+        "key     {}\nsecret  {}\nELF shows the secret only now: save it. Send it as \
          `Authorization: Bearer SECRET`.",
         secret.key_id, secret.secret
     )
