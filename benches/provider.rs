@@ -398,7 +398,7 @@ impl Server {
             Some((at, text)) if computed >= at => text,
             _ => text,
         };
-        // Timers are late by a millisecond; the next text waits for less.
+        // Timers end about a millisecond late, so the next text waits for less.
         let now = Instant::now();
         if now > *busy_until + ms(3) {
             *busy_until = now;

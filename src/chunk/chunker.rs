@@ -1,4 +1,4 @@
-//! Cuts a note into chunks.
+//! Splits the text of a note into chunks.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::config;
 /// of words.
 const MIN_ROOM: usize = super::words::MAX_TOKENS_OF_A_WORD;
 
-/// Text with fewer tokens than one in this many bytes is not language: base64 that
+/// Text with less than one token in this many bytes is not language: base64 that
 /// the vocabulary does not know, control characters that the tokenizer drops, a
 /// column of blanks. A chunk of it ends here even if it could hold more tokens.
 const MAX_BYTES_PER_TOKEN: usize = 16;

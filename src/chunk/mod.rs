@@ -1,9 +1,9 @@
 //! Text → chunks. Knows no database and no network, except for the tokenizer's
 //! one-time download.
 //!
-//! [`Tokenizer`] counts as the model does. [`Chunker`] cuts: `window` measures
+//! [`Tokenizer`] counts as the model does. [`Chunker`] splits: `window` measures
 //! the text ahead in tokens, `cuts` finds where sentences, clauses and words
-//! end, `chunker` decides. `words` tells for which tokenizers counting word by
+//! end, `chunker` decides where a chunk ends. `words` tells for which tokenizers counting word by
 //! word is exact, and caches the counts.
 
 mod chunker;

@@ -46,7 +46,7 @@ impl AdminPort {
         })
     }
 
-    /// Observes `worker`, the stores and the provider until the returned handle is dropped.
+    /// Observes `worker`, Postgres, the index and the provider until the returned handle is dropped.
     pub async fn watch(
         &self,
         context: WorkerContext,

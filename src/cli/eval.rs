@@ -69,7 +69,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     let dataset = Dataset::read(&args.folder, &args.split)?;
     let before = args.against.as_deref().map(read_report).transpose()?;
     let stop = stop_on_signals("the evaluation ends, and its documents are deleted")?;
-    let context = start::prepare_context(config, false).await?;
+    let context = start::connect_and_ensure_ready(config, false).await?;
     // Searches ask the alias, which serves the active version.
     registry::check_version_is_active(&context.stores.store, &context.version).await?;
     let evaluation = Evaluation {

@@ -106,7 +106,7 @@ fn check_found(is_found: bool, id: Uuid) -> anyhow::Result<()> {
 
 fn told(secret: &Secret) -> String {
     format!(
-        "key     {}\nsecret  {}\nNobody can read the secret again: keep it now. Send it as \
+        "key     {}\nsecret  {}\nELF shows the secret only now: save it. Send it as \
          `Authorization: Bearer SECRET`.",
         secret.key_id, secret.secret
     )

@@ -101,7 +101,7 @@ impl RemoteTools {
             "find_duplicates" => post("/v2/notes:find_duplicates", arguments.into()),
             "add_note" => post("/v2/notes?wait=indexed", json!({ "notes": [arguments] })),
             "get_note" => {
-                // The API has the words for an id that is none.
+                // For an id that is not a UUID, the API answers with its own error.
                 let id = arguments.get("note_id").and_then(Value::as_str);
                 let id = id.filter(|id| id.parse::<Uuid>().is_ok());
                 let id = id.unwrap_or("none");

@@ -23,7 +23,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Connects to Postgres, the vector engine and the provider, checks that the embedding
 /// version matches the database, and makes the collection ready.
-pub async fn prepare_context(config: &Config, migrate: bool) -> anyhow::Result<WorkerContext> {
+pub async fn connect_and_ensure_ready(
+    config: &Config,
+    migrate: bool,
+) -> anyhow::Result<WorkerContext> {
     if migrate {
         let store = wiring::store(config).await?;
         let migrations = store.migrate().await?;
@@ -48,10 +51,11 @@ pub async fn prepare_context(config: &Config, migrate: bool) -> anyhow::Result<W
     Ok(context)
 }
 
-/// Retries while a store or the provider is unavailable, and while the schema is too old:
-/// a migration may be running in another process. Every other error is returned at once.
-/// `None` when the worker is told to stop while it waits.
-pub async fn prepare_with_retries(
+/// [`connect_and_ensure_ready`], tried again while Postgres, the vector engine, the provider or
+/// the hub is unavailable, and while the schema is too old: a migration may be running in another
+/// process. Every other error is returned at once. `None` when the worker is told to stop while
+/// it waits.
+pub async fn ensure_ready_with_retries(
     config: &Config,
     migrate: bool,
     health: &Health,
@@ -61,7 +65,7 @@ pub async fn prepare_with_retries(
     for tries in 1.. {
         let error = tokio::select! {
             () = stop.cancelled() => return Ok(None),
-            begun = prepare_context(config, migrate) => match begun {
+            begun = connect_and_ensure_ready(config, migrate) => match begun {
                 Ok(context) => return Ok(Some(context)),
                 Err(error) => error,
             },

@@ -1,4 +1,5 @@
-//! Builds the stores, the provider and the worker's context from the configuration.
+//! Connects to Postgres and the vector engine, and builds the provider and the worker's context,
+//! from the configuration.
 
 use std::sync::Arc;
 
@@ -39,7 +40,7 @@ pub async fn index_context(config: &Config) -> anyhow::Result<IndexContext> {
     with_index(config, store).await
 }
 
-/// A store together with the vector engine.
+/// Connects to the vector engine, and returns it together with `store`.
 pub async fn with_index(config: &Config, store: Store) -> anyhow::Result<IndexContext> {
     Ok(IndexContext {
         store,

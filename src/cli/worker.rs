@@ -6,7 +6,7 @@ use super::admin_port::AdminPort;
 use super::output::Output;
 use super::progress::{Count, Progress};
 use super::signals::stop_on_signals;
-use super::start::{prepare_context, prepare_with_retries};
+use super::start::{connect_and_ensure_ready, ensure_ready_with_retries};
 use super::{serve as http_api, systemd};
 use crate::config::Config;
 use crate::worker::{Report, Worker};
@@ -33,7 +33,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 }
 
 async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
-    let context = prepare_context(config, migrate).await?;
+    let context = connect_and_ensure_ready(config, migrate).await?;
     let stop = stop_on_signals("no new claims; work in flight ends")?;
     let (store, version) = (context.stores.store.clone(), context.version.name.clone());
     // The total is notes and not outbox rows: a note may have several rows. The share is in
@@ -72,7 +72,7 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     let stop = stop_on_signals("no new claims; work in flight ends")?;
     let admin_port = AdminPort::start(&config.service).await?;
     let begun = tokio::select! {
-        begun = prepare_with_retries(config, migrate, &admin_port.health, &stop) => begun?,
+        begun = ensure_ready_with_retries(config, migrate, &admin_port.health, &stop) => begun?,
         never = systemd::feed_watchdog() => match never {},
     };
     let Some(context) = begun else {

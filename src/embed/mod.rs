@@ -1,9 +1,9 @@
 //! Texts → vectors. Knows no database.
 //!
-//! - An [`Embedder`] carries one request: it knows how to ask one kind of provider, and nothing
-//!   of other requests. [`connect`] builds the one that the configuration names.
-//! - The [`provider::Provider`] is what the rest of ELF calls. It has an embedder, and decides
-//!   which texts are sent, when, and what a failure means.
+//! - An [`Embedder`] carries one request to one kind of provider; it decides nothing. [`connect`]
+//!   builds the one that the configuration names.
+//! - The [`provider::Provider`], which the rest of ELF calls, decides which texts are sent, when,
+//!   and what a failure means; it sends them through its embedder.
 //!
 //! Another kind of provider is a folder here with an [`Embedder`], a variant of
 //! `config::ProviderKind` with its defaults in `config/read.rs`, an arm in [`connect_pinned`], and
@@ -26,8 +26,8 @@ use futures::future::BoxFuture;
 use crate::config;
 use crate::error_class::ErrorClass;
 
-/// Carries requests to one kind of provider: `openai` to a server, `local` to a model in this
-/// process. One call is one request. It knows no circuit and no pace: [`provider::Provider`] does.
+/// Carries one request to one kind of provider, `openai` to a server or `local` to a model in this
+/// process; a [`provider::Provider`] decides which requests, and when.
 pub trait Embedder: Send + Sync {
     /// One vector of the same dimension for each of `texts`, in their order.
     /// The texts carry their prefix already. A success holds exactly

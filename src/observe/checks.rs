@@ -10,7 +10,7 @@ use crate::registry::{self, IndexContext, RegistryError};
 use crate::store::StoreError;
 use crate::worker::WorkerContext;
 
-/// Time limit for an answer of a store; after it the store counts as unavailable.
+/// How long Postgres or the vector engine may take to answer before it counts as unavailable.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Observer {
@@ -90,7 +90,8 @@ impl Observer {
     }
 
     fn record_index_check(&self, found: Result<Option<String>, RegistryError>) {
-        // An unavailable store says nothing about the alias: the check keeps its last result.
+        // An unavailable engine or Postgres says nothing about the alias: the check keeps its last
+        // result.
         let (index, alias) = match found {
             Ok(None) => (None, Some(None)),
             Ok(Some(problem)) => {

@@ -41,7 +41,7 @@ const COUNT_EVERY: Duration = Duration::from_secs(15);
 /// hangs.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
-/// Polls the state of a worker, its stores and its provider.
+/// Polls the state of a worker, Postgres, the index and the provider.
 pub struct Observer {
     context: WorkerContext,
     worker: Arc<Worker>,
@@ -158,8 +158,8 @@ impl Observer {
     pub async fn run(&self) {
         tokio::join!(
             self.keep_checking(),
-            keep(LOOK_EVERY, || self.count_backlog()),
-            keep(LOOK_EVERY, || self.look_at_collections()),
+            look_forever(LOOK_EVERY, || self.count_backlog()),
+            look_forever(LOOK_EVERY, || self.look_at_collections()),
             self.keep_counting(),
         );
     }
@@ -186,7 +186,8 @@ impl Observer {
         let mut pace = Pace::new(COUNT_EVERY);
         loop {
             self.worker.wait_for_upkeep_lease().await;
-            pace.keep(async { self.count_notes().await.is_ok() }).await;
+            pace.run_when_due(async { self.count_notes().await.is_ok() })
+                .await;
         }
     }
 
@@ -204,9 +205,12 @@ impl Observer {
 }
 
 /// Runs `look` again and again. It ignores errors: the checks report them.
-async fn keep<F: Future<Output = Result<(), StoreError>>>(every: Duration, look: impl Fn() -> F) {
+async fn look_forever<F: Future<Output = Result<(), StoreError>>>(
+    every: Duration,
+    look: impl Fn() -> F,
+) {
     let mut pace = Pace::new(every);
     loop {
-        pace.keep(async { look().await.is_ok() }).await;
+        pace.run_when_due(async { look().await.is_ok() }).await;
     }
 }

@@ -24,7 +24,7 @@ impl Pace {
 
     /// Waits until the next run is due, then does `work`, which returns whether it succeeded.
     /// Failed work is retried after `at_least`: its duration says nothing about the rows.
-    pub async fn keep(&mut self, work: impl Future<Output = bool>) {
+    pub async fn run_when_due(&mut self, work: impl Future<Output = bool>) {
         if let Some(next) = self.next {
             tokio::time::sleep_until(next.into()).await;
         }

@@ -68,7 +68,7 @@ pub struct Report {
 /// Why a rebuild failed. The points copied so far are kept, and the next run resumes there.
 #[derive(Debug, thiserror::Error)]
 pub enum RebuildError {
-    /// A store failed, another job is running, or the alias is not ELF's.
+    /// Postgres or the vector engine failed, another job is running, or the alias is not ELF's.
     #[error(transparent)]
     Registry(RegistryError),
     /// The new collection was dropped, and with it the progress of the rebuild.
@@ -79,7 +79,7 @@ pub enum RebuildError {
         "the vector engine says that {0:?} is broken (red); look at its log, then run `elf rebuild --restart`"
     )]
     Broken(String),
-    /// A store was unavailable for too long.
+    /// Postgres or the vector engine was unavailable for too long.
     #[error("{reason} (for {} minutes); what is done is kept: run `elf rebuild` again to resume", OUTAGE_LIMIT.as_secs() / 60)]
     Unavailable {
         /// Its last error.

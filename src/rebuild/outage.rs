@@ -1,4 +1,4 @@
-//! Waits for a store that is unavailable.
+//! Waits while Postgres or the vector engine is unavailable.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use super::RebuildError;
 use crate::backoff;
 use crate::registry::RegistryError;
 
-/// How long a store may be unavailable before a rebuild fails. The points copied so far are
-/// kept.
+/// How long Postgres or the vector engine may be unavailable before a rebuild fails. The points
+/// copied so far are kept.
 pub(super) const OUTAGE_LIMIT: Duration = Duration::from_secs(600);
 
 /// An outage that several ranges wait for: it is logged once.
@@ -18,7 +18,7 @@ pub(super) struct Outage {
 }
 
 impl Outage {
-    /// Repeats `work` while a store is unavailable.
+    /// Repeats `work` while Postgres or the vector engine is unavailable.
     pub(super) async fn retry<T, E, F>(&self, work: impl Fn() -> F) -> Result<T, RebuildError>
     where
         E: Into<RegistryError>,

@@ -15,7 +15,8 @@ use crate::store::{self, RunningJob, Store};
 /// After this time another process may take the lease of a job that died.
 const LEASE: Duration = Duration::from_secs(10);
 const RENEW_EVERY: Duration = Duration::from_secs(3);
-/// How long the end of a job waits for writes in flight. Longer than most requests to a store.
+/// How long the end of a job waits for writes in flight. Longer than most requests to the
+/// vector engine.
 const WRITE_DRAIN_LIMIT: Duration = Duration::from_secs(30);
 /// How often to look whether the holder of the lease is alive.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -24,8 +24,8 @@ use crate::verify;
 /// Why a reindex, a drop or a rollback failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReindexError {
-    /// A store failed, another job is running, or configuration, database and index do not
-    /// belong together.
+    /// Postgres or the vector engine failed, another job is running, or configuration, database
+    /// and index do not belong together.
     #[error(transparent)]
     Registry(RegistryError),
     /// The provider rejects the configuration.

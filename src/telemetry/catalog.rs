@@ -370,7 +370,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
         ],
     ),
     (
-        "The stores",
+        "Postgres and the index",
         &[
             histogram(
                 "elf_postgres_operation_seconds",

@@ -12,9 +12,9 @@ use crate::store::ChunkWrite;
 
 impl Batch<'_> {
     /// Gives the points of notes whose text cannot be written now the access labels of their
-    /// rows; the points keep their text. If a store rejects that, the points are deleted, so
-    /// that no reader finds a note under labels it no longer has.
-    pub(super) async fn follow_access<'c>(
+    /// rows; the points keep their text. If Postgres or the index rejects that, the points are
+    /// deleted, so that no reader finds a note under labels it no longer has.
+    pub(super) async fn apply_access_labels<'c>(
         &self,
         chunked_notes: impl Iterator<Item = &'c ChunkedNote>,
     ) -> Result<(), RegistryError> {
@@ -31,13 +31,13 @@ impl Batch<'_> {
                     notes = moved.len(),
                     "could not relabel points, deleting them until the notes are indexed again"
                 );
-                self.withdraw(&moved).await
+                self.delete_points(&moved).await
             }
             done => done,
         }
     }
 
-    /// The note and its labels, if its points have or may have other labels.
+    /// The note and its labels, if its points have other labels, or may have.
     fn moved<'c>(&self, chunked: &'c ChunkedNote) -> Option<(&'c Note, AccessHash)> {
         let note = chunked.note.as_ref().filter(|_| chunked.live)?;
         let claimed = self.notes[&chunked.note_id];
@@ -78,7 +78,7 @@ impl Batch<'_> {
         self.record_access(moved).await
     }
 
-    async fn withdraw(&self, moved: &[(&Note, AccessHash)]) -> Result<(), RegistryError> {
+    async fn delete_points(&self, moved: &[(&Note, AccessHash)]) -> Result<(), RegistryError> {
         let context = &self.shared.context;
         let targets = context
             .stores

@@ -2,9 +2,9 @@
 //!
 //! [`run`] → `converge`: `load` the rows, `chunk` their texts, start the
 //! [`Embedding`], and write slices of notes whose vectors have arrived (`converge_slices`).
-//! A slice goes through `write_or_split` (`blame.rs`, which splits what a store rejects) to
-//! `write`: `commit` to Postgres, `index_points` (upsert the points, delete the older ones), check the
-//! tokens, `ack`.
+//! A slice goes through `write_or_split` (`blame.rs`, which splits what Postgres or the index
+//! rejects) to `write`: `commit` to Postgres, `index_points` (upsert the points, delete the older
+//! ones), check the tokens, `ack`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ async fn converge_or_release(shared: &Arc<Shared>, claim: Claim, extent: Extent)
         notes: claim.notes.iter().map(|n| (n.note_id, n)).collect(),
         spans: note_spans(&claim.notes),
     };
-    shared.reached(Checkpoint::Claimed).await;
+    shared.call_breakpoint(Checkpoint::Claimed).await;
     let converged = match extent {
         Extent::Whole => batch.converge().await,
         Extent::Access => batch.converge_access_and_release().await,
@@ -95,7 +95,7 @@ fn note_spans(notes: &[Claimed]) -> NoteSpans {
 
 /// Why notes were not written and acked.
 pub(super) enum WriteError {
-    /// A store failed on a request that held data of the notes.
+    /// Postgres or the index failed on a request that held data of the notes.
     Data(RegistryError),
     /// The tokens could not be checked. That sends no data of a note, so no note is to blame.
     Check(RegistryError),
@@ -118,8 +118,8 @@ pub(super) struct Batch<'a> {
 
 impl Batch<'_> {
     async fn converge(&self) -> Result<(), RegistryError> {
-        // A note that may end the worker is claimed alone. Its deletion and its access labels
-        // come first, because they do not need the text that may end the worker.
+        // A note that is claimed alone may kill the worker. Its deletion and its access labels
+        // come first, because they do not need the text, which may be what kills the worker.
         let is_alone = |note: &Claimed| note.lost_claims >= LOST_CLAIMS_UNTIL_ALONE;
         if self.notes.values().any(|note| is_alone(note))
             && (Box::pin(self.converge_access()).await?.is_empty()
@@ -130,7 +130,7 @@ impl Batch<'_> {
         let max_bytes = self.shared.settings.max_note_bytes;
         let rows = stage("load", self.load(max_bytes)).await?;
         let chunked_notes = stage("chunk", self.chunk(rows)).await;
-        self.shared.reached(Checkpoint::Chunked).await;
+        self.shared.call_breakpoint(Checkpoint::Chunked).await;
 
         let chunked_notes = Arc::new(chunked_notes);
         let mut embedding = Embedding::start(self.shared, chunked_notes.clone());
@@ -158,7 +158,7 @@ impl Batch<'_> {
             undecided = rest;
             time = SLICE;
             if !slice.is_empty() {
-                self.shared.reached(Checkpoint::Embedded).await;
+                self.shared.call_breakpoint(Checkpoint::Embedded).await;
                 // Boxed, as is what it awaits: a batch is one task, and its stack is small.
                 Box::pin(self.converge_slice(&slice, vectors, fresh)).await?;
             }
@@ -223,7 +223,7 @@ impl Batch<'_> {
             .partition(|chunked| chunked.live);
         let writes: Vec<PlannedWrite> = gone.iter().map(plan::removal_of).collect();
         self.write_or_split(&writes, &mut HashSet::new()).await?;
-        self.follow_access(live.iter()).await?;
+        self.apply_access_labels(live.iter()).await?;
         Ok(live.iter().map(|chunked| chunked.note_id).collect())
     }
 
@@ -243,7 +243,7 @@ impl Batch<'_> {
             }
         }
         self.write_or_split(&writes, fresh).await?;
-        self.follow_access(unwritable.iter().map(|(chunked, _)| *chunked))
+        self.apply_access_labels(unwritable.iter().map(|(chunked, _)| *chunked))
             .await?;
         let mut waiting = Vec::new();
         for (chunked, why) in unwritable {
@@ -275,7 +275,7 @@ impl Batch<'_> {
             return Ok(());
         }
         let committed = stage("commit", self.commit(writes)).await?;
-        self.shared.reached(Checkpoint::Committed).await;
+        self.shared.call_breakpoint(Checkpoint::Committed).await;
         let (done, skipped): (Vec<&PlannedWrite>, Vec<&PlannedWrite>) = writes
             .iter()
             .partition(|write| committed.notes.contains(&write.chunked.note_id));
@@ -303,7 +303,7 @@ impl Batch<'_> {
         );
         stage("check", checked).await.map_err(WriteError::Check)?;
         let acked = stage("ack", self.ack(&done)).await?;
-        self.shared.reached(Checkpoint::Acked).await;
+        self.shared.call_breakpoint(Checkpoint::Acked).await;
 
         self.shared.totals.add(&Report {
             notes: acked,

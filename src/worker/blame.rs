@@ -17,8 +17,8 @@ use crate::store::{
     Claim, Claimed, Depth, FailedBy, Failure, LOST_CLAIMS_UNTIL_ALONE, NoteWrite, Retry, StoreError,
 };
 
-/// How often the write of a single note is tried when it is interrupted although both stores
-/// answer.
+/// How often the write of a single note is tried when it is interrupted although Postgres and
+/// the index answer.
 const MAX_TRIES_ALONE: u32 = 3;
 
 // What lost claims in a row lead to (ADR 15):
@@ -40,25 +40,25 @@ const LOST_CLAIMS_UNTIL_UNACCOMPANIED: u32 = LOST_CLAIMS_UNTIL_ALONE + 5;
 /// is to blame.
 pub(super) const LOST_CLAIMS_UNTIL_DEAD: u32 = LOST_CLAIMS_UNTIL_UNACCOMPANIED + 3;
 
-/// Whether the claim holds a note that may end the worker.
+/// Whether the claim holds a suspect: a note that may kill its worker.
 pub(super) fn is_suspect(claim: &Claim) -> bool {
     let lost = claim.notes.iter().map(|note| note.lost_claims);
     lost.max().unwrap_or(0) >= LOST_CLAIMS_UNTIL_UNACCOMPANIED
 }
 
-/// The store that failed, if the cause may be the data sent: the store rejected it, or did not
-/// survive it.
-fn perhaps_data(error: &RegistryError) -> Option<FailedBy> {
-    let is_perhaps = matches!(error.class(), ErrorClass::Item | ErrorClass::Store);
+/// What failed, Postgres or the index, if the data that was sent may be the cause: it was
+/// rejected, or the server did not survive it.
+fn possible_rejecter(error: &RegistryError) -> Option<FailedBy> {
+    let may_be_data = matches!(error.class(), ErrorClass::Item | ErrorClass::Store);
     match error {
-        RegistryError::Store(_) if is_perhaps => Some(FailedBy::Postgres),
-        RegistryError::Index(_) if is_perhaps => Some(FailedBy::Index),
+        RegistryError::Store(_) if may_be_data => Some(FailedBy::Postgres),
+        RegistryError::Index(_) if may_be_data => Some(FailedBy::Index),
         _ => None,
     }
 }
 
 impl Batch<'_> {
-    /// Dead-letters a note that was claimed alone and ended each process that worked on it.
+    /// Dead-letters a note that was claimed alone and killed each process that worked on it.
     pub(super) async fn dead_letter_after_lost_claims(&self) -> Result<bool, StoreError> {
         let is_lost = |note: &&&Claimed| note.lost_claims >= LOST_CLAIMS_UNTIL_DEAD;
         let Some(lost) = self.notes.values().find(is_lost) else {
@@ -74,16 +74,16 @@ impl Batch<'_> {
             lost.lost_claims,
             lost.lost_claims - LOST_CLAIMS_UNTIL_UNACCOMPANIED
         );
-        // The text is not loaded: loading it may have ended the earlier workers.
+        // The text is not loaded: loading it may have killed the earlier workers.
         let text = TextHash::of("");
         self.fail(lost.note_id, text, FailedBy::Process, &reason, true)
             .await?;
         Ok(true)
     }
 
-    /// Writes notes to both stores and acks them. When a store rejects a write, each half is
-    /// written separately, until the note to blame is alone. A loop and not a recursion, so
-    /// that the stack does not grow with the batch.
+    /// Writes notes to Postgres and the index, and acks them. When one of the two rejects a write,
+    /// each half of the notes is written separately, until the note to blame is alone. A loop and
+    /// not a recursion, so that the stack does not grow with the batch.
     pub(super) async fn write_or_split(
         &self,
         writes: &[PlannedWrite<'_>],
@@ -96,7 +96,7 @@ impl Batch<'_> {
                 Err(WriteError::Data(error)) => error,
                 Err(WriteError::Check(error)) => return Err(error),
             };
-            let Some(by) = perhaps_data(&error) else {
+            let Some(by) = possible_rejecter(&error) else {
                 return Err(error);
             };
             let is_rejection = error.class() == ErrorClass::Item;
@@ -107,8 +107,9 @@ impl Batch<'_> {
                 [only] if by == FailedBy::Postgres && is_rejection => {
                     self.fail_alone(only, by, &error).await?;
                 }
-                // If a store rejects several notes, one of them may be to blame. Any other
-                // error, and the rejection of a single note, may come from the store's state.
+                // If several notes are rejected, one of them may be to blame. For any other error,
+                // and for the rejection of a single note, the cause may be the state of Postgres
+                // or of the index.
                 _ if (part.len() == 1 || !is_rejection)
                     && !Box::pin(self.index_accepts_another_note(part)).await? =>
                 {
@@ -128,14 +129,15 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Counts a write that a store rejects as a failure of its note.
+    /// Counts a write that Postgres or the index rejects as a failure of its note.
     async fn fail_alone(
         &self,
         write: &PlannedWrite<'_>,
         by: FailedBy,
         error: &RegistryError,
     ) -> Result<(), RegistryError> {
-        self.follow_access([write.chunked].into_iter()).await?;
+        self.apply_access_labels([write.chunked].into_iter())
+            .await?;
         let NoteWrite {
             note_id, text_hash, ..
         } = write.rows;
@@ -208,7 +210,7 @@ impl Batch<'_> {
             _ => 1,
         };
         let retry = retry::after_failure(settings, failures, permanent, rand::random());
-        let (late, _) = self.shared.leases.part_late(self.token, &[note_id]);
+        let (late, _) = self.shared.leases.split_off_late(self.token, &[note_id]);
         let failure = Failure {
             keep_leased: match late.is_empty() {
                 true => Duration::ZERO,

@@ -34,8 +34,8 @@ impl Shared {
                 ClaimScope { after, lost_below },
             )
         };
-        // A note that may end this worker comes last: the worker first indexes another note,
-        // if one is due.
+        // A note with enough lost claims to be dead-lettered comes last: the worker first indexes
+        // another note, if one is due.
         let claimed = match self.totals.report().notes {
             0 => match claim(blame::LOST_CLAIMS_UNTIL_DEAD).await {
                 Ok(None) => claim(u32::MAX).await,

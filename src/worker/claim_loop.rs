@@ -114,12 +114,12 @@ impl<'a> ClaimLoop<'a> {
         }
     }
 
-    /// Waits until both stores are available; returns at once if they are.
+    /// Waits until Postgres and the index are available; returns at once if they are.
     async fn wait_for_stores(&self) -> Step {
         tokio::select! {
             biased;
             () = self.stop.cancelled() => Break(Ok(())),
-            recovered = self.shared.stores_recovered(self.drain) => continue_if_ok(recovered),
+            recovered = self.shared.wait_for_stores(self.drain) => continue_if_ok(recovered),
         }
     }
 
@@ -144,7 +144,7 @@ impl<'a> ClaimLoop<'a> {
     }
 
     /// The position behind which the next claim takes rows. While the provider is unavailable,
-    /// the worker still indexes what needs no new vector: then the claims walk.
+    /// the worker still indexes what needs no new vector: then its claims walk over the due rows.
     fn next_position(&mut self, provider_works: bool) -> Option<Position> {
         let now = Instant::now();
         if provider_works {

@@ -144,7 +144,7 @@ async fn look_up_and_embed(
         if let Ok(vector) = outcome
             && was_sent
         {
-            shared.uncommitted.keep(hash, vector.clone());
+            shared.uncommitted.remember(hash, vector.clone());
             shared.totals.add(&Report {
                 embedded: 1,
                 tokens: tokens as u64,

@@ -38,7 +38,7 @@ struct Leased {
 
 impl Leased {
     /// Whether the index may still apply an upsert of this note.
-    fn may_still_land(&self, note: &Uuid) -> bool {
+    fn may_still_be_applied(&self, note: &Uuid) -> bool {
         self.sending.contains(note) || self.unanswered.contains(note)
     }
 }
@@ -78,30 +78,30 @@ impl ActiveLeases {
     /// have lost is remembered, see [`super::unacked`].
     pub fn end(&self, shared: &Shared, token: i64) {
         let leased = self.lock().remove(&token).unwrap_or_default();
-        let (late, landed): (Vec<Uuid>, Vec<Uuid>) = leased
+        let (late, others): (Vec<Uuid>, Vec<Uuid>) = leased
             .upserted
             .iter()
-            .partition(|note| leased.may_still_land(note));
+            .partition(|note| leased.may_still_be_applied(note));
         let now = Instant::now();
-        shared.unacked.add(token, landed, now);
+        shared.unacked.add(token, others, now);
         shared
             .unacked
             .add(token, late, now + shared.settings.lease());
     }
 
-    /// A statement under `token` has ended the claim of these notes: the next claim of them comes
-    /// after their upserts, and removes what those leave behind.
+    /// Records that a statement under `token` has ended the claim of these notes. Their next claim
+    /// comes after their upserts, and removes the points that those leave behind.
     pub fn ended(&self, token: i64, notes: &[Uuid]) {
         self.each(token, notes, |leased, note| {
             leased.upserted.remove(&note);
         });
     }
 
-    /// Parts `notes` into those with an upsert that the index may still apply, and the others.
-    pub fn part_late(&self, token: i64, notes: &[Uuid]) -> (Vec<Uuid>, Vec<Uuid>) {
+    /// Splits `notes` into those with an upsert that the index may still apply, and the others.
+    pub fn split_off_late(&self, token: i64, notes: &[Uuid]) -> (Vec<Uuid>, Vec<Uuid>) {
         let claims = self.lock();
         let leased = claims.get(&token);
-        let is_late = |note: &Uuid| leased.is_some_and(|leased| leased.may_still_land(note));
+        let is_late = |note: &Uuid| leased.is_some_and(|leased| leased.may_still_be_applied(note));
         notes.iter().partition(|note| is_late(note))
     }
 
@@ -113,7 +113,7 @@ impl ActiveLeases {
         });
     }
 
-    /// An upsert of these notes' points begins.
+    /// Records that an upsert of these notes' points begins.
     pub fn sending(&self, token: i64, notes: &[Uuid]) {
         self.each(token, notes, |leased, note| {
             leased.upserted.insert(note);
@@ -121,7 +121,7 @@ impl ActiveLeases {
         });
     }
 
-    /// The upsert has ended. `is_answered` is false if the index may still apply it.
+    /// Records that the upsert has ended. `is_answered` is false if the index may still apply it.
     pub fn sent(&self, token: i64, notes: &[Uuid], is_answered: bool) {
         self.each(token, notes, |leased, note| {
             leased.sending.remove(&note);
@@ -218,16 +218,16 @@ pub enum Survived {
 /// after the points of the next claim. Notes with one therefore stay leased for a whole lease, as
 /// they do after the worker is killed.
 pub async fn release(shared: &Shared, token: i64, notes: &[Uuid], survived: Survived) {
-    let (late, landed) = shared.leases.part_late(token, notes);
+    let (late, others) = shared.leases.split_off_late(token, notes);
     defer_late(shared, token, &late).await;
-    shared.leases.remove(token, &landed);
+    shared.leases.remove(token, &others);
     let WorkerContext {
         stores: IndexContext { store, .. },
         version,
         ..
     } = &shared.context;
     let survived = survived == Survived::Yes;
-    match store.release(&version.name, token, &landed, survived).await {
+    match store.release(&version.name, token, &others, survived).await {
         Ok(released) => shared.leases.ended(token, &released),
         Err(error) => tracing::debug!(%error, token, "could not release leases, they will expire"),
     }
@@ -237,9 +237,9 @@ pub async fn release(shared: &Shared, token: i64, notes: &[Uuid], survived: Surv
 /// Released at once, the notes would be claimed again and again until the application commits.
 /// Notes whose lease was lost are left alone: the token no longer matches.
 pub async fn defer_skipped(shared: &Shared, token: i64, notes: &[Uuid]) {
-    let (late, landed) = shared.leases.part_late(token, notes);
+    let (late, others) = shared.leases.split_off_late(token, notes);
     defer_late(shared, token, &late).await;
-    defer(shared, token, &landed, DEFERRED).await;
+    defer(shared, token, &others, DEFERRED).await;
 }
 
 async fn defer_late(shared: &Shared, token: i64, late: &[Uuid]) {
@@ -256,6 +256,8 @@ async fn defer(shared: &Shared, token: i64, notes: &[Uuid], time: Duration) {
     let store = &shared.context.stores.store;
     match store.defer(version, token, notes, time).await {
         Ok(deferred) => shared.leases.ended(token, &deferred),
-        Err(error) => tracing::debug!(%error, token, "could not defer notes, they will expire"),
+        Err(error) => {
+            tracing::debug!(%error, token, "could not defer notes, their leases will expire")
+        }
     }
 }

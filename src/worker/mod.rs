@@ -60,10 +60,10 @@ use shared::{Drain, Shared};
 /// Releasing the leases takes a moment, unless Postgres is unavailable. Then they expire.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What a worker needs: both stores, the provider and the chunker.
+/// What a worker needs: Postgres, the index, the provider and the chunker.
 #[derive(Clone)]
 pub struct WorkerContext {
-    /// Both stores: Postgres, and the index that ELF derives from it.
+    /// Postgres, and the index that ELF derives from it.
     pub stores: IndexContext,
     /// Texts → vectors.
     pub provider: Arc<Provider>,

@@ -36,10 +36,10 @@ impl Batch<'_> {
         let written: Vec<Uuid> = points.iter().map(|p| p.payload.chunk_id).collect();
         let count = written.len() as u64;
         self.upsert(collections, points).await?;
-        self.shared.reached(Checkpoint::Upserted).await;
+        self.shared.call_breakpoint(Checkpoint::Upserted).await;
         let done = done.iter().map(|write| write.chunked.note_id).collect();
         self.prune(collections, done, written).await?;
-        self.shared.reached(Checkpoint::Pruned).await;
+        self.shared.call_breakpoint(Checkpoint::Pruned).await;
         Ok(count)
     }
 

@@ -22,7 +22,8 @@ pub fn after_failure(
     Retry::After(backoff::delay(failures, base, max, jitter))
 }
 
-/// How long to wait before the stores are tried again, after this many outages in a row.
+/// How long to wait before Postgres and the index are tried again, after this many outages in a
+/// row.
 pub fn pause(settings: &config::Worker, openings: u32) -> Duration {
     let base = Duration::from_millis(settings.backoff_base_ms.min(1_000));
     backoff::delay(openings, base, Duration::from_secs(15), rand::random())

@@ -48,7 +48,7 @@ impl Shared {
     }
 
     /// Waits until Postgres and the index are available; returns at once if they are.
-    async fn recovered(&self) {
+    async fn wait_for_recovery(&self) {
         while self.circuit.outage().is_some() {
             tokio::time::sleep(retry::pause(&self.settings, self.circuit.openings())).await;
             match registry::ensure_ready(&self.context.stores, &self.context.version).await {
@@ -62,11 +62,11 @@ impl Shared {
     }
 
     /// [`Self::recovered`]; a drain waits for it no longer than its grace period.
-    pub(super) async fn stores_recovered(&self, drain: Option<Drain>) -> Result<(), WorkerError> {
+    pub(super) async fn wait_for_stores(&self, drain: Option<Drain>) -> Result<(), WorkerError> {
         match drain {
-            Some(Drain) => self.within_grace(self.recovered()).await,
+            Some(Drain) => self.within_grace(self.wait_for_recovery()).await,
             None => {
-                self.recovered().await;
+                self.wait_for_recovery().await;
                 Ok(())
             }
         }
@@ -92,7 +92,7 @@ impl Shared {
             .or_else(|| Some(self.context.provider.state().error()?.to_string()))
     }
 
-    pub(super) async fn reached(&self, checkpoint: Checkpoint) {
+    pub(super) async fn call_breakpoint(&self, checkpoint: Checkpoint) {
         if let Some(breakpoint) = &self.breakpoint {
             breakpoint(checkpoint).await;
         }

@@ -9,12 +9,12 @@ use chrono::{DateTime, Utc};
 #[derive(Debug, Default)]
 pub struct StoreCircuit {
     outage: Mutex<Option<Outage>>,
-    /// How often it opened since a batch succeeded. A store may pass the check and still fail
-    /// every batch, so each opening in a row makes the pause longer.
+    /// How often it opened since a batch succeeded. Postgres or the index may pass the check and
+    /// still fail every batch, so each opening in a row makes the pause longer.
     openings: AtomicU32,
 }
 
-/// A store that is unavailable or misconfigured.
+/// An outage of Postgres or the index, or a wrong configuration of one of them.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Outage {
     /// What failed.
@@ -45,7 +45,7 @@ impl StoreCircuit {
         }
     }
 
-    /// Closes the circuit: the stores are available again.
+    /// Closes the circuit: Postgres and the index are available again.
     pub fn close(&self) {
         if let Some(outage) = self.lock().take() {
             let secs = (Utc::now() - outage.since).num_seconds();

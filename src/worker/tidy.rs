@@ -8,7 +8,7 @@ use super::{Shared, WorkerContext};
 use crate::registry::IndexContext;
 use crate::store::{Lifecycle, StoreError};
 
-/// A page of states each time: a million notes are looked at in three hours.
+/// How often. Each time reads one page of states, so a million notes take three hours.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// The progress of the worker that holds the upkeep lease.
@@ -18,19 +18,19 @@ pub struct Tidy {
     /// States up to here have been looked at.
     upto: Uuid,
     /// The abandoned reindex has been reported.
-    told: bool,
+    is_reported: bool,
 }
 
 impl Tidy {
     /// Cleans up once a minute.
-    pub async fn keep(&mut self, shared: &Shared, now: Instant) {
+    pub async fn clean_up_if_due(&mut self, shared: &Shared, now: Instant) {
         if self.at.is_some_and(|at| now - at < EVERY) {
             return;
         }
         self.at = Some(now);
         let tidied = async {
-            self.states(shared).await?;
-            self.abandoned(shared).await
+            self.enqueue_leftover_states(shared).await?;
+            self.coalesce_building_versions(shared).await
         };
         if let Err(error) = tidied.await {
             tracing::debug!(%error, "cleanup failed");
@@ -39,7 +39,7 @@ impl Tidy {
 
     /// Enqueues notes that are deleted while their index state remains. Indexing them once
     /// more deletes their points and their state.
-    async fn states(&mut self, shared: &Shared) -> Result<(), StoreError> {
+    async fn enqueue_leftover_states(&mut self, shared: &Shared) -> Result<(), StoreError> {
         let WorkerContext {
             stores: IndexContext { store, .. },
             version,
@@ -57,7 +57,7 @@ impl Tidy {
 
     /// Keeps one outbox row per note for versions that are being built. Every change adds a
     /// row for each such version, and without a reindex no worker deletes them.
-    async fn abandoned(&mut self, shared: &Shared) -> Result<(), StoreError> {
+    async fn coalesce_building_versions(&mut self, shared: &Shared) -> Result<(), StoreError> {
         let store = &shared.context.stores.store;
         for known in store.versions().await? {
             if known.state != Lifecycle::Building {
@@ -65,8 +65,8 @@ impl Tidy {
             }
             let version = known.version.name;
             let dropped = store.coalesce_building(&version).await?;
-            if dropped > 0 && !self.told && store.running_job().await?.is_none() {
-                self.told = true;
+            if dropped > 0 && !self.is_reported && store.running_job().await?.is_none() {
+                self.is_reported = true;
                 tracing::warn!(
                     version,
                     "version is being built but no reindex runs, its changes wait: resume with \

@@ -27,19 +27,19 @@ pub struct UnackedUpserts(Mutex<VecDeque<Unacked>>);
 struct Unacked {
     token: i64,
     notes: Vec<Uuid>,
-    /// The index may apply the upsert until then.
-    lands_by: Instant,
+    /// After this time the index applies no upsert of these notes any more.
+    applied_by: Instant,
 }
 
 impl UnackedUpserts {
     /// Remembers notes that were upserted under `token`. The index may apply the upsert until
-    /// `lands_by`.
-    pub fn add(&self, token: i64, notes: Vec<Uuid>, lands_by: Instant) {
+    /// `applied_by`.
+    pub fn add(&self, token: i64, notes: Vec<Uuid>, applied_by: Instant) {
         if !notes.is_empty() {
             self.lock().push_back(Unacked {
                 token,
                 notes,
-                lands_by,
+                applied_by,
             });
         }
     }
@@ -83,7 +83,7 @@ async fn requeue_if_lost(shared: &Shared, unacked: &Unacked) -> Result<(), Store
         version,
         ..
     } = &shared.context;
-    let pause = unacked.lands_by.saturating_duration_since(Instant::now());
+    let pause = unacked.applied_by.saturating_duration_since(Instant::now());
     // The next claim of a note that is still held comes after the upsert, at the latest when it
     // is deferred until then.
     let held = if pause.is_zero() {

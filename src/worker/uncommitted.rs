@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::note::TextHash;
 
 /// Memory for them, in floats: 64 MB.
-const MOST_FLOATS: usize = 16 << 20;
+const MAX_FLOATS: usize = 16 << 20;
 
 /// Remembers vectors from their embedding to their commit. A note may be released halfway:
 /// the provider became unavailable after some of its requests, or an application holds its
@@ -32,14 +32,14 @@ impl UncommittedVectors {
     }
 
     /// Remembers a vector.
-    pub fn keep(&self, hash: TextHash, vector: Arc<[f32]>) {
+    pub fn remember(&self, hash: TextHash, vector: Arc<[f32]>) {
         let mut kept = self.lock();
         kept.floats += vector.len();
         match kept.by_hash.insert(hash, vector) {
             Some(same) => kept.floats -= same.len(),
             None => kept.order.push_back(hash),
         }
-        while kept.floats > MOST_FLOATS {
+        while kept.floats > MAX_FLOATS {
             let Some(oldest) = kept.order.pop_front() else {
                 break;
             };
@@ -84,8 +84,8 @@ mod tests {
     fn only_committed_vectors_are_forgotten() {
         let (one, two) = (TextHash::of("one"), TextHash::of("two"));
         let uncommitted = UncommittedVectors::default();
-        uncommitted.keep(one, Arc::new([1.0]));
-        uncommitted.keep(two, Arc::new([2.0]));
+        uncommitted.remember(one, Arc::new([1.0]));
+        uncommitted.remember(two, Arc::new([2.0]));
         uncommitted.forget_committed([one].iter());
         assert_eq!(uncommitted.get(&one), None);
         assert_eq!(uncommitted.get(&two).as_deref(), Some(&[2.0f32][..]));
@@ -94,9 +94,9 @@ mod tests {
     #[test]
     fn the_oldest_vectors_are_dropped_beyond_the_limit() {
         let uncommitted = UncommittedVectors::default();
-        let half: Arc<[f32]> = vec![0.0; MOST_FLOATS / 2].into();
+        let half: Arc<[f32]> = vec![0.0; MAX_FLOATS / 2].into();
         for text in ["a", "b", "c"] {
-            uncommitted.keep(TextHash::of(text), half.clone());
+            uncommitted.remember(TextHash::of(text), half.clone());
         }
         assert!(uncommitted.get(&TextHash::of("a")).is_none());
         assert!(uncommitted.get(&TextHash::of("c")).is_some());
@@ -105,10 +105,10 @@ mod tests {
     #[test]
     fn a_vector_that_is_never_committed_does_not_make_the_others_pile_up() {
         let uncommitted = UncommittedVectors::default();
-        uncommitted.keep(TextHash::of("of a dead note"), Arc::new([1.0]));
+        uncommitted.remember(TextHash::of("of a dead note"), Arc::new([1.0]));
         for i in 0..1_000 {
             let hash = TextHash::of(&i.to_string());
-            uncommitted.keep(hash, Arc::new([1.0]));
+            uncommitted.remember(hash, Arc::new([1.0]));
             uncommitted.forget_committed([hash].iter());
         }
         let kept = uncommitted.lock();

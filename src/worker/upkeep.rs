@@ -57,7 +57,7 @@ pub async fn run(shared: Arc<Shared>) {
         let has_upkeep = *shared.upkeep.borrow();
         if has_upkeep && shared.circuit.outage().is_none() {
             let now = Instant::now();
-            tidy.keep(&shared, now).await;
+            tidy.clean_up_if_due(&shared, now).await;
             let look_back = look_back(now, expired_at, full_at);
             if expire_notes(&shared, look_back).await {
                 expired_at = Some(now);

@@ -112,13 +112,17 @@ async fn verify_if_due(shared: &Shared, interval: Option<Duration>, rest: u32) -
     };
     tokio::select! {
         () = verify_from(shared, begun.number, &options) => {}
-        never = keep(shared, begun.number, &options.from) => match never {},
+        never = keep_recording_progress(shared, begun.number, &options.from) => match never {},
     }
     true
 }
 
 /// Records the progress of the verify, and renews its lease.
-async fn keep(shared: &Shared, number: i64, cursor: &Mutex<VerifyCursor>) -> Infallible {
+async fn keep_recording_progress(
+    shared: &Shared,
+    number: i64,
+    cursor: &Mutex<VerifyCursor>,
+) -> Infallible {
     let WorkerContext {
         stores: IndexContext { store, .. },
         version,

@@ -186,7 +186,7 @@ async fn a_note_that_kills_every_worker_is_dead_lettered_alone() {
         }
         drop(worker);
         h.expire_leases().await;
-        // The next worker indexes this one first, which shows that the stores work.
+        // The next worker indexes this one first, which shows that Postgres and the index work.
         h.insert("Another wholesome note").await;
     };
     // Two together and eight alone; more only where a renewal of a dead worker was in flight

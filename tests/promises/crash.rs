@@ -26,9 +26,9 @@ fn keep_done(site: &Site) {
     );
 }
 
-/// The texts that the worker of a life sent, each as often as it was sent. Every life
-/// has a header of its own, so that a request which is read late is counted for its
-/// sender.
+/// The texts that the worker sent in one life, each as often as it was sent. A life is one
+/// run of the worker, from its start to its kill. Each life sends a header of its own, so
+/// that a request which the server reads late is counted for the life that sent it.
 pub fn embedded_in(site: &Site, life: usize) -> Vec<String> {
     let life = life.to_string();
     let requests = site.provider.request_log();

@@ -237,7 +237,7 @@ fn the_dashboard_can_be_read_and_maintained_by_hand() {
         "Backlog",
         "Throughput",
         "Provider",
-        "Stores",
+        "Postgres and the index",
         "Drift",
         "Rebuild",
         "Process",

@@ -233,7 +233,7 @@ async fn a_drain_waits_for_the_notes_that_it_keeps_back() {
 
 /// An outage of the index does not make the worker send a text twice.
 #[tokio::test]
-async fn texts_in_flight_when_a_store_fails_are_paid_for_once() {
+async fn texts_in_flight_when_the_index_fails_are_paid_for_once() {
     let mut h = Harness::start_with(|toml| {
         toml.replace(
             "timeout_ms = 2000",

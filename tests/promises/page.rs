@@ -191,7 +191,7 @@ async fn a_running_rebuild_is_shown_until_it_ends() {
     };
     let h = Harness::start_on(&server).await;
     h.stock(30_000).await;
-    // The server would do it by itself a moment later.
+    // Autovacuum would do it a moment later.
     sqlx::raw_sql("analyze").execute(&h.pool).await.unwrap();
     let site = h.into_site().await;
     let worker = site.worker();

@@ -172,7 +172,8 @@ async fn an_evaluation_measures_and_leaves_nothing_behind() {
         "{report}"
     );
 
-    // The application's note is indexed and still there; the documents are gone from both stores.
+    // The application's note is indexed and still there; the documents are gone from Postgres and
+    // the index.
     let mut database = site.connect().await;
     let left: Vec<Uuid> = sqlx::query_scalar("select note_id from memory_notes")
         .fetch_all(&mut database)

@@ -223,7 +223,7 @@ async fn a_count_that_hangs_delays_no_check() {
 
 #[tokio::test]
 async fn an_interrupted_migration_runs_again() {
-    let (site, line) = Site::behind_a_line().await;
+    let (site, line) = Site::behind_a_proxy().await;
     let mut db = site.connect().await;
     sqlx::raw_sql(
         "alter table indexing_outbox drop column failed_by;

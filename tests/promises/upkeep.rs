@@ -51,7 +51,7 @@ async fn a_retry_and_an_ack_of_the_same_note_do_not_deadlock() {
         "the dead letter is acked too"
     );
 
-    // As its commit does.
+    // What the commit of a batch does.
     h.execute(
         "update note_index_state set revision = lease_token, holder = $2 where note_id = $1",
         note,

@@ -86,7 +86,7 @@ async fn tamper(h: &Harness, chunk: Uuid, change: impl FnOnce(&mut Point)) {
     put(h, point).await;
 }
 
-/// A point of a note that never was.
+/// A point of a note that never existed.
 async fn add_orphan(h: &Harness, chunk: Uuid) {
     let (chunk_id, note_id) = (Uuid::new_v4(), Uuid::new_v4());
     let mut point = point(h, chunk).await;
@@ -209,7 +209,7 @@ async fn another_vector_is_found_by_a_deep_verify_only() {
     h.assert_exact().await;
 }
 
-/// Points that no ELF has written, some of them without anything.
+/// Points that ELF did not write; some have no payload or no vector.
 #[tokio::test]
 async fn points_without_a_payload_are_orphaned_and_deleted() {
     let Some(server) = Qdrant::start("points_without_a_payload_are_orphaned_and_deleted").await
@@ -229,7 +229,7 @@ async fn points_without_a_payload_are_orphaned_and_deleted() {
         {"id": Uuid::new_v4(), "vector": vector, "payload": {}},
         {"id": Uuid::new_v4(), "vector": {}, "payload": {"revision": "high", "note_id": 7}},
         {"id": Uuid::new_v4(), "vector": vector, "payload": {"revision": i64::MAX}},
-        // One of a chunk that is there.
+        // This one has the id of an existing chunk.
         {"id": ids[9], "vector": vector, "payload": {}},
     ]});
     let request = reqwest::Client::new().put(url).json(&points);

@@ -1,4 +1,4 @@
-//! The worker against a real Postgres and a real vector engine. Names are promises.
+//! The worker against a real Postgres and a real vector engine. The name of each test is a promise.
 
 mod attempts;
 mod claims;

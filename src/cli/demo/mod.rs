@@ -126,13 +126,13 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     say("Done")?;
     print("Everything above ran against a real Postgres, a real vector engine and a real model.")?;
     if args.keep {
-        keep(&admin_port, &worker).await?;
+        run_until_stopped(&admin_port, &worker).await?;
     }
     Ok(())
 }
 
 /// Runs the worker as `elf worker` does, until it is stopped.
-async fn keep(admin_port: &AdminPort, worker: &Worker) -> anyhow::Result<()> {
+async fn run_until_stopped(admin_port: &AdminPort, worker: &Worker) -> anyhow::Result<()> {
     print(&format!(
         "\nThe worker keeps running: see http://{} (token {TOKEN}). Ctrl-C stops it.",
         admin_port.address

@@ -47,8 +47,8 @@ impl InFlightTexts {
     }
 }
 
-/// The duty to embed one text. A ticket that is dropped without an outcome, as when
-/// its call is cancelled, leaves the text to the calls that wait for it.
+/// Obliges its call to embed one text. If it is dropped without an outcome, for example
+/// because the call is cancelled, one of the calls that wait for the text embeds it.
 pub struct Ticket<'a> {
     hash: TextHash,
     outcome: watch::Sender<Option<Outcome>>,

@@ -63,8 +63,8 @@ impl<'a> Input<'a> {
     }
 }
 
-/// An embedding provider as the rest of ELF sees it. Its [`Embedder`] only carries the
-/// requests that it decides to send. Clones share everything.
+/// Decides which texts are sent to the embedding provider, and when; its [`Embedder`] carries each
+/// request. The rest of ELF calls this. Clones share everything.
 ///
 /// A failure is the fault of a text only if the request held that text alone and
 /// the provider embedded something else meanwhile. Every other failure opens the

@@ -134,7 +134,7 @@ impl Collection {
         spec: &CollectionSpec,
         on_disk: bool,
     ) -> Result<(), String> {
-        let dir = folder.unborn(name);
+        let dir = folder.unfinished(name);
         let failed = |what: &str, error: &dyn Display| format!("{what} {}: {error}", dir.display());
         if dir.exists() {
             fs::remove_dir_all(&dir).map_err(|error| failed("cannot clear", &error))?;
@@ -149,7 +149,7 @@ impl Collection {
         folder::save_spec(&dir, spec)
             .map_err(|error| failed("cannot write elf.json in", &error))?;
         folder
-            .adopt(name)
+            .rename_unfinished(name)
             .map_err(|error| failed("cannot name", &error))
     }
 

@@ -68,7 +68,7 @@ impl Folder {
             }
             Err(TryLockError::Error(error)) => return Err(io_error(error)),
         }
-        sign(&lock).map_err(io_error)?;
+        write_holder(&lock).map_err(io_error)?;
         let folder = Self { dir, lock };
         folder.remove_leftovers().map_err(|error| OpenError::Io {
             dir: folder.dir.display().to_string(),
@@ -97,7 +97,7 @@ impl Folder {
     }
 
     /// Where a collection lies while it is made.
-    pub(super) fn unborn(&self, name: &str) -> PathBuf {
+    pub(super) fn unfinished(&self, name: &str) -> PathBuf {
         self.collections().join(format!(".new-{name}"))
     }
 
@@ -113,22 +113,22 @@ impl Folder {
         Ok(names)
     }
 
-    /// Gives a collection that is complete its name.
-    pub(super) fn adopt(&self, name: &str) -> io::Result<()> {
-        fs::rename(self.unborn(name), self.collection(name))?;
+    /// Moves a collection that is complete from [`Self::unfinished`] to its name.
+    pub(super) fn rename_unfinished(&self, name: &str) -> io::Result<()> {
+        fs::rename(self.unfinished(name), self.collection(name))?;
         sync(&self.collections())
     }
 
     /// Removes a collection: first its name, in one step, then its files.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
-        let doomed = self.collections().join(format!(".dropped-{name}"));
-        match fs::rename(self.collection(name), &doomed) {
+        let dropped = self.collections().join(format!(".dropped-{name}"));
+        match fs::rename(self.collection(name), &dropped) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         }
         sync(&self.collections())?;
-        fs::remove_dir_all(doomed)
+        fs::remove_dir_all(dropped)
     }
 
     /// Reads which collection each alias points at.
@@ -163,7 +163,7 @@ fn holder(mut lock: File) -> String {
     }
 }
 
-fn sign(mut lock: &File) -> io::Result<()> {
+fn write_holder(mut lock: &File) -> io::Result<()> {
     let program = std::env::current_exe().ok();
     let program = program
         .as_deref()

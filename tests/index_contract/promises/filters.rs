@@ -181,7 +181,7 @@ pub async fn filters_match_times_and_importance(bench: Bench) {
             .await
     };
     assert_eq!(important(0.0).await, 3);
-    // 0.7 is 0.7, though no float is.
+    // No float equals 0.7 exactly; the filter must match it nevertheless.
     assert_eq!(important(0.7).await, 2);
     assert_eq!(important(1.0).await, 1);
 }

@@ -18,7 +18,7 @@ impl Systemd {
         Self { socket, path }
     }
 
-    /// Starts a worker that is to show a sign of life every 400 ms.
+    /// Starts a worker that has to feed the watchdog every 400 ms.
     fn worker(&self, site: &Site) -> Running {
         let socket = self.path.to_str().unwrap();
         site.worker_with(&[("NOTIFY_SOCKET", socket), ("WATCHDOG_USEC", "400000")])
@@ -54,7 +54,7 @@ async fn systemd_is_told_of_the_start_the_work_and_the_stop() {
     site.note("waits").await;
     let status = systemd.hears("STATUS=not ready").await;
     assert!(status.contains("provider"), "{status}");
-    // A paused worker still sends signs of life.
+    // A paused worker still feeds the watchdog.
     systemd.hears("WATCHDOG=1").await;
     worker.signal("TERM").await;
     systemd.hears("STOPPING=1").await;
@@ -62,8 +62,8 @@ async fn systemd_is_told_of_the_start_the_work_and_the_stop() {
 }
 
 #[tokio::test]
-async fn systemd_neither_waits_for_an_unavailable_store_nor_kills_a_worker_that_does() {
-    let (site, line) = Site::behind_a_line().await;
+async fn systemd_neither_waits_for_an_unavailable_postgres_nor_kills_a_worker_that_does() {
+    let (site, line) = Site::behind_a_proxy().await;
     line.cut();
     let systemd = Systemd::of(&site);
     let worker = systemd.worker(&site);

@@ -64,7 +64,7 @@ async fn the_page_is_accessible_at_every_size_and_in_both_colours() {
         assert_eq!(here, json!([i, "solid"]));
     }
 
-    // Fifty letters look like ten, and take minutes to check at every size.
+    // Checked at one size: every size would take minutes, and fifty letters look like ten.
     browser.click("#show-more").await;
     browser.shows("#dead-count", "showing 50 of 60").await;
     browser

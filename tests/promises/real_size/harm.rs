@@ -31,9 +31,9 @@ const FORBIDDEN: &str = "
 /// Promise 7: of 256 and of 2,000 notes one is refused by Postgres and one by the engine.
 #[tokio::test]
 #[ignore = "slow: make test-slow"]
-async fn one_note_that_each_store_rejects_among_thousands_is_dead_lettered_alone() {
+async fn one_note_that_postgres_or_the_index_rejects_among_thousands_is_dead_lettered_alone() {
     for count in [256, 2_000] {
-        let mut town = Town::start("one_note_that_each_store_rejects").await;
+        let mut town = Town::start("one_note_that_postgres_or_the_index_rejects").await;
         town.execute(FORBIDDEN).await;
         let (mut h, mut corpus, _server) = town.into_harness().await;
         let mut texts = corpus.texts(count);

@@ -88,7 +88,7 @@ async fn killed_between_any_two_steps_the_same_command_finishes_the_job() {
     next.run(Then::Swap).await.unwrap();
     assert_eq!(alias_of(&h).await, "notes__2");
 
-    // The same on the way back: it is finished, and not undone.
+    // The same for a rollback: the command finishes it and does not undo it.
     let old_version = &h.context.version.name;
     assert!(
         store
@@ -129,7 +129,8 @@ async fn a_rebuild_whose_collection_is_lost_blocks_no_worker() {
     h.assert_converged().await;
 }
 
-/// Its rows were committed while it was a target, and are written when it is none.
+/// The rows were committed while the collection was a target. The batch writes the points after
+/// the collection was dropped.
 #[tokio::test]
 async fn a_collection_deleted_between_commit_and_write_is_no_outage() {
     let h = Harness::start().await;

@@ -1,4 +1,4 @@
-//! A store is lost, unavailable or bloated.
+//! Qdrant is lost, Postgres is unavailable, or the outbox is bloated.
 
 use sqlx::Connection;
 

@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 /// Words that are made up for each language, beside those of the example notes.
 const MADE_UP: usize = 5_000;
 
-/// Nothing is longer, in words.
+/// The most words of a text.
 const LONGEST: f64 = 3_000.0;
 
 /// The words and the punctuation of a language.

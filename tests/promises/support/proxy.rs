@@ -13,7 +13,8 @@ pub struct Proxy {
 #[derive(Clone, Copy, PartialEq)]
 struct Line {
     is_up: bool,
-    /// Nothing is passed on any more of connections that began before this.
+    /// How often [`Proxy::forget`] was called. Connections that began before the last call get
+    /// no more bytes.
     forgotten: u32,
 }
 
@@ -56,8 +57,8 @@ impl Proxy {
         self.line.send_modify(|line| line.is_up = true);
     }
 
-    /// Drops the packets of the open connections without ending them, as a firewall does that
-    /// has lost its state. New connections are passed on.
+    /// Drops the packets of the open connections without ending them, like a firewall that has
+    /// lost its state. New connections are passed on.
     pub fn forget(&self) {
         self.line.send_modify(|line| line.forgotten += 1);
     }

@@ -136,7 +136,7 @@ impl Site {
     }
 
     /// The same, with its Postgres behind a proxy that can cut connections.
-    pub async fn behind_a_line() -> (Self, Proxy) {
+    pub async fn behind_a_proxy() -> (Self, Proxy) {
         let site = Self::start().await;
         let (host, port) = site.database.server();
         let line = Proxy::to(host, port).await;

@@ -1,4 +1,4 @@
-//! A store that was restored to an earlier state.
+//! Postgres or Qdrant was restored to an earlier state.
 
 use reqwest::Method;
 use serde_json::{Value, json};
