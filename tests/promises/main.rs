@@ -32,6 +32,7 @@ mod rerank;
 mod runbook;
 mod schema;
 mod search;
+mod search_page;
 mod slices;
 mod support;
 mod telemetry;

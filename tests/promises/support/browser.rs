@@ -236,6 +236,29 @@ impl Browser {
         self.command("actions", actions).await;
     }
 
+    /// Nothing scrolls sideways, and axe-core finds nothing.
+    pub async fn assert_accessible(&self, axe: Option<&str>) {
+        let wide = self
+            .run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            .await;
+        assert_eq!(wide, 0);
+        let Some(axe) = axe else {
+            return;
+        };
+        // The page's policy does not apply to scripts that WebDriver runs in it.
+        let missing = self.run("return window.axe === undefined").await;
+        if missing == true {
+            self.run(&format!("{axe}; window.axe = axe;")).await;
+        }
+        let found = self
+            .run_async(
+                "axe.run({resultTypes: ['violations']}).then((result) => done(result.violations.map(
+                     (v) => [v.id, v.help, v.nodes.slice(0, 3).map((n) => `${n.target}: ${n.failureSummary}`)])))",
+            )
+            .await;
+        assert_eq!(found, json!([]), "{found:#}");
+    }
+
     /// Fails if the page did what its policy forbids, or the console has an error. Requests
     /// that failed are none: some tests want them to.
     pub async fn assert_clean(&self) {
