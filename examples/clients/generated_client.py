@@ -8,7 +8,8 @@
 import os
 import sys
 
-from elf_client.api.notes import add_notes, search_notes
+from elf_client.api.notes import add_notes
+from elf_client.api.searches import search_notes
 from elf_client.client import AuthenticatedClient
 from elf_client.models import NewNote, NewNotes, NoteFilter, SearchRequest
 

@@ -41,6 +41,7 @@ create table search_trace_items (
     fused       real not null,
     fused_rank  int not null,
     rerank      real,
+    mmr         real,
     -- In the answer. Null: not in it.
     rank        int
 );

@@ -86,7 +86,7 @@ enum Command {
     /// Search by meaning and by keyword
     Search(search::Args),
     /// Serve the HTTP API for applications until stopped
-    Serve,
+    Serve(serve::Args),
     /// Serve the HTTP API as tools for an agent, on stdin and stdout (Model Context Protocol)
     Mcp(mcp::Args),
     /// Make, list, rotate or revoke keys of the HTTP API
@@ -123,7 +123,7 @@ impl Command {
             | Self::Chunk(_)
             | Self::Config(_)
             | Self::Search(_)
-            | Self::Serve
+            | Self::Serve(_)
             | Self::Mcp(_)
             | Self::Demo(_)
             | Self::Completions(_)
@@ -181,7 +181,7 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
         Command::Chunk(args) => chunk::run(&load()?, args, out).await,
         Command::Config(command) => config::run(&path, command, out),
         Command::Search(args) => Box::pin(search::run(&load()?, args, out)).await,
-        Command::Serve => Box::pin(serve::run(&load()?)).await,
+        Command::Serve(args) => Box::pin(serve::run(&load()?, args)).await,
         Command::Mcp(args) => mcp::run(args).await,
         Command::Key(command) => key::run(&load()?, command, out).await,
         Command::Eval(args) => Box::pin(eval::run(&load()?, args, out)).await,

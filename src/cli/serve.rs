@@ -1,8 +1,10 @@
 //! `elf serve`, and the HTTP API of `elf worker`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use metrics::gauge;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -10,20 +12,40 @@ use super::signals::stop_on_signals;
 use super::{systemd, wiring};
 use crate::config::Config;
 use crate::http::api::{self, Api};
+use crate::http::{self, Admin};
 use crate::registry;
+use crate::telemetry::{self, Metrics};
 use crate::worker::WorkerContext;
 
+/// How often the samples of histograms are freed, and `elf_ready` is set.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Arguments of `elf serve`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Serve Prometheus metrics at /metrics of this address, for example 127.0.0.1:9466
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<String>,
+}
+
 /// Serves the HTTP API until stopped by SIGTERM or SIGINT. Requests in flight end first.
-pub async fn run(config: &Config) -> anyhow::Result<()> {
+pub async fn run(config: &Config, args: Args) -> anyhow::Result<()> {
     let bind = config
         .service
         .http_bind
         .as_deref()
         .context("set service.http_bind, for example \"127.0.0.1:9465\"")?;
     let stop = stop_on_signals("no new requests; requests in flight end")?;
+    // Before the first search is counted.
+    let metrics = match &args.metrics {
+        Some(bind) => Some(serve_metrics(config, bind).await?),
+        None => None,
+    };
     let context = wiring::worker_context(config).await?;
     registry::check_version_is_active(&context.stores.store, &context.version).await?;
     let serving = start(config, bind, &context, stop.clone()).await?;
+    let _watching = metrics
+        .map(|metrics| AbortOnDropHandle::new(tokio::spawn(watch(context.clone(), metrics))));
     systemd::ready("serving");
     let told = async {
         stop.cancelled().await;
@@ -32,6 +54,29 @@ pub async fn run(config: &Config) -> anyhow::Result<()> {
     tokio::join!(drain(serving, config, &stop), told);
     tracing::info!("HTTP API stopped");
     Ok(())
+}
+
+async fn serve_metrics(config: &Config, bind: &str) -> anyhow::Result<Metrics> {
+    let metrics = telemetry::init_metrics()
+        .context("failed to start metrics: this process has a recorder already")?;
+    let admin = Admin::new(&config.service, metrics.clone(), Arc::default());
+    let address = http::serve_metrics(bind, admin)
+        .await
+        .with_context(|| format!("failed to bind --metrics {bind}"))?;
+    tracing::info!(%address, "metrics are at /metrics");
+    Ok(metrics)
+}
+
+/// Keeps the metrics of a process without a worker, until dropped.
+async fn watch(context: WorkerContext, metrics: Metrics) {
+    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    loop {
+        ticks.tick().await;
+        metrics.free_samples();
+        let is_active =
+            registry::check_version_is_active(&context.stores.store, &context.version).await;
+        gauge!("elf_ready").set(f64::from(u8::from(is_active.is_ok())));
+    }
 }
 
 /// Waits for `stop`, and then until the requests in flight have ended, at most for the grace

@@ -262,6 +262,9 @@ pub struct Search {
     /// How long a search waits for the vector of its query. Without it, a search finds notes by
     /// keyword alone.
     pub query_timeout_ms: u64,
+    /// How much relevance weighs against difference from the notes before: 1 is relevance alone
+    /// (maximal marginal relevance).
+    pub mmr_lambda: f64,
     /// How many days the records of searches over the HTTP API are kept; 0 records none.
     pub trace_days: u32,
     /// Puts the best notes in order.

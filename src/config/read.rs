@@ -287,6 +287,7 @@ fn search(section: &mut Section<'_, '_>) -> Search {
         ),
         candidates: section.int("candidates", 50, 1..=1000),
         query_timeout_ms: section.int("query_timeout_ms", 5000, 10..=10 * MINUTE_MS),
+        mmr_lambda: section.float("mmr_lambda", 1.0, 0.0..=1.0),
         trace_days: section.int("trace_days", 7, 0..=3650),
         rerank: section.section("rerank", rerank),
     }

@@ -65,6 +65,17 @@ impl Admin {
 /// Binds `service.admin_bind` and serves it in the background. Returns the bound address: with
 /// port 0 the system chooses the port.
 pub async fn serve(bind: &str, admin: Arc<Admin>) -> std::io::Result<SocketAddr> {
+    listen(bind, router(admin)).await
+}
+
+/// Binds `bind` and serves the metrics alone, likewise.
+pub async fn serve_metrics(bind: &str, admin: Arc<Admin>) -> std::io::Result<SocketAddr> {
+    let guard = from_fn_with_state(admin.clone(), access::guard_health);
+    let router = Router::new().route("/metrics", get(render)).layer(guard);
+    listen(bind, router.with_state(admin)).await
+}
+
+async fn listen(bind: &str, router: Router) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind(bind).await?;
     let address = listener.local_addr()?;
     let bounds = Bounds {
@@ -73,7 +84,7 @@ pub async fn serve(bind: &str, admin: Arc<Admin>) -> std::io::Result<SocketAddr>
     };
     // It ends with the process: health is asked for until the end.
     let never = CancellationToken::new();
-    tokio::spawn(connection::accept(listener, router(admin), bounds, never));
+    tokio::spawn(connection::accept(listener, router, bounds, never));
     Ok(address)
 }
 

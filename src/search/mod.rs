@@ -9,6 +9,7 @@
 mod again;
 mod answer;
 mod context;
+mod diversity;
 mod fusion;
 mod pause;
 mod query_vector;
@@ -17,7 +18,7 @@ mod request;
 mod rerank;
 mod trace;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,9 @@ const MAX_CANDIDATES: usize = 1000;
 
 /// How many more candidates than before a search asks for, when these were of too few notes.
 const MORE: usize = 4;
+
+/// How many times as many notes as are wanted a diverse answer is chosen from.
+const DIVERSE_OF: usize = 3;
 
 /// Time limit for the index.
 const INDEX_TIMEOUT: Duration = Duration::from_secs(5);
@@ -165,7 +169,12 @@ impl Searcher {
         degraded: &mut Vec<Degradation>,
     ) -> Result<(Vec<Item>, Trace), SearchError> {
         let reranker = self.reranker.as_ref().filter(|_| request.rerank);
-        let wanted = reranker.map_or(0, Reranker::notes).max(request.limit);
+        let is_diverse = self.settings.mmr_lambda < 1.0;
+        let considered = match is_diverse {
+            true => request.limit * DIVERSE_OF,
+            false => request.limit,
+        };
+        let wanted = reranker.map_or(0, Reranker::notes).max(considered);
         let mut took = StageTimes::default();
         let mut query = timed(&mut took.embed, self.query(request, wanted, degraded)).await;
         let (best, mut trace) = loop {
@@ -194,9 +203,36 @@ impl Searcher {
                 });
             }
         }
-        trace.finish(&items, request.limit, took);
+        let mut scores = HashMap::new();
+        if is_diverse {
+            let diversifying = self.diversify(&mut items, considered);
+            scores = timed(&mut took.diversify, diversifying).await?;
+        }
+        trace.finish(&items, request.limit, took, &scores);
         items.truncate(request.limit);
         Ok((items, trace))
+    }
+
+    /// Puts the first items in the order of maximal marginal relevance. Returns the scores.
+    async fn diversify(
+        &self,
+        items: &mut Vec<Item>,
+        considered: usize,
+    ) -> Result<HashMap<Uuid, f32>, SearchError> {
+        items.truncate(considered);
+        let chunks: Vec<Uuid> = items.iter().map(|item| item.chunk_id).collect();
+        let store = &self.stores.store;
+        let mut vectors = store.chunk_vectors(&self.version, &chunks).await?;
+        let vectors: Vec<Option<Vec<f32>>> =
+            chunks.iter().map(|chunk| vectors.remove(chunk)).collect();
+        let relevance = diversity::relevance(items);
+        let order = diversity::order(&relevance, &vectors, self.settings.mmr_lambda as f32);
+        let mut places: Vec<Option<Item>> = items.drain(..).map(Some).collect();
+        items.extend(order.iter().filter_map(|(at, _)| places[*at].take()));
+        Ok(order
+            .iter()
+            .map(|(at, score)| (chunks[*at], *score))
+            .collect())
     }
 
     /// Embeds the query. Without a vector, notes are found by keyword.

@@ -117,7 +117,7 @@ pub fn best_of_notes(mut live: Vec<Live>, limit: usize) -> Vec<Live> {
 }
 
 /// The cosine of two vectors of the same length, 0 if one of them is zero.
-fn cosine(a: &[f32], b: &[f32]) -> f32 {
+pub fn cosine(a: &[f32], b: &[f32]) -> f32 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     let lengths = (dot(a, a) * dot(b, b)).sqrt();
     if lengths > 0.0 {

@@ -43,6 +43,7 @@ pub struct StageTimes {
     pub revalidate: Duration,
     pub stitch: Duration,
     pub rerank: Duration,
+    pub diversify: Duration,
 }
 
 impl StageTimes {
@@ -55,6 +56,7 @@ impl StageTimes {
             "revalidate": ms(self.revalidate),
             "stitch": ms(self.stitch),
             "rerank": ms(self.rerank),
+            "diversify": ms(self.diversify),
         })
     }
 }
@@ -80,8 +82,14 @@ impl Trace {
     }
 
     /// Adds what the later stages did. `items` are in their last order; the first `limit` of them
-    /// are the answer.
-    pub(super) fn finish(&mut self, items: &[Item], limit: usize, took: StageTimes) {
+    /// are the answer. `mmr` has the scores by which they were made diverse.
+    pub(super) fn finish(
+        &mut self,
+        items: &[Item],
+        limit: usize,
+        took: StageTimes,
+        mmr: &HashMap<Uuid, f32>,
+    ) {
         self.took = took;
         let ended: HashMap<Uuid, (i32, &Item)> = (1..)
             .zip(items)
@@ -90,6 +98,7 @@ impl Trace {
         for chunk in &mut self.chunks {
             if let Some((rank, item)) = ended.get(&chunk.chunk_id) {
                 chunk.rerank = item.rerank;
+                chunk.mmr = mmr.get(&chunk.chunk_id).copied();
                 chunk.rank = Some(*rank).filter(|rank| *rank as usize <= limit);
             }
         }
@@ -115,6 +124,7 @@ fn traced(Live { ranked, chunk }: &Live) -> TracedChunk {
         fused: ranked.score,
         fused_rank: ranked.ranks.fused,
         rerank: None,
+        mmr: None,
         rank: None,
     }
 }
@@ -138,6 +148,7 @@ mod tests {
             fused: 1.0 / fused_rank as f32,
             fused_rank,
             rerank: None,
+            mmr: None,
             rank: None,
         }
     }
@@ -174,7 +185,7 @@ mod tests {
         };
         // The reranker has put the last candidate first, and the answer has room for two.
         let items = [item(500, 0.9), item(1, 0.8), item(20, 0.1)];
-        trace.finish(&items, 2, StageTimes::default());
+        trace.finish(&items, 2, StageTimes::default(), &HashMap::new());
         assert_eq!(trace.chunks.len(), MAX_OTHERS + 2);
         let of = |id: u128| {
             let found = trace

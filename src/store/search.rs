@@ -144,6 +144,22 @@ impl Store {
         self.measured("search", work).await
     }
 
+    /// The vectors of chunks.
+    pub async fn chunk_vectors(
+        &self,
+        version: &str,
+        chunks: &[Uuid],
+    ) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
+        let work = async {
+            let rows = sqlx::query_file!("sql/queries/chunk_vectors.sql", version, chunks)
+                .fetch_all(&self.pool)
+                .await?;
+            let vectors = rows.into_iter().map(|row| (row.chunk_id, row.vec.to_vec()));
+            Ok(vectors.collect())
+        };
+        self.measured("search", work).await
+    }
+
     /// Finds chunks without the index, in the order of their ids. It scans a bounded number of
     /// chunks, those of the newest notes.
     pub async fn search(

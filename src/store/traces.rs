@@ -68,6 +68,8 @@ pub struct TracedChunk {
     pub fused_rank: i32,
     /// What the reranker says.
     pub rerank: Option<f32>,
+    /// Its score when the answer was made diverse (`search.mmr_lambda`).
+    pub mmr: Option<f32>,
     /// The rank in the answer; `null` if another chunk of the note is there, or the answer is
     /// full.
     pub rank: Option<i32>,
@@ -216,6 +218,7 @@ impl Store {
                     fused: row.fused,
                     fused_rank: row.fused_rank,
                     rerank: row.rerank,
+                    mmr: row.mmr,
                     rank: row.rank,
                 },
             });
@@ -315,6 +318,7 @@ async fn insert_items(
         column!(fused),
         column!(fused_rank),
         column!(rerank) as _,
+        column!(mmr) as _,
         column!(rank) as _
     )
     .execute(tx)

@@ -54,3 +54,42 @@ async fn a_client_generated_from_the_description_adds_a_note_that_retrievers_fin
         );
     }
 }
+
+#[tokio::test]
+async fn types_generated_from_the_description_fit_a_typescript_client() {
+    let test = "types_generated_from_the_description_fit_a_typescript_client";
+    let Some(served) = Served::start(test).await else {
+        return;
+    };
+    let secret = key(&served.site, &["--tenant", "acme", "--write"]).await;
+    let description = reqwest::get(format!("{}/openapi.json", served.url))
+        .await
+        .unwrap();
+    let description = description.text().await.unwrap();
+    served.site.write("openapi.json", &description);
+    let client = std::fs::read_to_string(format!("{EXAMPLES}/client.ts")).unwrap();
+    served.site.write("client.ts", &client);
+    let node = async |args: &[&str]| served.node(test, &secret, args).await;
+    let generate = [
+        "node_modules/openapi-typescript/bin/cli.js",
+        "openapi.json",
+        "--output",
+        "api.d.ts",
+    ];
+    if node(&generate).await.is_none() {
+        return;
+    }
+    let compile = [
+        "node_modules/typescript/bin/tsc",
+        "--strict",
+        "--module",
+        "nodenext",
+    ];
+    let compile = [&compile[..], &["--skipLibCheck", "client.ts"]].concat();
+    node(&compile).await.unwrap();
+    let done = node(&["client.js", NOTE]).await.unwrap();
+    let (first, found) = done.stdout.split_once('\n').unwrap();
+    let added = first.strip_prefix("added ").unwrap();
+    let note = added.strip_suffix(" indexed true").unwrap();
+    assert_eq!(found, format!("{note} {NOTE}\n"));
+}

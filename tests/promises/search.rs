@@ -213,3 +213,34 @@ async fn an_evaluation_measures_and_leaves_nothing_behind() {
         "each query once, and no document"
     );
 }
+
+#[tokio::test]
+async fn of_notes_that_say_the_same_a_diverse_answer_has_one_first() {
+    let mut h = Harness::start().await;
+    let copies = [
+        h.insert("The zebra sleeps under the old baobab tree.")
+            .await,
+        h.insert("The zebra sleeps under the old baobab tree.")
+            .await,
+        h.insert("The zebra sleeps under the old baobab tree.")
+            .await,
+    ];
+    let other = h.insert("A zebra.").await;
+    h.drain().await;
+    let found = async |h: &Harness| -> Vec<Uuid> {
+        let searcher = wiring::searcher(&h.context, &h.config).unwrap();
+        let request = Request::hybrid("the zebra under the old baobab", 2);
+        let answer = searcher.search(&request).await.unwrap();
+        let items = answer.items.iter();
+        let traced = answer.trace.chunks.iter().filter(|c| c.rank.is_some());
+        let is_diverse = h.config.search.mmr_lambda < 1.0;
+        assert!(traced.into_iter().all(|c| c.mmr.is_some() == is_diverse));
+        items.map(|item| item.note_id).collect()
+    };
+    let alike = found(&h).await;
+    assert!(alike.iter().all(|note| copies.contains(note)), "{alike:?}");
+    h.config.search.mmr_lambda = 0.5;
+    let diverse = found(&h).await;
+    assert!(copies.contains(&diverse[0]), "{diverse:?}");
+    assert_eq!(diverse[1], other);
+}

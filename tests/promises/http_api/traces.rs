@@ -270,7 +270,9 @@ async fn records_are_deleted_after_their_days() {
 
     let toml = format!("{}\n[search]\ntrace_days = 0\n", served.site.toml());
     served.site.write("elf.toml", toml);
-    let server = served.site.begin(&["serve"]);
+    let server = served.site.begin(&["serve", "--metrics", "127.0.0.1:0"]);
+    let line = server.says("metrics are at").await;
+    let metrics = line.split("address=").nth(1).unwrap().trim().to_owned();
     let address = url(&server).await;
     eventually(async || count(&mut database, "search_traces").await == 0).await;
     let body = Some(json!({"query": "zebra"}));
@@ -278,5 +280,11 @@ async fn records_are_deleted_after_their_days() {
         crate::support::api::ask(&address, Method::POST, "/v2/searches", &secret, body).await;
     assert_eq!(answered.status, 200, "{answered:?}");
     assert_eq!(answered.body["search_id"], Value::Null);
+    eventually(async || {
+        let text = reqwest::get(format!("http://{metrics}/metrics")).await;
+        let text = text.unwrap().text().await.unwrap();
+        text.contains("elf_searches_total{outcome=\"found\"} 1\n") && text.contains("elf_ready 1\n")
+    })
+    .await;
     server.stop().await.exits(0);
 }

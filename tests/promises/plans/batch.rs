@@ -215,6 +215,7 @@ impl Batch {
                 "null::text".into(),
                 version()
             ),
+            statement!("chunk_vectors", version(), chunks()),
             statement!("notes_waiting", notes(), version()),
             statement!(
                 "upsert_chunks",

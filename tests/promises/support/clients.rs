@@ -41,6 +41,29 @@ impl Served {
         })
     }
 
+    /// Runs node with `args`, one of the programs of the npm packages first, in the folder of the
+    /// site. `None`, said aloud, if there are no such packages.
+    pub async fn node(&self, test: &str, secret: &str, args: &[&str]) -> Option<Done> {
+        let packages = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".elf/clients-node");
+        if !packages.exists() {
+            let reason = "there are no TypeScript clients: install node and npm, run `make test`";
+            missing("clients", test, reason);
+            return None;
+        }
+        let here = self.site.folder.path();
+        if !here.join("node_modules").exists() {
+            std::os::unix::fs::symlink(packages.join("node_modules"), here.join("node_modules"))
+                .unwrap();
+            self.site.write("package.json", r#"{"type": "module"}"#);
+        }
+        let mut node = Command::new("node");
+        node.args(args)
+            .current_dir(here)
+            .env("ELF_API_URL", &self.url)
+            .env("ELF_API_KEY", secret);
+        Some(run(node, b"").await.exits(0))
+    }
+
     /// Runs Python with `args` and a key, in the folder of the site.
     pub async fn python(&self, secret: &str, args: &[&str], input: &str) -> Done {
         let mut python = Command::new(&self.python);

@@ -1,0 +1,9 @@
+-- The vectors of these chunks. See revalidate.sql for `offset 0`.
+-- $1 version, $2 chunk ids
+select e.chunk_id as "chunk_id!", e.vec as "vec!: pgvector::Vector"
+  from unnest($2::uuid[]) as u (chunk_id)
+ cross join lateral (
+        select *
+          from note_chunk_embeddings e
+         where e.chunk_id = u.chunk_id and e.embedding_version = $1
+        offset 0) e
