@@ -21,10 +21,13 @@ use crate::index::Filter;
 use crate::registry;
 use crate::search::{By, Item, Request, Searcher};
 use crate::store::Store;
-use crate::worker::Worker;
+use crate::worker::{Worker, WorkerContext};
 
 /// The first half of the advisory lock of an evaluation; the second is its tenant.
 const LOCK: i32 = 0x656c_6665;
+/// The defaults of the arguments.
+const DEFAULT_SPLIT: &str = "test";
+const DEFAULT_TENANT: &str = "elf-eval";
 /// How often to look whether another worker has indexed the rest.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -34,13 +37,13 @@ pub struct Args {
     /// A folder in the format of BEIR: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv
     folder: PathBuf,
     /// Which file of qrels has the relevant documents
-    #[arg(long, default_value = "test")]
+    #[arg(long, default_value = DEFAULT_SPLIT)]
     split: String,
     /// Measure the first K documents of each ranking
     #[arg(short, long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=100))]
     k: u16,
     /// The tenant that the documents are indexed in, and deleted from at the end
-    #[arg(long, default_value = "elf-eval")]
+    #[arg(long, default_value = DEFAULT_TENANT)]
     tenant: String,
     /// Keep the documents indexed, so that the next run embeds nothing
     #[arg(long)]
@@ -63,6 +66,58 @@ struct Printed {
     comparison: Option<Comparison>,
 }
 
+/// What decides whether `elf reindex --swap` swaps.
+pub struct Gate {
+    dataset: Dataset,
+    before: Report,
+    against: PathBuf,
+    args: Args,
+}
+
+impl Gate {
+    /// Reads the folder of an evaluation, and the report that `elf eval --json` wrote of it.
+    pub fn read(folder: &Path, against: &Path) -> anyhow::Result<Self> {
+        let before = read_report(against)?;
+        let args = Args {
+            folder: folder.to_owned(),
+            split: DEFAULT_SPLIT.to_owned(),
+            k: u16::try_from(before.k).unwrap_or(u16::MAX),
+            tenant: DEFAULT_TENANT.to_owned(),
+            keep: false,
+            against: Some(against.to_owned()),
+            gate: true,
+        };
+        Ok(Self {
+            dataset: Dataset::read(folder, DEFAULT_SPLIT)?,
+            before,
+            against: against.to_owned(),
+            args,
+        })
+    }
+
+    /// Measures the version of `context` in a collection that the alias does not serve yet. Fails
+    /// if a search finds less in it than the report says.
+    pub async fn check(
+        &self,
+        context: &WorkerContext,
+        config: &Config,
+        collection: String,
+        stop: CancellationToken,
+    ) -> anyhow::Result<Comparison> {
+        let searcher = wiring::searcher(context, config)?.in_collection(collection);
+        let evaluation = Evaluation::new(context.clone(), searcher, config, stop);
+        let report = evaluation.run(&self.dataset, &self.args).await?;
+        let comparison = compared(&self.before, &report, &self.against)?;
+        anyhow::ensure!(
+            !comparison.is_worse(),
+            "a search would find less than before ({}): nothing was swapped, the old version is \
+             still served",
+            comparison.line()
+        );
+        Ok(comparison)
+    }
+}
+
 /// Indexes the documents in a tenant of their own, searches for every query, and prints how well
 /// dense, BM25 and hybrid search found the relevant ones, and with a reranker also reranked search.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
@@ -72,30 +127,16 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     let context = start::connect_and_ensure_ready(config, false).await?;
     // Searches ask the alias, which serves the active version.
     registry::check_version_is_active(&context.stores.store, &context.version).await?;
-    let evaluation = Evaluation {
-        store: context.stores.store.clone(),
-        version: context.version.name.clone(),
-        searcher: wiring::searcher(&context, config)?,
-        worker: Arc::new(Worker::new(context, &config.worker, &config.outbox)),
-        stop,
+    let searcher = wiring::searcher(&context, config)?;
+    let evaluation = Evaluation::new(context, searcher, config, stop);
+    let report = evaluation.run(&dataset, &args).await?;
+    let comparison = match (before, &args.against) {
+        (Some(before), Some(file)) => Some(compared(&before, &report, file)?),
+        _ => None,
     };
-    let _alone = evaluation.lock(&args.tenant).await?;
-    let measured = evaluation.measure(&dataset, &args).await;
-    let removed = match args.keep {
-        true => Ok(()),
-        false => evaluation.remove(&args.tenant).await,
-    };
-    // The first error says why: the removal may have failed for the same reason.
-    let report = measured?;
-    let comparison = before.map(|before| Comparison::of(&before, &report));
-    let comparison = comparison.transpose().map_err(|reason| {
-        let file = args.against.unwrap_or_default();
-        anyhow::anyhow!("{} cannot be compared: {reason}", file.display())
-    })?;
     let is_worse = comparison.as_ref().is_some_and(Comparison::is_worse);
     let printed = Printed { report, comparison };
     out.report(&printed, lines)?;
-    removed?;
     anyhow::ensure!(!(args.gate && is_worse), "a search finds less than before");
     Ok(())
 }
@@ -104,6 +145,13 @@ fn read_report(file: &Path) -> anyhow::Result<Report> {
     let name = file.display();
     let text = std::fs::read_to_string(file).with_context(|| format!("failed to read {name}"))?;
     serde_json::from_str(&text).with_context(|| format!("{name} is no report of `elf eval --json`"))
+}
+
+/// How a report compares with the one of this file.
+fn compared(before: &Report, report: &Report, file: &Path) -> anyhow::Result<Comparison> {
+    let name = file.display();
+    Comparison::of(before, report)
+        .map_err(|reason| anyhow::anyhow!("{name} cannot be compared: {reason}"))
 }
 
 fn lines(printed: &Printed) -> String {
@@ -124,6 +172,35 @@ struct Evaluation {
 }
 
 impl Evaluation {
+    fn new(
+        context: WorkerContext,
+        searcher: Searcher,
+        config: &Config,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            store: context.stores.store.clone(),
+            version: context.version.name.clone(),
+            searcher,
+            worker: Arc::new(Worker::new(context, &config.worker, &config.outbox)),
+            stop,
+        }
+    }
+
+    /// Indexes the documents, measures, and deletes them.
+    async fn run(&self, dataset: &Dataset, args: &Args) -> anyhow::Result<Report> {
+        let _alone = self.lock(&args.tenant).await?;
+        let measured = self.measure(dataset, args).await;
+        let removed = match args.keep {
+            true => Ok(()),
+            false => self.remove(&args.tenant).await,
+        };
+        // The first error says why: the removal may have failed for the same reason.
+        let report = measured?;
+        removed?;
+        Ok(report)
+    }
+
     /// Makes sure that no other evaluation uses the tenant, until the connection is dropped.
     async fn lock(&self, tenant: &str) -> anyhow::Result<PoolConnection<Postgres>> {
         let mut connection = self.store.pool().acquire().await?;

@@ -1,10 +1,13 @@
 //! `elf reindex`
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
+use super::eval::Gate;
 use super::output::Output;
 use super::progress::Progress;
 use super::rebuild::notice;
@@ -14,10 +17,10 @@ use crate::config::Config;
 use crate::embed::EmbedError;
 use crate::registry;
 use crate::reindex::{self, Dropped, Estimate, Report, RolledBack, Then};
-use crate::store::Lifecycle;
+use crate::store::{CollectionRow, Lifecycle};
 use crate::telemetry;
 use crate::verify;
-use crate::worker::Worker;
+use crate::worker::{Worker, WorkerContext};
 
 /// Arguments of `elf reindex`.
 #[derive(clap::Args)]
@@ -29,6 +32,12 @@ pub struct Args {
     /// Swap to the new version when it is complete and verify finds no drift
     #[arg(long)]
     swap: bool,
+    /// Swap only if `elf eval` of this folder finds no less with the new version
+    #[arg(long, value_name = "FOLDER", requires_all = ["swap", "against"])]
+    gate: Option<PathBuf>,
+    /// What it finds with the old version: the output of `elf eval FOLDER --json` before
+    #[arg(long, value_name = "FILE", requires = "gate")]
+    against: Option<PathBuf>,
     /// List every difference from Postgres on stderr
     #[arg(long)]
     verbose: bool,
@@ -129,6 +138,10 @@ async fn dry_run(config: &Config, out: Output) -> anyhow::Result<()> {
 
 async fn build(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     telemetry::init_metrics();
+    let gate = match (&args.gate, &args.against) {
+        (Some(folder), Some(file)) => Some(Gate::read(folder, file)?),
+        _ => None,
+    };
     let context = wiring::worker_context(config).await?;
     if let Err(error @ EmbedError::Config { .. }) = context.provider.check().await {
         return Err(error).context("failed to start providers.embedding");
@@ -144,11 +157,39 @@ async fn build(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     };
     let progress = Progress::start("reindexing", move || (counts.done(), counts.total()));
     let then = if args.swap { Then::Swap } else { Then::Wait };
-    let done = reindex::run(&context, &worker, then, &options, stop).await;
+    let done = async {
+        if let Some(gate) = gate {
+            let waiting = Then::Wait;
+            let done = reindex::run(&context, &worker, waiting, &options, stop.clone()).await?;
+            if done.state == Lifecycle::Active {
+                return Ok(done);
+            }
+            pass(&gate, &context, config, stop.clone()).await?;
+        }
+        anyhow::Ok(reindex::run(&context, &worker, then, &options, stop).await?)
+    };
+    let done = Box::pin(done).await;
     progress.finish();
     let done = done?;
     let tokens = done.work.tokens;
     out.report(&Priced::new(config, done, tokens), built)
+}
+
+/// Measures the new version in the collection that it has.
+async fn pass(
+    gate: &Gate,
+    context: &WorkerContext,
+    config: &Config,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let collections = context.stores.store.registered_collections().await?;
+    let of_version = |c: &&CollectionRow| c.version == context.version.name && c.is_active();
+    let collection = collections.iter().find(of_version);
+    let collection = collection.context("the new version has no collection yet")?;
+    let checking = gate.check(context, config, collection.name.clone(), stop);
+    let comparison = checking.await?;
+    tracing::info!(comparison = comparison.line(), "gate passed");
+    Ok(())
 }
 
 fn built(priced: &Priced<Report>) -> String {

@@ -64,11 +64,13 @@ const INDEX_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long searches do without an index that passed its time limit. Otherwise each would wait.
 const INDEX_PAUSE: Duration = Duration::from_secs(5);
 
-/// Searches one alias.
+/// Searches the index.
 pub struct Searcher {
     stores: IndexContext,
     vectors: QueryVectors,
-    /// The version that the alias serves.
+    /// What is searched instead of the alias.
+    collection: Option<String>,
+    /// The version that is searched.
     version: String,
     settings: config::Search,
     index_pause: Pause,
@@ -118,11 +120,20 @@ impl Searcher {
         Ok(Self {
             stores,
             vectors: QueryVectors::new(provider, query_prefix, time),
+            collection: None,
             version: version.to_owned(),
             reranker: settings.rerank.clone().map(Reranker::new).transpose()?,
             settings,
             index_pause: Pause::default(),
         })
+    }
+
+    /// Searches a collection that the alias does not serve yet.
+    pub fn in_collection(self, collection: String) -> Self {
+        Self {
+            collection: Some(collection),
+            ..self
+        }
     }
 
     /// Whether there is a reranker.
@@ -275,6 +286,7 @@ impl Searcher {
     ) -> Result<Vec<Candidate>, SearchError> {
         let error = match self.candidates_of_index(query).await {
             Ok(candidates) if !candidates.is_empty() => return Ok(candidates),
+            Ok(none) if self.collection.is_some() => return Ok(none),
             // The collection of another database has none of these notes.
             Ok(none) => match registry::alias_problem(&self.stores).await {
                 Ok(Some(problem)) => format!("the alias {:?} {problem}", self.stores.alias),
@@ -311,7 +323,8 @@ impl Searcher {
         if self.index_pause.is_on() {
             return Err(late());
         }
-        let searching = self.stores.index.search(&self.stores.alias, query);
+        let searched = self.collection.as_deref().unwrap_or(&self.stores.alias);
+        let searching = self.stores.index.search(searched, query);
         let Ok(answer) = tokio::time::timeout(INDEX_TIMEOUT, searching).await else {
             self.index_pause.begin(INDEX_PAUSE);
             return Err(late());

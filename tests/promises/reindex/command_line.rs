@@ -168,3 +168,42 @@ async fn a_reindex_that_is_killed_pays_for_no_text_twice() {
     assert_eq!(count(&site, "indexing_outbox").await, 0);
     site.elf(&["verify", "--deep"]).await.exits(0);
 }
+
+#[tokio::test]
+async fn behind_a_gate_a_version_that_finds_less_is_not_served() {
+    let site = Folder::start().await;
+    site.note("A note of the application.").await;
+    site.elf(&["worker", "--once"]).await.exits(0);
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/questions");
+    let before = site.elf(&["eval", folder, "--json"]).await.exits(0);
+    site.write("before.json", &before.stdout);
+    // As if the old version had found everything.
+    let mut perfect = before.json();
+    perfect["hybrid"]["ndcg"] = 1.0.into();
+    for ndcg in perfect["hybrid"]["ndcg_by_query"]
+        .as_object_mut()
+        .unwrap()
+        .values_mut()
+    {
+        *ndcg = 1.0.into();
+    }
+    site.write("perfect.json", perfect.to_string());
+    site.configure("max_tokens = 32", "max_tokens = 31");
+
+    let swap = ["reindex", "--swap", "--gate", folder, "--against"];
+    let refused = [&swap[..], &["perfect.json"]].concat();
+    let refused = site.elf(&refused).await.exits(1);
+    refused.says(&["finds less", "the old version is still served"]);
+    site.elf(&["search", "note"]).await.exits(78);
+    // The documents of the evaluation are gone, in both versions.
+    assert_eq!(count(&site, "memory_notes").await, 1);
+
+    let passed = [&swap[..], &["before.json", "--json"]].concat();
+    let done = site.elf(&passed).await.exits(0);
+    assert_eq!(done.json()["state"], "active");
+    let found = site.json(&["search", "a note of the application"]).await;
+    assert_eq!(found["items"].as_array().unwrap().len(), 1, "{found}");
+    site.elf(&["reindex", "--swap", "--gate", folder])
+        .await
+        .exits(2);
+}
