@@ -252,12 +252,14 @@ async fn records_are_deleted_after_their_days() {
     ] {
         sqlx::query(update).execute(&mut database).await.unwrap();
     }
+    let database = tokio::sync::Mutex::new(database);
+    let left = async |table| count(&mut *database.lock().await, table).await;
     let server = served.site.begin(&["serve"]);
     let address = url(&server).await;
     eventually(async || {
-        count(&mut database, "search_traces").await == 1
-            && count(&mut database, "search_trace_items").await == 1
-            && count(&mut database, "memory_hits").await == 1
+        left("search_traces").await == 1
+            && left("search_trace_items").await == 1
+            && left("memory_hits").await == 1
     })
     .await;
     let get = async |search: &str| {
@@ -274,7 +276,7 @@ async fn records_are_deleted_after_their_days() {
     let line = server.says("metrics are at").await;
     let metrics = line.split("address=").nth(1).unwrap().trim().to_owned();
     let address = url(&server).await;
-    eventually(async || count(&mut database, "search_traces").await == 0).await;
+    eventually(async || left("search_traces").await == 0).await;
     let body = Some(json!({"query": "zebra"}));
     let answered =
         crate::support::api::ask(&address, Method::POST, "/v2/searches", &secret, body).await;
