@@ -26,8 +26,8 @@ use crate::worker::{Worker, WorkerContext};
 /// The first half of the advisory lock of an evaluation; the second is its tenant.
 const LOCK: i32 = 0x656c_6665;
 /// The defaults of the arguments.
-const DEFAULT_SPLIT: &str = "test";
-const DEFAULT_TENANT: &str = "elf-eval";
+pub(super) const DEFAULT_SPLIT: &str = "test";
+pub(super) const DEFAULT_TENANT: &str = "elf-eval";
 /// How often to look whether another worker has indexed the rest.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -35,25 +35,25 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 #[derive(clap::Args)]
 pub struct Args {
     /// A folder in the format of BEIR: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
     /// Which file of qrels has the relevant documents
     #[arg(long, default_value = DEFAULT_SPLIT)]
-    split: String,
+    pub(super) split: String,
     /// Measure the first K documents of each ranking
     #[arg(short, long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=100))]
-    k: u16,
+    pub(super) k: u16,
     /// The tenant that the documents are indexed in, and deleted from at the end
     #[arg(long, default_value = DEFAULT_TENANT)]
-    tenant: String,
+    pub(super) tenant: String,
     /// Keep the documents indexed, so that the next run embeds nothing
     #[arg(long)]
-    keep: bool,
+    pub(super) keep: bool,
     /// Compare with an earlier report of the same folder, which `--json` wrote to this file
     #[arg(long, value_name = "FILE")]
-    against: Option<PathBuf>,
+    pub(super) against: Option<PathBuf>,
     /// Fail if hybrid search finds less than in that report; with a reranker in both, reranked search
     #[arg(long, requires = "against")]
-    gate: bool,
+    pub(super) gate: bool,
 }
 
 /// What is printed.
@@ -64,58 +64,6 @@ struct Printed {
     /// With the report of `--against`.
     #[serde(skip_serializing_if = "Option::is_none")]
     comparison: Option<Comparison>,
-}
-
-/// What decides whether `elf reindex --swap` swaps.
-pub struct Gate {
-    dataset: Dataset,
-    before: Report,
-    against: PathBuf,
-    args: Args,
-}
-
-impl Gate {
-    /// Reads the folder of an evaluation, and the report that `elf eval --json` wrote of it.
-    pub fn read(folder: &Path, against: &Path) -> anyhow::Result<Self> {
-        let before = read_report(against)?;
-        let args = Args {
-            folder: folder.to_owned(),
-            split: DEFAULT_SPLIT.to_owned(),
-            k: u16::try_from(before.k).unwrap_or(u16::MAX),
-            tenant: DEFAULT_TENANT.to_owned(),
-            keep: false,
-            against: Some(against.to_owned()),
-            gate: true,
-        };
-        Ok(Self {
-            dataset: Dataset::read(folder, DEFAULT_SPLIT)?,
-            before,
-            against: against.to_owned(),
-            args,
-        })
-    }
-
-    /// Measures the version of `context` in a collection that the alias does not serve yet. Fails
-    /// if a search finds less in it than the report says.
-    pub async fn check(
-        &self,
-        context: &WorkerContext,
-        config: &Config,
-        collection: String,
-        stop: CancellationToken,
-    ) -> anyhow::Result<Comparison> {
-        let searcher = wiring::searcher(context, config)?.in_collection(collection);
-        let evaluation = Evaluation::new(context.clone(), searcher, config, stop);
-        let report = evaluation.run(&self.dataset, &self.args).await?;
-        let comparison = compared(&self.before, &report, &self.against)?;
-        anyhow::ensure!(
-            !comparison.is_worse(),
-            "a search would find less than before ({}): nothing was swapped, the old version is \
-             still served",
-            comparison.line()
-        );
-        Ok(comparison)
-    }
 }
 
 /// Indexes the documents in a tenant of their own, searches for every query, and prints how well
@@ -141,14 +89,18 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     Ok(())
 }
 
-fn read_report(file: &Path) -> anyhow::Result<Report> {
+pub(super) fn read_report(file: &Path) -> anyhow::Result<Report> {
     let name = file.display();
     let text = std::fs::read_to_string(file).with_context(|| format!("failed to read {name}"))?;
     serde_json::from_str(&text).with_context(|| format!("{name} is no report of `elf eval --json`"))
 }
 
 /// How a report compares with the one of this file.
-fn compared(before: &Report, report: &Report, file: &Path) -> anyhow::Result<Comparison> {
+pub(super) fn compared(
+    before: &Report,
+    report: &Report,
+    file: &Path,
+) -> anyhow::Result<Comparison> {
     let name = file.display();
     Comparison::of(before, report)
         .map_err(|reason| anyhow::anyhow!("{name} cannot be compared: {reason}"))
@@ -163,7 +115,7 @@ fn lines(printed: &Printed) -> String {
 }
 
 /// What an evaluation works with.
-struct Evaluation {
+pub(super) struct Evaluation {
     store: Store,
     version: String,
     searcher: Searcher,
@@ -172,7 +124,7 @@ struct Evaluation {
 }
 
 impl Evaluation {
-    fn new(
+    pub(super) fn new(
         context: WorkerContext,
         searcher: Searcher,
         config: &Config,
@@ -188,7 +140,7 @@ impl Evaluation {
     }
 
     /// Indexes the documents, measures, and deletes them.
-    async fn run(&self, dataset: &Dataset, args: &Args) -> anyhow::Result<Report> {
+    pub(super) async fn run(&self, dataset: &Dataset, args: &Args) -> anyhow::Result<Report> {
         let _alone = self.lock(&args.tenant).await?;
         let measured = self.measure(dataset, args).await;
         let removed = match args.keep {

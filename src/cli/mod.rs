@@ -11,6 +11,7 @@ mod demo;
 mod enqueue;
 mod eval;
 mod exit;
+mod gate;
 mod import;
 mod key;
 mod man;

@@ -7,7 +7,7 @@ use anyhow::Context;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::eval::Gate;
+use super::gate::Gate;
 use super::output::Output;
 use super::progress::Progress;
 use super::rebuild::notice;

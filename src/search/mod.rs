@@ -16,6 +16,7 @@ mod query_vector;
 mod ranking;
 mod request;
 mod rerank;
+mod retrieve;
 mod trace;
 
 use std::collections::{HashMap, HashSet};
@@ -30,9 +31,9 @@ use crate::config;
 use crate::embed::EmbedError;
 use crate::embed::provider::Provider;
 use crate::error_class::ErrorClass;
-use crate::index::{Candidate, Filter, IndexError, Query};
-use crate::registry::{self, IndexContext, RegistryError};
-use crate::store::{PostgresQuery, StoreError};
+use crate::index::{Filter, IndexError, Query};
+use crate::registry::IndexContext;
+use crate::store::StoreError;
 pub use again::PastItem;
 pub use answer::{Answer, Degradation, Item, Missing};
 pub use context::Context;
@@ -57,12 +58,6 @@ const MORE: usize = 4;
 
 /// How many times as many notes as are wanted a diverse answer is chosen from.
 const DIVERSE_OF: usize = 3;
-
-/// Time limit for the index.
-const INDEX_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long searches do without an index that passed its time limit. Otherwise each would wait.
-const INDEX_PAUSE: Duration = Duration::from_secs(5);
 
 /// Searches the index.
 pub struct Searcher {
@@ -276,77 +271,6 @@ impl Searcher {
             },
             candidates: (wanted * 4).max(self.settings.candidates),
         }
-    }
-
-    /// The candidates of the index. If it does not answer, those of Postgres.
-    async fn candidates(
-        &self,
-        query: &Query,
-        degraded: &mut Vec<Degradation>,
-    ) -> Result<Vec<Candidate>, SearchError> {
-        let error = match self.candidates_of_index(query).await {
-            Ok(candidates) if !candidates.is_empty() => return Ok(candidates),
-            Ok(none) if self.collection.is_some() => return Ok(none),
-            // The collection of another database has none of these notes.
-            Ok(none) => match registry::alias_problem(&self.stores).await {
-                Ok(Some(problem)) => format!("the alias {:?} {problem}", self.stores.alias),
-                Err(error @ RegistryError::ForeignAlias { .. }) => error.to_string(),
-                // Nothing is found.
-                Ok(None) | Err(_) => return Ok(none),
-            },
-            Err(error) if error.class() == ErrorClass::Item => {
-                return Err(SearchError::Index(error));
-            }
-            Err(error @ IndexError::NotFound { .. }) => format!(
-                "{error}: the index is lost, or no worker has run yet; `elf rebuild` \
-                 rebuilds it from Postgres, a first `elf worker` creates it"
-            ),
-            Err(error) => error.to_string(),
-        };
-        if degraded
-            .iter()
-            .all(|missing| missing.code != Missing::Index)
-        {
-            degraded.push(Degradation {
-                code: Missing::Index,
-                reason: error,
-            });
-        }
-        self.candidates_of_postgres(query).await
-    }
-
-    async fn candidates_of_index(&self, query: &Query) -> Result<Vec<Candidate>, IndexError> {
-        let late = || IndexError::Unavailable {
-            engine: self.stores.index.describe(),
-            reason: format!("no answer within {INDEX_TIMEOUT:?}"),
-        };
-        if self.index_pause.is_on() {
-            return Err(late());
-        }
-        let searched = self.collection.as_deref().unwrap_or(&self.stores.alias);
-        let searching = self.stores.index.search(searched, query);
-        let Ok(answer) = tokio::time::timeout(INDEX_TIMEOUT, searching).await else {
-            self.index_pause.begin(INDEX_PAUSE);
-            return Err(late());
-        };
-        answer
-    }
-
-    async fn candidates_of_postgres(&self, query: &Query) -> Result<Vec<Candidate>, SearchError> {
-        let query = PostgresQuery {
-            vector: query.vector.as_deref(),
-            words: query.words.as_deref(),
-            wanted: &query.filter.of_note(),
-            candidates: query.candidates,
-        };
-        let found = self.stores.store.search(&self.version, query).await?;
-        let candidates = found.into_iter().map(|found| Candidate {
-            chunk_id: found.chunk_id,
-            revision: found.revision,
-            dense: found.dense,
-            bm25: found.words,
-        });
-        Ok(candidates.collect())
     }
 
     /// Those of the candidates that are chunks of live notes with the labels that were asked

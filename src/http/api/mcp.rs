@@ -31,7 +31,7 @@ use uuid::Uuid;
 use super::access::Caller;
 use super::error::{ApiError, ErrorBody};
 use super::notes::NoteId;
-use super::{Body, MAX_SMALL_BODY, Shared, duplicates, notes, read_in_time, searches};
+use super::{Body, MAX_SMALL_BODY, Shared, duplicates, notes, read_in_time, searches, wait};
 
 /// What a model reads before it uses the tools.
 const INSTRUCTIONS: &str = "Notes of one tenant. Use `search` to find notes by meaning and by \
@@ -207,7 +207,7 @@ impl Tools {
         caller.check_may_write()?;
         let note = arguments(given)?;
         let added = notes::add_all(&self.0, caller, vec![note]).await?;
-        let indexed = notes::is_indexed_in_time(&self.0, &added).await;
+        let indexed = wait::is_indexed_in_time(&self.0, &added).await;
         Ok(json!({ "note_id": added[0], "indexed": indexed }))
     }
 }

@@ -12,6 +12,7 @@ mod places;
 mod searches;
 mod trace_log;
 mod traces;
+mod wait;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,7 +52,7 @@ const MAX_CONNECTIONS: usize = 1024;
 /// Time limit for a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time limit for a request. Longer than a body, a write and [`notes::LONGEST_WAIT`] together: a
+/// Time limit for a request. Longer than a body, a write and [`wait::LONGEST_WAIT`] together: a
 /// write that was committed must not be answered with an error.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
 

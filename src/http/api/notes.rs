@@ -1,36 +1,28 @@
 //! `/v2/notes`: they are rows of `memory_notes`. The outbox does the rest.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::access::{Caller, Writer};
 use super::error::{ApiError, ErrorBody};
+use super::wait::{Wait, Written, asked, written};
 use super::{Api, Body, Shared};
 use crate::store::{AddedNote, NoteChange, ReachableChunk, ReachableNote};
 
 /// Most notes in one request.
 const MAX_NOTES: usize = 1000;
-
-/// How long `?wait=indexed` waits.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
-
-/// When it looks first. Each further pause is twice as long.
-const FIRST_LOOK: Duration = Duration::from_millis(20);
-
-/// The longest of these pauses.
-const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// Most bytes of `source_ref`.
 const MAX_SOURCE_REF: usize = 64 << 10;
@@ -144,36 +136,6 @@ pub struct NoteChunks {
     chunks: Vec<ReachableChunk>,
 }
 
-/// Notes that were written.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Written {
-    note_ids: Vec<Uuid>,
-    /// Whether the index has the notes; always `false` without `wait=indexed`.
-    indexed: bool,
-}
-
-/// What a request waits for.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct Wait {
-    /// `indexed`: answer when the index has the change, or after 30 seconds with 202.
-    wait: Option<String>,
-}
-
-impl Wait {
-    fn is_asked(&self) -> Result<bool, ApiError> {
-        match self.wait.as_deref() {
-            None => Ok(false),
-            Some("indexed") => Ok(true),
-            Some(other) => {
-                let message = format!("wait must be \"indexed\", not {other:?}");
-                Err(ApiError::invalid("wait", message))
-            }
-        }
-    }
-}
-
 /// Add notes
 #[utoipa::path(
     post,
@@ -195,7 +157,7 @@ impl Wait {
 pub async fn add(
     State(shared): State<Arc<Shared>>,
     Writer(caller): Writer,
-    wait: Result<Query<Wait>, axum::extract::rejection::QueryRejection>,
+    wait: Result<Query<Wait>, QueryRejection>,
     Body(NewNotes { notes }): Body<NewNotes>,
 ) -> Result<Response, ApiError> {
     let is_waiting = asked(wait)?;
@@ -297,7 +259,7 @@ pub async fn change(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     NoteId(id): NoteId,
-    wait: Result<Query<Wait>, axum::extract::rejection::QueryRejection>,
+    wait: Result<Query<Wait>, QueryRejection>,
     Body(change): Body<ChangedNote>,
 ) -> Result<Response, ApiError> {
     let is_waiting = asked(wait)?;
@@ -350,7 +312,7 @@ pub async fn remove(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     NoteId(id): NoteId,
-    wait: Result<Query<Wait>, axum::extract::rejection::QueryRejection>,
+    wait: Result<Query<Wait>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let is_waiting = asked(wait)?;
     let place = shared.places.take(&caller)?;
@@ -376,13 +338,6 @@ impl<S: Send + Sync> FromRequestParts<S> for NoteId {
         let id = Path::<Uuid>::from_request_parts(parts, state).await;
         id.map(|Path(id)| Self(id)).map_err(|_| no_note())
     }
-}
-
-fn asked(
-    wait: Result<Query<Wait>, axum::extract::rejection::QueryRejection>,
-) -> Result<bool, ApiError> {
-    let Query(wait) = wait.map_err(|error| ApiError::invalid("query", error.body_text()))?;
-    wait.is_asked()
 }
 
 fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote, ApiError> {
@@ -463,46 +418,6 @@ fn check_share(field: &str, value: Option<f32>) -> Result<(), ApiError> {
             Err(ApiError::invalid(field, message))
         }
         _ => Ok(()),
-    }
-}
-
-/// Waits for the index if that is asked for. The change is committed, so this is never an error.
-async fn written(
-    shared: &Shared,
-    note_ids: Vec<Uuid>,
-    is_waiting: bool,
-    done: StatusCode,
-) -> Response {
-    let indexed = is_waiting && is_indexed_in_time(shared, &note_ids).await;
-    let status = match is_waiting && !indexed {
-        true => StatusCode::ACCEPTED,
-        false => done,
-    };
-    (status, Json(Written { note_ids, indexed })).into_response()
-}
-
-/// Waits until the index has all of the notes, for at most [`LONGEST_WAIT`].
-pub async fn is_indexed_in_time(shared: &Shared, notes: &[Uuid]) -> bool {
-    let waiting = wait_until_indexed(shared, notes);
-    let waited = tokio::time::timeout(LONGEST_WAIT, waiting).await;
-    waited.unwrap_or(false)
-}
-
-/// Whether the index has all of the notes, once no worker has to do anything for them.
-async fn wait_until_indexed(shared: &Shared, notes: &[Uuid]) -> bool {
-    let Api { store, version, .. } = &shared.api;
-    let mut pause = FIRST_LOOK;
-    loop {
-        match store.notes_waiting(notes, version).await {
-            Ok((0, dead)) => return dead == 0,
-            Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "failed to look whether notes are indexed"),
-        }
-        let stop = shared.stop.cancelled();
-        if tokio::time::timeout(pause, stop).await.is_ok() {
-            return false;
-        }
-        pause = (pause * 2).min(LAST_LOOK);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a key reaches, and when it ends.
 
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
 use crate::support::api::Served;
