@@ -275,7 +275,7 @@ impl Bench {
         let worker = Arc::new(Worker::new(
             self.context.clone(),
             &self.config.worker,
-            &outbox,
+            &self.config.outbox,
         ));
         let working = tokio::spawn({
             let (worker, stop) = (worker.clone(), stop.clone());

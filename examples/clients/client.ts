@@ -2,7 +2,7 @@
  * Adds a note and finds it, with types that were generated from the description of the API:
  *
  *     npm install openapi-fetch openapi-typescript typescript @types/node
- *     npx openapi-typescript http://127.0.0.1:9465/openapi.json --output api.d.ts
+ *     npx openapi-typescript http://127.0.0.1:9465/openapi.json --default-non-nullable=false --output api.d.ts
  *     npx tsc --strict --module nodenext --skipLibCheck client.ts
  *     ELF_API_KEY=elf_… node client.js "Parcels that are lost are paid back."
  */

@@ -1,8 +1,8 @@
--- Deletes searches that are older than $1 days, at most $2 of them, with their items.
+-- Deletes searches before $1, at most $2 of them, with their items.
 with old as materialized (
     select t.trace_id
       from search_traces t
-     where t.created_at < now() - make_interval(days => $1)
+     where t.created_at < $1
      order by t.created_at
      limit $2
        for update skip locked

@@ -18,13 +18,13 @@ select n.note_id as "note_id!", n.tenant_id::text as "tenant_id!",
        case when n.expires_at is not null
             then least(greatest(n.expires_at, '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
         end as "expires_at?",
-       exists (
-           select from indexing_outbox o
-            where o.note_id = n.note_id
-              and (o.status in ('FAILED', 'DEAD')
-                   or o.status = 'PENDING' and o.available_at <= now())
-              and (o.embedding_version is null or o.embedding_version = $5)
-       ) as "waits!",
+       -- A limit, because Postgres would read the whole outbox for `exists`.
+       coalesce((select true from indexing_outbox o
+                  where o.note_id = n.note_id
+                    and (o.status in ('FAILED', 'DEAD')
+                         or o.status = 'PENDING' and o.available_at <= now())
+                    and (o.embedding_version is null or o.embedding_version = $5)
+                  limit 1), false) as "waits!",
        -- Not the sentence: it may name hosts.
        (select coalesce(o.failed_by, 'unknown') from indexing_outbox o
          where o.note_id = n.note_id and o.status = 'DEAD'

@@ -10,6 +10,7 @@ use serde::Serialize;
 use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::output::Output;
 use super::progress::Progress;
@@ -121,6 +122,7 @@ pub(super) struct Evaluation {
     searcher: Searcher,
     worker: Arc<Worker>,
     stop: CancellationToken,
+    is_served: bool,
 }
 
 impl Evaluation {
@@ -136,6 +138,15 @@ impl Evaluation {
             searcher,
             worker: Arc::new(Worker::new(context, &config.worker, &config.outbox)),
             stop,
+            is_served: true,
+        }
+    }
+
+    /// Of a version that is not served yet.
+    pub(super) fn before_swap(self) -> Self {
+        Self {
+            is_served: false,
+            ..self
         }
     }
 
@@ -187,9 +198,20 @@ impl Evaluation {
         let ids: Vec<String> = dataset.documents.iter().map(|d| d.id.clone()).collect();
         store.delete_evaluated(&args.tenant, agent, &ids).await?;
         import::import_documents(store, &dataset.documents, &args.tenant).await?;
+        let notes = store.evaluated_notes(&args.tenant, agent).await?;
+        self.enqueue(&notes).await?;
         self.index(dataset.documents.len() as u64, &args.tenant)
             .await?;
         measure(&self.searcher, dataset, args).await
+    }
+
+    /// A version that is not served learns of a change when a worker of the served one claims it.
+    /// That worker may not run now.
+    async fn enqueue(&self, notes: &[Uuid]) -> anyhow::Result<()> {
+        match self.is_served {
+            true => Ok(()),
+            false => Ok(self.store.requeue(&self.version, notes).await?),
+        }
     }
 
     /// Returns when every document is indexed, by this worker or by another one.
@@ -225,7 +247,8 @@ impl Evaluation {
     async fn remove(&self, tenant: &str) -> anyhow::Result<()> {
         let agent = import::EVALUATION_AGENT;
         let deleted = self.store.delete_evaluated(tenant, agent, &[]).await;
-        deleted.context("failed to delete the documents of the evaluation")?;
+        let deleted = deleted.context("failed to delete the documents of the evaluation")?;
+        self.enqueue(&deleted).await?;
         // Any worker deletes the points; without one, this does.
         Ok(self.worker.drain(CancellationToken::new()).await?)
     }

@@ -49,7 +49,7 @@ impl Gate {
         stop: CancellationToken,
     ) -> anyhow::Result<Comparison> {
         let searcher = wiring::searcher(context, config)?.in_collection(collection);
-        let evaluation = Evaluation::new(context.clone(), searcher, config, stop);
+        let evaluation = Evaluation::new(context.clone(), searcher, config, stop).before_swap();
         let report = evaluation.run(&self.dataset, &self.args).await?;
         let comparison = eval::compared(&self.before, &report, &self.against)?;
         anyhow::ensure!(

@@ -123,19 +123,31 @@ impl Store {
         Ok(foreign.fetch_all(&self.pool).await?)
     }
 
+    /// The notes of this tenant and this agent.
+    pub async fn evaluated_notes(
+        &self,
+        tenant: &str,
+        agent: &str,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let work = async {
+            let notes = sqlx::query_file_scalar!("sql/queries/evaluated_notes.sql", tenant, agent);
+            Ok(notes.fetch_all(&self.pool).await?)
+        };
+        self.measured_within(Limit::EveryNote, "import", work).await
+    }
+
     /// Deletes the notes of this tenant and this agent whose key is not among `keep`, and returns
-    /// how many. The trigger enqueues them.
+    /// them. The trigger enqueues them.
     pub async fn delete_evaluated(
         &self,
         tenant: &str,
         agent: &str,
         keep: &[String],
-    ) -> Result<u64, StoreError> {
+    ) -> Result<Vec<Uuid>, StoreError> {
         let work = async {
-            let done = sqlx::query_file!("sql/queries/delete_evaluated.sql", tenant, agent, keep)
-                .execute(&self.pool)
-                .await?;
-            Ok(done.rows_affected())
+            let deleted =
+                sqlx::query_file_scalar!("sql/queries/delete_evaluated.sql", tenant, agent, keep);
+            Ok(deleted.fetch_all(&self.pool).await?)
         };
         self.measured_within(Limit::EveryNote, "import", work).await
     }

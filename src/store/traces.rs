@@ -9,6 +9,9 @@ use uuid::Uuid;
 
 use super::{Reach, Store, StoreError};
 
+/// Searches that are kept at most: with 20 chunks each, they take 450 MB.
+const MAX_TRACES: i64 = 100_000;
+
 /// Searches, or hits, that one statement deletes.
 const PAGE: i64 = 500;
 
@@ -227,11 +230,16 @@ impl Store {
         self.measured("trace", work).await
     }
 
-    /// Deletes searches and hits that are older than this many days.
+    /// Deletes searches and hits that are older than this many days, and the oldest searches
+    /// above [`MAX_TRACES`].
     pub async fn drop_traces(&self, days: i32) -> Result<(), StoreError> {
         let work = async {
+            let before =
+                sqlx::query_file_scalar!("sql/queries/traces_before.sql", days, MAX_TRACES)
+                    .fetch_one(&self.pool)
+                    .await?;
             loop {
-                let traces = sqlx::query_file!("sql/queries/drop_traces.sql", days, PAGE)
+                let traces = sqlx::query_file!("sql/queries/drop_traces.sql", before, PAGE)
                     .execute(&self.pool)
                     .await?;
                 let hits = sqlx::query_file!("sql/queries/drop_hits.sql", days, PAGE)

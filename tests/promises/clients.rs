@@ -73,6 +73,7 @@ async fn types_generated_from_the_description_fit_a_typescript_client() {
     let generate = [
         "node_modules/openapi-typescript/bin/cli.js",
         "openapi.json",
+        "--default-non-nullable=false",
         "--output",
         "api.d.ts",
     ];

@@ -229,7 +229,10 @@ async fn of_notes_that_say_the_same_a_diverse_answer_has_one_first() {
     h.drain().await;
     let found = async |h: &Harness| -> Vec<Uuid> {
         let searcher = wiring::searcher(&h.context, &h.config).unwrap();
-        let request = Request::hybrid("the zebra under the old baobab", 2);
+        let request = Request {
+            by: By::Bm25,
+            ..Request::hybrid("the zebra under the old baobab", 2)
+        };
         let answer = searcher.search(&request).await.unwrap();
         let items = answer.items.iter();
         let traced = answer.trace.chunks.iter().filter(|c| c.rank.is_some());
@@ -239,7 +242,8 @@ async fn of_notes_that_say_the_same_a_diverse_answer_has_one_first() {
     };
     let alike = found(&h).await;
     assert!(alike.iter().all(|note| copies.contains(note)), "{alike:?}");
-    h.config.search.mmr_lambda = 0.5;
+    // The test provider gives texts without a word in common vectors that may be alike.
+    h.config.search.mmr_lambda = 0.1;
     let diverse = found(&h).await;
     assert!(copies.contains(&diverse[0]), "{diverse:?}");
     assert_eq!(diverse[1], other);

@@ -29,7 +29,6 @@ pub const MAX_LIMIT: usize = 100;
 #[serde(deny_unknown_fields)]
 pub struct SearchRequest {
     /// The query, up to 8 KiB.
-    #[serde(skip_serializing)]
     query: String,
     /// Notes to return at most, 1 to 100.
     #[serde(default = "default_limit")]
@@ -120,7 +119,7 @@ pub async fn search(
     caller: Caller,
     Body(request): Body<SearchRequest>,
 ) -> Result<Json<SearchResponse>, ApiError> {
-    let asked = json!(request);
+    let asked = without_query(json!(request));
     let request = checked(&caller, request)?;
     let _place = shared.places.take(&caller)?;
     let answer = shared.api.searcher.search(&request).await?;
@@ -141,6 +140,13 @@ pub async fn search(
         degraded: answer.degraded.iter().map(missing).collect(),
         items: answer.items,
     }))
+}
+
+fn without_query(mut asked: Value) -> Value {
+    if let Some(fields) = asked.as_object_mut() {
+        fields.remove("query");
+    }
+    asked
 }
 
 /// What is recorded of a search. `asked` is the request without the query.

@@ -13,7 +13,7 @@ use crate::error_class::ErrorClass;
 use crate::store::{Hit, SearchTrace, Store, StoreError};
 
 /// Records that wait at most. A record has about 10 KB.
-const MAX_WAITING: usize = 256;
+const MAX_WAITING: usize = 64;
 
 /// How often old records are deleted.
 const FORGET_EVERY: Duration = Duration::from_secs(600);

@@ -193,7 +193,7 @@ async fn behind_a_gate_a_version_that_finds_less_is_not_served() {
     let swap = ["reindex", "--swap", "--gate", folder, "--against"];
     let refused = [&swap[..], &["perfect.json"]].concat();
     let refused = site.elf(&refused).await.exits(1);
-    refused.says(&["finds less", "the old version is still served"]);
+    refused.says(&["find less than before", "the old version is still served"]);
     site.elf(&["search", "note"]).await.exits(78);
     // The documents of the evaluation are gone, in both versions.
     assert_eq!(count(&site, "memory_notes").await, 1);
