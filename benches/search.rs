@@ -81,7 +81,11 @@ async fn main() -> Result<()> {
         elf.len(),
         memory()?
     );
-    database.end(&stores).await
+    // The engine may still be busy with the load.
+    if let Err(error) = database.end(&stores).await {
+        eprintln!("search: the database of the bench is left behind: {error}");
+    }
+    Ok(())
 }
 
 fn print(base: &[Duration], compared: &[Duration], asked: &str) {

@@ -98,7 +98,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
             })
         }
         None if args.dry_run => dry_run(config, out).await,
-        None => build(config, args, out).await,
+        None => Box::pin(build(config, args, out)).await,
     }
 }
 

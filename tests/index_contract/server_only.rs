@@ -338,7 +338,7 @@ fn what_strict_mode_does_not_allow_is_denied() {
 }
 
 #[test]
-fn candidates_of_every_shard_have_both_scores() {
+fn candidates_have_both_scores_in_whichever_shard_they_are() {
     let Some(url) = qdrant_server::url() else {
         return;
     };
@@ -364,7 +364,7 @@ fn candidates_of_every_shard_have_both_scores() {
             ..crate::setup::query(direction(7), "harbour")
         };
         let found = index.search(&name, &query).await.unwrap();
-        assert!(found.len() > 10, "each shard has candidates: {found:?}");
+        assert!((6..=10).contains(&found.len()), "five by each: {found:?}");
         for candidate in &found {
             let n = (0..90).find(|n| id(*n) == candidate.chunk_id).unwrap();
             assert!(candidate.dense.is_some(), "{candidate:?}");

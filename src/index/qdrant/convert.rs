@@ -12,11 +12,11 @@ use qdrant_client::qdrant::{
     self, BinaryQuantizationBuilder, CollectionInfo, Condition, CreateCollection,
     CreateCollectionBuilder, DatetimeRange, Distance, FieldType, GetPoints, GetPointsBuilder,
     KeywordIndexParamsBuilder, Modifier, NamedVectors, PayloadIncludeSelector, PointId,
-    PointStruct, PrefetchQuery, PrefetchQueryBuilder, QueryBatchPoints, QueryBatchPointsBuilder,
-    QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint, ScalarQuantizationBuilder,
-    ScoredPoint, ScrollPoints, ScrollPointsBuilder, SparseVectorParamsBuilder,
-    SparseVectorsConfigBuilder, Timestamp, UpdateMode, UpsertPoints, UpsertPointsBuilder, Value,
-    Vector, VectorInput, VectorParamsBuilder, VectorsConfigBuilder, VectorsSelector, vector_input,
+    PointStruct, QueryPoints, QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint,
+    ScalarQuantizationBuilder, ScoredPoint, ScrollPoints, ScrollPointsBuilder,
+    SparseVectorParamsBuilder, SparseVectorsConfigBuilder, Timestamp, UpdateMode, UpsertPoints,
+    UpsertPointsBuilder, Value, Vector, VectorInput, VectorParamsBuilder, VectorsConfigBuilder,
+    VectorsSelector, vector_input,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -126,15 +126,6 @@ pub(super) fn spec(info: &CollectionInfo) -> Option<CollectionSpec> {
         bm25: serde_json::from_value(to_json(config.metadata.get("bm25")?.clone())).ok()?,
         embedding_version: text("embedding_version")?,
     })
-}
-
-/// Into how many shards the points of a collection are divided.
-pub(super) fn shards(info: &CollectionInfo) -> usize {
-    let params = info
-        .config
-        .as_ref()
-        .and_then(|config| config.params.as_ref());
-    params.map_or(1, |params| params.shard_number.max(1) as usize)
 }
 
 pub(super) fn upsert(
@@ -336,50 +327,40 @@ pub(super) fn stored_point(point: RetrievedPoint) -> Option<StoredPoint> {
     })
 }
 
-/// One query a ranking, meaning first. Each finds the candidates of both rankings and scores
-/// all of them by its own vector. Each shard has candidates of its own: with a lower limit, a
-/// candidate could be missing from one of the two answers.
-pub(super) fn search(
+/// By which vectors points are ranked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Ranking {
+    Dense,
+    Bm25,
+}
+
+/// The best `limit` points of a ranking. `None` if the query has nothing to rank them by.
+pub(super) fn ranking(
     collection: &str,
     query: &Query,
+    by: Ranking,
     options: &CollectionOptions,
-    timeout_secs: u64,
-) -> QueryBatchPoints {
-    let dense = query.vector.as_ref().map(|vector| {
-        let input = VectorInput::new_dense(vector.clone());
-        (DENSE, qdrant::Query::new_nearest(input))
-    });
-    let words = query.words.as_ref().map(|words| {
-        let document = vector_input::Variant::Document(options.bm25.of(words));
-        let input = VectorInput {
-            variant: Some(document),
-        };
-        (BM25, qdrant::Query::new_nearest(input))
-    });
-    let rankings: Vec<(&str, qdrant::Query)> = dense.into_iter().chain(words).collect();
-    let prefetches: Vec<PrefetchQuery> = rankings
-        .iter()
-        .map(|(using, nearest)| {
-            PrefetchQueryBuilder::default()
-                .query(nearest.clone())
-                .using(*using)
-                .filter(filter(&query.filter))
-                .limit(query.candidates as u64)
-                .build()
-        })
-        .collect();
-    let requests = rankings.into_iter().map(|(using, nearest)| {
-        QueryPointsBuilder::new(collection)
-            .prefetch(prefetches.clone())
-            .query(nearest)
-            .using(using)
-            .limit((query.candidates * prefetches.len() * options.shards) as u64)
-            .with_payload(PayloadIncludeSelector::new(vec![REVISION.into()]))
-            .build()
-    });
-    QueryBatchPointsBuilder::new(collection, requests.collect::<Vec<_>>())
-        .timeout(timeout_secs)
-        .build()
+    limit: usize,
+) -> Option<QueryPoints> {
+    let (using, input) = match by {
+        Ranking::Dense => (DENSE, VectorInput::new_dense(query.vector.clone()?)),
+        Ranking::Bm25 => {
+            let words = query.words.as_ref()?;
+            let document = vector_input::Variant::Document(options.bm25.of(words));
+            let input = VectorInput {
+                variant: Some(document),
+            };
+            (BM25, input)
+        }
+    };
+    let request = QueryPointsBuilder::new(collection)
+        .query(qdrant::Query::new_nearest(input))
+        .using(using)
+        .filter(filter(&query.filter))
+        .limit(limit as u64)
+        .with_payload(PayloadIncludeSelector::new(vec![REVISION.into()]))
+        .build();
+    Some(request)
 }
 
 pub(super) fn scored(point: ScoredPoint) -> Option<Scored> {

@@ -11,6 +11,7 @@ mod connection;
 mod convert;
 mod json;
 mod options;
+mod search;
 mod status;
 
 use std::collections::HashMap;
@@ -28,7 +29,7 @@ use uuid::Uuid;
 use super::payload::page_start;
 use super::{
     Answer, Candidate, CollectionInfo, CollectionSpec, CollectionStatus, Filter, IndexError, Point,
-    Query, StoredPoint, UpsertMode, VectorIndex, candidates,
+    Query, StoredPoint, UpsertMode, VectorIndex,
 };
 use crate::config;
 use batch::Batch;
@@ -267,23 +268,6 @@ impl VectorIndex for Server {
     }
 
     fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Candidate>> {
-        Box::pin(async move {
-            let options = self.collection_options(collection).await?;
-            let request = convert::search(collection, query, &options, self.timeout_secs);
-            let response = self
-                .client
-                .query_batch(request)
-                .await
-                .map_err(self.error(collection))?;
-            let mut rankings = response.result.into_iter().map(|ranking| {
-                ranking
-                    .result
-                    .into_iter()
-                    .filter_map(convert::scored)
-                    .collect()
-            });
-            let dense = query.vector.as_ref().and_then(|_| rankings.next());
-            Ok(candidates::join(dense, rankings.next().unwrap_or_default()))
-        })
+        Box::pin(search::candidates(self, collection, query))
     }
 }

@@ -16,8 +16,6 @@ const OPTIONS_LAST: Duration = Duration::from_secs(1);
 pub(super) struct CollectionOptions {
     /// How its texts become BM25 vectors.
     pub(super) bm25: Bm25Document,
-    /// Into how many shards its points are divided.
-    pub(super) shards: usize,
 }
 
 impl Server {
@@ -65,7 +63,6 @@ impl Server {
         };
         Ok(CollectionOptions {
             bm25: Bm25Document::new(&spec.bm25),
-            shards: convert::shards(&info),
         })
     }
 
