@@ -73,7 +73,7 @@ deb:
 	@$(PYTHON) scripts/deb.py
 
 screenshots: setup
-	$(WITH_DATABASE) $(CARGO) test --test promises -- --ignored --exact page::screenshots::screenshots
+	$(WITH_DATABASE) $(CARGO) test --test promises -- --ignored --exact page::screenshots::screenshots search_page::screenshots
 
 sqlx:
 	@DATABASE_URL= $(PYTHON) scripts/setup.py

@@ -1,11 +1,14 @@
 //! The search page in a real browser.
 
+use std::path::Path;
+
 use reqwest::Method;
 use serde_json::json;
 
 use crate::support::api::Served;
 use crate::support::browser::{Browser, ENTER, TAB, axe};
 use crate::support::embedding_server::Behaviour;
+use crate::support::eventually;
 use crate::support::harness::sentences;
 
 async fn sign_in(browser: &Browser, url: &str, secret: &str) {
@@ -170,4 +173,44 @@ async fn the_search_page_is_accessible_and_takes_hostile_texts_as_text() {
         reached = at + 1;
     }
     browser.assert_clean().await;
+}
+
+/// Takes the screenshots of the search page in docs/screenshots: `make screenshots`.
+#[tokio::test]
+#[ignore = "it checks nothing: make screenshots"]
+async fn screenshots() {
+    let Some(browser) = Browser::start("screenshots").await else {
+        panic!("there is no browser");
+    };
+    let served = Served::start().await;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let notes = root.join("examples/notes");
+    let import = ["import", notes.to_str().unwrap(), "--tenant", "acme"];
+    served.site.elf(&import).await.exits(0);
+    let secret = served.key(&["--tenant", "acme"]).await;
+    let waiting = "select count(*) from indexing_outbox";
+    let database = tokio::sync::Mutex::new(served.site.connect().await);
+    eventually(async || {
+        let waiting = sqlx::query_scalar::<_, i64>(waiting);
+        waiting
+            .fetch_one(&mut *database.lock().await)
+            .await
+            .unwrap()
+            == 0
+    })
+    .await;
+    browser.resize(1280, 1000).await;
+    browser.prefer("light").await;
+    sign_in(&browser, &served.url, &secret).await;
+    ask(&browser, "locked out of the house, where is the spare key").await;
+    browser.shows("#summary", "notes").await;
+    browser
+        .click("#results > li:first-child .why summary")
+        .await;
+    browser.until("document.querySelector('.why svg')").await;
+    let path = |name: &str| root.join(format!("docs/screenshots/{name}.png"));
+    browser.screenshot(&path("search"), false).await;
+    browser.prefer("dark").await;
+    browser.resize(360, 780).await;
+    browser.screenshot(&path("search-phone"), false).await;
 }

@@ -174,7 +174,30 @@ async fn behind_a_gate_a_version_that_finds_less_is_not_served() {
     let site = Folder::start().await;
     site.note("A note of the application.").await;
     site.elf(&["worker", "--once"]).await.exits(0);
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/questions");
+    // The answer to the second query is not the note that is most like it.
+    let folder = "questions";
+    for (file, lines) in [
+        (
+            "corpus.jsonl",
+            [
+                "{\"_id\": \"a\", \"text\": \"The zebra sleeps.\"}",
+                "{\"_id\": \"b\", \"text\": \"The library opens at nine.\"}",
+            ],
+        ),
+        (
+            "queries.jsonl",
+            [
+                "{\"_id\": \"1\", \"text\": \"zebra\"}",
+                "{\"_id\": \"2\", \"text\": \"The zebra sleeps.\"}",
+            ],
+        ),
+        (
+            "qrels/test.tsv",
+            ["query-id\tcorpus-id\tscore\n1\ta\t1", "2\tb\t1"],
+        ),
+    ] {
+        site.write(&format!("{folder}/{file}"), lines.join("\n"));
+    }
     let before = site.elf(&["eval", folder, "--json"]).await.exits(0);
     site.write("before.json", &before.stdout);
     // As if the old version had found everything.
