@@ -231,7 +231,7 @@ impl Store {
     }
 
     /// Deletes searches and hits that are older than this many days, and the oldest searches
-    /// above [`MAX_TRACES`].
+    /// above 100,000.
     pub async fn drop_traces(&self, days: i32) -> Result<(), StoreError> {
         let work = async {
             let before =
