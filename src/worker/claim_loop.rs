@@ -13,7 +13,7 @@ use super::batch::{self, Extent};
 use super::lease::{self, Survived};
 use super::shared::{Drain, Shared};
 use super::walk::Walk;
-use super::{WorkerError, blame};
+use super::{RELEASE_LIMIT, WorkerError, blame};
 use crate::store::{Claim, Position};
 
 /// What a step of the loop leads to: a value, or the end of the loop.
@@ -157,11 +157,17 @@ impl<'a> ClaimLoop<'a> {
     /// Claims a batch behind `after`; `None` when there is none.
     async fn claim(&self, after: Option<Position>) -> Step<Option<Claim>> {
         // Not cancelled midway: Postgres could have leased notes to this worker, and the worker
-        // would not know. A stop waits for the claim as long as for a batch.
+        // would not know. A stop waits for the claim as long as for a batch, and with a short grace
+        // period as long as for the release of leases.
+        let late = async {
+            let grace = Duration::from_secs(self.shared.settings.grace_secs.into());
+            self.stop.cancelled().await;
+            tokio::time::sleep(grace.max(RELEASE_LIMIT)).await;
+        };
         tokio::select! {
             biased;
             claimed = self.shared.claim(after) => Continue(claimed),
-            () = self.shared.grace_after(self.stop) => Break(Ok(())),
+            () = late => Break(Ok(())),
         }
     }
 
