@@ -157,6 +157,7 @@ const STAGES = [
   { name: "Fused", rank: "fused_rank", score: "fused" },
   { name: "Answer", rank: "rank", score: "rerank" },
 ];
+const ORDER = ["embed", "retrieve", "revalidate", "stitch", "rerank", "diversify"];
 const WIDTH = 560, TOP = 26, LEFT = 50, RIGHT = 50, STEP = 22, DEEPEST = 12;
 
 /** A chunk's rank in each stage, against those of the answer. Ranks below the twelfth share a line. */
@@ -185,7 +186,7 @@ function why(trace, chunkId) {
     el("td", { class: "number" }, here[of] == null ? "–" : score(here[of]))));
   const head = el("tr", {}, ...["Stage", "Rank", "Score"].map((text, i) => el("th", { scope: "col", class: i ? "number" : "" }, text)));
   const table = el("table", {}, el("caption", { class: "unseen" }, "Rank and score in each stage"), el("thead", {}, head), el("tbody", {}, ...rows));
-  const took = Object.entries(trace.took_ms).map(([stage, ms]) => `${stage} ${count(ms)} ms`).join(", ");
+  const took = ORDER.filter((stage) => trace.took_ms[stage] > 0).map((stage) => `${stage} ${count(trace.took_ms[stage])} ms`).join(", ");
   const dropped = trace.dropped ? ` Postgres did not confirm ${counted(trace.dropped, "candidate")}.` : "";
   const text = `The index gave ${counted(trace.candidates, "candidate")}.${dropped} The thin lines are the other notes of the answer. The stages took: ${took}.`;
   return [root, table, el("p", { class: "muted" }, text)];
