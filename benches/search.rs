@@ -16,13 +16,12 @@ use std::time::{Duration, Instant};
 use elf::chunk::{Chunker, Tokenizer};
 use elf::config::Config;
 use elf::embed::provider::Provider;
-use elf::embed::{EmbedError, Embedder, Limits};
 use elf::index::Filter;
 use elf::rebuild;
 use elf::registry::{IndexContext, Progress};
 use elf::search::{Request, Searcher};
 use elf::worker::{Worker, WorkerContext};
-use futures::future::BoxFuture;
+use free::{Free, free_vector};
 use qdrant_client::Qdrant;
 use qdrant_client::qdrant::{
     Condition, DocumentBuilder, Filter as PointFilter, Fusion, PrefetchQueryBuilder, Query,
@@ -32,6 +31,7 @@ use stock::{DIM, Database, Result, TENANTS, site, values, version};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+mod free;
 #[path = "../tests/support/qdrant_server.rs"]
 mod qdrant_server;
 mod stock;
@@ -313,38 +313,4 @@ fn memory() -> Result<f64> {
         .ok_or("no VmRSS")?;
     let kib: f64 = resident.trim().trim_end_matches(" kB").parse()?;
     Ok(kib / 1024.0)
-}
-
-/// An embedder that costs nothing.
-struct Free;
-
-impl Embedder for Free {
-    fn embed<'a>(
-        &'a self,
-        texts: &'a [&'a str],
-    ) -> BoxFuture<'a, std::result::Result<Vec<Vec<f32>>, EmbedError>> {
-        Box::pin(async move { Ok(texts.iter().map(|text| free_vector(text)).collect()) })
-    }
-
-    fn limits(&self) -> Limits {
-        Limits {
-            max_inputs: 2048,
-            max_tokens: 1_000_000,
-        }
-    }
-}
-
-/// Some vector, always the same for the same text.
-fn free_vector(text: &str) -> Vec<f32> {
-    let seed = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    });
-    let mut state = seed | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / 16_777_216.0 - 0.5
-    };
-    (0..DIM).map(|_| next()).collect()
 }

@@ -17,23 +17,22 @@ use std::time::{Duration, Instant};
 use elf::chunk::{Chunker, Tokenizer};
 use elf::config::Config;
 use elf::embed::provider::Provider;
-use elf::embed::{EmbedError, Embedder, Limits};
 use elf::index::{self, Filter, Payload, Point, UpsertMode};
 use elf::note::{Labels, chunk_id};
 use elf::registry::{self, IndexContext, embedding_version};
 use elf::store::{Store, Version};
 use elf::worker::{Worker, WorkerContext};
-use futures::future::BoxFuture;
+use free::{DIM, Free, free_vector};
 use pgvector::Vector;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+mod free;
 #[path = "../tests/support/qdrant_server.rs"]
 mod qdrant_server;
 
 const NOTES: usize = 10_000;
-const DIM: usize = 384;
 const ROUNDS: usize = 3;
 const BATCH: usize = 256;
 const FRESH_NOTES: usize = 200;
@@ -460,40 +459,6 @@ async fn freshness(engine: &Engine) -> Result<Vec<Duration>> {
     running.await?;
     bench.end().await?;
     Ok(waits)
-}
-
-/// An embedder that costs nothing.
-struct Free;
-
-impl Embedder for Free {
-    fn embed<'a>(
-        &'a self,
-        texts: &'a [&'a str],
-    ) -> BoxFuture<'a, std::result::Result<Vec<Vec<f32>>, EmbedError>> {
-        Box::pin(async move { Ok(texts.iter().map(|text| free_vector(text)).collect()) })
-    }
-
-    fn limits(&self) -> Limits {
-        Limits {
-            max_inputs: 2048,
-            max_tokens: 1_000_000,
-        }
-    }
-}
-
-/// Some vector, always the same for the same text, for a multiplication a float.
-fn free_vector(text: &str) -> Vec<f32> {
-    let seed = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
-        (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
-    });
-    let mut state = seed | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / 16_777_216.0 - 0.5
-    };
-    (0..DIM).map(|_| next()).collect()
 }
 
 /// About 560 bytes of words, different for every `i`.

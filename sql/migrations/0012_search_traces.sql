@@ -47,16 +47,16 @@ create table search_trace_items (
 );
 create index search_trace_items_trace on search_trace_items (trace_id);
 
+-- A note counts once for a search, and goes with it.
 create table memory_hits (
-    hit_id     uuid primary key default gen_random_uuid(),
-    trace_id   uuid not null,
+    trace_id   uuid not null references search_traces on delete cascade,
     note_id    uuid not null,
     chunk_id   uuid not null,
     rank       int not null,
     score      real not null,
-    created_at timestamptz not null default now()
+    created_at timestamptz not null default now(),
+    primary key (trace_id, note_id)
 );
-create index memory_hits_age on memory_hits (created_at);
 create index memory_hits_note on memory_hits (note_id, created_at);
 
 -- Default privileges of the schema may have granted rights: queries are private to a tenant.

@@ -1,4 +1,4 @@
--- Deletes searches before $1, at most $2 of them, with their items.
+-- Deletes searches before $1, at most $2 of them, with their items and hits.
 with old as materialized (
     select t.trace_id
       from search_traces t

@@ -1,5 +1,7 @@
 //! The answer of a recorded search, once more.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -44,16 +46,17 @@ impl Searcher {
                 Some(Live { ranked, chunk })
             })
             .collect();
-        let changed: Vec<(Uuid, bool)> = live
+        let changed: HashSet<Uuid> = live
             .iter()
-            .map(|live| (live.chunk.chunk_id, !live.chunk.is_current))
+            .filter(|live| !live.chunk.is_current)
+            .map(|live| live.chunk.chunk_id)
             .collect();
         let items = self.stitch(filter, live).await?;
         let past = |mut item: Item| {
             let id = item.chunk_id;
             let traced = chunks.iter().find(|traced| traced.chunk_id == id);
             item.rerank = traced.and_then(|traced| traced.rerank);
-            let changed = changed.contains(&(id, true));
+            let changed = changed.contains(&id);
             PastItem { item, changed }
         };
         Ok(items.into_iter().map(past).collect())

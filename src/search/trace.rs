@@ -21,7 +21,7 @@ const MAX_OTHERS: usize = 100;
 /// How a search came to its answer.
 #[derive(Debug, Clone)]
 pub struct Trace {
-    /// When it ended.
+    /// When its candidates were there.
     pub at: DateTime<Utc>,
     /// Candidates that the index gave.
     pub candidates: usize,

@@ -12,7 +12,7 @@ use super::{Reach, Store, StoreError};
 /// Searches that are kept at most: with 20 chunks each, they take 450 MB.
 const MAX_TRACES: i64 = 100_000;
 
-/// Searches, or hits, that one statement deletes.
+/// Searches that one statement deletes.
 const PAGE: i64 = 500;
 
 /// One search.
@@ -36,7 +36,7 @@ pub struct SearchTrace {
     pub dropped: i32,
     /// Milliseconds of each stage.
     pub took_ms: Value,
-    /// When it began.
+    /// When its candidates were there.
     pub created_at: DateTime<Utc>,
     /// The chunks that it looked at.
     pub chunks: Vec<TracedChunk>,
@@ -230,8 +230,8 @@ impl Store {
         self.measured("trace", work).await
     }
 
-    /// Deletes searches and hits that are older than this many days, and the oldest searches
-    /// above 100,000.
+    /// Deletes searches that are older than this many days, and the oldest above 100,000, with
+    /// their items and hits.
     pub async fn drop_traces(&self, days: i32) -> Result<(), StoreError> {
         let work = async {
             let before =
@@ -239,13 +239,10 @@ impl Store {
                     .fetch_one(&self.pool)
                     .await?;
             loop {
-                let traces = sqlx::query_file!("sql/queries/drop_traces.sql", before, PAGE)
+                let dropped = sqlx::query_file!("sql/queries/drop_traces.sql", before, PAGE)
                     .execute(&self.pool)
                     .await?;
-                let hits = sqlx::query_file!("sql/queries/drop_hits.sql", days, PAGE)
-                    .execute(&self.pool)
-                    .await?;
-                if traces.rows_affected().max(hits.rows_affected()) < PAGE as u64 {
+                if dropped.rows_affected() < PAGE as u64 {
                     return Ok(());
                 }
             }

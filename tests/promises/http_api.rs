@@ -107,6 +107,10 @@ async fn a_wrong_request_is_told_what_is_wrong() {
         let message = answered.body["error"]["message"].to_string();
         assert!(message.contains(known), "{message}");
     }
+    let long = json!({"query": "a", "filter": {"scope": "s".repeat(1001)}});
+    let answered = served.search(&secret, long).await;
+    answered.is_error(422, "invalid");
+    assert_eq!(answered.body["error"]["details"]["field"], "scope");
     let nul = json!({"query": "a", "filter": {"scope": "\u{0}"}});
     let answered = served.search(&secret, nul).await;
     answered.is_error(422, "rejected");

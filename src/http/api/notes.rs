@@ -385,7 +385,8 @@ fn source_ref(given: Option<&RawValue>) -> Result<Value, ApiError> {
     parsed.ok_or_else(wrong)
 }
 
-fn check_labels<'a>(
+/// Refuses labels that no note of the API can have.
+pub fn check_labels<'a>(
     labels: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
 ) -> Result<(), ApiError> {
     for (label, value) in labels {

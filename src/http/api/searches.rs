@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::access::Caller;
 use super::error::{ApiError, ErrorBody};
+use super::notes::check_labels;
 use super::{Body, Shared};
 use crate::index::Filter;
 use crate::search::{Answer, By, Item, Missing, Request};
@@ -192,6 +193,13 @@ fn checked(caller: &Caller, asked: SearchRequest) -> Result<Request, ApiError> {
         let message = format!("limit must be 1 to {MAX_LIMIT}, not {limit}");
         return Err(ApiError::invalid("limit", message));
     }
+    check_labels([
+        ("project_id", filter.project_id.as_deref()),
+        ("agent_id", filter.agent_id.as_deref()),
+        ("scope", filter.scope.as_deref()),
+        ("type", filter.kind.as_deref()),
+        ("key", filter.key.as_deref()),
+    ])?;
     let labels = [
         ("tenant_id", Some(caller.reach().tenant_id.clone())),
         ("project_id", caller.project(filter.project_id)?),

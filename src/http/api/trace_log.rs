@@ -12,7 +12,7 @@ use super::Api;
 use crate::error_class::ErrorClass;
 use crate::store::{Hit, SearchTrace, Store, StoreError};
 
-/// Records that wait at most. A record has about 10 KB.
+/// Records that wait at most. A record has the query, the filter, and up to 200 chunks.
 const MAX_WAITING: usize = 64;
 
 /// How often old records are deleted.

@@ -3,7 +3,7 @@
 //!
 //! A key reads the searches of keys that reached no more than it does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use axum::Json;
@@ -53,7 +53,7 @@ pub struct ReadNotes {
 /// Notes of an answer, as they are now.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct NotesRead {
-    /// In the order of the request.
+    /// In the order of the request, each once.
     notes: Vec<ShownNote>,
     /// Ids of the request that are in no note of the answer, or that this key reaches no more.
     missing: Vec<Uuid>,
@@ -173,7 +173,8 @@ pub async fn read_notes(
     let mut read: HashMap<Uuid, ReachableNote> =
         read.into_iter().map(|note| (note.note_id, note)).collect();
     let (mut notes, mut hits, mut missing) = (Vec::new(), Vec::new(), Vec::new());
-    for note_id in note_ids {
+    let mut seen = HashSet::new();
+    for note_id in note_ids.into_iter().filter(|note| seen.insert(*note)) {
         match (read.remove(&note_id), found.get(&note_id)) {
             (Some(note), Some(chunk)) => {
                 notes.push(ShownNote::from(note));

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::expire_leases_and_job;
+use crate::support::embedding_server::Behaviour;
+use crate::support::eventually;
 use crate::support::harness::sentences;
 use crate::support::site::{Site as Folder, elf};
 
@@ -221,9 +223,23 @@ async fn behind_a_gate_a_version_that_finds_less_is_not_served() {
     // The documents of the evaluation are gone, in both versions.
     assert_eq!(count(&site, "memory_notes").await, 1);
 
+    // Killed while it indexes the documents, it goes on at the next run.
     let passed = [&swap[..], &["before.json", "--json"]].concat();
+    let of_document = || {
+        let texts = site.provider.texts_seen();
+        texts.iter().filter(|text| text.contains("library")).count()
+    };
+    let before = of_document();
+    site.provider.poison("library", Behaviour::Never);
+    let killed = site.begin(&passed);
+    eventually(async || of_document() > before).await;
+    killed.kill().await;
+    site.provider.heal();
+    assert_eq!(count(&site, "memory_notes").await, 3);
+    expire_leases_and_job(&mut site.connect().await).await;
     let done = site.elf(&passed).await.exits(0);
     assert_eq!(done.json()["state"], "active");
+    assert_eq!(count(&site, "memory_notes").await, 1);
     let found = site.json(&["search", "a note of the application"]).await;
     assert_eq!(found["items"].as_array().unwrap().len(), 1, "{found}");
     site.elf(&["reindex", "--swap", "--gate", folder])
