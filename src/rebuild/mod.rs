@@ -263,13 +263,17 @@ async fn final_check(target: &CollectionTarget, resumed: bool) -> Result<(), Reb
     Ok(())
 }
 
+/// Waits until the engine says `green` twice: Qdrant looks for segments that it optimises, then for
+/// those that wait for it, and one that begins in between is in neither.
 async fn wait_until_green(context: &IndexContext, collection: &str) -> Result<(), RebuildError> {
-    let mut said = false;
+    let (mut said, mut green) = (false, false);
     loop {
         let info = retry_unavailable(|| context.index.collection(collection)).await?;
+        let was_green = std::mem::take(&mut green);
         match info.map(|info| info.status) {
             None => return Err(RebuildError::Forgotten(collection.into())),
-            Some(CollectionStatus::Green) => return Ok(()),
+            Some(CollectionStatus::Green) if was_green => return Ok(()),
+            Some(CollectionStatus::Green) => green = true,
             Some(CollectionStatus::Red) => return Err(RebuildError::Broken(collection.into())),
             Some(status) if !said => {
                 tracing::info!(

@@ -109,12 +109,15 @@ pub fn block_on<T>(work: impl Future<Output = T>) -> T {
         .block_on(work)
 }
 
-/// What is known of the collection once the engine has done its optimising.
+/// What is known of the collection once the engine has done its optimising. It must say so twice:
+/// Qdrant's status misses an optimisation that begins while it looks.
 pub async fn until_green(index: &dyn VectorIndex, name: &str) -> CollectionInfo {
     let deadline = Instant::now() + Duration::from_secs(60);
+    let mut green = false;
     loop {
         let info = index.collection(name).await.unwrap().unwrap();
-        if info.status == CollectionStatus::Green {
+        let was_green = std::mem::replace(&mut green, info.status == CollectionStatus::Green);
+        if was_green && green {
             return info;
         }
         assert!(Instant::now() < deadline, "{name} is still {}", info.status);

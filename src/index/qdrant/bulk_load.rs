@@ -7,20 +7,18 @@
 //!
 //! The server applies a new threshold in the background, after its answer (qdrant 1.18.3,
 //! `local_shard/updaters.rs`). Until then its status is still the `green` from before. So the
-//! end of a bulk load waits for another status, for a short time: a collection that needs no
-//! graphs stays green.
+//! end of a bulk load waits for another status, for as long as the collection's size tells that
+//! there will be one: a collection that needs no graphs stays green.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use qdrant_client::qdrant::{CollectionConfig, OptimizersConfigDiff, UpdateCollection, Value};
+use qdrant_client::qdrant::{
+    CollectionConfig, CollectionInfo, OptimizersConfigDiff, UpdateCollection, Value,
+};
 use serde_json::{Value as Json, json};
 
 use super::json::to_value;
-
-/// How long the server may take to apply a new threshold. It stops its workers first, which
-/// takes milliseconds if they do nothing.
-pub(super) const BEGINS_WITHIN: Duration = Duration::from_secs(2);
 
 /// How often to look meanwhile.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -42,6 +40,42 @@ pub(super) fn requests(
     on: bool,
     timeout_secs: u64,
 ) -> Vec<UpdateCollection> {
+    let (threshold, restore) = thresholds(config);
+    steps(threshold, restore, on)
+        .into_iter()
+        .map(|step| request(name, step, timeout_secs))
+        .collect()
+}
+
+/// How long to wait until the server builds graphs. To apply a threshold it first ends its
+/// workers, which takes milliseconds if they do nothing, and seconds if they write to a slow disk.
+pub(super) fn begins_within(
+    info: &CollectionInfo,
+    config: &CollectionConfig,
+    dim: usize,
+) -> Duration {
+    let threshold = match thresholds(config) {
+        (0, restore) => restore.unwrap_or(0),
+        (threshold, _) => threshold,
+    };
+    patience(info.points_count(), info.segments_count, dim, threshold)
+}
+
+fn patience(points: u64, segments: u64, dim: usize, threshold: u64) -> Duration {
+    let kilobytes = points.saturating_mul(4 * dim as u64) / 1024;
+    match threshold {
+        0 => Duration::ZERO,
+        // No segment is that large.
+        threshold if kilobytes < threshold => Duration::ZERO,
+        // The largest segment may be.
+        threshold if kilobytes / segments.max(1) < threshold => Duration::from_secs(2),
+        // The largest segment is.
+        _ => Duration::from_secs(30),
+    }
+}
+
+/// The threshold that is set, and the one to restore.
+fn thresholds(config: &CollectionConfig) -> (u64, Option<u64>) {
     let threshold = config
         .optimizer_config
         .as_ref()
@@ -52,10 +86,7 @@ pub(super) fn requests(
         .get(RESTORE)
         .and_then(Value::as_integer)
         .and_then(|threshold| u64::try_from(threshold).ok());
-    steps(threshold, restore, on)
-        .into_iter()
-        .map(|step| request(name, step, timeout_secs))
-        .collect()
+    (threshold, restore)
 }
 
 #[derive(Debug, PartialEq)]
@@ -141,6 +172,17 @@ mod tests {
     fn a_repeated_switch_sends_nothing_to_the_server() {
         assert_eq!(steps(0, Some(7_000), true), []);
         assert_eq!(steps(7_000, None, false), []);
+    }
+
+    #[test]
+    fn only_a_collection_that_needs_graphs_is_waited_for() {
+        // 2.5 vectors of 100 numbers have one kB.
+        assert_eq!(patience(24_000, 1, 100, 10_000), Duration::ZERO);
+        assert_eq!(patience(26_000, 2, 100, 10_000), Duration::from_secs(2));
+        assert_eq!(patience(26_000, 1, 100, 10_000), Duration::from_secs(30));
+        assert_eq!(patience(52_000, 2, 100, 10_000), Duration::from_secs(30));
+        // The operator wants none.
+        assert_eq!(patience(52_000, 2, 100, 0), Duration::ZERO);
     }
 
     #[test]

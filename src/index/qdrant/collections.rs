@@ -1,6 +1,6 @@
 //! Makes collections, points aliases at them, and switches their bulk loading.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use qdrant_client::qdrant::{
     CollectionInfo, CollectionStatus, CreateAliasBuilder, CreateFieldIndexCollectionBuilder,
@@ -107,13 +107,13 @@ impl Server {
             });
         }
         let info = self.info(name).await?;
-        let Some(config) = info.and_then(|info| info.config) else {
+        let Some((info, config)) = info.as_ref().and_then(|i| Some((i, i.config.as_ref()?))) else {
             return Err(IndexError::NotFound {
                 engine: self.engine.clone(),
                 name: name.into(),
             });
         };
-        let requests = bulk_load::requests(name, &config, on, self.timeout_secs);
+        let requests = bulk_load::requests(name, config, on, self.timeout_secs);
         let ends = !on && !requests.is_empty();
         for request in requests {
             let response = self
@@ -128,17 +128,18 @@ impl Server {
                 });
             }
         }
-        match ends {
-            true => self.wait_until_not_green(name).await,
-            false => Ok(()),
+        match convert::spec(info) {
+            Some(spec) if ends => {
+                let wait = bulk_load::begins_within(info, config, spec.dim);
+                self.wait_until_not_green(name, wait).await
+            }
+            _ => Ok(()),
         }
     }
 
-    /// Waits until the server has begun to build graphs, [`bulk_load::BEGINS_WITHIN`] at most:
-    /// a small collection needs none.
-    async fn wait_until_not_green(&self, name: &str) -> Result<(), IndexError> {
+    async fn wait_until_not_green(&self, name: &str, wait: Duration) -> Result<(), IndexError> {
         let began = Instant::now();
-        while began.elapsed() < bulk_load::BEGINS_WITHIN {
+        while began.elapsed() < wait {
             let info = self.info(name).await?;
             if info.is_none_or(|info| info.status() != CollectionStatus::Green) {
                 break;
