@@ -9,7 +9,7 @@ use super::wiring;
 use crate::config::Config;
 use crate::index::Filter;
 use crate::registry;
-use crate::search::{By, Item, Missing, Request};
+use crate::search::{By, Item, Missing, Nearness, Request};
 
 /// Arguments of `elf search`.
 #[derive(clap::Args)]
@@ -92,7 +92,24 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         let reason = &missing.reason;
         tracing::warn!(reason, "degraded search: {without}");
     }
-    out.report(&answer, |answer| lines(&answer.items))
+    out.report(&answer, |answer| match answer.nearest {
+        Some(nearest) => not_near_enough(&nearest),
+        None => lines(&answer.items),
+    })
+}
+
+/// Why nothing was found, although there are notes.
+fn not_near_enough(nearest: &Nearness) -> String {
+    let dense = nearest
+        .dense
+        .map_or("no note has a vector".into(), |cosine| {
+            format!("the best cosine is {cosine:.3}")
+        });
+    format!(
+        "nothing found: {dense}, the best BM25 score {:.1}, and both are below the floor of \
+         search.threshold",
+        nearest.bm25
+    )
 }
 
 /// One paragraph per hit, for a terminal.

@@ -13,7 +13,7 @@ use super::value::Refusal;
 use super::{
     Chunking, Config, ConfigError, Embedding, FusionMethod, Outbox, Postgres, Problem,
     ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi, Search, Service, Storage,
-    Worker, is_loopback,
+    Threshold, Worker, is_loopback,
 };
 
 const MINUTE_MS: u64 = 60_000;
@@ -289,8 +289,29 @@ fn search(section: &mut Section<'_, '_>) -> Search {
         query_timeout_ms: section.int("query_timeout_ms", 5000, 10..=10 * MINUTE_MS),
         mmr_lambda: section.float("mmr_lambda", 1.0, 0.0..=1.0),
         trace_days: section.int("trace_days", 7, 0..=3650),
+        threshold: section.section("threshold", threshold),
         rerank: section.section("rerank", rerank),
     }
+}
+
+fn threshold(section: &mut Section<'_, '_>) -> Threshold {
+    let threshold = Threshold {
+        enough: section.int("enough", 0, 0..=1000),
+        dense: section.float("dense", 0.5, -1.0..=1.0),
+        dense_floor: section.float("dense_floor", 0.25, -1.0..=1.0),
+        bm25: section.float("bm25", 20.0, 0.0..=1e6),
+        bm25_floor: section.float("bm25_floor", 12.0, 0.0..=1e6),
+    };
+    for (name, strict, floor) in [
+        ("dense", threshold.dense, threshold.dense_floor),
+        ("bm25", threshold.bm25, threshold.bm25_floor),
+    ] {
+        let key = format!("{name}_floor");
+        section.check(&[&key, name], floor <= strict, || {
+            format!("{floor} is above {name}, which is {strict}")
+        });
+    }
+    threshold
 }
 
 /// Without a URL there is no reranker.

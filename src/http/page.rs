@@ -1,4 +1,4 @@
-//! The admin page and the search page: their files, embedded in the program.
+//! The admin page, and the pages of the HTTP API: their files, embedded in the program.
 
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, header};
@@ -19,17 +19,20 @@ pub fn admin<S: Clone + Send + Sync + 'static>() -> Router<S> {
         .merge(shared())
 }
 
-/// The search page and its files.
-pub fn search<S: Clone + Send + Sync + 'static>() -> Router<S> {
+/// The search page, the page that tries the API, and their files.
+pub fn api<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
         .route("/", html(include_str!("page/search.html")))
         .route("/search.js", script(include_str!("page/search.js")))
         .route("/search.css", style(include_str!("page/search.css")))
+        .route("/api", html(include_str!("page/api.html")))
+        .route("/api.js", script(include_str!("page/api.js")))
+        .route("/api.css", style(include_str!("page/api.css")))
         .merge(shared())
         .layer(map_response(secure))
 }
 
-/// The files of both pages.
+/// The files that pages share.
 fn shared<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
         .route("/view.js", script(include_str!("page/view.js")))

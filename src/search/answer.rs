@@ -4,7 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::{Context, Trace};
+use super::{Context, Nearness, Trace};
 
 /// What a search found.
 #[derive(Debug, Clone, Serialize)]
@@ -13,6 +13,12 @@ pub struct Answer {
     pub items: Vec<Item>,
     /// What the search had to do without.
     pub degraded: Vec<Degradation>,
+    /// The limits of `[search.threshold]`: each note reaches one of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<Nearness>,
+    /// If no note does: how near the nearest came, in each way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nearest: Option<Nearness>,
     /// How the search came to its answer.
     #[serde(skip)]
     pub trace: Trace,

@@ -17,6 +17,7 @@ mod ranking;
 mod request;
 mod rerank;
 mod retrieve;
+mod threshold;
 mod trace;
 
 use std::collections::{HashMap, HashSet};
@@ -44,6 +45,7 @@ use ranking::{Live, Ranked};
 pub use request::{By, Request};
 pub use rerank::RerankError;
 use rerank::Reranker;
+pub use threshold::Nearness;
 use trace::timed;
 pub use trace::{StageTimes, Trace};
 
@@ -81,6 +83,20 @@ pub enum SearchError {
     /// Postgres did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// What a search finds.
+struct Found {
+    items: Vec<Item>,
+    cut: Option<Cut>,
+    trace: Trace,
+}
+
+/// Which notes were near enough.
+struct Cut {
+    limits: Nearness,
+    /// The best of all notes, in each way.
+    nearest: Option<Nearness>,
 }
 
 /// What Postgres says of the best candidates.
@@ -142,8 +158,7 @@ impl Searcher {
     }
 
     async fn vector_of(&self, request: &Request) -> Result<Arc<[f32]>, EmbedError> {
-        let tenant = request.filter.keywords.get("tenant_id");
-        self.vectors.embed(tenant, &request.text).await
+        self.vectors.embed(request.tenant(), &request.text).await
     }
 
     /// The best notes for a request.
@@ -155,16 +170,19 @@ impl Searcher {
             counter!("elf_search_degraded_total", "missing" => missing.code.as_str()).increment(1);
         }
         let outcome = match &answered {
-            Ok((items, _)) if items.is_empty() => "empty",
+            Ok(found) if found.items.is_empty() => "empty",
             Ok(_) => "found",
             Err(_) => "failed",
         };
         counter!("elf_searches_total", "outcome" => outcome).increment(1);
         histogram!("elf_search_seconds").record(began.elapsed());
-        let (items, trace) = answered?;
+        let Found { items, cut, trace } = answered?;
+        let nearest = cut.as_ref().and_then(|cut| cut.nearest);
         Ok(Answer {
+            nearest: nearest.filter(|_| items.is_empty()),
             items,
             degraded,
+            threshold: cut.map(|cut| cut.limits),
             trace,
         })
     }
@@ -173,7 +191,7 @@ impl Searcher {
         &self,
         request: &Request,
         degraded: &mut Vec<Degradation>,
-    ) -> Result<(Vec<Item>, Trace), SearchError> {
+    ) -> Result<Found, SearchError> {
         let reranker = self.reranker.as_ref().filter(|_| request.rerank);
         let is_diverse = self.settings.mmr_lambda < 1.0;
         let considered = match is_diverse {
@@ -183,7 +201,7 @@ impl Searcher {
         let wanted = reranker.map_or(0, Reranker::notes).max(considered);
         let mut took = StageTimes::default();
         let mut query = timed(&mut took.embed, self.query(request, wanted, degraded)).await;
-        let (best, mut trace) = loop {
+        let (mut best, mut trace) = loop {
             let retrieving = self.candidates(&query, degraded);
             let candidates = timed(&mut took.retrieve, retrieving).await?;
             let found = candidates.len();
@@ -199,9 +217,11 @@ impl Searcher {
             }
             query.candidates = (query.candidates * MORE).min(MAX_CANDIDATES);
         };
+        let is_scored = degraded.iter().all(|part| part.code != Missing::Index);
+        let cut = is_scored.then(|| self.cut(&mut best)).flatten();
         let mut items = timed(&mut took.stitch, self.stitch(&query.filter, best)).await?;
         if let Some(reranker) = reranker {
-            let reranking = rerank(reranker, &request.text, &mut items);
+            let reranking = rerank(reranker, request, &mut items);
             if let Err(error) = timed(&mut took.rerank, reranking).await {
                 degraded.push(Degradation {
                     code: Missing::Rerank,
@@ -216,7 +236,26 @@ impl Searcher {
         }
         trace.finish(&items, request.limit, took, &scores);
         items.truncate(request.limit);
-        Ok((items, trace))
+        Ok(Found { items, cut, trace })
+    }
+
+    /// Leaves out notes that are not near enough.
+    fn cut(&self, best: &mut Vec<Live>) -> Option<Cut> {
+        let settings = &self.settings.threshold;
+        if settings.enough == 0 {
+            return None;
+        }
+        let nearness = |live: &Live| Nearness {
+            dense: live.ranked.candidate.dense,
+            bm25: live.ranked.candidate.bm25,
+        };
+        let notes: Vec<Nearness> = best.iter().map(nearness).collect();
+        let limits = threshold::limits(settings, &notes);
+        best.retain(|live| limits.let_pass(&nearness(live)));
+        Some(Cut {
+            limits,
+            nearest: threshold::nearest(&notes),
+        })
     }
 
     /// Puts the first items in the order of maximal marginal relevance. Returns the scores.
@@ -344,16 +383,21 @@ impl Searcher {
 
 /// Puts the first notes in the order of a reranker; the others stay behind them. Notes of equal
 /// scores keep their order, and after an error all do.
-async fn rerank(reranker: &Reranker, query: &str, items: &mut [Item]) -> Result<(), RerankError> {
+async fn rerank(
+    reranker: &Reranker,
+    request: &Request,
+    items: &mut [Item],
+) -> Result<(), RerankError> {
     let ranked = items.len().min(reranker.notes());
     let first = &mut items[..ranked];
     let contexts: Vec<&str> = first
         .iter()
         .map(|item| item.context.text.as_str())
         .collect();
-    let scores = reranker.scores(query, &contexts).await?;
-    for (item, score) in first.iter_mut().zip(scores) {
-        item.rerank = Some(score);
+    let tenant = request.tenant();
+    let scores = reranker.scores(tenant, &request.text, &contexts).await?;
+    for (item, score) in first.iter_mut().zip(scores.iter()) {
+        item.rerank = Some(*score);
     }
     let score = |item: &Item| item.rerank.unwrap_or(f32::NEG_INFINITY);
     first.sort_by(|a, b| score(b).total_cmp(&score(a)));

@@ -55,4 +55,9 @@ impl Request {
             rerank: true,
         }
     }
+
+    /// The tenant whose notes are searched; `None` for all.
+    pub(super) fn tenant(&self) -> Option<&String> {
+        self.filter.keywords.get("tenant_id")
+    }
 }

@@ -6,12 +6,15 @@
 //! <https://huggingface.github.io/text-embeddings-inference/>. The forms of their answers differ in
 //! names alone.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use moka::sync::Cache;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Client, Response, redirect};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::pause::Pause;
 use crate::config::{self, RerankApi};
@@ -25,11 +28,23 @@ const MAX_ESCAPED_BYTES: usize = 6;
 /// How long searches do without a reranker that is unavailable. Otherwise each would wait for it.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// Answers that are remembered at most: 400 KB with 100 scores each.
+const MAX_REMEMBERED: u64 = 1000;
+
+/// How long an answer is remembered. It becomes wrong only if another model answers at the same URL.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// The tenant that is searched, and the SHA-256 of a request. A tenant must not learn, by the time
+/// of an answer, what another one asked.
+type Asked = (Option<String>, [u8; 32]);
+
 /// A reranker behind HTTP.
 pub struct Reranker {
     client: Client,
     settings: config::Rerank,
     pause: Pause,
+    /// By whole requests: some models score a text by the others beside it.
+    remembered: Cache<Asked, Arc<[f32]>>,
 }
 
 /// Why the texts have no scores.
@@ -89,6 +104,10 @@ impl Reranker {
             client,
             settings,
             pause: Pause::default(),
+            remembered: Cache::builder()
+                .max_capacity(MAX_REMEMBERED)
+                .time_to_live(REMEMBERED)
+                .build(),
         })
     }
 
@@ -97,30 +116,50 @@ impl Reranker {
         self.settings.notes
     }
 
-    /// How well each of the texts answers the query: a score for each, in their order. Larger is
-    /// better; the scale is the model's.
-    pub async fn scores(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>, RerankError> {
+    /// How well each of the texts of a tenant answers the query: a score for each, in their order.
+    /// Larger is better; the scale is the model's.
+    pub async fn scores(
+        &self,
+        tenant: Option<&String>,
+        query: &str,
+        texts: &[&str],
+    ) -> Result<Arc<[f32]>, RerankError> {
         let unavailable = |reason: String| RerankError::Unavailable {
             url: self.settings.url.clone(),
             reason,
         };
         if texts.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Arc::default());
+        }
+        let body = body(&self.settings, query, texts).to_string();
+        let asked = (tenant.cloned(), Sha256::digest(&body).into());
+        if let Some(scores) = self.remembered.get(&asked) {
+            return Ok(scores);
         }
         if self.pause.is_on() {
             return Err(unavailable("it failed a moment ago".into()));
         }
-        self.ask(query, texts).await.map_err(|failure| {
-            if failure.is_its_state {
-                self.pause.begin(PAUSE);
-            }
-            unavailable(failure.reason)
-        })
+        let answered = self.ask(body, query, texts).await;
+        let scores: Arc<[f32]> = answered
+            .map_err(|failure| {
+                if failure.is_its_state {
+                    self.pause.begin(PAUSE);
+                }
+                unavailable(failure.reason)
+            })?
+            .into();
+        self.remembered.insert(asked, scores.clone());
+        Ok(scores)
     }
 
-    async fn ask(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>, Failure> {
-        let body = body(&self.settings, query, texts);
-        let asking = self.client.post(&self.settings.url).json(&body).send();
+    /// Sends a body that has the query and the texts.
+    async fn ask(&self, body: String, query: &str, texts: &[&str]) -> Result<Vec<f32>, Failure> {
+        let asking = self
+            .client
+            .post(&self.settings.url)
+            .header(CONTENT_TYPE, "application/json")
+            .body(body)
+            .send();
         let unanswered = |error| self.unanswered(error);
         let response = asking.await.map_err(unanswered)?;
         let status = response.status();

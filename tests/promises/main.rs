@@ -9,6 +9,7 @@
 
 mod access;
 mod admin;
+mod api_page;
 mod blame;
 mod cli;
 mod clients;

@@ -8,7 +8,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use elf::cli::wiring;
 use elf::config::{Rerank, RerankApi};
-use elf::search::{Answer, Missing, Request};
+use elf::search::{Answer, Missing, Request, Searcher};
 use serde_json::{Value, json};
 
 use crate::support::harness::{Harness, sentences};
@@ -105,7 +105,7 @@ async fn with_zebras() -> Harness {
     h
 }
 
-async fn search(h: &mut Harness, url: &str, api: RerankApi, requests: &[Request]) -> Vec<Answer> {
+fn searcher(h: &mut Harness, url: &str, api: RerankApi) -> Searcher {
     h.config.search.rerank = Some(Rerank {
         url: url.to_owned(),
         api,
@@ -114,7 +114,11 @@ async fn search(h: &mut Harness, url: &str, api: RerankApi, requests: &[Request]
         timeout_ms: 2000,
         notes: 5,
     });
-    let searcher = wiring::searcher(&h.context, &h.config).unwrap();
+    wiring::searcher(&h.context, &h.config).unwrap()
+}
+
+async fn search(h: &mut Harness, url: &str, api: RerankApi, requests: &[Request]) -> Vec<Answer> {
+    let searcher = searcher(h, url, api);
     let mut answers = Vec::new();
     for request in requests {
         answers.push(searcher.search(request).await.unwrap());
@@ -190,4 +194,35 @@ async fn without_its_reranker_a_search_keeps_the_fused_order() {
         };
         assert_eq!(server.asked().len(), asked);
     }
+}
+
+#[tokio::test]
+async fn the_same_texts_are_reranked_once_and_a_changed_one_again() {
+    let mut h = with_zebras().await;
+    let (server, url) = RerankServer::start(Does::CountZebras).await;
+    let searcher = searcher(&mut h, &url, RerankApi::Tei);
+    let request = Request::hybrid("zebra", 3);
+    let first = searcher.search(&request).await.unwrap();
+    let again = searcher.search(&request).await.unwrap();
+    assert_eq!(server.asked().len(), 1);
+    let order = |answer: &Answer| -> Vec<_> {
+        let items = answer.items.iter();
+        items.map(|item| (item.note_id, item.rerank)).collect()
+    };
+    assert_eq!(order(&first), order(&again));
+
+    // What another tenant asked is not told by the time of an answer.
+    let mut of_tenant = request.clone();
+    let tenant = ("tenant_id".to_owned(), "t".to_owned());
+    of_tenant.filter.keywords.extend([tenant]);
+    let answer = searcher.search(&of_tenant).await.unwrap();
+    assert_eq!(answer.items.len(), 3);
+    assert_eq!(server.asked().len(), 2);
+
+    let last = first.items[2].note_id;
+    h.edit(last, &"zebra ".repeat(50)).await;
+    h.drain().await;
+    let edited = searcher.search(&request).await.unwrap();
+    assert_eq!(server.asked().len(), 3);
+    assert_eq!(edited.items[0].note_id, last);
 }

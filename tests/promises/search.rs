@@ -1,6 +1,7 @@
 //! What a search shows: never what a note said before, and no gap while a note is indexed again.
 
 use elf::cli::wiring;
+use elf::config::Threshold;
 use elf::search::{By, Item, Request};
 use elf::worker::Checkpoint;
 use uuid::Uuid;
@@ -46,6 +47,36 @@ async fn the_questions_about_the_example_notes_are_answered_by_keyword() {
     assert!(bm25("context_recall") >= bm25("span_recall"), "{report}");
     assert!(bm25("span_recall") > 0.2, "{report}");
     assert!(bm25("recall") > report["dense"]["recall"].as_f64().unwrap());
+}
+
+#[tokio::test]
+async fn what_is_not_near_enough_is_not_found_and_the_answer_says_how_near_it_was() {
+    let (mut h, note) = with_note("The zebra sleeps under the baobab.").await;
+    h.config.search.threshold = Threshold {
+        enough: 1,
+        dense: 0.9999,
+        dense_floor: 0.999,
+        bm25: 4.0,
+        bm25_floor: 2.0,
+    };
+    let searcher = wiring::searcher(&h.context, &h.config).unwrap();
+    let search = async |text: &str| searcher.search(&Request::hybrid(text, 10)).await.unwrap();
+
+    // The vectors of the tests know no meaning: only equal texts are near.
+    let same = search("The zebra sleeps under the baobab.").await;
+    assert_eq!(same.items.len(), 1);
+    let by_keyword = search("zebra").await;
+    assert_eq!(by_keyword.items.len(), 1);
+    assert_eq!(by_keyword.items[0].note_id, note);
+    assert_eq!(by_keyword.threshold.unwrap().bm25, 4.0);
+    assert_eq!(by_keyword.nearest, None);
+
+    let none = search("xylophone").await;
+    assert!(none.items.is_empty(), "{none:?}");
+    let (limits, nearest) = (none.threshold.unwrap(), none.nearest.unwrap());
+    assert_eq!((limits.dense, limits.bm25), (Some(0.999), 2.0));
+    assert_eq!(nearest.bm25, 0.0);
+    assert!(nearest.dense.unwrap() < 0.999, "{nearest:?}");
 }
 
 #[tokio::test]

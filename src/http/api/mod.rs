@@ -172,7 +172,7 @@ fn router(api: Api, traces: TraceLog, stop: CancellationToken) -> Router {
     routes
         .layer(from_fn(limited))
         .route("/openapi.json", described)
-        .merge(page::search())
+        .merge(page::api())
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .fallback(async || ApiError::not_found("no such path: see /openapi.json"))

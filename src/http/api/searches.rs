@@ -16,7 +16,7 @@ use super::error::{ApiError, ErrorBody};
 use super::notes::check_labels;
 use super::{Body, Shared};
 use crate::index::Filter;
-use crate::search::{Answer, By, Item, Missing, Request};
+use crate::search::{Answer, By, Item, Missing, Nearness, Request};
 use crate::store::SearchTrace;
 
 /// Most bytes of a query. A model reads about 512 tokens of it.
@@ -96,6 +96,12 @@ pub struct SearchResponse {
     /// What the search had to do without: `query_vector` (found by keyword alone), `index`
     /// (Postgres searched the newest notes), `rerank` (the order is that of the fused score).
     degraded: Vec<Missing>,
+    /// With `[search.threshold]`: the limits that the search came to. Each note reaches one of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threshold: Option<Nearness>,
+    /// If no note reaches one: how near the nearest came, in each way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nearest: Option<Nearness>,
 }
 
 /// Search notes by meaning and by keyword
@@ -140,6 +146,8 @@ pub async fn search(
         search_id,
         degraded: answer.degraded.iter().map(missing).collect(),
         items: answer.items,
+        threshold: answer.threshold,
+        nearest: answer.nearest,
     }))
 }
 

@@ -100,7 +100,9 @@ function show(answer) {
   $("degraded").hidden = without.length === 0;
   setText($("degraded"), `Not everything worked: ${without.map((code) => WITHOUT[code] ?? code).join("; ")}.`);
   $("summary").hidden = answer === null;
-  const summary = items.length ? counted(items.length, "note") : "No note found";
+  const near = answer?.nearest;
+  const none = near ? `No note is near enough: the best cosine is ${score(near.dense)}, the best BM25 score ${score(near.bm25)}` : "No note found";
+  const summary = items.length ? counted(items.length, "note") : none;
   setText($("summary"), summary);
   setText($("announce"), answer ? summary : "");
   // All results of a search share its trace, and it is read once.
