@@ -377,7 +377,7 @@ async fn bare_batch(bench: &Bench, collection: &str, batch: Vec<(Uuid, String)>)
         .zip(vectors)
         .map(|((note, text), vector)| Point {
             payload: payload(*note, text, version),
-            vector,
+            vector: Some(vector),
             text: text.clone(),
         });
     bench

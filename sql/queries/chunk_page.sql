@@ -3,7 +3,7 @@
 -- $5 whether to read texts and vectors, $6 whether to read vectors,
 -- $7 bytes of text at most if texts are read; at least one chunk
 select chunk_id, note_id, chunk_index, start_offset, end_offset, revision, text,
-       has_vector as "has_vector!", vec as "vec?: pgvector::Vector", status as "status!",
+       has_vector as "has_vector!", awaits_vector, vec as "vec?: pgvector::Vector", status as "status!",
        expires_at, tenant_id as "tenant_id!", project_id as "project_id!",
        agent_id as "agent_id!", scope as "scope!", kind as "kind!", key,
        importance as "importance!", confidence as "confidence!", updated_at as "updated_at!"
@@ -11,7 +11,7 @@ select chunk_id, note_id, chunk_index, start_offset, end_offset, revision, text,
           from (
         select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.revision,
                case when $5 then c.text end as text,
-               e.chunk_id is not null as has_vector,
+               e.chunk_id is not null as has_vector, c.awaits_vector,
                case when $5 or $6 then e.vec end as vec,
                coalesce(n.status, '') as status,
                case when n.expires_at is not null

@@ -3,7 +3,7 @@
 select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chunk_index!",
        c.start_offset as "start_offset!", c.end_offset as "end_offset!",
        c.revision as "revision!", c.text as "text!",
-       e.chunk_id is not null as "has_vector!",
+       e.chunk_id is not null as "has_vector!", c.awaits_vector as "awaits_vector!",
        e.vec as "vec?: pgvector::Vector",
        coalesce(n.status, '') as "status!",
        case when n.expires_at is not null

@@ -116,7 +116,7 @@ leased as (
      where (s.lease_until is null or s.lease_until <= now())
        and s.lease_token < excluded.lease_token
     returning s.note_id, s.lease_token, s.failures, s.failed_sha256, s.claims_lost,
-              s.access_sha256, s.chunk_count
+              s.access_sha256, s.chunk_count, s.text_sha256
 ),
 -- A claimed row without a version is for the versions that are being built too. The claim copies
 -- it for each of them and sets its own version on the row, so that no later claim copies it
@@ -151,6 +151,7 @@ select l.note_id as "note_id!",
        l.claims_lost as "claims_lost!",
        l.access_sha256,
        l.chunk_count as "chunk_count!",
+       l.text_sha256,
        -- An application may write '-infinity', which no Rust timestamp can hold.
        greatest(z.available_at, '0001-01-01 00:00+00') as "picked_at!",
        z.outbox_id as "picked_id!",

@@ -2,7 +2,8 @@
 select count(*) as "count!"
   from memory_note_chunks c
   join memory_notes n on n.note_id = c.note_id
-  join note_chunk_embeddings e
-    on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
+  left join note_chunk_embeddings e
+         on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
  where c.embedding_version = $1
+   and (e.chunk_id is not null or c.awaits_vector)
    and n.status = 'active' and (n.expires_at is null or n.expires_at > now())

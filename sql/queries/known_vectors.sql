@@ -1,7 +1,7 @@
 -- One vector for each text that was embedded before, in any note and under any version of the same
 -- vector space.
 -- For each text and version Postgres reads one row of the index on both, even if many chunks have
--- that text. The condition is `>=` with an order, not `=`: if most chunks have equal texts,
+-- that text. Chunks that have a vector come first. The condition is `>=` with an order, not `=`: if most chunks have equal texts,
 -- Postgres expects to find any text soon in a sequential scan, and with `=` it may choose one.
 -- $1 version, $2 text hashes
 select found.text_sha256 as "text_sha256!", found.vec as "vec!: pgvector::Vector"
@@ -17,8 +17,8 @@ select found.text_sha256 as "text_sha256!", found.vec as "vec!: pgvector::Vector
                 select c.chunk_id, c.embedding_version, c.text_sha256
                   from memory_note_chunks c
                  where c.embedding_version = same.embedding_version
-                   and c.text_sha256 >= u.hash
-                 order by c.text_sha256
+                   and (c.text_sha256, c.awaits_vector) >= (u.hash, false)
+                 order by c.text_sha256, c.awaits_vector
                  limit 1) c
          where v.embedding_version = $1 and c.text_sha256 = u.hash
          limit 1) found

@@ -6,7 +6,8 @@ with relabelled as (
        set revision = $2
      where c.note_id = any ($3)
        and c.embedding_version is not distinct from $1 -- see chunk_page.sql
-    returning c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.text
+    returning c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.text,
+              c.awaits_vector
 ),
 state as (
     update note_index_state s
@@ -14,7 +15,8 @@ state as (
      where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
 )
 select r.chunk_id, r.note_id, r.chunk_index, r.start_offset, r.end_offset, r.text,
-       e.vec as "vec: pgvector::Vector"
+       e.vec as "vec?: pgvector::Vector"
   from relabelled r
-  join note_chunk_embeddings e on e.chunk_id = r.chunk_id and e.embedding_version = $1
+  left join note_chunk_embeddings e on e.chunk_id = r.chunk_id and e.embedding_version = $1
+ where e.chunk_id is not null or r.awaits_vector
  order by r.note_id, r.chunk_index

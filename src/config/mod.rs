@@ -235,6 +235,9 @@ pub struct Worker {
     pub concurrency: usize,
     /// Maximum UTF-8 bytes of a note's text; a longer note is dead-lettered.
     pub max_note_bytes: u64,
+    /// While the provider cannot make the vectors of a note, index its words, so that it is found
+    /// by keyword.
+    pub bm25_first: bool,
     /// How often one of the workers compares the index with Postgres and repairs it; 0 is never.
     pub verify_interval_secs: u64,
     /// How long a stopping worker waits for work in flight.

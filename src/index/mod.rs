@@ -157,8 +157,9 @@ impl std::fmt::Display for CollectionStatus {
 pub struct Point {
     /// Its payload; the point's id is `payload.chunk_id`.
     pub payload: Payload,
-    /// The dense vector, of the collection's dimension.
-    pub vector: Vec<f32>,
+    /// The dense vector, of the collection's dimension. Without it the point is found by keyword
+    /// alone.
+    pub vector: Option<Vec<f32>>,
     /// The text that BM25 sees. It becomes a sparse vector and is not stored.
     pub text: String,
 }
@@ -248,7 +249,8 @@ pub struct StoredPoint {
     pub chunk_id: Uuid,
     /// The payload as JSON.
     pub payload: serde_json::Map<String, serde_json::Value>,
-    /// The dense vector, normalised to length 1 by the engine, when asked for.
+    /// The dense vector, normalised to length 1 by the engine, when asked for; `None` also if it
+    /// has none.
     pub vector: Option<Vec<f32>>,
 }
 

@@ -88,13 +88,13 @@ async fn copy_range(
 }
 
 fn missing_vectors(page: &[LiveChunk]) -> u64 {
-    page.iter().filter(|chunk| !chunk.has_vector).count() as u64
+    page.iter().filter(|chunk| !chunk.has_point()).count() as u64
 }
 
-/// The notes of chunks that have no vector: a worker will embed them.
+/// The notes of chunks that lost their vector: a worker will embed them.
 fn without_vector(page: &[LiveChunk], notice: &Notice) -> Vec<Uuid> {
     let mut notes = Vec::new();
-    for chunk in page.iter().filter(|chunk| !chunk.has_vector) {
+    for chunk in page.iter().filter(|chunk| !chunk.has_point()) {
         notice(format!(
             "no vector: chunk {} of note {}; the note is in the outbox",
             chunk.chunk_id, chunk.note_id

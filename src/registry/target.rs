@@ -158,9 +158,12 @@ impl CollectionTarget {
 
     fn point(&self, chunk: LiveChunk) -> Option<Point> {
         let payload = payload(&chunk, &self.version);
+        if chunk.vector.is_none() && !chunk.awaits_vector {
+            return None;
+        }
         Some(Point {
             payload,
-            vector: chunk.vector?,
+            vector: chunk.vector,
             text: chunk.text?,
         })
     }

@@ -35,7 +35,7 @@ pub struct OldChunk {
     /// `old_text[start..end]`
     pub text: String,
     /// The vector of `text`.
-    pub vector: Arc<[f32]>,
+    pub vector: Option<Arc<[f32]>>,
 }
 
 impl Store {
@@ -63,7 +63,7 @@ impl Store {
                 start: row.start_offset as usize,
                 end: row.end_offset as usize,
                 text: row.text,
-                vector: Arc::from(row.vec.to_vec()),
+                vector: row.vec.map(|vec| Arc::from(vec.to_vec())),
             });
             let chunks = chunks.collect();
             let collections =

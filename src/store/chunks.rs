@@ -27,6 +27,8 @@ pub struct LiveChunk {
     pub text: Option<String>,
     /// Whether Postgres has its vector.
     pub has_vector: bool,
+    /// Whether it is found by keyword alone, until the provider can make its vector.
+    pub awaits_vector: bool,
     /// The vector, not with [`Depth::Payload`].
     pub vector: Option<Vec<f32>>,
     /// The note's status.
@@ -71,6 +73,7 @@ macro_rules! live_chunk {
             revision: row.revision,
             text: $text(row.text),
             has_vector: row.has_vector,
+            awaits_vector: row.awaits_vector,
             vector: row.vec.map(|vec| vec.to_vec()),
             status: row.status,
             expires_at: row.expires_at,
@@ -87,6 +90,13 @@ macro_rules! live_chunk {
             },
         }
     }};
+}
+
+impl LiveChunk {
+    /// Whether the index has to have its point.
+    pub fn has_point(&self) -> bool {
+        self.has_vector || self.awaits_vector
+    }
 }
 
 impl Store {
@@ -133,7 +143,8 @@ impl Store {
         Ok(rows.into_iter().map(|row| live_chunk!(row, Some)).collect())
     }
 
-    /// How many points the index has to have: the chunks of live notes that have a vector.
+    /// How many points the index has to have: the chunks of live notes that have a vector or
+    /// await it.
     pub async fn count_points(&self, version: &str) -> Result<u64, StoreError> {
         let work = async {
             let count = sqlx::query_file_scalar!("sql/queries/count_points.sql", version)

@@ -66,6 +66,8 @@ pub struct Claimed {
     pub access: Option<AccessHash>,
     /// The number of chunks when it was last indexed; 0 means that it has no points.
     pub chunk_count: u32,
+    /// The text whose chunks Postgres has.
+    pub text: Option<TextHash>,
     /// Since when the oldest row waits: since it was written, or since it was due if an
     /// application scheduled it for later.
     pub oldest: DateTime<Utc>,
@@ -138,6 +140,9 @@ impl Store {
                         .access_sha256
                         .and_then(|hash| Some(AccessHash(hash.try_into().ok()?))),
                     chunk_count: row.chunk_count as u32,
+                    text: row
+                        .text_sha256
+                        .and_then(|hash| Some(TextHash(hash.try_into().ok()?))),
                     oldest: row.oldest,
                 })
                 .collect();

@@ -19,9 +19,10 @@ pub struct NoteWrite<'a> {
     pub text_hash: TextHash,
     /// Its chunks in order. Without chunks the note leaves the index.
     pub chunks: Vec<ChunkWrite<'a>>,
-    /// The mean of the chunks' vectors; `None` when there are no chunks.
+    /// The mean of the chunks' vectors; `None` when there are no chunks, or one has no vector.
     pub pooled: Option<Vec<f32>>,
-    /// The hash of the access labels of its points; `None` when it gets no points.
+    /// The hash of the access labels of its points; `None` when it gets no points, or points of a
+    /// chunk without a vector.
     pub access: Option<AccessHash>,
     /// Whether the note is live. The chunks of a note that is not live stay as they are: if it
     /// becomes live again, its text need not be embedded again.
@@ -43,8 +44,8 @@ pub struct ChunkWrite<'a> {
     pub text: &'a str,
     /// The hash of `text`.
     pub hash: TextHash,
-    /// The vector of `text`.
-    pub vector: Arc<[f32]>,
+    /// The vector of `text`; `None` while the provider cannot make it.
+    pub vector: Option<Arc<[f32]>>,
 }
 
 /// What a commit did.
@@ -107,11 +108,12 @@ impl Store {
                 .copied()
                 .filter(|n| indexed_before.contains(&n.note_id))
                 .collect();
-            let before = chunk_hashes(&mut tx, version, &rewritten).await?;
+            let before = embedded_hashes(&mut tx, version, &rewritten).await?;
             if !rewritten.is_empty() {
                 delete_surplus(&mut tx, version, &rewritten).await?;
             }
             write_chunks(&mut tx, version, token, &live).await?;
+            delete_old_vectors(&mut tx, version, &live, &before).await?;
             write_vectors(&mut tx, version, dim, &live, &before).await?;
             write_pooled(&mut tx, version, dim, &live).await?;
             record_revision(&mut tx, version, token, &written).await?;
@@ -132,8 +134,8 @@ impl Store {
 
 type Tx = Transaction<'static, Postgres>;
 
-/// The text hashes of those chunks of these notes that Postgres has already, by chunk id.
-async fn chunk_hashes(
+/// The text hashes of those chunks of these notes that have a vector in Postgres, by chunk id.
+async fn embedded_hashes(
     tx: &mut Tx,
     version: &str,
     notes: &[&NoteWrite<'_>],
@@ -188,6 +190,7 @@ async fn write_chunks(
         let ends: Vec<i32> = chunks.iter().map(|(_, c)| c.end as i32).collect();
         let texts: Vec<&str> = chunks.iter().map(|(_, c)| c.text).collect();
         let hashes: Vec<&[u8]> = chunks.iter().map(|(_, c)| &c.hash.0[..]).collect();
+        let awaits: Vec<bool> = chunks.iter().map(|(_, c)| c.vector.is_none()).collect();
         sqlx::query_file!(
             "sql/queries/upsert_chunks.sql",
             version,
@@ -198,7 +201,8 @@ async fn write_chunks(
             &starts,
             &ends,
             &texts as _,
-            &hashes as _
+            &hashes as _,
+            &awaits
         )
         .execute(&mut **tx)
         .await?;
@@ -223,6 +227,26 @@ fn statements<T>(rows: &[T], bytes: impl Fn(&T) -> usize) -> impl Iterator<Item 
     })
 }
 
+/// Deletes the vectors of old texts of chunks that have no vector now.
+async fn delete_old_vectors(
+    tx: &mut Tx,
+    version: &str,
+    notes: &[&NoteWrite<'_>],
+    before: &HashMap<Uuid, Vec<u8>>,
+) -> Result<(), StoreError> {
+    let chunks = notes.iter().flat_map(|n| &n.chunks);
+    let ids: Vec<Uuid> = chunks
+        .filter(|c| c.vector.is_none() && before.contains_key(&c.chunk_id))
+        .map(|c| c.chunk_id)
+        .collect();
+    if !ids.is_empty() {
+        sqlx::query_file!("sql/queries/delete_vectors.sql", version, &ids)
+            .execute(&mut **tx)
+            .await?;
+    }
+    Ok(())
+}
+
 /// Writes the vectors of chunks whose text has changed.
 async fn write_vectors(
     tx: &mut Tx,
@@ -236,16 +260,17 @@ async fn write_vectors(
             .get(&c.chunk_id)
             .is_none_or(|old| old[..] != c.hash.0)
     };
-    let chunks: Vec<&ChunkWrite> = notes
+    let changed: Vec<(Uuid, &[f32])> = notes
         .iter()
         .flat_map(|n| &n.chunks)
         .filter(changed)
+        .filter_map(|c| Some((c.chunk_id, c.vector.as_deref()?)))
         .collect();
-    for chunks in statements(&chunks, |c| size_of_val(&*c.vector)) {
-        let ids: Vec<Uuid> = chunks.iter().map(|c| c.chunk_id).collect();
-        let vectors: Vec<Vector> = chunks
+    for rows in statements(&changed, |(_, vector)| size_of_val(*vector)) {
+        let ids: Vec<Uuid> = rows.iter().map(|(id, _)| *id).collect();
+        let vectors: Vec<Vector> = rows
             .iter()
-            .map(|c| Vector::from(c.vector.to_vec()))
+            .map(|(_, vector)| Vector::from(vector.to_vec()))
             .collect();
         sqlx::query_file!(
             "sql/queries/upsert_vectors.sql",

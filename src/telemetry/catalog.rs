@@ -267,6 +267,11 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 "Notes converged, deleted ones included",
             ),
             counter(
+                "elf_notes_without_vectors_total",
+                NONE,
+                "Notes written without their vectors, to be found by keyword first (worker.bm25_first)",
+            ),
+            counter(
                 "elf_note_attempts_failed_total",
                 NONE,
                 "Failed attempts that count against a note: its own failures, not those of an outage",

@@ -23,8 +23,8 @@ pub enum Drift {
     Orphaned,
 }
 
-/// How the point of an id differs from its chunk, if it does. A chunk without a vector has no
-/// point yet: that is an inconsistency of its note and no drift.
+/// How the point of an id differs from its chunk, if it does. A chunk that lost its vector has no
+/// point: that is an inconsistency of its note and no drift.
 pub fn drift(
     chunk: Option<&LiveChunk>,
     point: Option<&StoredPoint>,
@@ -32,7 +32,7 @@ pub fn drift(
 ) -> Option<Drift> {
     match (chunk, point) {
         (None, None) => None,
-        (Some(chunk), _) if !chunk.has_vector => None,
+        (Some(chunk), _) if !chunk.has_point() => None,
         (Some(_), None) => Some(Drift::Missing),
         (None, Some(_)) => Some(Drift::Orphaned),
         (Some(chunk), Some(point)) => {
@@ -42,8 +42,11 @@ pub fn drift(
     }
 }
 
-/// True if either vector is absent: vectors are read only on request.
+/// True if either vector was not read: that is done only on request.
 fn same_vector(chunk: &LiveChunk, point: &StoredPoint) -> bool {
+    if chunk.awaits_vector {
+        return point.vector.is_none();
+    }
     let (Some(wanted), Some(found)) = (&chunk.vector, &point.vector) else {
         return true;
     };
@@ -103,6 +106,7 @@ mod tests {
             revision: 5,
             text: None,
             has_vector: true,
+            awaits_vector: false,
             vector: Some(vec![3.0, 4.0]),
             status: "active".into(),
             expires_at: None,
@@ -156,6 +160,21 @@ mod tests {
         let mut more = stored;
         more.payload.insert("text".into(), "secret".into());
         assert_eq!(of(Some(&row), Some(&more)), Some(Drift::Stale));
+    }
+
+    #[test]
+    fn a_chunk_that_awaits_its_vector_has_a_point_without_one() {
+        let row = LiveChunk {
+            has_vector: false,
+            awaits_vector: true,
+            vector: None,
+            ..chunk(1)
+        };
+        let mut stored = point(1);
+        assert_eq!(drift(Some(&row), None, "v"), Some(Drift::Missing));
+        assert_eq!(drift(Some(&row), Some(&stored), "v"), Some(Drift::Stale));
+        stored.vector = None;
+        assert_eq!(drift(Some(&row), Some(&stored), "v"), None);
     }
 
     #[test]

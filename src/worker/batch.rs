@@ -4,14 +4,15 @@
 //! [`Embedding`], and write slices of notes whose vectors have arrived (`converge_slices`).
 //! A slice goes through `write_or_split` (`blame.rs`, which splits what Postgres or the index
 //! rejects) to `write`: `commit` to Postgres, `index_points` (upsert the points, delete the older
-//! ones), check the tokens, `ack`.
+//! ones), check the tokens, `ack`. With `worker.bm25_first`, notes whose vectors cannot be made now
+//! go the same way without them, and are released instead of acked.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use metrics::histogram;
+use metrics::{counter, histogram};
 use tracing::{Instrument, Span};
 use uuid::Uuid;
 
@@ -20,7 +21,7 @@ use super::lease::{self, LeaseRenewal, Survived};
 use super::plan::{self, ChunkedNote, PlannedWrite, Unwritable, Vectors};
 use super::stage::stage;
 use super::{Checkpoint, Report, Shared, WorkerContext, unacked};
-use crate::note::{Note, TextHash};
+use crate::note::{AccessHash, Note, TextHash};
 use crate::registry::{self, RegistryError};
 use crate::store::{
     Claim, Claimed, Committed, LOST_CLAIMS_UNTIL_ALONE, NoteWrite, StoreError, Version,
@@ -227,8 +228,8 @@ impl Batch<'_> {
         Ok(live.iter().map(|chunked| chunked.note_id).collect())
     }
 
-    /// Writes the notes that have all of their vectors. Each of the others fails or waits, and
-    /// its points get the access labels of its row.
+    /// Writes the notes that have all of their vectors, or may be found by keyword first. Each of
+    /// the others fails or waits, and its points get the access labels of its row.
     async fn converge_slice(
         &self,
         slice: &[&ChunkedNote],
@@ -237,7 +238,8 @@ impl Batch<'_> {
     ) -> Result<(), RegistryError> {
         let (mut writes, mut unwritable) = (Vec::new(), Vec::new());
         for chunked in slice {
-            match plan::write_of(chunked, vectors) {
+            let without_vectors = self.shared.settings.bm25_first && !self.has_points(chunked);
+            match plan::write_of(chunked, vectors, without_vectors) {
                 Ok(write) => writes.push(write),
                 Err(why) => unwritable.push((*chunked, why)),
             }
@@ -266,6 +268,15 @@ impl Batch<'_> {
         Ok(())
     }
 
+    /// Whether the index has points of the text and the access labels that the note has now.
+    fn has_points(&self, chunked: &ChunkedNote) -> bool {
+        let claimed = self.notes[&chunked.note_id];
+        chunked.note.as_ref().is_some_and(|note| {
+            claimed.access == Some(note.labels.access())
+                && claimed.text == Some(TextHash::of(&note.text))
+        })
+    }
+
     pub(super) async fn write(
         &self,
         writes: &[PlannedWrite<'_>],
@@ -284,7 +295,8 @@ impl Batch<'_> {
             lease::defer_skipped(self.shared, self.token, &skipped).await;
         }
         let chunks = done.iter().flat_map(|write| &write.rows.chunks);
-        let hashes = chunks.map(|chunk| &chunk.hash);
+        let embedded = chunks.filter(|chunk| chunk.vector.is_some());
+        let hashes = embedded.map(|chunk| &chunk.hash);
         self.shared.uncommitted.forget_committed(hashes);
 
         let points = self.index_points(&committed.collections, &done).await?;
@@ -302,14 +314,39 @@ impl Batch<'_> {
             &committed.collections,
         );
         stage("check", checked).await.map_err(WriteError::Check)?;
-        let acked = stage("ack", self.ack(&done)).await?;
+        let (awaiting, whole): (Vec<&PlannedWrite>, Vec<&PlannedWrite>) =
+            done.into_iter().partition(|write| write.awaits_vectors());
+        if !awaiting.is_empty() {
+            self.release_awaiting(&awaiting).await?;
+        }
+        let acked = stage("ack", self.ack(&whole)).await?;
         self.shared.call_breakpoint(Checkpoint::Acked).await;
 
         self.shared.totals.add(&Report {
             notes: acked,
             points,
-            ..plan::count_work(done.iter().map(|write| write.chunked), fresh)
+            ..plan::count_work(whole.iter().map(|write| write.chunked), fresh)
         });
+        Ok(())
+    }
+
+    /// Releases notes that are found by keyword now: they are due until they have their vectors.
+    async fn release_awaiting(&self, awaiting: &[&PlannedWrite<'_>]) -> Result<(), RegistryError> {
+        let labelled = |write: &&PlannedWrite| {
+            let note = write.chunked.note.as_ref()?;
+            Some((write.chunked.note_id, note.labels.access()))
+        };
+        let access: Vec<(Uuid, AccessHash)> = awaiting.iter().filter_map(labelled).collect();
+        let WorkerContext {
+            stores, version, ..
+        } = &self.shared.context;
+        let recorded = stores
+            .store
+            .record_access(&version.name, self.token, &access);
+        recorded.await?;
+        counter!("elf_notes_without_vectors_total").increment(access.len() as u64);
+        let notes: Vec<Uuid> = access.into_iter().map(|(note, _)| note).collect();
+        lease::release(self.shared, self.token, &notes, Survived::Yes).await;
         Ok(())
     }
 

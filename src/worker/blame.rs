@@ -164,7 +164,7 @@ impl Batch<'_> {
                 .live_chunks(&version.name, after, Uuid::max(), 64, 1 << 20, Depth::Whole)
                 .await?;
             let is_another = |chunk: &crate::store::LiveChunk| {
-                chunk.has_vector && !blamed.contains(&chunk.note_id)
+                chunk.has_point() && !blamed.contains(&chunk.note_id)
             };
             another = another.or(page.into_iter().find(is_another));
         }

@@ -14,6 +14,7 @@ use crate::note::{Note, TextHash, chunk_id};
 use crate::store::{ChunkWrite, FailedBy, NoteWrite};
 
 /// A note and its chunks.
+#[derive(Debug)]
 pub struct ChunkedNote {
     /// The note's id.
     pub note_id: Uuid,
@@ -38,6 +39,7 @@ pub struct HashedChunk {
 pub type Vectors = HashMap<TextHash, Result<Arc<[f32]>, EmbedError>>;
 
 /// A note and the rows to write for it.
+#[derive(Debug)]
 pub struct PlannedWrite<'a> {
     /// The note as it was loaded.
     pub chunked: &'a ChunkedNote,
@@ -115,10 +117,12 @@ pub fn hashed_chunks(chunker: &Chunker, text: &str) -> Result<Vec<HashedChunk>, 
     }
 }
 
-/// What is written for a note that has all of its vectors.
+/// What is written for a note. If some of its vectors cannot be made now, that is nothing, or
+/// `without_vectors` the chunks, so that it is found by keyword.
 pub fn write_of<'a>(
     chunked: &'a ChunkedNote,
     vectors: &Vectors,
+    without_vectors: bool,
 ) -> Result<PlannedWrite<'a>, Unwritable> {
     let hashed_chunks = chunked
         .hashed_chunks
@@ -131,16 +135,12 @@ pub fn write_of<'a>(
         })?;
     let text = chunked.note.as_ref().map_or("", |note| note.text.as_str());
     let mut chunks = Vec::with_capacity(hashed_chunks.len());
-    let mut waits = false;
     for (i, chunk) in hashed_chunks.iter().enumerate() {
         let Chunk { start, end, .. } = chunk.chunk;
         let vector = match vector_of(chunk, vectors) {
-            Ok(vector) => vector,
+            Ok(vector) => Some(vector),
             // Another chunk of the note may fail, and then the note fails instead of waiting.
-            Err(Unwritable::Waits) => {
-                waits = true;
-                continue;
-            }
+            Err(Unwritable::Waits) => None,
             Err(fails) => return Err(fails),
         };
         chunks.push(ChunkWrite {
@@ -153,22 +153,29 @@ pub fn write_of<'a>(
             vector,
         });
     }
-    if waits {
+    let all: Option<Vec<Arc<[f32]>>> = chunks.iter().map(|c| c.vector.clone()).collect();
+    if all.is_none() && !without_vectors {
         return Err(Unwritable::Waits);
     }
-    let all: Vec<Arc<[f32]>> = chunks.iter().map(|c| c.vector.clone()).collect();
     let rows = NoteWrite {
         note_id: chunked.note_id,
         text_hash: TextHash::of(text),
-        pooled: pooled::mean(&all),
-        access: match &chunked.note {
-            Some(note) if !chunks.is_empty() => Some(note.labels.access()),
+        access: match (&chunked.note, &all) {
+            (Some(note), Some(all)) if !all.is_empty() => Some(note.labels.access()),
             _ => None,
         },
+        pooled: all.and_then(|all| pooled::mean(&all)),
         chunks,
         live: chunked.live,
     };
     Ok(PlannedWrite { chunked, rows })
+}
+
+impl PlannedWrite<'_> {
+    /// Whether some chunks have no vector yet. Then the note stays due.
+    pub fn awaits_vectors(&self) -> bool {
+        self.rows.chunks.iter().any(|chunk| chunk.vector.is_none())
+    }
 }
 
 /// The write for a note that is not live: no chunks, no vectors.

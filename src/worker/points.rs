@@ -142,7 +142,8 @@ impl Batch<'_> {
             end: chunk.end,
             revision: self.token,
             text: None,
-            has_vector: true,
+            has_vector: chunk.vector.is_some(),
+            awaits_vector: chunk.vector.is_none(),
             vector: None,
             status: note.status.clone(),
             expires_at: note.expires_at,
@@ -150,7 +151,7 @@ impl Batch<'_> {
         };
         Point {
             payload: registry::payload(&live, &self.shared.context.version.name),
-            vector: chunk.vector.to_vec(),
+            vector: chunk.vector.as_deref().map(<[f32]>::to_vec),
             text: chunk.text.to_owned(),
         }
     }

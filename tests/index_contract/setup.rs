@@ -205,7 +205,7 @@ pub fn point(n: u64, vector: [f32; DIM], text: &str) -> Point {
             embedding_version: "test".into(),
             revision: 1,
         },
-        vector: vector.to_vec(),
+        vector: Some(vector.to_vec()),
         text: text.into(),
     }
 }

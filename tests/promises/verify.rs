@@ -49,7 +49,7 @@ async fn point(h: &Harness, chunk: Uuid) -> Point {
     let chunk = chunks.unwrap().remove(0);
     Point {
         payload: payload(&chunk, version),
-        vector: chunk.vector.unwrap(),
+        vector: chunk.vector,
         text: chunk.text.unwrap(),
     }
 }
@@ -196,7 +196,10 @@ async fn another_vector_is_found_by_a_deep_verify_only() {
     with_notes(&h).await;
     let ids = chunks(&h).await;
     for id in &ids[0..3] {
-        tamper(&h, *id, |point| point.vector.rotate_left(1)).await;
+        tamper(&h, *id, |point| {
+            point.vector.as_mut().unwrap().rotate_left(1)
+        })
+        .await;
     }
     let quick = Options {
         repair: false,

@@ -128,9 +128,11 @@ pub(super) fn upserts(
 }
 
 fn point_struct(point: Point, bm25: &EdgeBm25) -> PointStruct {
-    let vectors = NamedVectors::default()
-        .add_vector(DENSE, Vector::new_dense(point.vector))
-        .add_vector(BM25, Vector::from(bm25.embed_document(&point.text)));
+    let mut vectors =
+        NamedVectors::default().add_vector(BM25, Vector::from(bm25.embed_document(&point.text)));
+    if let Some(dense) = point.vector {
+        vectors = vectors.add_vector(DENSE, Vector::new_dense(dense));
+    }
     PointStruct::new(
         PointId::Uuid(point.payload.chunk_id),
         vectors,

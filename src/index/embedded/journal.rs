@@ -158,7 +158,7 @@ mod tests {
         let vector = vec![0.1, -1.0 / 3.0, f32::MIN_POSITIVE, 3.402_823_5e38];
         let point = Point {
             payload: test_payload(),
-            vector,
+            vector: Some(vector),
             text: "a pump".into(),
         };
         let filter = Filter {

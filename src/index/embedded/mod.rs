@@ -61,7 +61,9 @@ impl Embedded {
         self.shared.check_dims(
             &collection,
             name,
-            points.iter().map(|point| point.vector.len()),
+            points
+                .iter()
+                .filter_map(|point| Some(point.vector.as_ref()?.len())),
         )?;
         // Not on the writer: BM25 vectors and the journal's record are the expensive
         // part, and need no order.

@@ -61,7 +61,11 @@ pub(super) fn batches(points: Vec<Point>, mode: UpsertMode) -> Vec<Batch> {
 /// The approximate size of a point in a request.
 fn bytes_of(point: &Point) -> usize {
     const PAYLOAD_AND_OPTIONS: usize = 1024;
-    point.vector.len() * size_of::<f32>() + point.text.len() + PAYLOAD_AND_OPTIONS
+    let vector = point
+        .vector
+        .as_ref()
+        .map_or(0, |vector| size_of_val(&**vector));
+    vector + point.text.len() + PAYLOAD_AND_OPTIONS
 }
 
 #[cfg(test)]
@@ -74,7 +78,7 @@ mod tests {
         payload.revision = revision;
         Point {
             payload,
-            vector: vec![0.0; dim],
+            vector: Some(vec![0.0; dim]),
             text: String::new(),
         }
     }

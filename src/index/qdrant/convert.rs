@@ -159,9 +159,10 @@ pub(super) fn upsert(
 }
 
 fn point_struct(point: Point, bm25: &Bm25Document) -> PointStruct {
-    let vectors = NamedVectors::default()
-        .add_vector(DENSE, Vector::new_dense(point.vector))
-        .add_vector(BM25, bm25.of(&point.text));
+    let mut vectors = NamedVectors::default().add_vector(BM25, bm25.of(&point.text));
+    if let Some(dense) = point.vector {
+        vectors = vectors.add_vector(DENSE, Vector::new_dense(dense));
+    }
     let payload: HashMap<String, Value> = point
         .payload
         .to_json()

@@ -148,7 +148,7 @@ pub async fn dropping_a_collection_twice_is_no_error(bench: Bench) {
 pub async fn a_wrong_dimension_is_refused(bench: Bench) {
     bench.create().await;
     let mut wrong = point(1, EAST, "");
-    wrong.vector.push(1.0);
+    wrong.vector.as_mut().unwrap().push(1.0);
     let mixed = vec![point(2, EAST, ""), wrong];
     let mut query = query(EAST, "");
     query.vector.as_mut().unwrap().pop();

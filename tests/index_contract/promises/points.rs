@@ -1,9 +1,12 @@
 //! An engine stores points whole, and gives them back by id and in order.
 
-use elf::index::{Filter, UpsertMode};
+use elf::index::{Filter, Query, UpsertMode};
 
 use super::{EAST, NORTH};
-use crate::setup::{Bench, assert_same_direction, direction, id, noon, point, query};
+use crate::setup::{
+    Bench, assert_same_direction, at_revision, by_keyword, by_meaning, direction, id, noon, point,
+    query,
+};
 
 pub async fn points_come_back_as_they_were_written(bench: Bench) {
     bench.create().await;
@@ -26,7 +29,10 @@ pub async fn points_come_back_as_they_were_written(bench: Bench) {
             .find(|point| point.chunk_id == given.payload.chunk_id)
             .unwrap();
         assert_eq!(found.payload, given.payload.to_json());
-        assert_same_direction(found.vector.as_ref().unwrap(), &given.vector);
+        assert_same_direction(
+            found.vector.as_ref().unwrap(),
+            given.vector.as_ref().unwrap(),
+        );
     }
     let without = bench
         .index
@@ -34,6 +40,43 @@ pub async fn points_come_back_as_they_were_written(bench: Bench) {
         .await
         .unwrap();
     assert!(without.iter().all(|point| point.vector.is_none()));
+}
+
+pub async fn a_point_without_a_vector_is_found_by_keyword_alone(bench: Bench) {
+    bench.create().await;
+    let write = async |revision, vector: Option<[f32; 4]>| {
+        let mut waiting = at_revision(revision, point(1, EAST, "the zebra"));
+        waiting.vector = vector.map(|vector| vector.to_vec());
+        let others = [point(2, NORTH, "a herd"), point(3, EAST, "a zebra too")];
+        bench
+            .index
+            .upsert(
+                &bench.name,
+                [waiting].into_iter().chain(others).collect(),
+                UpsertMode::NotNewer,
+            )
+            .await
+            .unwrap();
+    };
+    let sorted = |mut ids: Vec<uuid::Uuid>| {
+        ids.sort();
+        ids
+    };
+    let zebras = sorted(vec![id(1), id(3)]);
+    for (revision, vector) in [(1, None), (2, Some(EAST)), (3, None)] {
+        write(revision, vector).await;
+        let found = bench.search(&query(EAST, "zebra")).await;
+        assert_eq!(sorted(by_keyword(&found)), zebras);
+        assert_eq!(by_meaning(&found).contains(&id(1)), vector.is_some());
+        let alone = Query {
+            vector: None,
+            ..query(EAST, "zebra")
+        };
+        assert_eq!(sorted(by_keyword(&bench.search(&alone).await)), zebras);
+        let stored = bench.all().await;
+        let stored = stored.iter().find(|point| point.chunk_id == id(1)).unwrap();
+        assert_eq!(stored.vector.is_some(), vector.is_some());
+    }
 }
 
 pub async fn the_same_upsert_twice_changes_nothing(bench: Bench) {
