@@ -76,7 +76,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     let context = start::connect_and_ensure_ready(config, false).await?;
     // Searches ask the alias, which serves the active version.
     registry::check_version_is_active(&context.stores.store, &context.version).await?;
-    let searcher = wiring::searcher(&context, config)?;
+    let searcher = wiring::searcher(&context, config).await?;
     let evaluation = Evaluation::new(context, searcher, config, stop);
     let report = evaluation.run(&dataset, &args).await?;
     let comparison = match (before, &args.against) {

@@ -48,7 +48,9 @@ impl Gate {
         collection: String,
         stop: CancellationToken,
     ) -> anyhow::Result<Comparison> {
-        let searcher = wiring::searcher(context, config)?.in_collection(collection);
+        let searcher = wiring::searcher(context, config)
+            .await?
+            .in_collection(collection);
         let evaluation = Evaluation::new(context.clone(), searcher, config, stop).before_swap();
         let report = evaluation.run(&self.dataset, &self.args).await?;
         let comparison = eval::compared(&self.before, &report, &self.against)?;

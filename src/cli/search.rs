@@ -74,7 +74,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         min_importance: args.min_importance,
         ..Filter::default()
     };
-    let searcher = wiring::searcher(&context, config)?;
+    let searcher = wiring::searcher(&context, config).await?;
     let request = Request {
         text: args.query,
         by: args.by,

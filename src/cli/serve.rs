@@ -104,7 +104,7 @@ pub async fn start(
     context.stores.store = wiring::store(config).await?;
     let api = Api {
         store: context.stores.store.clone(),
-        searcher: wiring::searcher(&context, config)?,
+        searcher: wiring::searcher(&context, config).await?,
         version: context.version.name.clone(),
         max_note_bytes: config.worker.max_note_bytes,
         trace_days: config.search.trace_days,

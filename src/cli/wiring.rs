@@ -11,7 +11,7 @@ use crate::embed::provider::Provider;
 use crate::embed::{self, Embedder};
 use crate::index::{self, VectorIndex};
 use crate::registry::{IndexContext, embedding_version, with_weights};
-use crate::search::Searcher;
+use crate::search::{Reranker, Searcher};
 use crate::store::{RegisteredVersion, Store, Version};
 use crate::worker::WorkerContext;
 
@@ -150,12 +150,17 @@ pub fn worker_context_of(
 }
 
 /// A search over the collection and the version of a worker's context.
-pub fn searcher(context: &WorkerContext, config: &Config) -> anyhow::Result<Searcher> {
+pub async fn searcher(context: &WorkerContext, config: &Config) -> anyhow::Result<Searcher> {
+    let reranker = match config.search.rerank.clone() {
+        Some(settings) => Some(Reranker::open(settings).await?),
+        None => None,
+    };
     Ok(Searcher::new(
         context.stores.clone(),
         context.provider.clone(),
         &context.version.name,
         &config.providers.embedding.query_prefix,
         config.search.clone(),
-    )?)
+        reranker,
+    ))
 }

@@ -298,7 +298,8 @@ pub struct Rerank {
     pub url: String,
     /// The form of the requests.
     pub api: RerankApi,
-    /// The name of the model, for servers with several.
+    /// The name of the model, for servers with several. For `local`, a folder or a repository on
+    /// the Hugging Face hub.
     pub model: String,
     /// Sent as `Authorization: Bearer …`.
     pub api_key: Option<Secret>,
@@ -316,6 +317,8 @@ pub enum RerankApi {
     Cohere,
     /// `{query, texts, truncate}`: Text Embeddings Inference.
     Tei,
+    /// None: `model` is computed in this process.
+    Local,
 }
 
 /// How the scores by meaning and by keyword become one.

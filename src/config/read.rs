@@ -315,7 +315,7 @@ fn threshold(section: &mut Section<'_, '_>) -> Threshold {
     threshold
 }
 
-/// Without a URL there is no reranker.
+/// Without a URL there is no reranker, unless it is computed here.
 fn rerank(section: &mut Section<'_, '_>) -> Option<Rerank> {
     let url = section.text_or_unset("url", http_url);
     let rerank = Rerank {
@@ -323,14 +323,27 @@ fn rerank(section: &mut Section<'_, '_>) -> Option<Rerank> {
         api: section.choice(
             "api",
             RerankApi::Cohere,
-            &[("cohere", RerankApi::Cohere), ("tei", RerankApi::Tei)],
+            &[
+                ("cohere", RerankApi::Cohere),
+                ("tei", RerankApi::Tei),
+                ("local", RerankApi::Local),
+            ],
         ),
         model: section.text("model", "", anything),
         api_key: section.secret("api_key", header_value),
         timeout_ms: section.int("timeout_ms", 1000, 10..=MINUTE_MS),
         notes: section.int("notes", 20, 1..=100),
     };
-    url.map(|_| rerank)
+    let is_local = rerank.api == RerankApi::Local;
+    section.check(
+        &["model", "api"],
+        !is_local || !rerank.model.is_empty(),
+        || {
+            "is required with api = \"local\": a folder or a repository on the Hugging Face hub"
+                .into()
+        },
+    );
+    (url.is_some() || is_local).then_some(rerank)
 }
 
 fn anything(_: &str) -> Result<(), Refusal> {

@@ -43,8 +43,7 @@ use pause::Pause;
 use query_vector::QueryVectors;
 use ranking::{Live, Ranked};
 pub use request::{By, Request};
-pub use rerank::RerankError;
-use rerank::Reranker;
+pub use rerank::{RerankError, Reranker};
 pub use threshold::Nearness;
 use trace::timed;
 pub use trace::{StageTimes, Trace};
@@ -119,24 +118,25 @@ impl SearchError {
 
 impl Searcher {
     /// A search over the alias of `stores`, which serves `version`. `query_prefix` is put before
-    /// every query.
+    /// every query. `reranker` is that of `settings`.
     pub fn new(
         stores: IndexContext,
         provider: Arc<Provider>,
         version: &str,
         query_prefix: &str,
         settings: config::Search,
-    ) -> Result<Self, RerankError> {
+        reranker: Option<Reranker>,
+    ) -> Self {
         let time = Duration::from_millis(settings.query_timeout_ms);
-        Ok(Self {
+        Self {
             stores,
             vectors: QueryVectors::new(provider, query_prefix, time),
             collection: None,
             version: version.to_owned(),
-            reranker: settings.rerank.clone().map(Reranker::new).transpose()?,
+            reranker,
             settings,
             index_pause: Pause::default(),
-        })
+        }
     }
 
     /// Searches a collection that the alias does not serve yet.

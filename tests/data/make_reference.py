@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the reference vectors that the `local` embedder is held against.
+"""Makes the references that the `local` models are held against.
 
     pip install sentence-transformers
     python tests/data/make_reference.py FOLDER_OF_ALL_MINILM_L6_V2
@@ -8,7 +8,9 @@ Writes, beside itself:
 
 - minilm_reference.json: texts with their vectors from all-MiniLM-L6-v2;
 - tiny-distilbert/, tiny-roberta/: random models of a hundred kilobytes, for the
-  other architectures, poolings and file layouts, each with its reference.json.
+  other architectures, poolings and file layouts, each with its reference.json;
+- tiny-cross-bert/, tiny-cross-roberta/, tiny-cross-distilbert/: random cross-encoders,
+  likewise. Without an argument, only these are made, and transformers is enough.
 
 The random weights are larger than a trained model's would be, so that a slip in
 an activation, a mask or a position shows in the vectors.
@@ -19,14 +21,16 @@ import sys
 from pathlib import Path
 
 import torch
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Normalize, Pooling, Transformer
 from tokenizers import ByteLevelBPETokenizer, BertWordPieceTokenizer
 from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
     BertTokenizerFast,
     DistilBertConfig,
+    DistilBertForSequenceClassification,
     DistilBertModel,
     RobertaConfig,
+    RobertaForSequenceClassification,
     RobertaModel,
     RobertaTokenizerFast,
 )
@@ -82,9 +86,7 @@ def tiny_distilbert(texts):
     """DistilBERT, cls pooling, in the layout that sentence-transformers 5 and later write."""
     folder = HERE / "tiny-distilbert"
     folder.mkdir(exist_ok=True)
-    words = BertWordPieceTokenizer(lowercase=True)
-    words.train_from_iterator(texts, vocab_size=400, show_progress=False)
-    tokenizer = BertTokenizerFast(tokenizer_object=words._tokenizer, model_max_length=128)
+    tokenizer = word_pieces(texts)
     config = DistilBertConfig(
         vocab_size=len(tokenizer), dim=32, hidden_dim=64, n_layers=2, n_heads=4,
         max_position_embeddings=128, initializer_range=0.3,
@@ -97,14 +99,7 @@ def tiny_roberta(texts):
     """RoBERTa, max pooling, no normalisation, in the classic layout."""
     folder = HERE / "tiny-roberta"
     folder.mkdir(exist_ok=True)
-    pieces = ByteLevelBPETokenizer()
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    pieces.train_from_iterator(texts, vocab_size=400, special_tokens=special, show_progress=False)
-    tokenizer = RobertaTokenizerFast(
-        vocab=json.loads(pieces.to_str())["model"]["vocab"],
-        merges=[tuple(pair) for pair in json.loads(pieces.to_str())["model"]["merges"]],
-        model_max_length=128,
-    )
+    tokenizer = byte_pairs(texts)
     config = RobertaConfig(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=4, max_position_embeddings=130, type_vocab_size=1,
@@ -126,12 +121,74 @@ def tiny_roberta(texts):
     return folder
 
 
-def save_tiny(folder, encoder, tokenizer, pooling, normalize):
+def word_pieces(texts):
+    words = BertWordPieceTokenizer(lowercase=True)
+    words.train_from_iterator(texts, vocab_size=400, show_progress=False)
+    return BertTokenizerFast(tokenizer_object=words._tokenizer, model_max_length=128)
+
+
+def byte_pairs(texts):
+    pieces = ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    pieces.train_from_iterator(texts, vocab_size=400, special_tokens=special, show_progress=False)
+    model = json.loads(pieces.to_str())["model"]
+    return RobertaTokenizerFast(
+        vocab=model["vocab"],
+        merges=[tuple(pair) for pair in model["merges"]],
+        model_max_length=128,
+    )
+
+
+def perturb(model):
     # Biases and layer norms start as zeros and ones, which would hide a missing one.
     with torch.no_grad():
-        for name, weight in encoder.named_parameters():
+        for name, weight in model.named_parameters():
             if weight.dim() == 1:
                 weight.add_(torch.randn_like(weight) * 0.2)
+
+
+def tiny_cross_encoders(texts):
+    """A query and a text in, one number out. Their order is that of the number before a sigmoid."""
+    words, pairs = word_pieces(texts), byte_pairs(texts)
+    sizes = {"num_labels": 1, "initializer_range": 0.3}
+    large = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    models = {
+        "bert": (words, BertForSequenceClassification(BertConfig(
+            vocab_size=len(words), max_position_embeddings=128, **large, **sizes))),
+        "roberta": (pairs, RobertaForSequenceClassification(RobertaConfig(
+            vocab_size=len(pairs), max_position_embeddings=130, type_vocab_size=1,
+            pad_token_id=pairs.pad_token_id, **large, **sizes))),
+        "distilbert": (words, DistilBertForSequenceClassification(DistilBertConfig(
+            vocab_size=len(words), dim=32, hidden_dim=64, n_layers=2, n_heads=4,
+            max_position_embeddings=128, **sizes))),
+    }
+    for kind, (tokenizer, model) in models.items():
+        folder = HERE / f"tiny-cross-{kind}"
+        folder.mkdir(exist_ok=True)
+        perturb(model)
+        model.eval()
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        for extra in ("special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt"):
+            (folder / extra).unlink(missing_ok=True)
+        references = []
+        for query in ("When does the train leave?", "東京"):
+            for text in texts:
+                read = tokenizer(query, text, return_tensors="pt")
+                if kind == "distilbert":
+                    read.pop("token_type_ids", None)
+                assert read["input_ids"].shape[1] <= 128, text
+                with torch.no_grad():
+                    score = model(**read).logits.item()
+                references.append({"query": query, "text": text, "score": round(score, 5)})
+        (folder / "reference.json").write_text(compact(references))
+
+
+def save_tiny(folder, encoder, tokenizer, pooling, normalize):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Normalize, Pooling, Transformer
+
+    perturb(encoder)
     plain = folder / "plain"
     encoder.save_pretrained(plain)
     tokenizer.save_pretrained(plain)
@@ -147,9 +204,14 @@ def save_tiny(folder, encoder, tokenizer, pooling, normalize):
 
 def main():
     torch.manual_seed(7)
+    short = [text for text in TEXTS if len(text.encode()) < 100]
+    tiny_cross_encoders(short)
+    if len(sys.argv) < 2:
+        return
+    from sentence_transformers import SentenceTransformer
+
     minilm = SentenceTransformer(sys.argv[1], device="cpu")
     (HERE / "minilm_reference.json").write_text(compact(reference(minilm, TEXTS)))
-    short = [text for text in TEXTS if len(text.encode()) < 100]
     for make in (tiny_distilbert, tiny_roberta):
         folder = make(TEXTS)
         model = SentenceTransformer(str(folder), device="cpu")

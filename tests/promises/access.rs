@@ -27,7 +27,9 @@ async fn visible_to(h: &Harness, tenant: &str, note: Uuid) -> u64 {
 }
 
 async fn search(h: &Harness, tenant: &str) -> Vec<Uuid> {
-    let searcher = elf::cli::wiring::searcher(&h.context, &h.config).unwrap();
+    let searcher = elf::cli::wiring::searcher(&h.context, &h.config)
+        .await
+        .unwrap();
     let filter = Filter {
         keywords: BTreeMap::from([("tenant_id".to_owned(), tenant.to_owned())]),
         ..Filter::default()

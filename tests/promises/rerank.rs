@@ -105,7 +105,7 @@ async fn with_zebras() -> Harness {
     h
 }
 
-fn searcher(h: &mut Harness, url: &str, api: RerankApi) -> Searcher {
+async fn searcher(h: &mut Harness, url: &str, api: RerankApi) -> Searcher {
     h.config.search.rerank = Some(Rerank {
         url: url.to_owned(),
         api,
@@ -114,11 +114,11 @@ fn searcher(h: &mut Harness, url: &str, api: RerankApi) -> Searcher {
         timeout_ms: 2000,
         notes: 5,
     });
-    wiring::searcher(&h.context, &h.config).unwrap()
+    wiring::searcher(&h.context, &h.config).await.unwrap()
 }
 
 async fn search(h: &mut Harness, url: &str, api: RerankApi, requests: &[Request]) -> Vec<Answer> {
-    let searcher = searcher(h, url, api);
+    let searcher = searcher(h, url, api).await;
     let mut answers = Vec::new();
     for request in requests {
         answers.push(searcher.search(request).await.unwrap());
@@ -157,7 +157,7 @@ async fn a_reranker_puts_the_notes_in_order() {
                 assert_eq!(asked[0]["model"], "the model");
                 &asked[0]["documents"]
             }
-            RerankApi::Tei => &asked[0]["texts"],
+            _ => &asked[0]["texts"],
         };
         assert_eq!(texts.as_array().unwrap().len(), 5);
     }
@@ -200,7 +200,7 @@ async fn without_its_reranker_a_search_keeps_the_fused_order() {
 async fn the_same_texts_are_reranked_once_and_a_changed_one_again() {
     let mut h = with_zebras().await;
     let (server, url) = RerankServer::start(Does::CountZebras).await;
-    let searcher = searcher(&mut h, &url, RerankApi::Tei);
+    let searcher = searcher(&mut h, &url, RerankApi::Tei).await;
     let request = Request::hybrid("zebra", 3);
     let first = searcher.search(&request).await.unwrap();
     let again = searcher.search(&request).await.unwrap();

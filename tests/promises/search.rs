@@ -10,7 +10,7 @@ use crate::support::harness::{Harness, sentences};
 use crate::support::site::Site;
 
 async fn search(h: &Harness, text: &str, by: By) -> Vec<Item> {
-    let searcher = wiring::searcher(&h.context, &h.config).unwrap();
+    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
     // More than there are notes: every candidate is shown.
     let request = Request {
         by,
@@ -59,7 +59,7 @@ async fn what_is_not_near_enough_is_not_found_and_the_answer_says_how_near_it_wa
         bm25: 4.0,
         bm25_floor: 2.0,
     };
-    let searcher = wiring::searcher(&h.context, &h.config).unwrap();
+    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
     let search = async |text: &str| searcher.search(&Request::hybrid(text, 10)).await.unwrap();
 
     // The vectors of the tests know no meaning: only equal texts are near.
@@ -90,7 +90,7 @@ async fn the_chunks_of_a_long_note_hide_no_other_note() {
         );
     }
     h.drain().await;
-    let searcher = wiring::searcher(&h.context, &h.config).unwrap();
+    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
     let request = Request {
         by: By::Bm25,
         ..Request::hybrid("zebra", 10)
@@ -259,7 +259,7 @@ async fn of_notes_that_say_the_same_a_diverse_answer_has_one_first() {
     let other = h.insert("A zebra.").await;
     h.drain().await;
     let found = async |h: &Harness| -> Vec<Uuid> {
-        let searcher = wiring::searcher(&h.context, &h.config).unwrap();
+        let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
         let request = Request {
             by: By::Bm25,
             ..Request::hybrid("the zebra under the old baobab", 2)

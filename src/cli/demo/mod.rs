@@ -99,7 +99,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         "admin page, while the demo runs: http://{}",
         admin_port.address
     ))?;
-    let searcher = wiring::searcher(&context, &config)?;
+    let searcher = wiring::searcher(&context, &config).await?;
     let index = context.stores.index.clone();
     let collection = context.stores.alias.clone();
     print(
@@ -358,7 +358,7 @@ async fn reindex_and_go_back(
         print(&super::verify::lines(verified))?;
     }
     print(&format!("{} is served; a search with it:", done.version))?;
-    show(&wiring::searcher(&built, &smaller)?, SEARCHES[2].1).await?;
+    show(&wiring::searcher(&built, &smaller).await?, SEARCHES[2].1).await?;
 
     say("elf reindex rollback: the old version was kept")?;
     let back = reindex::rollback(&context.stores).await?;

@@ -30,7 +30,7 @@ pub async fn search(config: &Config, context: &WorkerContext) -> anyhow::Result<
     store.create_api_key("demo", hash, &reach, false).await?;
     let api = Api {
         store,
-        searcher: wiring::searcher(context, config)?,
+        searcher: wiring::searcher(context, config).await?,
         version: context.version.name.clone(),
         max_note_bytes: config.worker.max_note_bytes,
         trace_days: config.search.trace_days,

@@ -25,13 +25,13 @@ pub struct Shape {
 }
 
 impl Encoder {
-    /// Builds the encoder of `config.json` from `model.safetensors`. The error
-    /// finishes "the model …".
-    pub fn load(config: &Value, weights: Vec<u8>) -> std::result::Result<(Self, Shape), String> {
+    /// Builds the encoder of `config.json` from the weights. The error finishes "the model …".
+    pub fn load(
+        config: &Value,
+        weights: VarBuilder<'_>,
+    ) -> std::result::Result<(Self, Shape), String> {
         let kind = config["model_type"].as_str().unwrap_or("(none)");
         let config = completed(config, kind);
-        let weights = VarBuilder::from_buffered_safetensors(weights, DType::F32, &Device::Cpu)
-            .map_err(|error| format!("has a model.safetensors that cannot be read: {error}"))?;
         match kind {
             "bert" => {
                 let config: bert::Config = parse(&config)?;
@@ -82,11 +82,12 @@ impl Encoder {
         }
     }
 
-    /// Vectors of shape (texts, tokens, dim). `ids` and `mask` have the shape
-    /// (texts, tokens); `mask` is 1 for a token and 0 for padding, both are `u32`.
-    pub fn forward(&self, ids: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    /// Vectors of shape (texts, tokens, dim). `ids`, `mask` and `types` have the shape
+    /// (texts, tokens) and are `u32`. `mask` is 1 for a token and 0 for padding. `types` is 1 for
+    /// the second of two texts, where the model tells them apart.
+    pub fn forward(&self, ids: &Tensor, mask: &Tensor, types: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Bert(model) => model.forward(ids, &ids.zeros_like()?, Some(mask)),
+            Self::Bert(model) => model.forward(ids, types, Some(mask)),
             Self::Roberta(model) => model.forward(ids, mask, &ids.zeros_like()?, None, None, None),
             Self::DistilBert(model) => {
                 // The inverse mask: what to ignore, of the shape (texts, heads, from, to).
@@ -95,6 +96,12 @@ impl Encoder {
             }
         }
     }
+}
+
+/// The weights of `model.safetensors`. The error finishes "the model …".
+pub fn weights(bytes: Vec<u8>) -> std::result::Result<VarBuilder<'static>, String> {
+    VarBuilder::from_buffered_safetensors(bytes, DType::F32, &Device::Cpu)
+        .map_err(|error| format!("has a model.safetensors that cannot be read: {error}"))
 }
 
 /// `config.json` as candle expects it: with the keys that some releases of
@@ -126,6 +133,6 @@ fn parse<T: DeserializeOwned>(config: &Value) -> std::result::Result<T, String> 
         .map_err(|error| format!("has a config.json that elf does not understand: {error}"))
 }
 
-fn mismatch(error: candle_core::Error) -> String {
+pub fn mismatch(error: candle_core::Error) -> String {
     format!("has a model.safetensors that does not fit its config.json: {error}")
 }

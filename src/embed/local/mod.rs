@@ -1,12 +1,14 @@
 //! A BERT-family sentence-transformers model in this process, on its CPU.
 
+mod cross_encoder;
 mod encoder;
 mod layout;
+mod padded;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{D, DType, Device, Tensor};
+use candle_core::{D, DType, Tensor};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::Value;
@@ -17,13 +19,10 @@ use tokio::sync::Semaphore;
 use super::check::{self, Indexed};
 use super::{EmbedError, Embedder, Limits};
 use crate::hub::{HubError, ModelFiles};
+pub use cross_encoder::CrossEncoder;
 use encoder::Encoder;
 use layout::{Modules, Pooling};
-
-/// Tokens that one pass through the model holds, padding included. With half as
-/// many the passes are too small to be fast; with twice as many they are no
-/// faster and take 100 MB more (all-MiniLM-L6-v2, two passes at once).
-const MAX_PADDED_TOKENS: usize = 1024;
+use padded::batches;
 
 /// A model with its tokenizer.
 pub struct Local {
@@ -103,7 +102,7 @@ impl Local {
             // memory anyway.
             let mut hash = Sha256::new_with_prefix(&weights);
             hash.update(format!("{pooling:?} {} {lowercase}", modules.normalize));
-            let (encoder, shape) = Encoder::load(&config, weights)?;
+            let (encoder, shape) = Encoder::load(&config, encoder::weights(weights)?)?;
             Ok(Model {
                 weights: hash.finalize().into(),
                 tokenizer,
@@ -188,7 +187,7 @@ impl Model {
         let tokens = self.tokens(texts)?;
         let lengths: Vec<usize> = tokens.iter().map(Vec::len).collect();
         let mut answer = Vec::with_capacity(count);
-        for batch in batches(&lengths, MAX_PADDED_TOKENS) {
+        for batch in batches(&lengths) {
             let batch_tokens: Vec<&[u32]> = batch.iter().map(|&index| &tokens[index][..]).collect();
             let vectors = self
                 .forward(&batch_tokens)
@@ -225,20 +224,9 @@ impl Model {
     }
 
     fn forward(&self, texts: &[&[u32]]) -> candle_core::Result<Vec<Vec<f32>>> {
-        let longest = texts.iter().map(|ids| ids.len()).max().unwrap_or(0);
-        let shape = (texts.len(), longest);
-        let mut ids = Vec::with_capacity(texts.len() * longest);
-        let mut mask = Vec::with_capacity(texts.len() * longest);
-        for text in texts {
-            let padding = longest - text.len();
-            ids.extend_from_slice(text);
-            ids.extend(std::iter::repeat_n(self.pad, padding));
-            mask.extend(std::iter::repeat_n(1u32, text.len()));
-            mask.extend(std::iter::repeat_n(0u32, padding));
-        }
-        let ids = Tensor::from_vec(ids, shape, &Device::Cpu)?;
-        let mask = Tensor::from_vec(mask, shape, &Device::Cpu)?;
-        let tokens = self.encoder.forward(&ids, &mask)?;
+        let ids = padded::tensor(texts, self.pad)?;
+        let mask = padded::mask(texts)?;
+        let tokens = self.encoder.forward(&ids, &mask, &ids.zeros_like()?)?;
         let mut vectors = self.pool(&tokens, &mask)?.to_vec2::<f32>()?;
         if self.normalize {
             vectors.iter_mut().for_each(|vector| normalize(vector));
@@ -262,23 +250,6 @@ impl Model {
             }
         }
     }
-}
-
-/// Groups texts of `lengths` tokens such that a group, each text padded to its
-/// longest, holds at most `max_padded` tokens, or one text. Texts of like length
-/// go together, since every padding token costs as much as a real one.
-fn batches(lengths: &[usize], max_padded: usize) -> Vec<Vec<usize>> {
-    let mut by_length: Vec<usize> = (0..lengths.len()).collect();
-    by_length.sort_by_key(|&index| lengths[index]);
-    let mut batches: Vec<Vec<usize>> = Vec::new();
-    for index in by_length {
-        match batches.last_mut() {
-            // The texts are sorted by length, so the newest one is the longest.
-            Some(batch) if (batch.len() + 1) * lengths[index] <= max_padded => batch.push(index),
-            _ => batches.push(vec![index]),
-        }
-    }
-    batches
 }
 
 fn normalize(vector: &mut [f32]) {
@@ -329,7 +300,7 @@ async fn read_json(path: &Path) -> Result<Value, EmbedError> {
     };
     read().await.map_err(|error| {
         EmbedError::config(format!(
-            "cannot read {}: {error}; download the model of `providers.embedding.model` again",
+            "cannot read {}: {error}; download the model again",
             path.display()
         ))
     })

@@ -161,15 +161,6 @@ async fn a_model_that_is_not_computed_is_refused_by_its_type() {
     }
 }
 
-#[test]
-fn texts_of_like_length_go_together_within_the_budget() {
-    let lengths = [3, 100, 4, 90, 5, 1];
-    let batches = batches(&lengths, 200);
-    assert_eq!(batches, [vec![5, 0, 2, 4], vec![3, 1]]);
-    assert_eq!(super::batches(&[300, 300], 200), [[0], [1]]);
-    assert!(super::batches(&[], 200).is_empty());
-}
-
 #[tokio::test]
 async fn connecting_tells_dimension_and_window_and_refuses_another_dimension() {
     let mut settings = crate::config::Embedding {
@@ -202,4 +193,81 @@ async fn connecting_tells_dimension_and_window_and_refuses_another_dimension() {
         matches!(&error, EmbedError::Config { reason } if reason.contains("providers.embedding.dimensions")),
         "{error}"
     );
+}
+
+#[derive(serde::Deserialize)]
+struct Scored {
+    query: String,
+    text: String,
+    score: f32,
+}
+
+async fn cross_encoder(kind: &str) -> CrossEncoder {
+    let folder = data(&format!("tiny-cross-{kind}"));
+    CrossEncoder::open(folder.to_str().unwrap()).await.unwrap()
+}
+
+#[tokio::test]
+async fn cross_encoders_give_the_scores_of_transformers() {
+    // candle computes the GELU of DistilBERT with tanh, transformers with erf.
+    for (kind, tolerance) in [("bert", 1e-3), ("roberta", 1e-3), ("distilbert", 1e-2)] {
+        let encoder = cross_encoder(kind).await;
+        let file = data(&format!("tiny-cross-{kind}/reference.json"));
+        let references: Vec<Scored> =
+            serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        assert!(references.len() > 10);
+        for of_query in references.chunk_by(|a, b| a.query == b.query) {
+            let texts: Vec<&str> = of_query.iter().map(|scored| &*scored.text).collect();
+            let scores = encoder.scores(&of_query[0].query, &texts).await.unwrap();
+            for (reference, score) in of_query.iter().zip(scores) {
+                let Scored {
+                    text,
+                    score: theirs,
+                    ..
+                } = reference;
+                assert!(
+                    (score - theirs).abs() < tolerance,
+                    "{kind} {text:?}: {score}, not {theirs}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_part_of_a_long_text_counts() {
+    for kind in ["bert", "roberta"] {
+        let encoder = cross_encoder(kind).await;
+        let long = "the pump in cellar two stopped ".repeat(100);
+        let query = "pump ".repeat(500);
+        let alone = encoder.scores(&query, &[&long]).await.unwrap()[0];
+        let endings = ["4711", "🦓", "Der Zug", "x y z", "東京", "?!"];
+        let texts: Vec<String> = endings
+            .iter()
+            .map(|ending| format!("{long}{}", format!("{ending} ").repeat(200)))
+            .collect();
+        let texts: Vec<&str> = texts.iter().map(|text| &**text).collect();
+        let scores = encoder.scores(&query, &texts).await.unwrap();
+        assert!(
+            scores.iter().any(|score| *score > alone + 1e-4),
+            "{kind}: {scores:?}, {alone}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_is_no_cross_encoder_is_refused() {
+    let folder = data("tiny-roberta");
+    let refused = CrossEncoder::open(folder.to_str().unwrap()).await;
+    let error = refused.err().unwrap().to_string();
+    assert!(error.contains("search.rerank.model"), "{error}");
+    assert!(error.contains("id2label"), "{error}");
+}
+
+#[tokio::test]
+async fn texts_that_are_hardly_texts_have_scores() {
+    let encoder = cross_encoder("bert").await;
+    let texts = ["", " ", "\u{0}", "\u{200d}"];
+    assert_eq!(encoder.scores("", &texts).await.unwrap().len(), 4);
+    assert!(encoder.scores("zebra", &[]).await.unwrap().is_empty());
 }

@@ -151,6 +151,7 @@ impl Batch {
             ),
             statement!("delete_pooled", version(), notes()),
             statement!("delete_surplus_chunks", version(), notes(), int("0")),
+            statement!("delete_vectors", version(), chunks()),
             statement!("expire", version(), "600::float8".into()),
             statement!(
                 "renew_leases",
@@ -227,7 +228,8 @@ impl Batch {
                 int("0"),
                 int("1"),
                 each("'x'", "text"),
-                hashes()
+                hashes(),
+                each("false", "boolean")
             ),
             statement!("upsert_pooled", version(), "8".into(), notes(), vector()),
             statement!("upsert_vectors", version(), "8".into(), chunks(), vector()),

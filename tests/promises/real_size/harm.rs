@@ -195,7 +195,7 @@ async fn a_note_that_moves_while_its_text_fails_is_not_found_under_the_old_tenan
         0,
         "found again once they are dead"
     );
-    let searcher = wiring::searcher(&h.context, &h.config).unwrap();
+    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
     for tenant in 0..20 {
         let filter = Filter {
             keywords: BTreeMap::from([("tenant_id".to_owned(), format!("tenant-{tenant}"))]),

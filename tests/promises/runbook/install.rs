@@ -43,10 +43,11 @@ async fn an_upgrade_and_the_way_back_work_as_written() {
         return;
     };
     let mut upgrade = Section::of("Upgrade");
-    let (forward, back) = (upgrade.next(), upgrade.next());
+    let (forward, newest, renames) = (upgrade.next(), upgrade.next(), upgrade.next());
     upgrade.end();
-    // The schema as before the last migration.
-    m.shows(back.clone(), &["ALTER TABLE", "UPDATE 1", "DELETE 1"])
+    m.shows(newest.clone(), &["CREATE INDEX", "UPDATE 1", "DELETE 3"])
+        .await;
+    m.shows(renames.clone(), &["ALTER TABLE", "UPDATE 1", "DELETE 1"])
         .await;
     m.run("elf status")
         .await
@@ -54,11 +55,12 @@ async fn an_upgrade_and_the_way_back_work_as_written() {
         .says(&["run `elf migrate`"]);
     m.shows(
         forward,
-        &["elf 0.", "applied 1 migration", "2 live, 2 indexed"],
+        &["elf 0.", "applied 4 migrations", "2 live, 2 indexed"],
     )
     .await;
     m.is_ready(true).await;
-    m.shows(back, &["DELETE 1"]).await;
+    m.shows(newest, &["DELETE 3"]).await;
+    m.shows(renames, &["DELETE 1"]).await;
     m.run("elf migrate").await.exits(0);
 }
 

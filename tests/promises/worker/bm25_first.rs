@@ -19,7 +19,7 @@ async fn harness() -> Harness {
 }
 
 async fn search(h: &Harness, text: &str) -> Answer {
-    let searcher = wiring::searcher(&h.context, &h.config).unwrap();
+    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
     searcher.search(&Request::hybrid(text, 10)).await.unwrap()
 }
 
@@ -35,6 +35,13 @@ async fn assert_no_drift(h: &Harness) {
     let found = Findings::default();
     let report = h.verify(&found.deep()).await;
     assert_eq!(report.drift(), 0, "{report:?}\n{}", found.all().join("\n"));
+}
+
+/// Works until the outbox is empty. The provider is back, and the worker does not know it yet.
+async fn catch_up(h: &Harness) {
+    let working = h.work();
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    working.stop().await;
 }
 
 async fn without_vectors(h: &Harness) -> i64 {
@@ -105,7 +112,7 @@ async fn while_the_provider_is_down_new_and_changed_notes_are_found_by_keyword()
     assert_eq!(h.count("indexing_outbox where attempts > 0").await, 0);
 
     h.provider.heal();
-    h.drain().await;
+    catch_up(&h).await;
     h.assert_exact().await;
     assert_eq!(without_vectors(&h).await, 0);
     let mut texts = h.provider.texts_seen().split_off(paid);
@@ -128,8 +135,7 @@ async fn a_text_that_awaited_its_vector_is_embedded_once() {
     working.stop().await;
     h.provider.heal();
     let refused = h.provider.texts_seen().len();
-    let one = h.one_batch_worker(h.context.clone());
-    one.drain(CancellationToken::new()).await.unwrap();
+    catch_up(&h).await;
     h.insert("Forty notes have this text.").await;
     h.drain().await;
     assert_eq!(h.provider.texts_seen().len() - refused, 1);
@@ -193,7 +199,7 @@ async fn a_crash_at_any_stage_loses_no_word_and_no_vector() {
         h.provider.heal();
         h.held_at(checkpoint).await.kill().await;
         h.expire_leases().await;
-        h.drain().await;
+        catch_up(&h).await;
         h.assert_exact().await;
     }
 }
@@ -208,8 +214,10 @@ async fn a_text_that_the_provider_rejects_in_the_end_is_still_found_by_keyword()
     working.stop().await;
     h.provider.heal();
     h.provider.poison("arsenic", Behaviour::Status(400));
-    h.drain_with_retries().await;
-    assert_eq!(h.count("indexing_outbox where status = 'DEAD'").await, 1);
+    let working = h.work();
+    let dead = "indexing_outbox where status = 'DEAD'";
+    eventually(async || h.count(dead).await == 1).await;
+    working.stop().await;
     assert_eq!(found_by(&h, "zebra").await, [note]);
     assert_no_drift(&h).await;
 }

@@ -1,22 +1,18 @@
-//! Reranking: a cross-encoder reads the query and each context together, and says how well the one
-//! answers the other. It is slower and more exact than a comparison of vectors.
+//! Rerankers behind HTTP.
 //!
 //! Two forms of the request are in use. Cohere's (also Jina, Voyage, vLLM, Infinity):
 //! <https://docs.cohere.com/reference/rerank>. TEI's:
 //! <https://huggingface.github.io/text-embeddings-inference/>. The forms of their answers differ in
 //! names alone.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use moka::sync::Cache;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Client, Response, redirect};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
-use super::pause::Pause;
+use super::{Failure, RerankError};
 use crate::config::{self, RerankApi};
 use crate::embed::redact;
 
@@ -25,42 +21,10 @@ use crate::embed::redact;
 const MAX_ANSWER_BYTES: usize = 4 << 10;
 const MAX_ESCAPED_BYTES: usize = 6;
 
-/// How long searches do without a reranker that is unavailable. Otherwise each would wait for it.
-const PAUSE: Duration = Duration::from_secs(5);
-
-/// Answers that are remembered at most: 400 KB with 100 scores each.
-const MAX_REMEMBERED: u64 = 1000;
-
-/// How long an answer is remembered. It becomes wrong only if another model answers at the same URL.
-const REMEMBERED: Duration = Duration::from_secs(600);
-
-/// The tenant that is searched, and the SHA-256 of a request. A tenant must not learn, by the time
-/// of an answer, what another one asked.
-type Asked = (Option<String>, [u8; 32]);
-
 /// A reranker behind HTTP.
-pub struct Reranker {
+pub struct Http {
     client: Client,
     settings: config::Rerank,
-    pause: Pause,
-    /// By whole requests: some models score a text by the others beside it.
-    remembered: Cache<Asked, Arc<[f32]>>,
-}
-
-/// Why the texts have no scores.
-#[derive(Debug, thiserror::Error)]
-pub enum RerankError {
-    /// The settings cannot be used.
-    #[error("search.rerank cannot be used: {0}")]
-    Config(String),
-    /// It did not answer, or not within its time.
-    #[error("the reranker {url} did not rank the results: {reason}")]
-    Unavailable {
-        /// Where it is.
-        url: String,
-        /// What happened.
-        reason: String,
-    },
 }
 
 /// The score of one text.
@@ -81,8 +45,8 @@ enum Answer {
     Tei(Vec<Scored>),
 }
 
-impl Reranker {
-    /// The reranker of `[search.rerank]`.
+impl Http {
+    /// A client for `settings`.
     pub fn new(settings: config::Rerank) -> Result<Self, RerankError> {
         let unusable = |reason: String| RerankError::Config(reason);
         let mut headers = HeaderMap::new();
@@ -100,66 +64,13 @@ impl Reranker {
             .redirect(redirect::Policy::none())
             .build()
             .map_err(|error| unusable(error.to_string()))?;
-        Ok(Self {
-            client,
-            settings,
-            pause: Pause::default(),
-            remembered: Cache::builder()
-                .max_capacity(MAX_REMEMBERED)
-                .time_to_live(REMEMBERED)
-                .build(),
-        })
+        Ok(Self { client, settings })
     }
 
-    /// How many notes it ranks.
-    pub fn notes(&self) -> usize {
-        self.settings.notes
-    }
-
-    /// How well each of the texts of a tenant answers the query: a score for each, in their order.
-    /// Larger is better; the scale is the model's.
-    pub async fn scores(
-        &self,
-        tenant: Option<&String>,
-        query: &str,
-        texts: &[&str],
-    ) -> Result<Arc<[f32]>, RerankError> {
-        let unavailable = |reason: String| RerankError::Unavailable {
-            url: self.settings.url.clone(),
-            reason,
-        };
-        if texts.is_empty() {
-            return Ok(Arc::default());
-        }
-        let body = body(&self.settings, query, texts).to_string();
-        let asked = (tenant.cloned(), Sha256::digest(&body).into());
-        if let Some(scores) = self.remembered.get(&asked) {
-            return Ok(scores);
-        }
-        if self.pause.is_on() {
-            return Err(unavailable("it failed a moment ago".into()));
-        }
-        let answered = self.ask(body, query, texts).await;
-        let scores: Arc<[f32]> = answered
-            .map_err(|failure| {
-                if failure.is_its_state {
-                    self.pause.begin(PAUSE);
-                }
-                unavailable(failure.reason)
-            })?
-            .into();
-        self.remembered.insert(asked, scores.clone());
-        Ok(scores)
-    }
-
-    /// Sends a body that has the query and the texts.
-    async fn ask(&self, body: String, query: &str, texts: &[&str]) -> Result<Vec<f32>, Failure> {
-        let asking = self
-            .client
-            .post(&self.settings.url)
-            .header(CONTENT_TYPE, "application/json")
-            .body(body)
-            .send();
+    /// A score for each text, in their order.
+    pub async fn scores(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>, Failure> {
+        let body = body(&self.settings, query, texts);
+        let asking = self.client.post(&self.settings.url).json(&body).send();
         let unanswered = |error| self.unanswered(error);
         let response = asking.await.map_err(unanswered)?;
         let status = response.status();
@@ -204,23 +115,11 @@ impl Reranker {
     }
 }
 
-/// Why one request has no scores.
-struct Failure {
-    reason: String,
-    /// Whether the next request is likely to fail too: the reranker is unavailable or refuses the
-    /// key. If not, the cause may be in this request, and others go on.
-    is_its_state: bool,
-}
-
 fn body(settings: &config::Rerank, query: &str, texts: &[&str]) -> Value {
-    match settings.api {
-        RerankApi::Cohere if settings.model.is_empty() => {
-            json!({ "query": query, "documents": texts })
-        }
-        RerankApi::Cohere => json!({
-            "model": settings.model, "query": query, "documents": texts,
-        }),
-        RerankApi::Tei => json!({ "query": query, "texts": texts, "truncate": true }),
+    match (settings.api, &*settings.model) {
+        (RerankApi::Tei, _) => json!({ "query": query, "texts": texts, "truncate": true }),
+        (_, "") => json!({ "query": query, "documents": texts }),
+        (_, model) => json!({ "model": model, "query": query, "documents": texts }),
     }
 }
 
