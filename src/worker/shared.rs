@@ -61,7 +61,7 @@ impl Shared {
         }
     }
 
-    /// [`Self::recovered`]; a drain waits for it no longer than its grace period.
+    /// [`Self::wait_for_recovery`]; a drain waits for it no longer than its grace period.
     pub(super) async fn wait_for_stores(&self, drain: Option<Drain>) -> Result<(), WorkerError> {
         match drain {
             Some(Drain) => self.within_grace(self.wait_for_recovery()).await,
