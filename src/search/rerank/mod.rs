@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::pause::Pause;
 use crate::config::{self, RerankApi};
 #[cfg(feature = "local")]
-use crate::embed::local::CrossEncoder;
+use crate::embed::{EmbedError, local::CrossEncoder};
 use http::Http;
 
 /// How long searches do without a reranker that is unavailable. Otherwise each would wait for it.
@@ -85,7 +85,7 @@ impl Reranker {
                 time: Duration::from_millis(settings.timeout_ms),
                 encoder: CrossEncoder::open(&settings.model)
                     .await
-                    .map_err(|error| RerankError::Config(error.to_string()))?,
+                    .map_err(|error| RerankError::Config(reason(error)))?,
             },
             #[cfg(not(feature = "local"))]
             RerankApi::Local => {
@@ -163,6 +163,17 @@ fn hash(query: &str, texts: &[&str]) -> [u8; 32] {
     hash.finalize().into()
 }
 
+/// What happened, without a word of the embedding provider.
+#[cfg(feature = "local")]
+fn reason(error: EmbedError) -> String {
+    match error {
+        EmbedError::Input { reason }
+        | EmbedError::Config { reason }
+        | EmbedError::Unavailable { reason, .. } => reason,
+        late @ EmbedError::TimedOut { .. } => late.to_string(),
+    }
+}
+
 #[cfg(feature = "local")]
 async fn local_scores(
     encoder: &CrossEncoder,
@@ -176,7 +187,7 @@ async fn local_scores(
         is_its_state: false,
     };
     match tokio::time::timeout(time, encoder.scores(query, texts)).await {
-        Ok(scored) => scored.map_err(|error| failure(error.to_string())),
+        Ok(scored) => scored.map_err(|error| failure(reason(error))),
         Err(_) => Err(failure(format!(
             "no scores within {} ms (search.rerank.timeout_ms)",
             time.as_millis()
