@@ -1,7 +1,8 @@
 -- One vector for each text that was embedded before, in any note and under any version of the same
 -- vector space.
 -- For each text and version Postgres reads one row of the index on both, even if many chunks have
--- that text. Chunks that have a vector come first. The condition is `>=` with an order, not `=`: if most chunks have equal texts,
+-- that text. Chunks that have a vector come first.
+-- The condition is `>=` with an order, not `=`: if most chunks have equal texts,
 -- Postgres expects to find any text soon in a sequential scan, and with `=` it may choose one.
 -- $1 version, $2 text hashes
 select found.text_sha256 as "text_sha256!", found.vec as "vec!: pgvector::Vector"

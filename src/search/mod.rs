@@ -218,7 +218,9 @@ impl Searcher {
             query.candidates = (query.candidates * MORE).min(MAX_CANDIDATES);
         };
         let is_scored = degraded.iter().all(|part| part.code != Missing::Index);
-        let cut = is_scored.then(|| self.cut(&mut best)).flatten();
+        let cut = is_scored
+            .then(|| self.cut(&mut best, request.limit))
+            .flatten();
         let mut items = timed(&mut took.stitch, self.stitch(&query.filter, best)).await?;
         if let Some(reranker) = reranker {
             let reranking = rerank(reranker, request, &mut items);
@@ -240,7 +242,7 @@ impl Searcher {
     }
 
     /// Leaves out notes that are not near enough.
-    fn cut(&self, best: &mut Vec<Live>) -> Option<Cut> {
+    fn cut(&self, best: &mut Vec<Live>, wanted: usize) -> Option<Cut> {
         let settings = &self.settings.threshold;
         if settings.enough == 0 {
             return None;
@@ -250,7 +252,7 @@ impl Searcher {
             bm25: live.ranked.candidate.bm25,
         };
         let notes: Vec<Nearness> = best.iter().map(nearness).collect();
-        let limits = threshold::limits(settings, &notes);
+        let limits = threshold::limits(settings, wanted, &notes);
         best.retain(|live| limits.let_pass(&nearness(live)));
         Some(Cut {
             limits,

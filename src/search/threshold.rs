@@ -22,12 +22,13 @@ pub struct Nearness {
 }
 
 /// The limits that at least `enough` of these notes pass, as strict as possible; the floor if too
-/// few pass it.
-pub fn limits(settings: &config::Threshold, notes: &[Nearness]) -> Nearness {
+/// few pass it. The most that is enough are the notes that the request wants.
+pub fn limits(settings: &config::Threshold, wanted: usize, notes: &[Nearness]) -> Nearness {
+    let enough = settings.enough.min(wanted);
     let limits = |step| limits_at(settings, step);
     let is_enough = |limits: &Nearness| {
         let passing = notes.iter().filter(|note| limits.let_pass(note));
-        passing.count() >= settings.enough
+        passing.count() >= enough
     };
     (0..STEPS)
         .map(limits)
@@ -80,7 +81,7 @@ mod tests {
     }
 
     fn passing(notes: &[Nearness]) -> usize {
-        let limits = limits(&SETTINGS, notes);
+        let limits = limits(&SETTINGS, 10, notes);
         notes.iter().filter(|note| limits.let_pass(note)).count()
     }
 
@@ -95,6 +96,13 @@ mod tests {
         assert_eq!(passing(&notes(&[(0.6, 0.0), (0.29, 11.9)])), 1);
         assert_eq!(passing(&notes(&[(0.29, 11.9)])), 0);
         assert_eq!(passing(&[]), 0);
+    }
+
+    #[test]
+    fn no_more_notes_are_enough_than_are_wanted() {
+        let one_is_near = notes(&[(0.6, 0.0), (0.4, 0.0)]);
+        assert_eq!(limits(&SETTINGS, 1, &one_is_near).dense, Some(0.5));
+        assert_eq!(limits(&SETTINGS, 2, &one_is_near).dense, Some(0.4));
     }
 
     #[test]
