@@ -86,7 +86,6 @@ contract! {
         search_finds_by_meaning_and_by_exact_word
         a_candidate_of_one_ranking_has_the_score_of_the_other
         a_search_ranks_by_meaning_or_by_keyword_alone
-        a_candidate_has_the_revision_of_its_point
         a_text_without_words_is_still_found_by_meaning
         search_never_leaves_its_filter
         language_none_stems_nothing

@@ -1,20 +1,12 @@
 -- Those of these chunks that belong to a live note with the requested labels. A point that a crash
 -- left behind has no such chunk, and the note of a point with old labels has other labels now.
--- A point whose revision is not that of the chunk was found for another text or other labels.
--- Then `vec` is the chunk's vector, so that the search can score what the chunk says now.
 -- `offset 0` makes Postgres look up each row by its key, even with wrong statistics.
--- $1 version, $2 chunk ids, $3 what the note must be like, by name, $4 revisions of the points
+-- $1 version, $2 chunk ids, $3 what the note must be like, by name
 select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chunk_index!",
        c.start_offset as "start_offset!", c.end_offset as "end_offset!", c.text as "text!",
        n.key as "key?", n.importance as "importance!", n.updated_secs as "updated_secs!",
-       c.revision = u.revision as "is_current!",
-       case when c.revision <> u.revision
-            then (select e.vec
-                    from note_chunk_embeddings e
-                   where e.chunk_id = c.chunk_id
-                     and e.embedding_version = c.embedding_version)
-        end as "vec?: pgvector::Vector"
-  from unnest($2::uuid[], $4::bigint[]) as u (chunk_id, revision)
+       c.revision as "revision!"
+  from unnest($2::uuid[]) as u (chunk_id)
  cross join lateral (
         select *
           from memory_note_chunks c

@@ -30,10 +30,10 @@ words as materialized (
       from unnest(to_tsvector('simple', $3)) w
 ),
 chunks as materialized (
-    select c.chunk_id, c.revision, c.text, e.vec
+    select c.chunk_id, c.text, e.vec
       from notes n
      cross join lateral (
-            select c.chunk_id, c.revision, c.text
+            select c.chunk_id, c.text
               from memory_note_chunks c
              where c.note_id = n.note_id
                and c.embedding_version is not distinct from $1 -- see chunk_page.sql
@@ -48,14 +48,14 @@ chunks as materialized (
 ),
 -- A pattern costs much less than to_tsvector, and most chunks match none.
 scored as materialized (
-    select c.chunk_id, c.revision,
+    select c.chunk_id,
            1 - (c.vec <=> $2::vector) as dense,
            case when c.text ilike any ($4::text[])
                 then ts_rank_cd(to_tsvector('simple', c.text), (select query from words))
                 else 0 end as words
       from chunks c
 )
-select s.chunk_id as "chunk_id!", s.revision as "revision!", s.dense::real, s.words as "words!"
+select s.chunk_id as "chunk_id!", s.dense::real, s.words as "words!"
   from scored s
  where s.chunk_id in (
        (select d.chunk_id from scored d where d.dense is not null

@@ -9,7 +9,6 @@ use super::Candidate;
 /// A score that an engine gave a point.
 pub(super) struct Scored {
     pub(super) chunk_id: Uuid,
-    pub(super) revision: i64,
     pub(super) score: f32,
 }
 
@@ -18,15 +17,9 @@ pub(super) struct Scored {
 pub(super) fn join(dense: Option<Vec<Scored>>, bm25: Vec<Scored>) -> Vec<Candidate> {
     let mut found: BTreeMap<Uuid, Candidate> = BTreeMap::new();
     for (scores, is_dense) in [(dense.unwrap_or_default(), true), (bm25, false)] {
-        for Scored {
-            chunk_id,
-            revision,
-            score,
-        } in scores
-        {
+        for Scored { chunk_id, score } in scores {
             let candidate = found.entry(chunk_id).or_insert(Candidate {
                 chunk_id,
-                revision,
                 dense: None,
                 bm25: 0.0,
             });
@@ -35,8 +28,6 @@ pub(super) fn join(dense: Option<Vec<Scored>>, bm25: Vec<Scored>) -> Vec<Candida
             } else {
                 candidate.bm25 = score;
             }
-            // A worker may have written the point between the two reads.
-            candidate.revision = candidate.revision.min(revision);
         }
     }
     found.into_values().collect()

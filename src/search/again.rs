@@ -1,6 +1,6 @@
 //! The answer of a recorded search, once more.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -30,13 +30,14 @@ impl Searcher {
         chunks: &[TracedChunk],
         filter: &Filter,
     ) -> Result<Vec<PastItem>, SearchError> {
-        let points: Vec<(Uuid, i64)> = chunks
+        let traced: HashMap<Uuid, &TracedChunk> = chunks
             .iter()
-            .map(|chunk| (chunk.chunk_id, chunk.revision))
+            .map(|traced| (traced.chunk_id, traced))
             .collect();
+        let ids: Vec<Uuid> = chunks.iter().map(|traced| traced.chunk_id).collect();
         let store = &self.stores.store;
         let mut found = store
-            .revalidate(&self.version, &points, &filter.of_note())
+            .revalidate(&self.version, &ids, &filter.of_note())
             .await?;
         let live: Vec<Live> = chunks
             .iter()
@@ -46,17 +47,15 @@ impl Searcher {
                 Some(Live { ranked, chunk })
             })
             .collect();
-        let changed: HashSet<Uuid> = live
+        let revisions: HashMap<Uuid, i64> = live
             .iter()
-            .filter(|live| !live.chunk.is_current)
-            .map(|live| live.chunk.chunk_id)
+            .map(|live| (live.chunk.chunk_id, live.chunk.revision))
             .collect();
         let items = self.stitch(filter, live).await?;
         let past = |mut item: Item| {
-            let id = item.chunk_id;
-            let traced = chunks.iter().find(|traced| traced.chunk_id == id);
-            item.rerank = traced.and_then(|traced| traced.rerank);
-            let changed = changed.contains(&id);
+            let traced = traced[&item.chunk_id];
+            item.rerank = traced.rerank;
+            let changed = revisions[&item.chunk_id] != traced.revision;
             PastItem { item, changed }
         };
         Ok(items.into_iter().map(past).collect())
@@ -68,7 +67,6 @@ fn found_then(traced: &TracedChunk) -> Ranked {
     Ranked {
         candidate: Candidate {
             chunk_id: traced.chunk_id,
-            revision: traced.revision,
             dense: traced.dense,
             bm25: traced.bm25,
         },

@@ -62,8 +62,7 @@ mod tests {
             text: text.into(),
             importance: 0.5,
             updated_secs: 0.0,
-            is_current: true,
-            vector: None,
+            revision: 1,
         }
     }
 

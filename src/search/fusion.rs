@@ -157,7 +157,6 @@ mod tests {
     fn candidates(scores: &[(f32, f32)]) -> Vec<Candidate> {
         let candidate = |(n, (dense, bm25)): (usize, &(f32, f32))| Candidate {
             chunk_id: Uuid::from_u128(n as u128),
-            revision: 1,
             dense: Some(*dense),
             bm25: *bm25,
         };

@@ -34,7 +34,7 @@ use crate::embed::provider::Provider;
 use crate::error_class::ErrorClass;
 use crate::index::{Filter, IndexError, Query};
 use crate::registry::IndexContext;
-use crate::store::StoreError;
+use crate::store::{ChunkText, StoreError};
 pub use again::PastItem;
 pub use answer::{Answer, Degradation, Item, Missing};
 pub use context::Context;
@@ -44,6 +44,7 @@ use query_vector::QueryVectors;
 use ranking::{Live, Ranked};
 pub use request::{By, Request};
 pub use rerank::{RerankError, Reranker};
+use retrieve::is_without_index;
 pub use threshold::Nearness;
 use trace::timed;
 pub use trace::{StageTimes, Trace};
@@ -207,8 +208,14 @@ impl Searcher {
             let found = candidates.len();
             let fusion = Fusion::of(self.settings.fusion, &candidates);
             let ranked = ranking::ranked(&fusion, candidates);
-            let revalidating = self.revalidate(&query, &fusion, ranked, wanted);
-            let revalidated = timed(&mut took.revalidate, revalidating).await?;
+            let revalidating = self.revalidate(&query, &fusion, ranked, wanted, degraded);
+            let revalidated = match timed(&mut took.revalidate, revalidating).await? {
+                Ok(revalidated) => revalidated,
+                Err(index_is_away) => {
+                    degraded.push(index_is_away);
+                    continue;
+                }
+            };
             let trace = Trace::of(found, &revalidated);
             let best = ranking::best_of_notes(revalidated.live, wanted);
             let is_enough = best.len() >= wanted || found < query.candidates;
@@ -217,8 +224,7 @@ impl Searcher {
             }
             query.candidates = (query.candidates * MORE).min(MAX_CANDIDATES);
         };
-        let is_scored = degraded.iter().all(|part| part.code != Missing::Index);
-        let cut = is_scored
+        let cut = (!is_without_index(degraded))
             .then(|| self.cut(&mut best, request.limit))
             .flatten();
         let mut items = timed(&mut took.stitch, self.stitch(&query.filter, best)).await?;
@@ -315,41 +321,72 @@ impl Searcher {
     }
 
     /// Those of the candidates that are chunks of live notes with the labels that were asked
-    /// for. It stops when it has `limit` notes.
+    /// for. It stops when it has `limit` notes. It does not begin without the revisions of the
+    /// points: then the index has become unavailable since it gave the candidates.
     async fn revalidate(
         &self,
         query: &Query,
         fusion: &Fusion,
         mut ranked: Vec<Ranked>,
         limit: usize,
-    ) -> Result<Revalidated, SearchError> {
+        degraded: &[Degradation],
+    ) -> Result<Result<Revalidated, Degradation>, SearchError> {
+        let store = &self.stores.store;
         let (mut live, mut dropped, mut notes) = (Vec::new(), 0, HashSet::new());
         // More than the limit at once, because some may not be live.
         let step = (limit * 2).max(MIN_STEP);
         let wanted = query.filter.of_note();
         while notes.len() < limit && !ranked.is_empty() {
             let rest = ranked.split_off(ranked.len().min(step));
-            let points: Vec<(Uuid, i64)> = ranked
-                .iter()
-                .map(|ranked| (ranked.candidate.chunk_id, ranked.candidate.revision))
-                .collect();
-            let mut chunks = self
-                .stores
-                .store
-                .revalidate(&self.version, &points, &wanted)
-                .await?;
+            let ids: Vec<Uuid> = ranked.iter().map(|r| r.candidate.chunk_id).collect();
+            let (chunks, revisions) = tokio::join!(
+                store.revalidate(&self.version, &ids, &wanted),
+                self.revisions(&ids, degraded)
+            );
+            let mut chunks = chunks?;
+            let revisions = match revisions {
+                Ok(revisions) => revisions,
+                Err(index_is_away) => return Ok(Err(index_is_away)),
+            };
+            let is_current = |chunk: &ChunkText| {
+                let of_point =
+                    |of: &HashMap<_, _>| of.get(&chunk.chunk_id) == Some(&chunk.revision);
+                revisions.as_ref().is_none_or(of_point)
+            };
+            let mut vectors = self.vectors_of_others(query, &chunks, is_current).await?;
             for mut ranked in ranked {
-                match chunks.remove(&ranked.candidate.chunk_id) {
-                    Some(chunk) if chunk.is_current || ranked.rescore(fusion, query, &chunk) => {
+                let chunk = chunks.remove(&ranked.candidate.chunk_id);
+                let confirmed = chunk.filter(|chunk| {
+                    let vector = vectors.remove(&chunk.chunk_id);
+                    is_current(chunk) || ranked.rescore(fusion, query, vector)
+                });
+                match confirmed {
+                    Some(chunk) => {
                         notes.insert(chunk.note_id);
                         live.push(Live { ranked, chunk });
                     }
-                    _ => dropped += 1,
+                    None => dropped += 1,
                 }
             }
             ranked = rest;
         }
-        Ok(Revalidated { live, dropped })
+        Ok(Ok(Revalidated { live, dropped }))
+    }
+
+    /// The vectors of the chunks that are newer than their points, to score what they say now.
+    async fn vectors_of_others(
+        &self,
+        query: &Query,
+        chunks: &HashMap<Uuid, ChunkText>,
+        is_current: impl Fn(&ChunkText) -> bool,
+    ) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
+        let others = chunks.values().filter(|chunk| !is_current(chunk));
+        let others: Vec<Uuid> = others.map(|chunk| chunk.chunk_id).collect();
+        if others.is_empty() || query.vector.is_none() {
+            return Ok(HashMap::new());
+        }
+        let store = &self.stores.store;
+        store.chunk_vectors(&self.version, &others).await
     }
 
     /// Joins each chunk with its neighbours. A note that has changed its labels or is not live

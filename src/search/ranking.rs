@@ -80,14 +80,14 @@ impl Ranked {
         other.score.total_cmp(&self.score)
     }
 
-    /// Scores what the chunk says now. Its point is older than the chunk, for example because a
-    /// worker has committed the note and not yet written its points. Without a vector there is
-    /// nothing to score; then this is `false`.
-    pub fn rescore(&mut self, fusion: &Fusion, query: &Query, chunk: &ChunkText) -> bool {
-        let (Some(query), Some(vector)) = (&query.vector, &chunk.vector) else {
+    /// Scores what the chunk says now, by its vector. Its point is older than the chunk, for
+    /// example because a worker has committed the note and not yet written its points. Without a
+    /// vector there is nothing to score; then this is `false`.
+    pub fn rescore(&mut self, fusion: &Fusion, query: &Query, vector: Option<Vec<f32>>) -> bool {
+        let (Some(query), Some(vector)) = (&query.vector, vector) else {
             return false;
         };
-        self.candidate.dense = Some(cosine(query, vector));
+        self.candidate.dense = Some(cosine(query, &vector));
         // The words that BM25 found may be gone.
         self.candidate.bm25 = 0.0;
         self.score = fusion.score(self.candidate.dense, self.candidate.bm25);
@@ -139,7 +139,6 @@ mod tests {
             ranked: Ranked {
                 candidate: Candidate {
                     chunk_id: Uuid::from_u128(chunk),
-                    revision: 1,
                     dense: None,
                     bm25: 0.0,
                 },
@@ -157,8 +156,7 @@ mod tests {
                 text: "x".into(),
                 importance,
                 updated_secs,
-                is_current: true,
-                vector: None,
+                revision: 1,
             },
         }
     }
@@ -171,7 +169,6 @@ mod tests {
     fn a_candidate_has_a_rank_by_each_score_that_it_has() {
         let candidate = |chunk, dense, bm25| Candidate {
             chunk_id: Uuid::from_u128(chunk),
-            revision: 1,
             dense,
             bm25,
         };

@@ -1,11 +1,14 @@
 //! Finds candidates: in the index, and without it in Postgres.
 
+use std::collections::HashMap;
 use std::time::Duration;
+
+use uuid::Uuid;
 
 use super::answer::{Degradation, Missing};
 use super::{SearchError, Searcher};
 use crate::error_class::ErrorClass;
-use crate::index::{Candidate, IndexError, Query};
+use crate::index::{Answer, Candidate, IndexError, Query, StoredPoint};
 use crate::registry::{self, RegistryError};
 use crate::store::PostgresQuery;
 
@@ -22,6 +25,9 @@ impl Searcher {
         query: &Query,
         degraded: &mut Vec<Degradation>,
     ) -> Result<Vec<Candidate>, SearchError> {
+        if is_without_index(degraded) {
+            return self.candidates_of_postgres(query).await;
+        }
         let error = match self.candidates_of_index(query).await {
             Ok(candidates) if !candidates.is_empty() => return Ok(candidates),
             Ok(none) if self.collection.is_some() => return Ok(none),
@@ -35,25 +41,46 @@ impl Searcher {
             Err(error) if error.class() == ErrorClass::Item => {
                 return Err(SearchError::Index(error));
             }
-            Err(error @ IndexError::NotFound { .. }) => format!(
-                "{error}: the index is lost, or no worker has run yet; `elf rebuild` \
-                 rebuilds it from Postgres, a first `elf worker` creates it"
-            ),
-            Err(error) => error.to_string(),
+            Err(error) => reason(&error),
         };
-        if degraded
-            .iter()
-            .all(|missing| missing.code != Missing::Index)
-        {
-            degraded.push(Degradation {
-                code: Missing::Index,
-                reason: error,
-            });
-        }
+        degraded.push(Degradation {
+            code: Missing::Index,
+            reason: error,
+        });
         self.candidates_of_postgres(query).await
     }
 
     async fn candidates_of_index(&self, query: &Query) -> Result<Vec<Candidate>, IndexError> {
+        let index = &self.stores.index;
+        self.in_time(index.search(self.searched(), query)).await
+    }
+
+    /// The revisions of points, without those that the index does not have. `None` if Postgres
+    /// has found the candidates.
+    pub(super) async fn revisions(
+        &self,
+        points: &[Uuid],
+        degraded: &[Degradation],
+    ) -> Result<Option<HashMap<Uuid, i64>>, Degradation> {
+        if is_without_index(degraded) {
+            return Ok(None);
+        }
+        let index = &self.stores.index;
+        let reading = index.points(self.searched(), points, false);
+        let found = self.in_time(reading).await.map_err(|error| Degradation {
+            code: Missing::Index,
+            reason: reason(&error),
+        })?;
+        let revision = |point: &StoredPoint| Some((point.chunk_id, point.revision()?));
+        Ok(Some(found.iter().filter_map(revision).collect()))
+    }
+
+    fn searched(&self) -> &str {
+        self.collection.as_deref().unwrap_or(&self.stores.alias)
+    }
+
+    /// What the index answers within the time limit.
+    async fn in_time<T>(&self, asking: Answer<'_, T>) -> Result<T, IndexError> {
         let late = || IndexError::Unavailable {
             engine: self.stores.index.describe(),
             reason: format!("no answer within {INDEX_TIMEOUT:?}"),
@@ -61,9 +88,7 @@ impl Searcher {
         if self.index_pause.is_on() {
             return Err(late());
         }
-        let searched = self.collection.as_deref().unwrap_or(&self.stores.alias);
-        let searching = self.stores.index.search(searched, query);
-        let Ok(answer) = tokio::time::timeout(INDEX_TIMEOUT, searching).await else {
+        let Ok(answer) = tokio::time::timeout(INDEX_TIMEOUT, asking).await else {
             self.index_pause.begin(INDEX_PAUSE);
             return Err(late());
         };
@@ -80,10 +105,23 @@ impl Searcher {
         let found = self.stores.store.search(&self.version, query).await?;
         let candidates = found.into_iter().map(|found| Candidate {
             chunk_id: found.chunk_id,
-            revision: found.revision,
             dense: found.dense,
             bm25: found.words,
         });
         Ok(candidates.collect())
+    }
+}
+
+pub(super) fn is_without_index(degraded: &[Degradation]) -> bool {
+    degraded.iter().any(|part| part.code == Missing::Index)
+}
+
+fn reason(error: &IndexError) -> String {
+    match error {
+        IndexError::NotFound { .. } => format!(
+            "{error}: the index is lost, or no worker has run yet; `elf rebuild` rebuilds it \
+             from Postgres, a first `elf worker` creates it"
+        ),
+        error => error.to_string(),
     }
 }

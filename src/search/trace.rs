@@ -115,7 +115,7 @@ fn traced(Live { ranked, chunk }: &Live) -> TracedChunk {
         note_id: chunk.note_id,
         chunk_id: chunk.chunk_id,
         chunk_index: chunk.chunk_index as i32,
-        revision: ranked.candidate.revision,
+        revision: chunk.revision,
         dense: ranked.candidate.dense,
         dense_rank: ranked.ranks.dense,
         bm25: ranked.candidate.bm25,

@@ -34,7 +34,7 @@ use futures::future::BoxFuture;
 use metrics::{counter, histogram};
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::query::Map;
-use sqlx::{ConnectOptions, PgConnection, PgPool, Postgres, Row, Transaction};
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Row, Transaction};
 
 use crate::error_class::ErrorClass;
 use crate::telemetry;
@@ -68,6 +68,10 @@ const STATEMENT_LIMIT: Duration = Duration::from_secs(120);
 /// How long a connection may take to answer when it returns to the pool. One that needs longer
 /// still executes a statement that timed out.
 const RETURN_LIMIT: Duration = Duration::from_secs(5);
+
+/// A connection that was idle for longer is asked whether it still works before it is used. The
+/// pool has asked it when it came back, so that a busy one need not be asked again.
+const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 
 /// A plan that Postgres caches while a table is empty is a sequential scan, and Postgres would
 /// use it after a bulk load too. So it plans every statement anew. [`Store::begin`] is the
@@ -318,6 +322,15 @@ async fn open_pool(
             Box::pin(async { Ok(()) })
         })
         .after_release(|connection, _| Box::pin(is_at_rest(connection)))
+        .test_before_acquire(false)
+        .before_acquire(|connection, meta| {
+            Box::pin(async move {
+                if meta.idle_for > TRUSTED_IDLE {
+                    connection.ping().await?;
+                }
+                Ok(true)
+            })
+        })
         .connect_with(options)
         .await
 }

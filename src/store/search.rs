@@ -33,10 +33,8 @@ pub struct ChunkText {
     pub importance: f32,
     /// `updated_at` in seconds since 1970.
     pub updated_secs: f64,
-    /// Whether the point that the search found was written for this chunk as it is now.
-    pub is_current: bool,
-    /// The chunk's vector, if the point is not current.
-    pub vector: Option<Vec<f32>>,
+    /// The lease token under which a worker has made it.
+    pub revision: i64,
 }
 
 /// A slice of a note's text, from the start of the chunk before to the end of the chunk after.
@@ -67,8 +65,6 @@ pub struct PostgresQuery<'a> {
 pub struct FoundChunk {
     /// The chunk's id.
     pub chunk_id: Uuid,
-    /// The lease token of the chunk.
-    pub revision: i64,
     /// Cosine of the query's vector and the chunk's, -1 to 1.
     pub dense: Option<f32>,
     /// How well its words match (`ts_rank_cd`), 0 without a word of the query.
@@ -76,25 +72,17 @@ pub struct FoundChunk {
 }
 
 impl Store {
-    /// Those of the chunks that belong to a live note as `wanted`, with their text. `points` are
-    /// the ids and revisions of the points found.
+    /// Those of the chunks that belong to a live note as `wanted`, with their text.
     pub async fn revalidate(
         &self,
         version: &str,
-        points: &[(Uuid, i64)],
+        chunks: &[Uuid],
         wanted: &Value,
     ) -> Result<HashMap<Uuid, ChunkText>, StoreError> {
         let work = async {
-            let (ids, revisions): (Vec<Uuid>, Vec<i64>) = points.iter().copied().unzip();
-            let rows = sqlx::query_file!(
-                "sql/queries/revalidate.sql",
-                version,
-                &ids,
-                wanted,
-                &revisions
-            )
-            .fetch_all(&self.pool)
-            .await?;
+            let rows = sqlx::query_file!("sql/queries/revalidate.sql", version, chunks, wanted)
+                .fetch_all(&self.pool)
+                .await?;
             let chunks = rows.into_iter().map(|row| ChunkText {
                 chunk_id: row.chunk_id,
                 note_id: row.note_id,
@@ -105,8 +93,7 @@ impl Store {
                 text: row.text,
                 importance: row.importance,
                 updated_secs: row.updated_secs,
-                is_current: row.is_current,
-                vector: row.vec.map(|vector| vector.to_vec()),
+                revision: row.revision,
             });
             Ok(chunks.map(|chunk| (chunk.chunk_id, chunk)).collect())
         };
@@ -193,7 +180,6 @@ impl Store {
                 .into_iter()
                 .map(|row| FoundChunk {
                     chunk_id: row.chunk_id,
-                    revision: row.revision,
                     dense: row.dense,
                     words: row.words,
                 })

@@ -51,7 +51,7 @@ pub struct TracedChunk {
     pub chunk_id: Uuid,
     /// Its position in the note, from 0.
     pub chunk_index: i32,
-    /// The token of the point that was found.
+    /// The lease token under which a worker had made it.
     #[serde(skip)]
     pub revision: i64,
     /// Cosine of the query's vector and the chunk's, -1 to 1.

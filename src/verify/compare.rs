@@ -3,7 +3,7 @@
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::index::{MAX_REVISION, StoredPoint};
+use crate::index::StoredPoint;
 use crate::registry;
 use crate::store::LiveChunk;
 
@@ -76,12 +76,6 @@ pub fn differing_ids(chunks: &[LiveChunk], points: &[StoredPoint], version: &str
             differing.push(id);
         }
     }
-}
-
-/// The revision that a point was written under; `None` when ELF did not write it.
-pub fn revision(point: &StoredPoint) -> Option<i64> {
-    let revision = point.payload.get("revision")?.as_i64()?;
-    (revision < MAX_REVISION).then_some(revision)
 }
 
 /// The note id in a point's payload.
@@ -189,10 +183,10 @@ mod tests {
     #[test]
     fn a_revision_that_no_worker_can_have_is_none() {
         let mut stored = point(1);
-        assert_eq!(revision(&stored), Some(5));
+        assert_eq!(stored.revision(), Some(5));
         stored.payload.insert("revision".into(), i64::MAX.into());
-        assert_eq!(revision(&stored), None);
+        assert_eq!(stored.revision(), None);
         stored.payload.remove("revision").unwrap();
-        assert_eq!(revision(&stored), None);
+        assert_eq!(stored.revision(), None);
     }
 }

@@ -169,7 +169,7 @@ impl<'a> Comparison<'a> {
     /// Raises the tokens of Postgres above the revisions read. A point with a higher revision
     /// than Postgres has issued would win against every later write, also of busy notes.
     async fn raise_tokens(&mut self, points: &[StoredPoint]) -> Result<(), RegistryError> {
-        let newest = points.iter().filter_map(compare::revision).max();
+        let newest = points.iter().filter_map(StoredPoint::revision).max();
         if let Some(newest) = newest.filter(|newest| *newest > self.last_token) {
             self.last_token = self.target.store.raise_tokens(newest).await?;
         }
@@ -270,7 +270,7 @@ impl<'a> Comparison<'a> {
         mut chunks: HashMap<Uuid, LiveChunk>,
         points: &HashMap<Uuid, StoredPoint>,
     ) -> Result<(), RegistryError> {
-        let revision_of = |id: &Uuid| points.get(id).and_then(compare::revision);
+        let revision_of = |id: &Uuid| points.get(id).and_then(StoredPoint::revision);
         let (mut renew, mut remove) = (Vec::new(), Vec::new());
         let mut forgotten: BTreeMap<i64, Vec<LiveChunk>> = BTreeMap::new();
         let mut foreign = (Vec::new(), Vec::new());

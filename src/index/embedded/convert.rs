@@ -346,7 +346,7 @@ pub(super) fn search(query: &Query, bm25: &EdgeBm25) -> Search {
         offset: 0,
         params: None,
         with_vector: WithVector::Bool(false),
-        with_payload: WithPayloadInterface::Fields(vec![path(REVISION)]),
+        with_payload: WithPayloadInterface::Bool(false),
     };
     Search {
         dense: dense.map(request),
@@ -358,12 +358,8 @@ pub(super) fn scored(point: ScoredPoint) -> Option<Scored> {
     let PointId::Uuid(chunk_id) = point.id else {
         return None;
     };
-    let payload = point.payload.as_ref();
-    let revision = payload.and_then(|payload| payload.0.get(REVISION)?.as_i64());
     Some(Scored {
         chunk_id,
-        // ELF did not write a point without a revision: any chunk is newer.
-        revision: revision.unwrap_or(0),
         score: point.score,
     })
 }

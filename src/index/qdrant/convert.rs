@@ -11,12 +11,11 @@ use qdrant_client::qdrant::vectors_config::Config as VectorsConfigKind;
 use qdrant_client::qdrant::{
     self, BinaryQuantizationBuilder, CollectionInfo, Condition, CreateCollection,
     CreateCollectionBuilder, DatetimeRange, Distance, FieldType, GetPoints, GetPointsBuilder,
-    KeywordIndexParamsBuilder, Modifier, NamedVectors, PayloadIncludeSelector, PointId,
-    PointStruct, QueryPoints, QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint,
-    ScalarQuantizationBuilder, ScoredPoint, ScrollPoints, ScrollPointsBuilder,
-    SparseVectorParamsBuilder, SparseVectorsConfigBuilder, Timestamp, UpdateMode, UpsertPoints,
-    UpsertPointsBuilder, Value, Vector, VectorInput, VectorParamsBuilder, VectorsConfigBuilder,
-    VectorsSelector, vector_input,
+    KeywordIndexParamsBuilder, Modifier, NamedVectors, PointId, PointStruct, QueryPoints,
+    QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint, ScalarQuantizationBuilder,
+    ScoredPoint, ScrollPoints, ScrollPointsBuilder, SparseVectorParamsBuilder,
+    SparseVectorsConfigBuilder, Timestamp, UpdateMode, UpsertPoints, UpsertPointsBuilder, Value,
+    Vector, VectorInput, VectorParamsBuilder, VectorsConfigBuilder, VectorsSelector, vector_input,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -359,17 +358,13 @@ pub(super) fn ranking(
         .using(using)
         .filter(filter(&query.filter))
         .limit(limit as u64)
-        .with_payload(PayloadIncludeSelector::new(vec![REVISION.into()]))
         .build();
     Some(request)
 }
 
 pub(super) fn scored(point: ScoredPoint) -> Option<Scored> {
-    let revision = point.payload.get(REVISION).and_then(Value::as_integer);
     Some(Scored {
         chunk_id: chunk_id(point.id)?,
-        // ELF did not write a point without a revision: any chunk is newer.
-        revision: revision.unwrap_or(0),
         score: point.score,
     })
 }

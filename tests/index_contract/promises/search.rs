@@ -119,22 +119,6 @@ pub async fn a_search_ranks_by_meaning_or_by_keyword_alone(bench: Bench) {
     assert!(bench.search(&neither).await.is_empty());
 }
 
-pub async fn a_candidate_has_the_revision_of_its_point(bench: Bench) {
-    bench.create().await;
-    let points = vec![
-        at_revision(41, point(1, EAST, "one")),
-        at_revision(7, point(2, NORTH, "two")),
-    ];
-    bench
-        .index
-        .upsert(&bench.name, points, UpsertMode::NotNewer)
-        .await
-        .unwrap();
-    let found = bench.search(&query(EAST, "two")).await;
-    let revisions: BTreeMap<_, _> = found.iter().map(|c| (c.chunk_id, c.revision)).collect();
-    assert_eq!(revisions, BTreeMap::from([(id(1), 41), (id(2), 7)]));
-}
-
 pub async fn a_text_without_words_is_still_found_by_meaning(bench: Bench) {
     bench.create().await;
     let points = vec![point(1, EAST, "!!! the and of ???"), point(2, NORTH, "")];

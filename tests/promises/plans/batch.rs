@@ -198,8 +198,7 @@ impl Batch {
                 "revalidate",
                 version(),
                 chunks(),
-                "'{\"tenant_id\": \"t\"}'::jsonb".into(),
-                each("7", "bigint")
+                "'{\"tenant_id\": \"t\"}'::jsonb".into()
             ),
             statement!(
                 "search_context",
