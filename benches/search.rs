@@ -68,6 +68,7 @@ async fn main() -> Result<()> {
     println!("one client, {QUERIES} queries in turns:");
     let (bare, elf) = bench.one_by_one(&queries, None).await?;
     print(&bare, &elf, "asked: 1.3 and 2");
+    bench.print_stages(&queries).await?;
     println!("the filter of one tenant, against all tenants:");
     let (_, filtered) = bench.one_by_one(&queries, Some("t1")).await?;
     print(&elf, &filtered, "asked: 1");
@@ -185,6 +186,34 @@ impl Bench {
             config,
             bare: Qdrant::from_url(url).skip_compatibility_check().build()?,
         })
+    }
+
+    /// Where the time of a search is.
+    async fn print_stages(&self, queries: &[String]) -> Result<()> {
+        let mut stages: [Vec<Duration>; 3] = Default::default();
+        for query in queries {
+            let took = self
+                .searcher
+                .search(&request(query, None))
+                .await?
+                .trace
+                .took;
+            for (stage, time) in
+                stages
+                    .iter_mut()
+                    .zip([took.retrieve, took.revalidate, took.stitch])
+            {
+                stage.push(time);
+            }
+        }
+        let [retrieve, revalidate, stitch] = stages.each_mut().map(|times| {
+            times.sort();
+            times[times.len() / 2].as_secs_f64() * 1e3
+        });
+        println!(
+            "  of it: {retrieve:.2} ms to retrieve, {revalidate:.2} to revalidate, {stitch:.2} to stitch"
+        );
+        Ok(())
     }
 
     /// The times of both, in turns.

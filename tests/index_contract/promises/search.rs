@@ -1,12 +1,10 @@
 //! A search finds points by meaning and by keyword, and fuses both rankings within its filter.
 
-use std::collections::BTreeMap;
-
 use elf::config::Bm25Options;
 use elf::index::{CollectionSpec, UpsertMode};
 
 use super::{EAST, NORTH, UP};
-use crate::setup::{Bench, at_revision, by_keyword, by_meaning, id, ids, noon, point, query, spec};
+use crate::setup::{Bench, by_keyword, by_meaning, id, ids, noon, point, query, spec};
 
 /// Notes on unrelated topics, with unrelated vectors.
 async fn fill_with_notes(bench: &Bench) {
