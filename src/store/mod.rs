@@ -78,10 +78,16 @@ const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 /// exception.
 const PLANS: [(&str, &str); 1] = [("plan_cache_mode", "force_custom_plan")];
 
+/// The statements of a search look up rows by key, whatever the statistics say. To plan one anew
+/// takes several times as long as to execute it.
+const SEARCH_PLANS: [(&str, &str); 1] = [("plan_cache_mode", "force_generic_plan")];
+
 /// ELF's side of a Postgres database.
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: PgPool,
+    /// For statements whose plan Postgres may keep. It connects at the first search.
+    searches: PgPool,
     statement_limit: Duration,
     /// Connections made so far. After a failover, a new one may lead to another server.
     connections: Arc<AtomicU64>,
@@ -171,24 +177,24 @@ impl Store {
             // sqlx would log the full text of a slow statement.
             .disable_statement_logging();
         let connections = Arc::new(AtomicU64::new(0));
-        let pool = match open_pool(
-            options.clone().options(PLANS),
-            max_connections,
-            &connections,
-        )
-        .await
-        {
+        let searches = pool_options(max_connections, &Arc::default())
+            .connect_lazy_with(options.clone().options(SEARCH_PLANS));
+        let pool = pool_options(max_connections, &connections);
+        let opened = pool.clone().connect_with(options.clone().options(PLANS));
+        let (pool, searches) = match opened.await {
             Err(error) if refuses_options(&error) => {
                 tracing::warn!(
                     "connection pooler does not pass on plan_cache_mode, set it for the role: \
                      docs/operations.md, PgBouncer"
                 );
-                open_pool(options, max_connections, &connections).await?
+                let pool = pool.connect_with(options).await?;
+                (pool.clone(), pool)
             }
-            opened => opened?,
+            opened => (opened?, searches),
         };
         Ok(Self {
             pool,
+            searches,
             statement_limit: STATEMENT_LIMIT,
             connections,
         })
@@ -307,12 +313,8 @@ impl Store {
     }
 }
 
-/// Opens a pool that counts its connections in `connections`.
-async fn open_pool(
-    options: PgConnectOptions,
-    max_connections: u32,
-    connections: &Arc<AtomicU64>,
-) -> Result<PgPool, sqlx::Error> {
+/// A pool that counts its connections in `connections`.
+fn pool_options(max_connections: u32, connections: &Arc<AtomicU64>) -> PgPoolOptions {
     let connections = connections.clone();
     PgPoolOptions::new()
         .max_connections(max_connections)
@@ -331,8 +333,6 @@ async fn open_pool(
                 Ok(true)
             })
         })
-        .connect_with(options)
-        .await
 }
 
 /// Whether the error is that of a PgBouncer, which refuses startup settings that it is not

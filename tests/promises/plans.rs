@@ -101,6 +101,50 @@ async fn a_batch_costs_no_more_than_its_notes(before: Before) {
     assert!(dear.is_empty(), "{before:?}:\n{}", dear.join("\n"));
 }
 
+/// Postgres keeps the plan of a search. It may have made it while the tables were empty.
+#[tokio::test]
+async fn a_search_planned_over_empty_tables_costs_no_more_than_its_notes() {
+    let h = Harness::start().await;
+    let mut connection = h.pool.acquire().await.unwrap();
+    let planned = [
+        (
+            "revalidate",
+            include_str!("../../sql/queries/revalidate.sql"),
+            "'v', array[gen_random_uuid()], '{}'",
+        ),
+        (
+            "search_context",
+            include_str!("../../sql/queries/search_context.sql"),
+            "'v', array[gen_random_uuid()], '{}', 1000000",
+        ),
+        (
+            "chunk_vectors",
+            include_str!("../../sql/queries/chunk_vectors.sql"),
+            "'v', array[gen_random_uuid()]",
+        ),
+    ];
+    for (name, query, arguments) in planned {
+        let plan = format!(
+            "set plan_cache_mode = force_generic_plan; prepare {name} as {query};
+             execute {name}({arguments})"
+        );
+        let plan = sqlx::raw_sql(AssertSqlSafe(plan)).execute(&mut *connection);
+        plan.await.unwrap();
+    }
+    let batch = Batch::of(&h, Before::NeverAnalysed).await;
+    for (name, _, _) in planned {
+        let statements = batch.statements();
+        let (.., arguments) = statements.iter().find(|(of, ..)| *of == name).unwrap();
+        let cost = cost_of(&mut connection, name, arguments).await;
+        let notes = BATCH as f64;
+        assert!(cost.rows > 0.0, "{name} found nothing");
+        assert!(
+            cost.rows <= ROWS_A_NOTE * notes && cost.pages <= PAGES_A_NOTE * notes,
+            "{name}: {cost:?}"
+        );
+    }
+}
+
 /// 10,000 notes say the same, and Postgres knows it: one row is read for each hash that is
 /// looked up, and none of the others where a text is new.
 #[tokio::test]
@@ -185,17 +229,23 @@ async fn explained(
     let run = |statement: String| sqlx::raw_sql(AssertSqlSafe(statement));
     let prepare = format!("begin; set local plan_cache_mode = {mode}; prepare s as {query}");
     run(prepare).execute(&mut *connection).await.unwrap();
+    let cost = cost_of(connection, "s", arguments).await;
+    run("rollback; deallocate s".into())
+        .execute(&mut *connection)
+        .await
+        .unwrap();
+    cost
+}
+
+/// Runs a prepared statement.
+async fn cost_of(connection: &mut PgConnection, statement: &str, arguments: &[String]) -> Cost {
     let explain = format!(
-        "explain (analyze, buffers, timing off, format json) execute s({})",
+        "explain (analyze, buffers, timing off, format json) execute {statement}({})",
         arguments.join(", ")
     );
     let plan: Value = sqlx::query_scalar(AssertSqlSafe(explain))
         .persistent(false)
         .fetch_one(&mut *connection)
-        .await
-        .unwrap();
-    run("rollback; deallocate s".into())
-        .execute(&mut *connection)
         .await
         .unwrap();
     let plan = &plan[0]["Plan"];
