@@ -294,11 +294,26 @@ impl Chunker {
         if self.prefix_is_apart && window.is_exact(start, end) {
             return Ok(self.fixed_tokens + window.tokens(start, end));
         }
-        let text = &window.text()[start..end];
-        if self.prefix.is_empty() {
-            return Ok(self.tokenizer.count(text)?);
+        let plain = self.count_plain(window, &self.prefix, start, end)?;
+        Ok(plain + self.tokenizer.special_tokens())
+    }
+
+    /// Tokens of `prefix` and a slice of the text together, without special ones, exactly.
+    fn count_plain(
+        &self,
+        window: &Window,
+        prefix: &str,
+        start: usize,
+        end: usize,
+    ) -> Result<usize, ChunkError> {
+        if let Some(tokens) = window.count_by_pieces(prefix, start, end)? {
+            return Ok(tokens);
         }
-        Ok(self.tokenizer.count(&format!("{}{text}", self.prefix))?)
+        let text = &window.text()[start..end];
+        if prefix.is_empty() {
+            return Ok(self.tokenizer.count_plain(text)?);
+        }
+        Ok(self.tokenizer.count_plain(&[prefix, text].concat())?)
     }
 
     /// Where the chunk after `chunk` begins: at the first sentence, or else word,
@@ -325,9 +340,7 @@ impl Chunker {
             if window.is_exact(start, chunk.end) {
                 return Ok(start);
             }
-            let tokens = self
-                .tokenizer
-                .count_plain(&window.text()[start..chunk.end])?;
+            let tokens = self.count_plain(window, "", start, chunk.end)?;
             if tokens <= self.overlap {
                 return Ok(start);
             }

@@ -4,10 +4,12 @@
 //! [`Tokenizer`] counts as the model does. [`Chunker`] splits: `window` measures
 //! the text ahead in tokens, `cuts` finds where sentences, clauses and words
 //! end, `chunker` decides where a chunk ends. `words` tells for which tokenizers counting word by
-//! word is exact, and caches the counts.
+//! word is exact, and caches the counts; `pieces`, for which ones a chunk's count follows from that
+//! of the running text.
 
 mod chunker;
 mod cuts;
+mod pieces;
 mod segment;
 mod tokenizer;
 mod window;

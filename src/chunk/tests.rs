@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::trained::{self, SENTENCES, Trained};
+use super::window::Window;
 use super::{Chunk, ChunkError, Chunker};
 use crate::config::Chunking;
 
@@ -102,7 +103,7 @@ fn piece() -> impl Strategy<Value = String> {
         1 => repeat("\u{0}", 200),
         1 => repeat("\u{1d16d}\u{1d165}\u{302e}\u{200b}", 20),
         2 => prop::sample::select(vec!["[SEP]", "[CLS] ", " [UNK]", "[MASK", "SEP]", "<|endoftext|>",
-            "<s>", "</s> ", "<unk>", "##ing", "▁", "Ġ", "</s></s>[SEP][SEP]"]).prop_map(str::to_owned),
+            "<s>", "</s> ", "<unk>", "and <mask> then", "##ing", "▁", "Ġ", "</s></s>[SEP][SEP]"]).prop_map(str::to_owned),
         2 => "\\PC{0,30}",
         1 => any::<String>(),
         1 => "([a-z]{1,9}[.?!,:]{0,2}[ \n]{0,2}){1,40}",
@@ -138,6 +139,49 @@ proptest! {
     }
 
     #[test]
+    fn the_promises_hold_for_bpe_with_a_pattern(
+        text in note(), room in 8..120usize, overlap in 0..100usize,
+        prefix in prop::sample::select(vec!["", "passage: ", "passage"]),
+    ) {
+        let tokenizer = trained::pattern_bpe();
+        let max_tokens = tokenizer.count(prefix) + room;
+        check(tokenizer, &settings(max_tokens, overlap), prefix, &text);
+    }
+
+    #[test]
+    fn the_promises_hold_for_unigram_of_words(
+        text in note(), room in 20..120usize, overlap in 0..100usize,
+        prefix in prop::sample::select(vec!["", "passage: ", "passage"]),
+    ) {
+        let tokenizer = trained::unigram_of_words();
+        let max_tokens = tokenizer.count(prefix) + room;
+        check(tokenizer, &settings(max_tokens, overlap), prefix, &text);
+    }
+
+    /// Any slice between two units, not only those that the chunker chooses.
+    #[test]
+    fn a_count_by_pieces_is_the_count(
+        text in note(), ends in prop::collection::vec((0.0..1.0_f64, 0.0..1.0_f64), 1..12),
+        prefix in prop::sample::select(vec!["", "passage: ", "passage"]),
+    ) {
+        let text = text.trim();
+        for (name, tokenizer) in trained::all() {
+            let mut window = Window::new(&tokenizer.ours, text, 0);
+            window.look_ahead(0, usize::MAX, usize::MAX).unwrap();
+            for &(a, b) in &ends {
+                let at = |share: f64| text.ceil_char_boundary((text.len() as f64 * share) as usize);
+                let slice = text[at(a.min(b))..at(a.max(b))].trim();
+                let start = slice.as_ptr() as usize - text.as_ptr() as usize;
+                let end = start + slice.len();
+                if let Some(tokens) = window.count_by_pieces(prefix, start, end).unwrap() {
+                    let whole = format!("{prefix}{slice}");
+                    prop_assert_eq!(tokens, tokenizer.count_plain(&whole), "{}: {:?}", name, slice);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn the_promises_hold_for_unigram(
         text in note(), room in 20..120usize, overlap in 0..100usize,
         prefix in prop::sample::select(vec!["", "passage: ", "passage"]),
@@ -162,6 +206,32 @@ fn prose(sentences: &[&str], bytes: usize, breaks: &[&str]) -> String {
         text.push_str(breaks[(pick / 32) % breaks.len()]);
     }
     text
+}
+
+#[test]
+fn prose_is_counted_by_pieces() {
+    let text = prose(&SENTENCES[..8], 20_000, &[" ", "\n\n"]);
+    let text = text.trim();
+    for (name, tokenizer) in trained::all()
+        .into_iter()
+        .filter(|(name, _)| *name != "WordPiece")
+    {
+        let mut window = Window::new(&tokenizer.ours, text, 0);
+        window.look_ahead(0, usize::MAX, usize::MAX).unwrap();
+        let mut starts: Vec<usize> = window.unit_starts(0, text.len() - 1_000).collect();
+        starts.retain(|start| text[..*start].ends_with([' ', '\n']));
+        let counted = starts.iter().filter(|&&start| {
+            let slice = text[start..start + 900].trim_end();
+            let tokens = window
+                .count_by_pieces("", start, start + slice.len())
+                .unwrap();
+            tokens
+                .inspect(|&tokens| assert_eq!(tokens, tokenizer.count_plain(slice)))
+                .is_some()
+        });
+        let (counted, all) = (counted.count(), starts.len());
+        assert!(counted * 10 > all * 9, "{name}: {counted} of {all}");
+    }
 }
 
 #[test]

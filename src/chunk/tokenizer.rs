@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use sha2::{Digest, Sha256};
 use tokenizers::models::ModelWrapper;
 
+use super::pieces;
 use super::words::Words;
 use crate::error_class::ErrorClass;
 use crate::hub::{HubError, ModelFiles};
@@ -15,6 +16,18 @@ pub struct Tokenizer {
     fingerprint: String,
     special_tokens: usize,
     words: Option<Words>,
+    has_independent_pieces: bool,
+}
+
+/// A token of a text.
+pub(super) struct Token {
+    /// Its first byte in the text. Tokens of one character share its range; characters that the
+    /// tokenizer drops are in none.
+    pub(super) start: usize,
+    /// After its last byte.
+    pub(super) end: usize,
+    /// Whether the pre-tokenizer has split the text before it.
+    pub(super) begins_piece: bool,
 }
 
 /// Why a tokenizer cannot be loaded or used.
@@ -96,6 +109,7 @@ impl Tokenizer {
             fingerprint: format!("{:x}", Sha256::digest(json)),
             special_tokens,
             words: Words::of(&inner),
+            has_independent_pieces: pieces::are_independent(&inner),
             inner,
         })
     }
@@ -138,15 +152,41 @@ impl Tokenizer {
         self.count_plain(word)
     }
 
-    /// Byte ranges of the tokens of `text` itself, in its order. Tokens of one
-    /// character share its range; characters that the tokenizer drops are in
-    /// none.
-    pub(super) fn spans(&self, text: &str) -> Result<Vec<(usize, usize)>, TokenizerError> {
+    /// The tokens of `text` itself, in its order.
+    pub(super) fn tokens(&self, text: &str) -> Result<Vec<Token>, TokenizerError> {
         let encoding = self.inner.encode(text, false);
-        Ok(encoding
-            .map_err(|error| encode_error(text, &error))?
-            .get_offsets()
-            .to_vec())
+        let encoding = encoding.map_err(|error| encode_error(text, &error))?;
+        let mut last = None;
+        let tokens = encoding.get_offsets().iter().zip(encoding.get_word_ids());
+        let token = |(&(start, end), &piece): (&(usize, usize), &Option<u32>)| {
+            let before = std::mem::replace(&mut last, piece);
+            Token {
+                start,
+                end,
+                begins_piece: piece.is_some() && before.is_some() && before != piece,
+            }
+        };
+        Ok(tokens.map(token).collect())
+    }
+
+    /// Tokens of `text` before the piece that begins at `position`; `None` if none begins there.
+    pub(super) fn count_before_piece(
+        &self,
+        text: &str,
+        position: usize,
+    ) -> Result<Option<usize>, TokenizerError> {
+        let tokens = self.tokens(text)?;
+        let at = tokens.iter().position(|token| token.start >= position);
+        Ok(at.filter(|&at| {
+            // Some tokenizers leave the space out of the offsets.
+            let begins = tokens[at].begins_piece && tokens[at].start <= position + 1;
+            begins && at > 0 && tokens[at - 1].end <= position
+        }))
+    }
+
+    /// Whether a chunk can be counted from the counts of the running text (see `pieces`).
+    pub(super) fn has_independent_pieces(&self) -> bool {
+        self.has_independent_pieces
     }
 
     pub(super) fn words(&self) -> Option<&Words> {

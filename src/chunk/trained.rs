@@ -10,8 +10,11 @@ use tokenizers::normalizers::{BertNormalizer, NFKC};
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::pre_tokenizers::whitespace::WhitespaceSplit;
 use tokenizers::processors::template::TemplateProcessing;
-use tokenizers::{AddedToken, PostProcessorWrapper};
+use tokenizers::{AddedToken, PostProcessorWrapper, SplitDelimiterBehavior};
 
 use super::Tokenizer;
 
@@ -44,8 +47,10 @@ pub(super) const SENTENCES: [&str; 24] = [
 ];
 
 /// A tokenizer of each family, with its name.
-pub(super) fn all() -> [(&'static str, &'static Trained); 3] {
+pub(super) fn all() -> [(&'static str, &'static Trained); 5] {
     [
+        ("BPE with a pattern", pattern_bpe()),
+        ("Unigram of words", unigram_of_words()),
         ("WordPiece", wordpiece()),
         ("byte-level BPE", byte_level_bpe()),
         ("Unigram", unigram()),
@@ -149,6 +154,58 @@ pub(super) fn byte_level_bpe() -> &'static Trained {
             .build();
         train(&mut raw, trainer);
         Trained::new(raw)
+    })
+}
+
+/// As cl100k and Llama 3 are.
+pub(super) fn pattern_bpe() -> &'static Trained {
+    static TRAINED: OnceLock<Trained> = OnceLock::new();
+    TRAINED.get_or_init(|| {
+        let pattern = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+        let pattern = SplitPattern::Regex(pattern.into());
+        let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).unwrap();
+        let mut raw = tokenizers::Tokenizer::new(BPE::default());
+        raw.with_pre_tokenizer(Some(Sequence::new(vec![
+            split.into(),
+            ByteLevel::new(false, true, false).into(),
+        ])));
+        let trainer = BpeTrainer::builder()
+            .vocab_size(900)
+            .show_progress(false)
+            .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+            .special_tokens(special(&["<|begin_of_text|>"]))
+            .build();
+        train(&mut raw, trainer);
+        let trained = Trained::new(raw);
+        assert!(trained.ours.has_independent_pieces());
+        trained
+    })
+}
+
+/// As XLM-RoBERTa and E5 are.
+pub(super) fn unigram_of_words() -> &'static Trained {
+    static TRAINED: OnceLock<Trained> = OnceLock::new();
+    TRAINED.get_or_init(|| {
+        let mut raw = tokenizers::Tokenizer::new(Unigram::default());
+        raw.with_normalizer(Some(NFKC)).unwrap();
+        raw.with_pre_tokenizer(Some(Sequence::new(vec![
+            WhitespaceSplit.into(),
+            Metaspace::new('▁', PrependScheme::Always, true).into(),
+        ])));
+        let mask = AddedToken::from("<mask>", true).lstrip(true);
+        let trainer = UnigramTrainer::builder()
+            .vocab_size(700)
+            .show_progress(false)
+            .unk_token(Some("<unk>".into()))
+            .special_tokens([special(&["<s>", "</s>", "<unk>"]), vec![mask]].concat())
+            .build()
+            .unwrap();
+        train(&mut raw, trainer);
+        let post_processor = template(&raw, "<s>", "</s>");
+        raw.with_post_processor(Some(post_processor));
+        let trained = Trained::new(raw);
+        assert!(trained.ours.has_independent_pieces());
+        trained
     })
 }
 

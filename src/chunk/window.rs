@@ -22,6 +22,8 @@ struct Unit {
     end: usize,
     /// Tokens in all units before this one, since the text's beginning.
     before: usize,
+    /// Whether a piece begins with the single space before it (see `pieces`).
+    behind_joint: bool,
 }
 
 /// The units and sentence ends from some chunk's start to some way ahead.
@@ -162,6 +164,42 @@ impl<'a> Window<'a> {
                 .any(|&seam| start < seam && seam < end)
     }
 
+    /// Tokens of `prefix` and `text[start..end]` together, without special ones: from the counts
+    /// of the running text and those of the first and last words. `None` if the chunk has no
+    /// three joints.
+    pub(super) fn count_by_pieces(
+        &self,
+        prefix: &str,
+        start: usize,
+        end: usize,
+    ) -> Result<Option<usize>, TokenizerError> {
+        if !self.tokenizer.has_independent_pieces() {
+            return Ok(None);
+        }
+        let from = self.units.partition_point(|unit| unit.start <= start + 1);
+        let to = self.units.partition_point(|unit| unit.start < end);
+        let mut joints = self.units.range(from..to.max(from));
+        let mut joints = joints.by_ref().filter(|unit| unit.behind_joint);
+        let (Some(first), Some(second), Some(last)) =
+            (joints.next(), joints.next(), joints.next_back())
+        else {
+            return Ok(None);
+        };
+        let is_broken = |&seam: &usize| first.start <= seam && seam <= last.start;
+        if self.inexact_boundaries.iter().any(is_broken) {
+            return Ok(None);
+        }
+        let space_before = |unit: &Unit| unit.start - 1;
+        let head = [prefix, &self.text[start..space_before(second)]].concat();
+        let joint = prefix.len() + space_before(first) - start;
+        let Some(in_head) = self.tokenizer.count_before_piece(&head, joint)? else {
+            return Ok(None);
+        };
+        let tail = &self.text[space_before(last)..end];
+        let in_tail = self.tokenizer.count_plain(tail)?;
+        Ok(Some(in_head + (last.before - first.before) + in_tail))
+    }
+
     pub(super) fn is_between_units(&self, position: usize) -> bool {
         let index = self.units.partition_point(|unit| unit.start < position);
         index == 0 || self.units[index - 1].end <= position
@@ -298,9 +336,12 @@ impl<'a> Window<'a> {
 
     fn push_tokens(&mut self, base: usize, text: &str) -> Result<(), TokenizerError> {
         let mut covered = 0;
-        for (start, end) in self.tokenizer.spans(text)? {
-            let start = text.floor_char_boundary(start).max(covered);
-            let end = text.ceil_char_boundary(end);
+        // Where the token before ends.
+        let mut behind = 0;
+        for token in self.tokenizer.tokens(text)? {
+            let begins_piece = token.begins_piece && behind <= token.start;
+            let start = text.floor_char_boundary(token.start).max(covered);
+            let end = text.ceil_char_boundary(token.end);
             // Characters that the tokenizer drops are still text: a chunk of nothing
             // else must not grow without bound.
             if start - covered > MAX_UNIT_BYTES {
@@ -309,9 +350,17 @@ impl<'a> Window<'a> {
             // A token of the same characters as the one before, or of whitespace
             // alone, counts with that one.
             if start < end {
+                let first = self.units.len();
                 self.push_pieces(base, text, start, end);
                 covered = end;
+                if let Some(unit) = self.units.get_mut(first) {
+                    let is_joint = |space| behind <= space && is_single_space(text, space);
+                    let space = (unit.start - base).checked_sub(1);
+                    let space = space.filter(|&space| token.start >= space);
+                    unit.behind_joint = begins_piece && space.is_some_and(is_joint);
+                }
             }
+            behind = end;
             self.total += 1;
         }
         if text.len() - covered > MAX_UNIT_BYTES {
@@ -355,6 +404,7 @@ impl<'a> Window<'a> {
             start,
             end,
             before: self.total,
+            behind_joint: false,
         });
     }
 
@@ -371,6 +421,14 @@ impl<'a> Window<'a> {
         }
         self.scanned = self.measured;
     }
+}
+
+/// Whether there is a space at `position`, with something other than whitespace on both sides.
+fn is_single_space(text: &str, position: usize) -> bool {
+    let is_text = |c: char| !c.is_whitespace();
+    text.as_bytes()[position] == b' '
+        && text[..position].ends_with(is_text)
+        && text[position + 1..].starts_with(is_text)
 }
 
 impl Drop for Window<'_> {
