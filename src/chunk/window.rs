@@ -178,8 +178,8 @@ impl<'a> Window<'a> {
         }
         let from = self.units.partition_point(|unit| unit.start <= start + 1);
         let to = self.units.partition_point(|unit| unit.start < end);
-        let mut joints = self.units.range(from..to.max(from));
-        let mut joints = joints.by_ref().filter(|unit| unit.behind_joint);
+        let units = self.units.range(from..to.max(from));
+        let mut joints = units.filter(|unit| unit.behind_joint);
         let (Some(first), Some(second), Some(last)) =
             (joints.next(), joints.next(), joints.next_back())
         else {

@@ -2,11 +2,13 @@
 
 use elf::cli::wiring;
 use elf::config::Threshold;
-use elf::search::{By, Item, Request};
+use elf::index::IndexError;
+use elf::search::{By, Item, Missing, Request};
 use elf::worker::Checkpoint;
 use uuid::Uuid;
 
 use crate::support::harness::{Harness, sentences};
+use crate::support::hooked::{Hooked, Verb, When};
 use crate::support::site::Site;
 
 async fn search(h: &Harness, text: &str, by: By) -> Vec<Item> {
@@ -30,6 +32,30 @@ async fn with_note(text: &str) -> (Harness, Uuid) {
     let note = h.insert(text).await;
     h.drain().await;
     (h, note)
+}
+
+#[tokio::test]
+async fn an_index_that_goes_away_after_the_candidates_is_done_without() {
+    let (mut h, note) = with_note("The zebra sleeps under the baobab.").await;
+    let index = Hooked::over(&h.context.stores.index);
+    index.fail(
+        When::Before,
+        Verb::Points,
+        IndexError::Unavailable {
+            engine: "the engine".into(),
+            reason: "it went away".into(),
+        },
+    );
+    h.context.stores.index = index.clone();
+    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+    let request = Request::hybrid("zebra baobab", 5);
+    let answer = searcher.search(&request).await.unwrap();
+    assert_eq!(answer.items[0].note_id, note);
+    let missing: Vec<Missing> = answer.degraded.iter().map(|part| part.code).collect();
+    assert_eq!(missing, [Missing::Index]);
+    assert!(answer.degraded[0].reason.contains("it went away"));
+    let calls = |verb| index.calls(verb);
+    assert_eq!((calls(Verb::Search), calls(Verb::Points)), (1, 1));
 }
 
 #[tokio::test]
