@@ -2,7 +2,8 @@
 -- the batch will delete.
 -- $1 version, $2 holder, $3 lease seconds, $4 notes at most, $5 bytes of text at most,
 -- $6 and $7 only rows after this one (available_at, outbox_id), null for all,
--- $8 with this many lost claims a note is claimed alone, $9 with this many it is not claimed
+-- $8 with this many lost claims a note is claimed alone, $9 with this many it is not claimed,
+-- $10 only rows that became due within so many seconds, null for all
 
 -- Rows without a version are for the active one. Workers do not claim for a retired version.
 with recursive me as materialized (
@@ -27,7 +28,7 @@ picks as (
                  and o.status in ('PENDING', 'FAILED')
                  and o.available_at <= now()
                  and (o.available_at, o.outbox_id) > (
-                     coalesce($6, '-infinity'::timestamptz),
+                     coalesce($6, now() - make_interval(secs => $10), '-infinity'::timestamptz),
                      coalesce($7, '00000000-0000-0000-0000-000000000000'::uuid))
                  and not coalesce((select s.lease_until > now() or s.claims_lost >= $9
                                      from note_index_state s
@@ -42,7 +43,7 @@ picks as (
                  and o.status in ('PENDING', 'FAILED')
                  and o.available_at <= now()
                  and (o.available_at, o.outbox_id) > (
-                     coalesce($6, '-infinity'::timestamptz),
+                     coalesce($6, now() - make_interval(secs => $10), '-infinity'::timestamptz),
                      coalesce($7, '00000000-0000-0000-0000-000000000000'::uuid))
                  and not coalesce((select s.lease_until > now() or s.claims_lost >= $9
                                      from note_index_state s

@@ -51,7 +51,7 @@ impl Searcher {
             .iter()
             .map(|live| (live.chunk.chunk_id, live.chunk.revision))
             .collect();
-        let items = self.stitch(filter, live).await?;
+        let items = self.stitch(filter, live, HashMap::new()).await?;
         let past = |mut item: Item| {
             let traced = traced[&item.chunk_id];
             item.rerank = traced.rerank;

@@ -34,7 +34,7 @@ use crate::embed::provider::Provider;
 use crate::error_class::ErrorClass;
 use crate::index::{Filter, IndexError, Query};
 use crate::registry::IndexContext;
-use crate::store::{ChunkText, StoreError};
+use crate::store::{ChunkText, StoreError, Surroundings};
 pub use again::PastItem;
 pub use answer::{Answer, Degradation, Item, Missing};
 pub use context::Context;
@@ -202,14 +202,19 @@ impl Searcher {
         let wanted = reranker.map_or(0, Reranker::notes).max(considered);
         let mut took = StageTimes::default();
         let mut query = timed(&mut took.embed, self.query(request, wanted, degraded)).await;
-        let (mut best, mut trace) = loop {
+        let (mut best, around, mut trace) = loop {
             let retrieving = self.candidates(&query, degraded);
             let candidates = timed(&mut took.retrieve, retrieving).await?;
             let found = candidates.len();
             let fusion = Fusion::of(self.settings.fusion, &candidates);
             let ranked = ranking::ranked(&fusion, candidates);
+            // Nearly always the answer has these chunks, and one turn to Postgres is saved.
+            let first = ids(ranked.iter().take(wanted));
+            let reading = self.surroundings(&query.filter, &first);
             let revalidating = self.revalidate(&query, &fusion, ranked, wanted, degraded);
-            let revalidated = match timed(&mut took.revalidate, revalidating).await? {
+            let both = async { tokio::join!(revalidating, reading) };
+            let (revalidated, around) = timed(&mut took.revalidate, both).await;
+            let revalidated = match revalidated? {
                 Ok(revalidated) => revalidated,
                 Err(index_is_away) => {
                     degraded.push(index_is_away);
@@ -220,14 +225,15 @@ impl Searcher {
             let best = ranking::best_of_notes(revalidated.live, wanted);
             let is_enough = best.len() >= wanted || found < query.candidates;
             if is_enough || query.candidates >= MAX_CANDIDATES {
-                break (best, trace);
+                break (best, around?, trace);
             }
             query.candidates = (query.candidates * MORE).min(MAX_CANDIDATES);
         };
         let cut = (!is_without_index(degraded))
             .then(|| self.cut(&mut best, request.limit))
             .flatten();
-        let mut items = timed(&mut took.stitch, self.stitch(&query.filter, best)).await?;
+        let stitching = self.stitch(&query.filter, best, around);
+        let mut items = timed(&mut took.stitch, stitching).await?;
         if let Some(reranker) = reranker {
             let reranking = rerank(reranker, request, &mut items);
             if let Err(error) = timed(&mut took.rerank, reranking).await {
@@ -338,7 +344,7 @@ impl Searcher {
         let wanted = query.filter.of_note();
         while notes.len() < limit && !ranked.is_empty() {
             let rest = ranked.split_off(ranked.len().min(step));
-            let ids: Vec<Uuid> = ranked.iter().map(|r| r.candidate.chunk_id).collect();
+            let ids = ids(&ranked);
             let (chunks, revisions) = tokio::join!(
                 store.revalidate(&self.version, &ids, &wanted),
                 self.revisions(&ids, degraded)
@@ -389,17 +395,33 @@ impl Searcher {
         store.chunk_vectors(&self.version, &others).await
     }
 
-    /// Joins each chunk with its neighbours. A note that has changed its labels or is not live
-    /// any more since the revalidation is left out.
-    async fn stitch(&self, filter: &Filter, best: Vec<Live>) -> Result<Vec<Item>, SearchError> {
-        let chunks: Vec<Uuid> = best.iter().map(|live| live.chunk.chunk_id).collect();
-        let mut surroundings = self
-            .stores
-            .store
-            .surroundings(&self.version, &chunks, &filter.of_note())
-            .await?;
+    /// The text around chunks, of those whose note is live and as `filter` asks.
+    async fn surroundings(
+        &self,
+        filter: &Filter,
+        chunks: &[Uuid],
+    ) -> Result<HashMap<Uuid, Surroundings>, StoreError> {
+        if chunks.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let store = &self.stores.store;
+        let wanted = filter.of_note();
+        store.surroundings(&self.version, chunks, &wanted).await
+    }
+
+    /// Joins each chunk with its neighbours. `around` has the text around some of them. A note
+    /// that has changed its labels or is not live any more since the revalidation is left out.
+    async fn stitch(
+        &self,
+        filter: &Filter,
+        best: Vec<Live>,
+        mut around: HashMap<Uuid, Surroundings>,
+    ) -> Result<Vec<Item>, SearchError> {
+        let chunks = best.iter().map(|live| live.chunk.chunk_id);
+        let others: Vec<Uuid> = chunks.filter(|chunk| !around.contains_key(chunk)).collect();
+        around.extend(self.surroundings(filter, &others).await?);
         let item = |Live { ranked, chunk }: Live| {
-            let around = surroundings.remove(&chunk.chunk_id)?;
+            let around = around.remove(&chunk.chunk_id)?;
             let context = context::stitch(&chunk, around);
             Some(Item {
                 note_id: chunk.note_id,
@@ -418,6 +440,11 @@ impl Searcher {
         };
         Ok(best.into_iter().filter_map(item).collect())
     }
+}
+
+fn ids<'a>(ranked: impl IntoIterator<Item = &'a Ranked>) -> Vec<Uuid> {
+    let ids = ranked.into_iter().map(|ranked| ranked.candidate.chunk_id);
+    ids.collect()
 }
 
 /// Puts the first notes in the order of a reranker; the others stay behind them. Notes of equal

@@ -24,11 +24,22 @@ pub struct Claim {
     pub upto: Position,
 }
 
+/// Which of the outbox rows that are due a claim reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    /// All of them.
+    All,
+    /// Those behind this one.
+    After(Position),
+    /// Those that became due within this time.
+    Within(Duration),
+}
+
 /// Which of the notes that are due a claim takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClaimScope {
-    /// Only notes with a row after this one; `None` means all.
-    pub after: Option<Position>,
+    /// Only notes with such a row.
+    pub due: Due,
     /// Only notes with fewer lost claims than this.
     pub lost_below: u32,
 }
@@ -36,7 +47,7 @@ pub struct ClaimScope {
 impl ClaimScope {
     /// All due notes.
     pub const ALL: Self = Self {
-        after: None,
+        due: Due::All,
         lost_below: u32::MAX,
     };
 }
@@ -104,6 +115,14 @@ impl Store {
         max_bytes: usize,
         scope: ClaimScope,
     ) -> Result<Option<Claim>, StoreError> {
+        let after = match scope.due {
+            Due::After(position) => Some(position),
+            Due::All | Due::Within(_) => None,
+        };
+        let within_secs = match scope.due {
+            Due::Within(time) => Some(time.as_secs_f64()),
+            Due::All | Due::After(_) => None,
+        };
         let work = async {
             let rows = sqlx::query_file!(
                 "sql/queries/claim.sql",
@@ -112,10 +131,11 @@ impl Store {
                 lease.as_secs_f64(),
                 max_notes as i32,
                 max_bytes as i64,
-                scope.after.map(|position| position.available_at),
-                scope.after.map(|position| position.outbox_id),
+                after.map(|position| position.available_at),
+                after.map(|position| position.outbox_id),
                 LOST_CLAIMS_UNTIL_ALONE as i32,
-                i32::try_from(scope.lost_below).unwrap_or(i32::MAX)
+                i32::try_from(scope.lost_below).unwrap_or(i32::MAX),
+                within_secs
             )
             .fetch_all(&self.pool)
             .await?;

@@ -43,7 +43,7 @@ use limit::Limit;
 pub use access::Relabelled;
 pub use api_keys::{ApiKey, ListedKey, Reach, SecretHash};
 pub use chunks::{Depth, LiveChunk, NoteProblem};
-pub use claim::{Claim, ClaimScope, Claimed, LOST_CLAIMS_UNTIL_ALONE, Position, holder};
+pub use claim::{Claim, ClaimScope, Claimed, Due, LOST_CLAIMS_UNTIL_ALONE, Position, holder};
 pub use collections::{CollectionRow, Range};
 pub use commit::{ChunkWrite, Committed, NoteWrite};
 pub use failure::{FailedBy, Failure, Retry};

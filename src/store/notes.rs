@@ -41,7 +41,7 @@ pub struct Selection {
 
 impl Store {
     /// The rows of these notes, and the time by the clock of Postgres. A note without a row is
-    /// not in the map. A text of more than `max_bytes` is not read: `text` is empty and
+    /// not in the map; if none has one, the time is that of this process. A text of more than `max_bytes` is not read: `text` is empty and
     /// `text_bytes` has its length.
     pub async fn load_notes(
         &self,
@@ -49,14 +49,10 @@ impl Store {
         max_bytes: u64,
     ) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
         let work = async {
-            let mut tx = self.begin().await?;
-            let now: DateTime<Utc> = sqlx::query_scalar("select now()")
-                .fetch_one(&mut *tx)
-                .await?;
             let rows = sqlx::query_file!("sql/queries/load_notes.sql", ids, max_bytes as i64)
-                .fetch_all(&mut *tx)
+                .fetch_all(&self.pool)
                 .await?;
-            tx.commit().await?;
+            let now = rows.first().map_or_else(Utc::now, |row| row.now);
             let notes = rows.into_iter().map(|row| Note {
                 note_id: row.note_id,
                 text: row.text,

@@ -43,7 +43,7 @@ impl AccessWalk {
         if shared.circuit.outage().is_some() {
             return;
         }
-        match shared.claim(self.walk.after(Instant::now())).await {
+        match shared.claim(self.walk.due(Instant::now())).await {
             Some(claim) => {
                 self.walk.took(claim.upto);
                 self.is_at_end = false;

@@ -5,15 +5,15 @@ use std::time::Instant;
 use metrics::{counter, histogram};
 
 use super::{Shared, blame, lost_transactions, unacked};
-use crate::store::{Claim, ClaimScope, Position};
+use crate::store::{Claim, ClaimScope, Due};
 
 /// Text claimed at once, so that a batch of long notes does not fill the memory.
 const BATCH_BYTES: usize = 4 << 20;
 
 impl Shared {
-    /// Claims a batch of the notes that are due behind `after`. `None` when none is due, or
-    /// Postgres is unavailable.
-    pub(super) async fn claim(&self, after: Option<Position>) -> Option<Claim> {
+    /// Claims a batch of the notes that are `due`. `None` when there is none, or Postgres is
+    /// unavailable.
+    pub(super) async fn claim(&self, due: Due) -> Option<Claim> {
         if let Err(error) = lost_transactions::ensure_tokens_after_reconnect(self).await {
             self.circuit.open(error.to_string());
             return None;
@@ -31,7 +31,7 @@ impl Shared {
                 self.settings.lease(),
                 self.settings.batch_notes,
                 BATCH_BYTES,
-                ClaimScope { after, lost_below },
+                ClaimScope { due, lost_below },
             )
         };
         // A note with enough lost claims to be dead-lettered comes last: the worker first indexes

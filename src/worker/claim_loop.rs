@@ -10,11 +10,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::access_walk::AccessWalk;
 use super::batch::{self, Extent};
+use super::fresh::Fresh;
 use super::lease::{self, Survived};
 use super::shared::{Drain, Shared};
 use super::walk::Walk;
 use super::{RELEASE_LIMIT, WorkerError, blame};
-use crate::store::{Claim, Position};
+use crate::store::{Claim, Due};
 
 /// What a step of the loop leads to: a value, or the end of the loop.
 type Step<T = ()> = ControlFlow<Result<(), WorkerError>, T>;
@@ -27,6 +28,7 @@ pub(super) struct ClaimLoop<'a> {
     drain: Option<Drain>,
     /// One for each batch that may be in flight.
     permits: Arc<Semaphore>,
+    fresh: Fresh,
     /// The walk of the claims; `None` while the provider works.
     walk: Option<Walk>,
     access_walk: AccessWalk,
@@ -49,6 +51,7 @@ impl<'a> ClaimLoop<'a> {
             stop,
             drain,
             permits: Arc::new(Semaphore::new(shared.settings.concurrency)),
+            fresh: Fresh::new(Instant::now()),
             walk: None,
             access_walk: AccessWalk::new(),
             claimed_suspect: false,
@@ -76,12 +79,16 @@ impl<'a> ClaimLoop<'a> {
             return self.wait_for_suspect().await;
         }
         let provider_works = self.shared.context.provider.state().error().is_none();
-        let after = self.next_position(provider_works);
+        let due = self.next_due(provider_works);
         // Read before the claim: a batch that ends after the claim may release notes that the
         // claim did not see.
         let nothing_in_flight =
             self.permits.available_permits() + 1 == self.shared.settings.concurrency;
-        let Some(claim) = self.claim(after).await? else {
+        let claim = match self.claim(due).await? {
+            None if matches!(due, Due::Within(_)) => self.claim(Due::All).await?,
+            claim => claim,
+        };
+        let Some(claim) = claim else {
             drop(permit);
             return self
                 .wait_or_end_drain(provider_works, nothing_in_flight)
@@ -143,19 +150,21 @@ impl<'a> ClaimLoop<'a> {
         }
     }
 
-    /// The position behind which the next claim takes rows. While the provider is unavailable,
-    /// the worker still indexes what needs no new vector: then its claims walk over the due rows.
-    fn next_position(&mut self, provider_works: bool) -> Option<Position> {
+    /// The rows of the next claim. While the provider is unavailable, the worker still indexes
+    /// what needs no new vector: then its claims walk over the due rows.
+    fn next_due(&mut self, provider_works: bool) -> Due {
         let now = Instant::now();
-        if provider_works {
-            self.walk = None;
-            return None;
+        if !provider_works {
+            return self.walk.get_or_insert_with(|| Walk::new(now)).due(now);
         }
-        self.walk.get_or_insert_with(|| Walk::new(now)).after(now)
+        self.walk = None;
+        let due = self.fresh.due(now);
+        self.fresh.claimed(due, now);
+        due
     }
 
-    /// Claims a batch behind `after`; `None` when there is none.
-    async fn claim(&self, after: Option<Position>) -> Step<Option<Claim>> {
+    /// Claims a batch of the notes that are `due`; `None` when there is none.
+    async fn claim(&self, due: Due) -> Step<Option<Claim>> {
         // Not cancelled midway: Postgres could have leased notes to this worker, and the worker
         // would not know. A stop waits for the claim as long as for a batch, and with a short grace
         // period as long as for the release of leases.
@@ -166,7 +175,7 @@ impl<'a> ClaimLoop<'a> {
         };
         tokio::select! {
             biased;
-            claimed = self.shared.claim(after) => Continue(claimed),
+            claimed = self.shared.claim(due) => Continue(claimed),
             () = late => Break(Ok(())),
         }
     }

@@ -17,6 +17,7 @@ mod blame;
 mod claim;
 mod claim_loop;
 mod embedding;
+mod fresh;
 mod lease;
 mod lost_transactions;
 mod plan;

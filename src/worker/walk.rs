@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::store::Position;
+use crate::store::{Due, Position};
 
 /// A transaction that was open for long commits rows in front of the position. So the walk
 /// begins again after a rest: at least this long, and this many times as long as the walk took.
@@ -31,12 +31,12 @@ impl Walk {
         }
     }
 
-    /// The next claim takes rows behind this position; `None` begins with the oldest row.
-    pub fn after(&mut self, now: Instant) -> Option<Position> {
+    /// The rows of the next claim.
+    pub fn due(&mut self, now: Instant) -> Due {
         if self.begins_again.is_some_and(|at| at <= now) {
             *self = Self::new(now);
         }
-        self.after
+        self.after.map_or(Due::All, Due::After)
     }
 
     /// A claim took rows up to `position`.
@@ -67,17 +67,21 @@ mod tests {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
         let mut walk = Walk::new(start);
-        assert_eq!(walk.after(at(0)), None);
+        assert_eq!(walk.due(at(0)), Due::All);
         walk.took(position(10));
         // Concurrent claims may end in any order.
         walk.took(position(7));
-        assert_eq!(walk.after(at(1)), Some(position(10)));
+        assert_eq!(walk.due(at(1)), Due::After(position(10)));
         walk.ended(at(2));
-        assert_eq!(walk.after(at(3)), Some(position(10)));
+        assert_eq!(walk.due(at(3)), Due::After(position(10)));
         walk.took(position(11));
         walk.ended(at(4));
-        assert_eq!(walk.after(at(19)), Some(position(11)), "it took 2 seconds");
-        assert_eq!(walk.after(at(20)), None);
-        assert_eq!(walk.after(at(21)), None, "and continues from there");
+        assert_eq!(
+            walk.due(at(19)),
+            Due::After(position(11)),
+            "it took 2 seconds"
+        );
+        assert_eq!(walk.due(at(20)), Due::All);
+        assert_eq!(walk.due(at(21)), Due::All, "and continues from there");
     }
 }

@@ -247,6 +247,7 @@ pub(super) fn claim_arguments(version: &str) -> Vec<String> {
         "null::uuid".into(),
         elf::store::LOST_CLAIMS_UNTIL_ALONE.to_string(),
         i32::MAX.to_string(),
+        "null::float8".into(),
     ]
 }
 

@@ -1,7 +1,11 @@
 //! A claim does not wait for a note with thousands of rows, for the backlog of another
 //! version, or for a lock of an application.
 
+use std::sync::Arc;
+
+use elf::worker::{Breakpoint, Checkpoint};
 use sqlx::{Connection, PgConnection};
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::support::eventually;
@@ -69,6 +73,69 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
     h.assert_converged().await;
 }
 
+#[tokio::test]
+async fn a_fresh_note_does_not_wait_for_the_backlog() {
+    let h = Harness::start_with(|toml| {
+        toml.replace("batch_notes = 16", "batch_notes = 8")
+            .replace("concurrency = 2", "concurrency = 1")
+    })
+    .await;
+    for n in 0..100 {
+        h.insert(&format!("Note {n} of the backlog.")).await;
+    }
+    sqlx::query("update indexing_outbox set available_at = now() - interval '1 hour'")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    let turns = Turns::default();
+    let (_, stop, running) = spawn(h.worker().with_breakpoint(turns.breakpoint()));
+    turns.arrived(1).await;
+    let fresh = h.insert("fresh").await;
+    turns.allow(2);
+    turns.arrived(3).await;
+    assert_eq!(h.points_of(fresh).await, 1, "the second batch has it");
+    assert_eq!(h.count("indexing_outbox").await, 92, "and nothing else");
+    turns.allow(usize::MAX);
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    stop.cancel();
+    running.await.unwrap();
+    h.assert_converged().await;
+}
+
+/// Lets so many batches begin as the test allows.
+#[derive(Clone, Default)]
+struct Turns {
+    arrived: Arc<watch::Sender<usize>>,
+    allowed: Arc<watch::Sender<usize>>,
+}
+
+impl Turns {
+    fn breakpoint(&self) -> Breakpoint {
+        let turns = self.clone();
+        Arc::new(move |checkpoint| {
+            let turns = turns.clone();
+            Box::pin(async move {
+                if checkpoint != Checkpoint::Claimed {
+                    return;
+                }
+                turns.arrived.send_modify(|n| *n += 1);
+                let turn = *turns.arrived.borrow();
+                let mut allowed = turns.allowed.subscribe();
+                allowed.wait_for(|allowed| *allowed >= turn).await.unwrap();
+            })
+        })
+    }
+
+    fn allow(&self, batches: usize) {
+        self.allowed.send_replace(batches);
+    }
+
+    async fn arrived(&self, batches: usize) {
+        let mut arrived = self.arrived.subscribe();
+        arrived.wait_for(|n| *n >= batches).await.unwrap();
+    }
+}
+
 /// A reindex puts every note into the outbox at once. That must not slow down a daemon of
 /// the active version, and the active version's rows must not slow down the reindex.
 #[tokio::test]
@@ -130,6 +197,7 @@ async fn rows_read_by_a_claim(h: &Harness, version: &str) -> f64 {
         .bind(None::<Uuid>)
         .bind(elf::store::LOST_CLAIMS_UNTIL_ALONE as i32)
         .bind(i32::MAX)
+        .bind(None::<f64>)
         .fetch_one(&mut *transaction)
         .await
         .unwrap();
