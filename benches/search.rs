@@ -169,7 +169,7 @@ impl Bench {
         let context = WorkerContext {
             stores: stores.clone(),
             provider: Arc::new(Provider::new(Arc::new(Free), &config.providers.embedding)),
-            chunker: Arc::new(Chunker::new(tokenizer, &config.chunking, "")?),
+            chunker: Arc::new(Chunker::new(tokenizer.clone(), &config.chunking, "")?),
             version: version(),
             document_prefix: String::new(),
         };
@@ -179,6 +179,7 @@ impl Bench {
                 context.provider.clone(),
                 &version().name,
                 "",
+                Chunker::new(tokenizer, &config.chunking, "")?,
                 config.search.clone(),
                 None,
             ),

@@ -51,7 +51,8 @@ scored as materialized (
     select c.chunk_id,
            1 - (c.vec <=> $2::vector) as dense,
            case when c.text ilike any ($4::text[])
-                then ts_rank_cd(to_tsvector('simple', c.text), (select query from words))
+                -- Null if no word of the query is a lexeme: ½ is none.
+                then coalesce(ts_rank_cd(to_tsvector('simple', c.text), (select query from words)), 0)
                 else 0 end as words
       from chunks c
 )

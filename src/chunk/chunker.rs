@@ -94,7 +94,7 @@ impl Chunker {
     }
 
     /// The tokenizer that counts.
-    pub fn tokenizer(&self) -> &Tokenizer {
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
 

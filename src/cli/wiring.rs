@@ -155,11 +155,16 @@ pub async fn searcher(context: &WorkerContext, config: &Config) -> anyhow::Resul
         Some(settings) => Some(Reranker::open(settings).await?),
         None => None,
     };
+    let prefix = &config.providers.embedding.query_prefix;
+    let tokenizer = context.chunker.tokenizer().clone();
+    let chunker = Chunker::new(tokenizer, &config.chunking, prefix)
+        .context("failed to count with providers.embedding.query_prefix")?;
     Ok(Searcher::new(
         context.stores.clone(),
         context.provider.clone(),
         &context.version.name,
-        &config.providers.embedding.query_prefix,
+        prefix,
+        chunker,
         config.search.clone(),
         reranker,
     ))

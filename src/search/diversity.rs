@@ -3,7 +3,7 @@
 //! SIGIR 1998.
 
 use super::answer::Item;
-use super::ranking::cosine;
+use super::ranking::{dot, unit};
 
 /// What the items are ordered by: the reranker's score if all have it, else the fused one. If only
 /// the first ones are reranked, the two cannot be compared, and the place counts.
@@ -17,17 +17,26 @@ pub fn relevance(items: &[Item]) -> Vec<f32> {
     items.iter().enumerate().map(of).collect()
 }
 
-/// The order in which items are taken, and the score of each when it was taken: `lambda` times its
+/// The order in which `wanted` items are taken, and the score of each when it was taken: `lambda` times its
 /// relevance, minus the rest times its greatest likeness to an item before it.
 ///
 /// `relevance` is standardised to 0..1 over the items. An item without a vector is like no other.
 /// Of equal scores, the item that was first stays first.
-pub fn order(relevance: &[f32], vectors: &[Option<Vec<f32>>], lambda: f32) -> Vec<(usize, f32)> {
+pub fn order(
+    relevance: &[f32],
+    vectors: &[Option<Vec<f32>>],
+    lambda: f32,
+    wanted: usize,
+) -> Vec<(usize, f32)> {
     let relevance = standardised(relevance);
+    let vectors: Vec<Option<Vec<f32>>> = vectors
+        .iter()
+        .map(|vector| vector.as_deref().map(unit))
+        .collect();
     let mut likeness = vec![0.0f32; relevance.len()];
     let mut rest: Vec<usize> = (0..relevance.len()).collect();
     let mut taken = Vec::with_capacity(rest.len());
-    while !rest.is_empty() {
+    while !rest.is_empty() && taken.len() < wanted {
         let score = |item: usize| lambda * relevance[item] - (1.0 - lambda) * likeness[item];
         let (mut at, mut best) = (0, score(rest[0]));
         for (place, item) in rest.iter().enumerate() {
@@ -39,7 +48,7 @@ pub fn order(relevance: &[f32], vectors: &[Option<Vec<f32>>], lambda: f32) -> Ve
         taken.push((item, best));
         for other in &rest {
             if let (Some(a), Some(b)) = (&vectors[item], &vectors[*other]) {
-                likeness[*other] = likeness[*other].max(cosine(a, b));
+                likeness[*other] = likeness[*other].max(dot(a, b));
             }
         }
     }
@@ -75,16 +84,20 @@ mod tests {
             Some(vec![0.0, 1.0]),
             Some(vec![0.5, 0.5]),
         ];
-        assert_eq!(items(&order(&relevance, &vectors, 1.0)), [0, 1, 2, 3]);
-        assert_eq!(items(&order(&relevance, &vectors, 0.5)), [0, 2, 1, 3]);
+        assert_eq!(items(&order(&relevance, &vectors, 1.0, 4)), [0, 1, 2, 3]);
+        assert_eq!(items(&order(&relevance, &vectors, 0.5, 4)), [0, 2, 1, 3]);
+        assert_eq!(items(&order(&relevance, &vectors, 0.5, 2)), [0, 2]);
     }
 
     #[test]
     fn equal_scores_and_missing_vectors_keep_the_order() {
         let vectors = [None, Some(vec![1.0]), None];
-        let taken = order(&[0.3, 0.3, 0.3], &vectors, 0.7);
+        let taken = order(&[0.3, 0.3, 0.3], &vectors, 0.7, 3);
         assert_eq!(items(&taken), [0, 1, 2]);
-        assert!(order(&[], &[], 0.5).is_empty());
-        assert_eq!(items(&order(&[f32::NAN, 0.1], &[None, None], 0.5)).len(), 2);
+        assert!(order(&[], &[], 0.5, 3).is_empty());
+        assert_eq!(
+            items(&order(&[f32::NAN, 0.1], &[None, None], 0.5, 2)).len(),
+            2
+        );
     }
 }

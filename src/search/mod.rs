@@ -26,8 +26,10 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use metrics::{counter, histogram};
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
+use crate::chunk::Chunker;
 use crate::config;
 use crate::embed::EmbedError;
 use crate::embed::provider::Provider;
@@ -58,8 +60,20 @@ const MAX_CANDIDATES: usize = 1000;
 /// How many more candidates than before a search asks for, when these were of too few notes.
 const MORE: usize = 4;
 
+/// Scans of Postgres at once, when the index is away. The others of its connections look up keys
+/// and notes.
+const FULL_SCANS: usize = 1;
+const SMALL_SCANS: usize = 4;
+
+/// With a threshold, as many notes are compared with its limits, at least: the nearest note need
+/// not be the first.
+const COMPARED: usize = 30;
+
 /// How many times as many notes as are wanted a diverse answer is chosen from.
 const DIVERSE_OF: usize = 3;
+
+/// From as many at most, if not more are wanted: each is compared with each that is taken.
+const MAX_DIVERSE: usize = 300;
 
 /// Searches the index.
 pub struct Searcher {
@@ -71,6 +85,8 @@ pub struct Searcher {
     version: String,
     settings: config::Search,
     index_pause: Pause,
+    full_scans: Semaphore,
+    small_scans: Semaphore,
     reranker: Option<Reranker>,
 }
 
@@ -119,24 +135,27 @@ impl SearchError {
 
 impl Searcher {
     /// A search over the alias of `stores`, which serves `version`. `query_prefix` is put before
-    /// every query. `reranker` is that of `settings`.
+    /// every query, and `query_chunker` counts with it. `reranker` is that of `settings`.
     pub fn new(
         stores: IndexContext,
         provider: Arc<Provider>,
         version: &str,
         query_prefix: &str,
+        query_chunker: Chunker,
         settings: config::Search,
         reranker: Option<Reranker>,
     ) -> Self {
         let time = Duration::from_millis(settings.query_timeout_ms);
         Self {
             stores,
-            vectors: QueryVectors::new(provider, query_prefix, time),
+            vectors: QueryVectors::new(provider, query_chunker, query_prefix, time),
             collection: None,
             version: version.to_owned(),
             reranker,
             settings,
             index_pause: Pause::default(),
+            full_scans: Semaphore::new(FULL_SCANS),
+            small_scans: Semaphore::new(SMALL_SCANS),
         }
     }
 
@@ -196,24 +215,33 @@ impl Searcher {
         let reranker = self.reranker.as_ref().filter(|_| request.rerank);
         let is_diverse = self.settings.mmr_lambda < 1.0;
         let considered = match is_diverse {
-            true => request.limit * DIVERSE_OF,
+            true => (request.limit * DIVERSE_OF).min(request.limit.max(MAX_DIVERSE)),
             false => request.limit,
         };
         let wanted = reranker.map_or(0, Reranker::notes).max(considered);
+        let compared = match self.settings.threshold.enough {
+            0 => wanted,
+            _ => wanted.max(COMPARED),
+        };
         let mut took = StageTimes::default();
         let mut query = timed(&mut took.embed, self.query(request, wanted, degraded)).await;
-        let (mut best, around, mut trace) = loop {
+        let mut around = HashMap::new();
+        let (mut best, mut trace) = loop {
             let retrieving = self.candidates(&query, degraded);
             let candidates = timed(&mut took.retrieve, retrieving).await?;
             let found = candidates.len();
             let fusion = Fusion::of(self.settings.fusion, &candidates);
             let ranked = ranking::ranked(&fusion, candidates);
             // Nearly always the answer has these chunks, and one turn to Postgres is saved.
-            let first = ids(ranked.iter().take(wanted));
+            let first = match around.is_empty() {
+                true => ids(ranked.iter().take(wanted)),
+                false => Vec::new(),
+            };
             let reading = self.surroundings(&query.filter, &first);
-            let revalidating = self.revalidate(&query, &fusion, ranked, wanted, degraded);
+            let revalidating = self.revalidate(&query, &fusion, ranked, compared, degraded);
             let both = async { tokio::join!(revalidating, reading) };
-            let (revalidated, around) = timed(&mut took.revalidate, both).await;
+            let (revalidated, read) = timed(&mut took.revalidate, both).await;
+            around.extend(read?);
             let revalidated = match revalidated? {
                 Ok(revalidated) => revalidated,
                 Err(index_is_away) => {
@@ -222,16 +250,19 @@ impl Searcher {
                 }
             };
             let trace = Trace::of(found, &revalidated);
-            let best = ranking::best_of_notes(revalidated.live, wanted);
+            let best = ranking::best_of_notes(revalidated.live, compared);
             let is_enough = best.len() >= wanted || found < query.candidates;
             if is_enough || query.candidates >= MAX_CANDIDATES {
-                break (best, around?, trace);
+                break (best, trace);
             }
             query.candidates = (query.candidates * MORE).min(MAX_CANDIDATES);
         };
-        let cut = (!is_without_index(degraded))
+        // Postgres has other scores, and the limit of BM25 is for notes that the meaning missed.
+        let is_comparable = !is_without_index(degraded) && query.vector.is_some();
+        let cut = is_comparable
             .then(|| self.cut(&mut best, request.limit))
             .flatten();
+        best.truncate(wanted);
         let stitching = self.stitch(&query.filter, best, around);
         let mut items = timed(&mut took.stitch, stitching).await?;
         if let Some(reranker) = reranker {
@@ -245,7 +276,7 @@ impl Searcher {
         }
         let mut scores = HashMap::new();
         if is_diverse {
-            let diversifying = self.diversify(&mut items, considered);
+            let diversifying = self.diversify(&mut items, considered, request.limit);
             scores = timed(&mut took.diversify, diversifying).await?;
         }
         trace.finish(&items, request.limit, took, &scores);
@@ -272,11 +303,13 @@ impl Searcher {
         })
     }
 
-    /// Puts the first items in the order of maximal marginal relevance. Returns the scores.
+    /// Takes `wanted` of the first items in the order of maximal marginal relevance. Returns their
+    /// scores.
     async fn diversify(
         &self,
         items: &mut Vec<Item>,
         considered: usize,
+        wanted: usize,
     ) -> Result<HashMap<Uuid, f32>, SearchError> {
         items.truncate(considered);
         let chunks: Vec<Uuid> = items.iter().map(|item| item.chunk_id).collect();
@@ -285,7 +318,8 @@ impl Searcher {
         let vectors: Vec<Option<Vec<f32>>> =
             chunks.iter().map(|chunk| vectors.remove(chunk)).collect();
         let relevance = diversity::relevance(items);
-        let order = diversity::order(&relevance, &vectors, self.settings.mmr_lambda as f32);
+        let lambda = self.settings.mmr_lambda as f32;
+        let order = diversity::order(&relevance, &vectors, lambda, wanted);
         let mut places: Vec<Option<Item>> = items.drain(..).map(Some).collect();
         items.extend(order.iter().filter_map(|(at, _)| places[*at].take()));
         Ok(order
@@ -340,9 +374,13 @@ impl Searcher {
         let store = &self.stores.store;
         let (mut live, mut dropped, mut notes) = (Vec::new(), 0, HashSet::new());
         // More than the limit at once, because some may not be live.
-        let step = (limit * 2).max(MIN_STEP);
+        let mut step = (limit * 2).max(MIN_STEP);
         let wanted = query.filter.of_note();
-        while notes.len() < limit && !ranked.is_empty() {
+        let mut last_score = f32::NAN;
+        // Of equal scores, the importance decides: so all of them are read.
+        let is_tie = |next: &[Ranked], last| next.first().is_some_and(|next| next.score == last);
+        while (notes.len() < limit && !ranked.is_empty()) || is_tie(&ranked, last_score) {
+            last_score = ranked[ranked.len().min(step) - 1].score;
             let rest = ranked.split_off(ranked.len().min(step));
             let ids = ids(&ranked);
             let (chunks, revisions) = tokio::join!(
@@ -375,6 +413,8 @@ impl Searcher {
                 }
             }
             ranked = rest;
+            // The chunks of one long note may be all that there is.
+            step *= 2;
         }
         Ok(Ok(Revalidated { live, dropped }))
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use moka::sync::Cache;
 
+use crate::chunk::Chunker;
 use crate::embed::EmbedError;
 use crate::embed::provider::{Input, Provider};
 
@@ -21,16 +22,20 @@ type Asked = (Option<String>, String);
 /// Embeds queries.
 pub struct QueryVectors {
     provider: Arc<Provider>,
+    /// Cuts a query to what the model reads, with the prefix.
+    chunker: Chunker,
     prefix: String,
     time: Duration,
     remembered: Cache<Asked, Arc<[f32]>>,
 }
 
 impl QueryVectors {
-    /// `prefix` is put before every query. The provider has `time` to answer.
-    pub fn new(provider: Arc<Provider>, prefix: &str, time: Duration) -> Self {
+    /// `prefix` is put before every query, and `chunker` counts with it. The provider has `time`
+    /// to answer.
+    pub fn new(provider: Arc<Provider>, chunker: Chunker, prefix: &str, time: Duration) -> Self {
         Self {
             provider,
+            chunker,
             prefix: prefix.to_owned(),
             time,
             remembered: Cache::builder()
@@ -50,11 +55,7 @@ impl QueryVectors {
         if let Some(vector) = self.remembered.get(&asked) {
             return Ok(vector);
         }
-        let text = format!("{}{query}", self.prefix);
-        // An upper bound instead of a count: each token has at least one byte, and special tokens
-        // are added.
-        let tokens = text.len() + 8;
-        let inputs = [Input::new(text, tokens)];
+        let inputs = [self.input(query)];
         let embedded = tokio::time::timeout(self.time, self.provider.embed(&inputs)).await;
         let mut outcomes = embedded.map_err(|_| EmbedError::Unavailable {
             reason: format!("no vector of the query within {:?}", self.time),
@@ -64,5 +65,18 @@ impl QueryVectors {
         let vector = outcomes.pop().expect("one outcome per input")?;
         self.remembered.insert(asked, vector.clone());
         Ok(vector)
+    }
+
+    /// The query as it is sent: of a query that is longer than a chunk, its beginning.
+    fn input(&self, query: &str) -> Input<'_> {
+        // A query that has no chunk is the provider's to refuse.
+        let first = self.chunker.chunk(query).ok();
+        let first = first.and_then(|chunks| chunks.first().copied());
+        let (text, tokens) = match first {
+            Some(first) => (&query[first.start..first.end], first.tokens),
+            // An upper bound: each token has at least one byte, and special tokens are added.
+            None => (query, self.prefix.len() + query.len() + 8),
+        };
+        Input::new(format!("{}{text}", self.prefix), tokens)
     }
 }

@@ -118,13 +118,24 @@ pub fn best_of_notes(mut live: Vec<Live>, limit: usize) -> Vec<Live> {
 
 /// The cosine of two vectors of the same length, 0 if one of them is zero.
 pub fn cosine(a: &[f32], b: &[f32]) -> f32 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     let lengths = (dot(a, a) * dot(b, b)).sqrt();
     if lengths > 0.0 {
         dot(a, b) / lengths
     } else {
         0.0
     }
+}
+
+/// The dot product of two vectors of the same length.
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// A vector of the same direction and of length 1; zero stays zero.
+pub fn unit(vector: &[f32]) -> Vec<f32> {
+    let length = dot(vector, vector).sqrt();
+    let factor = if length > 0.0 { 1.0 / length } else { 0.0 };
+    vector.iter().map(|x| x * factor).collect()
 }
 
 #[cfg(test)]

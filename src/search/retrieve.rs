@@ -10,7 +10,7 @@ use super::{SearchError, Searcher};
 use crate::error_class::ErrorClass;
 use crate::index::{Answer, Candidate, IndexError, Query, StoredPoint};
 use crate::registry::{self, RegistryError};
-use crate::store::PostgresQuery;
+use crate::store::{PostgresQuery, Scan, StoreError};
 
 /// Time limit for the index.
 const INDEX_TIMEOUT: Duration = Duration::from_secs(5);
@@ -95,6 +95,8 @@ impl Searcher {
         answer
     }
 
+    /// While one search scans all that may be scanned, others scan less, and so does a search whose
+    /// scan is not over in time: better few notes than none, and other work of the process goes on.
     async fn candidates_of_postgres(&self, query: &Query) -> Result<Vec<Candidate>, SearchError> {
         let query = PostgresQuery {
             vector: query.vector.as_deref(),
@@ -102,7 +104,20 @@ impl Searcher {
             wanted: &query.filter.of_note(),
             candidates: query.candidates,
         };
-        let found = self.stores.store.search(&self.version, query).await?;
+        let store = &self.stores.store;
+        let mut found = None;
+        if let Ok(_full) = self.full_scans.try_acquire() {
+            let scanned = store.search(&self.version, query, Scan::FULL).await;
+            found = scanned.inspect_err(warn_of_scan).ok();
+        }
+        let found = match found {
+            Some(found) => found,
+            None => {
+                let turn = self.small_scans.acquire().await;
+                let _turn = turn.expect("the semaphore is never closed");
+                store.search(&self.version, query, Scan::SMALL).await?
+            }
+        };
         let candidates = found.into_iter().map(|found| Candidate {
             chunk_id: found.chunk_id,
             dense: found.dense,
@@ -110,6 +125,10 @@ impl Searcher {
         });
         Ok(candidates.collect())
     }
+}
+
+fn warn_of_scan(error: &StoreError) {
+    tracing::warn!(%error, "scan without the index failed, scanning fewer notes");
 }
 
 pub(super) fn is_without_index(degraded: &[Degradation]) -> bool {

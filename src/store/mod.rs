@@ -54,7 +54,7 @@ pub use notes::{ImportedNote, Selection};
 pub use reachable::{AddedNote, Duplicate, NoteChange, ReachableChunk, ReachableNote};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
 pub use schema::migrator;
-pub use search::{ChunkText, FoundChunk, PostgresQuery, Surroundings};
+pub use search::{ChunkText, FoundChunk, PostgresQuery, Scan, Surroundings};
 pub use traces::{Hit, RecordedTrace, SearchTrace, TraceItem, TracedChunk};
 pub use verify_runs::{BegunVerify, VerifyCursor};
 pub use versions::{RegisteredVersion, Version};

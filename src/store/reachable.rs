@@ -32,6 +32,8 @@ pub struct ReachableNote {
     pub waits: bool,
     /// What rejected it, if it is dead-lettered.
     pub dead_by: Option<String>,
+    /// Whether it came without its text.
+    pub left_out: bool,
 }
 
 /// A chunk of a note that a key reaches.
@@ -110,16 +112,20 @@ impl Store {
         reach: &Reach,
         version: &str,
     ) -> Result<Option<ReachableNote>, StoreError> {
-        let mut found = self.reachable_notes(&[note_id], reach, version).await?;
+        let mut found = self
+            .reachable_notes(&[note_id], reach, version, i64::MAX)
+            .await?;
         Ok(found.pop())
     }
 
-    /// Those of these notes that `reach` has, in no order.
+    /// Those of these notes that `reach` has, in no order. A note behind others that have
+    /// `max_bytes` of text together is `left_out`: it comes without its text.
     pub async fn reachable_notes(
         &self,
         notes: &[Uuid],
         reach: &Reach,
         version: &str,
+        max_bytes: i64,
     ) -> Result<Vec<ReachableNote>, StoreError> {
         let work = async {
             let found = sqlx::query_file_as!(
@@ -129,7 +135,8 @@ impl Store {
                 reach.tenant_id,
                 reach.project_id.as_deref(),
                 reach.agent_id.as_deref(),
-                version
+                version,
+                max_bytes
             );
             Ok(found.fetch_all(&self.pool).await?)
         };
@@ -274,7 +281,7 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<Duplicate>, StoreError> {
         let work = async {
-            let mut tx = self.pool.begin_with(super::search::SCAN).await?;
+            let mut tx = self.pool.begin_with(super::search::BOUNDED).await?;
             let found = sqlx::query_file_as!(
                 Duplicate,
                 "sql/queries/find_duplicates.sql",

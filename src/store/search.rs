@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
+use unicode_segmentation::UnicodeSegmentation;
 use uuid::Uuid;
 
 use super::{Store, StoreError};
@@ -11,10 +12,27 @@ use super::{Store, StoreError};
 /// A longer note is shown without the text around its chunks: Postgres would read all of it.
 const MAX_CONTEXT_BYTES: i32 = 1 << 20;
 
-/// Notes and chunks that a search without the index scans at most, the newest notes first. Two
-/// processors score so many chunks in about a second.
-const MAX_SCANNED_NOTES: i64 = 10_000;
-const MAX_SCANNED_CHUNKS: i64 = 20_000;
+/// What a search without the index scans at most, the newest notes first.
+#[derive(Debug, Clone, Copy)]
+pub struct Scan {
+    notes: i64,
+    chunks: i64,
+}
+
+impl Scan {
+    /// A processor is busy with it for one to five seconds: the more of the words a chunk has, the
+    /// longer.
+    pub const FULL: Self = Self {
+        notes: 10_000,
+        chunks: 20_000,
+    };
+
+    /// Takes a tenth of that.
+    pub const SMALL: Self = Self {
+        notes: 1_000,
+        chunks: 2_000,
+    };
+}
 
 /// A chunk of a live note, as a search result needs it.
 #[derive(Debug, Clone)]
@@ -147,12 +165,12 @@ impl Store {
         self.measured("search", work).await
     }
 
-    /// Finds chunks without the index, in the order of their ids. It scans a bounded number of
-    /// chunks, those of the newest notes.
+    /// Finds chunks without the index, in the order of their ids.
     pub async fn search(
         &self,
         version: &str,
         query: PostgresQuery<'_>,
+        scan: Scan,
     ) -> Result<Vec<FoundChunk>, StoreError> {
         let work = async {
             let vector = query
@@ -161,7 +179,7 @@ impl Store {
             let words: Vec<&str> = query.words.map(words).unwrap_or_default();
             let patterns = patterns(&words);
             let words = (!words.is_empty()).then(|| words.join(" "));
-            let mut tx = self.pool.begin_with(SCAN).await?;
+            let mut tx = self.pool.begin_with(BOUNDED).await?;
             let rows = sqlx::query_file!(
                 "sql/queries/search_postgres.sql",
                 version,
@@ -169,8 +187,8 @@ impl Store {
                 words,
                 &patterns,
                 query.wanted,
-                MAX_SCANNED_NOTES,
-                MAX_SCANNED_CHUNKS,
+                scan.notes,
+                scan.chunks,
                 query.candidates as i64
             )
             .fetch_all(&mut *tx)
@@ -192,19 +210,22 @@ impl Store {
 }
 
 /// Postgres ends the scan itself, also when this process stops waiting.
-pub(super) const SCAN: &str = "begin isolation level read committed read only; \
+pub(super) const BOUNDED: &str = "begin isolation level read committed read only; \
                     set local statement_timeout = '5s'";
 
 /// Words of a query that count in a search without the index: each costs time in every chunk.
-const MAX_WORDS: usize = 64;
+const MAX_WORDS: usize = 16;
 
-/// The first words of a query, each once.
+/// The longest words of a query, each once: they are mostly the rarest.
 fn words(query: &str) -> Vec<&str> {
     let mut seen = HashSet::new();
-    unicode_segmentation::UnicodeSegmentation::unicode_words(query)
+    let mut words: Vec<&str> = query
+        .unicode_words()
         .filter(|word| seen.insert(*word))
-        .take(MAX_WORDS)
-        .collect()
+        .collect();
+    words.sort_by_key(|word| std::cmp::Reverse(word.chars().count()));
+    words.truncate(MAX_WORDS);
+    words
 }
 
 /// Patterns for `ilike`, one for each word.
@@ -229,6 +250,9 @@ mod tests {
             patterns(&words("snake_case, twice: snake_case!")),
             [r"%snake\_case%", "%twice%"]
         );
+        let long = (0..100).map(|n| format!("w{n} ")).collect::<String>();
+        assert_eq!(words(&format!("{long}longest"))[0], "longest");
+        assert_eq!(words(&long).len(), MAX_WORDS);
         assert!(words("... !").is_empty());
     }
 }

@@ -6,10 +6,13 @@ mod traces;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
 use uuid::Uuid;
 
 use crate::support::api::{Served, ask, url};
 use crate::support::embedding_server::Behaviour;
+use crate::support::eventually;
 use crate::support::harness::sentences;
 
 #[tokio::test]
@@ -113,7 +116,8 @@ async fn a_wrong_request_is_told_what_is_wrong() {
     assert_eq!(answered.body["error"]["details"]["field"], "scope");
     let nul = json!({"query": "a", "filter": {"scope": "\u{0}"}});
     let answered = served.search(&secret, nul).await;
-    answered.is_error(422, "rejected");
+    answered.is_error(422, "invalid");
+    assert_eq!(answered.body["error"]["details"]["field"], "scope");
     for query in [
         "\"'()&|!:* \\ %_ <->",
         "日本語のメモ",
@@ -217,6 +221,54 @@ async fn a_search_without_provider_or_index_answers_and_says_so() {
     assert_eq!(ids.len(), 2, "nothing of another tenant: {answer}");
     assert!(answer["items"][0]["bm25"].as_f64().unwrap() > 0.0);
     assert!(answer["items"][0]["dense"].as_f64().is_some());
+    // A word for Unicode, and no lexeme for Postgres.
+    let half = served.site.elf(&["search", "½", "--tenant", "t", "--json"]);
+    let items = half.await.exits(0).json()["items"].clone();
+    assert_eq!(items.as_array().unwrap().len(), 2, "by meaning: {items}");
+}
+
+#[tokio::test]
+async fn an_answer_that_its_client_does_not_read_keeps_its_place() {
+    let served = Served::start().await;
+    let secret = served.key(&["--tenant", "t", "--write"]).await;
+    let other = served.key(&["--tenant", "u"]).await;
+    served.worker.stop().await.exits(0);
+    let alone = served.site.begin(&["serve"]);
+    let url = url(&alone).await;
+    // More than the buffers of both sockets hold.
+    let note = served.site.note(&"zebra ".repeat(1 << 20)).await;
+    let address: std::net::SocketAddr = url.strip_prefix("http://").unwrap().parse().unwrap();
+    let ask_and_leave_unread = async || {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut stream = socket.connect(address).await.unwrap();
+        let request = format!(
+            "GET /v2/notes/{note} HTTP/1.1\r\nhost: elf\r\nauthorization: Bearer {secret}\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).await.unwrap();
+        (stream, String::from_utf8(status.to_vec()).unwrap())
+    };
+    let mut unread = Vec::new();
+    for _ in 0..32 {
+        let (stream, status) = ask_and_leave_unread().await;
+        assert_eq!(status, "HTTP/1.1 200");
+        unread.push(stream);
+    }
+    assert_eq!(ask_and_leave_unread().await.1, "HTTP/1.1 429");
+    let path = "/v2/searches";
+    let found = ask(
+        &url,
+        Method::POST,
+        path,
+        &other,
+        Some(json!({"query": "zebra"})),
+    )
+    .await;
+    assert_eq!(found.status, 200, "another tenant has places");
+    unread.clear();
+    eventually(async || ask_and_leave_unread().await.1 == "HTTP/1.1 200").await;
 }
 
 #[tokio::test]
@@ -268,6 +320,15 @@ async fn a_filter_by_time_and_importance_holds_for_the_row() {
     );
     assert_eq!(found(json!({"updated_after": ahead})).await, 0);
     assert_eq!(found(json!({"updated_before": past})).await, 0);
+    for time in [
+        "0000-01-01T00:00:00Z",
+        "+99999-01-01T00:00:00Z",
+        "2024-06-30T23:59:60.5Z",
+    ] {
+        let body = json!({"query": "zebra", "filter": {"updated_after": time}});
+        let answered = served.search(&secret, body).await;
+        answered.is_error(422, "invalid");
+    }
     assert_eq!(found(json!({"min_importance": 0.5})).await, 1);
     assert_eq!(found(json!({"min_importance": 0.6})).await, 0);
 

@@ -106,6 +106,77 @@ async fn what_is_not_near_enough_is_not_found_and_the_answer_says_how_near_it_wa
 }
 
 #[tokio::test]
+async fn a_near_note_is_found_whatever_else_is_before_it_and_how_many_are_wanted() {
+    let mut h = Harness::start().await;
+    for n in 0..8 {
+        // More words of the query, and so before the near note.
+        h.insert(&format!("Among zebra and baobab is number {n}."))
+            .await;
+    }
+    let near = h.insert("The zebra sleeps.").await;
+    h.drain().await;
+    h.config.search.threshold = Threshold {
+        enough: 1,
+        dense: 0.9999,
+        dense_floor: 0.999,
+        bm25: 100.0,
+        bm25_floor: 100.0,
+    };
+    h.config.search.fusion = elf::config::FusionMethod::Rrf;
+    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+    for limit in [1, 3, 10] {
+        let request = Request::hybrid("The zebra sleeps.", limit);
+        let answer = searcher.search(&request).await.unwrap();
+        let notes: Vec<Uuid> = answer.items.iter().map(|item| item.note_id).collect();
+        assert_eq!(notes, [near], "limit {limit}");
+    }
+    // Keywords alone have no limit: that of BM25 is for notes that the meaning missed.
+    let request = Request {
+        by: By::Bm25,
+        ..Request::hybrid("zebra", 3)
+    };
+    let answer = searcher.search(&request).await.unwrap();
+    assert_eq!((answer.items.len(), answer.threshold), (3, None));
+}
+
+#[tokio::test]
+async fn of_equal_notes_the_important_ones_are_found() {
+    let h = Harness::start().await;
+    let mut notes = Vec::new();
+    for _ in 0..45 {
+        notes.push(h.insert("The heron stands in the reeds.").await);
+    }
+    let important = notes[30];
+    let statement = "update memory_notes set importance = $2::real where note_id = $1";
+    h.execute(statement, important, "1").await;
+    h.drain().await;
+    for limit in [1, 5, 20] {
+        let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+        let request = Request::hybrid("heron", limit);
+        let answer = searcher.search(&request).await.unwrap();
+        assert_eq!(answer.items[0].note_id, important, "limit {limit}");
+    }
+}
+
+#[tokio::test]
+async fn of_a_query_that_is_longer_than_a_chunk_the_beginning_is_embedded() {
+    let (h, _) = with_note("The zebra sleeps under the baobab.").await;
+    let query = format!("The zebra sleeps under the baobab. {}", sentences(60, "it"));
+    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+    let request = Request {
+        by: By::Dense,
+        ..Request::hybrid(&query, 3)
+    };
+    let answer = searcher.search(&request).await.unwrap();
+    assert!(answer.degraded.is_empty() && answer.items[0].dense.is_some());
+    let sent = h.provider.texts_seen().pop().unwrap();
+    assert!(
+        query.starts_with(&sent) && sent.len() < query.len() / 4,
+        "{sent}"
+    );
+}
+
+#[tokio::test]
 async fn the_chunks_of_a_long_note_hide_no_other_note() {
     let (h, long) = with_note(&sentences(400, "the zebra")).await;
     let mut wanted = vec![long];

@@ -31,6 +31,7 @@ use uuid::Uuid;
 use super::access::Caller;
 use super::error::{ApiError, ErrorBody};
 use super::notes::NoteId;
+use super::places::Placed;
 use super::{Body, MAX_SMALL_BODY, Shared, duplicates, notes, read_in_time, searches, wait};
 
 /// What a model reads before it uses the tools.
@@ -193,7 +194,7 @@ impl Tools {
     async fn get_note(&self, caller: Caller, given: Value) -> Result<Value, ApiError> {
         let NoteRequest { note_id } = arguments(given)?;
         let note = notes::show(State(self.0.clone()), caller, NoteId(note_id));
-        let Json(note) = note.await?;
+        let Placed(note, _place) = note.await?;
         Ok(json!(note))
     }
 
@@ -207,7 +208,7 @@ impl Tools {
         caller.check_may_write()?;
         let note = arguments(given)?;
         let added = notes::add_all(&self.0, caller, vec![note]).await?;
-        let indexed = wait::is_indexed_in_time(&self.0, &added).await;
+        let indexed = wait::is_indexed_in_time(&self.0, caller, &added).await;
         Ok(json!({ "note_id": added[0], "indexed": indexed }))
     }
 }

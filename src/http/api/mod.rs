@@ -94,6 +94,7 @@ pub struct Api {
 struct Shared {
     api: Api,
     places: Arc<Places>,
+    waiting: Arc<Places>,
     traces: TraceLog,
     lookups: Semaphore,
     /// When it was looked, and what is missing.
@@ -144,7 +145,8 @@ fn router(api: Api, traces: TraceLog, stop: CancellationToken) -> Router {
     let body_limit = usize::try_from(api.max_note_bytes).unwrap_or(usize::MAX) + BODY_MARGIN;
     let shared = Arc::new(Shared {
         api,
-        places: Arc::default(),
+        places: Places::new(places::ANSWERED),
+        waiting: Places::new(places::WAITING),
         traces,
         lookups: Semaphore::new(access::MAX_LOOKUPS),
         readiness: Mutex::default(),

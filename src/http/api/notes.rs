@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::StatusCode;
@@ -17,6 +16,7 @@ use uuid::Uuid;
 
 use super::access::{Caller, Writer};
 use super::error::{ApiError, ErrorBody};
+use super::places::Placed;
 use super::wait::{Wait, Written, asked, written};
 use super::{Api, Body, Shared};
 use crate::store::{AddedNote, NoteChange, ReachableChunk, ReachableNote};
@@ -162,7 +162,7 @@ pub async fn add(
 ) -> Result<Response, ApiError> {
     let is_waiting = asked(wait)?;
     let note_ids = add_all(&shared, &caller, notes).await?;
-    Ok(written(&shared, note_ids, is_waiting, StatusCode::CREATED).await)
+    Ok(written(&shared, &caller, note_ids, is_waiting, StatusCode::CREATED).await)
 }
 
 /// Adds notes, all or none. Returns their ids.
@@ -201,11 +201,12 @@ pub async fn show(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     NoteId(id): NoteId,
-) -> Result<Json<ShownNote>, ApiError> {
-    let _place = shared.places.take(&caller)?;
+) -> Result<Placed<ShownNote>, ApiError> {
+    let place = shared.places.take(&caller)?;
     let Api { store, version, .. } = &shared.api;
     let note = store.reachable_note(id, caller.reach(), version).await?;
-    note.map(|note| Json(note.into())).ok_or_else(no_note)
+    let note = note.ok_or_else(no_note)?;
+    Ok(Placed(note.into(), place))
 }
 
 /// Show how a note was chunked
@@ -225,17 +226,18 @@ pub async fn chunks(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     NoteId(id): NoteId,
-) -> Result<Json<NoteChunks>, ApiError> {
-    let _place = shared.places.take(&caller)?;
+) -> Result<Placed<NoteChunks>, ApiError> {
+    let place = shared.places.take(&caller)?;
     let Api { store, version, .. } = &shared.api;
     let note = store.reachable_note(id, caller.reach(), version).await?;
     let note = note.ok_or_else(no_note)?;
     let chunks = store.reachable_chunks(id, caller.reach(), version).await?;
-    Ok(Json(NoteChunks {
+    let chunks = NoteChunks {
         note_id: id,
         indexed: !note.waits,
         chunks,
-    }))
+    };
+    Ok(Placed(chunks, place))
 }
 
 /// Change a note
@@ -257,7 +259,7 @@ pub async fn chunks(
 )]
 pub async fn change(
     State(shared): State<Arc<Shared>>,
-    caller: Caller,
+    Writer(caller): Writer,
     NoteId(id): NoteId,
     wait: Result<Query<Wait>, QueryRejection>,
     Body(change): Body<ChangedNote>,
@@ -290,7 +292,7 @@ pub async fn change(
         return Err(no_note());
     }
     drop(place);
-    Ok(written(&shared, vec![id], is_waiting, StatusCode::OK).await)
+    Ok(written(&shared, &caller, vec![id], is_waiting, StatusCode::OK).await)
 }
 
 /// Delete a note
@@ -310,7 +312,7 @@ pub async fn change(
 )]
 pub async fn remove(
     State(shared): State<Arc<Shared>>,
-    caller: Caller,
+    Writer(caller): Writer,
     NoteId(id): NoteId,
     wait: Result<Query<Wait>, QueryRejection>,
 ) -> Result<Response, ApiError> {
@@ -320,7 +322,7 @@ pub async fn remove(
         return Err(no_note());
     }
     drop(place);
-    Ok(written(&shared, vec![id], is_waiting, StatusCode::OK).await)
+    Ok(written(&shared, &caller, vec![id], is_waiting, StatusCode::OK).await)
 }
 
 /// The same words for a note of another tenant and for one that does not exist.
@@ -394,6 +396,12 @@ pub fn check_labels<'a>(
         if bytes > MAX_LABEL {
             let message = format!("{label} has {bytes} bytes; at most {MAX_LABEL} are possible");
             return Err(ApiError::invalid(label, message));
+        }
+        if value.is_some_and(|value| value.contains('\0')) {
+            return Err(ApiError::invalid(
+                label,
+                format!("{label} has a NUL character"),
+            ));
         }
     }
     Ok(())

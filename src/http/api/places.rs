@@ -1,21 +1,43 @@
 //! How many requests are answered at once, in all and for one tenant. A request takes its place
-//! when its body is there, and gives it back before it waits for the index.
+//! when its body is there, and gives it back when its answer is sent. A write that waits for the
+//! index has a place among those that wait instead.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::body::{Body, Bytes};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures::{StreamExt, stream};
+use serde::Serialize;
 
 use super::access::Caller;
 use super::error::ApiError;
 
-/// Requests that are answered at once. A further one is told to come back.
-const MAX_REQUESTS: usize = 64;
+/// Requests at once, in all and of one tenant: others find a place while it sends as many as it
+/// can.
+#[derive(Debug, Clone, Copy)]
+pub struct Most {
+    all: usize,
+    of_tenant: usize,
+}
 
-/// Of these, the requests of one tenant: others find a place while it sends as many as it can.
-const MAX_OF_TENANT: usize = 32;
+/// Requests that are answered. A further one is told to come back.
+pub const ANSWERED: Most = Most {
+    all: 64,
+    of_tenant: 32,
+};
 
-/// The requests that are answered now.
-#[derive(Default)]
+/// Writes that wait for the index. A further one is answered without waiting.
+pub const WAITING: Most = Most {
+    all: 256,
+    of_tenant: 64,
+};
+
+/// The requests of now.
 pub struct Places {
+    most: Most,
     by_tenant: Mutex<HashMap<String, usize>>,
 }
 
@@ -26,12 +48,20 @@ pub struct Place {
 }
 
 impl Places {
+    /// As many places, all free.
+    pub fn new(most: Most) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            by_tenant: Mutex::default(),
+        })
+    }
+
     /// Takes a place, or says that there is none.
     pub fn take(self: &Arc<Self>, caller: &Caller) -> Result<Place, ApiError> {
         let tenant = &caller.reach().tenant_id;
         let mut taken = self.lock();
         let of_tenant = taken.get(tenant).copied().unwrap_or(0);
-        if of_tenant >= MAX_OF_TENANT || taken.values().sum::<usize>() >= MAX_REQUESTS {
+        if of_tenant >= self.most.of_tenant || taken.values().sum::<usize>() >= self.most.all {
             return Err(ApiError::too_many());
         }
         taken.insert(tenant.clone(), of_tenant + 1);
@@ -59,6 +89,30 @@ impl Drop for Place {
     }
 }
 
+/// An answer in JSON that keeps its place until it is sent: a client that does not read keeps the
+/// answer in memory.
+pub struct Placed<T>(pub T, pub Place);
+
+/// The server takes the next part of an answer when it has sent most of those before.
+const PART_BYTES: usize = 64 << 10;
+
+impl<T: Serialize> IntoResponse for Placed<T> {
+    fn into_response(self) -> Response {
+        let Self(answer, place) = self;
+        let json = serde_json::to_vec(&answer).expect("the keys of an answer are strings");
+        let json = Bytes::from(json);
+        let parts = (0..json.len()).step_by(PART_BYTES).map(move |at| {
+            let end = json.len().min(at + PART_BYTES);
+            Ok::<_, Infallible>(json.slice(at..end))
+        });
+        let parts = stream::iter(parts).inspect(move |_| {
+            let _until_sent = &place;
+        });
+        let head = [(header::CONTENT_TYPE, "application/json")];
+        (head, Body::from_stream(parts)).into_response()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use uuid::Uuid;
@@ -81,12 +135,12 @@ mod tests {
 
     #[test]
     fn one_tenant_leaves_places_for_others() {
-        let places = Arc::<Places>::default();
+        let places = Places::new(ANSWERED);
         let take = |tenant| places.take(&caller(tenant)).ok();
         let mut taken: Vec<Place> = (0..100).filter_map(|_| take("a")).collect();
-        assert_eq!(taken.len(), MAX_OF_TENANT);
+        assert_eq!(taken.len(), ANSWERED.of_tenant);
         taken.extend((0..100).filter_map(|_| take("b")));
-        assert_eq!(taken.len(), MAX_REQUESTS);
+        assert_eq!(taken.len(), ANSWERED.all);
         assert!(take("c").is_none());
         taken.clear();
         assert!(take("c").is_some() && places.lock().is_empty());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -176,6 +176,21 @@ fn traced(caller: &Caller, request: Request, asked: Value, answer: &Answer) -> S
     }
 }
 
+/// Refuses times that Postgres or the index cannot hold.
+fn check_time(field: &str, time: Option<DateTime<Utc>>) -> Result<(), ApiError> {
+    let is_possible = |time: DateTime<Utc>| {
+        let is_leap_second = time.timestamp_subsec_nanos() >= 1_000_000_000;
+        (1..=9999).contains(&time.year()) && !is_leap_second
+    };
+    match time {
+        Some(time) if !is_possible(time) => {
+            let message = format!("{field} must be a time of the years 1 to 9999, not {time}");
+            Err(ApiError::invalid(field, message))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn checked(caller: &Caller, asked: SearchRequest) -> Result<Request, ApiError> {
     let SearchRequest {
         query,
@@ -208,6 +223,12 @@ fn checked(caller: &Caller, asked: SearchRequest) -> Result<Request, ApiError> {
         ("type", filter.kind.as_deref()),
         ("key", filter.key.as_deref()),
     ])?;
+    for (field, time) in [
+        ("updated_after", filter.updated_after),
+        ("updated_before", filter.updated_before),
+    ] {
+        check_time(field, time)?;
+    }
     let labels = [
         ("tenant_id", Some(caller.reach().tenant_id.clone())),
         ("project_id", caller.project(filter.project_id)?),

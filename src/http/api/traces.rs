@@ -18,10 +18,14 @@ use uuid::Uuid;
 use super::access::Caller;
 use super::error::{ApiError, ErrorBody};
 use super::notes::ShownNote;
+use super::places::Placed;
 use super::{Api, Body, Shared};
 use crate::index::Filter;
 use crate::search::PastItem;
 use crate::store::{Hit, ReachableNote, RecordedTrace, TraceItem, TracedChunk};
+
+/// No further note is read once the texts of an answer have so many bytes together.
+const MAX_BYTES_READ: i64 = 16 << 20;
 
 /// Most notes that one request reads: as many as an answer may have.
 const MAX_NOTES: usize = super::searches::MAX_LIMIT;
@@ -55,6 +59,9 @@ pub struct ReadNotes {
 pub struct NotesRead {
     /// In the order of the request, each once.
     notes: Vec<ShownNote>,
+    /// Notes for which there was no room: the texts before them have 16 MiB or more together. Ask
+    /// for these again.
+    left_out: Vec<Uuid>,
     /// Ids of the request that are in no note of the answer, or that this key reaches no more.
     missing: Vec<Uuid>,
 }
@@ -149,12 +156,12 @@ pub async fn read_notes(
     caller: Caller,
     TraceId(id): TraceId,
     Body(ReadNotes { note_ids }): Body<ReadNotes>,
-) -> Result<Json<NotesRead>, ApiError> {
+) -> Result<Placed<NotesRead>, ApiError> {
     if !(1..=MAX_NOTES).contains(&note_ids.len()) {
         let message = format!("send 1 to {MAX_NOTES} note_ids, not {}", note_ids.len());
         return Err(ApiError::invalid("note_ids", message));
     }
-    let _place = shared.places.take(&caller)?;
+    let place = shared.places.take(&caller)?;
     recorded(&shared, &caller, id).await?;
     let found: HashMap<Uuid, TracedChunk> = answer(&shared, id)
         .await?
@@ -168,14 +175,16 @@ pub async fn read_notes(
         .collect();
     let Api { store, version, .. } = &shared.api;
     let read = store
-        .reachable_notes(&asked, caller.reach(), version)
+        .reachable_notes(&asked, caller.reach(), version, MAX_BYTES_READ)
         .await?;
     let mut read: HashMap<Uuid, ReachableNote> =
         read.into_iter().map(|note| (note.note_id, note)).collect();
-    let (mut notes, mut hits, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut notes, mut hits) = (Vec::new(), Vec::new());
+    let (mut left_out, mut missing) = (Vec::new(), Vec::new());
     let mut seen = HashSet::new();
     for note_id in note_ids.into_iter().filter(|note| seen.insert(*note)) {
         match (read.remove(&note_id), found.get(&note_id)) {
+            (Some(note), Some(_)) if note.left_out => left_out.push(note_id),
             (Some(note), Some(chunk)) => {
                 notes.push(ShownNote::from(note));
                 hits.push(hit(id, chunk));
@@ -184,7 +193,12 @@ pub async fn read_notes(
         }
     }
     shared.traces.hits(hits);
-    Ok(Json(NotesRead { notes, missing }))
+    let read = NotesRead {
+        notes,
+        left_out,
+        missing,
+    };
+    Ok(Placed(read, place))
 }
 
 /// How a search came to its answer

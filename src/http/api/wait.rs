@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
+use super::access::Caller;
 use super::error::ApiError;
 use super::{Api, Shared};
 
@@ -28,7 +29,7 @@ const LAST_LOOK: Duration = Duration::from_secs(1);
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Wait {
-    /// `indexed`: answer when the index has the change, or after 30 seconds with 202.
+    /// `indexed`: answer when the index has the change, or after 30 seconds, or while too many requests wait, with 202.
     wait: Option<String>,
 }
 
@@ -62,11 +63,12 @@ pub fn asked(wait: Result<Query<Wait>, QueryRejection>) -> Result<bool, ApiError
 /// Waits for the index if that is asked for. The change is committed, so this is never an error.
 pub async fn written(
     shared: &Shared,
+    caller: &Caller,
     note_ids: Vec<Uuid>,
     is_waiting: bool,
     done: StatusCode,
 ) -> Response {
-    let indexed = is_waiting && is_indexed_in_time(shared, &note_ids).await;
+    let indexed = is_waiting && is_indexed_in_time(shared, caller, &note_ids).await;
     let status = match is_waiting && !indexed {
         true => StatusCode::ACCEPTED,
         false => done,
@@ -74,8 +76,12 @@ pub async fn written(
     (status, Json(Written { note_ids, indexed })).into_response()
 }
 
-/// Waits until the index has all of the notes, for at most [`LONGEST_WAIT`].
-pub async fn is_indexed_in_time(shared: &Shared, notes: &[Uuid]) -> bool {
+/// Waits until the index has all of the notes, for at most [`LONGEST_WAIT`]. While too many
+/// requests wait, it does not.
+pub async fn is_indexed_in_time(shared: &Shared, caller: &Caller, notes: &[Uuid]) -> bool {
+    let Ok(_place) = shared.waiting.take(caller) else {
+        return false;
+    };
     let waiting = wait_until_indexed(shared, notes);
     let waited = tokio::time::timeout(LONGEST_WAIT, waiting).await;
     waited.unwrap_or(false)

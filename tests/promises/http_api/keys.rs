@@ -9,6 +9,54 @@ use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
 
 #[tokio::test]
+async fn a_key_that_may_only_read_changes_nothing() {
+    let served = Served::start().await;
+    let owner = served.key(&["--tenant", "t", "--write"]).await;
+    let reader = served.key(&["--tenant", "t"]).await;
+    let note = served.add(&owner, "The zebra sleeps.").await;
+    let path = format!("/v2/notes/{note}");
+    let new = json!({"notes": [{"project_id": "p", "agent_id": "a", "scope": "s", "type": "n",
+                                "text": "x"}]});
+    for (method, path, body) in [
+        (Method::POST, "/v2/notes", Some(new)),
+        (Method::PATCH, &*path, Some(json!({"text": "stolen"}))),
+        (
+            Method::PATCH,
+            &*path,
+            Some(json!({"text": "x".repeat(1 << 20)})),
+        ),
+        (Method::DELETE, &*path, None),
+    ] {
+        let answered = served.ask(method, path, &reader, body).await;
+        answered.is_error(403, "forbidden");
+    }
+    // Each method that the description has is one of these, or changes no note.
+    let described = served
+        .ask(Method::GET, "/openapi.json", &reader, None)
+        .await;
+    let mut writing = Vec::new();
+    for (path, methods) in described.body["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            let reads = ["searches", ":find_duplicates", "/mcp"];
+            if method != "get" && !reads.iter().any(|part| path.contains(part)) {
+                writing.push(format!("{method} {path}"));
+            }
+        }
+    }
+    writing.sort();
+    assert_eq!(
+        writing,
+        [
+            "delete /v2/notes/{id}",
+            "patch /v2/notes/{id}",
+            "post /v2/notes"
+        ]
+    );
+    let shown = served.ask(Method::GET, &path, &reader, None).await;
+    assert_eq!(shown.body["text"], "The zebra sleeps.");
+}
+
+#[tokio::test]
 async fn a_key_reaches_no_note_of_another_tenant_project_or_agent() {
     let served = Served::start().await;
     let owner = served.key(&["--tenant", "t", "--write"]).await;

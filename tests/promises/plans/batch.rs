@@ -213,7 +213,8 @@ impl Batch {
                 "'t'::text".into(),
                 "null::text".into(),
                 "null::text".into(),
-                version()
+                version(),
+                "1000::bigint".into()
             ),
             statement!("chunk_vectors", version(), chunks()),
             statement!("notes_waiting", notes(), version()),
