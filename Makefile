@@ -67,7 +67,7 @@ lint:
 # checks in shared dependencies that would slow down both sides.
 bench: setup
 	@if [ -n "$$QDRANT_URL" ] || command -v qdrant >/dev/null; then features=--no-default-features; fi; \
-	set -x; $(WITH_DATABASE) $(CARGO) bench $$features --bench chunker --bench worker --bench rebuild --bench scaling --bench provider --bench bulk --bench search
+	set -x; $(WITH_DATABASE) $(CARGO) bench $$features --bench chunker --bench edits --bench worker --bench rebuild --bench scaling --bench provider --bench bulk --bench search
 
 deb:
 	@$(PYTHON) scripts/deb.py

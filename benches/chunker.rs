@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use elf::chunk::{Chunker, Tokenizer};
-use elf::config::Chunking;
+use elf::config::{Boundaries, Chunking};
 use text_splitter::{ChunkConfig, TextSplitter};
 
 const MAX_TOKENS: usize = 512;
@@ -135,6 +135,7 @@ fn chunker(json: &[u8]) -> Result<Chunker> {
         enabled: true,
         max_tokens: MAX_TOKENS,
         overlap_tokens: OVERLAP_TOKENS,
+        boundaries: Boundaries::Greedy,
         tokenizer_repo: String::new(),
     };
     Ok(Chunker::new(

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::cuts::{self, CutPoint};
+use super::landmarks::{self, Reach};
 use super::tokenizer::Tokenizer;
 use super::window::Window;
 use super::words::Words;
 use super::{Chunk, ChunkError};
-use crate::config;
+use crate::config::{self, Boundaries};
 
 /// Less room than this is a mistake in the settings: chunks would be fragments
 /// of words.
@@ -40,6 +41,10 @@ const SLACK_TOKENS: usize = 2;
 /// - A sentence is cut only if it is longer than a chunk. The same holds for a
 ///   grapheme.
 ///
+/// With stable boundaries, where a chunk ends depends only on where the one before ended and on the
+/// text since: two texts with one common end of a chunk and equal text behind it have equal chunks
+/// from there on. (An overlap of more than a quarter of a chunk weakens that.)
+///
 /// Time is linear in the text, memory in the size of a chunk (and the chunks).
 #[derive(Debug)]
 pub struct Chunker {
@@ -56,6 +61,7 @@ pub struct Chunker {
     /// Bytes of text in a chunk at most.
     max_bytes: usize,
     overlap: usize,
+    boundaries: Boundaries,
 }
 
 impl Chunker {
@@ -89,6 +95,7 @@ impl Chunker {
             max_bytes: room * MAX_BYTES_PER_TOKEN,
             // With a larger overlap, most of the work would repeat the text before.
             overlap: settings.overlap_tokens.min(room * 3 / 4),
+            boundaries: settings.boundaries,
             tokenizer,
         })
     }
@@ -111,11 +118,19 @@ impl Chunker {
             return Ok(vec![chunk]);
         }
         let mut chunks = Vec::new();
+        // The overlap and the next sentence must be measured as well.
+        let chunks_ahead = match self.boundaries {
+            Boundaries::Greedy => 2,
+            Boundaries::Stable => 3,
+        };
         // All text before `done` is in a chunk.
         let mut done = start;
         loop {
-            // Twice a chunk: the overlap and the next sentence must be measured as well.
-            window.look_ahead(start, 2 * self.room, 2 * self.max_bytes)?;
+            window.look_ahead(
+                start,
+                chunks_ahead * self.room,
+                chunks_ahead * self.max_bytes,
+            )?;
             let (chunk, cut) = match self.cut(&window, start, done)? {
                 Some(found) => found,
                 None => match self.cut(&window, done, done)? {
@@ -191,7 +206,7 @@ impl Chunker {
     }
 
     /// The best cut for a chunk of at most `room` tokens, as they are counted in
-    /// the running text.
+    /// the running text. With stable boundaries, `landmarks` chooses it. Else:
     ///
     /// The longest possible chunk is full. A paragraph's end is worth two fifths
     /// of it: the next chunk then begins with a thought, not inside one, and an edit
@@ -208,6 +223,15 @@ impl Chunker {
         };
         if limit <= done {
             return None;
+        }
+        if self.boundaries == Boundaries::Stable {
+            let fits = |cut: CutPoint| self.sentence_fits(window, cut.next, room).is_some();
+            let reach = Reach {
+                limit,
+                tokens: room.saturating_sub(self.overlap),
+                bytes: self.max_bytes,
+            };
+            return Some(landmarks::choose(window, done, reach, fits));
         }
         let three_quarters = text
             .floor_char_boundary(start + (limit - start) / 4 * 3)

@@ -96,15 +96,9 @@ pub(super) fn inside_sentence(
     last: usize,
     is_open: impl Fn(usize) -> bool,
 ) -> Option<CutPoint> {
-    // A little text after `last` tells whether a word ends there.
-    let seen = text.ceil_char_boundary((last + 64).min(text.len()));
     let mut clause = None;
     let mut word = None;
-    for (offset, _) in text[after..seen].split_word_bound_indices().skip(1) {
-        let position = after + offset;
-        if position > last {
-            break;
-        }
+    for position in words(text, after, last) {
         if !is_open(position) {
             continue;
         }
@@ -116,7 +110,17 @@ pub(super) fn inside_sentence(
     clause.or(word).map(|position| CutPoint::at(text, position))
 }
 
-fn ends_clause(before: &str, after: &str) -> bool {
+/// Where words end or begin within `after..=last`, except at `after`.
+pub(super) fn words(text: &str, after: usize, last: usize) -> impl Iterator<Item = usize> + '_ {
+    // A little text after `last` tells whether a word ends there.
+    let seen = text.ceil_char_boundary((last + 64).min(text.len()));
+    let bounds = text[after..seen].split_word_bound_indices().skip(1);
+    let positions = bounds.map(move |(offset, _)| after + offset);
+    positions.take_while(move |&position| position <= last)
+}
+
+/// Whether a clause ends between `before` and `after`.
+pub(super) fn ends_clause(before: &str, after: &str) -> bool {
     let spaced = before.ends_with(char::is_whitespace) || after.starts_with(char::is_whitespace);
     match before.trim_end().chars().next_back() {
         Some(',' | ';' | ':' | '—' | '–' | '،' | '؛') => spaced,

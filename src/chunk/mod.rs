@@ -3,12 +3,13 @@
 //!
 //! [`Tokenizer`] counts as the model does. [`Chunker`] splits: `window` measures
 //! the text ahead in tokens, `cuts` finds where sentences, clauses and words
-//! end, `chunker` decides where a chunk ends. `words` tells for which tokenizers counting word by
+//! end, `chunker` decides where a chunk ends, with `landmarks` where an edit must move few of them. `words` tells for which tokenizers counting word by
 //! word is exact, and caches the counts; `pieces`, for which ones a chunk's count follows from that
 //! of the running text.
 
 mod chunker;
 mod cuts;
+mod landmarks;
 mod pieces;
 mod segment;
 mod tokenizer;

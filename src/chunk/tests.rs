@@ -3,13 +3,14 @@ use proptest::prelude::*;
 use super::trained::{self, SENTENCES, Trained};
 use super::window::Window;
 use super::{Chunk, ChunkError, Chunker};
-use crate::config::Chunking;
+use crate::config::{Boundaries, Chunking};
 
 fn settings(max_tokens: usize, overlap_tokens: usize) -> Chunking {
     Chunking {
         enabled: true,
         max_tokens,
         overlap_tokens,
+        boundaries: Boundaries::Greedy,
         tokenizer_repo: String::new(),
     }
 }
@@ -30,8 +31,24 @@ fn texts<'a>(text: &'a str, chunks: &[Chunk]) -> Vec<&'a str> {
         .collect()
 }
 
-/// Checks everything that [`Chunker`] promises about every text.
+fn stable(max_tokens: usize, overlap_tokens: usize) -> Chunking {
+    Chunking {
+        boundaries: Boundaries::Stable,
+        ..settings(max_tokens, overlap_tokens)
+    }
+}
+
+/// Checks everything that [`Chunker`] promises about every text, with all boundaries.
 fn check(tokenizer: &Trained, settings: &Chunking, prefix: &str, text: &str) -> Vec<Chunk> {
+    let stable = Chunking {
+        boundaries: Boundaries::Stable,
+        ..settings.clone()
+    };
+    check_one(tokenizer, &stable, prefix, text);
+    check_one(tokenizer, settings, prefix, text)
+}
+
+fn check_one(tokenizer: &Trained, settings: &Chunking, prefix: &str, text: &str) -> Vec<Chunk> {
     let chunker = Chunker::new(tokenizer.ours.clone(), settings, prefix).unwrap();
     let chunks = chunker.chunk(text).unwrap();
     assert_eq!(
@@ -561,4 +578,91 @@ fn an_overlap_as_large_as_a_chunk_still_moves_on() {
 fn a_chunker_may_be_shared_between_threads() {
     fn shared<T: Send + Sync>(_: &T) {}
     shared(&chunker(trained::wordpiece(), 64, 16));
+}
+
+/// Chunk texts of `edited` that `text` does not have, with stable boundaries.
+fn embedded_again(text: &str, edited: &str) -> (usize, usize) {
+    let chunker = Chunker::new(trained::wordpiece().ours.clone(), &stable(130, 30), "").unwrap();
+    let old = chunker.chunk(text).unwrap();
+    let old = texts(text, &old);
+    let new = chunker.chunk(edited).unwrap();
+    let new = texts(edited, &new);
+    let changed = new.iter().filter(|text| !old.contains(text)).count();
+    (changed, old.len())
+}
+
+#[test]
+fn with_stable_boundaries_a_line_at_the_head_changes_few_chunks() {
+    let numbered = (1000..4000)
+        .map(|line| format!("the line {line}\n"))
+        .collect();
+    let one_sentence: String = (0..6000_u64)
+        .map(|word| {
+            format!(
+                "{} ",
+                ["the", "ferry", "lamp", "key"][(word * word % 101 % 4) as usize]
+            )
+        })
+        .collect();
+    for text in [
+        numbered,
+        prose(&SENTENCES, 40_000, &[" "]),
+        prose(&SENTENCES[15..16], 40_000, &[""]),
+        "the lamp\n".repeat(3000),
+        one_sentence,
+    ] {
+        let (changed, chunks) = embedded_again(&text, &format!("A new line.\n{text}"));
+        assert!(
+            chunks > 50 && changed <= 8,
+            "{changed} of {chunks}: {}",
+            &text[..60]
+        );
+    }
+}
+
+#[test]
+fn with_stable_boundaries_a_sentence_that_fits_a_chunk_is_never_cut() {
+    let text = prose(&SENTENCES, 20_000, &[" ", " ", "\n", "\n\n"]);
+    let sentences = sentences_of(&text);
+    for (name, tokenizer) in trained::all() {
+        let longest = sentences
+            .iter()
+            .map(|sentence| tokenizer.count(sentence))
+            .max()
+            .unwrap();
+        let chunks = check_one(tokenizer, &stable(longest + 4, 20), "", &text);
+        for slice in texts(&text, &chunks) {
+            assert!(
+                sentences.iter().any(|sentence| slice.ends_with(sentence)),
+                "{name}: {slice}"
+            );
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    /// Half of a chunk at least is new, so an overlap of a quarter never reaches behind it.
+    #[test]
+    fn with_stable_boundaries_a_common_end_has_the_same_chunks_behind_it(
+        head in 0..40usize, other in 0..40usize,
+    ) {
+        let chunker = Chunker::new(trained::wordpiece().ours.clone(), &stable(130, 30), "").unwrap();
+        let tail = prose(&SENTENCES, 20_000, &[" ", "\n", "\n\n"]);
+        let behind = |sentences: usize| {
+            let text = format!("{}{tail}", "A new line.\n".repeat(sentences));
+            let chunks = chunker.chunk(&text).unwrap();
+            let from_end = |chunk: &Chunk| (text.len() - chunk.start, text.len() - chunk.end);
+            chunks.iter().map(from_end).collect::<Vec<_>>()
+        };
+        let (one, two) = (behind(head), behind(other));
+        let common = one.iter().position(|&(_, end)| {
+            end < tail.len() && two.iter().any(|&(_, other)| other == end)
+        });
+        if let Some(at) = common {
+            let other = two.iter().position(|&(_, end)| end == one[at].1).unwrap();
+            prop_assert_eq!(&one[at + 1..], &two[other + 1..]);
+        }
+    }
 }

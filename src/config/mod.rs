@@ -213,9 +213,21 @@ pub struct Chunking {
     pub max_tokens: usize,
     /// Maximum tokens at the end of a chunk that the next chunk repeats.
     pub overlap_tokens: usize,
+    /// Where chunks end.
+    pub boundaries: Boundaries,
     /// A Hugging Face repository, folder or `tokenizer.json`; empty for the
     /// embedding model's own. See [`Config::tokenizer_source`].
     pub tokenizer_repo: String,
+}
+
+/// Where chunks end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Boundaries {
+    /// As late as `max_tokens` allows: the fewest chunks.
+    Greedy,
+    /// Where the text nearby says: more chunks, and an edit changes few of them.
+    Stable,
 }
 
 /// `[worker]`

@@ -11,7 +11,7 @@ use super::document::Known;
 use super::section::{self, Section};
 use super::value::Refusal;
 use super::{
-    Chunking, Config, ConfigError, Embedding, FusionMethod, Outbox, Postgres, Problem,
+    Boundaries, Chunking, Config, ConfigError, Embedding, FusionMethod, Outbox, Postgres, Problem,
     ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi, Search, Service, Storage,
     Threshold, Worker, is_loopback,
 };
@@ -228,6 +228,14 @@ fn chunking(section: &mut Section<'_, '_>) -> Chunking {
         enabled: section.flag("enabled", true),
         max_tokens: section.int("max_tokens", 512, 1..=131_072),
         overlap_tokens: section.int("overlap_tokens", 128, 0..=131_071),
+        boundaries: section.choice(
+            "boundaries",
+            Boundaries::Greedy,
+            &[
+                ("greedy", Boundaries::Greedy),
+                ("stable", Boundaries::Stable),
+            ],
+        ),
         tokenizer_repo: section.text("tokenizer_repo", "", anything),
     };
     let Chunking {

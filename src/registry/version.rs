@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::config::{Config, ProviderKind};
+use crate::config::{Boundaries, Config, ProviderKind};
 use crate::store::{RegisteredVersion, Version};
 
 /// The version that a configuration asks for. Two configurations have the same
@@ -23,7 +23,7 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
         // The same model from a folder, or from the hub.
         ProviderKind::Local => last_part(without_revision(&embedding.model)),
     };
-    let settings = [
+    let mut settings = vec![
         ("providers.embedding.provider", json!(provider)),
         ("providers.embedding.model", json!(model)),
         ("providers.embedding.dimensions", json!(dim)),
@@ -36,6 +36,10 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
         ("chunking.max_tokens", json!(chunking.max_tokens)),
         ("chunking.overlap_tokens", json!(chunking.overlap_tokens)),
     ];
+    // Versions that are older than the setting are greedy, and keep their names.
+    if chunking.boundaries != Boundaries::Greedy {
+        settings.push((BOUNDARIES, json!(chunking.boundaries)));
+    }
     let mut hash = Sha256::new();
     for (key, value) in &settings {
         hash.update(format!("{}={value}\n", name_in_hash(key)));
@@ -55,6 +59,9 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
 /// The settings that no key of `elf.toml` holds: the digests of what the keys name.
 const TOKENIZER: &str = "chunking.tokenizer_sha256";
 const WEIGHTS: &str = "providers.embedding.weights_sha256";
+
+/// Only in versions whose boundaries are not greedy.
+const BOUNDARIES: &str = "chunking.boundaries";
 
 /// How the digest in a version's name spells a setting. It never changes: another spelling
 /// would give every database a version that it does not know.
@@ -140,7 +147,10 @@ pub fn changes(from: &Version, to: &Version) -> Vec<Change> {
     let mut keys: Vec<&String> = old.keys().chain(new.keys()).collect();
     keys.sort();
     keys.dedup();
-    let value = |of: &Map<String, Value>, key: &String| of.get(key).cloned().unwrap_or_default();
+    let value = |of: &Map<String, Value>, key: &String| match of.get(key) {
+        None if key == BOUNDARIES => json!(Boundaries::Greedy),
+        found => found.cloned().unwrap_or_default(),
+    };
     keys.into_iter()
         .filter(|key| old.get(*key) != new.get(*key))
         .map(|key| Change {
@@ -182,6 +192,26 @@ mod tests {
             state_since: DateTime::UNIX_EPOCH,
             enqueued: true,
         }
+    }
+
+    #[test]
+    fn a_greedy_version_keeps_the_name_that_it_had_before_the_setting() {
+        let toml = "[storage.postgres]\ndsn = \"postgres://h/d\"\n[providers.embedding]\n\
+                    api_base = \"http://h\"\nmodel = \"m\"\n[storage.qdrant]\nurl = \"http://h:6334\"";
+        let mut config = Config::parse(toml, "elf.toml", &|_| None).expect("a configuration");
+        let greedy = embedding_version(&config, "tokenizer", 8);
+        assert_eq!(greedy.name, "m-8-22d40ff3");
+        assert_eq!(greedy.settings.get(BOUNDARIES), None);
+
+        config.chunking.boundaries = Boundaries::Stable;
+        let stable = embedding_version(&config, "tokenizer", 8);
+        assert_ne!(stable.name, greedy.name);
+        let changed = changes(&greedy, &stable);
+        assert_eq!(changed.len(), 1, "{changed:?}");
+        assert_eq!(
+            (&changed[0].from, &changed[0].to),
+            (&json!("greedy"), &json!("stable"))
+        );
     }
 
     #[test]

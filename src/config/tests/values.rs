@@ -213,6 +213,11 @@ fn texts_keep_to_their_forms() {
             "quantization = \"binary\"",
         ),
         (
+            "chunking",
+            "boundaries = \"fixed\"",
+            "boundaries = \"stable\"",
+        ),
+        (
             "storage.qdrant.bm25",
             "language = \"englisch\"",
             "language = \"none\"",
