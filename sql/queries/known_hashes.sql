@@ -8,6 +8,6 @@ select distinct c.text_sha256
            select embedding_version
              from index_versions
             where vector_space = md5(($1::jsonb - array[
-                'chunking.tokenizer_sha256', 'chunking.enabled',
+                'chunking.tokenizer_sha256', 'chunking.enabled', 'chunking.boundaries',
                 'chunking.max_tokens', 'chunking.overlap_tokens'])::text)))
    and c.text_sha256 = any ($2)

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use elf::config::{Boundaries, Config};
 use elf::embed::EmbedError;
 use elf::registry::IndexContext;
 use elf::reindex::{self, ReindexError, Then};
@@ -15,6 +16,16 @@ use crate::support::harness::{Harness, sentences};
 
 #[tokio::test]
 async fn a_change_of_the_overlap_embeds_only_texts_never_seen() {
+    a_change_embeds_only_texts_never_seen(|config| config.chunking.overlap_tokens = 0).await;
+}
+
+#[tokio::test]
+async fn a_change_of_the_boundaries_embeds_only_texts_never_seen() {
+    a_change_embeds_only_texts_never_seen(|config| config.chunking.boundaries = Boundaries::Stable)
+        .await;
+}
+
+async fn a_change_embeds_only_texts_never_seen(change: impl FnOnce(&mut Config)) {
     let h = Harness::start().await;
     for i in 0..6 {
         h.insert(&sentences(1 + 3 * i, &format!("topic {i}"))).await;
@@ -23,7 +34,7 @@ async fn a_change_of_the_overlap_embeds_only_texts_never_seen() {
     let paid: BTreeSet<String> = h.provider.texts_seen().into_iter().collect();
     let requests = h.provider.texts_seen().len();
 
-    let next = beside(&h, |config| config.chunking.overlap_tokens = 0).await;
+    let next = beside(&h, change).await;
     let counts = elf::registry::Progress::default();
     let WorkerContext {
         stores: IndexContext { store, .. },
