@@ -89,12 +89,15 @@ pub(super) fn choose(
         return cut;
     }
 
+    // The cuts on both sides of whitespace are the same. To make one inside it, for each of a
+    // million blanks, would take quadratic time.
+    let begins_text = |position: usize| !text[position..].starts_with(char::is_whitespace);
     let nearest = window
         .limit(done, reach.least(), reach.bytes)
         .unwrap_or(reach.limit)
         .min(reach.limit);
     let words = cuts::words(text, nearest, far)
-        .filter(|&position| window.is_between_units(position))
+        .filter(|&position| begins_text(position) && window.is_between_units(position))
         .map(|position| {
             let cut = CutPoint::at(text, position);
             let ends_sentence = window
@@ -117,7 +120,7 @@ pub(super) fn choose(
     let graphemes = text[done..reach.limit].grapheme_indices(true).skip(1);
     let graphemes = graphemes
         .map(|(offset, _)| done + offset)
-        .filter(|&position| window.is_between_units(position))
+        .filter(|&position| begins_text(position) && window.is_between_units(position))
         .map(|position| landmark(CutPoint::at(text, position), 0));
     strongest(&graphemes.collect::<Vec<_>>(), reach)
         .unwrap_or_else(|| CutPoint::at(text, reach.limit))
