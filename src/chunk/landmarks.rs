@@ -38,7 +38,7 @@ pub(super) struct Reach {
 impl Reach {
     /// The fewest tokens that a chunk adds. Less makes edits cheaper and chunks smaller.
     fn least(self) -> usize {
-        (self.tokens / 2).max(1)
+        (self.tokens * 2 / 5).max(1)
     }
 
     /// Whether one chunk can lead from a cut to another, so many tokens behind it.

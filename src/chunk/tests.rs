@@ -643,7 +643,7 @@ fn with_stable_boundaries_a_sentence_that_fits_a_chunk_is_never_cut() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// Half of a chunk at least is new, so an overlap of a quarter never reaches behind it.
+    /// A chunk adds 39 tokens at least, so an overlap of 30 never reaches behind it.
     #[test]
     fn with_stable_boundaries_a_common_end_has_the_same_chunks_behind_it(
         head in 0..40usize, other in 0..40usize,
