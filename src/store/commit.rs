@@ -27,6 +27,8 @@ pub struct NoteWrite<'a> {
     /// Whether the note is live. The chunks of a note that is not live stay as they are: if it
     /// becomes live again, its text need not be embedded again.
     pub live: bool,
+    /// Whether Postgres may have chunks of it already.
+    pub had_chunks: bool,
 }
 
 /// A chunk and its vector.
@@ -58,10 +60,12 @@ pub struct Committed {
     pub collections: Vec<String>,
 }
 
-/// Rows in one statement, and bytes of their texts or vectors. Over a slow network too, one
-/// statement has to arrive within the time that a transaction may be idle.
-const STATEMENT_ROWS: usize = 1_000;
+/// Bytes of rows in one statement, about. Over a slow network too, one statement has to arrive
+/// within the time that a transaction may be idle.
 const STATEMENT_BYTES: usize = 4 << 20;
+
+/// Bytes of a row without its text and its vector, about.
+const ROW_BYTES: usize = 128;
 
 impl Store {
     /// Writes chunks, vectors and pooled vectors of all notes whose lease is still held under
@@ -75,57 +79,13 @@ impl Store {
     ) -> Result<Committed, StoreError> {
         let work = async {
             let mut tx = self.begin().await?;
-            let note_ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
-            let leased =
-                sqlx::query_file!("sql/queries/lock_leases.sql", version, &note_ids, token)
-                    .fetch_all(&mut *tx)
-                    .await?;
-            let indexed_before: HashSet<Uuid> = leased
-                .iter()
-                .filter(|row| row.was_indexed)
-                .map(|row| row.note_id)
-                .collect();
-            let leased: HashSet<Uuid> = leased.into_iter().map(|row| row.note_id).collect();
-
-            let with_rows: Vec<Uuid> = notes.iter().filter(|n| n.live).map(|n| n.note_id).collect();
-            let present: HashSet<Uuid> =
-                sqlx::query_file_scalar!("sql/queries/lock_notes.sql", &with_rows)
-                    .fetch_all(&mut *tx)
-                    .await?
-                    .into_iter()
-                    .collect();
-            let written: Vec<&NoteWrite> = notes
-                .iter()
-                .copied()
-                .filter(|n| {
-                    leased.contains(&n.note_id) && (!n.live || present.contains(&n.note_id))
-                })
-                .collect();
-            let live: Vec<&NoteWrite> = written.iter().copied().filter(|n| n.live).collect();
-
-            let rewritten: Vec<&NoteWrite> = live
-                .iter()
-                .copied()
-                .filter(|n| indexed_before.contains(&n.note_id))
-                .collect();
-            let before = embedded_hashes(&mut tx, version, &rewritten).await?;
-            if !rewritten.is_empty() {
-                delete_surplus(&mut tx, version, &rewritten).await?;
+            let before = embedded_hashes(&mut tx, version, notes).await?;
+            let mut committed = None;
+            for rows in statements(notes, &before) {
+                committed = Some(write(&mut tx, version, dim, token, notes, &rows).await?);
             }
-            write_chunks(&mut tx, version, token, &live).await?;
-            delete_old_vectors(&mut tx, version, &live, &before).await?;
-            write_vectors(&mut tx, version, dim, &live, &before).await?;
-            write_pooled(&mut tx, version, dim, &live).await?;
-            record_revision(&mut tx, version, token, &written).await?;
-            let collections =
-                sqlx::query_file_scalar!("sql/queries/target_collections.sql", version)
-                    .fetch_all(&mut *tx)
-                    .await?;
             tx.commit().await?;
-            Ok(Committed {
-                notes: written.iter().map(|n| n.note_id).collect(),
-                collections,
-            })
+            Ok(committed.expect("there is always a statement"))
         };
         // The commit of a note of many megabytes takes longer.
         self.measured_within(Limit::Batch, "commit", work).await
@@ -134,14 +94,18 @@ impl Store {
 
 type Tx = Transaction<'static, Postgres>;
 
-/// The text hashes of those chunks of these notes that have a vector in Postgres, by chunk id.
+/// The text hashes of those chunks that Postgres has with a vector, by chunk id. No other
+/// worker can change them while the lease is held, and without it nothing is written.
 async fn embedded_hashes(
     tx: &mut Tx,
     version: &str,
     notes: &[&NoteWrite<'_>],
 ) -> Result<HashMap<Uuid, Vec<u8>>, StoreError> {
-    let chunks = notes.iter().flat_map(|n| &n.chunks);
-    let ids: Vec<Uuid> = chunks.map(|c| c.chunk_id).collect();
+    let rewritten = notes.iter().filter(|n| n.live && n.had_chunks);
+    let ids: Vec<Uuid> = rewritten
+        .flat_map(|n| &n.chunks)
+        .map(|c| c.chunk_id)
+        .collect();
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
@@ -154,208 +118,186 @@ async fn embedded_hashes(
         .collect())
 }
 
-async fn delete_surplus(
-    tx: &mut Tx,
-    version: &str,
-    notes: &[&NoteWrite<'_>],
-) -> Result<(), StoreError> {
-    let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
-    let counts: Vec<i32> = notes.iter().map(|n| n.chunks.len() as i32).collect();
-    sqlx::query_file!(
-        "sql/queries/delete_surplus_chunks.sql",
-        version,
-        &ids,
-        &counts
-    )
-    .execute(&mut **tx)
-    .await?;
-    Ok(())
+/// Rows of one statement. Each has the place of its note among the notes of the commit, from 1.
+#[derive(Debug, Default)]
+struct Rows<'a> {
+    chunks: Vec<(i32, &'a ChunkWrite<'a>)>,
+    vectors: Vec<(i32, Uuid, &'a [f32])>,
+    pooled: Vec<(i32, &'a [f32])>,
+    bytes: usize,
 }
 
-async fn write_chunks(
-    tx: &mut Tx,
-    version: &str,
-    token: i64,
-    notes: &[&NoteWrite<'_>],
-) -> Result<(), StoreError> {
-    let chunks: Vec<(Uuid, &ChunkWrite)> = notes
-        .iter()
-        .flat_map(|n| n.chunks.iter().map(|c| (n.note_id, c)))
-        .collect();
-    for chunks in statements(&chunks, |(_, c)| c.text.len()) {
-        let chunk_ids: Vec<Uuid> = chunks.iter().map(|(_, c)| c.chunk_id).collect();
-        let note_ids: Vec<Uuid> = chunks.iter().map(|(note, _)| *note).collect();
-        let indexes: Vec<i32> = chunks.iter().map(|(_, c)| c.chunk_index as i32).collect();
-        let starts: Vec<i32> = chunks.iter().map(|(_, c)| c.start as i32).collect();
-        let ends: Vec<i32> = chunks.iter().map(|(_, c)| c.end as i32).collect();
-        let texts: Vec<&str> = chunks.iter().map(|(_, c)| c.text).collect();
-        let hashes: Vec<&[u8]> = chunks.iter().map(|(_, c)| &c.hash.0[..]).collect();
-        let awaits: Vec<bool> = chunks.iter().map(|(_, c)| c.vector.is_none()).collect();
-        sqlx::query_file!(
-            "sql/queries/upsert_chunks.sql",
-            version,
-            token,
-            &chunk_ids,
-            &note_ids,
-            &indexes,
-            &starts,
-            &ends,
-            &texts as _,
-            &hashes as _,
-            &awaits
-        )
-        .execute(&mut **tx)
-        .await?;
+/// Splits the rows of `notes` into statements, at least one, without the vectors of texts that
+/// are the same as `before`. A row that is too large gets a statement of its own.
+fn statements<'a>(notes: &'a [&NoteWrite<'a>], before: &HashMap<Uuid, Vec<u8>>) -> Vec<Rows<'a>> {
+    let mut statements = vec![Rows::default()];
+    for (place, note) in (1..).zip(notes).filter(|(_, note)| note.live) {
+        for chunk in &note.chunks {
+            let has_changed = before
+                .get(&chunk.chunk_id)
+                .is_none_or(|old| old[..] != chunk.hash.0);
+            let vector = chunk.vector.as_deref().filter(|_| has_changed);
+            let rows = with_room(
+                &mut statements,
+                chunk.text.len() + vector.map_or(0, size_of_val),
+            );
+            rows.chunks.push((place, chunk));
+            rows.vectors
+                .extend(vector.map(|vector| (place, chunk.chunk_id, vector)));
+        }
+        if let Some(pooled) = &note.pooled {
+            with_room(&mut statements, size_of_val(&**pooled))
+                .pooled
+                .push((place, pooled));
+        }
     }
-    Ok(())
+    statements
 }
 
-/// Splits rows into statements, by number and `bytes`. A row that is too large gets a statement
-/// of its own.
-fn statements<T>(rows: &[T], bytes: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
-    let mut rest = rows;
-    std::iter::from_fn(move || {
-        let mut sum = 0;
-        let fitting = rest.iter().take(STATEMENT_ROWS).take_while(|row| {
-            sum += bytes(row);
-            sum <= STATEMENT_BYTES
-        });
-        let count = fitting.count().max(1);
-        let (statement, later) = rest.split_at_checked(count)?;
-        rest = later;
-        Some(statement)
-    })
-}
-
-/// Deletes the vectors of old texts of chunks that have no vector now.
-async fn delete_old_vectors(
-    tx: &mut Tx,
-    version: &str,
-    notes: &[&NoteWrite<'_>],
-    before: &HashMap<Uuid, Vec<u8>>,
-) -> Result<(), StoreError> {
-    let chunks = notes.iter().flat_map(|n| &n.chunks);
-    let ids: Vec<Uuid> = chunks
-        .filter(|c| c.vector.is_none() && before.contains_key(&c.chunk_id))
-        .map(|c| c.chunk_id)
-        .collect();
-    if !ids.is_empty() {
-        sqlx::query_file!("sql/queries/delete_vectors.sql", version, &ids)
-            .execute(&mut **tx)
-            .await?;
+/// The statement that a row of so many bytes goes into.
+fn with_room<'s, 'a>(statements: &'s mut Vec<Rows<'a>>, bytes: usize) -> &'s mut Rows<'a> {
+    let last = statements.last().map_or(0, |rows| rows.bytes);
+    if last > 0 && last + ROW_BYTES + bytes > STATEMENT_BYTES {
+        statements.push(Rows::default());
     }
-    Ok(())
+    let rows = statements.last_mut().expect("there is always a statement");
+    rows.bytes += ROW_BYTES + bytes;
+    rows
 }
 
-/// Writes the vectors of chunks whose text has changed.
-async fn write_vectors(
+async fn write(
     tx: &mut Tx,
     version: &str,
     dim: usize,
-    notes: &[&NoteWrite<'_>],
-    before: &HashMap<Uuid, Vec<u8>>,
-) -> Result<(), StoreError> {
-    let changed = |c: &&ChunkWrite| {
-        before
-            .get(&c.chunk_id)
-            .is_none_or(|old| old[..] != c.hash.0)
-    };
-    let changed: Vec<(Uuid, &[f32])> = notes
-        .iter()
-        .flat_map(|n| &n.chunks)
-        .filter(changed)
-        .filter_map(|c| Some((c.chunk_id, c.vector.as_deref()?)))
-        .collect();
-    for rows in statements(&changed, |(_, vector)| size_of_val(*vector)) {
-        let ids: Vec<Uuid> = rows.iter().map(|(id, _)| *id).collect();
-        let vectors: Vec<Vector> = rows
-            .iter()
-            .map(|(_, vector)| Vector::from(vector.to_vec()))
-            .collect();
-        sqlx::query_file!(
-            "sql/queries/upsert_vectors.sql",
-            version,
-            dim as i32,
-            &ids,
-            &vectors as _
-        )
-        .execute(&mut **tx)
-        .await?;
-    }
-    Ok(())
-}
-
-async fn write_pooled(
-    tx: &mut Tx,
-    version: &str,
-    dim: usize,
-    notes: &[&NoteWrite<'_>],
-) -> Result<(), StoreError> {
-    let pooled = |n: &&NoteWrite| Some((n.note_id, Vector::from(n.pooled.clone()?)));
-    let (ids, vectors): (Vec<Uuid>, Vec<Vector>) = notes.iter().filter_map(pooled).unzip();
-    if !ids.is_empty() {
-        sqlx::query_file!(
-            "sql/queries/upsert_pooled.sql",
-            version,
-            dim as i32,
-            &ids,
-            &vectors as _
-        )
-        .execute(&mut **tx)
-        .await?;
-    }
-    let without: Vec<Uuid> = notes
-        .iter()
-        .filter(|n| n.pooled.is_none())
-        .map(|n| n.note_id)
-        .collect();
-    if !without.is_empty() {
-        sqlx::query_file!("sql/queries/delete_pooled.sql", version, &without)
-            .execute(&mut **tx)
-            .await?;
-    }
-    Ok(())
-}
-
-async fn record_revision(
-    tx: &mut Tx,
-    version: &str,
     token: i64,
     notes: &[&NoteWrite<'_>],
-) -> Result<(), StoreError> {
-    let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
-    let hashes: Vec<&[u8]> = notes.iter().map(|n| &n.text_hash.0[..]).collect();
+    rows: &Rows<'_>,
+) -> Result<Committed, StoreError> {
+    let note_ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
+    let live: Vec<bool> = notes.iter().map(|n| n.live).collect();
+    let text_hashes: Vec<&[u8]> = notes.iter().map(|n| &n.text_hash.0[..]).collect();
     let counts: Vec<i32> = notes.iter().map(|n| n.chunks.len() as i32).collect();
-    let access: Vec<Option<&[u8]>> = notes
+    let access = notes.iter().map(|n| n.access.as_ref());
+    let access: Vec<Option<&[u8]>> = access.map(|hash| Some(&hash?.0[..])).collect();
+    let have_pooled: Vec<bool> = notes.iter().map(|n| n.pooled.is_some()).collect();
+    let (pooled_places, pooled): (Vec<i32>, Vec<Vector>) = rows
+        .pooled
         .iter()
-        .map(|n| n.access.as_ref().map(|hash| &hash.0[..]))
+        .map(|(place, vector)| (*place, Vector::from(vector.to_vec())))
+        .unzip();
+    let chunks = || rows.chunks.iter().map(|(_, chunk)| *chunk);
+    let chunk_places: Vec<i32> = rows.chunks.iter().map(|(place, _)| *place).collect();
+    let chunk_ids: Vec<Uuid> = chunks().map(|c| c.chunk_id).collect();
+    let indexes: Vec<i32> = chunks().map(|c| c.chunk_index as i32).collect();
+    let starts: Vec<i32> = chunks().map(|c| c.start as i32).collect();
+    let ends: Vec<i32> = chunks().map(|c| c.end as i32).collect();
+    let texts: Vec<&str> = chunks().map(|c| c.text).collect();
+    let hashes: Vec<&[u8]> = chunks().map(|c| &c.hash.0[..]).collect();
+    let awaits: Vec<bool> = chunks().map(|c| c.vector.is_none()).collect();
+    let vector_places: Vec<i32> = rows.vectors.iter().map(|(place, ..)| *place).collect();
+    let vector_ids: Vec<Uuid> = rows.vectors.iter().map(|(_, id, _)| *id).collect();
+    let vectors = rows.vectors.iter();
+    let vectors: Vec<Vector> = vectors
+        .map(|(.., vector)| Vector::from(vector.to_vec()))
         .collect();
-    sqlx::query_file!(
-        "sql/queries/record_revision.sql",
+    let committed = sqlx::query_file!(
+        "sql/queries/commit_notes.sql",
         version,
+        dim as i32,
         token,
-        &ids,
-        &hashes as _,
+        &note_ids,
+        &live,
+        &text_hashes as _,
         &counts,
-        &access as _
+        &access as _,
+        &have_pooled,
+        &pooled_places,
+        &pooled as _,
+        &chunk_ids,
+        &chunk_places,
+        &indexes,
+        &starts,
+        &ends,
+        &texts as _,
+        &hashes as _,
+        &awaits,
+        &vector_ids,
+        &vector_places,
+        &vectors as _,
     )
-    .execute(&mut **tx)
+    .fetch_one(&mut **tx)
     .await?;
-    Ok(())
+    Ok(Committed {
+        notes: committed.notes.into_iter().collect(),
+        collections: committed.collections,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn note(chunks: Vec<ChunkWrite<'_>>) -> NoteWrite<'_> {
+        NoteWrite {
+            note_id: Uuid::nil(),
+            text_hash: TextHash::of(""),
+            chunks,
+            pooled: Some(vec![0.0; 4]),
+            access: None,
+            live: true,
+            had_chunks: false,
+        }
+    }
+
+    fn chunk(text: &str) -> ChunkWrite<'_> {
+        ChunkWrite {
+            chunk_id: Uuid::from_u128(text.len() as u128),
+            chunk_index: 0,
+            start: 0,
+            end: text.len(),
+            text,
+            hash: TextHash::of(text),
+            vector: Some(Arc::from([0.0; 4])),
+        }
+    }
+
+    /// The number of chunks, vectors and pooled vectors of each statement.
+    fn sizes(notes: &[&NoteWrite], before: &HashMap<Uuid, Vec<u8>>) -> Vec<[usize; 3]> {
+        let size = |rows: &Rows| [rows.chunks.len(), rows.vectors.len(), rows.pooled.len()];
+        statements(notes, before).iter().map(size).collect()
+    }
+
     #[test]
     fn every_row_is_in_one_statement_and_no_statement_is_too_large() {
-        let sizes = |rows: &[usize]| -> Vec<usize> {
-            statements(rows, |bytes| *bytes).map(<[_]>::len).collect()
+        let before = HashMap::new();
+        assert_eq!(sizes(&[], &before), [[0, 0, 0]]);
+        let half = "x".repeat(STATEMENT_BYTES / 2 - 1_000);
+        let small = note(vec![chunk("one"), chunk("three")]);
+        let large = note(vec![chunk(&half), chunk(&half), chunk("one")]);
+        assert_eq!(sizes(&[&small, &small], &before), [[4, 4, 2]]);
+        assert_eq!(sizes(&[&large, &small], &before), [[5, 5, 2]]);
+        assert_eq!(sizes(&[&large, &large], &before), [[3, 3, 1], [3, 3, 1]]);
+        let huge = "x".repeat(STATEMENT_BYTES + 1);
+        let huge = note(vec![chunk("one"), chunk(&huge), chunk("three")]);
+        assert_eq!(sizes(&[&huge], &before), [[1, 1, 0], [1, 1, 0], [1, 1, 1]]);
+    }
+
+    #[test]
+    fn a_vector_of_the_same_text_is_not_sent_again() {
+        let (same, new) = (chunk("same"), chunk("changed"));
+        let before = HashMap::from([
+            (same.chunk_id, same.hash.0.to_vec()),
+            (new.chunk_id, TextHash::of("another").0.to_vec()),
+        ]);
+        assert_eq!(sizes(&[&note(vec![same, new])], &before), [[2, 1, 1]]);
+    }
+
+    #[test]
+    fn a_note_that_is_not_live_has_no_rows() {
+        let gone = NoteWrite {
+            live: false,
+            ..note(vec![chunk("one")])
         };
-        assert_eq!(sizes(&[]), Vec::<usize>::new());
-        assert_eq!(sizes(&[1; 2_500]), [1_000, 1_000, 500]);
-        let half = STATEMENT_BYTES / 2;
-        assert_eq!(sizes(&[half, half, 1, 3 * half, 1]), [2, 1, 1, 1]);
+        assert_eq!(sizes(&[&gone], &HashMap::new()), [[0, 0, 0]]);
     }
 }

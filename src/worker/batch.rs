@@ -239,7 +239,8 @@ impl Batch<'_> {
         let (mut writes, mut unwritable) = (Vec::new(), Vec::new());
         for chunked in slice {
             let without_vectors = self.shared.settings.bm25_first && !self.has_points(chunked);
-            match plan::write_of(chunked, vectors, without_vectors) {
+            let had_chunks = self.notes[&chunked.note_id].text.is_some();
+            match plan::write_of(chunked, vectors, had_chunks, without_vectors) {
                 Ok(write) => writes.push(write),
                 Err(why) => unwritable.push((*chunked, why)),
             }

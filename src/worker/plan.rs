@@ -117,11 +117,13 @@ pub fn hashed_chunks(chunker: &Chunker, text: &str) -> Result<Vec<HashedChunk>, 
     }
 }
 
-/// What is written for a note. If some of its vectors cannot be made now, that is nothing, or
-/// `without_vectors` the chunks, so that it is found by keyword.
+/// What is written for a note that may have chunks in Postgres already. If some of its vectors
+/// cannot be made now, that is nothing, or `without_vectors` the chunks, so that it is found by
+/// keyword.
 pub fn write_of<'a>(
     chunked: &'a ChunkedNote,
     vectors: &Vectors,
+    had_chunks: bool,
     without_vectors: bool,
 ) -> Result<PlannedWrite<'a>, Unwritable> {
     let hashed_chunks = chunked
@@ -167,6 +169,7 @@ pub fn write_of<'a>(
         pooled: all.and_then(|all| pooled::mean(&all)),
         chunks,
         live: chunked.live,
+        had_chunks,
     };
     Ok(PlannedWrite { chunked, rows })
 }
@@ -187,6 +190,7 @@ pub fn removal_of(chunked: &ChunkedNote) -> PlannedWrite<'_> {
         access: None,
         chunks: Vec::new(),
         live: false,
+        had_chunks: true,
     };
     PlannedWrite { chunked, rows }
 }

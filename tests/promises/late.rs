@@ -140,8 +140,9 @@ async fn a_note_that_fails_after_a_late_upsert_leaves_no_point_behind() {
 #[tokio::test]
 async fn notes_that_a_failed_batch_released_are_not_requeued() {
     let h = Harness::start().await;
+    let note = h.insert("The tides.").await;
     h.drain().await;
-    let note = h.insert(&sentences(9, "the tides")).await;
+    h.edit(note, &sentences(9, "the tides")).await;
     let index = Hooked::over(&h.context.stores.index);
     index.fail(When::Before, Verb::Delete, no_answer());
     let mut context = h.context.clone();

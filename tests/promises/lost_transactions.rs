@@ -208,8 +208,10 @@ async fn a_lost_lease_is_no_failover() {
 #[tokio::test]
 async fn a_retry_under_the_same_token_leaves_no_points_behind() {
     let mut h = Harness::start().await;
-    let note = h.insert(&sentences(9, "matter")).await;
+    let note = h.insert("It was short.").await;
     h.insert("Another note.").await;
+    h.drain().await;
+    h.edit(note, &sentences(9, "matter")).await;
     let index = Hooked::over(&h.context.stores.index);
     h.context.stores.index = index.clone();
     let pruned = index.halt(When::Before, Verb::Delete);

@@ -113,7 +113,7 @@ async fn an_answer_to_a_lookup_that_is_lost_holds_no_note_up() {
 #[tokio::test]
 async fn an_answer_to_a_commit_that_is_lost_holds_no_note_up() {
     let table = "lock table note_embeddings in access exclusive mode";
-    loses_an_answer(table, "insert into note_embeddings").await;
+    loses_an_answer(table, "Writes chunks, vectors and states").await;
 }
 
 #[tokio::test]

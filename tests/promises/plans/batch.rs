@@ -111,6 +111,10 @@ impl Batch {
             };
         }
         let int = |value: &str| each(value, "int");
+        let places = || {
+            let places: Vec<String> = (1..=BATCH).map(|place| place.to_string()).collect();
+            format!("'{{{}}}'::int[]", places.join(","))
+        };
         let lowest = || id(Uuid::nil());
         let highest = || id(Uuid::max());
         vec![
@@ -149,9 +153,6 @@ impl Batch {
                 notes(),
                 "0.5::float8".into()
             ),
-            statement!("delete_pooled", version(), notes()),
-            statement!("delete_surplus_chunks", version(), notes(), int("0")),
-            statement!("delete_vectors", version(), chunks()),
             statement!("expire", version(), "600::float8".into()),
             statement!(
                 "renew_leases",
@@ -172,7 +173,6 @@ impl Batch {
                 "1000000::bigint".into()
             ),
             statement!("lock_leases", version(), notes(), token()),
-            statement!("lock_notes", notes()),
             statement!(
                 "note_problems",
                 version(),
@@ -183,13 +183,29 @@ impl Batch {
                 "1000000::bigint".into()
             ),
             statement!(
-                "record_revision",
+                "commit_notes",
                 version(),
+                "8".into(),
                 token(),
                 notes(),
+                each("true", "bool"),
                 hashes(),
                 int("1"),
-                hashes()
+                hashes(),
+                each("true", "bool"),
+                places(),
+                vector(),
+                chunks(),
+                places(),
+                int("0"),
+                int("0"),
+                int("3"),
+                each("'one'", "text"),
+                hashes(),
+                each("false", "bool"),
+                chunks(),
+                places(),
+                vector()
             ),
             statement!("record_access", version(), token(), notes(), hashes()),
             statement!("release", version(), token(), notes(), "true".into()),
@@ -218,21 +234,6 @@ impl Batch {
             ),
             statement!("chunk_vectors", version(), chunks()),
             statement!("notes_waiting", notes(), version()),
-            statement!(
-                "upsert_chunks",
-                version(),
-                token(),
-                chunks(),
-                notes(),
-                int("0"),
-                int("0"),
-                int("1"),
-                each("'x'", "text"),
-                hashes(),
-                each("false", "boolean")
-            ),
-            statement!("upsert_pooled", version(), "8".into(), notes(), vector()),
-            statement!("upsert_vectors", version(), "8".into(), chunks(), vector()),
         ]
     }
 }
