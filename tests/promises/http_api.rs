@@ -142,7 +142,11 @@ async fn a_wrong_request_is_told_what_is_wrong() {
             "by must be dense, bm25, hybrid, not \"magic\"",
         ),
         (json!({"limit": 3}), "query", "query is missing"),
-        (json!(["a"]), "body", ""),
+        (
+            json!("a"),
+            "body",
+            "the body must be an object, not the string \"a\"",
+        ),
     ] {
         let answered = served.search(&secret, body).await;
         answered.is_error(422, "invalid");
