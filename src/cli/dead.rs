@@ -4,7 +4,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::output::{Output, excerpt};
-use super::wiring;
+use super::{value, wiring};
 use crate::config::Config;
 use crate::store::DeadLetter;
 
@@ -14,12 +14,13 @@ pub enum Command {
     /// The latest dead letters
     List {
         /// How many at most
-        #[arg(long, default_value_t = 50)]
-        limit: u32,
+        #[arg(long, default_value_t = 50, value_parser = value::whole::<1, 65_535>)]
+        limit: u16,
     },
     /// One dead letter, with its whole error and the beginning of the note's text
     Show {
         /// Its outbox id or note id
+        #[arg(value_parser = value::dead_letter_id)]
         id: Uuid,
     },
     /// Retry them: their attempts are reset to 0
@@ -33,6 +34,7 @@ pub enum Command {
 #[group(required = true, multiple = false)]
 pub struct Which {
     /// Outbox ids or note ids
+    #[arg(value_parser = value::dead_letter_id)]
     ids: Vec<Uuid>,
     /// All of them
     #[arg(long)]

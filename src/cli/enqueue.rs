@@ -4,7 +4,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::output::Output;
-use super::wiring;
+use super::{value, wiring};
 use crate::config::Config;
 use crate::store::Selection;
 
@@ -16,7 +16,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["note", "tenant", "project", "agent", "scope", "kind"])]
     all: bool,
     /// The note with this id; may be given several times
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = value::note_id)]
     note: Vec<Uuid>,
     /// Notes of this tenant
     #[arg(long = "where-tenant", value_name = "TENANT_ID")]

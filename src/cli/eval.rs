@@ -1,8 +1,10 @@
 //! `elf eval`
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -14,8 +16,8 @@ use uuid::Uuid;
 
 use super::output::Output;
 use super::progress::Progress;
-use super::signals::stop_on_signals;
-use super::{import, start, wiring};
+use super::signals::{in_flight, stop_on_signals};
+use super::{import, start, value, wiring};
 use crate::config::Config;
 use crate::eval::{Comparison, Dataset, Measured, Quote, Report, Scores, of_ranking};
 use crate::index::Filter;
@@ -26,9 +28,13 @@ use crate::worker::{Worker, WorkerContext};
 
 /// The first half of the advisory lock of an evaluation; the second is its tenant.
 const LOCK: i32 = 0x656c_6665;
+/// Why there is no report after a signal.
+const STOPPED: &str = "stopped before the end, nothing was measured";
 /// The defaults of the arguments.
 pub(super) const DEFAULT_SPLIT: &str = "test";
 pub(super) const DEFAULT_TENANT: &str = "elf-eval";
+/// How often the documents that are indexed are counted, for the progress.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// How often to look whether another worker has indexed the rest.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -41,7 +47,7 @@ pub struct Args {
     #[arg(long, default_value = DEFAULT_SPLIT)]
     pub(super) split: String,
     /// Measure the first K documents of each ranking
-    #[arg(short, long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[arg(short, long, default_value_t = 10, value_parser = value::whole::<1, 100>)]
     pub(super) k: u16,
     /// The tenant that the documents are indexed in, and deleted from at the end
     #[arg(long, default_value = DEFAULT_TENANT)]
@@ -72,8 +78,17 @@ struct Printed {
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let dataset = Dataset::read(&args.folder, &args.split)?;
     let before = args.against.as_deref().map(read_report).transpose()?;
-    let stop = stop_on_signals("the evaluation ends, and its documents are deleted")?;
-    let context = start::connect_and_ensure_ready(config, false).await?;
+    let stop = stop_on_signals(&format!(
+        "{}; {}",
+        in_flight(config),
+        match args.keep {
+            true => "the documents stay indexed",
+            false => "then the documents are deleted",
+        }
+    ))?;
+    let connecting = start::connect_and_ensure_ready(config, false);
+    let context = stop.run_until_cancelled(connecting).await;
+    let context = context.context(STOPPED)??;
     // Searches ask the alias, which serves the active version.
     registry::check_version_is_active(&context.stores.store, &context.version).await?;
     let searcher = wiring::searcher(&context, config).await?;
@@ -202,7 +217,9 @@ impl Evaluation {
         self.enqueue(&notes).await?;
         self.index(dataset.documents.len() as u64, &args.tenant)
             .await?;
-        measure(&self.searcher, dataset, args).await
+        let measuring = measure(&self.searcher, dataset, args);
+        let measured = self.stop.run_until_cancelled(measuring).await;
+        measured.context(STOPPED)?
     }
 
     /// A version that is not served learns of a change when a worker of the served one claims it.
@@ -216,20 +233,41 @@ impl Evaluation {
 
     /// Returns when every document is indexed, by this worker or by another one.
     async fn index(&self, documents: u64, tenant: &str) -> anyhow::Result<()> {
-        let progress = Progress::start("indexing", {
-            let worker = self.worker.clone();
-            move || (worker.totals().notes, documents)
+        // Not what the worker has done: that may be notes of the application, and other workers
+        // may index the documents.
+        let indexed = Arc::new(AtomicU64::new(0));
+        let progress = Progress::start("indexing documents", {
+            let indexed = indexed.clone();
+            move || (indexed.load(Ordering::Relaxed), documents)
         });
-        let indexed = self.index_all(tenant).await;
+        let done = tokio::select! {
+            done = self.index_all(tenant) => done,
+            never = self.count_indexed(tenant, documents, &indexed) => match never {},
+        };
         progress.finish();
-        indexed
+        done
+    }
+
+    /// Counts the documents that are indexed. Runs until dropped.
+    async fn count_indexed(&self, tenant: &str, documents: u64, indexed: &AtomicU64) -> Infallible {
+        let agent = import::EVALUATION_AGENT;
+        loop {
+            let began = Instant::now();
+            let waiting = self.store.evaluated_waiting(tenant, agent, &self.version);
+            // An outage is no reason to end: the worker waits for Postgres, and logs it.
+            if let Ok((waiting, _)) = waiting.await {
+                indexed.store(documents.saturating_sub(waiting), Ordering::Relaxed);
+            }
+            // Counting reads the whole table where the application has no index by tenant.
+            tokio::time::sleep(COUNT_EVERY.max(began.elapsed() * 20)).await;
+        }
     }
 
     async fn index_all(&self, tenant: &str) -> anyhow::Result<()> {
         let agent = import::EVALUATION_AGENT;
         loop {
             self.worker.drain(self.stop.clone()).await?;
-            anyhow::ensure!(!self.stop.is_cancelled(), "stopped before the end");
+            anyhow::ensure!(!self.stop.is_cancelled(), STOPPED);
             let waiting = self.store.evaluated_waiting(tenant, agent, &self.version);
             let (waiting, dead) = waiting.await?;
             anyhow::ensure!(

@@ -5,7 +5,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::output::{Output, excerpt};
-use super::wiring;
+use super::{value, wiring};
 use crate::config::Config;
 use crate::http::api::new_secret;
 use crate::store::{ListedKey, Reach};
@@ -20,11 +20,13 @@ pub enum Command {
     /// Give a key another secret and print it; the old one ends at once
     Rotate {
         /// The key's id
+        #[arg(value_parser = value::key_id)]
         id: Uuid,
     },
     /// End a key at once
     Revoke {
         /// The key's id
+        #[arg(value_parser = value::key_id)]
         id: Uuid,
     },
 }
@@ -40,7 +42,7 @@ impl Command {
 #[derive(clap::Args)]
 pub struct New {
     /// The tenant whose notes the key reaches
-    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_parser = value::tenant)]
     tenant: String,
     /// Only notes of this project
     #[arg(long)]

@@ -1,5 +1,5 @@
 //! The command line: one file or folder per command. Beside them `wiring` builds what commands need,
-//! `output`, `progress`, `signals` and `exit` are what they share, and `start`, `admin_port` and
+//! `value`, `output`, `progress`, `signals` and `exit` are what they share, and `start`, `admin_port` and
 //! `systemd` surround a worker.
 
 mod admin_port;
@@ -27,6 +27,7 @@ mod signals;
 mod start;
 mod status;
 mod systemd;
+mod value;
 mod verify;
 pub mod wiring;
 mod worker;

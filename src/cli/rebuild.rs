@@ -66,7 +66,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         notice: notice(args.verbose),
     };
     let counts = Arc::new(registry::Progress::default());
-    let stop = stop_on_signals("progress is kept")?;
+    let stop = stop_on_signals("writes in flight end; run it again to resume")?;
     let progress = Progress::start("rebuilding", {
         let counts = counts.clone();
         move || (counts.done(), counts.total())
@@ -101,7 +101,8 @@ pub(super) fn lines(report: &Report) -> String {
         ),
     };
     format!(
-        "{}: {} points in {:.1} s, {:.0} points/s, embedding calls: {}{missing}{refused}",
+        "{}: {} points in {:.1} s, graphs and swap included (copied at {:.0} points/s), \
+         embedding calls: {}{missing}{refused}",
         report.collection,
         report.points,
         report.seconds,

@@ -11,7 +11,7 @@ use super::gate::Gate;
 use super::output::Output;
 use super::progress::Progress;
 use super::rebuild::notice;
-use super::signals::stop_on_signals;
+use super::signals::{in_flight, stop_on_signals};
 use super::wiring::{self, EmbeddingSetup};
 use crate::config::Config;
 use crate::embed::EmbedError;
@@ -146,7 +146,7 @@ async fn build(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     if let Err(error @ EmbedError::Config { .. }) = context.provider.check().await {
         return Err(error).context("failed to start providers.embedding");
     }
-    let stop = stop_on_signals("no new claims; work in flight ends; run this again to resume")?;
+    let stop = stop_on_signals(&format!("{}; run it again to resume", in_flight(config)))?;
     let worker = Worker::new(context.clone(), &config.worker, &config.outbox);
     let counts = Arc::new(registry::Progress::default());
     let options = verify::Options {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 
 use super::output::{Output, excerpt};
-use super::wiring;
+use super::{value, wiring};
 use crate::config::Config;
 use crate::index::Filter;
 use crate::registry;
@@ -15,10 +15,10 @@ use crate::search::{By, Item, Missing, Nearness, Request};
 #[derive(clap::Args)]
 pub struct Args {
     /// The text to search for
-    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(value_parser = value::query)]
     query: String,
     /// Notes to return at most, each with its best chunk
-    #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(short = 'n', long, default_value_t = 10, value_parser = value::whole::<1, 1000>)]
     limit: u16,
     /// Only notes of this tenant
     #[arg(long)]
@@ -36,13 +36,13 @@ pub struct Args {
     #[arg(long = "type")]
     kind: Option<String>,
     /// Only notes that were written at this time or later, for example 2026-11-01T00:00:00Z
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = value::time)]
     updated_after: Option<DateTime<Utc>>,
     /// Only notes that were written before this time
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = value::time)]
     updated_before: Option<DateTime<Utc>>,
     /// Only notes of at least this importance
-    #[arg(long, value_name = "FROM_0_TO_1")]
+    #[arg(long, value_name = "FROM_0_TO_1", value_parser = value::share)]
     min_importance: Option<f32>,
     /// Search by meaning alone, by keyword alone, or by both
     #[arg(long, value_enum, default_value_t = By::Hybrid)]

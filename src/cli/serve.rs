@@ -35,13 +35,23 @@ pub async fn run(config: &Config, args: Args) -> anyhow::Result<()> {
         .http_bind
         .as_deref()
         .context("set service.http_bind, for example \"127.0.0.1:9465\"")?;
-    let stop = stop_on_signals("no new requests; requests in flight end")?;
+    let stop = stop_on_signals(&format!(
+        "no new requests; requests in flight have up to {} s to end (worker.grace_secs)",
+        config.worker.grace_secs
+    ))?;
     // Before the first search is counted.
     let metrics = match &args.metrics {
         Some(bind) => Some(serve_metrics(config, bind).await?),
         None => None,
     };
-    let context = wiring::worker_context(config).await?;
+    // A model may take minutes to load.
+    let Some(context) = stop
+        .run_until_cancelled(wiring::worker_context(config))
+        .await
+    else {
+        return Ok(());
+    };
+    let context = context?;
     registry::check_version_is_active(&context.stores.store, &context.version).await?;
     let serving = start(config, bind, &context, stop.clone()).await?;
     let _watching = metrics

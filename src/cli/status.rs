@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::output::{Output, with_causes};
 use super::wiring;
 use crate::config::Config;
+use crate::index::IndexError;
 use crate::registry::{self, RegistryError};
 use crate::store::{Lifecycle, OutboxCounts, RegisteredVersion, RunningJob, Store, StoreError};
 
@@ -75,8 +76,9 @@ struct Collection {
     alias: String,
     name: Option<String>,
     points: Option<u64>,
-    /// The engine's status of the collection; `missing` when the alias points at none,
-    /// `unreachable` when the engine does not answer.
+    /// The engine's status of the collection; `missing` when the alias points at none, `held`
+    /// when another process has the embedded engine open, `unreachable` when the engine does not
+    /// answer.
     status: String,
     /// What is wrong with the alias or with the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,10 +127,29 @@ async fn collection(config: &Config, store: Store) -> Collection {
         error: None,
     };
     if let Err(error) = look_up(config, store, &mut collection).await {
-        collection.status = "unreachable".into();
-        collection.error = Some(with_causes(&error));
+        let (status, reason) = match holder(&error) {
+            Some(holder) => ("held", held(&holder, &config.service.admin_bind)),
+            None => ("unreachable", with_causes(&error)),
+        };
+        collection.status = status.into();
+        collection.error = Some(reason);
     }
     collection
+}
+
+/// What has the embedded engine open, if that is the error.
+fn holder(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(|cause| match cause.downcast_ref()? {
+        IndexError::InUse { holder, .. } => Some(holder.clone()),
+        _ => None,
+    })
+}
+
+fn held(holder: &str, admin_bind: &str) -> String {
+    format!(
+        "the index is held by {holder}: only one process can have the embedded engine open. If it \
+         is a worker, its admin page shows the collection (service.admin_bind, {admin_bind})"
+    )
 }
 
 async fn look_up(config: &Config, store: Store, collection: &mut Collection) -> anyhow::Result<()> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::admin_port::AdminPort;
 use super::output::Output;
 use super::progress::{Count, Progress};
-use super::signals::stop_on_signals;
+use super::signals::{in_flight, stop_on_signals};
 use super::start::{connect_and_ensure_ready, ensure_ready_with_retries};
 use super::{serve as http_api, systemd};
 use crate::config::Config;
@@ -33,8 +33,12 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 }
 
 async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
-    let context = connect_and_ensure_ready(config, migrate).await?;
-    let stop = stop_on_signals("no new claims; work in flight ends")?;
+    let stop = stop_on_signals(&in_flight(config))?;
+    let connecting = connect_and_ensure_ready(config, migrate);
+    let Some(context) = stop.run_until_cancelled(connecting).await else {
+        return Ok(Report::default());
+    };
+    let context = context?;
     let (store, version) = (context.stores.store.clone(), context.version.name.clone());
     // The total is notes and not outbox rows: a note may have several rows. The share is in
     // bytes, because the time that a note takes follows the length of its text.
@@ -46,7 +50,8 @@ async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
             let done = worker.totals();
             Count {
                 done: done.notes,
-                total: due,
+                // Notes that applications write meanwhile are indexed too.
+                total: due.max(done.notes),
                 share: done.bytes as f64 / bytes.max(1) as f64,
             }
         }
@@ -69,7 +74,7 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     for warning in config.clear_text_warnings() {
         tracing::warn!("{warning}");
     }
-    let stop = stop_on_signals("no new claims; work in flight ends")?;
+    let stop = stop_on_signals(&in_flight(config))?;
     let admin_port = AdminPort::start(&config.service).await?;
     let begun = tokio::select! {
         begun = ensure_ready_with_retries(config, migrate, &admin_port.health, &stop) => begun?,

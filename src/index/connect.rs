@@ -10,8 +10,8 @@ use crate::config;
 /// server, `embedded:DIR` the engine in this process.
 ///
 /// Returns `Denied` for what cannot work later either: a URL of another kind, a
-/// server that is too old, a folder that another process has open, an engine that
-/// this build lacks. A server that does not answer is `Unavailable`.
+/// server that is too old, an engine that this build lacks. A folder that another
+/// process has open is `InUse`, a server that does not answer `Unavailable`.
 pub async fn connect(settings: &config::Qdrant) -> Result<Arc<dyn VectorIndex>, IndexError> {
     Ok(Arc::new(Measured(open(settings).await?)))
 }

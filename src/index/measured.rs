@@ -32,7 +32,7 @@ fn kind(error: &IndexError) -> &'static str {
     match error {
         IndexError::Unavailable { .. } => "unavailable",
         IndexError::NotFound { .. } => "not_found",
-        IndexError::Denied { .. } => "denied",
+        IndexError::Denied { .. } | IndexError::InUse { .. } => "denied",
         IndexError::Refused { .. } => "refused",
     }
 }

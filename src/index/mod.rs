@@ -318,6 +318,17 @@ pub enum IndexError {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// Another process, or another part of this one, has the embedded engine's folder open.
+    #[error(
+        "{engine} is in use by {holder}; only one process can have it open: stop that one, or run \
+         a Qdrant server for several processes (storage.qdrant.url = \"http://host:6334\")"
+    )]
+    InUse {
+        /// Which engine, and where.
+        engine: String,
+        /// What has it open, such as `process 4711 (elf)`.
+        holder: String,
+    },
     /// The engine refuses the content of this request. It may accept other points.
     #[error("{engine} refuses the content of a request: {reason}")]
     Refused {
@@ -334,7 +345,7 @@ impl IndexError {
         match self {
             Self::Unavailable { .. } => ErrorClass::Store,
             Self::NotFound { .. } => ErrorClass::Precondition,
-            Self::Denied { .. } => ErrorClass::Configuration,
+            Self::Denied { .. } | Self::InUse { .. } => ErrorClass::Configuration,
             Self::Refused { .. } => ErrorClass::Item,
         }
     }

@@ -120,7 +120,16 @@ pub async fn run(
     progress: Arc<Progress>,
     stop: CancellationToken,
 ) -> Result<Report, RebuildError> {
-    let job = Job::take(&context.store, "rebuild", &context.alias, progress).await?;
+    let stopped_at = |progress: &Progress| RebuildError::Stopped {
+        done: progress.done(),
+        total: progress.total(),
+    };
+    // It may wait for the lease of a job that died.
+    let taking = Job::take(&context.store, "rebuild", &context.alias, progress.clone());
+    let Some(job) = stop.run_until_cancelled(taking).await else {
+        return Err(stopped_at(&progress));
+    };
+    let job = job?;
     let served = CancellationToken::new();
     // When the new collection is served, only the drop of the old one is left. A stop signal
     // does not interrupt it.
@@ -132,10 +141,7 @@ pub async fn run(
     };
     let outcome = tokio::select! {
         outcome = job.run(rebuild(context, options, &job, &served)) => outcome,
-        () = stopped => Err(RebuildError::Stopped {
-            done: job.progress().done(),
-            total: job.progress().total(),
-        }),
+        () = stopped => Err(stopped_at(job.progress())),
     };
     job.end().await;
     outcome

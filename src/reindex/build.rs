@@ -55,7 +55,10 @@ pub async fn run(
         version,
         ..
     } = context;
-    let job = Job::take(store, "reindex", &version.name, options.progress.clone()).await?;
+    // It may wait for the lease of a job that died.
+    let taking = Job::take(store, "reindex", &version.name, options.progress.clone());
+    let job = stop.run_until_cancelled(taking).await;
+    let job = job.ok_or(ReindexError::Stopped)??;
     let outcome = job
         .run(async {
             if begin(context).await? == Lifecycle::Active {

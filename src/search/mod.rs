@@ -1,7 +1,7 @@
 //! Search for notes. The index finds chunks by meaning and by keyword, `fusion` makes one score
-//! of the two, and Postgres revalidates the best: a point that a crash left behind, that is older
-//! than its chunk, or whose note has other labels now, is never returned as it was. `ranking`
-//! keeps the best chunk of each note, and `context` joins it with its neighbours. A reranker, if
+//! of the two, and Postgres revalidates the best (`revalidation`): a point that a crash left
+//! behind, that is older than its chunk, or whose note has other labels now, is never returned as
+//! it was. `ranking` keeps the best chunk of each note, and `context` joins it with its neighbours. A reranker, if
 //! there is one, puts these in order.
 //!
 //! A search that misses a part says so in [`Answer::degraded`] and answers without it.
@@ -17,10 +17,11 @@ mod ranking;
 mod request;
 mod rerank;
 mod retrieve;
+mod revalidation;
 mod threshold;
 mod trace;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ use crate::embed::provider::Provider;
 use crate::error_class::ErrorClass;
 use crate::index::{Filter, IndexError, Query};
 use crate::registry::IndexContext;
-use crate::store::{ChunkText, StoreError, Surroundings};
+use crate::store::{StoreError, Surroundings};
 pub use again::PastItem;
 pub use answer::{Answer, Degradation, Item, Missing};
 pub use context::Context;
@@ -50,9 +51,6 @@ use retrieve::is_without_index;
 pub use threshold::Nearness;
 use trace::timed;
 pub use trace::{StageTimes, Trace};
-
-/// Candidates that are revalidated at once, at least.
-const MIN_STEP: usize = 20;
 
 /// Candidates of each ranking, at most. The chunks of a few long notes may fill the first ones.
 const MAX_CANDIDATES: usize = 1000;
@@ -113,14 +111,6 @@ struct Cut {
     limits: Nearness,
     /// The best of all notes, in each way.
     nearest: Option<Nearness>,
-}
-
-/// What Postgres says of the best candidates.
-struct Revalidated {
-    /// Those that it confirms, best first.
-    live: Vec<Live>,
-    /// How many it does not confirm.
-    dropped: usize,
 }
 
 impl SearchError {
@@ -358,81 +348,6 @@ impl Searcher {
             },
             candidates: (wanted * 4).max(self.settings.candidates),
         }
-    }
-
-    /// Those of the candidates that are chunks of live notes with the labels that were asked
-    /// for. It stops when it has `limit` notes. It does not begin without the revisions of the
-    /// points: then the index has become unavailable since it gave the candidates.
-    async fn revalidate(
-        &self,
-        query: &Query,
-        fusion: &Fusion,
-        mut ranked: Vec<Ranked>,
-        limit: usize,
-        degraded: &[Degradation],
-    ) -> Result<Result<Revalidated, Degradation>, SearchError> {
-        let store = &self.stores.store;
-        let (mut live, mut dropped, mut notes) = (Vec::new(), 0, HashSet::new());
-        // More than the limit at once, because some may not be live.
-        let mut step = (limit * 2).max(MIN_STEP);
-        let wanted = query.filter.of_note();
-        let mut last_score = f32::NAN;
-        // Of equal scores, the importance decides: so all of them are read.
-        let is_tie = |next: &[Ranked], last| next.first().is_some_and(|next| next.score == last);
-        while (notes.len() < limit && !ranked.is_empty()) || is_tie(&ranked, last_score) {
-            last_score = ranked[ranked.len().min(step) - 1].score;
-            let rest = ranked.split_off(ranked.len().min(step));
-            let ids = ids(&ranked);
-            let (chunks, revisions) = tokio::join!(
-                store.revalidate(&self.version, &ids, &wanted),
-                self.revisions(&ids, degraded)
-            );
-            let mut chunks = chunks?;
-            let revisions = match revisions {
-                Ok(revisions) => revisions,
-                Err(index_is_away) => return Ok(Err(index_is_away)),
-            };
-            let is_current = |chunk: &ChunkText| {
-                let of_point =
-                    |of: &HashMap<_, _>| of.get(&chunk.chunk_id) == Some(&chunk.revision);
-                revisions.as_ref().is_none_or(of_point)
-            };
-            let mut vectors = self.vectors_of_others(query, &chunks, is_current).await?;
-            for mut ranked in ranked {
-                let chunk = chunks.remove(&ranked.candidate.chunk_id);
-                let confirmed = chunk.filter(|chunk| {
-                    let vector = vectors.remove(&chunk.chunk_id);
-                    is_current(chunk) || ranked.rescore(fusion, query, vector)
-                });
-                match confirmed {
-                    Some(chunk) => {
-                        notes.insert(chunk.note_id);
-                        live.push(Live { ranked, chunk });
-                    }
-                    None => dropped += 1,
-                }
-            }
-            ranked = rest;
-            // The chunks of one long note may be all that there is.
-            step *= 2;
-        }
-        Ok(Ok(Revalidated { live, dropped }))
-    }
-
-    /// The vectors of the chunks that are newer than their points, to score what they say now.
-    async fn vectors_of_others(
-        &self,
-        query: &Query,
-        chunks: &HashMap<Uuid, ChunkText>,
-        is_current: impl Fn(&ChunkText) -> bool,
-    ) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
-        let others = chunks.values().filter(|chunk| !is_current(chunk));
-        let others: Vec<Uuid> = others.map(|chunk| chunk.chunk_id).collect();
-        if others.is_empty() || query.vector.is_none() {
-            return Ok(HashMap::new());
-        }
-        let store = &self.stores.store;
-        store.chunk_vectors(&self.version, &others).await
     }
 
     /// The text around chunks, of those whose note is live and as `filter` asks.

@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::Revalidated;
 use super::answer::Item;
 use super::ranking::Live;
+use super::revalidation::Revalidated;
 use crate::store::TracedChunk;
 
 /// Chunks of a trace beside those of the answer. The chunks of a long note may be a thousand

@@ -77,7 +77,7 @@ fn a_second_opener_is_told_who_has_the_folder() {
     block_on(async {
         let index = connect(&at(dir.path())).await.unwrap();
         let error = connect(&at(dir.path())).await.err().unwrap();
-        assert!(matches!(error, IndexError::Denied { .. }), "{error:?}");
+        assert!(matches!(error, IndexError::InUse { .. }), "{error:?}");
         let pid = std::process::id().to_string();
         assert!(
             error.to_string().contains(&pid),

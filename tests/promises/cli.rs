@@ -5,6 +5,7 @@ mod import;
 mod outbox;
 mod output;
 mod processes;
+mod terminal;
 mod usage;
 
 use std::collections::BTreeSet;

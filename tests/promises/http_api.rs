@@ -110,6 +110,67 @@ async fn a_wrong_request_is_told_what_is_wrong() {
         let message = answered.body["error"]["message"].to_string();
         assert!(message.contains(known), "{message}");
     }
+    for (body, field, says) in [
+        (
+            json!({"query": 5}),
+            "query",
+            "query must be a string, not 5",
+        ),
+        (
+            json!({"query": "a", "limit": "ten"}),
+            "limit",
+            "limit must be a whole number, not the string \"ten\"",
+        ),
+        (
+            json!({"query": "a", "filter": {"min_importance": "high"}}),
+            "min_importance",
+            "filter.min_importance must be a number, not the string \"high\"",
+        ),
+        (
+            json!({"query": "a", "filter": {"updated_after": "yesterday"}}),
+            "updated_after",
+            "filter.updated_after must be a time such as 2026-03-01T12:00:00Z",
+        ),
+        (
+            json!({"query": "a", "filter": {"colour": "red"}}),
+            "colour",
+            "filter.colour is no field of the request; the fields are project_id",
+        ),
+        (
+            json!({"query": "a", "by": "magic"}),
+            "by",
+            "by must be dense, bm25, hybrid, not \"magic\"",
+        ),
+        (json!({"limit": 3}), "query", "query is missing"),
+        (
+            json!("a"),
+            "body",
+            "the body must be an object, not the string \"a\"",
+        ),
+    ] {
+        let answered = served.search(&secret, body).await;
+        answered.is_error(422, "invalid");
+        let error = &answered.body["error"];
+        assert_eq!(error["details"]["field"], field, "{error}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.starts_with(says), "{message}");
+    }
+    let note = json!({"notes": [{"project_id": "p", "agent_id": "a", "scope": "s", "type": "n", "text": 7}]});
+    let answered = served
+        .ask(Method::POST, "/v2/notes?wait=indexed", &secret, Some(note))
+        .await;
+    answered.is_error(422, "invalid");
+    assert_eq!(answered.body["error"]["details"]["field"], "text");
+    let answered = served
+        .ask(
+            Method::POST,
+            "/v2/notes?wait=indexed&colour=red",
+            &secret,
+            Some(json!({})),
+        )
+        .await;
+    answered.is_error(422, "invalid");
+    assert_eq!(answered.body["error"]["details"]["field"], "colour");
     let long = json!({"query": "a", "filter": {"scope": "s".repeat(1001)}});
     let answered = served.search(&secret, long).await;
     answered.is_error(422, "invalid");
@@ -238,25 +299,39 @@ async fn an_answer_that_its_client_does_not_read_keeps_its_place() {
     // More than the buffers of both sockets hold.
     let note = served.site.note(&"zebra ".repeat(1 << 20)).await;
     let address: std::net::SocketAddr = url.strip_prefix("http://").unwrap().parse().unwrap();
-    let ask_and_leave_unread = async || {
+    let call = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": { "name": "get_note", "arguments": { "note_id": note } },
+    })
+    .to_string();
+    let over_mcp = format!(
+        "POST /mcp HTTP/1.1\r\nhost: elf\r\nauthorization: Bearer {secret}\r\n\
+         accept: application/json, text/event-stream\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{call}",
+        call.len()
+    );
+    let plain = format!(
+        "GET /v2/notes/{note} HTTP/1.1\r\nhost: elf\r\nauthorization: Bearer {secret}\r\n\r\n"
+    );
+    let ask_and_leave_unread = async |request: &str| {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
         let mut stream = socket.connect(address).await.unwrap();
-        let request = format!(
-            "GET /v2/notes/{note} HTTP/1.1\r\nhost: elf\r\nauthorization: Bearer {secret}\r\n\r\n"
-        );
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut status = [0; 12];
         stream.read_exact(&mut status).await.unwrap();
         (stream, String::from_utf8(status.to_vec()).unwrap())
     };
     let mut unread = Vec::new();
-    for _ in 0..32 {
-        let (stream, status) = ask_and_leave_unread().await;
-        assert_eq!(status, "HTTP/1.1 200");
-        unread.push(stream);
+    // The answers of a tool keep their places as well.
+    for request in [&plain, &over_mcp] {
+        for _ in 0..16 {
+            let (stream, status) = ask_and_leave_unread(request).await;
+            assert_eq!(status, "HTTP/1.1 200");
+            unread.push(stream);
+        }
     }
-    assert_eq!(ask_and_leave_unread().await.1, "HTTP/1.1 429");
+    assert_eq!(ask_and_leave_unread(&plain).await.1, "HTTP/1.1 429");
     let path = "/v2/searches";
     let found = ask(
         &url,
@@ -268,7 +343,7 @@ async fn an_answer_that_its_client_does_not_read_keeps_its_place() {
     .await;
     assert_eq!(found.status, 200, "another tenant has places");
     unread.clear();
-    eventually(async || ask_and_leave_unread().await.1 == "HTTP/1.1 200").await;
+    eventually(async || ask_and_leave_unread(&plain).await.1 == "HTTP/1.1 200").await;
 }
 
 #[tokio::test]

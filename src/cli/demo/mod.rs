@@ -37,6 +37,11 @@ const SEARCHES: &[(&str, &str)] = &[
     ("by exact word", "ERR-4417"),
 ];
 
+/// What the demo says at its end.
+const NEXT: &str = "
+To look at the admin page, keep the worker running at the end: make demo KEEP=1 (elf demo --keep).
+Next: index and search notes of your own, with ten lines of configuration: \"By hand\" in README.md.";
+
 /// `max_tokens` at first, and after the demo's reindex.
 const MAX_TOKENS: usize = 256;
 const FEWER_TOKENS: usize = 128;
@@ -126,9 +131,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     say("Done")?;
     print("Everything above ran against a real Postgres, a real vector engine and a real model.")?;
     if args.keep {
-        run_until_stopped(&admin_port, &worker).await?;
+        return run_until_stopped(&admin_port, &worker).await;
     }
-    Ok(())
+    print(NEXT)
 }
 
 /// Runs the worker as `elf worker` does, until it is stopped.
@@ -137,7 +142,7 @@ async fn run_until_stopped(admin_port: &AdminPort, worker: &Worker) -> anyhow::R
         "\nThe worker keeps running: see http://{} (token {TOKEN}). Ctrl-C stops it.",
         admin_port.address
     ))?;
-    worker.run(stop_on_signals("the demo ends")?).await;
+    worker.run(stop_on_signals("work in flight ends")?).await;
     Ok(())
 }
 

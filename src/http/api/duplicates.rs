@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -12,6 +11,7 @@ use uuid::Uuid;
 use super::access::Caller;
 use super::error::{ApiError, ErrorBody};
 use super::notes::no_note;
+use super::places::Placed;
 use super::{Body, Shared};
 
 /// Most notes in one answer.
@@ -76,7 +76,7 @@ pub async fn find(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     Body(asked): Body<DuplicatesRequest>,
-) -> Result<Json<DuplicatesResponse>, ApiError> {
+) -> Result<Placed<DuplicatesResponse>, ApiError> {
     if !(1..=MAX_LIMIT).contains(&asked.limit) {
         let message = format!("limit must be 1 to {MAX_LIMIT}, not {}", asked.limit);
         return Err(ApiError::invalid("limit", message));
@@ -90,7 +90,7 @@ pub async fn find(
     }
     let store = &shared.api.store;
     let version = &shared.api.version;
-    let _place = shared.places.take(&caller)?;
+    let place = shared.places.take(&caller)?;
     let known = store.reachable_note(asked.note_id, caller.reach(), version);
     if known.await?.ok_or_else(no_note)?.waits {
         return Err(ApiError::new(
@@ -113,7 +113,6 @@ pub async fn find(
         key: found.key,
         similarity: found.similarity,
     });
-    Ok(Json(DuplicatesResponse {
-        items: items.collect(),
-    }))
+    let items = items.collect();
+    Ok(Placed(DuplicatesResponse { items }, place))
 }

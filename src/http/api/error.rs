@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::misfit::misfit;
 use crate::error_class::ErrorClass;
 use crate::search::SearchError;
 use crate::store::StoreError;
@@ -102,14 +103,25 @@ impl IntoResponse for ApiError {
 
 impl From<JsonRejection> for ApiError {
     fn from(rejection: JsonRejection) -> Self {
+        let said = rejection.body_text();
         let status = rejection.status();
-        let code = match status {
-            StatusCode::UNPROCESSABLE_ENTITY => "invalid",
-            StatusCode::PAYLOAD_TOO_LARGE => "too_large",
-            StatusCode::UNSUPPORTED_MEDIA_TYPE => "not_json",
-            _ => "bad_request",
-        };
-        Self::new(status, code, rejection.body_text())
+        match status {
+            StatusCode::UNPROCESSABLE_ENTITY => misfit(&said, "body"),
+            StatusCode::PAYLOAD_TOO_LARGE => Self::new(status, "too_large", said),
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => {
+                let message =
+                    "send the body as JSON, with the header `content-type: application/json`";
+                Self::new(status, "not_json", message)
+            }
+            _ => {
+                let reason = said.split_once(": ").map_or(&*said, |(_, reason)| reason);
+                Self::new(
+                    status,
+                    "bad_request",
+                    format!("the body is not JSON: {reason}"),
+                )
+            }
+        }
     }
 }
 

@@ -22,16 +22,17 @@ use rmcp::transport::StreamableHttpServerConfig;
 use rmcp::transport::StreamableHttpService;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::access::Caller;
 use super::error::{ApiError, ErrorBody};
+use super::misfit::misfit;
 use super::notes::NoteId;
-use super::places::Placed;
+use super::places::{Place, PlaceOfAnswer, Placed};
 use super::{Body, MAX_SMALL_BODY, Shared, duplicates, notes, read_in_time, searches, wait};
 
 /// What a model reads before it uses the tools.
@@ -66,6 +67,8 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 /// the other routes.
 async fn known(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let (mut head, body) = request.into_parts();
+    // The tool has its place before the answer of the protocol is made around its result.
+    let place = PlaceOfAnswer::default();
     let known = async {
         let caller = Caller::from_request_parts(&mut head, &shared).await?;
         let limit = match caller.0.can_write {
@@ -74,10 +77,11 @@ async fn known(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
         };
         let bytes = read_in_time(body, limit).await?;
         head.extensions.insert(caller);
+        head.extensions.insert(place.clone());
         Ok::<_, ApiError>(Request::from_parts(head, bytes.into()))
     };
     match known.await {
-        Ok(request) => next.run(request).await,
+        Ok(request) => place.keep_until_sent(next.run(request).await),
         Err(error) => error.into_response(),
     }
 }
@@ -158,13 +162,16 @@ impl ServerHandler for Tools {
         let Some(result) = context.ct.run_until_cancelled(calling).await else {
             return Err(ErrorData::internal_error("the client has gone", None));
         };
-        let result = result?;
         // A model can read the error of a tool and correct its call.
-        let result = result
-            .map(CallToolResult::structured)
-            .unwrap_or_else(|error| {
-                CallToolResult::structured_error(json!(ErrorBody::from(error)))
-            });
+        let result = match result? {
+            Ok((answer, place)) => {
+                if let (Some(place), Some(of_answer)) = (place, left::<PlaceOfAnswer>(&context)) {
+                    of_answer.leave(place);
+                }
+                CallToolResult::structured(answer)
+            }
+            Err(error) => CallToolResult::structured_error(json!(ErrorBody::from(error))),
+        };
         Ok(result.into())
     }
 }
@@ -175,7 +182,7 @@ impl Tools {
         caller: Caller,
         tool: &str,
         given: Value,
-    ) -> Result<Result<Value, ApiError>, ErrorData> {
+    ) -> Result<Result<Answer, ApiError>, ErrorData> {
         Ok(match tool {
             "search" => self.search(caller, given).await,
             "get_note" => self.get_note(caller, given).await,
@@ -185,45 +192,56 @@ impl Tools {
         })
     }
 
-    async fn search(&self, caller: Caller, given: Value) -> Result<Value, ApiError> {
+    async fn search(&self, caller: Caller, given: Value) -> Result<Answer, ApiError> {
         let request = Body(arguments(given)?);
-        let Json(found) = searches::search(State(self.0.clone()), caller, request).await?;
-        Ok(json!(found))
+        let found = searches::search(State(self.0.clone()), caller, request);
+        Ok(answer(found.await?))
     }
 
-    async fn get_note(&self, caller: Caller, given: Value) -> Result<Value, ApiError> {
+    async fn get_note(&self, caller: Caller, given: Value) -> Result<Answer, ApiError> {
         let NoteRequest { note_id } = arguments(given)?;
         let note = notes::show(State(self.0.clone()), caller, NoteId(note_id));
-        let Placed(note, _place) = note.await?;
-        Ok(json!(note))
+        Ok(answer(note.await?))
     }
 
-    async fn find_duplicates(&self, caller: Caller, given: Value) -> Result<Value, ApiError> {
+    async fn find_duplicates(&self, caller: Caller, given: Value) -> Result<Answer, ApiError> {
         let request = Body(arguments(given)?);
-        let Json(found) = duplicates::find(State(self.0.clone()), caller, request).await?;
-        Ok(json!(found))
+        let found = duplicates::find(State(self.0.clone()), caller, request);
+        Ok(answer(found.await?))
     }
 
-    async fn add_note(&self, caller: &Caller, given: Value) -> Result<Value, ApiError> {
+    async fn add_note(&self, caller: &Caller, given: Value) -> Result<Answer, ApiError> {
         caller.check_may_write()?;
         let note = arguments(given)?;
         let added = notes::add_all(&self.0, caller, vec![note]).await?;
         let indexed = wait::is_indexed_in_time(&self.0, caller, &added).await;
-        Ok(json!({ "note_id": added[0], "indexed": indexed }))
+        Ok((json!({ "note_id": added[0], "indexed": indexed }), None))
     }
+}
+
+/// What a tool answers, and the place that the answer keeps until it is sent.
+type Answer = (Value, Option<Place>);
+
+fn answer<T: Serialize>(Placed(answer, place): Placed<T>) -> Answer {
+    (json!(answer), Some(place))
 }
 
 /// Who called, as [`known`] has found out.
 fn caller(context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
-    let head = context.extensions.get::<Parts>();
-    let caller = head.and_then(|head| head.extensions.get::<Caller>());
-    caller
-        .cloned()
-        .ok_or_else(|| ErrorData::internal_error("the request has no key", None))
+    left(context).ok_or_else(|| ErrorData::internal_error("the request has no key", None))
 }
 
+/// What [`known`] has left with the request.
+fn left<T: Clone + Send + Sync + 'static>(context: &RequestContext<RoleServer>) -> Option<T> {
+    let head = context.extensions.get::<Parts>()?;
+    head.extensions.get::<T>().cloned()
+}
+
+/// As from a body, so that an error names its field.
 fn arguments<T: DeserializeOwned>(given: Value) -> Result<T, ApiError> {
-    serde_json::from_value(given).map_err(|error| ApiError::invalid("arguments", error.to_string()))
+    let read = Json::<T>::from_bytes(given.to_string().as_bytes());
+    let Json(arguments) = read.map_err(|error| misfit(&error.body_text(), "arguments"))?;
+    Ok(arguments)
 }
 
 fn tool<T: ToSchema>(name: &'static str, description: &'static str) -> Tool {

@@ -7,6 +7,7 @@ mod access;
 mod duplicates;
 mod error;
 pub mod mcp;
+mod misfit;
 mod notes;
 mod places;
 mod searches;

@@ -3,13 +3,12 @@
 //! index has a place among those that wait instead.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 
 use super::access::Caller;
@@ -100,17 +99,48 @@ impl<T: Serialize> IntoResponse for Placed<T> {
     fn into_response(self) -> Response {
         let Self(answer, place) = self;
         let json = serde_json::to_vec(&answer).expect("the keys of an answer are strings");
-        let json = Bytes::from(json);
-        let parts = (0..json.len()).step_by(PART_BYTES).map(move |at| {
-            let end = json.len().min(at + PART_BYTES);
-            Ok::<_, Infallible>(json.slice(at..end))
-        });
-        let parts = stream::iter(parts).inspect(move |_| {
-            let _until_sent = &place;
-        });
         let head = [(header::CONTENT_TYPE, "application/json")];
-        (head, Body::from_stream(parts)).into_response()
+        keep_until_sent((head, json).into_response(), place)
     }
+}
+
+/// The place of an answer that a library sends: what makes the answer leaves its place here.
+#[derive(Clone, Default)]
+pub struct PlaceOfAnswer(Arc<Mutex<Option<Place>>>);
+
+impl PlaceOfAnswer {
+    /// Leaves the place of the answer.
+    pub fn leave(&self, place: Place) {
+        *self.lock() = Some(place);
+    }
+
+    /// The answer, which keeps the place that was left until it is sent.
+    pub fn keep_until_sent(&self, answer: Response) -> Response {
+        match self.lock().take() {
+            Some(place) => keep_until_sent(answer, place),
+            None => answer,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Place>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn keep_until_sent(answer: Response, place: Place) -> Response {
+    let (head, body) = answer.into_parts();
+    let parts = body.into_data_stream().map_ok(|bytes| {
+        let parts = (0..bytes.len()).step_by(PART_BYTES);
+        let part = move |at| bytes.slice(at..bytes.len().min(at + PART_BYTES));
+        stream::iter(parts.map(part).map(Ok::<_, axum::Error>))
+    });
+    let parts = parts.try_flatten().inspect(move |_| {
+        let _until_sent = &place;
+    });
+    let mut answer = Response::from_parts(head, Body::from_stream(parts));
+    // The parts are sent as chunks.
+    answer.headers_mut().remove(header::CONTENT_LENGTH);
+    answer
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Serialize};
@@ -14,6 +13,7 @@ use uuid::Uuid;
 use super::access::Caller;
 use super::error::{ApiError, ErrorBody};
 use super::notes::check_labels;
+use super::places::Placed;
 use super::{Body, Shared};
 use crate::index::Filter;
 use crate::search::{Answer, By, Item, Missing, Nearness, Request};
@@ -125,10 +125,10 @@ pub async fn search(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     Body(request): Body<SearchRequest>,
-) -> Result<Json<SearchResponse>, ApiError> {
+) -> Result<Placed<SearchResponse>, ApiError> {
     let asked = without_query(json!(request));
     let request = checked(&caller, request)?;
-    let _place = shared.places.take(&caller)?;
+    let place = shared.places.take(&caller)?;
     let answer = shared.api.searcher.search(&request).await?;
     let search_id = shared
         .traces
@@ -142,13 +142,14 @@ pub async fn search(
         );
         degradation.code
     };
-    Ok(Json(SearchResponse {
+    let found = SearchResponse {
         search_id,
         degraded: answer.degraded.iter().map(missing).collect(),
         items: answer.items,
         threshold: answer.threshold,
         nearest: answer.nearest,
-    }))
+    };
+    Ok(Placed(found, place))
 }
 
 fn without_query(mut asked: Value) -> Value {

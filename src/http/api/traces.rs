@@ -6,7 +6,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use chrono::{DateTime, Utc};
@@ -115,8 +114,8 @@ pub async fn show(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     TraceId(id): TraceId,
-) -> Result<Json<PastSearch>, ApiError> {
-    let _place = shared.places.take(&caller)?;
+) -> Result<Placed<PastSearch>, ApiError> {
+    let place = shared.places.take(&caller)?;
     let trace = recorded(&shared, &caller, id).await?;
     let chunks = answer(&shared, id).await?;
     let filter = Filter {
@@ -124,14 +123,15 @@ pub async fn show(
         ..Filter::default()
     };
     let items = shared.api.searcher.again(&chunks, &filter).await?;
-    Ok(Json(PastSearch {
+    let past = PastSearch {
         search_id: id,
         query: trace.query,
         request: trace.request,
         created_at: trace.created_at,
         items,
         degraded: trace.degraded,
-    }))
+    };
+    Ok(Placed(past, place))
 }
 
 /// Read notes of an answer
@@ -218,11 +218,11 @@ pub async fn show_trace(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     TraceId(id): TraceId,
-) -> Result<Json<ShownTrace>, ApiError> {
-    let _place = shared.places.take(&caller)?;
+) -> Result<Placed<ShownTrace>, ApiError> {
+    let place = shared.places.take(&caller)?;
     let trace = recorded(&shared, &caller, id).await?;
     let items = shared.api.store.trace_items(id).await?;
-    Ok(Json(ShownTrace {
+    let shown = ShownTrace {
         trace_id: trace.trace_id,
         query: trace.query,
         request: trace.request,
@@ -233,7 +233,8 @@ pub async fn show_trace(
         dropped: trace.dropped,
         took_ms: trace.took_ms,
         items,
-    }))
+    };
+    Ok(Placed(shown, place))
 }
 
 /// One chunk on its way through a search
@@ -253,8 +254,8 @@ pub async fn show_item(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     TraceId(item_id): TraceId,
-) -> Result<Json<ShownTraceItem>, ApiError> {
-    let _place = shared.places.take(&caller)?;
+) -> Result<Placed<ShownTraceItem>, ApiError> {
+    let place = shared.places.take(&caller)?;
     shared.traces.written().await;
     let store = &shared.api.store;
     let trace_id = store.trace_of_item(item_id, caller.reach()).await?;
@@ -262,7 +263,7 @@ pub async fn show_item(
     let items = store.trace_items(trace_id).await?;
     let item = items.into_iter().find(|item| item.item_id == item_id);
     let item = item.ok_or_else(no_trace)?;
-    Ok(Json(ShownTraceItem { trace_id, item }))
+    Ok(Placed(ShownTraceItem { trace_id, item }, place))
 }
 
 async fn recorded(shared: &Shared, caller: &Caller, id: Uuid) -> Result<RecordedTrace, ApiError> {

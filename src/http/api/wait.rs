@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::access::Caller;
 use super::error::ApiError;
+use super::misfit::misfit;
 use super::{Api, Shared};
 
 /// How long `?wait=indexed` waits.
@@ -56,7 +57,7 @@ pub struct Written {
 
 /// Whether a request waits.
 pub fn asked(wait: Result<Query<Wait>, QueryRejection>) -> Result<bool, ApiError> {
-    let Query(wait) = wait.map_err(|error| ApiError::invalid("query", error.body_text()))?;
+    let Query(wait) = wait.map_err(|error| misfit(&error.body_text(), "query"))?;
     wait.is_asked()
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use super::collection::{Collection, Failure};
 use super::convert;
-use super::folder::Folder;
+use super::folder::{Folder, OpenError};
 use crate::index::payload::{OTHER_MODEL, alias_to_load};
 use crate::index::{CollectionInfo, CollectionSpec, CollectionStatus, Filter, IndexError};
 
@@ -38,7 +38,14 @@ impl Shared {
             engine: engine.clone(),
             reason,
         };
-        let folder = Arc::new(Folder::open(dir).map_err(|error| denied(error.to_string()))?);
+        let folder = Folder::open(dir).map_err(|error| match error {
+            OpenError::Held { holder } => IndexError::InUse {
+                engine: engine.clone(),
+                holder,
+            },
+            OpenError::Io { .. } => denied(error.to_string()),
+        })?;
+        let folder = Arc::new(folder);
         let mut state = State::default();
         for name in folder.names().map_err(|error| denied(error.to_string()))? {
             let collection = Collection::load(&folder, &name).map_err(denied)?;

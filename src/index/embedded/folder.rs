@@ -33,11 +33,8 @@ pub(super) struct Folder {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
     /// Another process, or another part of this one, has it open.
-    #[error(
-        "the folder {dir} is in use by {holder}; only one process can have it open: stop that one, \
-         or run a Qdrant server for several processes (storage.qdrant.url = \"http://host:6334\")"
-    )]
-    Held { dir: String, holder: String },
+    #[error("the folder is in use by {holder}")]
+    Held { holder: String },
     /// The file system refused.
     #[error("the folder {dir} cannot be used: {error}")]
     Io { dir: String, error: io::Error },
@@ -62,7 +59,6 @@ impl Folder {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(OpenError::Held {
-                    dir: dir.display().to_string(),
                     holder: holder(lock),
                 });
             }

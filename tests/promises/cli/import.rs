@@ -1,6 +1,16 @@
 //! `elf import` writes what changed, names what it cannot read, and stays within its tenant.
 
+use serde_json::{Value, json};
+
 use crate::support::site::Site;
+
+/// What an import that passed over no file reports.
+fn counts(read: u64, changed: u64, skipped: u64) -> Value {
+    json!({
+        "read": read, "changed": changed, "skipped": skipped,
+        "passed_over": {"other": 0, "hidden": 0, "symbolic_links": 0},
+    })
+}
 
 #[tokio::test]
 async fn a_folder_is_imported_and_only_what_changed_the_next_time() {
@@ -9,24 +19,33 @@ async fn a_folder_is_imported_and_only_what_changed_the_next_time() {
     site.write("notes/deeper/b.txt", "The second note.");
     site.write("notes/c.pdf", "No note.");
     site.write("notes/.hidden.md", "No note either.");
-    let counts = |read: u64, changed: u64| serde_json::json!({"read": read, "changed": changed, "skipped": 0});
-    assert_eq!(site.json(&["import", "notes"]).await, counts(2, 2));
-    assert_eq!(site.json(&["import", "notes"]).await, counts(2, 0));
+    site.write("notes/UPPER.MD", "The third note.");
+    let of_folder = |read: u64, changed: u64, links: u64| {
+        let mut report = counts(read, changed, 0);
+        report["passed_over"] = json!({"other": 1, "hidden": 1, "symbolic_links": links});
+        report
+    };
+    assert_eq!(site.json(&["import", "notes"]).await, of_folder(3, 3, 0));
+    assert_eq!(site.json(&["import", "notes"]).await, of_folder(3, 0, 0));
     site.write("notes/a.md", "The first note, edited.");
-    assert_eq!(site.json(&["import", "notes"]).await, counts(2, 1));
+    assert_eq!(site.json(&["import", "notes"]).await, of_folder(3, 1, 0));
     // A file's key is its path below the folder, so this is the same note.
-    assert_eq!(site.json(&["import", "notes/a.md"]).await, counts(1, 0));
+    for file in ["notes/a.md", "notes/UPPER.MD"] {
+        assert_eq!(site.json(&["import", file]).await, counts(1, 0, 0));
+    }
 
     let mut db = site.connect().await;
-    let notes: Vec<(String, String, String, String)> =
-        sqlx::query_as("select key, text, tenant_id, agent_id from memory_notes order by key")
-            .fetch_all(&mut db)
-            .await
-            .unwrap();
+    let notes: Vec<(String, String, String, String)> = sqlx::query_as(
+        "select key, text, tenant_id, agent_id from memory_notes order by key collate \"C\"",
+    )
+    .fetch_all(&mut db)
+    .await
+    .unwrap();
     let of = |key: &str, text: &str| (key.into(), text.into(), "default".into(), "import".into());
     assert_eq!(
         notes,
         [
+            of("UPPER.MD", "The third note."),
             of("a.md", "The first note, edited."),
             of("deeper/b.txt", "The second note.")
         ]
@@ -35,7 +54,12 @@ async fn a_folder_is_imported_and_only_what_changed_the_next_time() {
     std::os::unix::fs::symlink("/etc/hostname", site.path("notes/link.md")).unwrap();
     site.write("notes/marked.md", "\u{feff}Marked.");
     let done = site.elf(&["import", "notes", "--json"]).await.exits(0);
-    assert_eq!(done.json(), counts(3, 1));
+    assert_eq!(done.json(), of_folder(4, 1, 1));
+    let in_words = site.elf(&["import", "notes"]).await.exits(0);
+    let passed_over = "files passed over: 1 neither .md nor .txt, 1 hidden, 1 symbolic link\n";
+    assert!(in_words.stdout.ends_with(passed_over), "{in_words:?}");
+    let in_words = site.elf(&["import", "notes/a.md"]).await.exits(0);
+    assert!(!in_words.stdout.contains("passed over"), "{in_words:?}");
     let done = done.says(&["link.md: a symbolic link"]);
     let marked: String =
         sqlx::query_scalar("select text from memory_notes where key = 'marked.md'")
@@ -52,7 +76,7 @@ async fn a_folder_is_imported_and_only_what_changed_the_next_time() {
     site.elf(&["import", "empty"])
         .await
         .exits(1)
-        .says(&["empty"]);
+        .says(&["no .md or .txt file in empty", "1 neither .md nor .txt"]);
 }
 
 #[tokio::test]
@@ -63,8 +87,8 @@ async fn jsonl_is_imported_from_a_file_and_from_stdin() {
                  \"type\": \"fact\", \"importance\": 0.75, \"expires_at\": \"2999-01-01T00:00:00Z\", \
                  \"source_ref\": {\"page\": 7}}\n";
     site.write("notes.jsonl", lines);
-    let all = serde_json::json!({"read": 2, "changed": 2, "skipped": 0});
-    let none = serde_json::json!({"read": 2, "changed": 0, "skipped": 0});
+    let all = counts(2, 2, 0);
+    let none = counts(2, 0, 0);
     assert_eq!(site.json(&["import", "notes.jsonl"]).await, all);
     let piped = site
         .elf_reading(&["import", "-", "--json"], lines.as_bytes())
@@ -105,7 +129,7 @@ async fn what_cannot_be_imported_is_named_and_the_rest_is_imported() {
         let input = [before.as_bytes(), line, after.as_bytes()].concat();
         let done = site.elf_reading(&["import", "-", "--json"], &input).await;
         let done = done.exits(1).says(&["stdin:2"]);
-        let expected = serde_json::json!({"read": 2, "changed": 2, "skipped": 1});
+        let expected = counts(2, 2, 1);
         assert_eq!(done.json(), expected, "{:?}", String::from_utf8_lossy(line));
     }
     site.write("LICENSE", "License\nno JSON\n");
@@ -116,10 +140,7 @@ async fn what_cannot_be_imported_is_named_and_the_rest_is_imported() {
     site.write("notes/nul.txt", "a\0b");
     let done = site.elf(&["import", "notes", "--json"]).await;
     let done = done.exits(1).says(&["latin1.md", "nul.txt"]);
-    assert_eq!(
-        done.json(),
-        serde_json::json!({"read": 1, "changed": 1, "skipped": 2})
-    );
+    assert_eq!(done.json(), counts(1, 1, 2));
     let in_words = site.elf(&["import", "notes"]).await.exits(1);
     assert!(
         in_words.stdout.contains("1 notes read, 0 new"),

@@ -108,6 +108,12 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
             "{item}"
         );
     }
+    // The rate is that of the copy, and the seconds are those of everything.
+    let rebuilt = site.elf(&["rebuild"]).await.exits(0).stdout;
+    assert!(
+        rebuilt.contains(" s, graphs and swap included (copied at "),
+        "{rebuilt}"
+    );
     let nobody = site
         .json(&["search", "lighthouse", "--tenant", "nobody"])
         .await;

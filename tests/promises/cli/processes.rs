@@ -47,6 +47,13 @@ async fn a_second_process_on_the_embedded_folder_is_told_who_has_it() {
     // Commands that only read Postgres still work.
     let status = site.json(&["status"]).await;
     assert_eq!(status["outbox"]["dead"], 0);
+    let collection = &status["collection"];
+    assert_eq!(collection["status"], "held");
+    let reason = collection["error"].as_str().unwrap();
+    let holder = format!("the index is held by process {pid}");
+    assert!(reason.starts_with(&holder), "{reason}");
+    let in_words = site.elf(&["status"]).await.exits(0);
+    assert!(in_words.stdout.contains(&holder), "{in_words:?}");
     worker.stop().await.exits(0);
     site.json(&["search", "anything"]).await;
 }
@@ -60,6 +67,11 @@ async fn a_stop_ends_an_idle_worker() {
         worker.signal(name).await;
         let done = worker.ended().await.exits(0);
         assert_eq!(done.json()["notes"], 0);
+        done.says(&[
+            "stop signal received",
+            "grace_secs",
+            "ends the process at once",
+        ]);
     }
 }
 

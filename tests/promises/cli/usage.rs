@@ -71,6 +71,60 @@ async fn wrong_usage_exits_with_2_and_leaves_stdout_empty() {
 }
 
 #[tokio::test]
+async fn a_wrong_value_is_told_how_to_write_it() {
+    let wrong: &[(&[&str], &str)] = &[
+        (
+            &["search", "word", "--updated-after", "yesterday"],
+            "'--updated-after <TIME>': write a time as 2026-03-01T12:00:00Z",
+        ),
+        (
+            &[
+                "search",
+                "word",
+                "--updated-before",
+                "+99999-01-01T00:00:00Z",
+            ],
+            "write a time as 2026-03-01T12:00:00Z",
+        ),
+        (
+            &["search", ""],
+            "the query is empty: write what to search for",
+        ),
+        (
+            &["search", " \t"],
+            "the query is empty: write what to search for",
+        ),
+        (
+            &["search", "word", "--limit", "ten"],
+            "write a whole number from 1 to 1000",
+        ),
+        (
+            &["search", "word", "--min-importance", "high"],
+            "write a number from 0 to 1",
+        ),
+        (
+            &["enqueue", "--note", "abc"],
+            "'abc' for '--note <ID>': write the note_id of a row of memory_notes, such as 6f1c2a34",
+        ),
+        (&["dead", "show", "abc"], "an id that `elf dead list` shows"),
+        (
+            &["dead", "retry", "abc"],
+            "an id that `elf dead list` shows",
+        ),
+        (&["key", "revoke", "abc"], "an id that `elf key list` shows"),
+        (&["key", "create", "--tenant", ""], "the tenant is empty"),
+        (
+            &["eval", "set", "-k", "0"],
+            "write a whole number from 1 to 100",
+        ),
+        (&["verify", "--sample", "0"], "give percent"),
+    ];
+    for (args, says) in wrong {
+        elf_with(None, args, &[]).await.exits(2).says(&[says]);
+    }
+}
+
+#[tokio::test]
 async fn completions_and_manual_pages_come_from_the_commands_themselves() {
     let folder = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {

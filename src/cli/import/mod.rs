@@ -1,5 +1,7 @@
 //! `elf import`
 
+mod folder;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -16,6 +18,7 @@ use crate::config::Config;
 use crate::eval::Document;
 use crate::note::Labels;
 use crate::store::{ImportedNote, Store};
+use folder::{Files, PassedOver, is_text};
 
 /// Notes in one statement.
 const BATCH_NOTES: usize = 500;
@@ -79,8 +82,13 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     store.check_schema().await?;
     let done = import(&store, &args).await?;
     out.report(
-        &json!({ "read": done.read, "changed": done.changed, "skipped": done.skipped }),
-        |_| format!("{} notes read, {} new or changed", done.read, done.changed),
+        &json!({
+            "read": done.read,
+            "changed": done.changed,
+            "skipped": done.skipped,
+            "passed_over": done.passed_over,
+        }),
+        |_| lines(&done),
     )?;
     anyhow::ensure!(
         done.skipped == 0,
@@ -88,6 +96,14 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         done.skipped
     );
     Ok(())
+}
+
+fn lines(done: &Done) -> String {
+    let notes = format!("{} notes read, {} new or changed", done.read, done.changed);
+    match done.passed_over.reasons() {
+        Some(reasons) => format!("{notes}\nfiles passed over: {reasons}"),
+        None => notes,
+    }
 }
 
 /// Imports a folder with the defaults of the command line, and returns how many
@@ -154,10 +170,15 @@ struct Done {
     read: u64,
     changed: u64,
     skipped: u64,
+    passed_over: PassedOver,
 }
 
 async fn import(store: &Store, args: &Args) -> anyhow::Result<Done> {
-    write_all(store, args, read(args)?).await
+    let (notes, passed_over) = read(args)?;
+    Ok(Done {
+        passed_over,
+        ..write_all(store, args, notes).await?
+    })
 }
 
 async fn write_all(
@@ -222,71 +243,36 @@ async fn write(
 
 type Notes<'a> = Box<dyn Iterator<Item = anyhow::Result<ImportedNote>> + 'a>;
 
-fn read(args: &Args) -> anyhow::Result<Notes<'_>> {
+/// The notes of a path, and which files in it are none.
+fn read(args: &Args) -> anyhow::Result<(Notes<'_>, PassedOver)> {
     let path = &args.path;
+    let none = PassedOver::default();
     if path.as_os_str() == "-" {
-        return Ok(jsonl("stdin", BufReader::new(std::io::stdin()), args));
+        let stdin = BufReader::new(std::io::stdin());
+        return Ok((jsonl("stdin", stdin, args), none));
     }
     let metadata = path
         .metadata()
         .with_context(|| format!("failed to read {}", path.display()))?;
     if metadata.is_dir() {
-        let mut files = Vec::new();
-        find_texts(path, &mut files)?;
-        files.sort();
-        anyhow::ensure!(
-            !files.is_empty(),
-            "no .md or .txt file in {}",
-            path.display()
-        );
-        return Ok(Box::new(
-            files.into_iter().map(|file| text_file(path, &file, args)),
-        ));
+        let Files { texts, passed_over } = Files::of(path)?;
+        if texts.is_empty() {
+            let reasons = passed_over.reasons();
+            let reasons = reasons.map(|reasons| format!("; files passed over: {reasons}"));
+            let (folder, reasons) = (path.display(), reasons.unwrap_or_default());
+            anyhow::bail!("no .md or .txt file in {folder}{reasons}");
+        }
+        let notes = texts.into_iter().map(|file| text_file(path, &file, args));
+        return Ok((Box::new(notes), passed_over));
     }
     if is_text(path) {
         let folder = path.parent().unwrap_or(Path::new(""));
-        return Ok(Box::new(std::iter::once(text_file(folder, path, args))));
+        let note = std::iter::once(text_file(folder, path, args));
+        return Ok((Box::new(note), none));
     }
     let file = File::open(path).with_context(|| format!("failed to open {}", path.display()))?;
-    Ok(jsonl(
-        path.to_string_lossy().into_owned(),
-        BufReader::new(file),
-        args,
-    ))
-}
-
-fn find_texts(folder: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
-    let entries = folder
-        .read_dir()
-        .with_context(|| format!("failed to list {}", folder.display()))?;
-    for entry in entries {
-        let entry = entry?;
-        // A link may lead out of the folder, or back into it for ever.
-        if entry.file_type()?.is_symlink() {
-            print_error(&format!(
-                "elf: ignored {}: a symbolic link",
-                entry.path().display()
-            ));
-            continue;
-        }
-        let path = entry.path();
-        let hidden = path
-            .file_name()
-            .is_some_and(|n| n.to_string_lossy().starts_with('.'));
-        if hidden {
-            continue;
-        }
-        if path.is_dir() {
-            find_texts(&path, found)?;
-        } else if is_text(&path) && path.is_file() {
-            found.push(path);
-        }
-    }
-    Ok(())
-}
-
-fn is_text(path: &Path) -> bool {
-    path.extension().is_some_and(|e| e == "md" || e == "txt")
+    let name = path.to_string_lossy().into_owned();
+    Ok((jsonl(name, BufReader::new(file), args), none))
 }
 
 fn text_file(folder: &Path, file: &Path, args: &Args) -> anyhow::Result<ImportedNote> {
