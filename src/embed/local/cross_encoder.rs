@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{Result as Computed, Tensor};
-use candle_nn::{Linear, Module, VarBuilder, linear};
+use pulp::Arch;
 use serde_json::Value;
 use tokenizers::tokenizer::PostProcessor;
 use tokenizers::utils::truncation::TruncationDirection;
@@ -12,8 +11,11 @@ use tokenizers::{Encoding, Tokenizer};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::encoder::{self, Encoder};
-use super::{Files, layout, load_tokenizer, padded, read_json, unavailable};
+use super::config::{Config, Family};
+use super::cpu::{Activation, Linear};
+use super::encoder::{Encoder, Tokens, UnknownNumber};
+use super::weights::Weights;
+use super::{Files, batches, layout, load_tokenizer, read_json, unavailable};
 use crate::embed::EmbedError;
 use crate::hub::ModelFiles;
 
@@ -28,14 +30,14 @@ struct Model {
     tokenizer: Tokenizer,
     encoder: Encoder,
     head: Head,
-    pad: u32,
+    dim: usize,
     window: usize,
 }
 
 /// What makes a score of the first token's vector.
 struct Head {
     inner: Linear,
-    activation: fn(&Tensor) -> Computed<Tensor>,
+    activation: Activation,
     outer: Linear,
 }
 
@@ -71,14 +73,16 @@ impl CrossEncoder {
             let bytes = std::fs::read(&weights).map_err(|error| {
                 format!("has a {} that cannot be read: {error}", weights.display())
             })?;
-            let weights = encoder::weights(bytes)?;
-            let (encoder, shape) = Encoder::load(&config, weights.clone())?;
+            let weights = Weights::read(&bytes, Arch::new())?;
+            let labels = labels(&config);
+            let config = Config::read(&config)?;
+            let encoder = Encoder::load(&config, &weights)?;
             Ok(Model {
                 tokenizer,
-                head: Head::load(&encoder, &config, shape.dim, &weights)?,
+                head: Head::load(labels, &config, &weights)?,
                 encoder,
-                pad: shape.pad,
-                window: layout::window(&Value::Null, &tokenizer_config, shape.positions),
+                dim: config.dim,
+                window: layout::window(&Value::Null, &tokenizer_config, config.window()),
             })
         };
         let model = tokio::task::spawn_blocking(load)
@@ -129,13 +133,13 @@ impl Model {
             .map_err(|error| EmbedError::input(format!("the tokenizer failed: {error}")))?;
         let lengths: Vec<usize> = pairs.iter().map(|pair| pair.ids.len()).collect();
         let mut scores = vec![f32::NEG_INFINITY; texts.len()];
-        for batch in padded::batches(&lengths) {
+        for batch in batches::batches(&lengths, rayon::current_num_threads()) {
             if dropped.is_cancelled() {
                 break;
             }
-            let batch: Vec<&Pair> = batch.iter().map(|&index| &pairs[index]).collect();
+            let batch = &pairs[batch];
             let scored = self
-                .forward(&batch)
+                .forward(batch)
                 .map_err(|error| EmbedError::failed(format!("the model failed: {error}")))?;
             for (pair, score) in batch.iter().zip(scored) {
                 if !score.is_finite() {
@@ -175,54 +179,51 @@ impl Model {
         Ok(pairs)
     }
 
-    fn forward(&self, pairs: &[&Pair]) -> Computed<Vec<f32>> {
-        let ids: Vec<&[u32]> = pairs.iter().map(|pair| &pair.ids[..]).collect();
-        let types: Vec<&[u32]> = pairs.iter().map(|pair| &pair.types[..]).collect();
-        let mask = padded::mask(&ids)?;
-        let ids = padded::tensor(&ids, self.pad)?;
-        let types = padded::tensor(&types, 0)?;
-        let tokens = self.encoder.forward(&ids, &mask, &types)?;
-        self.head.forward(&tokens)?.to_vec1()
+    fn forward(&self, pairs: &[Pair]) -> Result<Vec<f32>, UnknownNumber> {
+        let texts: Vec<Tokens<'_>> = pairs
+            .iter()
+            .map(|pair| Tokens {
+                ids: &pair.ids,
+                segments: &pair.types,
+            })
+            .collect();
+        self.encoder
+            .forward(&texts, |tokens| self.head.forward(&tokens[..self.dim]))
     }
 }
 
 impl Head {
     /// The layers behind the encoder. The error finishes "the model …".
-    fn load(
-        encoder: &Encoder,
-        config: &Value,
-        dim: usize,
-        weights: &VarBuilder<'_>,
-    ) -> Result<Self, String> {
-        let labels = config["id2label"]
-            .as_object()
-            .map_or(0, |labels| labels.len());
+    fn load(labels: usize, config: &Config, weights: &Weights<'_>) -> Result<Self, String> {
         if labels != 1 {
             return Err(format!(
                 "is no cross-encoder that gives one score: its config.json has {labels} labels in \
                  id2label"
             ));
         }
-        let tanh: fn(&Tensor) -> Computed<Tensor> = Tensor::tanh;
-        let (inner, activation, outer) = match encoder {
-            Encoder::Bert(_) => ("bert.pooler.dense", tanh, "classifier"),
-            Encoder::Roberta(_) => ("classifier.dense", tanh, "classifier.out_proj"),
-            Encoder::DistilBert(_) => {
-                let relu: fn(&Tensor) -> Computed<Tensor> = Tensor::relu;
-                ("pre_classifier", relu, "classifier")
-            }
+        let (inner, activation, outer) = match config.family {
+            Family::Bert => ("bert.pooler.dense", Activation::Tanh, "classifier"),
+            Family::Roberta => ("classifier.dense", Activation::Tanh, "classifier.out_proj"),
+            Family::DistilBert => ("pre_classifier", Activation::Relu, "classifier"),
         };
         Ok(Self {
-            inner: linear(dim, dim, weights.pp(inner)).map_err(encoder::mismatch)?,
+            inner: weights.linear(inner, config.dim, config.dim)?,
             activation,
-            outer: linear(dim, 1, weights.pp(outer)).map_err(encoder::mismatch)?,
+            outer: weights.linear(outer, config.dim, 1)?,
         })
     }
 
-    /// (texts, tokens, dim) → (texts)
-    fn forward(&self, tokens: &Tensor) -> Computed<Tensor> {
-        let first = tokens.narrow(1, 0, 1)?.squeeze(1)?;
-        let inner = (self.activation)(&self.inner.forward(&first)?)?;
-        self.outer.forward(&inner)?.squeeze(1)
+    /// The score of a first token's vector.
+    fn forward(&self, first: &[f32]) -> f32 {
+        let mut inner = vec![0.0; self.inner.outputs()];
+        self.inner.forward(first, self.activation, &mut inner);
+        let mut score = [0.0];
+        self.outer.forward(&inner, Activation::None, &mut score);
+        score[0]
     }
+}
+
+fn labels(config: &Value) -> usize {
+    let labels = config["id2label"].as_object();
+    labels.map_or(0, |labels| labels.len())
 }

@@ -1,138 +1,191 @@
-//! The architectures: tokens → one vector each. The arithmetic is candle's.
+//! The architectures: tokens → one vector each.
 
-use candle_core::{DType, Device, Result, Tensor};
-use candle_nn::VarBuilder;
-use candle_transformers::models::{bert, distilbert, xlm_roberta};
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use rayon::prelude::*;
+
+use super::config::{Config, Family};
+use super::cpu::LayerNorm;
+use super::layer::{Layer, Rows};
+use super::weights::Weights;
+
+/// Rows that a thread takes at once: whole tiles, enough for each weight to be used often once it
+/// is in a core's cache, and few enough for their inner vectors to stay there.
+const MAX_BLOCK: usize = 48;
+
+/// The rows of the highest tile: a smaller block would waste registers.
+const MIN_BLOCK: usize = 12;
 
 /// A BERT-family encoder with its weights.
-pub enum Encoder {
-    Bert(bert::BertModel),
-    Roberta(xlm_roberta::XLMRobertaModel),
-    DistilBert(distilbert::DistilBertModel),
+pub struct Encoder {
+    family: Family,
+    dim: usize,
+    pad: u32,
+    /// (vocabulary, dim)
+    words: Vec<f32>,
+    /// (positions, dim)
+    positions: Vec<f32>,
+    /// (segments, dim)
+    segments: Vec<f32>,
+    norm: LayerNorm,
+    layers: Vec<Layer>,
 }
 
-/// What an encoder's `config.json` says of its size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// Floats in a vector.
-    pub dim: usize,
-    /// Tokens that there are positions for.
-    pub positions: usize,
-    /// The token that fills up shorter texts.
-    pub pad: u32,
+/// The tokens of a text.
+#[derive(Debug, Clone, Copy)]
+pub struct Tokens<'a> {
+    /// Places in the vocabulary.
+    pub ids: &'a [u32],
+    /// 1 for each token of the second of two texts, where the model tells them apart, else 0.
+    /// Where it is shorter than the text, the rest is 0.
+    pub segments: &'a [u32],
+}
+
+/// The tokenizer gave a number that the model has no row for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the tokenizer gave {number} for a {what}, but the model has {rows} of them")]
+pub struct UnknownNumber {
+    what: &'static str,
+    number: usize,
+    rows: usize,
 }
 
 impl Encoder {
-    /// Builds the encoder of `config.json` from the weights. The error finishes "the model …".
-    pub fn load(
-        config: &Value,
-        weights: VarBuilder<'_>,
-    ) -> std::result::Result<(Self, Shape), String> {
-        let kind = config["model_type"].as_str().unwrap_or("(none)");
-        let config = completed(config, kind);
-        match kind {
-            "bert" => {
-                let config: bert::Config = parse(&config)?;
-                let shape = Shape {
-                    dim: config.hidden_size,
-                    positions: config.max_position_embeddings,
-                    pad: config.pad_token_id as u32,
-                };
-                let model = bert::BertModel::load(weights, &config).map_err(mismatch)?;
-                Ok((Self::Bert(model), shape))
-            }
-            "roberta" | "xlm-roberta" | "camembert" => {
-                let config: xlm_roberta::Config = parse(&config)?;
-                let shape = Shape {
-                    dim: config.hidden_size,
-                    // Positions are counted from the one after the padding token's.
-                    positions: config
-                        .max_position_embeddings
-                        .saturating_sub(config.pad_token_id as usize + 1),
-                    pad: config.pad_token_id,
-                };
-                let weights =
-                    if weights.contains_tensor("roberta.embeddings.word_embeddings.weight") {
-                        weights.pp("roberta")
-                    } else {
-                        weights
-                    };
-                let model =
-                    xlm_roberta::XLMRobertaModel::new(&config, weights).map_err(mismatch)?;
-                Ok((Self::Roberta(model), shape))
-            }
-            "distilbert" => {
-                let positions = config["max_position_embeddings"].as_u64().unwrap_or(0) as usize;
-                let config: distilbert::Config = parse(&config)?;
-                let shape = Shape {
-                    dim: config.dim,
-                    positions,
-                    pad: config.pad_token_id as u32,
-                };
-                let model =
-                    distilbert::DistilBertModel::load(weights, &config).map_err(mismatch)?;
-                Ok((Self::DistilBert(model), shape))
-            }
-            other => Err(format!(
-                "has the model_type {other:?}; elf computes \"bert\", \"roberta\", \
-                 \"xlm-roberta\", \"camembert\" and \"distilbert\""
-            )),
+    /// The encoder of `config` with `weights`. The error finishes "the model …".
+    pub fn load(config: &Config, weights: &Weights<'_>) -> Result<Self, String> {
+        let prefix = prefix(config, weights);
+        let dim = config.dim;
+        let layers = match config.family {
+            Family::Bert | Family::Roberta => "encoder",
+            Family::DistilBert => "transformer",
+        };
+        let table = |name: &str, rows| {
+            let name = format!("{prefix}embeddings.{name}_embeddings.weight");
+            weights.tensor(&name, &[rows, dim])
+        };
+        Ok(Self {
+            family: config.family,
+            dim,
+            pad: config.pad,
+            words: table("word", config.vocabulary)?,
+            positions: table("position", config.positions)?,
+            segments: match config.segments {
+                0 => Vec::new(),
+                rows => table("token_type", rows)?,
+            },
+            norm: weights.norm(
+                &format!("{prefix}embeddings.LayerNorm"),
+                dim,
+                config.epsilon,
+            )?,
+            layers: (0..config.layers)
+                .map(|layer| format!("{prefix}{layers}.layer.{layer}"))
+                .map(|name| Layer::load(weights, &name, config))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// `read` of each of the texts, which gets its tokens' vectors (tokens, dim). The encoder
+    /// computes them on all threads.
+    pub fn forward<T>(
+        &self,
+        texts: &[Tokens<'_>],
+        read: impl Fn(&[f32]) -> T,
+    ) -> Result<Vec<T>, UnknownNumber> {
+        let mut inputs = Vec::new();
+        for text in texts {
+            self.inputs(*text, &mut inputs)?;
         }
-    }
-
-    /// Vectors of shape (texts, tokens, dim). `ids`, `mask` and `types` have the shape
-    /// (texts, tokens) and are `u32`. `mask` is 1 for a token and 0 for padding. `types` is 1 for
-    /// the second of two texts, where the model tells them apart.
-    pub fn forward(&self, ids: &Tensor, mask: &Tensor, types: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Bert(model) => model.forward(ids, types, Some(mask)),
-            Self::Roberta(model) => model.forward(ids, mask, &ids.zeros_like()?, None, None, None),
-            Self::DistilBert(model) => {
-                // The inverse mask: what to ignore, of the shape (texts, heads, from, to).
-                let hidden = mask.eq(0u32)?.unsqueeze(1)?.unsqueeze(1)?;
-                model.forward(ids, &hidden)
-            }
+        let lengths = texts.iter().map(|text| text.ids.len()).collect();
+        let mut rows = Rows::new(lengths, self.dim, block(inputs.len()));
+        self.embed(&inputs, &mut rows);
+        for layer in &self.layers {
+            layer.forward(&mut rows);
         }
+        Ok(rows.texts().map(read).collect())
+    }
+
+    /// Adds a text's tokens to `inputs`.
+    fn inputs(&self, text: Tokens<'_>, inputs: &mut Vec<Input>) -> Result<(), UnknownNumber> {
+        let mut seen = 0;
+        for (index, id) in text.ids.iter().enumerate() {
+            let position = match self.family {
+                Family::Bert | Family::DistilBert => index,
+                // As in transformers: a padding token has its own position, also within a text.
+                Family::Roberta if *id == self.pad => self.pad as usize,
+                Family::Roberta => {
+                    seen += 1;
+                    self.pad as usize + seen
+                }
+            };
+            let segment = text.segments.get(index).copied().unwrap_or(0);
+            let segment = match self.family {
+                Family::Bert => segment as usize,
+                Family::Roberta | Family::DistilBert => 0,
+            };
+            let input = Input {
+                word: *id as usize,
+                position,
+                segment,
+            };
+            check("token", input.word, self.words.len() / self.dim)?;
+            check("position", position, self.positions.len() / self.dim)?;
+            check("segment", segment, (self.segments.len() / self.dim).max(1))?;
+            inputs.push(input);
+        }
+        Ok(())
+    }
+
+    /// The vectors that go into the first layer.
+    fn embed(&self, inputs: &[Input], rows: &mut Rows) {
+        let dim = self.dim;
+        rows.hidden
+            .par_chunks_mut(rows.block * dim)
+            .zip(inputs.par_chunks(rows.block))
+            .for_each_init(Vec::new, |added, (hidden, inputs)| {
+                added.clear();
+                for (row, input) in hidden.chunks_exact_mut(dim).zip(inputs) {
+                    row.copy_from_slice(&self.words[input.word * dim..][..dim]);
+                    added.extend_from_slice(&self.positions[input.position * dim..][..dim]);
+                    let segment = self.segments.chunks_exact(dim).nth(input.segment);
+                    for (value, segment) in row.iter_mut().zip(segment.unwrap_or_default()) {
+                        *value += segment;
+                    }
+                }
+                self.norm.add_and_normalize(hidden, added);
+            });
     }
 }
 
-/// The weights of `model.safetensors`. The error finishes "the model …".
-pub fn weights(bytes: Vec<u8>) -> std::result::Result<VarBuilder<'static>, String> {
-    VarBuilder::from_buffered_safetensors(bytes, DType::F32, &Device::Cpu)
-        .map_err(|error| format!("has a model.safetensors that cannot be read: {error}"))
+/// Rows that a thread takes at once, of this many in all.
+fn block(rows: usize) -> usize {
+    rows.div_ceil(rayon::current_num_threads())
+        .next_multiple_of(MIN_BLOCK)
+        .clamp(MIN_BLOCK, MAX_BLOCK)
 }
 
-/// `config.json` as candle expects it: with the keys that some releases of
-/// transformers leave out or name differently.
-fn completed(config: &Value, kind: &str) -> Value {
-    let mut config = config.clone();
-    if config["position_embedding_type"].is_null() {
-        config["position_embedding_type"] = json!("absolute");
-    }
-    let approximate = ["gelu_new", "gelu_fast", "gelu_pytorch_tanh"];
-    if kind == "bert"
-        && config["hidden_act"]
-            .as_str()
-            .is_some_and(|act| approximate.contains(&act))
-    {
-        config["hidden_act"] = json!("geluapproximate");
-    }
-    config
+/// What is known of a token before the first layer: rows of three tables.
+struct Input {
+    word: usize,
+    position: usize,
+    segment: usize,
 }
 
-fn parse<T: DeserializeOwned>(config: &Value) -> std::result::Result<T, String> {
-    if config["position_embedding_type"] != "absolute" {
-        return Err(format!(
-            "has position embeddings of the type {}; elf computes \"absolute\"",
-            config["position_embedding_type"]
-        ));
+fn check(what: &'static str, number: usize, rows: usize) -> Result<(), UnknownNumber> {
+    if number < rows {
+        Ok(())
+    } else {
+        Err(UnknownNumber { what, number, rows })
     }
-    serde_json::from_value(config.clone())
-        .map_err(|error| format!("has a config.json that elf does not understand: {error}"))
 }
 
-pub fn mismatch(error: candle_core::Error) -> String {
-    format!("has a model.safetensors that does not fit its config.json: {error}")
+/// What is in front of the encoder's names: models for a task put the family there.
+fn prefix(config: &Config, weights: &Weights<'_>) -> String {
+    let family = match config.family {
+        Family::Bert => "bert",
+        Family::Roberta => "roberta",
+        Family::DistilBert => "distilbert",
+    };
+    [format!("{family}."), format!("{}.", config.kind)]
+        .into_iter()
+        .find(|prefix| weights.contains(&format!("{prefix}embeddings.word_embeddings.weight")))
+        .unwrap_or_default()
 }

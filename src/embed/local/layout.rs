@@ -3,16 +3,7 @@
 
 use serde_json::Value;
 
-/// How the vectors of a text's tokens become one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pooling {
-    /// The mean over all tokens.
-    Mean,
-    /// The first token's.
-    Cls,
-    /// The maximum over all tokens, for each dimension.
-    Max,
-}
+use super::pooling::Pooling;
 
 /// Which modules a text passes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,16 +1,21 @@
 //! A BERT-family sentence-transformers model in this process, on its CPU.
 
+mod batches;
+mod config;
+mod cpu;
 mod cross_encoder;
 mod encoder;
+mod layer;
 mod layout;
-mod padded;
+mod pooling;
+mod weights;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{D, DType, Tensor};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use pulp::Arch;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokenizers::Tokenizer;
@@ -19,10 +24,12 @@ use tokio::sync::Semaphore;
 use super::check::{self, Indexed};
 use super::{EmbedError, Embedder, Limits};
 use crate::hub::{HubError, ModelFiles};
+use config::Config;
 pub use cross_encoder::CrossEncoder;
-use encoder::Encoder;
-use layout::{Modules, Pooling};
-use padded::batches;
+use encoder::{Encoder, Tokens};
+use layout::Modules;
+use pooling::Pooling;
+use weights::Weights;
 
 /// A model with its tokenizer.
 pub struct Local {
@@ -39,7 +46,6 @@ struct Model {
     normalize: bool,
     lowercase: bool,
     dim: usize,
-    pad: u32,
     window: usize,
     weights: [u8; 32],
 }
@@ -102,7 +108,8 @@ impl Local {
             // memory anyway.
             let mut hash = Sha256::new_with_prefix(&weights);
             hash.update(format!("{pooling:?} {} {lowercase}", modules.normalize));
-            let (encoder, shape) = Encoder::load(&config, encoder::weights(weights)?)?;
+            let config = Config::read(&config)?;
+            let encoder = Encoder::load(&config, &Weights::read(&weights, Arch::new())?)?;
             Ok(Model {
                 weights: hash.finalize().into(),
                 tokenizer,
@@ -110,9 +117,8 @@ impl Local {
                 pooling,
                 normalize: modules.normalize,
                 lowercase,
-                dim: shape.dim,
-                pad: shape.pad,
-                window: layout::window(&sentence_config, &tokenizer_config, shape.positions),
+                dim: config.dim,
+                window: layout::window(&sentence_config, &tokenizer_config, config.window()),
             })
         };
         let model = tokio::task::spawn_blocking(load)
@@ -187,13 +193,12 @@ impl Model {
         let tokens = self.tokens(texts)?;
         let lengths: Vec<usize> = tokens.iter().map(Vec::len).collect();
         let mut answer = Vec::with_capacity(count);
-        for batch in batches(&lengths) {
-            let batch_tokens: Vec<&[u32]> = batch.iter().map(|&index| &tokens[index][..]).collect();
+        for batch in batches::batches(&lengths, rayon::current_num_threads()) {
             let vectors = self
-                .forward(&batch_tokens)
+                .forward(&tokens[batch])
                 .map_err(|error| EmbedError::failed(format!("the model failed: {error}")))?;
-            answer.extend(batch.iter().zip(vectors).map(|(&index, vector)| Indexed {
-                index: Some(index),
+            answer.extend(vectors.into_iter().map(|vector| Indexed {
+                index: None,
                 vector,
             }));
         }
@@ -223,32 +228,18 @@ impl Model {
             .collect())
     }
 
-    fn forward(&self, texts: &[&[u32]]) -> candle_core::Result<Vec<Vec<f32>>> {
-        let ids = padded::tensor(texts, self.pad)?;
-        let mask = padded::mask(texts)?;
-        let tokens = self.encoder.forward(&ids, &mask, &ids.zeros_like()?)?;
-        let mut vectors = self.pool(&tokens, &mask)?.to_vec2::<f32>()?;
+    fn forward(&self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, encoder::UnknownNumber> {
+        let texts: Vec<Tokens<'_>> = texts
+            .iter()
+            .map(|ids| Tokens { ids, segments: &[] })
+            .collect();
+        let mut vectors = self
+            .encoder
+            .forward(&texts, |tokens| self.pooling.pool(tokens, self.dim))?;
         if self.normalize {
             vectors.iter_mut().for_each(|vector| normalize(vector));
         }
         Ok(vectors)
-    }
-
-    /// (texts, tokens, dim) → (texts, dim)
-    fn pool(&self, tokens: &Tensor, mask: &Tensor) -> candle_core::Result<Tensor> {
-        let mask = mask.to_dtype(DType::F32)?.unsqueeze(D::Minus1)?;
-        match self.pooling {
-            Pooling::Cls => tokens.narrow(1, 0, 1)?.squeeze(1),
-            Pooling::Mean => tokens
-                .broadcast_mul(&mask)?
-                .sum(1)?
-                .broadcast_div(&mask.sum(1)?),
-            Pooling::Max => {
-                // Far below any value in a token's vector.
-                let hidden = ((mask - 1.0)? * 1e9)?;
-                tokens.broadcast_add(&hidden)?.max(1)
-            }
-        }
     }
 }
 
@@ -314,5 +305,7 @@ fn unavailable(error: HubError) -> EmbedError {
     }
 }
 
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod tests;
