@@ -1,7 +1,7 @@
 -- Ends the leases that are still held under this token, and deletes exactly the claimed outbox
 -- rows of those notes, or marks them as done. To avoid deadlocks, every statement that locks both
 -- states and outbox rows locks the states first, in order of their ids: this one and
--- dead_retry.sql. Arrays select the rows to write, not joins: see commit_notes.sql.
+-- dead_retry.sql. Arrays select the rows to write, not joins: see lock_notes.sql.
 -- $1 version, $2 token, $3 note ids, $4 outbox ids, $5 the note of each outbox id,
 -- $6 whether to keep done rows, $7 the hash of the access labels of the points of each note of
 -- $3, null where it has no points

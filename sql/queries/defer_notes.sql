@@ -1,5 +1,5 @@
 -- Defers notes: they stay leased for a time, but without a holder, so that no worker claims them
--- and no lost claim is counted. Returns the notes whose lease was still that of the token. See commit_notes.sql for `= any`.
+-- and no lost claim is counted. Returns the notes whose lease was still that of the token. See lock_notes.sql for `= any`.
 -- $1 version, $2 token, $3 note ids, $4 seconds
 with held as materialized (
     select note_id from note_index_state

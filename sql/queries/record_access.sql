@@ -1,4 +1,4 @@
--- Records the access labels that the points of these notes have now. See commit_notes.sql for
+-- Records the access labels that the points of these notes have now. See lock_notes.sql for
 -- `= any`.
 -- $1 version, $2 token, $3 note ids, $4 hashes of the access labels
 update note_index_state s

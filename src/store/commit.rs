@@ -79,13 +79,16 @@ impl Store {
     ) -> Result<Committed, StoreError> {
         let work = async {
             let mut tx = self.begin().await?;
-            let before = embedded_hashes(&mut tx, version, notes).await?;
-            let mut committed = None;
-            for rows in statements(notes, &before) {
-                committed = Some(write(&mut tx, version, dim, token, notes, &rows).await?);
+            let locked = lock(&mut tx, version, token, notes).await?;
+            let mut collections = Vec::new();
+            for rows in statements(notes, &locked) {
+                collections = write(&mut tx, version, dim, token, &rows).await?;
             }
             tx.commit().await?;
-            Ok(committed.expect("there is always a statement"))
+            Ok(Committed {
+                notes: locked.notes,
+                collections,
+            })
         };
         // The commit of a note of many megabytes takes longer.
         self.measured_within(Limit::Batch, "commit", work).await
@@ -94,63 +97,104 @@ impl Store {
 
 type Tx = Transaction<'static, Postgres>;
 
-/// The text hashes of those chunks that Postgres has with a vector, by chunk id. No other
-/// worker can change them while the lease is held, and without it nothing is written.
-async fn embedded_hashes(
+/// What Postgres has of the notes of a commit.
+#[derive(Debug, Default)]
+struct Locked {
+    /// The notes that can be written.
+    notes: HashSet<Uuid>,
+    /// Those that were committed before.
+    indexed: HashSet<Uuid>,
+    /// The text hashes of those of their chunks that have a vector, by chunk id.
+    hashes: HashMap<Uuid, Vec<u8>>,
+}
+
+async fn lock(
     tx: &mut Tx,
     version: &str,
+    token: i64,
     notes: &[&NoteWrite<'_>],
-) -> Result<HashMap<Uuid, Vec<u8>>, StoreError> {
-    let rewritten = notes.iter().filter(|n| n.live && n.had_chunks);
-    let ids: Vec<Uuid> = rewritten
+) -> Result<Locked, StoreError> {
+    let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
+    let live: Vec<bool> = notes.iter().map(|n| n.live).collect();
+    let rewritten = notes.iter().filter(|n| n.had_chunks);
+    let chunks: Vec<Uuid> = rewritten
         .flat_map(|n| &n.chunks)
         .map(|c| c.chunk_id)
         .collect();
-    if ids.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let rows = sqlx::query_file!("sql/queries/chunk_hashes.sql", version, &ids)
-        .fetch_all(&mut **tx)
-        .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| (row.chunk_id, row.text_sha256))
-        .collect())
+    let locked = sqlx::query_file!(
+        "sql/queries/lock_notes.sql",
+        version,
+        token,
+        &ids,
+        &live,
+        &chunks
+    )
+    .fetch_one(&mut **tx)
+    .await?;
+    Ok(Locked {
+        notes: locked.notes.into_iter().collect(),
+        indexed: locked.indexed.into_iter().collect(),
+        hashes: locked.chunks.into_iter().zip(locked.hashes).collect(),
+    })
 }
 
-/// Rows of one statement. Each has the place of its note among the notes of the commit, from 1.
+/// The rows of one statement.
 #[derive(Debug, Default)]
 struct Rows<'a> {
-    chunks: Vec<(i32, &'a ChunkWrite<'a>)>,
-    vectors: Vec<(i32, Uuid, &'a [f32])>,
-    pooled: Vec<(i32, &'a [f32])>,
+    chunks: Vec<(Uuid, &'a ChunkWrite<'a>)>,
+    vectors: Vec<(Uuid, &'a [f32])>,
+    pooled: Vec<(Uuid, &'a [f32])>,
+    /// About, all together.
     bytes: usize,
+    states: Vec<&'a NoteWrite<'a>>,
+    /// Notes that may have had more chunks.
+    rewritten: Vec<&'a NoteWrite<'a>>,
+    /// Chunks whose vector is that of an old text.
+    without_vector: Vec<Uuid>,
+    /// Notes that have no pooled vector now.
+    without_pooled: Vec<Uuid>,
 }
 
-/// Splits the rows of `notes` into statements, at least one, without the vectors of texts that
-/// are the same as `before`. A row that is too large gets a statement of its own.
-fn statements<'a>(notes: &'a [&NoteWrite<'a>], before: &HashMap<Uuid, Vec<u8>>) -> Vec<Rows<'a>> {
+/// Splits the rows of the locked notes into statements, at least one. A row that is too large gets a
+/// statement of its own. Vectors of texts that did not change are left out.
+fn statements<'a>(notes: &'a [&NoteWrite<'a>], locked: &Locked) -> Vec<Rows<'a>> {
     let mut statements = vec![Rows::default()];
-    for (place, note) in (1..).zip(notes).filter(|(_, note)| note.live) {
+    let written: Vec<&NoteWrite> = notes
+        .iter()
+        .copied()
+        .filter(|n| locked.notes.contains(&n.note_id))
+        .collect();
+    let live = || written.iter().copied().filter(|n| n.live);
+    for note in live() {
         for chunk in &note.chunks {
-            let has_changed = before
-                .get(&chunk.chunk_id)
-                .is_none_or(|old| old[..] != chunk.hash.0);
+            let before = locked.hashes.get(&chunk.chunk_id);
+            let has_changed = before.is_none_or(|before| before[..] != chunk.hash.0);
             let vector = chunk.vector.as_deref().filter(|_| has_changed);
-            let rows = with_room(
-                &mut statements,
-                chunk.text.len() + vector.map_or(0, size_of_val),
-            );
-            rows.chunks.push((place, chunk));
-            rows.vectors
-                .extend(vector.map(|vector| (place, chunk.chunk_id, vector)));
+            let bytes = chunk.text.len() + vector.map_or(0, size_of_val);
+            let rows = with_room(&mut statements, bytes);
+            rows.chunks.push((note.note_id, chunk));
+            // Beside its chunk or after it, because of the foreign key.
+            rows.vectors.extend(vector.map(|v| (chunk.chunk_id, v)));
         }
         if let Some(pooled) = &note.pooled {
-            with_room(&mut statements, size_of_val(&**pooled))
-                .pooled
-                .push((place, pooled));
+            let rows = with_room(&mut statements, size_of_val(&**pooled));
+            rows.pooled.push((note.note_id, pooled));
         }
     }
+    let last = statements.last_mut().expect("there is always a statement");
+    last.rewritten = live()
+        .filter(|n| locked.indexed.contains(&n.note_id))
+        .collect();
+    last.without_vector = live()
+        .flat_map(|n| &n.chunks)
+        .filter(|c| c.vector.is_none() && locked.hashes.contains_key(&c.chunk_id))
+        .map(|c| c.chunk_id)
+        .collect();
+    last.without_pooled = live()
+        .filter(|n| n.pooled.is_none())
+        .map(|n| n.note_id)
+        .collect();
+    last.states = written;
     statements
 }
 
@@ -165,28 +209,16 @@ fn with_room<'s, 'a>(statements: &'s mut Vec<Rows<'a>>, bytes: usize) -> &'s mut
     rows
 }
 
+/// Returns the collections that must have the points.
 async fn write(
     tx: &mut Tx,
     version: &str,
     dim: usize,
     token: i64,
-    notes: &[&NoteWrite<'_>],
     rows: &Rows<'_>,
-) -> Result<Committed, StoreError> {
-    let note_ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
-    let live: Vec<bool> = notes.iter().map(|n| n.live).collect();
-    let text_hashes: Vec<&[u8]> = notes.iter().map(|n| &n.text_hash.0[..]).collect();
-    let counts: Vec<i32> = notes.iter().map(|n| n.chunks.len() as i32).collect();
-    let access = notes.iter().map(|n| n.access.as_ref());
-    let access: Vec<Option<&[u8]>> = access.map(|hash| Some(&hash?.0[..])).collect();
-    let have_pooled: Vec<bool> = notes.iter().map(|n| n.pooled.is_some()).collect();
-    let (pooled_places, pooled): (Vec<i32>, Vec<Vector>) = rows
-        .pooled
-        .iter()
-        .map(|(place, vector)| (*place, Vector::from(vector.to_vec())))
-        .unzip();
+) -> Result<Vec<String>, StoreError> {
     let chunks = || rows.chunks.iter().map(|(_, chunk)| *chunk);
-    let chunk_places: Vec<i32> = rows.chunks.iter().map(|(place, _)| *place).collect();
+    let chunk_notes: Vec<Uuid> = rows.chunks.iter().map(|(note, _)| *note).collect();
     let chunk_ids: Vec<Uuid> = chunks().map(|c| c.chunk_id).collect();
     let indexes: Vec<i32> = chunks().map(|c| c.chunk_index as i32).collect();
     let starts: Vec<i32> = chunks().map(|c| c.start as i32).collect();
@@ -194,27 +226,24 @@ async fn write(
     let texts: Vec<&str> = chunks().map(|c| c.text).collect();
     let hashes: Vec<&[u8]> = chunks().map(|c| &c.hash.0[..]).collect();
     let awaits: Vec<bool> = chunks().map(|c| c.vector.is_none()).collect();
-    let vector_places: Vec<i32> = rows.vectors.iter().map(|(place, ..)| *place).collect();
-    let vector_ids: Vec<Uuid> = rows.vectors.iter().map(|(_, id, _)| *id).collect();
-    let vectors = rows.vectors.iter();
-    let vectors: Vec<Vector> = vectors
-        .map(|(.., vector)| Vector::from(vector.to_vec()))
-        .collect();
-    let committed = sqlx::query_file!(
+    let (vector_ids, vectors) = columns(&rows.vectors);
+    let (pooled_ids, pooled) = columns(&rows.pooled);
+    let states = || rows.states.iter();
+    let state_ids: Vec<Uuid> = states().map(|n| n.note_id).collect();
+    let text_hashes: Vec<&[u8]> = states().map(|n| &n.text_hash.0[..]).collect();
+    let counts: Vec<i32> = states().map(|n| n.chunks.len() as i32).collect();
+    let access = states().map(|n| n.access.as_ref());
+    let access: Vec<Option<&[u8]>> = access.map(|hash| Some(&hash?.0[..])).collect();
+    let rewritten = || rows.rewritten.iter();
+    let rewritten_ids: Vec<Uuid> = rewritten().map(|n| n.note_id).collect();
+    let rewritten_counts: Vec<i32> = rewritten().map(|n| n.chunks.len() as i32).collect();
+    let collections = sqlx::query_file_scalar!(
         "sql/queries/commit_notes.sql",
         version,
         dim as i32,
         token,
-        &note_ids,
-        &live,
-        &text_hashes as _,
-        &counts,
-        &access as _,
-        &have_pooled,
-        &pooled_places,
-        &pooled as _,
         &chunk_ids,
-        &chunk_places,
+        &chunk_notes,
         &indexes,
         &starts,
         &ends,
@@ -222,15 +251,27 @@ async fn write(
         &hashes as _,
         &awaits,
         &vector_ids,
-        &vector_places,
         &vectors as _,
+        &pooled_ids,
+        &pooled as _,
+        &state_ids,
+        &text_hashes as _,
+        &counts,
+        &access as _,
+        &rewritten_ids,
+        &rewritten_counts,
+        &rows.without_vector,
+        &rows.without_pooled,
     )
-    .fetch_one(&mut **tx)
+    .fetch_all(&mut **tx)
     .await?;
-    Ok(Committed {
-        notes: committed.notes.into_iter().collect(),
-        collections: committed.collections,
-    })
+    Ok(collections)
+}
+
+fn columns(rows: &[(Uuid, &[f32])]) -> (Vec<Uuid>, Vec<Vector>) {
+    rows.iter()
+        .map(|(id, vector)| (*id, Vector::from(vector.to_vec())))
+        .unzip()
 }
 
 #[cfg(test)]
@@ -261,43 +302,68 @@ mod tests {
         }
     }
 
-    /// The number of chunks, vectors and pooled vectors of each statement.
-    fn sizes(notes: &[&NoteWrite], before: &HashMap<Uuid, Vec<u8>>) -> Vec<[usize; 3]> {
-        let size = |rows: &Rows| [rows.chunks.len(), rows.vectors.len(), rows.pooled.len()];
-        statements(notes, before).iter().map(size).collect()
+    /// The number of chunks, vectors, pooled vectors and states of each statement.
+    fn sizes(notes: &[&NoteWrite], hashes: &[(Uuid, TextHash)]) -> Vec<[usize; 4]> {
+        let locked = Locked {
+            notes: notes.iter().map(|n| n.note_id).collect(),
+            hashes: hashes.iter().map(|(id, h)| (*id, h.0.to_vec())).collect(),
+            ..Locked::default()
+        };
+        let size = |rows: &Rows| {
+            let Rows {
+                chunks,
+                vectors,
+                pooled,
+                states,
+                ..
+            } = rows;
+            [chunks.len(), vectors.len(), pooled.len(), states.len()]
+        };
+        statements(notes, &locked).iter().map(size).collect()
     }
 
     #[test]
     fn every_row_is_in_one_statement_and_no_statement_is_too_large() {
-        let before = HashMap::new();
-        assert_eq!(sizes(&[], &before), [[0, 0, 0]]);
+        assert_eq!(sizes(&[], &[]), [[0, 0, 0, 0]]);
         let half = "x".repeat(STATEMENT_BYTES / 2 - 1_000);
         let small = note(vec![chunk("one"), chunk("three")]);
         let large = note(vec![chunk(&half), chunk(&half), chunk("one")]);
-        assert_eq!(sizes(&[&small, &small], &before), [[4, 4, 2]]);
-        assert_eq!(sizes(&[&large, &small], &before), [[5, 5, 2]]);
-        assert_eq!(sizes(&[&large, &large], &before), [[3, 3, 1], [3, 3, 1]]);
+        assert_eq!(sizes(&[&small, &small], &[]), [[4, 4, 2, 2]]);
+        assert_eq!(sizes(&[&large, &small], &[]), [[5, 5, 2, 2]]);
+        assert_eq!(sizes(&[&large, &large], &[]), [[3, 3, 1, 0], [3, 3, 1, 2]]);
         let huge = "x".repeat(STATEMENT_BYTES + 1);
         let huge = note(vec![chunk("one"), chunk(&huge), chunk("three")]);
-        assert_eq!(sizes(&[&huge], &before), [[1, 1, 0], [1, 1, 0], [1, 1, 1]]);
+        assert_eq!(
+            sizes(&[&huge], &[]),
+            [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
+        );
     }
 
     #[test]
     fn a_vector_of_the_same_text_is_not_sent_again() {
         let (same, new) = (chunk("same"), chunk("changed"));
-        let before = HashMap::from([
-            (same.chunk_id, same.hash.0.to_vec()),
-            (new.chunk_id, TextHash::of("another").0.to_vec()),
-        ]);
-        assert_eq!(sizes(&[&note(vec![same, new])], &before), [[2, 1, 1]]);
+        let before = [
+            (same.chunk_id, same.hash),
+            (new.chunk_id, TextHash::of("another")),
+        ];
+        assert_eq!(sizes(&[&note(vec![same, new])], &before), [[2, 1, 1, 1]]);
     }
 
     #[test]
-    fn a_note_that_is_not_live_has_no_rows() {
+    fn a_note_that_is_not_live_has_no_rows_but_a_state() {
         let gone = NoteWrite {
             live: false,
             ..note(vec![chunk("one")])
         };
-        assert_eq!(sizes(&[&gone], &HashMap::new()), [[0, 0, 0]]);
+        assert_eq!(sizes(&[&gone], &[]), [[0, 0, 0, 1]]);
+    }
+
+    #[test]
+    fn a_note_that_is_not_locked_is_not_written() {
+        let note = note(vec![chunk("one")]);
+        let notes = [&note];
+        let statements = statements(&notes, &Locked::default());
+        let rows = &statements[0];
+        assert!(rows.chunks.is_empty() && rows.pooled.is_empty() && rows.states.is_empty());
     }
 }

@@ -11,7 +11,7 @@ use super::{Checkpoint, WorkerContext};
 use crate::index::{Filter, IndexError, Point, UpsertMode};
 use crate::note::Note;
 use crate::registry::{self, IndexContext, RegistryError};
-use crate::store::{ChunkWrite, LiveChunk, NoteWrite};
+use crate::store::{ChunkWrite, LiveChunk};
 
 impl Batch<'_> {
     /// Upserts the new points and then deletes the old ones, so that the note is searchable
@@ -33,22 +33,12 @@ impl Batch<'_> {
                 points.extend(rows.chunks.iter().map(|chunk| self.point(note, chunk)));
             }
         }
-        let count = points.len() as u64;
+        let written: Vec<Uuid> = points.iter().map(|p| p.payload.chunk_id).collect();
+        let count = written.len() as u64;
         self.upsert(collections, points).await?;
         self.shared.call_breakpoint(Checkpoint::Upserted).await;
-        // A live note that had no chunks has no older points: points are written after the commit
-        // of their chunks. To look for them would cost the engine time in every bulk load.
-        let may_have_older = |rows: &NoteWrite| rows.had_chunks || !rows.live;
-        let older: Vec<&&PlannedWrite> = done
-            .iter()
-            .filter(|write| may_have_older(&write.rows))
-            .collect();
-        if !older.is_empty() {
-            let chunks = older.iter().flat_map(|write| &write.rows.chunks);
-            let written = chunks.map(|chunk| chunk.chunk_id).collect();
-            let notes = older.iter().map(|write| write.chunked.note_id).collect();
-            self.prune(collections, notes, written).await?;
-        }
+        let done = done.iter().map(|write| write.chunked.note_id).collect();
+        self.prune(collections, done, written).await?;
         self.shared.call_breakpoint(Checkpoint::Pruned).await;
         Ok(count)
     }

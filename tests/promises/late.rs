@@ -135,6 +135,29 @@ async fn a_note_that_fails_after_a_late_upsert_leaves_no_point_behind() {
     assert_eq!(h.points_of(other).await, 1);
 }
 
+/// The first claim of a note upserts its points late: the note was deleted and acked meanwhile, so
+/// that ELF has forgotten it, and then inserted again under its id.
+#[tokio::test]
+async fn a_note_that_comes_back_under_its_id_keeps_no_point_of_its_first_claim() {
+    let h = Harness::start().await;
+    let note = h.insert(&sentences(30, "soon deleted")).await;
+    let worker = h.one_batch_worker(h.context.clone());
+    let late = Held::at(Checkpoint::Committed, worker).await;
+    h.delete(note).await;
+    h.expire_leases().await;
+    h.drain().await;
+    assert_eq!(h.count("note_index_state").await, 0);
+
+    let insert = "insert into memory_notes (note_id, tenant_id, project_id, agent_id, scope, type, text)
+                  values ($1, 't', 'p', 'a', 's', 'n', $2)";
+    h.execute(insert, note, "It is back.").await;
+    late.open();
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    late.stop().await;
+    assert_eq!(h.points_of(note).await, 1);
+    h.assert_converged().await;
+}
+
 /// A batch that fails after its upsert releases its notes, and another worker takes them over.
 /// That is no lost lease: the first worker does not requeue them.
 #[tokio::test]

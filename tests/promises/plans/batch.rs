@@ -111,10 +111,6 @@ impl Batch {
             };
         }
         let int = |value: &str| each(value, "int");
-        let places = || {
-            let places: Vec<String> = (1..=BATCH).map(|place| place.to_string()).collect();
-            format!("'{{{}}}'::int[]", places.join(","))
-        };
         let lowest = || id(Uuid::nil());
         let highest = || id(Uuid::max());
         vec![
@@ -144,7 +140,6 @@ impl Batch {
                 "true".into(),
                 "1000000::bigint".into()
             ),
-            statement!("chunk_hashes", version(), chunks()),
             statement!("chunks_by_id", version(), chunks()),
             statement!(
                 "defer_notes",
@@ -187,16 +182,8 @@ impl Batch {
                 version(),
                 "8".into(),
                 token(),
-                notes(),
-                each("true", "bool"),
-                hashes(),
-                int("1"),
-                hashes(),
-                each("true", "bool"),
-                places(),
-                vector(),
                 chunks(),
-                places(),
+                notes(),
                 int("0"),
                 int("0"),
                 int("3"),
@@ -204,8 +191,25 @@ impl Batch {
                 hashes(),
                 each("false", "bool"),
                 chunks(),
-                places(),
-                vector()
+                vector(),
+                notes(),
+                vector(),
+                notes(),
+                hashes(),
+                int("1"),
+                hashes(),
+                notes(),
+                int("1"),
+                chunks(),
+                notes()
+            ),
+            statement!(
+                "lock_notes",
+                version(),
+                token(),
+                notes(),
+                each("true", "bool"),
+                chunks()
             ),
             statement!("record_access", version(), token(), notes(), hashes()),
             statement!("release", version(), token(), notes(), "true".into()),

@@ -1,0 +1,52 @@
+-- Locks the notes that are still leased under this token: no worker can claim them before the
+-- transaction ends. Of the live ones it locks those that no other transaction is deleting, and skips
+-- the others instead of waiting, so that ELF cannot deadlock with an application's delete. Returns
+-- the notes to write, and the text hashes of those of the chunks that have a vector.
+-- A note that an application deleted and inserted again after the snapshot is not in it, and is
+-- skipped. So the hashes are those of the notes that are locked.
+-- Here and in the other statements about leases, `= any` of an array selects the rows, not a join
+-- with `unnest`. After a vacuum of an empty table Postgres assumes for some time that it is still
+-- empty, and a join would read all of it once for each note.
+-- $1 version, $2 token, $3 note ids, $4 whether each is live, $5 chunk ids
+with leased as materialized (
+    select s.note_id, s.revision is not null as was_indexed
+      from note_index_state s
+     where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
+     order by s.note_id
+       for update
+),
+present as materialized (
+    select n.note_id
+      from memory_notes n
+     where n.note_id = any (array(
+            select u.note_id
+              from unnest($3::uuid[], $4::bool[]) as u (note_id, live)
+             where u.live and u.note_id in (select l.note_id from leased l)))
+     order by n.note_id
+       for key share skip locked
+),
+notes as materialized (
+    select u.note_id
+      from unnest($3::uuid[], $4::bool[]) as u (note_id, live)
+     where u.note_id in (select l.note_id from leased l)
+       and (not u.live or u.note_id in (select p.note_id from present p))
+),
+hashes as materialized (
+    select c.chunk_id, c.text_sha256
+      from unnest($5::uuid[]) as u (chunk_id)
+     cross join lateral (
+            select c.chunk_id, c.text_sha256,
+                   (select true
+                      from note_chunk_embeddings e
+                     where e.chunk_id = c.chunk_id
+                       and e.embedding_version is not distinct from $1) as has_vector
+              from memory_note_chunks c
+             where c.chunk_id = u.chunk_id
+               and c.embedding_version is not distinct from $1 -- see chunk_page.sql
+             limit 1) c
+     where c.has_vector
+)
+select array(select n.note_id from notes n) as "notes!",
+       array(select l.note_id from leased l where l.was_indexed) as "indexed!",
+       array(select h.chunk_id from hashes h) as "chunks!",
+       array(select h.text_sha256 from hashes h) as "hashes!"
