@@ -166,7 +166,7 @@ async fn a_wrong_request_is_told_what_is_wrong() {
             Method::POST,
             "/v2/notes?wait=indexed&colour=red",
             &secret,
-            Some(json!({})),
+            Some(json!({"notes": []})),
         )
         .await;
     answered.is_error(422, "invalid");
