@@ -7,18 +7,20 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use axum::body::Bytes;
 use base64::Engine as _;
 use elf::chunk::{Chunker, Tokenizer};
 use elf::config::Config;
 use elf::index::{self, CollectionSpec};
 use elf::note::{TextHash, chunk_id};
-use futures::{StreamExt, TryStreamExt, future, stream};
+use futures::{SinkExt, StreamExt, TryStreamExt, future, stream};
 use qdrant_client::qdrant::{
     DocumentBuilder, NamedVectors, PointStruct, UpsertPointsBuilder, Value, Vector,
 };
 use qdrant_client::{Payload, Qdrant};
 use serde::Deserialize;
-use sqlx::postgres::PgPool;
+use tokio::sync::Mutex;
+use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
 use crate::daemon::Site;
@@ -105,7 +107,9 @@ struct Batch {
 }
 
 struct Stores {
-    pool: PgPool,
+    /// Connections that no batch uses.
+    postgres: Mutex<Vec<Client>>,
+    dsn: String,
     client: Qdrant,
     collection: String,
     options: HashMap<String, Value>,
@@ -148,7 +152,8 @@ impl Bare {
         let elf = index::connect(&config.storage.qdrant).await?;
         elf.create_collection(&collection, &spec).await?;
         let stores = Stores {
-            pool: site.pool().await?,
+            postgres: Mutex::default(),
+            dsn: site.dsn.clone(),
             client: engine::client(&engine.url)?,
             collection,
             options: engine::values(&serde_json::to_value(&bm25)?)?,
@@ -211,7 +216,7 @@ impl Bare {
             .client
             .delete_collection(&self.stores.collection)
             .await?;
-        self.stores.pool.close().await;
+        self.stores.postgres.lock().await.clear();
         self.site.end().await
     }
 }
@@ -327,7 +332,8 @@ impl Stores {
                 sum.fill(0.0);
             }
         }
-        let mut transaction = self.pool.begin().await?;
+        let mut postgres = self.connection().await?;
+        let transaction = postgres.transaction().await?;
         for (statement, copy) in [
             (
                 "copy memory_note_chunks (chunk_id, note_id, chunk_index, start_offset, end_offset, text,
@@ -346,12 +352,22 @@ impl Stores {
                 of_notes,
             ),
         ] {
-            let mut copying = transaction.copy_in_raw(statement).await?;
-            copying.send(copy.end()).await?;
-            copying.finish().await?;
+            let mut copying = Box::pin(transaction.copy_in(statement).await?);
+            copying.send(Bytes::from(copy.end())).await?;
+            copying.close().await?;
         }
         transaction.commit().await?;
+        self.postgres.lock().await.push(postgres);
         Ok(())
+    }
+
+    async fn connection(&self) -> Result<Client> {
+        if let Some(unused) = self.postgres.lock().await.pop() {
+            return Ok(unused);
+        }
+        let (client, connection) = tokio_postgres::connect(&self.dsn, NoTls).await?;
+        tokio::spawn(connection);
+        Ok(client)
     }
 
     async fn upsert(&self, chunks: &[Chunk], vectors: &[Vec<f32>]) -> Result<()> {

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sqlx::postgres::PgPool;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
@@ -51,6 +50,7 @@ impl Site {
         )?;
         let migrated = elf(folder.path(), &["migrate"])
             .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .status()?;
         assert!(migrated.success(), "the schema is there");
         let dsn = dsn_of(&std::env::var("DATABASE_URL")?, &name)?;
@@ -61,10 +61,6 @@ impl Site {
             folder,
             index: index.to_owned(),
         })
-    }
-
-    pub async fn pool(&self) -> Result<PgPool> {
-        Ok(PgPool::connect(&self.dsn).await?)
     }
 
     /// Commits notes with these texts, in one transaction; their ids, in order.

@@ -77,7 +77,7 @@ pub struct Report {
 
 impl Report {
     pub fn new(name: &'static str, options: Options, engine: &str) -> Self {
-        println!("\n{name} ({engine})");
+        eprintln!("\n{name} ({engine})");
         Self {
             name,
             options,
@@ -89,7 +89,7 @@ impl Report {
 
     /// A size or setting that a reader needs to repeat the measurement.
     pub fn fact(&mut self, name: &str, value: impl std::fmt::Display) {
-        println!("  {name}: {value}");
+        eprintln!("  {name}: {value}");
         self.facts.push((name.to_owned(), value.to_string()));
     }
 
@@ -119,7 +119,7 @@ impl Report {
     }
 
     fn add(&mut self, figure: Figure) {
-        println!("  {}", row(&figure));
+        eprintln!("  {}", row(&figure));
         self.figures.push(figure);
     }
 

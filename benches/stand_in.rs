@@ -42,7 +42,7 @@ impl StandIn {
         })
     }
 
-    /// Texts that it was sent.
+    /// Texts that it was sent so far.
     pub async fn texts(&self) -> Result<usize> {
         let count = reqwest::get(format!("{}/texts", self.url)).await?;
         Ok(count.json().await?)
