@@ -23,6 +23,7 @@ use tokio::sync::Mutex;
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
+use crate::copy::Copy;
 use crate::daemon::Site;
 use crate::engine::{self, Engine};
 use crate::{Result, stand_in};
@@ -321,14 +322,14 @@ impl Stores {
                 .field(&TextHash::of(&chunk.text).0)
                 .field(VERSION.as_bytes())
                 .field(&1i64.to_be_bytes());
-            of_chunks.vector(id, vector);
+            of_chunks.vector(id, VERSION, vector);
             sum.iter_mut()
                 .zip(vector)
                 .for_each(|(sum, float)| *sum += float);
             if chunk.ends {
                 let chunks = (chunk.index + 1) as f32;
                 sum.iter_mut().for_each(|sum| *sum /= chunks);
-                of_notes.vector(chunk.note, &sum);
+                of_notes.vector(chunk.note, VERSION, &sum);
                 sum.fill(0.0);
             }
         }
@@ -419,45 +420,4 @@ pub fn plain(json: &[u8]) -> Result<tokenizers::Tokenizer> {
     let mut tokenizer = tokenizers::Tokenizer::from_bytes(json)?;
     tokenizer.with_padding(None).with_truncation(None)?;
     Ok(tokenizer)
-}
-
-/// Rows in Postgres's binary COPY format.
-struct Copy(Vec<u8>);
-
-impl Copy {
-    fn new() -> Self {
-        let mut header = b"PGCOPY\n\xff\r\n\0".to_vec();
-        header.extend([0; 8]);
-        Self(header)
-    }
-
-    fn row(&mut self, fields: i16) -> &mut Self {
-        self.0.extend(fields.to_be_bytes());
-        self
-    }
-
-    fn field(&mut self, bytes: &[u8]) -> &mut Self {
-        self.0.extend((bytes.len() as i32).to_be_bytes());
-        self.0.extend(bytes);
-        self
-    }
-
-    /// The row of a vector, as pgvector's `vector_recv` reads it.
-    fn vector(&mut self, id: Uuid, vector: &[f32]) {
-        let dim = vector.len() as i32;
-        let mut bytes = Vec::with_capacity(4 + 4 * vector.len());
-        bytes.extend((dim as i16).to_be_bytes());
-        bytes.extend([0; 2]);
-        bytes.extend(vector.iter().flat_map(|float| float.to_be_bytes()));
-        self.row(4)
-            .field(id.as_bytes())
-            .field(VERSION.as_bytes())
-            .field(&dim.to_be_bytes())
-            .field(&bytes);
-    }
-
-    fn end(mut self) -> Vec<u8> {
-        self.0.extend((-1i16).to_be_bytes());
-        self.0
-    }
 }

@@ -110,7 +110,7 @@ async fn against_encode(
             },
         )
         .await?;
-    Ok([side("chunker", chunker), side("encode", encoder)])
+    Ok([Side::new("chunker", chunker), Side::new("encode", encoder)])
 }
 
 async fn against_splitter(options: Options, json: &[u8], text: &str) -> Result<[Side; 2]> {
@@ -125,14 +125,10 @@ async fn against_splitter(options: Options, json: &[u8], text: &str) -> Result<[
             async || speed(text, || Ok(splitter.chunks(text).count())),
         )
         .await?;
-    Ok([side("chunker", chunker), side("text-splitter", splitter)])
-}
-
-fn side(name: &str, rounds: Vec<f64>) -> Side {
-    Side {
-        name: name.to_owned(),
-        rounds,
-    }
+    Ok([
+        Side::new("chunker", chunker),
+        Side::new("text-splitter", splitter),
+    ])
 }
 
 /// MB per second.

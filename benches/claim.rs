@@ -88,20 +88,16 @@ pub async fn run(options: Options) -> Result<()> {
                     plan.trim_start_matches("force_")
                 ),
                 "ms",
-                [side("among them", full_ms), side("alone", empty_ms)],
+                [
+                    Side::new("among them", full_ms),
+                    Side::new("alone", empty_ms),
+                ],
                 Target::AtMost(2.0),
             );
         }
         empty.end().await?;
     }
     report.write()
-}
-
-fn side(name: &str, rounds: Vec<f64>) -> Side {
-    Side {
-        name: name.to_owned(),
-        rounds,
-    }
 }
 
 struct Claims {

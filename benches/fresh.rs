@@ -120,12 +120,9 @@ async fn idle(
     elf.end().await?;
     bare.end().await?;
     for (name, share, limit) in [("p50", 0.5, 1.5), ("p99", 0.99, 5.0)] {
-        let side = |name: &str, rounds: &[Vec<f64>]| Side {
-            name: name.to_owned(),
-            rounds: rounds
-                .iter()
-                .map(|waits| 1e3 * quantile(waits, share))
-                .collect(),
+        let side = |name: &str, rounds: &[Vec<f64>]| {
+            let at = |waits: &Vec<f64>| 1e3 * quantile(waits, share);
+            Side::new(name, rounds.iter().map(at).collect())
         };
         report.ratio(
             &format!("idle, {name} of {count}: commit to searchable / a commit and an upsert"),

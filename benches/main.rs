@@ -12,11 +12,16 @@
 
 use std::path::{Path, PathBuf};
 
+use tokio::signal::unix::{SignalKind, signal};
+
+mod backlog;
 mod bare;
 mod chunker;
 mod claim;
+mod copy;
 mod corpus;
 mod daemon;
+mod drain;
 mod edits;
 mod engine;
 mod fresh;
@@ -53,9 +58,9 @@ impl Options {
     }
 }
 
-const NAMES: [&str; 10] = [
-    "chunker", "edits", "provider", "claim", "worker", "fresh", "rebuild", "search", "idle",
-    "scale",
+const NAMES: [&str; 11] = [
+    "chunker", "edits", "provider", "claim", "worker", "backlog", "fresh", "rebuild", "search",
+    "idle", "scale",
 ];
 
 fn main() -> Result<()> {
@@ -88,13 +93,29 @@ fn main() -> Result<()> {
         names = NAMES.into();
     }
     for name in names {
-        runtime.block_on(run(name, options))?;
+        // A signal ends the bench by dropping it, and with it the processes that it started.
+        runtime.block_on(async {
+            tokio::select! {
+                ended = run(name, options) => ended,
+                stopped = signalled() => stopped,
+            }
+        })?;
     }
     Ok(())
 }
 
+async fn signalled() -> Result<()> {
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = terminated.recv() => {}
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+    }
+    Err("stopped by a signal; a database elf_bench_… may be left behind".into())
+}
+
 async fn run(name: &str, options: Options) -> Result<()> {
     match name {
+        "backlog" => backlog::run(options).await,
         "chunker" => chunker::run(options).await,
         "claim" => claim::run(options).await,
         "edits" => edits::run(options),

@@ -21,7 +21,12 @@ const NAMES: u32 = 420;
 
 /// Every ratio of a report on one line: its rounds as dots, its median as a bar, its target in red.
 pub fn rounds(path: &Path, report: &Report) -> Result<()> {
-    let figures: Vec<&Figure> = report.figures.iter().filter(|f| f.is_ratio()).collect();
+    // A side of a quick run may have taken less than a clock tick, so that there is no ratio.
+    let is_drawn = |figure: &&Figure| {
+        let is_number = |ratio: &f64| ratio.is_finite() && *ratio > 0.0;
+        figure.is_ratio() && figure.rounds.iter().all(is_number)
+    };
+    let figures: Vec<&Figure> = report.figures.iter().filter(is_drawn).collect();
     if figures.is_empty() {
         return Ok(());
     }

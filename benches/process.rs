@@ -47,11 +47,61 @@ pub fn peak_mb(pid: u32) -> Result<f64> {
 
 /// CPU seconds that a process has used so far.
 pub fn cpu_secs(pid: u32) -> Result<f64> {
-    const TICKS_PER_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // See proc_pid_stat(5). The name may have spaces, so count from its end: utime and stime.
-    let (_, fields) = stat.rsplit_once(") ").ok_or("no name")?;
-    let times = fields.split(' ').skip(11).take(2);
+    // User and system time.
+    Ok(seconds(&stat, 2).ok_or("no times")?)
+}
+
+/// CPU seconds that all processes of this name have used so far, with their children that ended.
+pub fn cpu_secs_of(name: &str) -> f64 {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let stats =
+        processes.filter_map(|process| std::fs::read_to_string(process.path().join("stat")).ok());
+    stats
+        .filter(|stat| stat.contains(&format!("({name})")))
+        // Those of the children too.
+        .filter_map(|stat| seconds(&stat, 4))
+        .sum()
+}
+
+/// The first of the times in `/proc/<pid>/stat`, see proc_pid_stat(5): utime, stime, cutime, cstime.
+fn seconds(stat: &str, times: usize) -> Option<f64> {
+    const TICKS_PER_SECOND: f64 = 100.0;
+    // The name may have spaces, so count from its end.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let times = fields.split(' ').skip(11).take(times);
     let ticks: f64 = times.filter_map(|ticks| ticks.parse::<f64>().ok()).sum();
-    Ok(ticks / TICKS_PER_SECOND)
+    Some(ticks / TICKS_PER_SECOND)
+}
+
+/// The CPU that ELF's side, or the baseline's, Postgres and the engine use from a moment on.
+pub struct Cpu {
+    pid: u32,
+    before: [f64; 3],
+}
+
+impl Cpu {
+    pub const NAMES: [&str; 3] = ["process", "Postgres", "engine"];
+
+    pub fn start(pid: u32) -> Result<Self> {
+        Ok(Self {
+            pid,
+            before: Self::now(pid)?,
+        })
+    }
+
+    fn now(pid: u32) -> Result<[f64; 3]> {
+        Ok([
+            cpu_secs(pid)?,
+            cpu_secs_of("postgres"),
+            cpu_secs_of("qdrant"),
+        ])
+    }
+
+    /// Milliseconds of each since then, for one of so many chunks.
+    pub fn millis_each(&self, chunks: usize) -> Result<[f64; 3]> {
+        let now = Self::now(self.pid)?;
+        let millis = |n: usize| 1e3 * (now[n] - self.before[n]) / chunks as f64;
+        Ok([0, 1, 2].map(millis))
+    }
 }

@@ -202,14 +202,10 @@ pub async fn run(options: Options) -> Result<()> {
                 async || Ok(kind.texts as f64 / kind.best_secs(&StandIn::start(place)?.url).await?),
             )
             .await?;
-        let side = |name: &str, rounds| Side {
-            name: name.to_owned(),
-            rounds,
-        };
         report.ratio(
             kind.name,
             "texts/s",
-            [side("ELF", elf), side("best", best)],
+            [Side::new("ELF", elf), Side::new("best", best)],
             Target::AtLeast(0.9),
         );
         let times = |name: &str| format!("{:.2}", counts[name] as f64 / kind.texts as f64);

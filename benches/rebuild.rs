@@ -100,21 +100,20 @@ async fn speeds(
         )
         .await?;
     let chunks = database.chunks;
-    let side = |name: &str, rounds: &[f64]| Side {
-        name: name.to_owned(),
-        rounds: rounds.to_vec(),
-    };
     report.ratio(
         &format!("{chunks} chunks, {dim} dimensions: rebuild / bare upsert"),
         "points/s",
-        [side("rebuild", &rebuilt), side("bare upsert", &upserted)],
+        [
+            Side::new("rebuild", rebuilt.clone()),
+            Side::new("bare upsert", upserted),
+        ],
         Target::AtLeast(0.97),
     );
     let verified = verified.split_off(verified.len() - rebuilt.len());
     report.ratio(
         &format!("{chunks} chunks, {dim} dimensions: verify / rebuild"),
         "chunks/s",
-        [side("verify", &verified), side("rebuild", &rebuilt)],
+        [Side::new("verify", verified), Side::new("rebuild", rebuilt)],
         Target::AtLeast(8.0),
     );
     Ok(())

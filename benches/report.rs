@@ -48,6 +48,15 @@ pub struct Side {
     pub rounds: Vec<f64>,
 }
 
+impl Side {
+    pub fn new(name: &str, rounds: Vec<f64>) -> Self {
+        Self {
+            name: name.to_owned(),
+            rounds,
+        }
+    }
+}
+
 /// One line of the table: a value, or the ratio of two sides round by round.
 pub struct Figure {
     pub name: String,

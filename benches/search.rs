@@ -146,13 +146,12 @@ fn compare(
             let millis: Vec<f64> = times.iter().map(|time| 1e3 * time.as_secs_f64()).collect();
             quantile(&millis, share)
         };
-        let side = |name: &str, rounds| Side {
-            name: name.to_owned(),
-            rounds,
-        };
         let base = rounds.iter().map(|(base, _)| at(base)).collect();
         let compared = rounds.iter().map(|(_, compared)| at(compared)).collect();
-        let sides = [side(name_of_side, compared), side(base_name, base)];
+        let sides = [
+            Side::new(name_of_side, compared),
+            Side::new(base_name, base),
+        ];
         report.ratio(&format!("{name}, {quantile_name}"), "ms", sides, target);
     }
 }

@@ -5,18 +5,18 @@
 //!
 //! ELF's time is from the commit of the notes to the empty outbox.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::bare::{self, Bare, Note, Parts, Setting};
 use crate::corpus::{Corpus, Kind};
-use crate::daemon::{Site, Worker};
+use crate::drain::{DIM, Drain};
 use crate::engine::Engine;
+use crate::process::Cpu;
 use crate::report::{Report, Side, Target};
 use crate::rounds::Rounds;
 use crate::stand_in::StandIn;
-use crate::{Options, Result, process};
+use crate::{Options, Result};
 
-const DIM: usize = 384;
 const SHORT_BYTES: usize = 560;
 /// About 40 chunks.
 const LONG_BYTES: usize = 52_000;
@@ -33,7 +33,9 @@ pub async fn run(options: Options) -> Result<()> {
         .map(|n| corpus.long_text(Kind::Mixed, n as u64, LONG_BYTES))
         .collect();
     if !engine.is_server {
-        let rate = Drain::new(&engine, "").await?.rate(&short).await?;
+        let rate = Drain::new(&engine, Duration::ZERO, "")?
+            .rate(&short)
+            .await?;
         report.value(
             "without a server, nothing to compare with",
             "chunks/s",
@@ -70,7 +72,6 @@ pub async fn run(options: Options) -> Result<()> {
     )
     .await?;
     slow_provider(&mut report, &engine, options, setting, short).await?;
-    equal_notes(&mut report, &engine, options, &corpus).await?;
     report.write()
 }
 
@@ -97,7 +98,7 @@ async fn compare(
     target: Target,
 ) -> Result<Setting> {
     let notes = bare::cut(texts.clone()).await?;
-    let elf = Drain::new(engine, "").await?;
+    let elf = Drain::new(engine, Duration::ZERO, "")?;
     let provider = StandIn::start(DIM, Duration::ZERO)?;
     let setting = best_setting(engine, &provider, options, &notes).await?;
     report.fact(
@@ -107,26 +108,45 @@ async fn compare(
             setting.lanes, setting.batch
         ),
     );
+    let (mut of_elf, mut of_bare) = (Vec::new(), Vec::new());
     let [elf, bare] = Rounds::of(options)
         .measure(
-            async || elf.rate(&texts).await,
-            async || bare_rate(engine, &provider, setting, Parts::ALL, &notes).await,
+            async || {
+                let drained = elf.drained(&texts).await?;
+                of_elf.push(drained.cpu_ms);
+                Ok(drained.rate)
+            },
+            async || {
+                let (rate, cpu_ms) =
+                    bare_rate(engine, &provider, setting, Parts::ALL, &notes).await?;
+                of_bare.push(cpu_ms);
+                Ok(rate)
+            },
         )
         .await?;
+    let measured = elf.len();
     report.ratio(
         name,
         "chunks/s",
-        [side("worker", elf), side("baseline", bare)],
+        [Side::new("worker", elf), Side::new("baseline", bare)],
         target,
     );
-    Ok(setting)
-}
-
-fn side(name: &str, rounds: Vec<f64>) -> Side {
-    Side {
-        name: name.to_owned(),
-        rounds,
+    for (place, part) in Cpu::NAMES.iter().enumerate() {
+        let of = |rounds: &[[f64; 3]]| -> Vec<f64> {
+            let last = &rounds[rounds.len() - measured..];
+            last.iter().map(|cpu_ms| cpu_ms[place]).collect()
+        };
+        report.ratio(
+            &format!("{name}, CPU of a chunk, {part}"),
+            "ms",
+            [
+                Side::new("worker", of(&of_elf)),
+                Side::new("baseline", of(&of_bare)),
+            ],
+            Target::None,
+        );
     }
+    Ok(setting)
 }
 
 /// Tries settings of the baseline once each.
@@ -150,7 +170,7 @@ async fn best_setting(
     let settings = [(4, 256), (2, 256), (4, 128), (4, 256), (4, 512), (8, 128)];
     for (lanes, batch) in settings {
         let setting = Setting { lanes, batch };
-        let rate = bare_rate(engine, provider, setting, Parts::ALL, notes).await?;
+        let (rate, _) = bare_rate(engine, provider, setting, Parts::ALL, notes).await?;
         if rate > best_rate {
             (best, best_rate) = (setting, rate);
         }
@@ -158,19 +178,21 @@ async fn best_setting(
     Ok(best)
 }
 
-/// Chunks per second of the baseline.
+/// Chunks per second of the baseline, and its CPU milliseconds a chunk.
 async fn bare_rate(
     engine: &Engine,
     provider: &StandIn,
     setting: Setting,
     parts: Parts,
     notes: &[Note],
-) -> Result<f64> {
+) -> Result<(f64, [f64; 3])> {
     let mut bare = Bare::start(engine, &provider.url, DIM, notes, setting.batch).await?;
-    let took = bare.index(parts, setting.lanes).await?;
-    bare.end().await?;
     let chunks: usize = notes.iter().map(|note| note.chunks.len()).sum();
-    Ok(chunks as f64 / took)
+    let cpu = Cpu::start(std::process::id())?;
+    let took = bare.index(parts, setting.lanes).await?;
+    let cpu_ms = cpu.millis_each(chunks)?;
+    bare.end().await?;
+    Ok((chunks as f64 / took, cpu_ms))
 }
 
 /// What each step of the baseline costs by itself.
@@ -206,7 +228,7 @@ async fn parts(
             },
         ),
     ] {
-        let rate = bare_rate(engine, &provider, setting, parts, notes).await?;
+        let (rate, _) = bare_rate(engine, &provider, setting, parts, notes).await?;
         report.value(
             &format!("baseline, {name} alone"),
             "chunks/s",
@@ -231,16 +253,13 @@ async fn slow_provider(
     let provider_limit = (INPUTS * IN_FLIGHT) as f64 / LATENCY.as_secs_f64();
     let notes = bare::cut(texts.clone()).await?;
     let settings = format!("max_batch_inputs = {INPUTS}\nconcurrency = {IN_FLIGHT}\n");
-    let elf = Drain {
-        provider: StandIn::start(DIM, LATENCY)?,
-        ..Drain::new(engine, &settings).await?
-    };
+    let elf = Drain::new(engine, LATENCY, &settings)?;
     let free = StandIn::start(DIM, Duration::ZERO)?;
     let [elf, limit] = Rounds::of(options)
         .measure(
             async || elf.rate(&texts).await,
             async || {
-                let stores = bare_rate(engine, &free, setting, Parts::ALL, &notes).await?;
+                let (stores, _) = bare_rate(engine, &free, setting, Parts::ALL, &notes).await?;
                 Ok(stores.min(provider_limit))
             },
         )
@@ -249,104 +268,10 @@ async fn slow_provider(
         "provider of 20 ms, 64 texts, 8 requests in flight",
         "chunks/s",
         [
-            side("worker", elf),
-            side("limit of provider and stores", limit),
+            Side::new("worker", elf),
+            Side::new("limit of provider and stores", limit),
         ],
         Target::AtLeast(0.9),
     );
     Ok(())
-}
-
-/// Many equal notes against many different ones, and the memory that the backlog takes.
-async fn equal_notes(
-    report: &mut Report,
-    engine: &Engine,
-    options: Options,
-    corpus: &Corpus,
-) -> Result<()> {
-    let count = options.size(100_000, 1000);
-    let different = corpus.notes(1 << 20, count, SHORT_BYTES);
-    let equal = vec![corpus.text(Kind::English, 1, SHORT_BYTES); count];
-    let drain = Drain::new(engine, "").await?;
-    let mut peaks = Vec::new();
-    let mut asked = 0;
-    // A minute each, so without a warm-up.
-    let rounds = Rounds {
-        count: options.size(2, 1),
-        warm_up: false,
-    };
-    let [equal, different] = rounds
-        .measure(
-            async || {
-                let before = drain.provider.texts().await?;
-                let rate = drain.rate(&equal).await?;
-                asked = drain.provider.texts().await? - before;
-                Ok(1e3 / rate)
-            },
-            async || {
-                let drained = drain.drained(&different).await?;
-                peaks.push(drained.peak_mb);
-                Ok(1e3 / drained.rate)
-            },
-        )
-        .await?;
-    report.fact("texts that the provider got for the equal notes", asked);
-    report.ratio(
-        &format!("{count} equal notes / different ones, time of a note"),
-        "ms",
-        [side("equal", equal), side("different", different)],
-        Target::AtMost(1.0),
-    );
-    report.value(
-        &format!("peak memory of the worker, backlog of {count} notes"),
-        "MB",
-        peaks,
-        Target::AtMost(100.0),
-    );
-    Ok(())
-}
-
-/// Drains backlogs with one worker.
-struct Drain {
-    index: String,
-    provider: StandIn,
-    settings: String,
-}
-
-struct Drained {
-    /// Chunks per second.
-    rate: f64,
-    peak_mb: f64,
-}
-
-impl Drain {
-    async fn new(engine: &Engine, settings: &str) -> Result<Self> {
-        Ok(Self {
-            index: engine.url.clone(),
-            provider: StandIn::start(DIM, Duration::ZERO)?,
-            settings: settings.to_owned(),
-        })
-    }
-
-    async fn rate(&self, texts: &[String]) -> Result<f64> {
-        Ok(self.drained(texts).await?.rate)
-    }
-
-    /// A worker that is idle when the notes are committed.
-    async fn drained(&self, texts: &[String]) -> Result<Drained> {
-        let mut site = Site::start(&self.index, &self.provider.url, &self.settings).await?;
-        let worker = Worker::start(site.folder.path())?;
-        site.insert(texts).await?;
-        let took = site.wait_until_drained(Instant::now()).await?;
-        let indexed = site.count("note_index_state where chunk_count > 0").await?;
-        assert_eq!(indexed, texts.len() as i64, "every note is indexed");
-        let chunks = site.count("memory_note_chunks").await?;
-        let drained = Drained {
-            rate: chunks as f64 / took,
-            peak_mb: process::peak_mb(worker.pid())?,
-        };
-        drop(worker);
-        site.end().await?;
-        Ok(drained)
-    }
 }
