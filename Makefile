@@ -20,7 +20,7 @@ help:
 	@echo "make test    run the tests"
 	@echo "make test-slow  run the tests that take minutes, with the release builds"
 	@echo "make lint    check formatting, clippy, documentation, dependencies, scripts"
-	@echo "make bench   measure, in a release build"
+	@echo "make bench   measure, in a release build; NAME=worker takes one bench, QUICK=1 small sizes"
 	@echo "make deb     make a Debian package of the server build"
 	@echo "make screenshots  make the pictures in docs/screenshots/ again; needs a Qdrant on the PATH"
 	@echo "make setup   put Postgres and a model under .elf/ (demo, test and bench do it too)"
@@ -66,8 +66,9 @@ lint:
 # With a Qdrant server if there is one: the engine in the process turns on
 # checks in shared dependencies that would slow down both sides.
 bench: setup
+	@$(PYTHON) scripts/bench_data.py
 	@if [ -n "$$QDRANT_URL" ] || command -v qdrant >/dev/null; then features=--no-default-features; fi; \
-	set -x; $(WITH_DATABASE) $(CARGO) bench $$features --bench chunker --bench edits --bench worker --bench rebuild --bench scaling --bench provider --bench bulk --bench search
+	set -x; $(WITH_DATABASE) $(CARGO) bench $$features --bench bench -- $(if $(QUICK),--quick) $(NAME)
 
 deb:
 	@$(PYTHON) scripts/deb.py

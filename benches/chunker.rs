@@ -1,132 +1,227 @@
-//! How fast the chunker is, as ratios measured side by side in one run.
+//! The chunker against one bare `encode` of the same text, which is the least that any token-exact
+//! chunker does, and against text-splitter. Then one note of 10 KB to 100 MB.
 //!
-//! `cargo bench --profile dev --bench chunker [-- TOKENIZER NOTES]`, by default
-//! with the model and the notes that the demo uses.
+//! Cold: the chunker and the tokenizer have seen no text before. Warm: both have seen others, as in
+//! a running worker, but not this one.
 
 use std::hint::black_box;
-use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
 use elf::chunk::{Chunker, Tokenizer};
 use elf::config::{Boundaries, Chunking};
 use text_splitter::{ChunkConfig, TextSplitter};
 
+use crate::bare::plain;
+use crate::corpus::{Corpus, Kind};
+use crate::plot::{self, Line};
+use crate::report::{self, Report, Side, Target, median};
+use crate::rounds::Rounds;
+use crate::{Options, Result, process};
+
+/// The argument of the process that chunks one note.
+pub const ROLE: &str = "--chunk";
+
 const MAX_TOKENS: usize = 512;
 const OVERLAP_TOKENS: usize = 128;
+const WARM_BYTES: usize = 2_000_000;
 
-/// Large enough for some dozens of chunks, small enough for text-splitter.
-const COMPARED_BYTES: usize = 200_000;
-const ROUNDS: usize = 7;
+/// A tokenizer, and the targets of cold and warm.
+const TOKENIZERS: [(&str, f64, f64); 4] = [
+    ("minilm", 3.0, 6.0),
+    ("cl100k", 0.9, 0.9),
+    ("llama", 0.9, 0.9),
+    ("e5", 0.9, 0.9),
+];
 
-fn main() -> Result<()> {
-    // cargo adds `--bench`.
-    let mut arguments = std::env::args()
-        .skip(1)
-        .filter(|argument| !argument.starts_with("--"));
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let model = std::env::var_os("ELF_TEST_MODEL")
-        .map_or_else(|| root.join(".elf/models/all-MiniLM-L6-v2"), PathBuf::from);
-    let tokenizer = arguments
-        .next()
-        .map_or_else(|| model.join("tokenizer.json"), PathBuf::from);
-    let notes = arguments
-        .next()
-        .map_or_else(|| root.join("examples/notes"), PathBuf::from);
-
-    let json = std::fs::read(&tokenizer).with_context(|| {
-        format!(
-            "no tokenizer {}; `make demo` fetches it",
-            tokenizer.display()
-        )
-    })?;
-    let mut prose = String::new();
-    read_notes(&notes, &mut prose).with_context(|| format!("no notes in {}", notes.display()))?;
-    ensure!(
-        !prose.is_empty(),
-        "there is no .md file in {}",
-        notes.display()
+pub async fn run(options: Options) -> Result<()> {
+    let corpus = Corpus::load()?;
+    let mut report = Report::new("chunker", options, "no engine");
+    report.fact("texts", &corpus.source);
+    report.fact(
+        "tokens of a chunk, shared",
+        format!("{MAX_TOKENS}, {OVERLAP_TOKENS}"),
     );
-
-    compare(&json, &repeated(&prose, COMPARED_BYTES))?;
-    scale(&json, &prose)
+    let bytes = options.size(500_000, 20_000);
+    report.fact("bytes of a text", bytes);
+    for (name, cold, warm) in TOKENIZERS {
+        let Ok(json) = std::fs::read(crate::tokenizer(name)?) else {
+            report.fact(name, "not there: scripts/bench_data.py fetches it");
+            continue;
+        };
+        for kind in [Kind::English, Kind::Mixed] {
+            let texts: Vec<String> = (0..8)
+                .map(|seed| corpus.long_text(kind, seed, bytes))
+                .collect();
+            let seen = corpus.long_text(kind, 1000, options.size(WARM_BYTES, bytes));
+            for (state, seen, target) in [("cold", None, cold), ("warm", Some(&seen), warm)] {
+                let sides = against_encode(options, &json, &texts, seen).await?;
+                let name = format!("{name}, {kind:?}, {state}: chunker / encode");
+                report.ratio(&name, "MB/s", sides, Target::AtLeast(target));
+            }
+        }
+    }
+    let json = std::fs::read(crate::tokenizer("minilm")?)?;
+    let text = corpus.long_text(Kind::Mixed, 0, options.size(100_000, 10_000));
+    let sides = against_splitter(options, &json, &text).await?;
+    report.ratio(
+        "minilm, Mixed, cold: chunker / text-splitter",
+        "MB/s",
+        sides,
+        Target::AtLeast(10.0),
+    );
+    sizes(&mut report, options)?;
+    report.write()
 }
 
-/// Chunker, bare encode and text-splitter over the same text, taking turns.
-fn compare(json: &[u8], text: &str) -> Result<()> {
-    let encoder = plain(json)?;
+async fn against_encode(
+    options: Options,
+    json: &[u8],
+    texts: &[String],
+    seen: Option<&String>,
+) -> Result<[Side; 2]> {
+    let chunkers = || -> Result<Chunker> {
+        let chunker = chunker(json)?;
+        if let Some(seen) = seen {
+            chunker.chunk(seen)?;
+        }
+        Ok(chunker)
+    };
+    let encoders = || -> Result<tokenizers::Tokenizer> {
+        let encoder = plain(json)?;
+        if let Some(seen) = seen {
+            encoder.encode(seen.as_str(), false)?;
+        }
+        Ok(encoder)
+    };
+    let (mut of_chunker, mut of_encoder) = (texts.iter(), texts.iter());
+    let [chunker, encoder] = Rounds::of(options)
+        .measure(
+            async || {
+                let text = of_chunker.next().ok_or("more rounds than texts")?;
+                let chunker = chunkers()?;
+                speed(text, || Ok(chunker.chunk(text)?.len()))
+            },
+            async || {
+                let text = of_encoder.next().ok_or("more rounds than texts")?;
+                let encoder = encoders()?;
+                speed(text, || Ok(encoder.encode(text.as_str(), false)?.len()))
+            },
+        )
+        .await?;
+    Ok([Side::new("chunker", chunker), Side::new("encode", encoder)])
+}
+
+async fn against_splitter(options: Options, json: &[u8], text: &str) -> Result<[Side; 2]> {
     let sizer = ChunkConfig::new(MAX_TOKENS).with_sizer(plain(json)?);
     let splitter = TextSplitter::new(sizer.with_overlap(OVERLAP_TOKENS)?);
-    let warm = chunker(json)?;
-    warm.chunk(text)?;
-
-    let mut seconds = [const { Vec::new() }; 4];
-    for _ in 0..ROUNDS {
-        let cold = chunker(json)?;
-        seconds[0].push(timed(|| {
-            black_box(encoder.encode(text, false).map(|e| e.len()).ok())
-        }));
-        seconds[1].push(timed(|| {
-            black_box(cold.chunk(text).map(|chunks| chunks.len()).ok())
-        }));
-        seconds[2].push(timed(|| {
-            black_box(warm.chunk(text).map(|chunks| chunks.len()).ok())
-        }));
-        seconds[3].push(timed(|| Some(black_box(splitter.chunks(text).count()))));
-    }
-    let [encode, cold, warm, splitter] = seconds.map(median);
-    println!(
-        "{} KB of notes, {MAX_TOKENS} tokens a chunk, {OVERLAP_TOKENS} shared, median of {ROUNDS}",
-        text.len() / 1000
-    );
-    println!(
-        "{:<36} {:>8} {:>14} {:>18}",
-        "", "MB/s", "x bare encode", "x text-splitter"
-    );
-    for (name, seconds) in [
-        ("bare encode with offsets", encode),
-        ("text-splitter", splitter),
-        ("chunker, no word seen before", cold),
-        ("chunker, as in a running worker", warm),
-    ] {
-        println!(
-            "{name:<36} {:>8.2} {:>14.2} {:>18.1}",
-            speed(text, seconds),
-            encode / seconds,
-            splitter / seconds
-        );
-    }
-    Ok(())
+    let [chunker, splitter] = Rounds::of(options)
+        .measure(
+            async || {
+                let chunker = chunker(json)?;
+                speed(text, || Ok(chunker.chunk(text)?.len()))
+            },
+            async || speed(text, || Ok(splitter.chunks(text).count())),
+        )
+        .await?;
+    Ok([
+        Side::new("chunker", chunker),
+        Side::new("text-splitter", splitter),
+    ])
 }
 
-/// One note of 10 KB to 10 MB.
-fn scale(json: &[u8], prose: &str) -> Result<()> {
-    println!("\n{:<36} {:>8} {:>14}", "one note of", "MB/s", "chunks");
-    for bytes in [10_000, 100_000, 1_000_000, 10_000_000] {
-        let text = repeated(prose, bytes);
-        let mut seconds = Vec::new();
-        let mut chunks = 0;
-        for _ in 0..3 {
-            let chunker = chunker(json)?;
-            chunker.chunk(prose)?;
-            // Short notes many times, so that the clock is no part of it.
-            let times = (1_000_000 / bytes).max(1);
-            seconds.push(
-                timed(|| {
-                    (0..times).try_for_each(|_| {
-                        chunks = black_box(chunker.chunk(&text).ok()?.len());
-                        Some(())
-                    })
-                }) / times as f64,
-            );
+/// MB per second.
+fn speed(text: &str, work: impl FnOnce() -> Result<usize>) -> Result<f64> {
+    let began = Instant::now();
+    black_box(work()?);
+    Ok(text.len() as f64 / 1e6 / began.elapsed().as_secs_f64())
+}
+
+/// Time per byte and memory of one note, each in a process of its own.
+fn sizes(report: &mut Report, options: Options) -> Result<()> {
+    let mut sizes = vec![10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+    sizes.truncate(options.size(5, 2));
+    let mut nanos = vec![Vec::new(); sizes.len()];
+    let mut excess: Vec<f64> = Vec::new();
+    let mut ratios = Vec::new();
+    for _ in 0..options.size(3, 1) {
+        for (place, bytes) in sizes.iter().enumerate() {
+            let (of_byte, peak_mb) = in_process(*bytes)?;
+            nanos[place].push(of_byte);
+            excess.push(peak_mb - 3.0 * *bytes as f64 / 1e6);
         }
-        println!(
-            "{:<36} {:>8.2} {chunks:>14}",
-            format!("{bytes} bytes"),
-            speed(&text, median(seconds))
+        let last = nanos.iter().filter_map(|rounds| rounds.last().copied());
+        let (low, high) = last.fold((f64::MAX, 0.0), |(low, high): (f64, f64), of_byte| {
+            (low.min(of_byte), high.max(of_byte))
+        });
+        ratios.push(high / low);
+    }
+    let last = sizes.last().copied().unwrap_or_default();
+    for (bytes, rounds) in sizes.iter().zip(&nanos) {
+        report.value(
+            &format!("one note of {bytes} bytes"),
+            "ns/byte",
+            rounds.clone(),
+            Target::None,
         );
     }
+    let name = format!("one note up to {last} bytes: slowest size / fastest, time a byte");
+    report.value(&name, "", ratios, Target::AtMost(1.3));
+    let most = excess.into_iter().fold(f64::MIN, f64::max);
+    report.value(
+        "memory beyond 3 times the text, at most",
+        "MB",
+        vec![most],
+        Target::AtMost(200.0),
+    );
+    let points = sizes
+        .iter()
+        .zip(&nanos)
+        .map(|(bytes, rounds)| (*bytes as f64, median(rounds)));
+    plot::lines(
+        &report::folder(options)?.join("chunker-sizes.svg"),
+        "One note of 10 KB to 100 MB",
+        "bytes",
+        "ns a byte",
+        &[Line {
+            name: "chunker, WordPiece".into(),
+            points: points.collect(),
+        }],
+    )
+}
+
+fn in_process(bytes: usize) -> Result<(f64, f64)> {
+    let output = Command::new(std::env::current_exe()?)
+        .args([ROLE, &bytes.to_string()])
+        .output()?;
+    let said = String::from_utf8(output.stdout)?;
+    let (nanos, peak_mb) = said.trim().split_once(' ').ok_or_else(|| {
+        format!(
+            "chunking {bytes} bytes failed: {}",
+            String::from_utf8_lossy(&output.stderr)
+        )
+    })?;
+    Ok((nanos.parse()?, peak_mb.parse()?))
+}
+
+/// The process: prints nanoseconds a byte, and the most memory in MB.
+pub fn chunk(arguments: &[String]) -> Result<()> {
+    let bytes: usize = arguments.first().ok_or("how many bytes?")?.parse()?;
+    let corpus = Corpus::load()?;
+    let chunker = chunker(&std::fs::read(crate::tokenizer("minilm")?)?)?;
+    chunker.chunk(&corpus.long_text(Kind::Mixed, 1000, WARM_BYTES))?;
+    // Several short notes, so that the clock is no part of it.
+    let count = (2_000_000 / bytes).max(1);
+    let notes: Vec<String> = (0..count)
+        .map(|seed| corpus.long_text(Kind::Mixed, seed as u64, bytes))
+        .collect();
+    let began = Instant::now();
+    for note in &notes {
+        black_box(chunker.chunk(note)?.len());
+    }
+    let nanos = began.elapsed().as_nanos() as f64 / (bytes * count) as f64;
+    println!("{nanos} {}", process::peak_mb(std::process::id())?);
     Ok(())
 }
 
@@ -143,53 +238,4 @@ fn chunker(json: &[u8]) -> Result<Chunker> {
         &settings,
         "",
     )?)
-}
-
-fn plain(json: &[u8]) -> Result<tokenizers::Tokenizer> {
-    let mut tokenizer = tokenizers::Tokenizer::from_bytes(json).map_err(anyhow::Error::msg)?;
-    tokenizer
-        .with_padding(None)
-        .with_truncation(None)
-        .map_err(anyhow::Error::msg)?;
-    Ok(tokenizer)
-}
-
-/// Every `.md` below `folder`, in the order of their names.
-fn read_notes(folder: &Path, text: &mut String) -> Result<()> {
-    let mut paths = std::fs::read_dir(folder)?
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<Vec<_>>>()?;
-    paths.sort();
-    for path in paths {
-        if path.is_dir() {
-            read_notes(&path, text)?;
-        } else if path.extension().is_some_and(|extension| extension == "md") {
-            text.push_str(&std::fs::read_to_string(&path)?);
-            text.push_str("\n\n");
-        }
-    }
-    Ok(())
-}
-
-fn repeated(prose: &str, bytes: usize) -> String {
-    let mut text = prose.repeat(bytes / prose.len() + 1);
-    text.truncate(text.floor_char_boundary(bytes));
-    text
-}
-
-fn timed<T>(work: impl FnOnce() -> Option<T>) -> f64 {
-    let start = Instant::now();
-    let result = work();
-    let seconds = start.elapsed().as_secs_f64();
-    assert!(result.is_some(), "what failed was not measured");
-    seconds
-}
-
-fn median(mut seconds: Vec<f64>) -> f64 {
-    seconds.sort_by(f64::total_cmp);
-    seconds[seconds.len() / 2]
-}
-
-fn speed(text: &str, seconds: f64) -> f64 {
-    text.len() as f64 / 1e6 / seconds
 }

@@ -1,17 +1,19 @@
 //! What an edit of a long note costs: how many texts ELF embeds after one sentence was inserted,
 //! changed or deleted, with both settings of `chunking.boundaries`.
 //!
-//! `cargo bench --profile dev --bench edits [-- EDITS FILE...]`: so many edits of each kind of text,
-//! and the texts of these files as well. Edits and made texts come from a fixed seed.
+//! Edits and made texts come from a fixed seed.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
 use elf::chunk::{Chunk, Chunker, Tokenizer};
 use elf::config::{Boundaries, Chunking};
 use unicode_segmentation::UnicodeSegmentation;
+
+use crate::corpus::files;
+use crate::report::{Report, Target};
+use crate::{Options, Result};
 
 /// `max_tokens`, `overlap_tokens`.
 const SIZES: [(usize, usize); 2] = [(256, 64), (512, 128)];
@@ -19,73 +21,59 @@ const SIZES: [(usize, usize); 2] = [(256, 64), (512, 128)];
 /// Chunks of each text with greedy boundaries.
 const CHUNKS: usize = 100;
 
-const DEFAULT_EDITS: usize = 300;
-
 /// A longer sentence is edited in pieces of about this size.
 const MAX_EDIT_BYTES: usize = 120;
 
-fn main() -> Result<()> {
-    // cargo adds `--bench`.
-    let mut arguments = std::env::args()
-        .skip(1)
-        .filter(|argument| !argument.starts_with("--"));
-    let edits = match arguments.next() {
-        Some(number) => number.parse().context("EDITS is a number")?,
-        None => DEFAULT_EDITS,
-    };
+pub fn run(options: Options) -> Result<()> {
+    let mut report = Report::new("edits", options, "no engine");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let model = std::env::var_os("ELF_TEST_MODEL")
-        .map_or_else(|| root.join(".elf/models/all-MiniLM-L6-v2"), PathBuf::from);
-    let path = model.join("tokenizer.json");
-    let json = std::fs::read(&path)
-        .with_context(|| format!("no tokenizer {}; `make demo` fetches it", path.display()))?;
+    let json = std::fs::read(crate::tokenizer("minilm")?)?;
     let tokenizer = Arc::new(Tokenizer::from_json(&json)?);
-
+    let edits = options.size(300, 3);
+    report.fact("edits of each text", edits);
     let mut texts = texts(root)?;
-    for file in arguments {
-        let text = std::fs::read_to_string(&file).with_context(|| file.clone())?;
-        texts.push((file, text));
-    }
+    texts.truncate(options.size(texts.len(), 2));
     for (max_tokens, overlap_tokens) in SIZES {
-        println!("\nmax_tokens = {max_tokens}, overlap_tokens = {overlap_tokens}, {edits} edits\n");
-        println!(
-            "| text | chunks | stable/greedy | fill greedy, stable | greedy: mean, 95%, max \
-             | stable: mean, 95%, max |"
-        );
-        println!("|---|---|---|---|---|---|");
-        let [greedy, stable] = [Boundaries::Greedy, Boundaries::Stable].map(|boundaries| {
-            let settings = Chunking {
-                enabled: true,
-                max_tokens,
-                overlap_tokens,
-                boundaries,
-                tokenizer_repo: String::new(),
+        for boundaries in [Boundaries::Greedy, Boundaries::Stable] {
+            let [greedy, chunker] = [Boundaries::Greedy, boundaries].map(|boundaries| {
+                let settings = Chunking {
+                    enabled: true,
+                    max_tokens,
+                    overlap_tokens,
+                    boundaries,
+                    tokenizer_repo: String::new(),
+                };
+                Chunker::new(tokenizer.clone(), &settings, "")
+            });
+            let (greedy, chunker) = (greedy?, chunker?);
+            let (mean, p95) = match boundaries {
+                Boundaries::Greedy => (Target::None, Target::None),
+                Boundaries::Stable => (Target::AtMost(2.0), Target::AtMost(3.0)),
             };
-            Chunker::new(tokenizer.clone(), &settings, "")
-        });
-        let (greedy, stable) = (greedy?, stable?);
-        for (name, text) in &texts {
-            let chunks = greedy.chunk(text)?;
-            let text = &text[..chunks[chunks.len().min(CHUNKS) - 1].end];
-            let [g, s] =
-                [&greedy, &stable].map(|chunker| Figures::of(chunker, text, max_tokens, edits));
-            let (g, s) = (g?, s?);
-            println!(
-                "| {name} | {} | {:.2} | {:.2}, {:.2} | {:.2}, {}, {} | {:.2}, {}, {} |",
-                g.chunks,
-                s.chunks as f64 / g.chunks as f64,
-                g.fill,
-                s.fill,
-                g.mean,
-                g.p95,
-                g.max,
-                s.mean,
-                s.p95,
-                s.max
-            );
+            for (name, text) in &texts {
+                let chunks = greedy.chunk(text)?;
+                let text = &text[..chunks[chunks.len().min(CHUNKS) - 1].end];
+                let of = Figures::of(&chunker, text, max_tokens, edits)?;
+                let name = format!("{max_tokens}/{overlap_tokens} {boundaries:?}, {name}");
+                report.value(&format!("{name}: mean"), "texts", vec![of.mean], mean);
+                report.value(&format!("{name}: 95%"), "texts", vec![of.p95 as f64], p95);
+                report.value(
+                    &format!("{name}: max"),
+                    "texts",
+                    vec![of.max as f64],
+                    Target::None,
+                );
+                report.value(&format!("{name}: fill"), "", vec![of.fill], Target::None);
+                report.value(
+                    &format!("{name}: chunks"),
+                    "",
+                    vec![of.chunks as f64],
+                    Target::None,
+                );
+            }
         }
     }
-    Ok(())
+    report.write()
 }
 
 struct Figures {
@@ -272,19 +260,10 @@ fn chinese() -> String {
 
 /// Every file below `folder` with this extension, in the order of their paths.
 fn read_all(folder: &Path, extension: &str) -> Result<String> {
-    let mut paths = std::fs::read_dir(folder)
-        .with_context(|| format!("no folder {}", folder.display()))?
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<Vec<_>>>()?;
-    paths.sort();
     let mut text = String::new();
-    for path in paths {
-        if path.is_dir() {
-            text += &read_all(&path, extension)?;
-        } else if path.extension().is_some_and(|found| found == extension) {
-            text += &std::fs::read_to_string(&path)?;
-            text += "\n\n";
-        }
+    for path in files(folder, extension)? {
+        text += &std::fs::read_to_string(path)?;
+        text += "\n\n";
     }
     Ok(text)
 }

@@ -12,8 +12,6 @@
 //! compared with its own windows, in each of which full requests arrive at once.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -29,6 +27,14 @@ use elf::embed::provider::{Input, Provider};
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Semaphore};
+
+use crate::process::Helper;
+use crate::report::{Report, Side, Target};
+use crate::rounds::Rounds;
+use crate::{Options, Result};
+
+/// The argument of the process.
+pub const ROLE: &str = "--paced-stand-in";
 
 const DIM: usize = 8;
 const BATCH: usize = 256;
@@ -136,6 +142,14 @@ const KINDS: [Kind; 6] = [
 ];
 
 impl Kind {
+    /// A quick run sends a tenth.
+    fn sized(&self, options: Options) -> Self {
+        Self {
+            texts: options.size(self.texts, self.texts / 10),
+            ..*self
+        }
+    }
+
     /// Seconds for all texts by a client that knows the server.
     async fn best_secs(&self, url: &str) -> Result<f64> {
         let (inputs, at_once) = match self.pace {
@@ -171,44 +185,45 @@ impl Kind {
     }
 }
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
-
-#[tokio::main]
-async fn main() -> Result<()> {
-    let mut args = std::env::args().skip(1);
-    if args.next().as_deref() == Some("--serve") {
-        let kind = args.next().ok_or("which kind?")?.parse::<usize>()?;
-        return serve(KINDS[kind].pace).await;
-    }
-    println!(
-        "\n{:32} {:>8} {:>8} {:>6} {:>6} {:>9} {:>9} {:>8}",
-        "", "best", "took", "ratio", "sent", "computed", "requests", "at once"
-    );
+pub async fn run(options: Options) -> Result<()> {
+    let mut report = Report::new("provider", options, "no engine");
+    report.fact("times", "a tenth of those of a small server on a laptop");
     for (place, kind) in KINDS.iter().enumerate() {
-        let best = kind.best_secs(&StandIn::start(place)?.url).await?;
-        let server = StandIn::start(place)?;
-        let took = send_all(kind, &server.url).await?;
-        let counts: HashMap<String, usize> = reqwest::get(format!("{}/counts", server.url))
-            .await?
-            .json()
+        let kind = kind.sized(options);
+        let mut counts = HashMap::new();
+        let [elf, best] = Rounds::few(options, 3)
+            .measure(
+                async || {
+                    let server = StandIn::start(place)?;
+                    let took = send_all(&kind, &server.url).await?;
+                    counts = server.counts().await?;
+                    Ok(kind.texts as f64 / took)
+                },
+                async || Ok(kind.texts as f64 / kind.best_secs(&StandIn::start(place)?.url).await?),
+            )
             .await?;
-        let times = |name: &str| counts[name] as f64 / kind.texts as f64;
-        println!(
-            "{:32} {best:>6.2} s {took:>6.2} s {:>6.2} {:>5.2}x {:>8.2}x {:>9} {:>8}",
+        report.ratio(
             kind.name,
-            best / took,
-            times("sent"),
-            times("computed"),
-            counts["requests"],
-            counts["at_once"],
+            "texts/s",
+            [Side::new("ELF", elf), Side::new("best", best)],
+            Target::AtLeast(0.9),
+        );
+        let times = |name: &str| format!("{:.2}", counts[name] as f64 / kind.texts as f64);
+        report.fact(
+            &format!(
+                "{}: sent, computed of each text; requests, most at once",
+                kind.name
+            ),
+            format!(
+                "{}, {}; {}, {}",
+                times("sent"),
+                times("computed"),
+                counts["requests"],
+                counts["at_once"]
+            ),
         );
     }
-    println!(
-        "\nsent: texts in requests, by texts; computed: without those of refused requests;\n\
-         at once: most requests that the server had. The one that answers 429 is compared\n\
-         with its own windows, whose end ELF learns by a refusal and one probe in each."
-    );
-    Ok(())
+    report.write()
 }
 
 /// Seconds until every text has its vector.
@@ -261,30 +276,24 @@ fn settings(url: &str) -> Result<config::Embedding> {
 
 /// A stand-in in a process of its own.
 struct StandIn {
-    process: Child,
     url: String,
+    _process: Helper,
 }
 
 impl StandIn {
     fn start(kind: usize) -> Result<Self> {
-        let mut process = Command::new(std::env::current_exe()?)
-            .args(["--serve", &kind.to_string()])
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let stdout = process.stdout.take().ok_or("it has no output")?;
-        let mut url = String::new();
-        BufReader::new(stdout).read_line(&mut url)?;
+        let (process, url) = Helper::start(&[ROLE, &kind.to_string()])?;
         Ok(Self {
-            process,
-            url: url.trim().to_owned(),
+            url,
+            _process: process,
         })
     }
-}
 
-impl Drop for StandIn {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+    async fn counts(&self) -> Result<HashMap<String, usize>> {
+        Ok(reqwest::get(format!("{}/counts", self.url))
+            .await?
+            .json()
+            .await?)
     }
 }
 
@@ -303,7 +312,10 @@ struct Server {
     at_once: AtomicUsize,
 }
 
-async fn serve(pace: Pace) -> Result<()> {
+/// The process: prints its URL and serves until it is killed.
+pub async fn serve(arguments: &[String]) -> Result<()> {
+    let kind: usize = arguments.first().ok_or("which kind?")?.parse()?;
+    let pace = KINDS[kind].pace;
     let at_once = match pace {
         Pace::Parallel { at_once, .. } => at_once,
         Pace::Processor { .. } | Pace::RateLimited { .. } => 1 << 10,

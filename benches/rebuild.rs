@@ -1,147 +1,140 @@
-//! `elf rebuild` against a bare client that upserts ready-made points in the same
-//! batches to the same engine; `elf verify` against the rebuild; and how much memory a
-//! rebuild takes for ten times as many chunks. The rows are made in SQL.
+//! `elf rebuild` up to its last point against a bare client that has all points ready and nothing
+//! else to do; verify against rebuild; and the memory of a rebuild. The rows are made in SQL.
 //!
-//! `DATABASE_URL` names the Postgres server; Qdrant is `QDRANT_URL`, else the
-//! `qdrant` program on the PATH. Without either there is nothing to compare with.
+//! The engine's own optimising after the last point takes minutes and is no part of it.
 
-#![expect(
-    clippy::large_futures,
-    reason = "a bench polls them on the main thread"
-)]
-
+use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use elf::rebuild::{self, RebuildError};
 use elf::registry::{self, CollectionTarget, IndexContext, Progress};
 use elf::store::Depth;
 use elf::verify;
 use futures::stream::{self, StreamExt, TryStreamExt};
+use qdrant_client::Payload;
 use qdrant_client::qdrant::{
-    DocumentBuilder, NamedVectors, PointStruct, UpdateMode, UpsertPointsBuilder, Vector,
+    DocumentBuilder, NamedVectors, PointStruct, UpsertPointsBuilder, Vector,
 };
-use qdrant_client::{Payload, Qdrant};
-use stock::{DIM, Database, Result, site, site_of, spec, values, version};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-#[path = "../tests/support/qdrant_server.rs"]
-mod qdrant_server;
-mod stock;
+use crate::bare::Setting;
+use crate::corpus::Corpus;
+use crate::engine::{self, Engine};
+use crate::report::{Report, Side, Target};
+use crate::rounds::Rounds;
+use crate::stock::Database;
+use crate::{Options, Result, daemon, process};
 
-const CHUNKS: usize = 100_000;
-const MANY_CHUNKS: usize = 1_000_000;
-const ROUNDS: usize = 3;
-/// As many points in a request, and as many requests in flight, as a rebuild has.
-const BATCH: usize = 512;
-const IN_FLIGHT: usize = 4;
+const DIMS: [usize; 2] = [384, 1536];
 
-fn main() -> Result<()> {
-    let runtime = tokio::runtime::Runtime::new()?;
-    let mut args = std::env::args().skip(1);
-    match (args.next().as_deref(), args.next()) {
-        // A process of its own, so that its memory is the rebuild's alone.
-        (Some("--copy"), Some(database)) => runtime.block_on(copy(&database)),
-        _ => runtime.block_on(compare()),
+pub async fn run(options: Options) -> Result<()> {
+    let engine = Engine::find().await?;
+    let mut report = Report::new("rebuild", options, &engine.name);
+    if !engine.is_server {
+        report.fact(
+            "skipped",
+            "it takes a Qdrant server (QDRANT_URL, or qdrant on the PATH)",
+        );
+        return report.write();
     }
+    let corpus = Corpus::load()?;
+    report.fact("texts", &corpus.source);
+    let chunks = options.size(100_000, 2000);
+    for dim in DIMS {
+        let database = Database::create(&corpus, chunks, dim).await?;
+        let stores = database.stores(&engine.url).await?;
+        speeds(&mut report, options, &engine, &database, &stores).await?;
+        database.end(&stores).await?;
+    }
+    let mut peaks = Vec::new();
+    for chunks in [chunks, options.size(1_000_000, 4000)] {
+        let (peak, rate) = shipped(&engine, &corpus, chunks).await?;
+        let name = format!("peak memory of elf rebuild, {chunks} chunks");
+        report.value(&name, "MB", vec![peak], Target::AtMost(100.0));
+        report.value(
+            &format!("elf rebuild, {chunks} chunks"),
+            "points/s",
+            vec![rate],
+            Target::None,
+        );
+        peaks.push(peak);
+    }
+    report.value(
+        "memory, the larger rebuild / the smaller",
+        "",
+        vec![peaks[1] / peaks[0]],
+        Target::AtMost(1.2),
+    );
+    report.write()
 }
 
-async fn compare() -> Result<()> {
-    let Some(url) = qdrant_server::url() else {
-        println!("rebuild: skipped, it takes a Qdrant server (QDRANT_URL, or qdrant on the PATH)");
-        return Ok(());
-    };
-    println!("rebuild, {CHUNKS} chunks, {DIM} dimensions, Qdrant server at {url}");
-    let database = Database::create(CHUNKS).await?;
-    let site = site(&database.name, url).await?;
-    let (mut to_bare, mut to_rebuild) = (Vec::new(), Vec::new());
-    for round in 1..=ROUNDS {
-        let bare = bare_client(&site, url).await?;
-        let (rebuild, collection) = copied(&site).await?;
-        let target = CollectionTarget {
-            store: site.store.clone(),
-            index: site.index.clone(),
-            version: version().name,
-            collection,
-            writes: Default::default(),
-        };
-        let began = Instant::now();
-        let verified = verify::all(&target, DIM, &looking()).await?;
-        let verify = CHUNKS as f64 / began.elapsed().as_secs_f64();
-        assert_eq!((verified.points, verified.drift()), (CHUNKS as u64, 0));
-        rebuild::drop_leftovers(&site).await?;
-        to_bare.push(rebuild / bare);
-        to_rebuild.push(verify / rebuild);
-        println!(
-            "  round {round}: bare client {bare:.0} points/s, rebuild {rebuild:.0} points/s (ratio {:.2}), \
-             verify {verify:.0} chunks/s (ratio {:.1})",
-            to_bare[round - 1],
-            to_rebuild[round - 1]
-        );
-    }
-    println!(
-        "  rebuild / bare client: {:.2} (asked: 0.85 or more)",
-        median(to_bare)
+async fn speeds(
+    report: &mut Report,
+    options: Options,
+    engine: &Engine,
+    database: &Database,
+    stores: &IndexContext,
+) -> Result<()> {
+    let dim = database.dim;
+    let bare = Bare::new(engine, database, stores).await?;
+    let setting = bare.best_setting(options).await?;
+    report.fact(
+        &format!("bare client at {dim} dimensions"),
+        format!(
+            "{} requests of {} points in flight",
+            setting.lanes, setting.batch
+        ),
     );
-    println!(
-        "  verify / rebuild: {:.1} (asked: 3 or more)",
-        median(to_rebuild)
+    let mut verified = Vec::new();
+    let [rebuilt, upserted] = Rounds::of(options)
+        .measure(
+            async || {
+                let (rate, collection) = copied(stores).await?;
+                verified.push(verify_rate(database, stores, collection).await?);
+                rebuild::drop_leftovers(stores).await?;
+                Ok(rate)
+            },
+            async || bare.rate(setting).await,
+        )
+        .await?;
+    let chunks = database.chunks;
+    report.ratio(
+        &format!("{chunks} chunks, {dim} dimensions: rebuild / bare upsert"),
+        "points/s",
+        [
+            Side::new("rebuild", rebuilt.clone()),
+            Side::new("bare upsert", upserted),
+        ],
+        Target::AtLeast(0.97),
     );
-    database.end(&site).await?;
-
-    for chunks in [CHUNKS, MANY_CHUNKS] {
-        println!(
-            "peak resident memory of a rebuild of {chunks} chunks (asked: under 200 MB, and flat):"
-        );
-        let database = Database::create(chunks).await?;
-        let child = std::process::Command::new(std::env::current_exe()?)
-            .args(["--copy", &database.name])
-            .env("QDRANT_URL", url)
-            .output()?;
-        if !child.status.success() {
-            eprint!("{}", String::from_utf8_lossy(&child.stderr));
-            return Err("the memory measurement failed".into());
-        }
-        print!("{}", String::from_utf8_lossy(&child.stdout));
-        let site = site_of(&database.name, url).await?;
-        database.end(&site).await?;
-    }
+    let verified = verified.split_off(verified.len() - rebuilt.len());
+    report.ratio(
+        &format!("{chunks} chunks, {dim} dimensions: verify / rebuild"),
+        "chunks/s",
+        [Side::new("verify", verified), Side::new("rebuild", rebuilt)],
+        Target::AtLeast(8.0),
+    );
     Ok(())
 }
 
-fn median(mut ratios: Vec<f64>) -> f64 {
-    ratios.sort_by(f64::total_cmp);
-    ratios[ratios.len() / 2]
-}
-
-fn options() -> rebuild::Options {
-    rebuild::Options {
+/// Points per second of a rebuild, and the collection that it has filled.
+pub async fn copied(stores: &IndexContext) -> Result<(f64, String)> {
+    let options = rebuild::Options {
         swap_last: false,
         take_alias: false,
         keep_old: false,
         restart: false,
         notice: Arc::new(|_| {}),
-    }
-}
-
-fn looking() -> verify::Options {
-    verify::Options {
-        repair: false,
-        ..verify::Options::repairing()
-    }
-}
-
-/// Points per second of a rebuild up to the last point, and the collection that it has
-/// filled. The engine's own optimising after that takes minutes and is not measured.
-async fn copied(site: &IndexContext) -> Result<(f64, String)> {
+    };
     let progress = Arc::new(Progress::default());
     let stop = CancellationToken::new();
     let running = tokio::spawn({
-        let (site, progress, stop) = (site.clone(), progress.clone(), stop.clone());
-        async move { rebuild::run(&site, &options(), progress, stop).await }
+        let (stores, progress, stop) = (stores.clone(), progress.clone(), stop.clone());
+        async move { rebuild::run(&stores, &options, progress, stop).await }
     });
-    let wait = || tokio::time::sleep(std::time::Duration::from_millis(5));
+    let wait = || tokio::time::sleep(Duration::from_millis(5));
     while progress.total() == 0 && !running.is_finished() {
         wait().await;
     }
@@ -153,90 +146,204 @@ async fn copied(site: &IndexContext) -> Result<(f64, String)> {
     stop.cancel();
     match running.await? {
         Err(RebuildError::Stopped { done, total }) if done == total => {}
+        // Small collections need no optimising, so the end may come before the stop.
+        Ok(_) => return Err("the rebuild swapped the alias before it was stopped".into()),
         ended => return Err(format!("the rebuild ended early: {ended:?}").into()),
     }
-    let collections = site.store.registered_collections().await?;
+    let collections = stores.store.registered_collections().await?;
     let filled = collections.into_iter().find(|c| c.is_building());
     Ok((rate, filled.ok_or("no collection was filled")?.name))
 }
 
-async fn copy(database: &str) -> Result<()> {
-    let url = qdrant_server::url().ok_or("no Qdrant server")?;
-    let (rate, _) = copied(&site(database, url).await?).await?;
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let peak = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .ok_or("no VmHWM")?;
-    let kib: f64 = peak.trim().trim_end_matches(" kB").parse()?;
-    println!("  {:.0} MB, {rate:.0} points/s", kib / 1024.0);
-    Ok(())
-}
-
-/// Points per second of a client that has all points ready and nothing else to do.
-async fn bare_client(site: &IndexContext, url: &str) -> Result<f64> {
-    let name = format!("{}_bare", site.alias);
-    site.index.create_collection(&name, &spec(site)).await?;
-    site.index.bulk_load(&name, true).await?;
-    let batches = ready_made(site, &name).await?;
-    let client = Qdrant::from_url(url)
-        .timeout(std::time::Duration::from_secs(60))
-        .skip_compatibility_check()
-        .build()?;
+async fn verify_rate(
+    database: &Database,
+    stores: &IndexContext,
+    collection: String,
+) -> Result<f64> {
+    let target = CollectionTarget {
+        store: stores.store.clone(),
+        index: stores.index.clone(),
+        version: database.version().name,
+        collection,
+        writes: Default::default(),
+    };
+    let options = verify::Options {
+        repair: false,
+        ..verify::Options::repairing()
+    };
     let began = Instant::now();
-    stream::iter(batches)
-        .map(|batch| client.upsert_points(batch))
-        .buffer_unordered(IN_FLIGHT)
-        .try_for_each(|_| async { Ok(()) })
-        .await?;
-    let rate = CHUNKS as f64 / began.elapsed().as_secs_f64();
-    site.index.drop_collection(&name).await?;
+    let verified = verify::all(&target, database.dim, &options).await?;
+    let rate = database.chunks as f64 / began.elapsed().as_secs_f64();
+    assert_eq!(
+        (verified.points, verified.drift()),
+        (database.chunks as u64, 0)
+    );
     Ok(rate)
 }
 
-async fn ready_made(site: &IndexContext, collection: &str) -> Result<Vec<UpsertPointsBuilder>> {
-    let options = serde_json::to_value(&site.bm25)?;
-    let options = values(options.as_object().ok_or("no object")?);
-    let mut batches = Vec::new();
+/// A client with all points ready.
+struct Bare<'a> {
+    client: qdrant_client::Qdrant,
+    database: &'a Database,
+    stores: &'a IndexContext,
+    points: Vec<PointStruct>,
+}
+
+impl<'a> Bare<'a> {
+    async fn new(
+        engine: &Engine,
+        database: &'a Database,
+        stores: &'a IndexContext,
+    ) -> Result<Self> {
+        Ok(Self {
+            client: engine::client(&engine.url)?,
+            points: ready_made(database, stores).await?,
+            database,
+            stores,
+        })
+    }
+
+    async fn best_setting(&self, options: Options) -> Result<Setting> {
+        let (mut best, mut best_rate) = (
+            Setting {
+                lanes: 4,
+                batch: 256,
+            },
+            0.0,
+        );
+        if options.quick {
+            return Ok(best);
+        }
+        for (lanes, batch) in [
+            (4, 256),
+            (2, 256),
+            (2, 512),
+            (4, 128),
+            (4, 512),
+            (8, 128),
+            (8, 256),
+        ] {
+            let setting = Setting { lanes, batch };
+            let rate = self.rate(setting).await?;
+            if rate > best_rate {
+                (best, best_rate) = (setting, rate);
+            }
+        }
+        Ok(best)
+    }
+
+    /// Points per second into a collection like the one that a rebuild fills.
+    async fn rate(&self, setting: Setting) -> Result<f64> {
+        let name = format!("{}_bare", self.stores.alias);
+        let index = &self.stores.index;
+        index
+            .create_collection(&name, &self.database.spec(self.stores))
+            .await?;
+        index.bulk_load(&name, true).await?;
+        let requests: Vec<UpsertPointsBuilder> = self
+            .points
+            .chunks(setting.batch)
+            .map(|points| UpsertPointsBuilder::new(&name, points.to_vec()).wait(true))
+            .collect();
+        let began = Instant::now();
+        stream::iter(requests)
+            .map(|request| {
+                let client = self.client.clone();
+                tokio::spawn(async move { client.upsert_points(request).await })
+            })
+            .buffer_unordered(setting.lanes)
+            .map(|ended| Ok::<_, crate::Error>(ended??))
+            .try_for_each(|_| async { Ok(()) })
+            .await?;
+        let rate = self.points.len() as f64 / began.elapsed().as_secs_f64();
+        assert_eq!(
+            self.database.points(self.stores, &name).await?,
+            self.points.len() as u64
+        );
+        index.drop_collection(&name).await?;
+        Ok(rate)
+    }
+}
+
+async fn ready_made(database: &Database, stores: &IndexContext) -> Result<Vec<PointStruct>> {
+    let options = engine::values(&serde_json::to_value(&stores.bm25)?)?;
+    let version = database.version().name;
+    let mut points = Vec::new();
     let mut after = Uuid::nil();
     loop {
-        let page = site
+        let page = stores
             .store
-            .live_chunks(
-                &version().name,
-                after,
-                Uuid::max(),
-                BATCH,
-                8 << 20,
-                Depth::Whole,
-            )
+            .live_chunks(&version, after, Uuid::max(), 512, 8 << 20, Depth::Whole)
             .await?;
         let Some(last) = page.last() else {
-            return Ok(batches);
+            return Ok(points);
         };
         after = last.chunk_id;
-        let mut points = Vec::new();
         for chunk in page {
-            let payload = registry::payload(&chunk, &version().name).to_json();
+            let payload = registry::payload(&chunk, &version).to_json();
             let text = chunk.text.ok_or("no text")?;
+            let document = DocumentBuilder::new(text, "qdrant/bm25")
+                .options(options.clone())
+                .build();
             let vectors = NamedVectors::default()
                 .add_vector("dense", Vector::new_dense(chunk.vector.ok_or("no vector")?))
-                .add_vector(
-                    "bm25",
-                    DocumentBuilder::new(text, "qdrant/bm25")
-                        .options(options.clone())
-                        .build(),
-                );
+                .add_vector("bm25", document);
+            let payload = Payload::from(engine::values(&payload.into())?);
             points.push(PointStruct::new(
                 chunk.chunk_id.to_string(),
                 vectors,
-                Payload::from(values(&payload)),
+                payload,
             ));
         }
-        batches.push(
-            UpsertPointsBuilder::new(collection, points)
-                .wait(true)
-                .update_mode(UpdateMode::InsertOnly),
-        );
     }
+}
+
+/// The peak memory in MB and the points per second of the program `elf rebuild`, up to its last
+/// point.
+async fn shipped(engine: &Engine, corpus: &Corpus, chunks: usize) -> Result<(f64, f64)> {
+    let database = Database::create(corpus, chunks, DIMS[0]).await?;
+    let stores = database.stores(&engine.url).await?;
+    let folder = tempfile::tempdir()?;
+    std::fs::write(
+        folder.path().join("elf.toml"),
+        format!(
+            "[storage.postgres]\ndsn = {:?}\n[storage.qdrant]\nurl = {:?}\nalias = {:?}\n",
+            database.dsn()?,
+            engine.url,
+            database.name
+        ),
+    )?;
+    let mut rebuild = daemon::elf(folder.path(), &["rebuild"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let copied = "select coalesce(sum(points), 0)::bigint from index_rebuild_ranges";
+    let mut began = None;
+    let mut peak = 0.0;
+    let rate = loop {
+        let done: i64 = sqlx::query_scalar(copied)
+            .fetch_one(stores.store.pool())
+            .await?;
+        if done > 0 && began.is_none() {
+            began = Some((Instant::now(), done));
+        }
+        if let (Ok(now), Some((at, first))) = (process::peak_mb(rebuild.id()), began) {
+            peak = now;
+            if done == chunks as i64 {
+                break (done - first) as f64 / at.elapsed().as_secs_f64();
+            }
+        }
+        if let Some(status) = rebuild.try_wait()? {
+            // It is done before the last look when there is little to copy.
+            if status.success() && chunks < 10_000 {
+                break 0.0;
+            }
+            return Err(format!("elf rebuild ended early: {status}").into());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    rebuild.kill()?;
+    rebuild.wait()?;
+    database.end(&stores).await?;
+    Ok((peak, rate))
 }

@@ -5,58 +5,63 @@
 //! The vectors of the queries are made before: the provider is not measured. `DATABASE_URL` names
 //! the Postgres server; Qdrant is `QDRANT_URL`, else the `qdrant` program on the PATH.
 
-#![expect(
-    clippy::large_futures,
-    reason = "a bench polls them on the main thread"
-)]
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use elf::chunk::{Chunker, Tokenizer};
 use elf::config::Config;
+use elf::embed::connect_pinned;
 use elf::embed::provider::Provider;
 use elf::index::Filter;
 use elf::rebuild;
 use elf::registry::{IndexContext, Progress};
 use elf::search::{Request, Searcher};
 use elf::worker::{Worker, WorkerContext};
-use free::{Free, free_vector};
 use qdrant_client::Qdrant;
 use qdrant_client::qdrant::{
     Condition, DocumentBuilder, Filter as PointFilter, Fusion, PrefetchQueryBuilder, Query,
     QueryPointsBuilder, VectorInput, vector_input,
 };
-use stock::{DIM, Database, Result, TENANTS, site, values, version};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-mod free;
-#[path = "../tests/support/qdrant_server.rs"]
-mod qdrant_server;
-mod stock;
+use crate::corpus::Corpus;
+use crate::engine::{self, Engine};
+use crate::report::{Report, Side, Target, quantile};
+use crate::stand_in::{StandIn, vector};
+use crate::stock::{Database, TENANTS};
+use crate::{Options, Result};
 
-const CHUNKS: usize = 100_000;
-const QUERIES: usize = 500;
+const DIM: usize = 384;
 const LIMIT: u64 = 10;
 /// As many candidates of each ranking as a search takes by default.
 const CANDIDATES: u64 = 50;
 const CLIENTS: usize = 16;
 
-#[tokio::main]
-async fn main() -> Result<()> {
-    let Some(url) = qdrant_server::url() else {
-        println!("search: skipped, it takes a Qdrant server (QDRANT_URL, or qdrant on the PATH)");
-        return Ok(());
-    };
-    println!(
-        "search, {CHUNKS} chunks of {TENANTS} tenants, {DIM} dimensions, Qdrant server at {url}"
+pub async fn run(options: Options) -> Result<()> {
+    let engine = Engine::find().await?;
+    let mut report = Report::new("search", options, &engine.name);
+    if !engine.is_server {
+        report.fact(
+            "skipped",
+            "it takes a Qdrant server (QDRANT_URL, or qdrant on the PATH)",
+        );
+        return report.write();
+    }
+    let corpus = Corpus::load()?;
+    report.fact("texts", &corpus.source);
+    report.fact("chunks", options.size(100_000, 2000));
+    report.fact("tenants", TENANTS);
+    report.fact("dimensions", DIM);
+    let database = Database::create(&corpus, options.size(100_000, 2000), DIM).await?;
+    let stores = database.stores(&engine.url).await?;
+    report.fact(
+        "seconds to fill the index",
+        format!("{:.0}", fill(&stores).await?),
     );
-    let database = Database::create(CHUNKS).await?;
-    let stores = site(&database.name, url).await?;
-    fill(&stores).await?;
-    let bench = Arc::new(Bench::new(stores.clone(), url, &database.name).await?);
-    let queries = queries(&stores).await?;
+    let provider = StandIn::start(DIM, Duration::ZERO)?;
+    let bench = Arc::new(Bench::new(&database, stores.clone(), &engine.url, &provider).await?);
+    let queries = queries(&stores, options.size(500, 10)).await?;
     for query in &queries {
         bench.searcher.embed_ahead(&request(query, None)).await?;
         bench
@@ -64,48 +69,95 @@ async fn main() -> Result<()> {
             .embed_ahead(&request(query, Some("t1")))
             .await?;
     }
-    bench.one_by_one(&queries[..100], None).await?;
-    println!("one client, {QUERIES} queries in turns:");
-    let (bare, elf) = bench.one_by_one(&queries, None).await?;
-    print(&bare, &elf, "asked: 1.3 and 2");
-    bench.print_stages(&queries).await?;
-    println!("the filter of one tenant, against all tenants:");
-    let (_, filtered) = bench.one_by_one(&queries, Some("t1")).await?;
-    print(&elf, &filtered, "asked: 1");
+    let pairs = async |tenant| bench.one_by_one(&queries, tenant).await;
+    let all = rounds(options, || pairs(None)).await?;
+    let name = format!("one client, {} queries", queries.len());
+    compare(
+        &mut report,
+        &name,
+        ["bare", "ELF"],
+        &all,
+        [Target::AtMost(1.3), Target::AtMost(2.0)],
+    );
+    bench.report_stages(&mut report, &queries).await?;
+    let filtered = rounds(options, || pairs(Some("t1"))).await?;
+    let name = "the filter of one tenant, against all tenants";
+    let against_all = all
+        .into_iter()
+        .zip(filtered)
+        .map(|((_, all), (_, one))| (all, one));
+    let of_all: Vec<_> = against_all.collect();
+    compare(
+        &mut report,
+        name,
+        ["all", "one tenant"],
+        &of_all,
+        [Target::AtMost(1.0), Target::AtMost(1.0)],
+    );
 
     let before = memory()?;
-    println!("{CLIENTS} clients, while a worker indexes changes of all notes as fast as it can:");
     let (bare, elf, indexed) = bench.under_load(&queries).await?;
-    print(&bare, &elf, "asked: p99 3");
-    println!(
-        "  {} searches without an error; the worker indexed {indexed} notes meanwhile; memory {before:.0} MB before, {:.0} MB after",
-        elf.len(),
-        memory()?
+    let name = format!("{CLIENTS} clients while a worker indexes");
+    compare(
+        &mut report,
+        &name,
+        ["bare", "ELF"],
+        &[(bare, elf)],
+        [Target::None, Target::AtMost(3.0)],
+    );
+    report.fact("notes that the worker indexed meanwhile", indexed);
+    report.value(
+        "memory that the searches added",
+        "MB",
+        vec![memory()? - before],
+        Target::None,
     );
     // The engine may still be busy with the load.
     if let Err(error) = database.end(&stores).await {
         eprintln!("search: the database of the bench is left behind: {error}");
     }
-    Ok(())
+    report.write()
 }
 
-fn print(base: &[Duration], compared: &[Duration], asked: &str) {
-    let at = |times: &[Duration], share: f64| {
-        let mut times = times.to_vec();
-        times.sort();
-        times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3
-    };
-    let (p50, p99) = (at(base, 0.5), at(base, 0.99));
-    let (compared_p50, compared_p99) = (at(compared, 0.5), at(compared, 0.99));
-    println!(
-        "  p50 {compared_p50:.2} / {p50:.2} ms = {:.2}, p99 {compared_p99:.2} / {p99:.2} ms = {:.2} ({asked})",
-        compared_p50 / p50,
-        compared_p99 / p99
-    );
+type Times = Vec<Duration>;
+
+/// The times of both sides in each round. A query asks both, one after the other.
+async fn rounds<F: Future<Output = Result<(Times, Times)>>>(
+    options: Options,
+    mut round: impl FnMut() -> F,
+) -> Result<Vec<(Times, Times)>> {
+    let mut measured = Vec::new();
+    for _ in 0..options.size(6, 1) {
+        measured.push(round().await?);
+    }
+    // The first one warms up.
+    Ok(measured.split_off(options.size(1, 0)))
 }
 
-/// Writes the points, and waits until the engine has built its graphs.
-async fn fill(stores: &IndexContext) -> Result<()> {
+fn compare(
+    report: &mut Report,
+    name: &str,
+    [base_name, name_of_side]: [&str; 2],
+    rounds: &[(Times, Times)],
+    targets: [Target; 2],
+) {
+    for ((quantile_name, share), target) in [("p50", 0.5), ("p99", 0.99)].into_iter().zip(targets) {
+        let at = |times: &Times| {
+            let millis: Vec<f64> = times.iter().map(|time| 1e3 * time.as_secs_f64()).collect();
+            quantile(&millis, share)
+        };
+        let base = rounds.iter().map(|(base, _)| at(base)).collect();
+        let compared = rounds.iter().map(|(_, compared)| at(compared)).collect();
+        let sides = [
+            Side::new(name_of_side, compared),
+            Side::new(base_name, base),
+        ];
+        report.ratio(&format!("{name}, {quantile_name}"), "ms", sides, target);
+    }
+}
+
+/// Writes the points, and waits until the engine has built its graphs; the seconds.
+async fn fill(stores: &IndexContext) -> Result<f64> {
     let options = rebuild::Options {
         swap_last: false,
         take_alias: false,
@@ -116,12 +168,11 @@ async fn fill(stores: &IndexContext) -> Result<()> {
     let progress = Arc::new(Progress::default());
     let began = Instant::now();
     rebuild::run(stores, &options, progress, CancellationToken::new()).await?;
-    println!("  filled in {:.0} s", began.elapsed().as_secs_f64());
-    Ok(())
+    Ok(began.elapsed().as_secs_f64())
 }
 
 /// Some words of a chunk each, and words of another one.
-async fn queries(stores: &IndexContext) -> Result<Vec<String>> {
+async fn queries(stores: &IndexContext, count: usize) -> Result<Vec<String>> {
     let rows: Vec<(String, String)> = sqlx::query_as(
         "select split_part(a.text, ' ', 5) || ' ' || split_part(a.text, ' ', 9) || ' '
                 || split_part(a.text, ' ', 30),
@@ -129,9 +180,9 @@ async fn queries(stores: &IndexContext) -> Result<Vec<String>> {
            from (select text, row_number() over (order by chunk_id) as n from memory_note_chunks) a
            join (select text, row_number() over (order by chunk_id desc) as n from memory_note_chunks) b
              on b.n = a.n
-          where a.n % 199 = 0 limit $1",
+          where a.n % 199 = 0 or $1 < 100 limit $1",
     )
-    .bind(QUERIES as i64)
+    .bind(count as i64)
     .fetch_all(stores.store.pool())
     .await?;
     Ok(rows.into_iter().map(|(a, b)| format!("{a} {b}")).collect())
@@ -156,28 +207,35 @@ struct Bench {
 }
 
 impl Bench {
-    async fn new(stores: IndexContext, url: &str, alias: &str) -> Result<Self> {
-        let model =
-            std::env::var("ELF_TEST_MODEL").unwrap_or(".elf/models/all-MiniLM-L6-v2".into());
+    async fn new(
+        database: &Database,
+        stores: IndexContext,
+        url: &str,
+        provider: &StandIn,
+    ) -> Result<Self> {
+        let model = crate::model()?.display().to_string();
         let text = format!(
             "[storage.postgres]\ndsn = \"postgres://127.0.0.1/x\"\n[storage.qdrant]\nurl = {url:?}\n\
-             alias = {alias:?}\n[providers.embedding]\napi_base = \"http://127.0.0.1:1\"\n\
-             model = \"free\"\n[chunking]\ntokenizer_repo = {model:?}\n"
+             alias = {:?}\n[providers.embedding]\napi_base = {:?}\n\
+             model = \"bench\"\n[chunking]\ntokenizer_repo = {model:?}\n",
+            database.name, provider.url
         );
         let config = Config::parse(&text, "bench", &|_| None)?;
         let tokenizer = Arc::new(Tokenizer::open(&model).await?);
+        let settings = &config.providers.embedding;
+        let (embedder, _) = connect_pinned(settings, Some(DIM)).await?;
         let context = WorkerContext {
             stores: stores.clone(),
-            provider: Arc::new(Provider::new(Arc::new(Free), &config.providers.embedding)),
+            provider: Arc::new(Provider::new(embedder, settings)),
             chunker: Arc::new(Chunker::new(tokenizer.clone(), &config.chunking, "")?),
-            version: version(),
+            version: database.version(),
             document_prefix: String::new(),
         };
         Ok(Self {
             searcher: Searcher::new(
                 stores,
                 context.provider.clone(),
-                &version().name,
+                &context.version.name,
                 "",
                 Chunker::new(tokenizer, &config.chunking, "")?,
                 config.search.clone(),
@@ -185,12 +243,12 @@ impl Bench {
             ),
             context,
             config,
-            bare: Qdrant::from_url(url).skip_compatibility_check().build()?,
+            bare: engine::client(url)?,
         })
     }
 
     /// Where the time of a search is.
-    async fn print_stages(&self, queries: &[String]) -> Result<()> {
+    async fn report_stages(&self, report: &mut Report, queries: &[String]) -> Result<()> {
         let mut stages: [Vec<Duration>; 3] = Default::default();
         for query in queries {
             let took = self
@@ -207,13 +265,11 @@ impl Bench {
                 stage.push(time);
             }
         }
-        let [retrieve, revalidate, stitch] = stages.each_mut().map(|times| {
-            times.sort();
-            times[times.len() / 2].as_secs_f64() * 1e3
-        });
-        println!(
-            "  of it: {retrieve:.2} ms to retrieve, {revalidate:.2} to revalidate, {stitch:.2} to stitch"
-        );
+        for (name, times) in ["retrieve", "revalidate", "stitch"].iter().zip(&stages) {
+            let millis: Vec<f64> = times.iter().map(|time| 1e3 * time.as_secs_f64()).collect();
+            let name = format!("of a search, {name}, p50");
+            report.value(&name, "ms", vec![quantile(&millis, 0.5)], Target::None);
+        }
         Ok(())
     }
 
@@ -241,21 +297,20 @@ impl Bench {
         let answer = self.searcher.search(&request(query, tenant)).await?;
         let took = began.elapsed();
         assert!(answer.degraded.is_empty(), "{:?}", answer.degraded);
-        assert!(!answer.items.is_empty(), "{query}");
+        assert!(!answer.items.is_empty() || tenant.is_some(), "{query}");
         Ok(took)
     }
 
     /// The hybrid query of the engine, and the texts of its ten best from Postgres.
     async fn bare(&self, query: &str, tenant: Option<&str>) -> Result<Duration> {
-        let bm25 = serde_json::to_value(&self.context.stores.bm25)?;
-        let options = values(bm25.as_object().ok_or("no object")?);
+        let options = engine::values(&serde_json::to_value(&self.context.stores.bm25)?)?;
         let document = DocumentBuilder::new(query, "qdrant/bm25")
             .options(options)
             .build();
         let words = VectorInput {
             variant: Some(vector_input::Variant::Document(document)),
         };
-        let vector = VectorInput::new_dense(free_vector(query));
+        let vector = VectorInput::new_dense(vector(query.len() as u64, DIM));
         let filter = match tenant {
             Some(tenant) => PointFilter::must([Condition::matches("tenant_id", tenant.to_owned())]),
             None => PointFilter::default(),
@@ -289,11 +344,11 @@ impl Bench {
               where c.chunk_id = any ($1) and c.embedding_version = $2 and n.status = 'active'",
         )
         .bind(&ids)
-        .bind(version().name)
+        .bind(&self.context.version.name)
         .fetch_all(self.context.stores.store.pool())
         .await?;
         let took = began.elapsed();
-        assert!(!texts.is_empty(), "{query}");
+        assert!(!texts.is_empty() || tenant.is_some(), "{query}");
         Ok(took)
     }
 
@@ -319,7 +374,7 @@ impl Bench {
         let clients = (0..CLIENTS).map(|client| {
             let (bench, queries) = (self.clone(), queries.to_vec());
             tokio::spawn(async move {
-                let mine: Vec<String> = queries.into_iter().skip(client * 31 % QUERIES).collect();
+                let mine = queries[client * 31 % queries.len()..].to_vec();
                 bench.one_by_one(&mine, None).await
             })
         });
@@ -336,6 +391,7 @@ impl Bench {
     }
 }
 
+/// Resident memory in MB.
 fn memory() -> Result<f64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let resident = status

@@ -41,15 +41,17 @@ def install_venv():
     run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-venv"])
 
 
-def download(package):
-    """The package's wheel in .elf/wheels/; pip checks it against its index."""
+def download(package, python=None):
+    """The package's wheel in .elf/wheels/; pip checks it against its index. `python` is the version that
+    the wheel is for, if only its files matter."""
     wheels = ELF / "wheels"
     name, version = package.split("==")
     pattern = f"{name.replace('-', '_')}-{version}-*.whl"
     if not list(wheels.glob(pattern)):
         say(f"downloading the Python package {name} {version}")
         part = fresh(ELF / "wheels.part")
-        run([*pip(), "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(part), package])
+        version_of = ["--python-version", python] if python else []
+        run([*pip(), "download", "--quiet", "--no-deps", "--only-binary=:all:", *version_of, "--dest", str(part), package])
         wheels.mkdir(exist_ok=True)
         for wheel in part.iterdir():
             wheel.rename(wheels / wheel.name)

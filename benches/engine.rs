@@ -1,0 +1,65 @@
+//! The vector engine that the benches measure on.
+
+use std::collections::HashMap;
+
+use qdrant_client::Qdrant;
+use qdrant_client::qdrant::Value;
+
+use crate::{Result, qdrant_server};
+
+/// An engine, and what the report calls it.
+#[derive(Clone)]
+pub struct Engine {
+    /// For `storage.qdrant.url`.
+    pub url: String,
+    pub name: String,
+    /// A bare client can talk to it.
+    pub is_server: bool,
+}
+
+impl Engine {
+    /// The server at `QDRANT_URL`, else the `qdrant` program on the PATH, else the engine in the
+    /// process of ELF.
+    pub async fn find() -> Result<Self> {
+        let Some(url) = qdrant_server::url() else {
+            return Ok(Self {
+                url: "embedded:index".into(),
+                name: "the embedded engine".into(),
+                is_server: false,
+            });
+        };
+        let version = client(url)?.health_check().await?.version;
+        Ok(Self {
+            url: url.to_owned(),
+            name: format!("Qdrant {version}"),
+            is_server: true,
+        })
+    }
+}
+
+/// A client as an application would have it.
+pub fn client(url: &str) -> Result<Qdrant> {
+    Ok(Qdrant::from_url(url)
+        .timeout(std::time::Duration::from_secs(120))
+        .skip_compatibility_check()
+        .build()?)
+}
+
+/// A JSON object as the client has it.
+pub fn values(json: &serde_json::Value) -> Result<HashMap<String, Value>> {
+    let value = |json: &serde_json::Value| -> Value {
+        match json {
+            serde_json::Value::String(text) => text.clone().into(),
+            serde_json::Value::Number(n) => match n.as_i64() {
+                Some(integer) => integer.into(),
+                None => n.as_f64().unwrap_or(f64::NAN).into(),
+            },
+            other => unreachable!("a payload has no {other}"),
+        }
+    };
+    let object = json.as_object().ok_or("no object")?;
+    Ok(object
+        .iter()
+        .map(|(name, json)| (name.clone(), value(json)))
+        .collect())
+}
