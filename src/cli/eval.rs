@@ -86,7 +86,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
             false => "then the documents are deleted",
         }
     ))?;
-    let connecting = start::connect_and_ensure_ready(config, false);
+    let connecting = Box::pin(start::connect_and_ensure_ready(config, false));
     let context = stop.run_until_cancelled(connecting).await;
     let context = context.context(STOPPED)??;
     // Searches ask the alias, which serves the active version.

@@ -45,10 +45,8 @@ pub async fn run(config: &Config, args: Args) -> anyhow::Result<()> {
         None => None,
     };
     // A model may take minutes to load.
-    let Some(context) = stop
-        .run_until_cancelled(wiring::worker_context(config))
-        .await
-    else {
+    let connecting = Box::pin(wiring::worker_context(config));
+    let Some(context) = stop.run_until_cancelled(connecting).await else {
         return Ok(());
     };
     let context = context?;

@@ -71,10 +71,14 @@ mod tests {
     #[test]
     fn a_time_has_a_date_and_a_zone() {
         for text in ["2026-03-01T12:00:00Z", "2026-03-01T14:00:00+02:00"] {
-            assert_eq!(time(text).unwrap().to_string(), "2026-03-01 12:00:00 UTC");
+            assert_eq!(
+                time(text).expect("it is a time").to_string(),
+                "2026-03-01 12:00:00 UTC"
+            );
         }
         for text in ["yesterday", "2026-03-01", "", "+99999-01-01T00:00:00Z"] {
-            assert!(time(text).unwrap_err().contains("2026-03-01T12:00:00Z"));
+            let wrong = time(text).expect_err(text);
+            assert!(wrong.contains("2026-03-01T12:00:00Z"), "{wrong}");
         }
     }
 
@@ -82,7 +86,7 @@ mod tests {
     fn numbers_are_within_their_range() {
         assert_eq!(whole::<1, 100>("7"), Ok(7));
         for text in ["0", "101", "seven", "-1", "1.5", "99999999"] {
-            let wrong = whole::<1, 100>(text).unwrap_err();
+            let wrong = whole::<1, 100>(text).expect_err(text);
             assert_eq!(wrong, "write a whole number from 1 to 100");
         }
         assert_eq!(share("0.5"), Ok(0.5));

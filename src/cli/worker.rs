@@ -34,7 +34,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 
 async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     let stop = stop_on_signals(&in_flight(config))?;
-    let connecting = connect_and_ensure_ready(config, migrate);
+    let connecting = Box::pin(connect_and_ensure_ready(config, migrate));
     let Some(context) = stop.run_until_cancelled(connecting).await else {
         return Ok(Report::default());
     };

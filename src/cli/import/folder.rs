@@ -108,7 +108,7 @@ mod tests {
             hidden: 0,
             symbolic_links: 1,
         };
-        let reasons = passed_over.reasons().unwrap();
+        let reasons = passed_over.reasons().expect("two reasons hold");
         assert_eq!(reasons, "2 neither .md nor .txt, 1 symbolic link");
     }
 }

@@ -192,9 +192,9 @@ mod tests {
 
     /// The field and the message for a body.
     fn told(body: &str) -> (String, String) {
-        let rejection = Json::<Asked>::from_bytes(body.as_bytes()).unwrap_err();
+        let rejection = Json::<Asked>::from_bytes(body.as_bytes()).expect_err(body);
         let error = json!(ErrorBody::from(misfit(&rejection.body_text(), "body")));
-        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let text = |value: &Value| value.as_str().expect("it is a string").to_owned();
         let error = &error["error"];
         assert_eq!(error["code"], "invalid");
         (text(&error["details"]["field"]), text(&error["message"]))
