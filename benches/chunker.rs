@@ -16,9 +16,10 @@ use text_splitter::{ChunkConfig, TextSplitter};
 use crate::bare::plain;
 use crate::corpus::{Corpus, Kind};
 use crate::plot::{self, Line};
+use crate::process::{self, THIS_PROGRAM};
 use crate::report::{self, Report, Side, Target, median};
 use crate::rounds::Rounds;
-use crate::{Options, Result, process};
+use crate::{Options, Result};
 
 /// The argument of the process that chunks one note.
 pub const ROLE: &str = "--chunk";
@@ -192,7 +193,7 @@ fn sizes(report: &mut Report, options: Options) -> Result<()> {
 }
 
 fn in_process(bytes: usize) -> Result<(f64, f64)> {
-    let output = Command::new(std::env::current_exe()?)
+    let output = Command::new(THIS_PROGRAM)
         .args([ROLE, &bytes.to_string()])
         .output()?;
     let said = String::from_utf8(output.stdout)?;

@@ -5,13 +5,16 @@ use std::process::{Child, Command, Stdio};
 
 use crate::Result;
 
+/// The bench program, also when a build has replaced its file meanwhile.
+pub const THIS_PROGRAM: &str = "/proc/self/exe";
+
 /// The bench program again in a role of its own, killed when this is dropped.
 pub struct Helper(Child);
 
 impl Helper {
     /// Returns with the first line that it prints.
     pub fn start(arguments: &[&str]) -> Result<(Self, String)> {
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut child = Command::new(THIS_PROGRAM)
             .args(arguments)
             .stdout(Stdio::piped())
             .spawn()?;

@@ -130,17 +130,27 @@ impl Report {
     fn add(&mut self, figure: Figure) {
         eprintln!("  {}", row(&figure));
         self.figures.push(figure);
+        // So that a bench that fails later leaves what it has.
+        if let Err(error) = self.save() {
+            eprintln!("{}: the report is not saved: {error}", self.name);
+        }
     }
 
-    /// Writes `target/bench/<name>.json`, `.md` and `.svg`, and prints the table.
-    pub fn write(&self) -> Result<()> {
-        let table = self.to_markdown();
-        println!("\n{table}");
+    /// Writes `target/bench/<name>.json` and `.md`.
+    fn save(&self) -> Result<()> {
         let folder = folder(self.options)?;
         let json = serde_json::to_string_pretty(&self.to_json())?;
         std::fs::write(folder.join(format!("{}.json", self.name)), json + "\n")?;
-        std::fs::write(folder.join(format!("{}.md", self.name)), table)?;
-        plot::rounds(&folder.join(format!("{}.svg", self.name)), self)
+        std::fs::write(folder.join(format!("{}.md", self.name)), self.to_markdown())?;
+        Ok(())
+    }
+
+    /// Writes the report and its plot, and prints the table.
+    pub fn write(&self) -> Result<()> {
+        self.save()?;
+        println!("\n{}", self.to_markdown());
+        let plot = format!("{}.svg", self.name);
+        plot::rounds(&folder(self.options)?.join(plot), self)
     }
 
     fn to_markdown(&self) -> String {
