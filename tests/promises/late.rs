@@ -148,7 +148,8 @@ async fn a_note_that_comes_back_under_its_id_keeps_no_point_of_its_first_claim()
     h.drain().await;
     assert_eq!(h.count("note_index_state").await, 0);
 
-    let insert = "insert into memory_notes (note_id, tenant_id, project_id, agent_id, scope, type, text)
+    let insert =
+        "insert into memory_notes (note_id, tenant_id, project_id, agent_id, scope, type, text)
                   values ($1, 't', 'p', 'a', 's', 'n', $2)";
     h.execute(insert, note, "It is back.").await;
     late.open();
