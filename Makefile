@@ -67,8 +67,8 @@ lint:
 # checks in shared dependencies that would slow down both sides.
 bench: setup
 	@$(PYTHON) scripts/bench_data.py
-	@if [ -n "$$QDRANT_URL" ] || command -v qdrant >/dev/null; then features=--no-default-features; fi; \
-	set -x; $(WITH_DATABASE) $(CARGO) bench $$features --bench bench -- $(if $(QUICK),--quick) $(NAME)
+	@if [ -n "$$QDRANT_URL" ] || command -v qdrant >/dev/null; then features="--no-default-features --features local"; fi; \
+	set -x; $(WITH_DATABASE) $(CARGO) bench $$features $(if $(filter local,$(NAME)),,--bench bench) $(if $(filter-out local,$(NAME)),,--bench local) -- $(if $(QUICK),--quick) $(NAME)
 
 deb:
 	@$(PYTHON) scripts/deb.py

@@ -40,7 +40,14 @@ mod tests {
     fn a_batch_holds_no_more_tokens_than_allowed_or_one_text() {
         let lengths = [3, 100, 97, 1, 300, 300];
         assert_eq!(batches_of(&lengths, 200), [0..3, 3..4, 4..5, 5..6]);
-        assert_eq!(batches_of(&[5], 200), [0..1]);
+        assert_eq!(batches_of(&[5, 5], 200), vec![0..2; 1]);
         assert!(batches_of(&[], 200).is_empty());
+    }
+
+    #[test]
+    fn a_pass_over_a_large_request_is_as_small_as_over_a_small_one() {
+        let passes = batches(&[512; 256], 2);
+        assert_eq!(passes.len(), 128);
+        assert!(passes.iter().all(|pass| pass.len() * 512 <= MIN_TOKENS));
     }
 }

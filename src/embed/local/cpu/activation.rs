@@ -50,11 +50,12 @@ impl Activation {
                 simd.mul_add_f32s(half, erf(simd, scaled), half)
             }
             Self::GeluTanh => {
-                // x · sigmoid(2u) is x/2 · (1 + tanh u).
+                // x · sigmoid(2u) is x/2 · (1 + tanh u), and u is √(2/π) · (x + 0.044715 x³).
+                const LINEAR: f32 = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::SQRT_2;
                 let cubic = simd.mul_add_f32s(
                     simd.mul_f32s(x, x),
-                    simd.splat_f32s(0.044_715 * 1.595_769_1),
-                    simd.splat_f32s(1.595_769_1),
+                    simd.splat_f32s(0.044_715 * LINEAR),
+                    simd.splat_f32s(LINEAR),
                 );
                 simd.mul_f32s(x, sigmoid(simd, simd.mul_f32s(x, cubic)))
             }
@@ -113,7 +114,7 @@ fn erf<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
         -2.101_024e-6,
         -5.692_506_4e-5,
         -7.349_906_3e-4,
-        -2.954_600_0e-3,
+        -2.954_6e-3,
         -1.609_603_3e-2,
     ];
     const UNDER: [f32; 5] = [
@@ -121,7 +122,7 @@ fn erf<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
         -2.133_740_5e-4,
         -1.682_826_9e-3,
         -7.373_329_1e-3,
-        -1.426_474_0e-2,
+        -1.426_474e-2,
     ];
     // Beyond 4 the error function is 1 to a float's precision.
     let x = simd.max_f32s(x, simd.splat_f32s(-4.0));

@@ -1,0 +1,273 @@
+//! How much of this machine's arithmetic the local model turns into vectors: useful operations a
+//! second of the model, over those of bare matrix products of the same shapes on as many cores.
+//!
+//! `cargo bench --bench local`. Useful operations are those that the answer needs: two for each
+//! multiplication and addition of the layers' products and of attention, none for padding, and none
+//! for the tokenizer, activations, normalisations and softmax, whose time counts all the same.
+//! The products keep their matrices in memory, and take no time for anything else.
+
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use elf::embed::local::Local;
+use elf::embed::{Embedder, Limits};
+use futures::future::try_join_all;
+// Named in Cargo.toml for its AVX-512 kernels, which ndarray does not turn on.
+use matrixmultiply as _;
+use ndarray::Array2;
+use ndarray::linalg::general_mat_mul;
+use serde_json::Value;
+
+/// Texts of a request, as a worker sends them.
+const REQUEST: usize = 64;
+
+/// Words of the texts, in turn: titles, sentences, paragraphs and full chunks.
+const WORDS: [usize; 8] = [8, 120, 30, 110, 60, 115, 100, 4];
+
+/// `matrixmultiply` uses no more.
+const MAX_CORES: usize = 4;
+
+/// Rows of the bare products: as many as a pass of the model has.
+const ROWS: usize = 1024;
+
+fn main() -> Result<()> {
+    // cargo adds `--bench`.
+    run(std::env::args().any(|argument| argument == "--quick"))
+}
+
+/// Measures and prints. `quick` takes fewer texts; the figures then vary more.
+///
+/// # Errors
+///
+/// The model or the notes are missing, or the model fails.
+pub fn run(quick: bool) -> Result<()> {
+    let rounds = if quick { 3 } else { 7 };
+    let cores = std::thread::available_parallelism()?.get();
+    if cores > MAX_CORES {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(MAX_CORES)
+            .build_global()?;
+    }
+    let cores = cores.min(MAX_CORES);
+    let folder = model();
+    let shape = Shape::read(&folder)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let limits = Limits {
+        max_inputs: REQUEST,
+        max_tokens: usize::MAX,
+    };
+    let local = runtime.block_on(Local::open(
+        folder.to_str().context("the model's path is no UTF-8")?,
+        limits,
+    ))?;
+    let texts = texts(&folder, local.window(), if quick { 60 } else { 300 })?;
+    let (texts, lengths): (Vec<&str>, Vec<usize>) = texts
+        .iter()
+        .map(|(text, tokens)| (&**text, *tokens))
+        .unzip();
+    let tokens: usize = lengths.iter().sum();
+    let useful: f64 = lengths.iter().map(|tokens| shape.operations(*tokens)).sum();
+    let mut bare = Bare::new(shape);
+
+    let mut speeds = [const { Vec::new() }; 3];
+    // The first round warms the caches and the allocator.
+    for round in 0..=rounds {
+        let start = Instant::now();
+        runtime.block_on(try_join_all(
+            texts.chunks(REQUEST).map(|request| local.embed(request)),
+        ))?;
+        let model = useful / start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        let operations = bare.multiply(useful / 2.0);
+        let products = operations / start.elapsed().as_secs_f64();
+        if round > 0 {
+            speeds[0].push(model / 1e9);
+            speeds[1].push(products / 1e9);
+            speeds[2].push(model / products);
+        }
+    }
+    let [model, products, ratio] = speeds.map(Spread::of);
+    println!(
+        "{} texts of {} to {} tokens, {tokens} in all, {cores} cores, {rounds} rounds in turn",
+        texts.len(),
+        lengths.iter().min().unwrap_or(&0),
+        lengths.iter().max().unwrap_or(&0),
+    );
+    println!("{:<32} {:>8} {:>8} {:>8}", "", "median", "least", "most");
+    model.print("the model, useful GFLOP/s");
+    products.print("bare products, GFLOP/s");
+    ratio.print("the model / bare products");
+    let seconds = useful / model.median / 1e9;
+    println!("{:.0} tokens a second", tokens as f64 / seconds);
+    Ok(())
+}
+
+/// What the `config.json` of a BERT says of its sizes.
+#[derive(Clone, Copy)]
+struct Shape {
+    dim: usize,
+    inner: usize,
+    layers: usize,
+}
+
+impl Shape {
+    fn read(folder: &Path) -> Result<Self> {
+        let config: Value = serde_json::from_slice(&std::fs::read(folder.join("config.json"))?)?;
+        let size = |key: &str| {
+            let size = config[key].as_u64();
+            size.with_context(|| format!("no {key} in the model's config.json"))
+        };
+        Ok(Self {
+            dim: size("hidden_size")? as usize,
+            inner: size("intermediate_size")? as usize,
+            layers: size("num_hidden_layers")? as usize,
+        })
+    }
+
+    /// (outputs, inputs) of the products of a layer.
+    fn products(&self) -> [(usize, usize); 4] {
+        let Self { dim, inner, .. } = *self;
+        [(3 * dim, dim), (dim, dim), (inner, dim), (dim, inner)]
+    }
+
+    /// Operations of a text of this many tokens.
+    fn operations(&self, tokens: usize) -> f64 {
+        let weights: usize = self.products().iter().map(|(a, b)| a * b).sum();
+        let attention = 2 * tokens * tokens * self.dim;
+        (2 * self.layers * (tokens * weights + attention)) as f64
+    }
+}
+
+/// The products of a layer, without anything between them, by the library `matrixmultiply`.
+struct Bare {
+    products: Vec<Product>,
+    /// Operations of all of them.
+    operations: f64,
+}
+
+struct Product {
+    /// ([`ROWS`], inputs)
+    rows: Array2<f32>,
+    /// (outputs, inputs)
+    weights: Array2<f32>,
+    /// ([`ROWS`], outputs)
+    out: Array2<f32>,
+}
+
+impl Bare {
+    fn new(shape: Shape) -> Self {
+        let filled = |rows, columns| {
+            Array2::from_shape_fn((rows, columns), |(a, b)| ((a + b) % 7) as f32 - 3.0)
+        };
+        let products = shape.products().map(|(outputs, inputs)| Product {
+            rows: filled(ROWS, inputs),
+            weights: filled(outputs, inputs),
+            out: filled(ROWS, outputs),
+        });
+        let weights: usize = shape.products().iter().map(|(a, b)| a * b).sum();
+        Self {
+            products: products.into(),
+            operations: (2 * ROWS * weights) as f64,
+        }
+    }
+
+    /// Multiplies until there were this many `operations`; gives how many there were.
+    fn multiply(&mut self, operations: f64) -> f64 {
+        let mut done = 0.0;
+        while done < operations {
+            for Product { rows, weights, out } in &mut self.products {
+                general_mat_mul(1.0, rows, &weights.t(), 0.0, out);
+                black_box(out);
+            }
+            done += self.operations;
+        }
+        done
+    }
+}
+
+/// The middle and the ends of some measurements.
+struct Spread {
+    least: f64,
+    median: f64,
+    most: f64,
+}
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        Self {
+            least: values[0],
+            median: values[values.len() / 2],
+            most: values[values.len() - 1],
+        }
+    }
+
+    fn print(&self, name: &str) {
+        let Self {
+            median,
+            least,
+            most,
+        } = self;
+        println!("{name:<32} {median:>8.2} {least:>8.2} {most:>8.2}");
+    }
+}
+
+fn model() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    std::env::var_os("ELF_TEST_MODEL")
+        .map_or_else(|| root.join(".elf/models/all-MiniLM-L6-v2"), PathBuf::from)
+}
+
+/// Pieces of the example notes and of the documentation that fit the window, with their tokens.
+fn texts(folder: &Path, window: usize, count: usize) -> Result<Vec<(String, usize)>> {
+    let mut tokenizer = tokenizers::Tokenizer::from_file(folder.join("tokenizer.json"))
+        .map_err(anyhow::Error::msg)?;
+    tokenizer
+        .with_padding(None)
+        .with_truncation(None)
+        .map_err(anyhow::Error::msg)?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut prose = String::new();
+    for folder in ["examples/notes", "docs"] {
+        read_notes(&root.join(folder), &mut prose)
+            .with_context(|| format!("no notes in {folder}"))?;
+    }
+    let mut words = prose.split_whitespace();
+    let mut texts = Vec::new();
+    for length in WORDS.iter().cycle() {
+        let piece: Vec<&str> = words.by_ref().take(*length).collect();
+        ensure!(!piece.is_empty(), "there are too few notes");
+        let text = piece.join(" ");
+        let tokens = tokenizer.encode_fast(&*text, true);
+        let tokens = tokens.map_err(anyhow::Error::msg)?.len();
+        // Tables and code have many more tokens than words.
+        if tokens <= window {
+            texts.push((text, tokens));
+        }
+        if texts.len() == count {
+            break;
+        }
+    }
+    Ok(texts)
+}
+
+/// Every `.md` below `folder`, in the order of their names.
+fn read_notes(folder: &Path, text: &mut String) -> Result<()> {
+    let mut paths = std::fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            read_notes(&path, text)?;
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            text.push_str(&std::fs::read_to_string(&path)?);
+            text.push('\n');
+        }
+    }
+    Ok(())
+}
