@@ -65,10 +65,12 @@ lint:
 
 # With a Qdrant server if there is one: the engine in the process turns on
 # checks in shared dependencies that would slow down both sides.
+# QUICK=1 proves that the benches run, in the build of the tests.
 bench: setup
 	@$(PYTHON) scripts/bench_data.py
-	@if [ -n "$$QDRANT_URL" ] || command -v qdrant >/dev/null; then features="--no-default-features --features local"; fi; \
-	set -x; $(WITH_DATABASE) $(CARGO) bench $$features $(if $(filter local,$(NAME)),,--bench bench) $(if $(filter-out local,$(NAME)),,--bench local) -- $(if $(QUICK),--quick) $(NAME)
+	@if [ -n "$(QUICK)" ]; then build="--profile dev"; \
+	elif [ -n "$$QDRANT_URL" ] || command -v qdrant >/dev/null; then build="--no-default-features --features local"; fi; \
+	set -x; $(WITH_DATABASE) $(CARGO) bench $$build $(if $(filter local,$(NAME)),,--bench bench) $(if $(filter-out local,$(NAME)),,--bench local) -- $(if $(QUICK),--quick) $(NAME)
 
 deb:
 	@$(PYTHON) scripts/deb.py

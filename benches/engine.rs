@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use qdrant_client::Qdrant;
 use qdrant_client::qdrant::Value;
 
-use crate::{Result, qdrant_server};
+use crate::report::Report;
+use crate::{Options, Result, qdrant_server};
 
 /// An engine, and what the report calls it.
 #[derive(Clone)]
@@ -35,6 +36,22 @@ impl Engine {
             is_server: true,
         })
     }
+}
+
+/// The server and the report of a bench that takes one. Without a server the report says that the
+/// bench was skipped.
+pub async fn server(bench: &'static str, options: Options) -> Result<Option<(Engine, Report)>> {
+    let engine = Engine::find().await?;
+    let mut report = Report::new(bench, options, &engine.name);
+    if engine.is_server {
+        return Ok(Some((engine, report)));
+    }
+    report.fact(
+        "skipped",
+        "it takes a Qdrant server (QDRANT_URL, or qdrant on the PATH)",
+    );
+    report.write()?;
+    Ok(None)
 }
 
 /// A client as an application would have it.

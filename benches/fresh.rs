@@ -22,15 +22,9 @@ const DIM: usize = 384;
 const BYTES: usize = 560;
 
 pub async fn run(options: Options) -> Result<()> {
-    let engine = Engine::find().await?;
-    let mut report = Report::new("fresh", options, &engine.name);
-    if !engine.is_server {
-        report.fact(
-            "skipped",
-            "it takes a Qdrant server (QDRANT_URL, or qdrant on the PATH)",
-        );
-        return report.write();
-    }
+    let Some((engine, mut report)) = engine::server("fresh", options).await? else {
+        return Ok(());
+    };
     let corpus = Corpus::load()?;
     report.fact("dimensions", DIM);
     report.fact("texts", &corpus.source);

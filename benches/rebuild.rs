@@ -30,15 +30,9 @@ use crate::{Options, Result, daemon, process};
 const DIMS: [usize; 2] = [384, 1536];
 
 pub async fn run(options: Options) -> Result<()> {
-    let engine = Engine::find().await?;
-    let mut report = Report::new("rebuild", options, &engine.name);
-    if !engine.is_server {
-        report.fact(
-            "skipped",
-            "it takes a Qdrant server (QDRANT_URL, or qdrant on the PATH)",
-        );
-        return report.write();
-    }
+    let Some((engine, mut report)) = engine::server("rebuild", options).await? else {
+        return Ok(());
+    };
     let corpus = Corpus::load()?;
     report.fact("texts", &corpus.source);
     let chunks = options.size(100_000, 2000);

@@ -19,15 +19,9 @@ const DIM: usize = 384;
 const SHORT_BYTES: usize = 560;
 
 pub async fn run(options: Options) -> Result<()> {
-    let engine = Engine::find().await?;
-    let mut report = Report::new("scale", options, &engine.name);
-    if !engine.is_server {
-        report.fact(
-            "skipped",
-            "it takes a Qdrant server (QDRANT_URL, or qdrant on the PATH)",
-        );
-        return report.write();
-    }
+    let Some((engine, mut report)) = engine::server("scale", options).await? else {
+        return Ok(());
+    };
     let corpus = Corpus::load()?;
     report.fact("texts", &corpus.source);
     workers(&mut report, options, &engine, &corpus).await?;

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::corpus::Corpus;
-use crate::engine::{self, Engine};
+use crate::engine;
 use crate::report::{Report, Side, Target, quantile};
 use crate::stand_in::{StandIn, vector};
 use crate::stock::{Database, TENANTS};
@@ -39,15 +39,9 @@ const CANDIDATES: u64 = 50;
 const CLIENTS: usize = 16;
 
 pub async fn run(options: Options) -> Result<()> {
-    let engine = Engine::find().await?;
-    let mut report = Report::new("search", options, &engine.name);
-    if !engine.is_server {
-        report.fact(
-            "skipped",
-            "it takes a Qdrant server (QDRANT_URL, or qdrant on the PATH)",
-        );
-        return report.write();
-    }
+    let Some((engine, mut report)) = engine::server("search", options).await? else {
+        return Ok(());
+    };
     let corpus = Corpus::load()?;
     report.fact("texts", &corpus.source);
     report.fact("chunks", options.size(100_000, 2000));
