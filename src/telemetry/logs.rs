@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use tracing::field::Field;
 use tracing_subscriber::field::MakeExt;
-use tracing_subscriber::filter::Directive;
+use tracing_subscriber::filter::{Directive, LevelFilter};
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -34,7 +34,9 @@ pub struct Logging {
 pub fn init_logging(service: &Service) -> Logging {
     let filter = EnvFilter::try_from_default_env()
         .or_else(|_| EnvFilter::try_new(format!("{QUIETER},{}", service.log_level)))
-        .unwrap_or_else(|_| EnvFilter::new("info"))
+        .unwrap_or_else(|_| EnvFilter::new("info"));
+    let wanted = filter.max_level_hint();
+    let filter = filter
         .add_directive(always(&format!("{AUDIT}=trace")))
         // It logs each request, and its arguments too: texts of notes.
         .add_directive(always("rmcp=error"));
@@ -54,6 +56,7 @@ pub fn init_logging(service: &Service) -> Logging {
         let (traces, layer) = super::otlp::traces().unzip();
         // Fails only if the process has a subscriber already, as in a test.
         let _ = subscriber.with(layer).try_init();
+        limit_log_records(wanted);
         if let Some(traces) = &traces {
             traces.announce();
         }
@@ -62,8 +65,17 @@ pub fn init_logging(service: &Service) -> Logging {
     #[cfg(not(feature = "otlp"))]
     {
         let _ = subscriber.try_init();
+        limit_log_records(wanted);
         Logging {}
     }
+}
+
+/// Turns off records of the `log` crate above the level that the operator wants. The directives of
+/// every log line raise the level of all to `trace`, and the tokenizer has a record of that level for
+/// every character: to ask the filter for each took half of a worker's time.
+fn limit_log_records(wanted: Option<LevelFilter>) {
+    let level = wanted.and_then(|level| level.to_string().parse().ok());
+    log::set_max_level(level.unwrap_or(log::LevelFilter::Trace));
 }
 
 /// Writes `name=value` with control characters escaped. The default format does not escape them:
@@ -90,4 +102,17 @@ fn always(directive: &str) -> Directive {
     directive
         .parse()
         .expect("the directive is a target and a level")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_libraries_are_off_above_the_level_of_the_logs() {
+        limit_log_records(Some(LevelFilter::INFO));
+        assert_eq!(log::max_level(), log::LevelFilter::Info);
+        limit_log_records(None);
+        assert_eq!(log::max_level(), log::LevelFilter::Trace);
+    }
 }
