@@ -4,7 +4,7 @@
 //! [`Tokenizer`] counts as the model does. [`Chunker`] splits: `window` measures
 //! the text ahead in tokens, `cuts` finds where sentences, clauses and words
 //! end, `chunker` decides where a chunk ends, with `landmarks` where an edit must move few of them. `words` tells for which tokenizers counting word by
-//! word is exact, and caches the counts; `pieces`, for which ones a chunk's count follows from that
+//! word is exact, and `wordpiece` counts such a word; `pieces` tells for which ones a chunk's count follows from that
 //! of the running text.
 
 mod chunker;
@@ -14,6 +14,7 @@ mod pieces;
 mod segment;
 mod tokenizer;
 mod window;
+mod wordpiece;
 mod words;
 
 #[cfg(test)]

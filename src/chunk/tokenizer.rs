@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
-use tokenizers::models::ModelWrapper;
 
 use super::pieces;
 use super::words::Words;
@@ -139,17 +138,6 @@ impl Tokenizer {
     pub(super) fn count_plain(&self, text: &str) -> Result<usize, TokenizerError> {
         let encoding = self.inner.encode_fast(text, false);
         Ok(encoding.map_err(|error| encode_error(text, &error))?.len())
-    }
-
-    /// [`Tokenizer::count_plain`] of a word that a word-local tokenizer splits
-    /// off.
-    pub(super) fn count_word(&self, words: &Words, word: &str) -> Result<usize, TokenizerError> {
-        if let ModelWrapper::WordPiece(model) = self.inner.get_model()
-            && let Some(tokens) = words.count_known(model, word)
-        {
-            return Ok(tokens);
-        }
-        self.count_plain(word)
     }
 
     /// The tokens of `text` itself, in its order.

@@ -72,6 +72,11 @@ impl Trained {
         }
     }
 
+    /// The library's own tokenizer.
+    pub(super) fn raw(&self) -> &tokenizers::Tokenizer {
+        &self.raw
+    }
+
     /// Tokens of `text` as it is sent.
     pub(super) fn count(&self, text: &str) -> usize {
         self.raw.encode(text, true).unwrap().len()

@@ -11,7 +11,7 @@ use unicode_segmentation::UnicodeSegmentation;
 use super::cuts::{CutPoint, SentenceScan};
 use super::segment::Segment;
 use super::tokenizer::{Tokenizer, TokenizerError};
-use super::words::{MAX_UNIT_BYTES, Memo, Words};
+use super::words::{MAX_UNIT_BYTES, Words};
 
 /// A token, several tokens that share their characters, a short word, or a
 /// piece of a very long token. Begins and ends with something other than
@@ -30,7 +30,8 @@ struct Unit {
 /// Offsets are bytes of the whole text.
 pub(super) struct Window<'a> {
     tokenizer: &'a Tokenizer,
-    memo: Memo,
+    /// A buffer for the letters of a word.
+    letters: Vec<char>,
     /// Up to the text's last character that is not whitespace.
     text: &'a str,
     from: usize,
@@ -56,10 +57,7 @@ impl<'a> Window<'a> {
     pub(super) fn new(tokenizer: &'a Tokenizer, text: &'a str, from: usize) -> Self {
         Self {
             tokenizer,
-            memo: tokenizer
-                .words()
-                .map(Words::borrow_memo)
-                .unwrap_or_default(),
+            letters: Vec::new(),
             text,
             from,
             units: VecDeque::new(),
@@ -325,7 +323,7 @@ impl<'a> Window<'a> {
         if word.is_empty() {
             return Ok(());
         }
-        let tokens = words.count(&mut self.memo, word, || tokenizer.count_word(words, word))?;
+        let tokens = words.count(word, &mut self.letters, || tokenizer.count_plain(word))?;
         let Some(tokens) = tokens else {
             return self.push_tokens(start, word);
         };
@@ -429,12 +427,4 @@ fn is_single_space(text: &str, position: usize) -> bool {
     text.as_bytes()[position] == b' '
         && text[..position].ends_with(is_text)
         && text[position + 1..].starts_with(is_text)
-}
-
-impl Drop for Window<'_> {
-    fn drop(&mut self) {
-        if let Some(words) = self.tokenizer.words() {
-            words.return_memo(std::mem::take(&mut self.memo));
-        }
-    }
 }

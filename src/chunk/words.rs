@@ -25,17 +25,15 @@
 //!
 //! A property test compares the sums with real counts.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-
 use tokenizers::Model;
 use tokenizers::models::ModelWrapper;
-use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
-/// Longer words are rare and seldom repeat: real token offsets are worth their cost.
-const MAX_REMEMBERED_BYTES: usize = 32;
+use super::wordpiece::Counter;
+
+/// Longer words are rare: real token offsets are worth their cost.
+const MAX_SHORT_BYTES: usize = 32;
 
 /// A token that spans more is cut into pieces: BERT makes one `[UNK]` of any
 /// word over 100 characters, Unigram of any run of unknown ones, and a megabyte
@@ -46,25 +44,15 @@ pub(super) const MAX_UNIT_BYTES: usize = 64;
 /// be cut inside it. Not above the least room of a chunk.
 pub(super) const MAX_TOKENS_OF_A_WORD: usize = 8;
 
-/// Words in one memo at most: a few megabytes. Frequent words are among the first.
-const MAX_REMEMBERED_WORDS: usize = 1 << 15;
-
 /// Searching a word for more added tokens than this costs more than it saves.
 const MAX_ADDED_TOKENS: usize = 16;
 
 /// What is known about a word-local tokenizer.
 pub(super) struct Words {
-    lowercase: bool,
     added_tokens: Vec<String>,
     ideographs_apart: bool,
-    /// Each is used by one text at a time, so that texts chunked in parallel do not
-    /// wait for each other.
-    memos: Mutex<Vec<Memo>>,
+    counter: Counter,
 }
-
-/// Token counts of words seen before.
-#[derive(Default)]
-pub(super) struct Memo(HashMap<Box<str>, u8>);
 
 impl Words {
     /// `None` if the tokenizer may look beyond a word.
@@ -94,14 +82,12 @@ impl Words {
             return None;
         }
         let added_tokens = tokenizer.get_added_tokens_decoder();
+        let added_tokens = added_tokens.values().map(|token| token.content.clone());
+        let added_tokens: Vec<String> = added_tokens.collect();
         Some(Self {
-            lowercase: normalizer.lowercase,
-            added_tokens: added_tokens
-                .values()
-                .map(|token| token.content.clone())
-                .collect(),
+            counter: Counter::new(*normalizer, model, added_tokens.clone()),
+            added_tokens,
             ideographs_apart: normalizer.handle_chinese_chars,
-            memos: Mutex::default(),
         })
     }
 
@@ -148,9 +134,9 @@ impl Words {
                 && matches!(c, '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}'))
     }
 
-    /// Whether `word` is short enough to be looked up whole.
+    /// Whether `word` is short enough to be counted whole.
     pub(super) fn is_short(word: &str) -> bool {
-        word.len() <= MAX_REMEMBERED_BYTES
+        word.len() <= MAX_SHORT_BYTES
     }
 
     /// Whether `word` may be counted in parts, because no added token can lie across
@@ -164,71 +150,21 @@ impl Words {
                 .any(|token| word.contains(token.as_str()))
     }
 
-    /// Tokens of a word of ASCII punctuation and vocabulary entries: one each.
-    /// `None` if it has to be encoded. WordPiece takes the longest entry that
-    /// the word begins with, which is the word itself if it is one.
-    pub(super) fn count_known(&self, model: &WordPiece, word: &str) -> Option<usize> {
-        if !word.is_ascii() || !self.may_be_split(word) {
-            return None;
-        }
-        let mut tokens = 0;
-        for part in word.split_inclusive(|c: char| c.is_ascii_punctuation()) {
-            let letters = part.trim_end_matches(|c: char| c.is_ascii_punctuation());
-            tokens += part.len() - letters.len();
-            if letters.is_empty() {
-                continue;
-            }
-            let known = letters.bytes().all(|byte| byte.is_ascii_alphanumeric())
-                && match self.lowercase {
-                    true => model.token_to_id(&letters.to_ascii_lowercase()),
-                    false => model.token_to_id(letters),
-                }
-                .is_some();
-            if !known {
-                return None;
-            }
-            tokens += 1;
-        }
-        Some(tokens)
-    }
-
-    /// Tokens of a word between separators, if it is one to remember: from the
-    /// memo, else from `count`. `None` for a word that has to be looked at token
-    /// by token.
+    /// Tokens of a word between separators: from the `wordpiece` counter, else from `count`. `None`
+    /// for a word that has to be looked at token by token.
     pub(super) fn count<E>(
         &self,
-        memo: &mut Memo,
         word: &str,
+        letters: &mut Vec<char>,
         count: impl FnOnce() -> Result<usize, E>,
     ) -> Result<Option<usize>, E> {
         if !Self::is_short(word) {
             return Ok(None);
         }
-        if let Some(&tokens) = memo.0.get(word) {
-            return Ok(Some(usize::from(tokens)).filter(|&tokens| tokens <= MAX_TOKENS_OF_A_WORD));
-        }
-        let tokens = count()?;
-        if memo.0.len() < MAX_REMEMBERED_WORDS {
-            // A remembered word has at most as many tokens as bytes, or so many
-            // that the exact number does not matter.
-            memo.0
-                .insert(word.into(), u8::try_from(tokens).unwrap_or(u8::MAX));
-        }
+        let tokens = match self.counter.count(word, letters) {
+            Some(tokens) => tokens,
+            None => count()?,
+        };
         Ok(Some(tokens).filter(|&tokens| tokens <= MAX_TOKENS_OF_A_WORD))
-    }
-
-    pub(super) fn borrow_memo(&self) -> Memo {
-        self.memos
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop()
-            .unwrap_or_default()
-    }
-
-    pub(super) fn return_memo(&self, memo: Memo) {
-        self.memos
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(memo);
     }
 }
