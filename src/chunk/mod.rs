@@ -3,9 +3,10 @@
 //!
 //! [`Tokenizer`] counts as the model does. [`Chunker`] splits: `window` measures
 //! the text ahead in tokens, `cuts` finds where sentences, clauses and words
-//! end, `chunker` decides where a chunk ends, with `landmarks` where an edit must move few of them. `words` tells for which tokenizers counting word by
-//! word is exact, and `wordpiece` counts such a word; `pieces` tells for which ones a chunk's count follows from that
-//! of the running text.
+//! end, `chunker` decides where a chunk ends, with `landmarks` where an edit must move few of them.
+//! `words` tells for which tokenizers counting word by word is exact; `wordpiece` and its `trie` find
+//! the tokens of such a word. `pieces` tells for which tokenizers a chunk's count follows from that of
+//! the running text.
 
 mod chunker;
 mod cuts;
@@ -13,6 +14,7 @@ mod landmarks;
 mod pieces;
 mod segment;
 mod tokenizer;
+mod trie;
 mod window;
 mod wordpiece;
 mod words;

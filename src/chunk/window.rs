@@ -11,6 +11,7 @@ use unicode_segmentation::UnicodeSegmentation;
 use super::cuts::{CutPoint, SentenceScan};
 use super::segment::Segment;
 use super::tokenizer::{Tokenizer, TokenizerError};
+use super::wordpiece::Buffer;
 use super::words::{MAX_UNIT_BYTES, Words};
 
 /// A token, several tokens that share their characters, a short word, or a
@@ -30,8 +31,7 @@ struct Unit {
 /// Offsets are bytes of the whole text.
 pub(super) struct Window<'a> {
     tokenizer: &'a Tokenizer,
-    /// A buffer for the letters of a word.
-    letters: Vec<char>,
+    buffer: Buffer,
     /// Up to the text's last character that is not whitespace.
     text: &'a str,
     from: usize,
@@ -57,7 +57,7 @@ impl<'a> Window<'a> {
     pub(super) fn new(tokenizer: &'a Tokenizer, text: &'a str, from: usize) -> Self {
         Self {
             tokenizer,
-            letters: Vec::new(),
+            buffer: Buffer::default(),
             text,
             from,
             units: VecDeque::new(),
@@ -323,7 +323,7 @@ impl<'a> Window<'a> {
         if word.is_empty() {
             return Ok(());
         }
-        let tokens = words.count(word, &mut self.letters, || tokenizer.count_plain(word))?;
+        let tokens = words.count(word, &mut self.buffer, || tokenizer.count_plain(word))?;
         let Some(tokens) = tokens else {
             return self.push_tokens(start, word);
         };
@@ -336,7 +336,12 @@ impl<'a> Window<'a> {
         let mut covered = 0;
         // Where the token before ends.
         let mut behind = 0;
-        for token in self.tokenizer.tokens(text)? {
+        let words = self.tokenizer.words();
+        let tokens = match words.and_then(|words| words.tokens(text, &mut self.buffer)) {
+            Some(tokens) => tokens,
+            None => self.tokenizer.tokens(text)?,
+        };
+        for token in tokens {
             let begins_piece = token.begins_piece && behind <= token.start;
             let start = text.floor_char_boundary(token.start).max(covered);
             let end = text.ceil_char_boundary(token.end);

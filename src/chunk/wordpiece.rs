@@ -1,15 +1,13 @@
-//! Counts the tokens of a word as BERT's tokenizers would make them, without making them.
+//! Finds the tokens of a word as BERT's tokenizers would make them, without making them.
 //!
 //! What the normalizer and the pre-tokenizer do with a character does not depend on its neighbours
 //! (see `words`), so the library is asked once for each character. The model then takes the longest
 //! entry of the vocabulary that the rest of a word begins with, which a walk along a trie finds. To
-//! have the library encode a word takes about fifty times as long, and most words of a language
-//! that the vocabulary hardly knows are new.
+//! have the library encode a word takes about fifty times as long, and in a language that the
+//! vocabulary hardly knows, most words are new.
 
-use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use foldhash::fast::FixedState;
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
@@ -19,6 +17,8 @@ use tokenizers::{
 };
 use unicode_normalization_alignments::char::canonical_combining_class;
 
+use super::trie::{Trie, Word};
+
 /// Characters that are looked up together, when a text has the first of them.
 const PAGE: usize = 128;
 const PAGES: usize = (char::MAX as usize + 1) / PAGE;
@@ -27,11 +27,15 @@ const PAGES: usize = (char::MAX as usize + 1) / PAGE;
 pub(super) struct Counter {
     normalizer: BertNormalizer,
     pages: Box<[OnceLock<Page>]>,
+    vocabulary: Vocabulary,
+    /// They are matched in the text before anything else.
+    added_tokens: Vec<String>,
+}
+
+struct Vocabulary {
     trie: Trie,
     /// A longer word is one unknown token.
     max_word_chars: usize,
-    /// They are matched in the text before anything else.
-    added_tokens: Vec<String>,
 }
 
 type Page = Box<[Becomes; PAGE]>;
@@ -57,8 +61,17 @@ enum Part {
     Break,
 }
 
+/// Memory that is used again for each word.
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    word: Word,
+    /// Where each letter of `word` comes from: first byte, and behind the last.
+    places: Vec<(u32, u32)>,
+    /// Where the tokens of `word` end, in letters.
+    ends: Vec<usize>,
+}
+
 impl Counter {
-    /// Fails on no vocabulary.
     pub(super) fn new(
         normalizer: BertNormalizer,
         model: &WordPiece,
@@ -67,30 +80,44 @@ impl Counter {
         Self {
             normalizer,
             pages: std::iter::repeat_with(OnceLock::new).take(PAGES).collect(),
-            trie: Trie::of(model),
-            max_word_chars: model.max_input_chars_per_word,
+            vocabulary: Vocabulary {
+                trie: Trie::new(
+                    model.get_vocab().keys().map(String::as_str),
+                    &model.continuing_subword_prefix,
+                ),
+                max_word_chars: model.max_input_chars_per_word,
+            },
             added_tokens,
         }
     }
 
-    /// Tokens of a word between separators. `None` if the tokenizer itself must count it: it has
-    /// an added token, or a character that normalisation may move. `letters` is a buffer.
-    pub(super) fn count(&self, word: &str, letters: &mut Vec<char>) -> Option<usize> {
-        letters.clear();
-        let mut tokens = 0;
-        for (offset, c) in word.char_indices() {
-            match self.becomes(c) {
-                Becomes::Letter(letter) => letters.push(*letter),
-                Becomes::Word => tokens += self.take_word(letters) + 1,
-                Becomes::Nothing => {}
-                Becomes::Several(parts) => {
-                    tokens += parts
-                        .iter()
-                        .map(|part| self.push(*part, letters))
-                        .sum::<usize>();
+    /// Calls `each` with the first byte of every token of a word between separators, and the byte
+    /// behind its last. `None` if the tokenizer itself must look at the word: it has an added token,
+    /// or a character that normalisation may move.
+    pub(super) fn tokens(
+        &self,
+        text: &str,
+        buffer: &mut Buffer,
+        mut each: impl FnMut(usize, usize),
+    ) -> Option<()> {
+        buffer.clear();
+        for (start, c) in text.char_indices() {
+            let end = start + c.len_utf8();
+            let mut push = |part: Part| match part {
+                Part::Letter(letter) => buffer.push(letter, start, end),
+                Part::Word => {
+                    self.vocabulary.take_word(buffer, &mut each);
+                    each(start, end);
                 }
+                Part::Break => self.vocabulary.take_word(buffer, &mut each),
+            };
+            match self.becomes(c) {
+                Becomes::Letter(letter) => push(Part::Letter(*letter)),
+                Becomes::Word => push(Part::Word),
+                Becomes::Nothing => {}
+                Becomes::Several(parts) => parts.iter().copied().for_each(push),
                 Becomes::Bracket(part) => {
-                    let rest = &word[offset..];
+                    let rest = &text[start..];
                     if self
                         .added_tokens
                         .iter()
@@ -98,36 +125,13 @@ impl Counter {
                     {
                         return None;
                     }
-                    tokens += self.push(*part, letters);
+                    push(*part);
                 }
                 Becomes::Unknown => return None,
             }
         }
-        Some(tokens + self.take_word(letters))
-    }
-
-    fn push(&self, part: Part, letters: &mut Vec<char>) -> usize {
-        match part {
-            Part::Letter(letter) => {
-                letters.push(letter);
-                0
-            }
-            Part::Word => self.take_word(letters) + 1,
-            Part::Break => self.take_word(letters),
-        }
-    }
-
-    /// The tokens of the letters so far, which it removes.
-    fn take_word(&self, letters: &mut Vec<char>) -> usize {
-        if letters.is_empty() {
-            return 0;
-        }
-        let tokens = match letters.len() > self.max_word_chars {
-            true => None,
-            false => self.trie.count(letters),
-        };
-        letters.clear();
-        tokens.unwrap_or(1)
+        self.vocabulary.take_word(buffer, &mut each);
+        Some(())
     }
 
     fn becomes(&self, c: char) -> &Becomes {
@@ -147,14 +151,13 @@ impl Counter {
     fn parts(&self, c: char) -> Option<Becomes> {
         let mut normalized = NormalizedString::from(c.to_string());
         self.normalizer.normalize(&mut normalized).ok()?;
-        let is_ordered = |c: char| canonical_combining_class(c) != 0;
-        if normalized.get().chars().any(is_ordered) {
+        let may_move = |c: char| canonical_combining_class(c) != 0;
+        if normalized.get().chars().any(may_move) {
             return None;
         }
         let parts: Option<Box<[Part]>> = normalized.get().chars().map(part).collect();
         let parts = parts?;
-        let begins_token = |token: &String| token.starts_with(c);
-        if self.added_tokens.iter().any(begins_token) {
+        if self.added_tokens.iter().any(|token| token.starts_with(c)) {
             return match *parts {
                 [part] => Some(Becomes::Bracket(part)),
                 _ => None,
@@ -170,6 +173,42 @@ impl Counter {
     }
 }
 
+impl Vocabulary {
+    /// Removes the letters so far and calls `each` with their tokens.
+    fn take_word(&self, buffer: &mut Buffer, each: &mut impl FnMut(usize, usize)) {
+        let Buffer { word, places, ends } = buffer;
+        let Some(last) = word.len().checked_sub(1) else {
+            return;
+        };
+        let is_known = word.len() <= self.max_word_chars && self.trie.split(word, ends);
+        if !is_known {
+            // All of the word is one unknown token.
+            ends.clear();
+            ends.push(last + 1);
+        }
+        let mut begin = 0;
+        for &end in &*ends {
+            each(places[begin].0 as usize, places[end - 1].1 as usize);
+            begin = end;
+        }
+        buffer.clear();
+    }
+}
+
+impl Buffer {
+    fn clear(&mut self) {
+        self.word.clear();
+        self.places.clear();
+        self.ends.clear();
+    }
+
+    fn push(&mut self, letter: char, start: usize, end: usize) {
+        self.word.push(letter);
+        let place = |byte| u32::try_from(byte).expect("a segment of a text has few bytes");
+        self.places.push((place(start), place(end)));
+    }
+}
+
 /// What the pre-tokenizer does with a normalised character: a split on both sides keeps it, and
 /// leaves out whitespace.
 fn part(c: char) -> Option<Part> {
@@ -181,83 +220,6 @@ fn part(c: char) -> Option<Part> {
         2 => Some(Part::Break),
         _ => Some(Part::Word),
     }
-}
-
-/// The vocabulary, character by character.
-#[derive(Default)]
-struct Trie {
-    /// From a node and a character to the next node.
-    edges: HashMap<u64, Edge, FixedState>,
-}
-
-#[derive(Clone, Copy)]
-struct Edge {
-    to: u32,
-    /// Whether an entry ends here.
-    ends: bool,
-}
-
-/// Where the first entry of a word begins.
-const HEAD: u32 = 0;
-/// Where the entries that continue a word begin.
-const TAIL: u32 = 1;
-
-impl Trie {
-    fn of(model: &WordPiece) -> Self {
-        let mut trie = Self::default();
-        for entry in model.get_vocab().into_keys() {
-            if let Some(tail) = entry.strip_prefix(&model.continuing_subword_prefix) {
-                trie.insert(TAIL, tail);
-            }
-            trie.insert(HEAD, &entry);
-        }
-        trie
-    }
-
-    fn insert(&mut self, root: u32, entry: &str) {
-        let mut node = root;
-        let mut chars = entry.chars().peekable();
-        while let Some(c) = chars.next() {
-            let next = u32::try_from(self.edges.len()).expect("a vocabulary fits memory") + 2;
-            let edge = self.edges.entry(key(node, c)).or_insert(Edge {
-                to: next,
-                ends: false,
-            });
-            edge.ends |= chars.peek().is_none();
-            node = edge.to;
-        }
-    }
-
-    /// Tokens of a word; `None` if a part of it is unknown, which makes all of it unknown.
-    fn count(&self, word: &[char]) -> Option<usize> {
-        let (mut tokens, mut done, mut root) = (0, 0, HEAD);
-        while done < word.len() {
-            done += self.longest(root, &word[done..])?;
-            tokens += 1;
-            root = TAIL;
-        }
-        Some(tokens)
-    }
-
-    /// Characters of the longest entry that `rest` begins with.
-    fn longest(&self, root: u32, rest: &[char]) -> Option<usize> {
-        let mut node = root;
-        let mut longest = None;
-        for (place, c) in rest.iter().enumerate() {
-            let Some(edge) = self.edges.get(&key(node, *c)) else {
-                break;
-            };
-            if edge.ends {
-                longest = Some(place + 1);
-            }
-            node = edge.to;
-        }
-        longest
-    }
-}
-
-fn key(node: u32, c: char) -> u64 {
-    u64::from(node) << 21 | u64::from(c)
 }
 
 #[cfg(test)]
@@ -284,20 +246,29 @@ mod tests {
         (tokenizer, counter)
     }
 
+    fn tokens(counter: &Counter, word: &str) -> Option<Vec<(usize, usize)>> {
+        let mut tokens = Vec::new();
+        let each = |start, end| tokens.push((start, end));
+        counter.tokens(word, &mut Buffer::default(), each)?;
+        Some(tokens)
+    }
+
+    fn of_library(tokenizer: &Tokenizer, word: &str) -> Vec<(usize, usize)> {
+        let encoding = tokenizer.encode(word, false).unwrap();
+        encoding.get_offsets().to_vec()
+    }
+
     #[test]
-    fn every_character_counts_as_in_the_library() {
+    fn every_character_has_the_tokens_of_the_library() {
         let (tokenizer, counter) = pair(BertNormalizer::default());
-        let mut letters = Vec::new();
         let mut counted = 0;
         // Planes 0 and 1; the others have ideographs, and much that is unassigned.
         for c in (0..0x2_0000).filter_map(char::from_u32) {
             let word = format!("sto{c}rm");
-            let expected = tokenizer.encode_fast(word.as_str(), false).unwrap().len();
-            let Some(tokens) = counter.count(&word, &mut letters) else {
-                continue;
-            };
-            assert_eq!(tokens, expected, "{:x}", c as u32);
-            counted += 1;
+            if let Some(tokens) = tokens(&counter, &word) {
+                assert_eq!(tokens, of_library(&tokenizer, &word), "{:x}", c as u32);
+                counted += 1;
+            }
         }
         assert!(counted > 125_000, "{counted}");
     }
@@ -306,7 +277,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
         #[test]
-        fn every_word_counts_as_in_the_library(
+        fn every_word_has_the_tokens_of_the_library(
             word in "(\\PC|[a-zA-Z]{1,6}|[\\p{M}]{1,3}|[\\p{Lu}\\p{P}\\p{Han}]{1,3}|\\[SEP|SEP\\]|\\[SEP\\]|[\u{0}-\u{9f}]){0,12}|[a-z]{98,102}",
             clean in any::<bool>(),
             ideographs in any::<bool>(),
@@ -314,9 +285,8 @@ mod tests {
             lowercase in any::<bool>(),
         ) {
             let (tokenizer, counter) = pair(BertNormalizer::new(clean, ideographs, strip, lowercase));
-            if let Some(tokens) = counter.count(&word, &mut Vec::new()) {
-                let expected = tokenizer.encode_fast(word.as_str(), false).unwrap().len();
-                prop_assert_eq!(tokens, expected);
+            if let Some(tokens) = tokens(&counter, &word) {
+                prop_assert_eq!(tokens, of_library(&tokenizer, &word));
             }
         }
     }

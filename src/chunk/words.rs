@@ -30,7 +30,8 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
-use super::wordpiece::Counter;
+use super::tokenizer::Token;
+use super::wordpiece::{Buffer, Counter};
 
 /// Longer words are rare: real token offsets are worth their cost.
 const MAX_SHORT_BYTES: usize = 32;
@@ -150,21 +151,36 @@ impl Words {
                 .any(|token| word.contains(token.as_str()))
     }
 
-    /// Tokens of a word between separators: from the `wordpiece` counter, else from `count`. `None`
-    /// for a word that has to be looked at token by token.
+    /// The number of tokens of a word between separators, as the `wordpiece` counter or else `count`
+    /// finds it. `None` for a word that has to be looked at token by token.
     pub(super) fn count<E>(
         &self,
         word: &str,
-        letters: &mut Vec<char>,
+        buffer: &mut Buffer,
         count: impl FnOnce() -> Result<usize, E>,
     ) -> Result<Option<usize>, E> {
         if !Self::is_short(word) {
             return Ok(None);
         }
-        let tokens = match self.counter.count(word, letters) {
-            Some(tokens) => tokens,
+        let mut tokens = 0;
+        let tokens = match self.counter.tokens(word, buffer, |_, _| tokens += 1) {
+            Some(()) => tokens,
             None => count()?,
         };
         Ok(Some(tokens).filter(|&tokens| tokens <= MAX_TOKENS_OF_A_WORD))
+    }
+
+    /// The tokens of a word between separators. `None` if the tokenizer itself must make them.
+    pub(super) fn tokens(&self, word: &str, buffer: &mut Buffer) -> Option<Vec<Token>> {
+        let mut tokens = Vec::new();
+        let each = |start, end| {
+            tokens.push(Token {
+                start,
+                end,
+                begins_piece: false,
+            });
+        };
+        self.counter.tokens(word, buffer, each)?;
+        Some(tokens)
     }
 }

@@ -12,6 +12,7 @@ use super::access_walk::AccessWalk;
 use super::batch::{self, Extent};
 use super::fresh::Fresh;
 use super::lease::{self, Survived};
+use super::low_water::LowWater;
 use super::shared::{Drain, Shared};
 use super::walk::Walk;
 use super::{RELEASE_LIMIT, WorkerError, blame};
@@ -29,6 +30,7 @@ pub(super) struct ClaimLoop<'a> {
     /// One for each batch that may be in flight.
     permits: Arc<Semaphore>,
     fresh: Fresh,
+    low_water: LowWater,
     /// The walk of the claims; `None` while the provider works.
     walk: Option<Walk>,
     access_walk: AccessWalk,
@@ -52,6 +54,7 @@ impl<'a> ClaimLoop<'a> {
             drain,
             permits: Arc::new(Semaphore::new(shared.settings.concurrency)),
             fresh: Fresh::new(Instant::now()),
+            low_water: LowWater::default(),
             walk: None,
             access_walk: AccessWalk::new(),
             claimed_suspect: false,
@@ -84,10 +87,7 @@ impl<'a> ClaimLoop<'a> {
         // claim did not see.
         let nothing_in_flight =
             self.permits.available_permits() + 1 == self.shared.settings.concurrency;
-        let claim = match self.claim(due).await? {
-            None if matches!(due, Due::Within(_)) => self.claim(Due::All).await?,
-            claim => claim,
-        };
+        let claim = self.claim_or_widen(due).await?;
         let Some(claim) = claim else {
             drop(permit);
             return self
@@ -160,11 +160,46 @@ impl<'a> ClaimLoop<'a> {
         self.walk = None;
         let due = self.fresh.due(now);
         self.fresh.claimed(due, now);
-        due
+        match due {
+            Due::All => self.low_water.due(now),
+            due => due,
+        }
+    }
+
+    /// Claims a batch of the notes that are `due`. If there is none, looks at the rows that `due`
+    /// leaves out, unless to walk over all of them takes long and has been done just now.
+    async fn claim_or_widen(&mut self, due: Due) -> Step<Option<Claim>> {
+        let mut due = due;
+        loop {
+            let claim = self.claim(due).await?;
+            due = match due {
+                _ if claim.is_some() => return Continue(claim),
+                Due::Within(_) => self.low_water.due(Instant::now()),
+                Due::After(_) if self.may_walk() => Due::All,
+                Due::After(_) | Due::All => return Continue(None),
+            };
+        }
+    }
+
+    /// Whether a claim may walk over all rows after one that found none behind a position. The end
+    /// of a drain depends on it.
+    fn may_walk(&self) -> bool {
+        self.walk.is_none() && (self.drain.is_some() || self.low_water.may_walk(Instant::now()))
     }
 
     /// Claims a batch of the notes that are `due`; `None` when there is none.
-    async fn claim(&self, due: Due) -> Step<Option<Claim>> {
+    async fn claim(&mut self, due: Due) -> Step<Option<Claim>> {
+        let began = Instant::now();
+        let claimed = self.claim_unless_late(due).await?;
+        let upto = claimed.as_ref().map(|claim| claim.upto);
+        // A claim during an outage of the stores says nothing about the rows.
+        if self.walk.is_none() && (upto.is_some() || self.shared.circuit.outage().is_none()) {
+            self.low_water.claimed(due, upto, began, Instant::now());
+        }
+        Continue(claimed)
+    }
+
+    async fn claim_unless_late(&self, due: Due) -> Step<Option<Claim>> {
         // Not cancelled midway: Postgres could have leased notes to this worker, and the worker
         // would not know. A stop waits for the claim as long as for a batch, and with a short grace
         // period as long as for the release of leases.

@@ -2,7 +2,7 @@
 //! what their rows say now.
 //!
 //! - The main loop: `claim_loop`.
-//! - The claim: `claim`, `walk` and `access_walk` (which notes come next), `lease`.
+//! - The claim: `claim`, `fresh`, `low_water`, `walk` and `access_walk` (which notes come next), `lease`.
 //! - The way of a batch: `batch`, `plan`, `embedding`, `points`, `pooled`, `access`.
 //! - Failures: `blame`, `retry`, `store_circuit`, `lost_transactions`, `unacked`.
 //! - In the background: `upkeep`, `tidy`, `verify`, `watch_served`.
@@ -20,6 +20,7 @@ mod embedding;
 mod fresh;
 mod lease;
 mod lost_transactions;
+mod low_water;
 mod plan;
 mod points;
 mod pooled;
