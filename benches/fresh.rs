@@ -189,7 +189,7 @@ async fn half_rate(
             let (client, alias) = (elf.client.clone(), elf.site.name.clone());
             let note = ids[ids.len() - 1];
             waiting.spawn(async move {
-                wait_for(&client, &alias, note, Duration::from_millis(2)).await?;
+                wait_for(&client, &alias, note, Duration::from_millis(10)).await?;
                 Ok(1e3 * committed.elapsed().as_secs_f64())
             });
         }

@@ -156,6 +156,7 @@ select l.note_id as "note_id!",
        -- An application may write '-infinity', which no Rust timestamp can hold.
        greatest(z.available_at, '0001-01-01 00:00+00') as "picked_at!",
        z.outbox_id as "picked_id!",
+       (select count(*) from picks) as "picks!",
        greatest(r.oldest, '0001-01-01 00:00+00') as "oldest!"
   from leased l
   join sized z using (note_id)

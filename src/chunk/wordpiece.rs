@@ -19,7 +19,7 @@ use unicode_normalization_alignments::char::canonical_combining_class;
 
 use super::trie::{Trie, Word};
 
-/// Characters that are looked up together, when a text has the first of them.
+/// Characters that have their memory together, made when a text has the first of them.
 const PAGE: usize = 128;
 const PAGES: usize = (char::MAX as usize + 1) / PAGE;
 
@@ -38,7 +38,7 @@ struct Vocabulary {
     max_word_chars: usize,
 }
 
-type Page = Box<[Becomes; PAGE]>;
+type Page = Box<[OnceLock<Becomes>; PAGE]>;
 
 /// What normalizer and pre-tokenizer make of a character.
 #[derive(Debug, Clone)]
@@ -136,16 +136,9 @@ impl Counter {
 
     fn becomes(&self, c: char) -> &Becomes {
         let place = c as usize;
-        let page = self.pages[place / PAGE].get_or_init(|| {
-            let first = place / PAGE * PAGE;
-            Box::new(std::array::from_fn(|n| self.look_up(first + n)))
-        });
-        &page[place % PAGE]
-    }
-
-    fn look_up(&self, code_point: usize) -> Becomes {
-        let c = u32::try_from(code_point).ok().and_then(char::from_u32);
-        c.and_then(|c| self.parts(c)).unwrap_or(Becomes::Unknown)
+        let page =
+            self.pages[place / PAGE].get_or_init(|| Box::new([const { OnceLock::new() }; PAGE]));
+        page[place % PAGE].get_or_init(|| self.parts(c).unwrap_or(Becomes::Unknown))
     }
 
     fn parts(&self, c: char) -> Option<Becomes> {

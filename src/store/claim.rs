@@ -22,6 +22,8 @@ pub struct Claim {
     pub notes: Vec<Claimed>,
     /// The last outbox row that the claim picked.
     pub upto: Position,
+    /// Whether there may be more notes of its scope.
+    pub has_more: bool,
 }
 
 /// Which of the outbox rows that are due a claim reads.
@@ -137,7 +139,7 @@ impl Store {
                 i32::try_from(scope.lost_below).unwrap_or(i32::MAX),
                 within_secs
             )
-            .fetch_all(&self.pool)
+            .fetch_all(&self.keyed)
             .await?;
             let Some(token) = rows.first().map(|row| row.lease_token) else {
                 return Ok(None);
@@ -147,7 +149,8 @@ impl Store {
                 outbox_id: row.picked_id,
             });
             let upto = upto.max().expect("a claim without notes has ended above");
-            let notes = rows
+            let picks = rows.first().map_or(0, |row| row.picks as usize);
+            let notes: Vec<Claimed> = rows
                 .into_iter()
                 .map(|row| Claimed {
                     note_id: row.note_id,
@@ -166,7 +169,16 @@ impl Store {
                     oldest: row.oldest,
                 })
                 .collect();
-            Ok(Some(Claim { token, notes, upto }))
+            // A suspect is picked alone. A note that is picked and not leased was one too many
+            // bytes.
+            let is_alone = notes[0].lost_claims >= LOST_CLAIMS_UNTIL_ALONE;
+            let has_more = is_alone || picks > notes.len() || picks >= max_notes;
+            Ok(Some(Claim {
+                token,
+                notes,
+                upto,
+                has_more,
+            }))
         };
         self.measured("claim", work).await
     }
@@ -278,7 +290,7 @@ impl Store {
                 keep_done,
                 &access as _
             )
-            .fetch_all(&self.pool)
+            .fetch_all(&self.keyed)
             .await?;
             Ok(held)
         };

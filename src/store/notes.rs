@@ -50,7 +50,7 @@ impl Store {
     ) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
         let work = async {
             let rows = sqlx::query_file!("sql/queries/load_notes.sql", ids, max_bytes as i64)
-                .fetch_all(&self.pool)
+                .fetch_all(&self.keyed)
                 .await?;
             let now = rows.first().map_or_else(Utc::now, |row| row.now);
             let notes = rows.into_iter().map(|row| Note {
@@ -86,7 +86,7 @@ impl Store {
         let work = async {
             let hashes: Vec<&[u8]> = hashes.iter().map(|h| &h.0[..]).collect();
             let rows = sqlx::query_file!("sql/queries/known_vectors.sql", version, &hashes as _)
-                .fetch_all(&self.pool)
+                .fetch_all(&self.keyed)
                 .await?;
             let known = rows.into_iter().filter_map(|row| {
                 let hash: [u8; 32] = row.text_sha256.try_into().ok()?;

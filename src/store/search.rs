@@ -99,7 +99,7 @@ impl Store {
     ) -> Result<HashMap<Uuid, ChunkText>, StoreError> {
         let work = async {
             let rows = sqlx::query_file!("sql/queries/revalidate.sql", version, chunks, wanted)
-                .fetch_all(&self.searches)
+                .fetch_all(&self.keyed)
                 .await?;
             let chunks = rows.into_iter().map(|row| ChunkText {
                 chunk_id: row.chunk_id,
@@ -133,7 +133,7 @@ impl Store {
                 wanted,
                 MAX_CONTEXT_BYTES
             )
-            .fetch_all(&self.searches)
+            .fetch_all(&self.keyed)
             .await?;
             let surroundings = rows.into_iter().map(|row| {
                 let start_offset = row.start_offset as usize;
@@ -157,7 +157,7 @@ impl Store {
     ) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
         let work = async {
             let rows = sqlx::query_file!("sql/queries/chunk_vectors.sql", version, chunks)
-                .fetch_all(&self.searches)
+                .fetch_all(&self.keyed)
                 .await?;
             let vectors = rows.into_iter().map(|row| (row.chunk_id, row.vec.to_vec()));
             Ok(vectors.collect())

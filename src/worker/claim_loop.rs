@@ -97,10 +97,19 @@ impl<'a> ClaimLoop<'a> {
         self.claimed_suspect = blame::is_suspect(&claim);
         if self.claimed_suspect && !nothing_in_flight {
             self.release_suspect(&claim).await;
-        } else {
-            self.start(claim, permit);
+            return Continue(());
         }
-        Continue(())
+        self.start(claim, permit);
+        match self.has_claimed_all() {
+            true => self.wait_for_wake(provider_works).await,
+            false => Continue(()),
+        }
+    }
+
+    /// Whether the last claim took all rows, so that the next one would find none. A drain asks
+    /// Postgres.
+    fn has_claimed_all(&self) -> bool {
+        self.walk.is_none() && self.drain.is_none() && !self.low_water.has_more()
     }
 
     /// Waits until one more batch may be in flight. Meanwhile the access walk goes on.
@@ -194,7 +203,12 @@ impl<'a> ClaimLoop<'a> {
         let upto = claimed.as_ref().map(|claim| claim.upto);
         // A claim during an outage of the stores says nothing about the rows.
         if self.walk.is_none() && (upto.is_some() || self.shared.circuit.outage().is_none()) {
-            self.low_water.claimed(due, upto, began, Instant::now());
+            let has_more = claimed.as_ref().is_some_and(|claim| claim.has_more);
+            let now = Instant::now();
+            self.low_water.claimed(due, upto, has_more, began, now);
+            if !self.low_water.has_more() {
+                self.fresh.caught_up(began);
+            }
         }
         Continue(claimed)
     }

@@ -37,6 +37,11 @@ impl Fresh {
         }
     }
 
+    /// A claim that began at `now` took all rows: there is no backlog.
+    pub fn caught_up(&mut self, now: Instant) {
+        *self = Self::new(now);
+    }
+
     /// A claim of these rows began at `now`.
     pub fn claimed(&mut self, due: Due, now: Instant) {
         self.is_next = due == Due::All;
@@ -64,5 +69,7 @@ mod tests {
         fresh.claimed(Due::All, at(9000));
         let within = Due::Within(LONGEST_COMMIT + Duration::from_millis(8800));
         assert_eq!(fresh.due(at(9100)), within, "no moment is left out");
+        fresh.caught_up(at(9500));
+        assert_eq!(fresh.due(at(9600)), Due::All);
     }
 }

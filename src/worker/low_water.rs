@@ -3,7 +3,8 @@
 //! A claim of the oldest rows passes over those that are leased, and over the entries that deleted
 //! rows have left in the index. With an old snapshot that a reader holds, or with many workers, they
 //! are many. So a claim begins where the one before it ended, and all rows are walked over now and
-//! then: a note may have been released, or a long transaction may have committed an old row.
+//! then: a note may have been released, or a long transaction may have committed an old row. Where
+//! there is no backlog and the walk is short, every claim is a walk.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,10 @@ use crate::store::{Due, Position};
 /// All rows are walked over at least so long after the last time.
 const REST: Duration = Duration::from_secs(1);
 
-/// And so many times as long as it took, if it took longer than [`SHORT_WALK`].
+/// And so many times as long as it took, if it took longer than [`SHORT_WALK`], but no longer than
+/// [`LONGEST_REST`]: a Postgres that was slow once must not keep released notes waiting.
 const REST_TIMES: u32 = 9;
+const LONGEST_REST: Duration = Duration::from_secs(10);
 
 /// A walk that is worth no rest.
 const SHORT_WALK: Duration = Duration::from_millis(50);
@@ -22,57 +25,60 @@ const SHORT_WALK: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
 pub struct LowWater {
     mark: Option<Position>,
-    /// The last walk over all rows.
-    walk: Option<Walked>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Walked {
-    began: Instant,
-    took: Duration,
+    /// Whether there are more rows behind the mark.
+    has_more: bool,
+    /// When the last walk over all rows ended, and how long the next one is to wait.
+    rests: Option<(Instant, Duration)>,
 }
 
 impl LowWater {
     /// The rows of the next claim.
     pub fn due(&self, now: Instant) -> Due {
-        match (self.mark, self.walk) {
-            (Some(mark), Some(walk)) if now < walk.began + walk.took + REST.max(walk.rest()) => {
-                Due::After(mark)
-            }
+        let is_soon = |(walked, rest): (Instant, Duration)| {
+            let rest = if self.has_more { rest.max(REST) } else { rest };
+            now < walked + rest
+        };
+        match self.mark {
+            Some(mark) if self.rests.is_some_and(is_soon) => Due::After(mark),
             _ => Due::All,
         }
     }
 
     /// A claim of `due` began at `began` and has ended at `now`; `upto` is the last row that it
-    /// took.
-    pub fn claimed(&mut self, due: Due, upto: Option<Position>, began: Instant, now: Instant) {
+    /// took. With `has_more` there may be more.
+    pub fn claimed(
+        &mut self,
+        due: Due,
+        upto: Option<Position>,
+        has_more: bool,
+        began: Instant,
+        now: Instant,
+    ) {
         match due {
             Due::All => {
-                self.walk = Some(Walked {
-                    began,
-                    took: now - began,
-                });
+                let took = now - began;
+                let rest = match took > SHORT_WALK {
+                    true => LONGEST_REST.min(took * REST_TIMES),
+                    false => Duration::ZERO,
+                };
+                self.rests = Some((now, rest));
                 self.mark = upto.or(self.mark);
             }
             Due::After(_) => self.mark = self.mark.max(upto),
             // They are the newest rows, and do not tell about those before.
-            Due::Within(_) => {}
+            Due::Within(_) => return,
         }
+        self.has_more = has_more;
+    }
+
+    /// Whether the worker knows of rows that it has not claimed.
+    pub fn has_more(&self) -> bool {
+        self.has_more
     }
 
     /// Whether all rows may be walked over when there is none behind the mark.
     pub fn may_walk(&self, now: Instant) -> bool {
-        self.walk
-            .is_none_or(|walk| now >= walk.began + walk.took + walk.rest())
-    }
-}
-
-impl Walked {
-    fn rest(self) -> Duration {
-        match self.took > SHORT_WALK {
-            true => self.took * REST_TIMES,
-            false => Duration::ZERO,
-        }
+        self.rests.is_none_or(|(walked, rest)| now >= walked + rest)
     }
 }
 
@@ -88,18 +94,18 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_begins_where_the_one_before_it_ended() {
+    fn with_a_backlog_a_claim_begins_where_the_one_before_it_ended() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let mut rows = LowWater::default();
         assert_eq!(rows.due(start), Due::All);
-        rows.claimed(Due::All, Some(position(10)), at(0), at(5));
+        rows.claimed(Due::All, Some(position(10)), true, at(0), at(5));
         assert_eq!(rows.due(at(5)), Due::After(position(10)));
-        rows.claimed(rows.due(at(5)), Some(position(11)), at(5), at(6));
-        rows.claimed(Due::Within(REST), Some(position(99)), at(6), at(7));
+        rows.claimed(rows.due(at(5)), Some(position(11)), true, at(5), at(6));
+        rows.claimed(Due::Within(REST), Some(position(99)), false, at(6), at(7));
         assert_eq!(rows.due(at(1004)), Due::After(position(11)));
         assert_eq!(rows.due(at(1005)), Due::All, "a second after the walk");
-        rows.claimed(Due::All, Some(position(3)), at(1005), at(1006));
+        rows.claimed(Due::All, Some(position(3)), true, at(1005), at(1006));
         assert_eq!(
             rows.due(at(1007)),
             Due::After(position(3)),
@@ -108,18 +114,31 @@ mod tests {
     }
 
     #[test]
+    fn without_a_backlog_every_claim_is_a_walk() {
+        let start = Instant::now();
+        let mut rows = LowWater::default();
+        rows.claimed(Due::All, Some(position(10)), false, start, start);
+        assert_eq!(rows.due(start), Due::All);
+        assert!(!rows.has_more());
+    }
+
+    #[test]
     fn a_long_walk_rests_nine_times_as_long() {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
         let mut rows = LowWater::default();
         assert!(rows.may_walk(start));
-        rows.claimed(Due::All, Some(position(10)), at(0), at(6));
-        assert_eq!(rows.due(at(59)), Due::After(position(10)));
-        assert!(!rows.may_walk(at(59)));
-        assert!(rows.may_walk(at(60)));
-        assert_eq!(rows.due(at(60)), Due::All);
-        rows.claimed(Due::All, None, at(60), at(60));
-        assert_eq!(rows.due(at(60)), Due::After(position(10)));
-        assert!(rows.may_walk(at(60)), "a short walk needs no rest");
+        rows.claimed(Due::All, Some(position(10)), false, at(0), at(1));
+        assert_eq!(rows.due(at(9)), Due::After(position(10)));
+        assert!(!rows.may_walk(at(9)));
+        assert!(rows.may_walk(at(10)));
+        assert_eq!(rows.due(at(10)), Due::All);
+        rows.claimed(Due::All, None, false, at(10), at(10));
+        assert_eq!(rows.due(at(10)), Due::All, "a short walk needs no rest");
+        rows.claimed(Due::All, None, false, at(10), at(110));
+        assert!(
+            rows.may_walk(at(120)),
+            "nor does a long one rest for minutes"
+        );
     }
 }

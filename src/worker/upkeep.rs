@@ -14,6 +14,13 @@ use crate::registry::IndexContext;
 /// that expired while a worker indexed it.
 const LOOK_BACK: Duration = Duration::from_secs(600);
 
+/// How often the worker looks so far back. In between it looks at what expired since its last
+/// look: when a million notes expire at once, they are not read each second.
+const LOOK_BACK_EVERY: Duration = Duration::from_secs(60);
+
+/// A look finds what the one before it was too early for.
+const OVERLAP: Duration = Duration::from_secs(10);
+
 /// After an outage of this length the worker looks at all expired notes: notes that expired
 /// during the outage may be older than [`LOOK_BACK`].
 const LONG_OUTAGE: Duration = Duration::from_secs(300);
@@ -33,8 +40,7 @@ pub async fn run(shared: Arc<Shared>) {
     let poll = Duration::from_millis(shared.settings.poll_interval_ms);
     let mut ticks = tokio::time::interval(poll);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut full_at = None;
-    let mut expired_at = None;
+    let mut looks = Looks::default();
     let mut aliases = tokio::time::interval(watch_served::LOOK_AT_ALIAS_EVERY);
     let mut asked_at = None;
     let mut tidy = Tidy::default();
@@ -58,12 +64,9 @@ pub async fn run(shared: Arc<Shared>) {
         if has_upkeep && shared.circuit.outage().is_none() {
             let now = Instant::now();
             tidy.clean_up_if_due(&shared, now).await;
-            let look_back = look_back(now, expired_at, full_at);
+            let look_back = looks.look_back(now);
             if expire_notes(&shared, look_back).await {
-                expired_at = Some(now);
-                if look_back.is_none() {
-                    full_at = Some(now);
-                }
+                looks.looked(now, look_back);
             }
         }
         watch_served::notice_retirement(&shared).await;
@@ -92,11 +95,37 @@ async fn take_upkeep(shared: &Shared, lease: Duration) {
     shared.upkeep.send_replace(has_upkeep);
 }
 
-/// How far back to look for expired notes at `now`; `None` looks at all of them. `last` and
-/// `full` are the starts of the last successful look and the last successful look at all.
-fn look_back(now: Instant, last: Option<Instant>, full: Option<Instant>) -> Option<Duration> {
-    let is_recent = |at: Option<Instant>, limit| at.is_some_and(|at| now - at < limit);
-    (is_recent(last, LONG_OUTAGE) && is_recent(full, ALL_EVERY)).then_some(LOOK_BACK)
+/// When the worker looked for expired notes: the starts of the last look, of the last one of
+/// [`LOOK_BACK`] and of the last one at all notes.
+#[derive(Debug, Default)]
+struct Looks {
+    last: Option<Instant>,
+    wide: Option<Instant>,
+    full: Option<Instant>,
+}
+
+impl Looks {
+    /// How far back to look at `now`; `None` looks at all of them.
+    fn look_back(&self, now: Instant) -> Option<Duration> {
+        let last = self.last.filter(|&last| now - last < LONG_OUTAGE)?;
+        if is_over(self.full, now, ALL_EVERY) {
+            return None;
+        }
+        match is_over(self.wide, now, LOOK_BACK_EVERY) {
+            true => Some(LOOK_BACK),
+            false => Some(now - last + OVERLAP),
+        }
+    }
+
+    fn looked(&mut self, now: Instant, look_back: Option<Duration>) {
+        self.last = Some(now);
+        if look_back.is_none_or(|time| time >= LOOK_BACK) {
+            self.wide = Some(now);
+        }
+        if look_back.is_none() {
+            self.full = Some(now);
+        }
+    }
 }
 
 /// Expires every note that is due, however long ago.
@@ -140,9 +169,29 @@ mod tests {
     fn after_a_long_outage_all_expired_notes_are_looked_at() {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
-        assert_eq!(look_back(at(0), None, None), None);
-        assert_eq!(look_back(at(1), Some(at(0)), Some(at(0))), Some(LOOK_BACK));
-        assert_eq!(look_back(at(301), Some(at(0)), Some(at(0))), None);
-        assert_eq!(look_back(at(3_600), Some(at(3_599)), Some(at(0))), None);
+        let mut looks = Looks::default();
+        assert_eq!(looks.look_back(at(0)), None);
+        looks.looked(at(0), None);
+        assert_eq!(looks.look_back(at(299)), Some(LOOK_BACK));
+        assert_eq!(looks.look_back(at(300)), None);
+        looks.looked(at(3_599), Some(LOOK_BACK));
+        assert_eq!(looks.look_back(at(3_600)), None, "once an hour too");
+    }
+
+    #[test]
+    fn an_expired_note_is_read_a_few_times_only() {
+        let start = Instant::now();
+        let at = |secs| start + Duration::from_secs(secs);
+        let mut looks = Looks::default();
+        looks.looked(at(0), None);
+        let mut reads = 0;
+        for second in 1..=600 {
+            let look_back = looks.look_back(at(second));
+            looks.looked(at(second), look_back);
+            // The note expired at 1.
+            let back = look_back.expect("the look at all was just now");
+            reads += u64::from(Duration::from_secs(second - 1) <= back);
+        }
+        assert!((15..30).contains(&reads), "{reads}");
     }
 }

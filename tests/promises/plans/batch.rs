@@ -201,6 +201,10 @@ impl Batch {
                 notes(),
                 int("1"),
                 chunks(),
+                notes(),
+                "'{}'::uuid[]".into(),
+                notes(),
+                each("true", "bool"),
                 notes()
             ),
             statement!(
