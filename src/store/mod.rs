@@ -85,8 +85,7 @@ const KEYED_PLANS: [(&str, &str); 4] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("jit", "off"),
     ("enable_seqscan", "off"),
-    // As in a connection string, where a space separates settings.
-    ("default_transaction_isolation", r"read\ committed"),
+    ("default_transaction_isolation", "read committed"),
 ];
 
 /// ELF's side of a Postgres database.
