@@ -1,56 +1,22 @@
--- Writes chunks, vectors and states of notes, in one statement, so that it takes one turn. The notes
--- are locked in one of two ways: by lock_notes.sql in this transaction ($24), or here ($25, $26), as
--- lock_notes.sql does it. A commit of many bytes executes it several times: the last execution has the
--- states, and what is to be deleted. Then the notes must be locked before: an execution that locks
--- could find a note that the one before it has skipped.
--- The statement has one snapshot. That is enough: it writes rows of locked notes alone. A note that was
--- deleted and inserted again after the snapshot is skipped. And Postgres takes the lock on the table
--- of collections before the snapshot, as long as the isolation level is `read committed`.
+-- Writes chunks, vectors and states of notes that lock_notes.sql has locked in this transaction. One
+-- statement, so that it takes one turn. A commit of many bytes executes it several times: the last
+-- execution has the states, and what is to be deleted.
+-- The statement has one snapshot. That is enough: it writes rows of locked notes alone, and Postgres
+-- takes the lock on the table of collections before the snapshot.
 -- $1 version, $2 dimension, $3 token,
 -- chunks: $4 ids, $5 note ids, $6 indexes, $7 and $8 offsets, $9 texts, $10 text hashes,
 -- $11 whether they await a vector,
 -- vectors: $12 chunk ids, $13 vectors; pooled vectors: $14 note ids, $15 vectors,
 -- states: $16 note ids, $17 text hashes, $18 chunk counts, $19 hashes of the access labels,
 -- to delete: $20 and $21 notes and their chunk counts, for the chunks after the last one; $22 chunks
--- whose vector is of an old text; $23 notes without a pooled vector,
--- notes: $24 ids of locked ones; $25 ids of those to lock, $26 whether each is live,
--- $27 the notes of $12
-with leased as materialized (
-    select s.note_id
-      from note_index_state s
-     where s.note_id = any ($25) and s.embedding_version = $1 and s.lease_token = $3
-     order by s.note_id
-       for update
-),
-present as materialized (
-    select n.note_id
-      from memory_notes n
-     where n.note_id = any (array(
-            select u.note_id
-              from unnest($25::uuid[], $26::bool[]) as u (note_id, live)
-             where u.live and u.note_id in (select l.note_id from leased l)))
-     order by n.note_id
-       for key share skip locked
-),
-notes as materialized (
-    select u.note_id
-      from unnest($24::uuid[]) as u (note_id)
-     union all
-    select u.note_id
-      from unnest($25::uuid[], $26::bool[]) as u (note_id, live)
-     where u.note_id in (select l.note_id from leased l)
-       and (not u.live or u.note_id in (select p.note_id from present p))
-),
-chunks as (
+-- whose vector is of an old text; $23 notes without a pooled vector
+with chunks as (
     insert into memory_note_chunks as c
            (embedding_version, revision, chunk_id, note_id, chunk_index, start_offset, end_offset,
             text, text_sha256, awaits_vector)
     select $1, $3, u.*
       from unnest($4::uuid[], $5::uuid[], $6::int[], $7::int[], $8::int[], $9::text[], $10::bytea[],
-                  $11::bool[])
-           as u (chunk_id, note_id, chunk_index, start_offset, end_offset, text, text_sha256,
-                 awaits_vector)
-     where u.note_id in (select n.note_id from notes n)
+                  $11::bool[]) u
     on conflict (chunk_id, embedding_version) do update
        set revision = excluded.revision,
            start_offset = excluded.start_offset,
@@ -62,8 +28,7 @@ chunks as (
 vectors as (
     insert into note_chunk_embeddings (embedding_version, embedding_dim, chunk_id, vec)
     select $1, $2, u.chunk_id, u.vec
-      from unnest($12::uuid[], $13::vector[], $27::uuid[]) as u (chunk_id, vec, note_id)
-     where u.note_id in (select n.note_id from notes n)
+      from unnest($12::uuid[], $13::vector[]) as u (chunk_id, vec)
     on conflict (chunk_id, embedding_version) do update
        set vec = excluded.vec, embedding_dim = excluded.embedding_dim, created_at = now()
 ),
@@ -71,7 +36,6 @@ pooled as (
     insert into note_embeddings (embedding_version, embedding_dim, note_id, vec)
     select $1, $2, u.note_id, u.vec
       from unnest($14::uuid[], $15::vector[]) as u (note_id, vec)
-     where u.note_id in (select n.note_id from notes n)
     on conflict (note_id, embedding_version) do update
        set vec = excluded.vec, embedding_dim = excluded.embedding_dim, updated_at = now()
 ),
@@ -85,7 +49,6 @@ states as (
     select $1, $3, $3, u.*
       from unnest($16::uuid[], $17::bytea[], $18::int[], $19::bytea[])
            as u (note_id, text_sha256, chunk_count, access_sha256)
-     where u.note_id in (select n.note_id from notes n)
     on conflict (note_id, embedding_version) do update
        set revision = excluded.revision,
            text_sha256 = excluded.text_sha256,
@@ -117,19 +80,11 @@ old_vectors as (
 ),
 old_pooled as (
     delete from note_embeddings
-     where embedding_version = $1
-       and note_id = any (array(
-            select u.note_id
-              from unnest($23::uuid[]) as u (note_id)
-             where u.note_id in (select n.note_id from notes n)))
-),
--- See target_collections.sql.
-targets as materialized (
-    select collection
-      from index_collections
-     where embedding_version = $1 and state in ('building', 'active')
-     order by collection
-       for share
+     where embedding_version = $1 and note_id = any (array(select unnest($23::uuid[])))
 )
-select array(select n.note_id from notes n) as "notes!",
-       array(select t.collection from targets t) as "collections!"
+-- See target_collections.sql.
+select collection
+  from index_collections
+ where embedding_version = $1 and state in ('building', 'active')
+ order by collection
+   for share

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use pgvector::Vector;
-use sqlx::{PgExecutor, Postgres, Transaction};
+use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::{Limit, Store, StoreError};
@@ -78,52 +78,21 @@ impl Store {
         notes: &[&NoteWrite<'_>],
     ) -> Result<Committed, StoreError> {
         let work = async {
-            let version = VersionToken {
-                version,
-                dim,
-                token,
-            };
-            if let Some(rows) = self.at_once(notes) {
-                return write(&self.keyed, version, Notes::ToLock(notes), &rows).await;
-            }
             let mut tx = self.begin().await?;
-            let locked = lock(&mut tx, version, notes).await?;
-            let mut committed = None;
-            for rows in statements(notes, Some(&locked)) {
-                let notes = Notes::Locked(&locked.notes);
-                committed = Some(write(&mut *tx, version, notes, &rows).await?);
+            let locked = lock(&mut tx, version, token, notes).await?;
+            let mut collections = Vec::new();
+            for rows in statements(notes, &locked) {
+                collections = write(&mut tx, version, dim, token, &rows).await?;
             }
             tx.commit().await?;
-            Ok(committed.expect("there is always a statement"))
+            Ok(Committed {
+                notes: locked.notes,
+                collections,
+            })
         };
         // The commit of a note of many megabytes takes longer.
         self.measured_within(Limit::Batch, "commit", work).await
     }
-
-    /// The rows of a commit that needs no transaction: one statement writes them, and no note has
-    /// chunks whose vectors need not be sent.
-    fn at_once<'a>(&self, notes: &'a [&NoteWrite<'a>]) -> Option<Rows<'a>> {
-        if !self.keeps_plans || notes.iter().any(|note| note.had_chunks) {
-            return None;
-        }
-        let [rows] = <[Rows; 1]>::try_from(statements(notes, None)).ok()?;
-        Some(rows)
-    }
-}
-
-/// The version, its dimension, and the token of the claim.
-#[derive(Clone, Copy)]
-struct VersionToken<'a> {
-    version: &'a str,
-    dim: usize,
-    token: i64,
-}
-
-/// The notes that a statement writes.
-enum Notes<'a> {
-    Locked(&'a HashSet<Uuid>),
-    /// Those that it can lock.
-    ToLock(&'a [&'a NoteWrite<'a>]),
 }
 
 type Tx = Transaction<'static, Postgres>;
@@ -141,7 +110,8 @@ struct Locked {
 
 async fn lock(
     tx: &mut Tx,
-    VersionToken { version, token, .. }: VersionToken<'_>,
+    version: &str,
+    token: i64,
     notes: &[&NoteWrite<'_>],
 ) -> Result<Locked, StoreError> {
     let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
@@ -172,8 +142,7 @@ async fn lock(
 #[derive(Debug, Default)]
 struct Rows<'a> {
     chunks: Vec<(Uuid, &'a ChunkWrite<'a>)>,
-    /// Of a chunk of a note.
-    vectors: Vec<(Uuid, Uuid, &'a [f32])>,
+    vectors: Vec<(Uuid, &'a [f32])>,
     pooled: Vec<(Uuid, &'a [f32])>,
     /// About, all together.
     bytes: usize,
@@ -186,26 +155,26 @@ struct Rows<'a> {
     without_pooled: Vec<Uuid>,
 }
 
-/// Splits the rows of the notes into statements, at least one. A row that is too large gets a
-/// statement of its own. Of the `locked` notes it takes no others, and leaves out vectors of texts
-/// that did not change.
-fn statements<'a>(notes: &'a [&NoteWrite<'a>], locked: Option<&Locked>) -> Vec<Rows<'a>> {
+/// Splits the rows of the locked notes into statements, at least one. A row that is too large gets a
+/// statement of its own. Vectors of texts that did not change are left out.
+fn statements<'a>(notes: &'a [&NoteWrite<'a>], locked: &Locked) -> Vec<Rows<'a>> {
     let mut statements = vec![Rows::default()];
-    let is_locked =
-        |note: &&NoteWrite| locked.is_none_or(|locked| locked.notes.contains(&note.note_id));
-    let before = |chunk: &ChunkWrite| locked?.hashes.get(&chunk.chunk_id);
-    let written: Vec<&NoteWrite> = notes.iter().copied().filter(is_locked).collect();
+    let written: Vec<&NoteWrite> = notes
+        .iter()
+        .copied()
+        .filter(|n| locked.notes.contains(&n.note_id))
+        .collect();
     let live = || written.iter().copied().filter(|n| n.live);
     for note in live() {
         for chunk in &note.chunks {
-            let has_changed = before(chunk).is_none_or(|before| before[..] != chunk.hash.0);
+            let before = locked.hashes.get(&chunk.chunk_id);
+            let has_changed = before.is_none_or(|before| before[..] != chunk.hash.0);
             let vector = chunk.vector.as_deref().filter(|_| has_changed);
             let bytes = chunk.text.len() + vector.map_or(0, size_of_val);
             let rows = with_room(&mut statements, bytes);
             rows.chunks.push((note.note_id, chunk));
             // Beside its chunk or after it, because of the foreign key.
-            rows.vectors
-                .extend(vector.map(|v| (note.note_id, chunk.chunk_id, v)));
+            rows.vectors.extend(vector.map(|v| (chunk.chunk_id, v)));
         }
         if let Some(pooled) = &note.pooled {
             let rows = with_room(&mut statements, size_of_val(&**pooled));
@@ -213,12 +182,12 @@ fn statements<'a>(notes: &'a [&NoteWrite<'a>], locked: Option<&Locked>) -> Vec<R
         }
     }
     let last = statements.last_mut().expect("there is always a statement");
-    let was_indexed =
-        |note: &&NoteWrite| locked.is_some_and(|locked| locked.indexed.contains(&note.note_id));
-    last.rewritten = live().filter(was_indexed).collect();
+    last.rewritten = live()
+        .filter(|n| locked.indexed.contains(&n.note_id))
+        .collect();
     last.without_vector = live()
         .flat_map(|n| &n.chunks)
-        .filter(|c| c.vector.is_none() && before(c).is_some())
+        .filter(|c| c.vector.is_none() && locked.hashes.contains_key(&c.chunk_id))
         .map(|c| c.chunk_id)
         .collect();
     last.without_pooled = live()
@@ -240,22 +209,14 @@ fn with_room<'s, 'a>(statements: &'s mut Vec<Rows<'a>>, bytes: usize) -> &'s mut
     rows
 }
 
+/// Returns the collections that must have the points.
 async fn write(
-    executor: impl PgExecutor<'_>,
-    VersionToken {
-        version,
-        dim,
-        token,
-    }: VersionToken<'_>,
-    notes: Notes<'_>,
+    tx: &mut Tx,
+    version: &str,
+    dim: usize,
+    token: i64,
     rows: &Rows<'_>,
-) -> Result<Committed, StoreError> {
-    let (locked, to_lock): (Vec<Uuid>, &[&NoteWrite]) = match notes {
-        Notes::Locked(locked) => (locked.iter().copied().collect(), &[]),
-        Notes::ToLock(notes) => (Vec::new(), notes),
-    };
-    let to_lock_ids: Vec<Uuid> = to_lock.iter().map(|n| n.note_id).collect();
-    let to_lock_live: Vec<bool> = to_lock.iter().map(|n| n.live).collect();
+) -> Result<Vec<String>, StoreError> {
     let chunks = || rows.chunks.iter().map(|(_, chunk)| *chunk);
     let chunk_notes: Vec<Uuid> = rows.chunks.iter().map(|(note, _)| *note).collect();
     let chunk_ids: Vec<Uuid> = chunks().map(|c| c.chunk_id).collect();
@@ -265,9 +226,8 @@ async fn write(
     let texts: Vec<&str> = chunks().map(|c| c.text).collect();
     let hashes: Vec<&[u8]> = chunks().map(|c| &c.hash.0[..]).collect();
     let awaits: Vec<bool> = chunks().map(|c| c.vector.is_none()).collect();
-    let vector_notes: Vec<Uuid> = rows.vectors.iter().map(|(note, _, _)| *note).collect();
-    let (vector_ids, vectors) = columns(rows.vectors.iter().map(|(_, chunk, v)| (*chunk, *v)));
-    let (pooled_ids, pooled) = columns(rows.pooled.iter().copied());
+    let (vector_ids, vectors) = columns(&rows.vectors);
+    let (pooled_ids, pooled) = columns(&rows.pooled);
     let states = || rows.states.iter();
     let state_ids: Vec<Uuid> = states().map(|n| n.note_id).collect();
     let text_hashes: Vec<&[u8]> = states().map(|n| &n.text_hash.0[..]).collect();
@@ -277,7 +237,7 @@ async fn write(
     let rewritten = || rows.rewritten.iter();
     let rewritten_ids: Vec<Uuid> = rewritten().map(|n| n.note_id).collect();
     let rewritten_counts: Vec<i32> = rewritten().map(|n| n.chunks.len() as i32).collect();
-    let committed = sqlx::query_file!(
+    let collections = sqlx::query_file_scalar!(
         "sql/queries/commit_notes.sql",
         version,
         dim as i32,
@@ -302,21 +262,15 @@ async fn write(
         &rewritten_counts,
         &rows.without_vector,
         &rows.without_pooled,
-        &locked,
-        &to_lock_ids,
-        &to_lock_live,
-        &vector_notes,
     )
-    .fetch_one(executor)
+    .fetch_all(&mut **tx)
     .await?;
-    Ok(Committed {
-        notes: committed.notes.into_iter().collect(),
-        collections: committed.collections,
-    })
+    Ok(collections)
 }
 
-fn columns<'a>(rows: impl Iterator<Item = (Uuid, &'a [f32])>) -> (Vec<Uuid>, Vec<Vector>) {
-    rows.map(|(id, vector)| (id, Vector::from(vector.to_vec())))
+fn columns(rows: &[(Uuid, &[f32])]) -> (Vec<Uuid>, Vec<Vector>) {
+    rows.iter()
+        .map(|(id, vector)| (*id, Vector::from(vector.to_vec())))
         .unzip()
 }
 
@@ -365,7 +319,7 @@ mod tests {
             } = rows;
             [chunks.len(), vectors.len(), pooled.len(), states.len()]
         };
-        statements(notes, Some(&locked)).iter().map(size).collect()
+        statements(notes, &locked).iter().map(size).collect()
     }
 
     #[test]
@@ -408,7 +362,7 @@ mod tests {
     fn a_note_that_is_not_locked_is_not_written() {
         let note = note(vec![chunk("one")]);
         let notes = [&note];
-        let statements = statements(&notes, Some(&Locked::default()));
+        let statements = statements(&notes, &Locked::default());
         let rows = &statements[0];
         assert!(rows.chunks.is_empty() && rows.pooled.is_empty() && rows.states.is_empty());
     }

@@ -79,14 +79,8 @@ const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 const PLANS: [(&str, &str); 1] = [("plan_cache_mode", "force_custom_plan")];
 
 /// The statements of a search and of a batch look up rows by key, whatever the statistics say. To
-/// plan one anew takes up to several times as long as to execute it. The settings are those of
-/// [`Store::begin`], for a commit without a transaction of its own.
-const KEYED_PLANS: [(&str, &str); 4] = [
-    ("plan_cache_mode", "force_generic_plan"),
-    ("jit", "off"),
-    ("enable_seqscan", "off"),
-    ("default_transaction_isolation", "read committed"),
-];
+/// plan one anew takes up to several times as long as to execute it.
+const KEYED_PLANS: [(&str, &str); 1] = [("plan_cache_mode", "force_generic_plan")];
 
 /// ELF's side of a Postgres database.
 #[derive(Clone, Debug)]
@@ -94,8 +88,6 @@ pub struct Store {
     pool: PgPool,
     /// For statements whose plan Postgres may keep. It connects at the first of them.
     keyed: PgPool,
-    /// Whether `keyed` has its settings. A connection pooler may refuse them.
-    keeps_plans: bool,
     statement_limit: Duration,
     /// Connections made so far. After a failover, a new one may lead to another server.
     connections: Arc<AtomicU64>,
@@ -189,21 +181,20 @@ impl Store {
             .connect_lazy_with(options.clone().options(KEYED_PLANS));
         let pool = pool_options(max_connections, &connections);
         let opened = pool.clone().connect_with(options.clone().options(PLANS));
-        let (pool, keyed, keeps_plans) = match opened.await {
+        let (pool, keyed) = match opened.await {
             Err(error) if refuses_options(&error) => {
                 tracing::warn!(
                     "connection pooler does not pass on plan_cache_mode, set it for the role: \
                      docs/operations.md, PgBouncer"
                 );
                 let pool = pool.connect_with(options).await?;
-                (pool.clone(), pool, false)
+                (pool.clone(), pool)
             }
-            opened => (opened?, keyed, true),
+            opened => (opened?, keyed),
         };
         Ok(Self {
             pool,
             keyed,
-            keeps_plans,
             statement_limit: STATEMENT_LIMIT,
             connections,
         })

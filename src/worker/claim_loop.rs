@@ -167,6 +167,11 @@ impl<'a> ClaimLoop<'a> {
             return self.walk.get_or_insert_with(|| Walk::new(now)).due(now);
         }
         self.walk = None;
+        // A suspect was released until nothing is in flight, which is now. Its row may be in front of
+        // the low-water mark.
+        if self.claimed_suspect {
+            return Due::All;
+        }
         let due = self.fresh.due(now);
         self.fresh.claimed(due, now);
         match due {

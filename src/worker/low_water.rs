@@ -16,7 +16,7 @@ const REST: Duration = Duration::from_secs(1);
 /// And so many times as long as it took, if it took longer than [`SHORT_WALK`], but no longer than
 /// [`LONGEST_REST`]: a Postgres that was slow once must not keep released notes waiting.
 const REST_TIMES: u32 = 9;
-const LONGEST_REST: Duration = Duration::from_secs(10);
+const LONGEST_REST: Duration = Duration::from_secs(2);
 
 /// A walk that is worth no rest.
 const SHORT_WALK: Duration = Duration::from_millis(50);
@@ -129,10 +129,10 @@ mod tests {
         let mut rows = LowWater::default();
         assert!(rows.may_walk(start));
         rows.claimed(Due::All, Some(position(10)), false, at(0), at(1));
-        assert_eq!(rows.due(at(9)), Due::After(position(10)));
-        assert!(!rows.may_walk(at(9)));
-        assert!(rows.may_walk(at(10)));
-        assert_eq!(rows.due(at(10)), Due::All);
+        assert_eq!(rows.due(at(2)), Due::After(position(10)));
+        assert!(!rows.may_walk(at(2)));
+        assert!(rows.may_walk(at(3)), "but no longer than two seconds");
+        assert_eq!(rows.due(at(3)), Due::All);
         rows.claimed(Due::All, None, false, at(10), at(10));
         assert_eq!(rows.due(at(10)), Due::All, "a short walk needs no rest");
         rows.claimed(Due::All, None, false, at(10), at(110));

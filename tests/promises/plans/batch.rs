@@ -201,10 +201,6 @@ impl Batch {
                 notes(),
                 int("1"),
                 chunks(),
-                notes(),
-                "'{}'::uuid[]".into(),
-                notes(),
-                each("true", "bool"),
                 notes()
             ),
             statement!(
