@@ -70,6 +70,7 @@ contract! {
         an_older_revision_never_replaces_a_newer_one
         points_of_one_upsert_are_judged_each_by_its_revision
         insert_only_never_replaces
+        a_relabel_changes_what_points_of_one_revision_say_of_their_note
         delete_takes_only_what_is_older
         an_upsert_over_a_forgotten_revision_replaces_it_and_nothing_newer
         a_delete_by_chunk_leaves_a_newer_point_alone

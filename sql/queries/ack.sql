@@ -16,7 +16,8 @@ with held as materialized (
 ),
 released as (
     update note_index_state s
-       set lease_until = null, holder = null, indexed_at = now(), claims_lost = 0,
+       set lease_until = null, holder = null, indexed_at = now(), indexed_revision = $2,
+           claims_lost = 0,
            access_sha256 = ($7::bytea[])[array_position($3::uuid[], s.note_id)]
      where exists (select from held)
        and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2

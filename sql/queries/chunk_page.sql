@@ -2,14 +2,22 @@
 -- $1 version, $2 ids above this, $3 and up to this, $4 chunks at most,
 -- $5 whether to read texts and vectors, $6 whether to read vectors,
 -- $7 bytes of text at most if texts are read; at least one chunk
-select chunk_id, note_id, chunk_index, start_offset, end_offset, revision, text,
+select chunk_id, note_id, chunk_index, start_offset, end_offset, revision as "revision!",
+       text,
        has_vector as "has_vector!", awaits_vector, vec as "vec?: pgvector::Vector", status as "status!",
        expires_at, tenant_id as "tenant_id!", project_id as "project_id!",
        agent_id as "agent_id!", scope as "scope!", kind as "kind!", key,
        importance as "importance!", confidence as "confidence!", updated_at as "updated_at!"
   from (select limited.*, sum(bytes) over (order by chunk_id) - bytes as bytes_before
           from (
-        select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.revision,
+        select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset,
+               -- Each commit of a note writes its revision here. Without a state, the chunk was
+               -- written under its own.
+               coalesce((select s.revision
+                           from note_index_state s
+                          where s.note_id = c.note_id
+                            and s.embedding_version = c.embedding_version),
+                        c.revision) as revision,
                case when $5 then c.text end as text,
                e.chunk_id is not null as has_vector, c.awaits_vector,
                case when $5 or $6 then e.vec end as vec,

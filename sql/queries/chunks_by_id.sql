@@ -2,7 +2,10 @@
 -- $1 version, $2 chunk ids
 select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chunk_index!",
        c.start_offset as "start_offset!", c.end_offset as "end_offset!",
-       c.revision as "revision!", c.text as "text!",
+       coalesce((select s.revision
+                   from note_index_state s
+                  where s.note_id = c.note_id and s.embedding_version = c.embedding_version),
+                c.revision) as "revision!", c.text as "text!",
        e.chunk_id is not null as "has_vector!", c.awaits_vector as "awaits_vector!",
        e.vec as "vec?: pgvector::Vector",
        coalesce(n.status, '') as "status!",

@@ -83,7 +83,7 @@ old_pooled as (
      where embedding_version = $1 and note_id = any (array(select unnest($23::uuid[])))
 )
 -- See target_collections.sql.
-select collection
+select collection, state = 'building' as "is_building!"
   from index_collections
  where embedding_version = $1 and state in ('building', 'active')
  order by collection

@@ -1,7 +1,8 @@
 -- Locks the notes that are still leased under this token: no worker can claim them before the
 -- transaction ends. Of the live ones it locks those that no other transaction is deleting, and skips
 -- the others instead of waiting, so that ELF cannot deadlock with an application's delete. Returns
--- the notes to write, and the text hashes of those of the chunks that have a vector.
+-- the notes to write, those of them that were committed before, those whose points equal their
+-- chunks, and what Postgres has of those of the chunks that have a vector.
 -- A note that an application deleted and inserted again after the snapshot is not in it, and is
 -- skipped. So the hashes are those of the notes that are locked.
 -- Here and in the other statements about leases, `= any` of an array selects the rows, not a join
@@ -9,7 +10,8 @@
 -- empty, and a join would read all of it once for each note.
 -- $1 version, $2 token, $3 note ids, $4 whether each is live, $5 chunk ids
 with leased as materialized (
-    select s.note_id, s.revision is not null as was_indexed
+    select s.note_id, s.revision is not null as was_indexed, s.revision, s.chunk_count,
+           s.indexed_revision = s.revision as is_current
       from note_index_state s
      where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
      order by s.note_id
@@ -31,11 +33,11 @@ notes as materialized (
      where u.note_id in (select l.note_id from leased l)
        and (not u.live or u.note_id in (select p.note_id from present p))
 ),
-hashes as materialized (
-    select c.chunk_id, c.text_sha256
+chunks as materialized (
+    select c.chunk_id, c.text_sha256, c.start_offset, c.end_offset
       from unnest($5::uuid[]) as u (chunk_id)
      cross join lateral (
-            select c.chunk_id, c.text_sha256,
+            select c.chunk_id, c.text_sha256, c.start_offset, c.end_offset, c.awaits_vector,
                    (select true
                       from note_chunk_embeddings e
                      where e.chunk_id = c.chunk_id
@@ -44,9 +46,14 @@ hashes as materialized (
              where c.chunk_id = u.chunk_id
                and c.embedding_version is not distinct from $1 -- see chunk_page.sql
              limit 1) c
-     where c.has_vector
+     where c.has_vector and not c.awaits_vector
 )
 select array(select n.note_id from notes n) as "notes!",
        array(select l.note_id from leased l where l.was_indexed) as "indexed!",
-       array(select h.chunk_id from hashes h) as "chunks!",
-       array(select h.text_sha256 from hashes h) as "hashes!"
+       array(select l.note_id from leased l where l.is_current) as "current!",
+       array(select l.revision from leased l where l.is_current) as "revisions!",
+       array(select l.chunk_count from leased l where l.is_current) as "chunk_counts!",
+       array(select c.chunk_id from chunks c) as "chunks!",
+       array(select c.text_sha256 from chunks c) as "hashes!",
+       array(select c.start_offset from chunks c) as "starts!",
+       array(select c.end_offset from chunks c) as "ends!"

@@ -5,7 +5,10 @@
 select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chunk_index!",
        c.start_offset as "start_offset!", c.end_offset as "end_offset!", c.text as "text!",
        n.key as "key?", n.importance as "importance!", n.updated_secs as "updated_secs!",
-       c.revision as "revision!"
+       coalesce((select s.revision
+                   from note_index_state s
+                  where s.note_id = c.note_id and s.embedding_version = c.embedding_version),
+                c.revision) as "revision!"
   from unnest($2::uuid[]) as u (chunk_id)
  cross join lateral (
         select *

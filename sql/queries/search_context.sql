@@ -19,7 +19,6 @@ select c.chunk_id as "chunk_id!", a.start_offset as "start_offset!", n.bytes
            and a.start_offset <= c.end_offset + 1000
            and a.end_offset >= c.start_offset - 1000
            and a.embedding_version is not distinct from $1
-           and a.revision = c.revision
         offset 0) a
  cross join lateral (
         select case when octet_length(n.text::text) <= $4

@@ -6,7 +6,7 @@ use metrics::{counter, histogram};
 use uuid::Uuid;
 
 use super::{
-    Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, Point, Query,
+    Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, Point, Query, Relabel,
     StoredPoint, UpsertMode, VectorIndex,
 };
 use crate::telemetry;
@@ -73,6 +73,10 @@ impl VectorIndex for Measured {
         mode: UpsertMode,
     ) -> Answer<'a, ()> {
         measured("upsert", self.0.upsert(collection, points, mode))
+    }
+
+    fn relabel<'a>(&'a self, collection: &'a str, notes: &'a [Relabel]) -> Answer<'a, ()> {
+        measured("relabel", self.0.relabel(collection, notes))
     }
 
     fn delete<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, ()> {

@@ -68,6 +68,9 @@ pub trait VectorIndex: Send + Sync {
         mode: UpsertMode,
     ) -> Answer<'a, ()>;
 
+    /// Replaces what the points of these notes say of their note. Vectors and chunk fields stay.
+    fn relabel<'a>(&'a self, collection: &'a str, notes: &'a [Relabel]) -> Answer<'a, ()>;
+
     /// Deletes the points that match every field of `filter`.
     fn delete<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, ()>;
 
@@ -172,11 +175,22 @@ pub struct Point {
     reason = "the columns of the same names say what they are"
 )]
 pub struct Payload {
-    pub note_id: Uuid,
     pub chunk_id: Uuid,
     pub chunk_index: u32,
     pub start_offset: u64,
     pub end_offset: u64,
+    #[serde(flatten)]
+    pub note: NotePayload,
+}
+
+/// What the payloads of a note's points have in common.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[expect(
+    missing_docs,
+    reason = "the columns of the same names say what they are"
+)]
+pub struct NotePayload {
+    pub note_id: Uuid,
     pub status: String,
     pub expires_at: Option<DateTime<Utc>>,
     #[serde(flatten)]
@@ -184,6 +198,25 @@ pub struct Payload {
     pub embedding_version: String,
     /// The lease token under which the point was written.
     pub revision: i64,
+}
+
+/// What [`VectorIndex::relabel`] does to a note.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Relabel {
+    /// Only points of exactly this revision are changed: their vectors are known to be right.
+    pub from: i64,
+    /// What they say of the note from now on.
+    pub to: NotePayload,
+}
+
+impl Relabel {
+    /// The points that change.
+    fn filter(&self) -> Filter {
+        Filter {
+            note_ids: Some(vec![self.to.note_id]),
+            ..Filter::of_revision(self.from)
+        }
+    }
 }
 
 /// When an upsert may replace a point that is there already.
@@ -225,6 +258,15 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Points of exactly this revision.
+    pub fn of_revision(revision: i64) -> Self {
+        Self {
+            revision_above: Some(revision - 1),
+            revision_below: Some(revision + 1),
+            ..Self::default()
+        }
+    }
+
     /// What it asks of a note's row, by name.
     pub fn of_note(&self) -> serde_json::Value {
         let mut wanted = serde_json::json!(self.keywords);

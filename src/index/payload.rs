@@ -4,7 +4,8 @@
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::Payload;
+use super::{NotePayload, Payload};
+use crate::note::Labels;
 
 /// How a payload field is indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,19 +66,32 @@ impl Payload {
     /// The payload exactly as an engine stores and returns it: times as RFC 3339
     /// strings, fields without a value left out.
     pub fn to_json(&self) -> Map<String, Value> {
-        let json = serde_json::to_value(self).expect("a payload has only string keys");
-        let Value::Object(mut map) = json else {
-            unreachable!("a struct is a JSON object")
-        };
-        for (field, score) in [
-            ("importance", self.labels.importance),
-            ("confidence", self.labels.confidence),
-        ] {
-            map.insert(field.into(), shortest_decimal(score));
-        }
+        let mut map = fields(self, &self.note.labels);
         map.retain(|_, value| !value.is_null());
         map
     }
+}
+
+impl NotePayload {
+    /// Its fields as an engine merges them into a payload: null removes a field.
+    pub(super) fn to_merge(&self) -> Map<String, Value> {
+        fields(self, &self.labels)
+    }
+}
+
+/// A payload with null for the fields without a value.
+fn fields(payload: &impl serde::Serialize, labels: &Labels) -> Map<String, Value> {
+    let json = serde_json::to_value(payload).expect("a payload has only string keys");
+    let Value::Object(mut map) = json else {
+        unreachable!("a struct is a JSON object")
+    };
+    for (field, score) in [
+        ("importance", labels.importance),
+        ("confidence", labels.confidence),
+    ] {
+        map.insert(field.into(), shortest_decimal(score));
+    }
+    map
 }
 
 /// 0.7 as 0.7, not as the double 0.699999988079071 that widening gives. So a filter
@@ -99,26 +113,28 @@ pub(super) fn short_decimal(score: f32) -> f64 {
 pub(super) fn test_payload() -> Payload {
     let at = chrono::DateTime::from_timestamp_millis(1_709_209_800_250).expect("in range");
     Payload {
-        note_id: Uuid::from_u128(1),
         chunk_id: Uuid::from_u128(2),
         chunk_index: 3,
         start_offset: 4,
         end_offset: 5,
-        status: "active".into(),
-        expires_at: None,
-        labels: crate::note::Labels {
-            tenant_id: "t".into(),
-            project_id: "p".into(),
-            agent_id: "a".into(),
-            scope: "s".into(),
-            kind: "fact".into(),
-            key: None,
-            importance: 0.7,
-            confidence: f32::NAN,
-            updated_at: at,
+        note: NotePayload {
+            note_id: Uuid::from_u128(1),
+            status: "active".into(),
+            expires_at: None,
+            labels: Labels {
+                tenant_id: "t".into(),
+                project_id: "p".into(),
+                agent_id: "a".into(),
+                scope: "s".into(),
+                kind: "fact".into(),
+                key: None,
+                importance: 0.7,
+                confidence: f32::NAN,
+                updated_at: at,
+            },
+            embedding_version: "v".into(),
+            revision: 9,
         },
-        embedding_version: "v".into(),
-        revision: 9,
     }
 }
 
@@ -135,6 +151,21 @@ mod tests {
         }
         assert_eq!(json["type"], "fact");
         assert_eq!(json["revision"], 9);
+    }
+
+    #[test]
+    fn a_merge_has_every_field_of_the_note_and_none_of_the_chunk() {
+        let payload = test_payload();
+        let merge = payload.note.to_merge();
+        for field in ["key", "expires_at", "confidence"] {
+            assert!(merge[field].is_null(), "{field} is kept by {merge:?}");
+        }
+        let whole = payload.to_json();
+        let of_chunk: Vec<&String> = whole
+            .keys()
+            .filter(|key| !merge.contains_key(*key))
+            .collect();
+        assert_eq!(of_chunk.len(), 4, "{of_chunk:?}");
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl CollectionTarget {
     ) -> Result<Written, RegistryError> {
         let sent: Vec<(Uuid, i64)> = points
             .iter()
-            .map(|point| (point.payload.chunk_id, point.payload.revision))
+            .map(|point| (point.payload.chunk_id, point.payload.note.revision))
             .collect();
         let upserted = self.upsert(points, mode).await;
         // Also after an error: the engine may have applied an upsert that it did not answer.
@@ -116,7 +116,7 @@ impl CollectionTarget {
                 Err(IndexError::Refused { reason, .. }) if part.len() == 1 => {
                     written.refused.extend(part.pop().map(|point| Refused {
                         chunk_id: point.payload.chunk_id,
-                        note_id: point.payload.note_id,
+                        note_id: point.payload.note.note_id,
                         reason,
                     }));
                 }

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::{IndexContext, RegistryError};
 use crate::index::{Filter, IndexError, MAX_REVISION};
+use crate::store::Target;
 
 /// Called between the writes of a batch and its ack. Fails if a point of the batch's notes is
 /// newer than `token` and no later claim has taken the note.
@@ -16,9 +17,9 @@ pub async fn check_tokens(
     version: &str,
     token: i64,
     notes: &[Uuid],
-    collections: &[String],
+    targets: &[Target],
 ) -> Result<(), RegistryError> {
-    for collection in collections {
+    for Target { collection, .. } in targets {
         let mut held = notes.to_vec();
         while !held.is_empty() {
             let newer = Filter {

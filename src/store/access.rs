@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::{Limit, Store, StoreError};
+use super::{Limit, Store, StoreError, Target};
 use crate::note::AccessHash;
 
 /// The old chunks of notes, under a new token.
@@ -16,7 +16,7 @@ pub struct Relabelled {
     /// The notes whose lease was still held.
     pub notes: Vec<Uuid>,
     /// The collections that must have the points now.
-    pub collections: Vec<String>,
+    pub targets: Vec<Target>,
 }
 
 /// A chunk of a note's old text.
@@ -66,15 +66,15 @@ impl Store {
                 vector: row.vec.map(|vec| Arc::from(vec.to_vec())),
             });
             let chunks = chunks.collect();
-            let collections =
-                sqlx::query_file_scalar!("sql/queries/target_collections.sql", version)
+            let targets =
+                sqlx::query_file_as!(Target, "sql/queries/target_collections.sql", version)
                     .fetch_all(&mut *tx)
                     .await?;
             tx.commit().await?;
             Ok(Relabelled {
                 chunks,
                 notes: held,
-                collections,
+                targets,
             })
         };
         self.measured_within(Limit::Batch, "commit", work).await

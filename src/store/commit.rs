@@ -7,7 +7,7 @@ use pgvector::Vector;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use super::{Limit, Store, StoreError};
+use super::{CollectionRow, Limit, Store, StoreError};
 use crate::note::{AccessHash, TextHash};
 
 /// The new chunks and vectors of a note.
@@ -56,8 +56,29 @@ pub struct Committed {
     /// The notes that were written. The others lost their lease, or an application holds or
     /// deletes their row; a later claim handles them.
     pub notes: HashSet<Uuid>,
+    /// The notes of which no chunk has changed, and the revision of their points, all of which the
+    /// index has confirmed.
+    pub unchanged: HashMap<Uuid, i64>,
     /// The collections that must have the points now.
-    pub collections: Vec<String>,
+    pub targets: Vec<Target>,
+}
+
+/// A collection that must have the points of a commit.
+#[derive(Debug)]
+pub struct Target {
+    /// Its name in the engine.
+    pub collection: String,
+    /// Whether a rebuild is filling it. Then it may lack points of earlier commits.
+    pub is_building: bool,
+}
+
+impl From<CollectionRow> for Target {
+    fn from(row: CollectionRow) -> Self {
+        Self {
+            is_building: row.is_building(),
+            collection: row.name,
+        }
+    }
 }
 
 /// Bytes of rows in one statement, about. Over a slow network too, one statement has to arrive
@@ -80,14 +101,15 @@ impl Store {
         let work = async {
             let mut tx = self.begin().await?;
             let locked = lock(&mut tx, version, token, notes).await?;
-            let mut collections = Vec::new();
+            let mut targets = Vec::new();
             for rows in statements(notes, &locked) {
-                collections = write(&mut tx, version, dim, token, &rows).await?;
+                targets = write(&mut tx, version, dim, token, &rows).await?;
             }
             tx.commit().await?;
             Ok(Committed {
+                unchanged: unchanged(notes, &locked),
                 notes: locked.notes,
-                collections,
+                targets,
             })
         };
         // The commit of a note of many megabytes takes longer.
@@ -104,8 +126,52 @@ struct Locked {
     notes: HashSet<Uuid>,
     /// Those that were committed before.
     indexed: HashSet<Uuid>,
-    /// The text hashes of those of their chunks that have a vector, by chunk id.
-    hashes: HashMap<Uuid, Vec<u8>>,
+    /// Those whose points equal their chunks.
+    current: HashMap<Uuid, Current>,
+    /// Those of their chunks that have a vector, by chunk id.
+    chunks: HashMap<Uuid, LockedChunk>,
+}
+
+/// The points of a note: all that its last commit asked for, and no others.
+#[derive(Debug)]
+struct Current {
+    revision: i64,
+    chunk_count: usize,
+}
+
+/// A chunk as the last commit left it.
+#[derive(Debug)]
+struct LockedChunk {
+    hash: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Locked {
+    fn has_vector_of(&self, chunk: &ChunkWrite<'_>) -> bool {
+        let before = self.chunks.get(&chunk.chunk_id);
+        before.is_some_and(|before| before.hash[..] == chunk.hash.0)
+    }
+
+    /// Whether a commit has nothing to write for the chunk.
+    fn has(&self, chunk: &ChunkWrite<'_>) -> bool {
+        chunk.vector.is_some()
+            && self.has_vector_of(chunk)
+            && self
+                .chunks
+                .get(&chunk.chunk_id)
+                .is_some_and(|before| (before.start, before.end) == (chunk.start, chunk.end))
+    }
+
+    /// The revision of the points of a note, if they are of exactly these chunks.
+    fn unchanged(&self, note: &NoteWrite<'_>) -> Option<i64> {
+        let current = self.current.get(&note.note_id)?;
+        let is_same = note.live
+            && !note.chunks.is_empty()
+            && note.chunks.len() == current.chunk_count
+            && note.chunks.iter().all(|chunk| self.has(chunk));
+        is_same.then_some(current.revision)
+    }
 }
 
 async fn lock(
@@ -131,11 +197,30 @@ async fn lock(
     )
     .fetch_one(&mut **tx)
     .await?;
+    let current = locked.revisions.into_iter().zip(locked.chunk_counts);
+    let current = current.map(|(revision, chunk_count)| Current {
+        revision,
+        chunk_count: chunk_count as usize,
+    });
+    let offsets = locked.starts.into_iter().zip(locked.ends);
+    let chunks = locked.hashes.into_iter().zip(offsets);
+    let chunks = chunks.map(|(hash, (start, end))| LockedChunk {
+        hash,
+        start: start as usize,
+        end: end as usize,
+    });
     Ok(Locked {
         notes: locked.notes.into_iter().collect(),
         indexed: locked.indexed.into_iter().collect(),
-        hashes: locked.chunks.into_iter().zip(locked.hashes).collect(),
+        current: locked.current.into_iter().zip(current).collect(),
+        chunks: locked.chunks.into_iter().zip(chunks).collect(),
     })
+}
+
+fn unchanged(notes: &[&NoteWrite<'_>], locked: &Locked) -> HashMap<Uuid, i64> {
+    let notes = notes.iter().filter(|n| locked.notes.contains(&n.note_id));
+    let revision = |note: &&NoteWrite| Some((note.note_id, locked.unchanged(note)?));
+    notes.filter_map(revision).collect()
 }
 
 /// The rows of one statement.
@@ -156,7 +241,8 @@ struct Rows<'a> {
 }
 
 /// Splits the rows of the locked notes into statements, at least one. A row that is too large gets a
-/// statement of its own. Vectors of texts that did not change are left out.
+/// statement of its own. Chunks that did not change and vectors of texts that did not change are
+/// left out.
 fn statements<'a>(notes: &'a [&NoteWrite<'a>], locked: &Locked) -> Vec<Rows<'a>> {
     let mut statements = vec![Rows::default()];
     let written: Vec<&NoteWrite> = notes
@@ -166,17 +252,18 @@ fn statements<'a>(notes: &'a [&NoteWrite<'a>], locked: &Locked) -> Vec<Rows<'a>>
         .collect();
     let live = || written.iter().copied().filter(|n| n.live);
     for note in live() {
-        for chunk in &note.chunks {
-            let before = locked.hashes.get(&chunk.chunk_id);
-            let has_changed = before.is_none_or(|before| before[..] != chunk.hash.0);
-            let vector = chunk.vector.as_deref().filter(|_| has_changed);
+        for chunk in note.chunks.iter().filter(|chunk| !locked.has(chunk)) {
+            let vector = chunk.vector.as_deref();
+            let vector = vector.filter(|_| !locked.has_vector_of(chunk));
             let bytes = chunk.text.len() + vector.map_or(0, size_of_val);
             let rows = with_room(&mut statements, bytes);
             rows.chunks.push((note.note_id, chunk));
             // Beside its chunk or after it, because of the foreign key.
             rows.vectors.extend(vector.map(|v| (chunk.chunk_id, v)));
         }
-        if let Some(pooled) = &note.pooled {
+        // It is the mean of the same vectors.
+        let is_unchanged = locked.unchanged(note).is_some();
+        if let Some(pooled) = note.pooled.as_ref().filter(|_| !is_unchanged) {
             let rows = with_room(&mut statements, size_of_val(&**pooled));
             rows.pooled.push((note.note_id, pooled));
         }
@@ -187,7 +274,7 @@ fn statements<'a>(notes: &'a [&NoteWrite<'a>], locked: &Locked) -> Vec<Rows<'a>>
         .collect();
     last.without_vector = live()
         .flat_map(|n| &n.chunks)
-        .filter(|c| c.vector.is_none() && locked.hashes.contains_key(&c.chunk_id))
+        .filter(|c| c.vector.is_none() && locked.chunks.contains_key(&c.chunk_id))
         .map(|c| c.chunk_id)
         .collect();
     last.without_pooled = live()
@@ -209,14 +296,14 @@ fn with_room<'s, 'a>(statements: &'s mut Vec<Rows<'a>>, bytes: usize) -> &'s mut
     rows
 }
 
-/// Returns the collections that must have the points.
+/// Returns the collections that must have the points now.
 async fn write(
     tx: &mut Tx,
     version: &str,
     dim: usize,
     token: i64,
     rows: &Rows<'_>,
-) -> Result<Vec<String>, StoreError> {
+) -> Result<Vec<Target>, StoreError> {
     let chunks = || rows.chunks.iter().map(|(_, chunk)| *chunk);
     let chunk_notes: Vec<Uuid> = rows.chunks.iter().map(|(note, _)| *note).collect();
     let chunk_ids: Vec<Uuid> = chunks().map(|c| c.chunk_id).collect();
@@ -237,7 +324,8 @@ async fn write(
     let rewritten = || rows.rewritten.iter();
     let rewritten_ids: Vec<Uuid> = rewritten().map(|n| n.note_id).collect();
     let rewritten_counts: Vec<i32> = rewritten().map(|n| n.chunks.len() as i32).collect();
-    let collections = sqlx::query_file_scalar!(
+    let targets = sqlx::query_file_as!(
+        Target,
         "sql/queries/commit_notes.sql",
         version,
         dim as i32,
@@ -265,7 +353,7 @@ async fn write(
     )
     .fetch_all(&mut **tx)
     .await?;
-    Ok(collections)
+    Ok(targets)
 }
 
 fn columns(rows: &[(Uuid, &[f32])]) -> (Vec<Uuid>, Vec<Vector>) {
@@ -302,13 +390,26 @@ mod tests {
         }
     }
 
-    /// The number of chunks, vectors, pooled vectors and states of each statement.
-    fn sizes(notes: &[&NoteWrite], hashes: &[(Uuid, TextHash)]) -> Vec<[usize; 4]> {
-        let locked = Locked {
-            notes: notes.iter().map(|n| n.note_id).collect(),
-            hashes: hashes.iter().map(|(id, h)| (*id, h.0.to_vec())).collect(),
-            ..Locked::default()
+    /// Notes that can be written, and have the chunks of `before`.
+    fn locked(notes: &[&NoteWrite], before: &[&ChunkWrite]) -> Locked {
+        let chunk = |chunk: &&ChunkWrite| {
+            let locked = LockedChunk {
+                hash: chunk.hash.0.to_vec(),
+                start: chunk.start,
+                end: chunk.end,
+            };
+            (chunk.chunk_id, locked)
         };
+        Locked {
+            notes: notes.iter().map(|n| n.note_id).collect(),
+            chunks: before.iter().map(chunk).collect(),
+            ..Locked::default()
+        }
+    }
+
+    /// The number of chunks, vectors, pooled vectors and states of each statement.
+    fn sizes(notes: &[&NoteWrite], before: &[&ChunkWrite]) -> Vec<[usize; 4]> {
+        let locked = locked(notes, before);
         let size = |rows: &Rows| {
             let Rows {
                 chunks,
@@ -340,13 +441,55 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_of_the_same_text_is_not_sent_again() {
-        let (same, new) = (chunk("same"), chunk("changed"));
-        let before = [
-            (same.chunk_id, same.hash),
-            (new.chunk_id, TextHash::of("another")),
-        ];
-        assert_eq!(sizes(&[&note(vec![same, new])], &before), [[2, 1, 1, 1]]);
+    fn what_did_not_change_is_not_sent_again() {
+        let [same, moved, new] = [chunk("same"), chunk("moved"), chunk("changed")];
+        let mut elsewhere = moved.clone();
+        elsewhere.end += 1;
+        let mut other_text = new.clone();
+        other_text.hash = TextHash::of("another");
+        let before = [&same.clone(), &elsewhere, &other_text];
+        let note = note(vec![same, moved, new]);
+        assert_eq!(sizes(&[&note], &before), [[2, 1, 1, 1]]);
+    }
+
+    #[test]
+    fn a_note_is_unchanged_if_its_points_are_of_exactly_its_chunks() {
+        let of = |note: &NoteWrite, before: &[&ChunkWrite], chunk_count| {
+            let mut locked = locked(&[note], before);
+            let current = Current {
+                revision: 7,
+                chunk_count,
+            };
+            locked.current.insert(note.note_id, current);
+            let sent = statements(&[note], &locked)
+                .iter()
+                .map(|rows| rows.pooled.len())
+                .sum();
+            (
+                unchanged(&[note], &locked).get(&note.note_id).copied(),
+                sent,
+            )
+        };
+        let (one, three) = (chunk("one"), chunk("three"));
+        let whole = note(vec![one.clone(), three.clone()]);
+        assert_eq!(of(&whole, &[&one, &three], 2), (Some(7), 0));
+        assert_eq!(of(&whole, &[&one], 2), (None, 1));
+        // It had one more chunk.
+        assert_eq!(of(&whole, &[&one, &three], 3), (None, 1));
+        let awaits = ChunkWrite {
+            vector: None,
+            ..three.clone()
+        };
+        let awaits = note(vec![one.clone(), awaits]);
+        assert_eq!(of(&awaits, &[&one, &three], 2), (None, 1));
+        let gone = NoteWrite {
+            live: false,
+            ..note(vec![one.clone()])
+        };
+        assert_eq!(of(&gone, &[&one], 1), (None, 0));
+        // A commit that no ack has followed.
+        let locked = locked(&[&whole], &[&one, &three]);
+        assert!(unchanged(&[&whole], &locked).is_empty());
     }
 
     #[test]

@@ -40,12 +40,12 @@ use crate::error_class::ErrorClass;
 use crate::telemetry;
 use limit::Limit;
 
-pub use access::Relabelled;
+pub use access::{OldChunk, Relabelled};
 pub use api_keys::{ApiKey, ListedKey, Reach, SecretHash};
 pub use chunks::{Depth, LiveChunk, NoteProblem};
 pub use claim::{Claim, ClaimScope, Claimed, Due, LOST_CLAIMS_UNTIL_ALONE, Position, holder};
 pub use collections::{CollectionRow, Range};
-pub use commit::{ChunkWrite, Committed, NoteWrite};
+pub use commit::{ChunkWrite, Committed, NoteWrite, Target};
 pub use failure::{FailedBy, Failure, Retry};
 pub use jobs::RunningJob;
 pub use lifecycle::Lifecycle;

@@ -8,7 +8,7 @@ use super::stage::stage;
 use crate::error_class::ErrorClass;
 use crate::note::{AccessHash, Note, TextHash};
 use crate::registry::RegistryError;
-use crate::store::ChunkWrite;
+use crate::store::{ChunkWrite, OldChunk, Target};
 
 impl Batch<'_> {
     /// Gives the points of notes whose text cannot be written now the access labels of their
@@ -51,13 +51,12 @@ impl Batch<'_> {
         let ids: Vec<Uuid> = moved.iter().map(|(note, _)| note.note_id).collect();
         let relabelled = context.stores.store.relabel(version, self.token, &ids);
         let relabelled = stage("relabel", relabelled).await?;
-        if relabelled.collections.is_empty() {
+        if relabelled.targets.is_empty() {
             return Err(self.no_collection());
         }
         // With the labels loaded at the start of the batch, not the current ones: the labels
         // recorded below must be those of the points.
-        let mut points = Vec::with_capacity(relabelled.chunks.len());
-        for chunk in &relabelled.chunks {
+        let point = |chunk: &OldChunk| {
             let note = moved.iter().find(|(note, _)| note.note_id == chunk.note_id);
             let (note, _) = note.expect("only chunks of these notes were asked for");
             let write = ChunkWrite {
@@ -69,25 +68,28 @@ impl Batch<'_> {
                 hash: TextHash::of(&chunk.text),
                 vector: chunk.vector.clone(),
             };
-            points.push(self.point(note, &write));
+            self.point(note, &write)
+        };
+        for Target { collection, .. } in &relabelled.targets {
+            let points = relabelled.chunks.iter().map(point).collect();
+            self.upsert(collection, points).await?;
         }
-        let written = points.iter().map(|p| p.payload.chunk_id).collect();
-        self.upsert(&relabelled.collections, points).await?;
-        self.prune(&relabelled.collections, relabelled.notes, written)
+        let written = relabelled.chunks.iter().map(|chunk| chunk.chunk_id);
+        self.prune(&relabelled.targets, relabelled.notes, written.collect())
             .await?;
         self.record_access(moved).await
     }
 
     async fn delete_points(&self, moved: &[(&Note, AccessHash)]) -> Result<(), RegistryError> {
         let context = &self.shared.context;
-        let targets = context
+        let collections = context
             .stores
             .store
             .collections(&context.version.name)
             .await?;
-        let collections: Vec<String> = targets.into_iter().map(|target| target.name).collect();
+        let targets: Vec<Target> = collections.into_iter().map(Target::from).collect();
         let ids = moved.iter().map(|(note, _)| note.note_id).collect();
-        self.prune(&collections, ids, Vec::new()).await?;
+        self.prune(&targets, ids, Vec::new()).await?;
         self.record_access(moved).await
     }
 

@@ -300,20 +300,15 @@ impl Batch<'_> {
         let hashes = embedded.map(|chunk| &chunk.hash);
         self.shared.uncommitted.forget_committed(hashes);
 
-        let points = self.index_points(&committed.collections, &done).await?;
+        let points = self.index_points(&committed, &done).await?;
         let ids: Vec<Uuid> = done.iter().map(|write| write.chunked.note_id).collect();
         // A Postgres that was rolled back issues old tokens again, and the index ignores upserts
         // under them. The check finds that before the ack.
         let WorkerContext {
             stores, version, ..
         } = &self.shared.context;
-        let checked = registry::check_tokens(
-            stores,
-            &version.name,
-            self.token,
-            &ids,
-            &committed.collections,
-        );
+        let checked =
+            registry::check_tokens(stores, &version.name, self.token, &ids, &committed.targets);
         stage("check", checked).await.map_err(WriteError::Check)?;
         let (awaiting, whole): (Vec<&PlannedWrite>, Vec<&PlannedWrite>) =
             done.into_iter().partition(|write| write.awaits_vectors());

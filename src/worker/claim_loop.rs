@@ -36,6 +36,8 @@ pub(super) struct ClaimLoop<'a> {
     access_walk: AccessWalk,
     /// Whether the last claim was that of a suspect.
     claimed_suspect: bool,
+    /// Whether the last claim left out the rows in front of the low-water mark.
+    owes_walk: bool,
 }
 
 impl<'a> ClaimLoop<'a> {
@@ -58,6 +60,7 @@ impl<'a> ClaimLoop<'a> {
             walk: None,
             access_walk: AccessWalk::new(),
             claimed_suspect: false,
+            owes_walk: false,
         }
     }
 
@@ -198,7 +201,8 @@ impl<'a> ClaimLoop<'a> {
     /// Whether a claim may walk over all rows after one that found none behind a position. The end
     /// of a drain depends on it.
     fn may_walk(&self) -> bool {
-        self.walk.is_none() && (self.drain.is_some() || self.low_water.may_walk(Instant::now()))
+        let rest = self.low_water.rest(Instant::now());
+        self.walk.is_none() && (self.drain.is_some() || rest.is_zero())
     }
 
     /// Claims a batch of the notes that are `due`; `None` when there is none.
@@ -211,6 +215,7 @@ impl<'a> ClaimLoop<'a> {
             let has_more = claimed.as_ref().is_some_and(|claim| claim.has_more);
             let now = Instant::now();
             self.low_water.claimed(due, upto, has_more, began, now);
+            self.owes_walk = matches!(due, Due::After(_));
             if !self.low_water.has_more() {
                 self.fresh.caught_up(began);
             }
@@ -295,10 +300,13 @@ impl<'a> ClaimLoop<'a> {
         }
     }
 
-    /// Waits until a note may be due: after a wake-up, an outage of the provider, or
-    /// `worker.poll_interval_ms`.
+    /// Waits until a note may be due: after a wake-up, an outage of the provider, the rest of a walk,
+    /// or `worker.poll_interval_ms`.
     async fn wait_for_wake(&self, provider_works: bool) -> Step {
-        let poll = Duration::from_millis(self.shared.settings.poll_interval_ms);
+        let mut poll = Duration::from_millis(self.shared.settings.poll_interval_ms);
+        if self.owes_walk {
+            poll = poll.min(self.low_water.rest(Instant::now()));
+        }
         // `notify_one` stores one wake-up, so a notification since the claim is not lost.
         tokio::select! {
             biased;

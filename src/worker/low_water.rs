@@ -76,9 +76,10 @@ impl LowWater {
         self.has_more
     }
 
-    /// Whether all rows may be walked over when there is none behind the mark.
-    pub fn may_walk(&self, now: Instant) -> bool {
-        self.rests.is_none_or(|(walked, rest)| now >= walked + rest)
+    /// How long to wait before all rows may be walked over when there is none behind the mark.
+    pub fn rest(&self, now: Instant) -> Duration {
+        let until = self.rests.map_or(now, |(walked, rest)| walked + rest);
+        until.saturating_duration_since(now)
     }
 }
 
@@ -127,17 +128,17 @@ mod tests {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
         let mut rows = LowWater::default();
-        assert!(rows.may_walk(start));
+        assert_eq!(rows.rest(start), Duration::ZERO);
         rows.claimed(Due::All, Some(position(10)), false, at(0), at(1));
         assert_eq!(rows.due(at(2)), Due::After(position(10)));
-        assert!(!rows.may_walk(at(2)));
-        assert!(rows.may_walk(at(3)), "but no longer than two seconds");
+        assert_eq!(rows.rest(at(2)), Duration::from_secs(1));
+        assert!(rows.rest(at(3)).is_zero(), "but no longer than two seconds");
         assert_eq!(rows.due(at(3)), Due::All);
         rows.claimed(Due::All, None, false, at(10), at(10));
         assert_eq!(rows.due(at(10)), Due::All, "a short walk needs no rest");
         rows.claimed(Due::All, None, false, at(10), at(110));
         assert!(
-            rows.may_walk(at(120)),
+            rows.rest(at(120)).is_zero(),
             "nor does a long one rest for minutes"
         );
     }

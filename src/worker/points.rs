@@ -1,6 +1,7 @@
-//! Writes the points of a batch to the index: upserts the new ones, deletes the older ones.
+//! Writes the points of a batch to the index: upserts the new ones, relabels those of notes whose text
+//! did not change, and deletes the older ones.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use uuid::Uuid;
 
@@ -8,37 +9,51 @@ use super::batch::Batch;
 use super::plan::PlannedWrite;
 use super::stage::stage;
 use super::{Checkpoint, WorkerContext};
-use crate::index::{Filter, IndexError, Point, UpsertMode};
+use crate::index::{Filter, IndexError, Payload, Point, Relabel, UpsertMode};
 use crate::note::Note;
 use crate::registry::{self, IndexContext, RegistryError};
-use crate::store::{ChunkWrite, LiveChunk};
+use crate::store::{ChunkWrite, Committed, LiveChunk, Target};
+
+/// A note with fewer chunks is upserted whole: the engine relabels notes one after the other, but
+/// writes many points at once.
+const RELABEL_FROM: usize = 8;
 
 impl Batch<'_> {
-    /// Upserts the new points and then deletes the old ones, so that the note is searchable
+    /// Writes the new points and then deletes the old ones, so that the note is searchable
     /// all the time. Returns how many points were written.
     pub(super) async fn index_points(
         &self,
-        collections: &[String],
+        committed: &Committed,
         done: &[&PlannedWrite<'_>],
     ) -> Result<u64, RegistryError> {
         if done.is_empty() {
             return Ok(0);
         }
-        if collections.is_empty() {
+        if committed.targets.is_empty() {
             return Err(self.no_collection());
         }
-        let mut points = Vec::new();
-        for PlannedWrite { chunked, rows } in done {
-            if let Some(note) = &chunked.note {
-                points.extend(rows.chunks.iter().map(|chunk| self.point(note, chunk)));
-            }
+        let (unchanged, changed): (Vec<&PlannedWrite>, Vec<&PlannedWrite>) = done
+            .iter()
+            .partition(|write| self.relabel_of(write, &committed.unchanged).is_some());
+        let relabels = unchanged
+            .iter()
+            .filter_map(|write| self.relabel_of(write, &committed.unchanged));
+        let relabels: Vec<Relabel> = relabels.collect();
+        let relabelled = chunk_ids(&unchanged);
+        for target in &committed.targets {
+            let collection = &target.collection;
+            let has_all = !target.is_building
+                && self
+                    .relabel_points(collection, &relabels, &relabelled)
+                    .await?;
+            let points = self.points(if has_all { &changed } else { done });
+            self.upsert(collection, points).await?;
         }
-        let written: Vec<Uuid> = points.iter().map(|p| p.payload.chunk_id).collect();
-        let count = written.len() as u64;
-        self.upsert(collections, points).await?;
         self.shared.call_breakpoint(Checkpoint::Upserted).await;
-        let done = done.iter().map(|write| write.chunked.note_id).collect();
-        self.prune(collections, done, written).await?;
+        let written = chunk_ids(done);
+        let count = written.len() as u64;
+        let notes = done.iter().map(|write| write.chunked.note_id).collect();
+        self.prune(&committed.targets, notes, written).await?;
         self.shared.call_breakpoint(Checkpoint::Pruned).await;
         Ok(count)
     }
@@ -52,39 +67,102 @@ impl Batch<'_> {
         ))
     }
 
-    pub(super) async fn upsert(
+    /// How the points of a note become those of this batch without their vectors, if no chunk has
+    /// changed.
+    fn relabel_of(
         &self,
-        collections: &[String],
-        points: Vec<Point>,
-    ) -> Result<(), RegistryError> {
-        let notes: HashSet<Uuid> = points.iter().map(|p| p.payload.note_id).collect();
-        let notes: Vec<Uuid> = notes.into_iter().collect();
-        let in_flight = &self.shared.leases;
-        in_flight.sending(self.token, &notes);
-        let upserted = self.upsert_into(collections, points).await;
-        let is_answered = !upserted.as_ref().is_err_and(|error| {
-            // The index may have applied the write, or may still apply it.
-            matches!(error, RegistryError::Index(IndexError::Unavailable { .. }))
-        });
-        in_flight.sent(self.token, &notes, is_answered);
-        upserted
+        write: &PlannedWrite<'_>,
+        unchanged: &HashMap<Uuid, i64>,
+    ) -> Option<Relabel> {
+        let PlannedWrite { chunked, rows } = write;
+        let from = *unchanged.get(&chunked.note_id)?;
+        let first = rows.chunks.first()?;
+        let to = self.payload(chunked.note.as_ref()?, first).note;
+        (rows.chunks.len() >= RELABEL_FROM).then_some(Relabel { from, to })
     }
 
-    async fn upsert_into(
+    /// Returns whether the collection had all points of the `chunks` of these notes.
+    async fn relabel_points(
         &self,
-        collections: &[String],
+        collection: &str,
+        relabels: &[Relabel],
+        chunks: &[Uuid],
+    ) -> Result<bool, RegistryError> {
+        if relabels.is_empty() {
+            return Ok(true);
+        }
+        let index = &self.shared.context.stores.index;
+        let notes: Vec<Uuid> = relabels.iter().map(|relabel| relabel.to.note_id).collect();
+        let relabelled = async {
+            let relabelled = index.relabel(collection, relabels);
+            Ok(stage("upsert", relabelled).await?)
+        };
+        match self.send(&notes, relabelled).await {
+            // The upsert finds out whether it was retired.
+            Err(RegistryError::Index(IndexError::NotFound { .. })) => return Ok(false),
+            relabelled => relabelled?,
+        }
+        let written = Filter {
+            chunk_ids: Some(chunks.to_vec()),
+            ..Filter::of_revision(self.token)
+        };
+        let found = stage("upsert", index.count(collection, &written)).await?;
+        let has_all = found == chunks.len() as u64;
+        if !has_all {
+            tracing::debug!(
+                collection,
+                found,
+                chunks = chunks.len(),
+                "points missing, upserting all"
+            );
+        }
+        Ok(has_all)
+    }
+
+    fn points(&self, writes: &[&PlannedWrite<'_>]) -> Vec<Point> {
+        let of_note = |write: &&PlannedWrite| {
+            let chunks = write.rows.chunks.iter();
+            let note = write.chunked.note.as_ref();
+            let points = note.map(|note| chunks.map(|chunk| self.point(note, chunk)).collect());
+            points.unwrap_or_else(Vec::new)
+        };
+        writes.iter().flat_map(of_note).collect()
+    }
+
+    pub(super) async fn upsert(
+        &self,
+        collection: &str,
         points: Vec<Point>,
     ) -> Result<(), RegistryError> {
         if points.is_empty() {
             return Ok(());
         }
+        let notes: HashSet<Uuid> = points.iter().map(|p| p.payload.note.note_id).collect();
+        let notes: Vec<Uuid> = notes.into_iter().collect();
         let index = &self.shared.context.stores.index;
-        for collection in collections {
-            let upserted = index.upsert(collection, points.clone(), UpsertMode::NotNewer);
+        let upserted = async {
+            let upserted = index.upsert(collection, points, UpsertMode::NotNewer);
             let upserted = stage("upsert", upserted).await;
-            self.unless_retired(collection, upserted).await?;
-        }
-        Ok(())
+            self.unless_retired(collection, upserted).await
+        };
+        self.send(&notes, upserted).await
+    }
+
+    /// Sends a write of points of `notes`, and records whether the index has answered it.
+    async fn send(
+        &self,
+        notes: &[Uuid],
+        write: impl Future<Output = Result<(), RegistryError>>,
+    ) -> Result<(), RegistryError> {
+        let in_flight = &self.shared.leases;
+        in_flight.sending(self.token, notes);
+        let written = write.await;
+        let is_answered = !written.as_ref().is_err_and(|error| {
+            // The index may have applied the write, or may still apply it.
+            matches!(error, RegistryError::Index(IndexError::Unavailable { .. }))
+        });
+        in_flight.sent(self.token, notes, is_answered);
+        written
     }
 
     /// Deletes the points of `notes` with this batch's revision or an older one, except those
@@ -92,7 +170,7 @@ impl Batch<'_> {
     /// may have fewer chunks than the first try.
     pub(super) async fn prune(
         &self,
-        collections: &[String],
+        targets: &[Target],
         notes: Vec<Uuid>,
         written: Vec<Uuid>,
     ) -> Result<(), RegistryError> {
@@ -102,7 +180,7 @@ impl Batch<'_> {
             revision_below: Some(self.token + 1),
             ..Filter::default()
         };
-        for collection in collections {
+        for Target { collection, .. } in targets {
             let deleted = self.shared.context.stores.index.delete(collection, &older);
             let deleted = stage("prune", deleted).await;
             self.unless_retired(collection, deleted).await?;
@@ -134,6 +212,14 @@ impl Batch<'_> {
     }
 
     pub(super) fn point(&self, note: &Note, chunk: &ChunkWrite<'_>) -> Point {
+        Point {
+            payload: self.payload(note, chunk),
+            vector: chunk.vector.as_deref().map(<[f32]>::to_vec),
+            text: chunk.text.to_owned(),
+        }
+    }
+
+    fn payload(&self, note: &Note, chunk: &ChunkWrite<'_>) -> Payload {
         let live = LiveChunk {
             chunk_id: chunk.chunk_id,
             note_id: note.note_id,
@@ -149,10 +235,11 @@ impl Batch<'_> {
             expires_at: note.expires_at,
             labels: note.labels.clone(),
         };
-        Point {
-            payload: registry::payload(&live, &self.shared.context.version.name),
-            vector: chunk.vector.as_deref().map(<[f32]>::to_vec),
-            text: chunk.text.to_owned(),
-        }
+        registry::payload(&live, &self.shared.context.version.name)
     }
+}
+
+fn chunk_ids(writes: &[&PlannedWrite<'_>]) -> Vec<Uuid> {
+    let chunks = writes.iter().flat_map(|write| &write.rows.chunks);
+    chunks.map(|chunk| chunk.chunk_id).collect()
 }

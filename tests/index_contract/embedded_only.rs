@@ -311,7 +311,7 @@ fn answers_until_killed(dir: &Path, from: u64, answers: usize) -> Vec<u64> {
 /// Point `n` with 200 KB of payload: eighty of them and the engine flushes.
 fn bulky(n: u64) -> Point {
     let mut bulky = point(n, direction(n), &format!("word{n}"));
-    bulky.payload.embedding_version = format!("{n} ").repeat(200_000 / format!("{n} ").len());
+    bulky.payload.note.embedding_version = format!("{n} ").repeat(200_000 / format!("{n} ").len());
     bulky
 }
 

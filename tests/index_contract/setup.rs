@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use elf::config::{Qdrant, Quantization};
 use elf::index::{
-    Candidate, CollectionInfo, CollectionSpec, CollectionStatus, Filter, Payload, Point, Query,
-    StoredPoint, VectorIndex,
+    Candidate, CollectionInfo, CollectionSpec, CollectionStatus, Filter, NotePayload, Payload,
+    Point, Query, StoredPoint, VectorIndex,
 };
 use elf::note::{Labels, chunk_id};
 use uuid::Uuid;
@@ -184,26 +184,28 @@ pub fn point(n: u64, vector: [f32; DIM], text: &str) -> Point {
     let note_id = note(n);
     Point {
         payload: Payload {
-            note_id,
             chunk_id: chunk_id(note_id, 0),
             chunk_index: 0,
             start_offset: 0,
             end_offset: text.len() as u64,
-            status: "active".into(),
-            expires_at: None,
-            labels: Labels {
-                tenant_id: "tenant".into(),
-                project_id: "project".into(),
-                agent_id: "agent".into(),
-                scope: "my team".into(),
-                kind: "fact".into(),
-                key: None,
-                importance: 0.7,
-                confidence: 0.1,
-                updated_at: noon(),
+            note: NotePayload {
+                note_id,
+                status: "active".into(),
+                expires_at: None,
+                labels: Labels {
+                    tenant_id: "tenant".into(),
+                    project_id: "project".into(),
+                    agent_id: "agent".into(),
+                    scope: "my team".into(),
+                    kind: "fact".into(),
+                    key: None,
+                    importance: 0.7,
+                    confidence: 0.1,
+                    updated_at: noon(),
+                },
+                embedding_version: "test".into(),
+                revision: 1,
             },
-            embedding_version: "test".into(),
-            revision: 1,
         },
         vector: Some(vector.to_vec()),
         text: text.into(),
@@ -216,7 +218,7 @@ pub fn id(n: u64) -> Uuid {
 }
 
 pub fn at_revision(revision: i64, mut point: Point) -> Point {
-    point.payload.revision = revision;
+    point.payload.note.revision = revision;
     point
 }
 

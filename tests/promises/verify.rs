@@ -6,7 +6,7 @@ mod restore;
 
 use std::collections::BTreeSet;
 
-use elf::index::{Filter, Payload, Point, UpsertMode};
+use elf::index::{Filter, Point, UpsertMode};
 use elf::registry::payload;
 use elf::verify::{Options, Report};
 use serde_json::json;
@@ -90,11 +90,8 @@ async fn tamper(h: &Harness, chunk: Uuid, change: impl FnOnce(&mut Point)) {
 async fn add_orphan(h: &Harness, chunk: Uuid) {
     let (chunk_id, note_id) = (Uuid::new_v4(), Uuid::new_v4());
     let mut point = point(h, chunk).await;
-    point.payload = Payload {
-        chunk_id,
-        note_id,
-        ..point.payload
-    };
+    point.payload.chunk_id = chunk_id;
+    point.payload.note.note_id = note_id;
     put(h, point).await;
 }
 
@@ -109,17 +106,20 @@ fn repairing(deep: bool) -> Options {
 async fn inject_drift(h: &Harness) -> Vec<Uuid> {
     let ids = chunks(h).await;
     remove(h, &ids[0..2]).await;
-    tamper(h, ids[2], |point| point.payload.revision -= 1).await;
-    tamper(h, ids[3], |point| point.payload.revision += 1_000).await;
+    tamper(h, ids[2], |point| point.payload.note.revision -= 1).await;
+    tamper(h, ids[3], |point| point.payload.note.revision += 1_000).await;
     tamper(h, ids[4], |point| {
-        point.payload.labels.scope = "elsewhere".into()
+        point.payload.note.labels.scope = "elsewhere".into()
     })
     .await;
     tamper(h, ids[5], |point| {
-        point.payload.embedding_version = "another".into()
+        point.payload.note.embedding_version = "another".into()
     })
     .await;
-    tamper(h, ids[6], |point| point.payload.note_id = Uuid::new_v4()).await;
+    tamper(h, ids[6], |point| {
+        point.payload.note.note_id = Uuid::new_v4()
+    })
+    .await;
     for _ in 0..3 {
         add_orphan(h, ids[7]).await;
     }

@@ -5,5 +5,6 @@ mod bm25_first;
 mod claims;
 mod convergence;
 mod embedding;
+mod labels;
 mod leases;
 mod outbox;

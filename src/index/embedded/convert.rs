@@ -7,18 +7,20 @@ use qdrant_edge::{
     self as edge, AnyVariants, Condition, ConditionalInsertOperation, CountRequest, CreateIndex,
     DateTimeWrapper, Distance, EdgeConfig, EdgeSparseVectorParams, EdgeVectorParams,
     FieldCondition, FieldIndexOperations, JsonPath, KeywordIndexParams, Match, Modifier,
-    NamedQuery, NamedVectors, PayloadFieldSchema, PayloadSchemaParams, PayloadSchemaType, PointId,
-    PointInsertOperations, PointOperations, PointStruct, Prefetch, QueryEnum, QueryRequest, Range,
-    RangeInterface, Record, ScoredPoint, ScoringQuery, ScrollRequest, SparseVector, UpdateMode,
-    UpdateOperation, ValueVariants, Vector, VectorInternal, VectorStructInternal,
-    WithPayloadInterface, WithVector,
+    NamedQuery, NamedVectors, PayloadFieldSchema, PayloadOps, PayloadSchemaParams,
+    PayloadSchemaType, PointId, PointInsertOperations, PointOperations, PointStruct, Prefetch,
+    QueryEnum, QueryRequest, Range, RangeInterface, Record, ScoredPoint, ScoringQuery,
+    ScrollRequest, SetPayloadOp, SparseVector, UpdateMode, UpdateOperation, ValueVariants, Vector,
+    VectorInternal, VectorStructInternal, WithPayloadInterface, WithVector,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::index::candidates::Scored;
 use crate::index::payload::{FIELD_INDEXES, FieldIndex, IMPORTANCE, REVISION, short_decimal};
-use crate::index::{BM25, CollectionSpec, DENSE, Filter, Point, Query, StoredPoint, UpsertMode};
+use crate::index::{
+    BM25, CollectionSpec, DENSE, Filter, Point, Query, Relabel, StoredPoint, UpsertMode,
+};
 
 pub(super) fn shard_config(spec: &CollectionSpec, on_disk: bool) -> EdgeConfig {
     // No quantization: the engine compresses vectors only in `EdgeShard::optimize`,
@@ -90,7 +92,7 @@ pub(super) fn upserts(
     let mut by_revision = std::collections::BTreeMap::<i64, Vec<_>>::new();
     for point in points {
         let revision = match mode {
-            UpsertMode::NotNewer => point.payload.revision,
+            UpsertMode::NotNewer => point.payload.note.revision,
             UpsertMode::UpTo(revision) => revision,
             UpsertMode::InsertOnly => 0,
         };
@@ -138,6 +140,15 @@ fn point_struct(point: Point, bm25: &EdgeBm25) -> PointStruct {
         vectors,
         Value::Object(point.payload.to_json()),
     )
+}
+
+pub(super) fn relabel(note: &Relabel) -> UpdateOperation {
+    UpdateOperation::PayloadOperation(PayloadOps::SetPayload(SetPayloadOp {
+        payload: edge::Payload(note.to.to_merge()),
+        points: None,
+        filter: Some(filter(&note.filter())),
+        key: None,
+    }))
 }
 
 pub(super) fn delete(filter: &Filter) -> UpdateOperation {

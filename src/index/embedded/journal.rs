@@ -151,7 +151,7 @@ mod tests {
     use crate::config::Bm25Options;
     use crate::index::embedded::convert;
     use crate::index::payload::test_payload;
-    use crate::index::{Filter, Point, UpsertMode};
+    use crate::index::{Filter, Point, Relabel, UpsertMode};
 
     fn updates() -> Vec<Vec<UpdateOperation>> {
         let bm25 = convert::bm25(&Bm25Options::default()).unwrap();
@@ -167,11 +167,15 @@ mod tests {
             except_chunk_ids: Some(vec![uuid::Uuid::max()]),
             revision_below: Some(7),
             revision_above: Some(3),
-            live_at: Some(test_payload().labels.updated_at),
-            updated_after: Some(test_payload().labels.updated_at),
-            updated_before: Some(test_payload().labels.updated_at),
+            live_at: Some(test_payload().note.labels.updated_at),
+            updated_after: Some(test_payload().note.labels.updated_at),
+            updated_before: Some(test_payload().note.labels.updated_at),
             min_importance: Some(0.7),
             keywords: [("scope".to_owned(), "my team".to_owned())].into(),
+        };
+        let relabel = Relabel {
+            from: 3,
+            to: test_payload().note,
         };
         vec![
             convert::upserts(vec![point.clone()], UpsertMode::NotNewer, &bm25),
@@ -179,6 +183,7 @@ mod tests {
             vec![
                 convert::delete(&filter),
                 convert::delete(&Filter::default()),
+                convert::relabel(&relabel),
             ],
         ]
     }

@@ -16,7 +16,7 @@ use self::collection::{Collection, Failure, Update};
 use self::collections::Shared;
 use super::payload::page_start;
 use super::{
-    Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, Point, Query,
+    Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, Point, Query, Relabel,
     StoredPoint, UpsertMode, VectorIndex, candidates,
 };
 
@@ -135,6 +135,14 @@ impl VectorIndex for Embedded {
                 return Ok(());
             }
             self.write_points(collection, points, mode).await
+        })
+    }
+
+    fn relabel<'a>(&'a self, collection: &'a str, notes: &'a [Relabel]) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let found = self.shared.find(collection)?;
+            let update = Update::new(notes.iter().map(convert::relabel).collect());
+            self.write(collection, &found, update).await
         })
     }
 

@@ -23,7 +23,7 @@ pub(super) fn batches(points: Vec<Point>, mode: UpsertMode) -> Vec<Batch> {
     let mut by_revision: BTreeMap<Option<i64>, Vec<Point>> = BTreeMap::new();
     for point in points {
         let revision = match mode {
-            UpsertMode::NotNewer => Some(point.payload.revision),
+            UpsertMode::NotNewer => Some(point.payload.note.revision),
             UpsertMode::UpTo(revision) => Some(revision),
             UpsertMode::InsertOnly => None,
         };
@@ -75,7 +75,7 @@ mod tests {
 
     fn point(revision: i64, dim: usize) -> Point {
         let mut payload = test_payload();
-        payload.revision = revision;
+        payload.note.revision = revision;
         Point {
             payload,
             vector: Some(vec![0.0; dim]),

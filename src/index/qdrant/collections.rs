@@ -74,7 +74,7 @@ impl Server {
                 .create_field_index(request)
                 .await
                 .map_err(self.error(name))?;
-            self.completed(response)?;
+            self.completed(response.result)?;
         }
         Ok(())
     }

@@ -7,17 +7,19 @@ use qdrant_client::Payload;
 use qdrant_client::qdrant::r#match::MatchValue;
 use qdrant_client::qdrant::payload_index_params::IndexParams;
 use qdrant_client::qdrant::point_id::PointIdOptions;
+use qdrant_client::qdrant::points_update_operation::{Operation, SetPayload};
 use qdrant_client::qdrant::vectors_config::Config as VectorsConfigKind;
 use qdrant_client::qdrant::{
     self, BinaryQuantizationBuilder, CollectionInfo, Condition, CreateCollection,
     CreateCollectionBuilder, DatetimeRange, Distance, FieldType, GetPoints, GetPointsBuilder,
-    KeywordIndexParamsBuilder, Modifier, NamedVectors, PointId, PointStruct, QueryPoints,
-    QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint, ScalarQuantizationBuilder,
-    ScoredPoint, ScrollPoints, ScrollPointsBuilder, SparseVectorParamsBuilder,
-    SparseVectorsConfigBuilder, Timestamp, UpdateMode, UpsertPoints, UpsertPointsBuilder, Value,
-    Vector, VectorInput, VectorParamsBuilder, VectorsConfigBuilder, VectorsSelector, vector_input,
+    KeywordIndexParamsBuilder, Modifier, NamedVectors, PointId, PointStruct, PointsUpdateOperation,
+    QueryPoints, QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint,
+    ScalarQuantizationBuilder, ScoredPoint, ScrollPoints, ScrollPointsBuilder,
+    SparseVectorParamsBuilder, SparseVectorsConfigBuilder, Timestamp, UpdateBatchPoints,
+    UpdateBatchPointsBuilder, UpdateMode, UpsertPoints, UpsertPointsBuilder, Value, Vector,
+    VectorInput, VectorParamsBuilder, VectorsConfigBuilder, VectorsSelector, vector_input,
 };
-use serde_json::json;
+use serde_json::{Map, Value as Json, json};
 use uuid::Uuid;
 
 use super::batch::Batch;
@@ -27,7 +29,7 @@ use super::options::CollectionOptions;
 use crate::config::{self, Quantization};
 use crate::index::candidates::Scored;
 use crate::index::payload::{FieldIndex, IMPORTANCE, REVISION, short_decimal};
-use crate::index::{BM25, CollectionSpec, DENSE, Filter, Point, Query, StoredPoint};
+use crate::index::{BM25, CollectionSpec, DENSE, Filter, Point, Query, Relabel, StoredPoint};
 
 /// The value of `made_by` in a collection's metadata.
 const ELF: &str = "elf";
@@ -162,17 +164,34 @@ fn point_struct(point: Point, bm25: &Bm25Document) -> PointStruct {
     if let Some(dense) = point.vector {
         vectors = vectors.add_vector(DENSE, Vector::new_dense(dense));
     }
-    let payload: HashMap<String, Value> = point
-        .payload
-        .to_json()
-        .into_iter()
-        .map(|(key, json)| (key, to_value(json)))
-        .collect();
     PointStruct::new(
         point_id(point.payload.chunk_id),
         vectors,
-        Payload::from(payload),
+        Payload::from(values(point.payload.to_json())),
     )
+}
+
+pub(super) fn relabel(collection: &str, notes: &[Relabel], timeout_secs: u64) -> UpdateBatchPoints {
+    let operation = |note: &Relabel| {
+        let set = SetPayload {
+            payload: values(note.to.to_merge()),
+            points_selector: Some(filter(&note.filter()).into()),
+            ..SetPayload::default()
+        };
+        PointsUpdateOperation {
+            operation: Some(Operation::SetPayload(set)),
+        }
+    };
+    UpdateBatchPointsBuilder::new(collection, notes.iter().map(operation).collect::<Vec<_>>())
+        .wait(true)
+        .timeout(timeout_secs)
+        .build()
+}
+
+fn values(json: Map<String, Json>) -> HashMap<String, Value> {
+    json.into_iter()
+        .map(|(key, json)| (key, to_value(json)))
+        .collect()
 }
 
 fn point_id(id: Uuid) -> PointId {

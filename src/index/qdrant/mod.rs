@@ -20,8 +20,8 @@ use std::time::Instant;
 
 use futures::stream::{self, StreamExt};
 use qdrant_client::qdrant::{
-    CollectionStatus as ServerStatus, CountPointsBuilder, DeletePointsBuilder,
-    PointsOperationResponse, UpdateStatus,
+    CollectionStatus as ServerStatus, CountPointsBuilder, DeletePointsBuilder, UpdateResult,
+    UpdateStatus,
 };
 use qdrant_client::{Qdrant, QdrantError};
 use uuid::Uuid;
@@ -29,7 +29,7 @@ use uuid::Uuid;
 use super::payload::page_start;
 use super::{
     Answer, Candidate, CollectionInfo, CollectionSpec, CollectionStatus, Filter, IndexError, Point,
-    Query, StoredPoint, UpsertMode, VectorIndex,
+    Query, Relabel, StoredPoint, UpsertMode, VectorIndex,
 };
 use crate::config;
 use batch::Batch;
@@ -39,6 +39,10 @@ use options::CollectionOptions;
 /// Requests of one upsert in flight at once. The server queues them for one
 /// writer per shard; a few hide the round trips.
 const UPSERTS_IN_FLIGHT: usize = 4;
+
+/// Notes that one request relabels, at most: the server applies them one after the other, and
+/// a request has to end within its timeout.
+const RELABELS: usize = 64;
 
 /// A Qdrant server.
 pub(super) struct Server {
@@ -58,10 +62,8 @@ impl Server {
     }
 
     /// A write counts only when the server says that it is done.
-    fn completed(&self, response: PointsOperationResponse) -> Result<(), IndexError> {
-        let status = response
-            .result
-            .map_or(UpdateStatus::UnknownUpdateStatus, |result| result.status());
+    fn completed(&self, result: Option<UpdateResult>) -> Result<(), IndexError> {
+        let status = result.map_or(UpdateStatus::UnknownUpdateStatus, |result| result.status());
         if status == UpdateStatus::Completed {
             return Ok(());
         }
@@ -85,7 +87,7 @@ impl Server {
             .upsert_points(request)
             .await
             .map_err(self.error(collection))?;
-        self.completed(response)
+        self.completed(response.result)
     }
 }
 
@@ -187,6 +189,24 @@ impl VectorIndex for Server {
         })
     }
 
+    fn relabel<'a>(&'a self, collection: &'a str, notes: &'a [Relabel]) -> Answer<'a, ()> {
+        Box::pin(async move {
+            for notes in notes.chunks(RELABELS) {
+                let request = convert::relabel(collection, notes, self.timeout_secs);
+                let response = self
+                    .client
+                    .update_points_batch(request)
+                    .await
+                    .map_err(self.error(collection))?;
+                let mut results = response.result.into_iter();
+                for _ in notes {
+                    self.completed(results.next())?;
+                }
+            }
+            Ok(())
+        })
+    }
+
     fn delete<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, ()> {
         Box::pin(async move {
             let request = DeletePointsBuilder::new(collection)
@@ -198,7 +218,7 @@ impl VectorIndex for Server {
                 .delete_points(request)
                 .await
                 .map_err(self.error(collection))?;
-            self.completed(response)
+            self.completed(response.result)
         })
     }
 

@@ -90,11 +90,11 @@ pub async fn a_thousand_chunks_fit_in_a_filter(bench: Bench) {
 pub async fn filters_match_keywords_and_expiry(bench: Bench) {
     bench.create().await;
     let mut points: Vec<_> = (1..=4).map(|n| point(n, EAST, "")).collect();
-    points[0].payload.labels.tenant_id = "somebody else".into();
-    points[1].payload.labels.key = Some("k".into());
-    points[2].payload.expires_at = Some(noon());
-    points[3].payload.labels.kind = "a fact".into();
-    points[3].payload.status = "deleted".into();
+    points[0].payload.note.labels.tenant_id = "somebody else".into();
+    points[1].payload.note.labels.key = Some("k".into());
+    points[2].payload.note.expires_at = Some(noon());
+    points[3].payload.note.labels.kind = "a fact".into();
+    points[3].payload.note.status = "deleted".into();
     bench
         .index
         .upsert(&bench.name, points, UpsertMode::NotNewer)
@@ -148,8 +148,8 @@ pub async fn filters_match_times_and_importance(bench: Bench) {
     let hour = chrono::Duration::hours(1);
     let mut points: Vec<_> = (1..=3).map(|n| point(n, EAST, "")).collect();
     for (n, (point, importance)) in points.iter_mut().zip([0.3, 0.7, 1.0]).enumerate() {
-        point.payload.labels.updated_at = noon() + hour * i32::try_from(n).unwrap();
-        point.payload.labels.importance = importance;
+        point.payload.note.labels.updated_at = noon() + hour * i32::try_from(n).unwrap();
+        point.payload.note.labels.importance = importance;
     }
     bench
         .index

@@ -11,8 +11,8 @@ use crate::setup::{
 pub async fn points_come_back_as_they_were_written(bench: Bench) {
     bench.create().await;
     let mut full = point(1, [3.0, 4.0, 0.0, 12.0], "a text that is not stored");
-    full.payload.labels.key = Some("a/key with spaces".into());
-    full.payload.expires_at = Some(noon());
+    full.payload.note.labels.key = Some("a/key with spaces".into());
+    full.payload.note.expires_at = Some(noon());
     let bare = point(2, NORTH, "another");
     let given = vec![full.clone(), bare.clone()];
     bench

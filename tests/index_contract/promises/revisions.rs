@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use elf::index::{Filter, UpsertMode};
+use elf::index::{Filter, NotePayload, Point, Relabel, UpsertMode};
 
 use super::{EAST, NORTH};
 use crate::setup::{
-    Bench, assert_same_direction, at_revision, direction, id, ids, note, point, query,
+    Bench, assert_same_direction, at_revision, direction, id, ids, noon, note, point, query,
 };
 
 pub async fn an_older_revision_never_replaces_a_newer_one(bench: Bench) {
     bench.create().await;
     let upsert = async |revision, text: &str| {
         let mut point = at_revision(revision, point(1, EAST, text));
-        point.payload.labels.scope = text.into();
+        point.payload.note.labels.scope = text.into();
         bench
             .index
             .upsert(&bench.name, vec![point], UpsertMode::NotNewer)
@@ -81,6 +81,90 @@ pub async fn insert_only_never_replaces(bench: Bench) {
     assert_eq!(first.payload["revision"], 3);
     assert_same_direction(first.vector.as_ref().unwrap(), &EAST);
     assert_eq!(stored.len(), 2);
+}
+
+pub async fn a_relabel_changes_what_points_of_one_revision_say_of_their_note(bench: Bench) {
+    bench.create().await;
+    let chunk = |index: u32, revision| {
+        let mut chunk = at_revision(revision, point(1, direction(index.into()), "words"));
+        chunk.payload.chunk_index = index;
+        chunk.payload.chunk_id = elf::note::chunk_id(note(1), index);
+        chunk.payload.note.labels.key = Some("k".into());
+        chunk
+    };
+    // One point is older than the relabel expects, and one is newer.
+    let mut stored = vec![chunk(0, 5), chunk(1, 5), chunk(2, 4), chunk(3, 7)];
+    stored.push(at_revision(5, point(2, NORTH, "another note")));
+    let upserted = stored.clone();
+    bench
+        .index
+        .upsert(&bench.name, upserted, UpsertMode::NotNewer)
+        .await
+        .unwrap();
+
+    let mut to = stored[0].payload.note.clone();
+    to.revision = 6;
+    to.expires_at = Some(noon());
+    to.labels.key = None;
+    to.labels.scope = "another scope".into();
+    to.labels.importance = 0.3;
+    let relabels = [
+        Relabel {
+            from: 5,
+            to: to.clone(),
+        },
+        Relabel {
+            from: 5,
+            to: NotePayload {
+                note_id: note(9),
+                ..to.clone()
+            },
+        },
+    ];
+    let relabel = async || bench.index.relabel(&bench.name, &relabels).await.unwrap();
+    relabel().await;
+    let expected = |point: &Point| {
+        let mut payload = point.payload.clone();
+        if payload.note.note_id == note(1) && payload.note.revision == 5 {
+            payload.note = to.clone();
+        }
+        (payload.chunk_id, payload.to_json(), point.vector.clone())
+    };
+    let mut wanted: Vec<_> = stored.iter().map(expected).collect();
+    wanted.sort_by_key(|(id, ..)| *id);
+    // Twice, because a client may resend it.
+    for _ in 0..2 {
+        let all = bench.all().await;
+        assert_eq!(all.len(), wanted.len());
+        for (point, (id, payload, vector)) in all.iter().zip(&wanted) {
+            assert_eq!((point.chunk_id, &point.payload), (*id, payload));
+            assert_same_direction(point.vector.as_ref().unwrap(), vector.as_ref().unwrap());
+        }
+        relabel().await;
+    }
+    // The indexes of the fields too.
+    let having = async |filter: Filter| bench.count(&filter).await;
+    let keyword = |field: &str, value: &str| Filter {
+        keywords: BTreeMap::from([(field.into(), value.into())]),
+        ..Filter::default()
+    };
+    assert_eq!(having(keyword("key", "k")).await, 2);
+    assert_eq!(having(keyword("scope", "another scope")).await, 2);
+    assert_eq!(having(keyword("scope", "my team")).await, 3);
+    assert_eq!(having(Filter::of_revision(6)).await, 2);
+    assert_eq!(having(Filter::of_revision(5)).await, 1);
+    let live = Filter {
+        live_at: Some(noon()),
+        ..Filter::default()
+    };
+    assert_eq!(having(live).await, 3);
+    let mut words = query(NORTH, "words");
+    words.filter = keyword("scope", "another scope");
+    assert_eq!(
+        bench.search(&words).await.len(),
+        2,
+        "found by their vectors"
+    );
 }
 
 pub async fn delete_takes_only_what_is_older(bench: Bench) {

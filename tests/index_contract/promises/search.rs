@@ -135,9 +135,9 @@ pub async fn a_text_without_words_is_still_found_by_meaning(bench: Bench) {
 pub async fn search_never_leaves_its_filter(bench: Bench) {
     bench.create().await;
     let mut theirs = point(1, EAST, "a secret word");
-    theirs.payload.labels.tenant_id = "them".into();
+    theirs.payload.note.labels.tenant_id = "them".into();
     let mut expired = point(2, EAST, "a secret word");
-    expired.payload.expires_at = Some(noon());
+    expired.payload.note.expires_at = Some(noon());
     let ours = point(3, NORTH, "nothing");
     let points = vec![theirs, expired, ours];
     bench

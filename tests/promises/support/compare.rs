@@ -165,8 +165,11 @@ pub async fn compare(url: &str, points: &[Point]) -> Differences {
     .await
     .unwrap();
     let chunks: Vec<(Uuid, Uuid, i64)> = sqlx::query_as(
-        "select chunk_id, note_id, revision
-           from memory_note_chunks join index_versions v using (embedding_version)
+        "select c.chunk_id, c.note_id, s.revision
+           from memory_note_chunks c
+           join note_index_state s
+                 on (s.note_id, s.embedding_version) = (c.note_id, c.embedding_version)
+           join index_versions v on v.embedding_version = c.embedding_version
           where v.state = 'active'",
     )
     .fetch_all(&mut db)
@@ -385,7 +388,8 @@ async fn the_comparison_finds_each_kind_of_difference() {
     sqlx::raw_sql(
         "begin; set local session_replication_role = replica;
          update memory_notes set text = 'Q' || substr(text, 2) where text like '%mislabelled%';
-         update memory_note_chunks set revision = revision + 1 where text like '%stale%';
+         update note_index_state set revision = revision + 1
+          where note_id in (select note_id from memory_notes where text like '%stale%');
          commit",
     )
     .execute(&h.pool)

@@ -355,11 +355,13 @@ impl Harness {
             "the outbox is not empty"
         );
         let chunks: Vec<ChunkRow> = sqlx::query_as(
-            "select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.text, c.revision,
+            "select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.text, s.revision,
                     e.vec, n.tenant_id, n.scope, n.key
                from memory_note_chunks c
                join note_chunk_embeddings e using (chunk_id, embedding_version)
                join memory_notes n using (note_id)
+               join note_index_state s
+                 on (s.note_id, s.embedding_version) = (c.note_id, c.embedding_version)
               where n.status = 'active' and (n.expires_at is null or n.expires_at > now())
               order by c.chunk_id",
         )

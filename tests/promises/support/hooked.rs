@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use elf::index::{
-    Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, Point, Query,
+    Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, Point, Query, Relabel,
     StoredPoint, UpsertMode, VectorIndex,
 };
 use tokio::sync::watch;
@@ -20,6 +20,7 @@ pub enum Verb {
     Resolve,
     PointAlias,
     Upsert,
+    Relabel,
     Delete,
     Count,
     /// The count of a batch before its ack.
@@ -115,7 +116,7 @@ impl Hooked {
         let refused = self.refused.lock().unwrap();
         let point = points
             .iter()
-            .find(|p| refused.contains(&p.payload.note_id))?;
+            .find(|p| refused.contains(&p.payload.note.note_id))?;
         Some(IndexError::Refused {
             engine: "the engine".into(),
             reason: format!("it does not like point {}", point.payload.chunk_id),
@@ -239,6 +240,10 @@ impl VectorIndex for Hooked {
         }
         let call = self.inner.upsert(collection, points, mode);
         self.on_the_way(Verb::Upsert, call)
+    }
+
+    fn relabel<'a>(&'a self, collection: &'a str, notes: &'a [Relabel]) -> Answer<'a, ()> {
+        self.on_the_way(Verb::Relabel, self.inner.relabel(collection, notes))
     }
 
     fn delete<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, ()> {

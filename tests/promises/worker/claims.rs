@@ -243,3 +243,39 @@ async fn a_worker_never_waits_for_an_application() {
     running.await.unwrap();
     h.assert_converged().await;
 }
+
+/// It is indexed while nothing else is in flight, and a backlog always has a next batch.
+#[tokio::test]
+async fn a_suspect_in_a_backlog_has_its_turn() {
+    let h = Harness::start_with(|toml| toml.replace("batch_notes = 16", "batch_notes = 1")).await;
+    h.insert("The first of the backlog.").await;
+    let suspect = h.insert("The suspect.").await;
+    h.execute(
+        "insert into note_index_state (note_id, embedding_version, lease_token, claims_lost)
+         select $1, embedding_version, 0, length($2) from index_versions",
+        suspect,
+        "12",
+    )
+    .await;
+    for n in 0..60 {
+        h.insert(&format!("Note {n} of the backlog.")).await;
+    }
+    sqlx::query("update indexing_outbox set available_at = available_at - interval '1 hour'")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    h.provider.hold();
+    let working = h.work();
+    h.provider.holding(1).await;
+    let was_released = format!(
+        "note_index_state where note_id = '{suspect}' and lease_token > 0 and holder is null"
+    );
+    eventually(async || h.count(&was_released).await == 1).await;
+    h.provider.release();
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    working.stop().await;
+    h.assert_converged().await;
+    let texts = h.provider.texts_seen();
+    let turn = texts.iter().position(|text| text.contains("suspect"));
+    assert!(turn.unwrap() < 4, "{texts:?}");
+}

@@ -1,0 +1,197 @@
+//! An edit of a note's labels alone rewrites no chunk and sends no vector, and is no shortcut around
+//! a point that is missing or wrong.
+
+use std::sync::Arc;
+
+use elf::index::{Filter, IndexError, Point, UpsertMode, VectorIndex};
+use elf::rebuild;
+use elf::registry::IndexContext;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::support::harness::{Harness, sentences};
+use crate::support::hooked::{Hooked, Verb, When};
+
+/// The rows that hold what was made of the text, and where Postgres keeps them: a rewritten row is
+/// elsewhere.
+async fn rows(h: &Harness) -> Vec<String> {
+    sqlx::query_scalar(
+        "select concat_ws(' ', 'chunk', chunk_id, ctid, xmin) from memory_note_chunks
+         union all
+         select concat_ws(' ', 'vector', chunk_id, ctid, xmin) from note_chunk_embeddings
+         union all
+         select concat_ws(' ', 'pooled', note_id, ctid, xmin) from note_embeddings
+          order by 1",
+    )
+    .fetch_all(&h.pool)
+    .await
+    .unwrap()
+}
+
+/// A note of about a hundred chunks and one of a few, indexed.
+async fn indexed(h: &Harness) -> Uuid {
+    let note = h.insert(&sentences(300, "a story that is long")).await;
+    h.insert(&sentences(4, "a short one")).await;
+    h.drain().await;
+    assert!(h.points_of(note).await > 90);
+    note
+}
+
+async fn move_to(h: &Harness, note: Uuid, scope: &str) {
+    let statement =
+        "update memory_notes set scope = $2, key = null, expires_at = now() + interval '1 day'
+                      where note_id = $1";
+    h.execute(statement, note, scope).await;
+}
+
+#[tokio::test]
+async fn an_edit_of_labels_rewrites_no_chunk_and_sends_no_vector() {
+    let mut h = Harness::start().await;
+    let note = indexed(&h).await;
+    h.execute(
+        "update memory_notes set key = $2 where note_id = $1",
+        note,
+        "k",
+    )
+    .await;
+    h.drain().await;
+    let (before, paid) = (rows(&h).await, h.provider.requests());
+    let index = Hooked::over(&h.context.stores.index);
+    h.context.stores.index = index.clone();
+    for scope in ["team", "world"] {
+        move_to(&h, note, scope).await;
+        h.drain().await;
+        h.assert_exact().await;
+    }
+    assert_eq!(rows(&h).await, before);
+    assert_eq!(h.provider.requests(), paid);
+    assert_eq!(
+        (index.calls(Verb::Relabel), index.calls(Verb::Upsert)),
+        (2, 0)
+    );
+    let moved = Filter {
+        keywords: [("scope".to_owned(), "world".to_owned())].into(),
+        ..Filter::default()
+    };
+    let alias = &h.context.stores.alias;
+    assert!(index.count(alias, &moved).await.unwrap() > 90);
+}
+
+#[tokio::test]
+async fn an_edit_of_labels_restores_a_point_that_is_missing_or_of_another_revision() {
+    let h = Harness::start().await;
+    let note = indexed(&h).await;
+    let point = h
+        .points()
+        .await
+        .into_iter()
+        .find(|p| p.payload["note_id"] == note.to_string());
+    let chunk = point.unwrap().chunk_id;
+    let index = &h.context.stores.index;
+    let missing = Filter {
+        chunk_ids: Some(vec![chunk]),
+        ..Filter::default()
+    };
+    index
+        .delete(&h.context.stores.alias, &missing)
+        .await
+        .unwrap();
+    move_to(&h, note, "team").await;
+    h.drain().await;
+    h.assert_exact().await;
+
+    // As of a commit that Postgres has lost: another text, and a revision of another history.
+    let mut stale = stored(&h, chunk).await;
+    stale.payload.note.revision -= 1;
+    stale.vector.as_mut().unwrap().reverse();
+    put(&h, stale).await;
+    move_to(&h, note, "world").await;
+    h.drain().await;
+    h.assert_exact().await;
+}
+
+/// The point of a chunk, from Postgres.
+async fn stored(h: &Harness, chunk: Uuid) -> Point {
+    let version = &h.context.version.name;
+    let store = &h.context.stores.store;
+    let chunks = store.live_chunks_by_id(version, &[chunk]).await;
+    let chunk = chunks.unwrap().remove(0);
+    Point {
+        payload: elf::registry::payload(&chunk, version),
+        vector: chunk.vector,
+        text: chunk.text.unwrap(),
+    }
+}
+
+async fn put(h: &Harness, point: Point) {
+    let collection = h.collection().await;
+    let upto = UpsertMode::UpTo(i64::from(u32::MAX));
+    let put = h
+        .context
+        .stores
+        .index
+        .upsert(&collection, vec![point], upto);
+    put.await.unwrap();
+}
+
+/// The points of a commit that no ack has followed are unknown: they may be of the text before.
+#[tokio::test]
+async fn after_a_text_that_did_not_arrive_labels_come_with_it() {
+    let mut h = Harness::start().await;
+    let note = indexed(&h).await;
+    let engine = h.context.stores.index.clone();
+    for verb in [Verb::Upsert, Verb::Relabel] {
+        let failing = Hooked::over(&engine);
+        failing.fail(When::Before, verb, no_answer());
+        h.context.stores.index = failing.clone();
+        if verb == Verb::Upsert {
+            h.edit(note, &sentences(300, "another story, as long"))
+                .await;
+        }
+        move_to(&h, note, "team").await;
+        let working = h.work();
+        crate::support::eventually(async || failing.calls(verb) > 0).await;
+        working.stop().await;
+        h.context.stores.index = engine.clone();
+        move_to(&h, note, "world").await;
+        h.expire_leases().await;
+        h.drain().await;
+        h.assert_exact().await;
+    }
+}
+
+fn no_answer() -> IndexError {
+    IndexError::Unavailable {
+        engine: "the engine".into(),
+        reason: "it did not answer in time".into(),
+    }
+}
+
+/// The new collection does not have the points yet.
+#[tokio::test]
+async fn a_collection_that_is_being_filled_gets_whole_points() {
+    let h = Harness::start().await;
+    let note = indexed(&h).await;
+    let index = Hooked::over(&h.context.stores.index);
+    let filling = index.halt(When::Before, Verb::Upsert);
+    let stores = IndexContext {
+        index: index.clone(),
+        ..h.context.stores.clone()
+    };
+    let options = rebuild::Options {
+        swap_last: false,
+        take_alias: false,
+        keep_old: false,
+        restart: false,
+        notice: Arc::new(|_| {}),
+    };
+    let rebuilding = tokio::spawn(async move {
+        rebuild::run(&stores, &options, Arc::default(), CancellationToken::new()).await
+    });
+    filling.reached_by(1).await;
+    move_to(&h, note, "team").await;
+    h.drain().await;
+    filling.open();
+    rebuilding.await.unwrap().unwrap();
+    h.assert_exact().await;
+}
