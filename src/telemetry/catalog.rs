@@ -129,7 +129,7 @@ const POSTGRES_OPERATION: Label = Label {
 const INDEX_OPERATION: Label = Label {
     name: "operation",
     values: &[
-        "upsert", "delete", "search", "scroll", "points", "count", "describe", "change",
+        "upsert", "relabel", "delete", "search", "scroll", "points", "count", "describe", "change",
     ],
 };
 const POSTGRES_ERROR: Label = Label {

@@ -155,7 +155,7 @@ async fn after_a_text_that_did_not_arrive_labels_come_with_it() {
         h.context.stores.index = engine.clone();
         move_to(&h, note, "world").await;
         h.expire_leases().await;
-        h.drain().await;
+        h.drain_with_retries().await;
         h.assert_exact().await;
     }
 }
