@@ -123,8 +123,8 @@ impl Batch<'_> {
         let of_note = |write: &&PlannedWrite| {
             let chunks = write.rows.chunks.iter();
             let note = write.chunked.note.as_ref();
-            let points = note.map(|note| chunks.map(|chunk| self.point(note, chunk)).collect());
-            points.unwrap_or_else(Vec::new)
+            let points = note.map(|note| chunks.map(|chunk| self.point(note, chunk)));
+            points.into_iter().flatten().collect::<Vec<_>>()
         };
         writes.iter().flat_map(of_note).collect()
     }
