@@ -13,6 +13,7 @@ mod cuts;
 mod landmarks;
 mod pieces;
 mod segment;
+mod sentences;
 mod tokenizer;
 mod trie;
 mod window;

@@ -1,7 +1,8 @@
 //! The part of a text that is measured at once, and where it ends.
 
-use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation};
+use unicode_segmentation::GraphemeCursor;
 
+use super::sentences;
 use super::words::Words;
 
 /// Text given to the tokenizer at once. Large enough that its cost per call
@@ -31,10 +32,8 @@ impl Segment {
         let half = rest.floor_char_boundary(SEGMENT_BYTES / 2);
         // The first sentence begins at 0 and the last one may continue after `most`:
         // where one begins, the one before is complete.
-        let sentence_ends: Vec<usize> = rest[..most]
-            .split_sentence_bound_indices()
-            .skip(1)
-            .map(|(offset, _)| start + offset)
+        let sentence_ends: Vec<usize> = sentences::starts(&rest[..most])
+            .map(|offset| start + offset)
             .collect();
         let behind_sentence = sentence_ends
             .last()

@@ -10,6 +10,7 @@ use unicode_segmentation::UnicodeSegmentation;
 
 use super::cuts::{CutPoint, SentenceScan};
 use super::segment::Segment;
+use super::sentences;
 use super::tokenizer::{Tokenizer, TokenizerError};
 use super::wordpiece::Buffer;
 use super::words::{MAX_UNIT_BYTES, Words};
@@ -418,9 +419,15 @@ impl<'a> Window<'a> {
     }
 
     fn scan(&mut self) {
-        let start = self.scanned;
-        for (offset, sentence) in self.text[start..self.measured].split_sentence_bound_indices() {
-            self.push_sentence(start + offset..start + offset + sentence.len(), true);
+        let text = &self.text[self.scanned..self.measured];
+        if text.is_empty() {
+            return;
+        }
+        let mut start = self.scanned;
+        for end in sentences::starts(text).chain([text.len()]) {
+            let end = self.scanned + end;
+            self.push_sentence(start..end, true);
+            start = end;
         }
         self.scanned = self.measured;
     }
