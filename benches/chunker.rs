@@ -62,16 +62,11 @@ pub async fn run(options: Options) -> Result<()> {
                 report.ratio(&name, "MB/s", sides, Target::AtLeast(target));
             }
         }
+        let text = corpus.long_text(Kind::Mixed, 0, options.size(100_000, 10_000));
+        let sides = against_splitter(options, &json, &text).await?;
+        let name = format!("{name}, Mixed, cold: chunker / text-splitter");
+        report.ratio(&name, "MB/s", sides, Target::AtLeast(10.0));
     }
-    let json = std::fs::read(crate::tokenizer("minilm")?)?;
-    let text = corpus.long_text(Kind::Mixed, 0, options.size(100_000, 10_000));
-    let sides = against_splitter(options, &json, &text).await?;
-    report.ratio(
-        "minilm, Mixed, cold: chunker / text-splitter",
-        "MB/s",
-        sides,
-        Target::AtLeast(10.0),
-    );
     sizes(&mut report, options)?;
     report.write()
 }
