@@ -1,7 +1,8 @@
 -- Ends the leases that are still held under this token, and deletes exactly the claimed outbox
 -- rows of those notes, or marks them as done. To avoid deadlocks, every statement that locks both
--- states and outbox rows locks the states first, in order of their ids: this one and
--- dead_retry.sql. Arrays select the rows to write, not joins: see lock_notes.sql.
+-- states and outbox rows locks the states first, in order of their ids: this one, requeue.sql and
+-- dead_retry.sql. `count(*)` of the locked rows reads all of them, where `exists` would lock one, and
+-- the update the others in any order. Arrays select the rows to write, not joins: see lock_notes.sql.
 -- $1 version, $2 token, $3 note ids, $4 outbox ids, $5 the note of each outbox id,
 -- $6 whether to keep done rows, $7 the hash of the access labels of the points of each note of
 -- $3, null where it has no points
@@ -16,10 +17,11 @@ with held as materialized (
 ),
 released as (
     update note_index_state s
-       set lease_until = null, holder = null, indexed_at = now(), indexed_revision = $2,
-           claims_lost = 0,
+       set lease_until = null, holder = null, indexed_at = now(), claims_lost = 0,
+           -- Null: requeued since the commit.
+           indexed_revision = case when s.indexed_revision is not null then $2 end,
            access_sha256 = ($7::bytea[])[array_position($3::uuid[], s.note_id)]
-     where exists (select from held)
+     where (select count(*) from held) > 0
        and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
 ),
 rows as materialized (

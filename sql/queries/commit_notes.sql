@@ -42,15 +42,17 @@ pooled as (
 -- The rows are locked, so every insert is a conflict. An update could be a sequential scan, but a
 -- conflict always finds its row by the index of the key.
 -- The points may have the old access labels until the vector engine has answered. So the hash is
--- set to null unless it is the same.
+-- set to null unless it is the same. They may be of the old revision too, so none is confirmed: 0.
 states as (
     insert into note_index_state as s
-           (embedding_version, lease_token, revision, note_id, text_sha256, chunk_count, access_sha256)
-    select $1, $3, $3, u.*
+           (embedding_version, lease_token, revision, indexed_revision, note_id, text_sha256,
+            chunk_count, access_sha256)
+    select $1, $3, $3, 0, u.*
       from unnest($16::uuid[], $17::bytea[], $18::int[], $19::bytea[])
            as u (note_id, text_sha256, chunk_count, access_sha256)
     on conflict (note_id, embedding_version) do update
        set revision = excluded.revision,
+           indexed_revision = excluded.indexed_revision,
            text_sha256 = excluded.text_sha256,
            chunk_count = excluded.chunk_count,
            access_sha256 = case when s.access_sha256 = excluded.access_sha256

@@ -10,7 +10,7 @@ with held as materialized (
 )
 update note_index_state s
    set lease_until = now() + make_interval(secs => $4), holder = null
- where exists (select from held)
+ where (select count(*) from held) > 0
    and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
    and s.lease_until is not null
 returning s.note_id

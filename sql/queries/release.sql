@@ -12,6 +12,6 @@ with held as materialized (
 update note_index_state s
    set lease_until = null, holder = null,
        claims_lost = case when $4 then 0 else s.claims_lost end
- where exists (select from held)
+ where (select count(*) from held) > 0
    and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
 returning s.note_id

@@ -1,3 +1,4 @@
+-- See ack.sql for the order of the locks.
 -- $1 version, $2 token, $3 note ids, $4 lease seconds
 with held as materialized (
     select s.note_id
@@ -9,6 +10,6 @@ with held as materialized (
 )
 update note_index_state s
    set lease_until = now() + make_interval(secs => $4)
- where exists (select from held)
+ where (select count(*) from held) > 0
    and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
    and s.lease_until is not null

@@ -1,6 +1,6 @@
 -- Requeues notes, unless their version was dropped meanwhile. Their chunks or points may be wrong, so
--- they count as not confirmed, and the next commit writes all of them. To avoid deadlocks, states are
--- locked first, in order of their ids: see ack.sql.
+-- they count as not confirmed, and the next commit writes all of them: also if they are acked between
+-- the two. To avoid deadlocks, states are locked first, in order of their ids: see ack.sql.
 -- $1 version, $2 note ids, $3 seconds until they are due
 with states as materialized (
     select s.note_id
@@ -12,7 +12,7 @@ with states as materialized (
 unconfirmed as (
     update note_index_state s
        set indexed_revision = null
-     where exists (select from states)
+     where (select count(*) from states) >= 0
        and s.note_id = any ($2) and s.embedding_version = $1
 )
 insert into indexing_outbox (note_id, op, embedding_version, available_at)

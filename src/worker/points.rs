@@ -91,22 +91,32 @@ impl Batch<'_> {
         if relabels.is_empty() {
             return Ok(true);
         }
-        let index = &self.shared.context.stores.index;
         let notes: Vec<Uuid> = relabels.iter().map(|relabel| relabel.to.note_id).collect();
-        let relabelled = async {
-            let relabelled = index.relabel(collection, relabels);
-            Ok(stage("upsert", relabelled).await?)
+        let found = async {
+            let index = &self.shared.context.stores.index;
+            // A Postgres that has lost transactions may issue a token again. Points that have its
+            // revision before the relabel are of another commit: an upsert replaces them.
+            let others = Filter {
+                note_ids: Some(notes.clone()),
+                revision_above: Some(self.token - 1),
+                ..Filter::default()
+            };
+            if index.count(collection, &others).await? > 0 {
+                return Ok(0);
+            }
+            let relabelled = async { Ok(index.relabel(collection, relabels).await?) };
+            self.send(&notes, relabelled).await?;
+            let written = Filter {
+                chunk_ids: Some(chunks.to_vec()),
+                ..Filter::of_revision(self.token)
+            };
+            Ok(index.count(collection, &written).await?)
         };
-        match self.send(&notes, relabelled).await {
+        let found = match stage("upsert", found).await {
             // The upsert finds out whether it was retired.
             Err(RegistryError::Index(IndexError::NotFound { .. })) => return Ok(false),
-            relabelled => relabelled?,
-        }
-        let written = Filter {
-            chunk_ids: Some(chunks.to_vec()),
-            ..Filter::of_revision(self.token)
+            found => found?,
         };
-        let found = stage("upsert", index.count(collection, &written)).await?;
         let has_all = found == chunks.len() as u64;
         if !has_all {
             tracing::debug!(

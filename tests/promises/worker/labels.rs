@@ -6,9 +6,12 @@ use std::sync::Arc;
 use elf::index::{Filter, IndexError, Point, UpsertMode, VectorIndex};
 use elf::rebuild;
 use elf::registry::IndexContext;
+use elf::store::LiveChunk;
+use elf::worker::Checkpoint;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::support::eventually;
 use crate::support::harness::{Harness, sentences};
 use crate::support::hooked::{Hooked, Verb, When};
 
@@ -101,36 +104,74 @@ async fn an_edit_of_labels_restores_a_point_that_is_missing_or_of_another_revisi
     h.assert_exact().await;
 
     // As of a commit that Postgres has lost: another text, and a revision of another history.
-    let mut stale = stored(&h, chunk).await;
-    stale.payload.note.revision -= 1;
-    stale.vector.as_mut().unwrap().reverse();
+    let mut stale = stored(&h, &[chunk]).await;
+    let stale_point = &mut stale[0];
+    stale_point.payload.note.revision -= 1;
+    stale_point.vector.as_mut().unwrap().reverse();
     put(&h, stale).await;
     move_to(&h, note, "world").await;
     h.drain().await;
     h.assert_exact().await;
 }
 
-/// The point of a chunk, from Postgres.
-async fn stored(h: &Harness, chunk: Uuid) -> Point {
+/// Postgres has lost the transactions of a commit, and issues its token again.
+#[tokio::test]
+async fn points_that_have_the_revision_before_the_edit_are_replaced() {
+    let h = Harness::start().await;
+    let note = indexed(&h).await;
+    move_to(&h, note, "team").await;
+    let held = h.held_at(Checkpoint::Committed).await;
+    let chunks = sqlx::query_scalar("select chunk_id from memory_note_chunks where note_id = $1");
+    let chunks: Vec<Uuid> = chunks.bind(note).fetch_all(&h.pool).await.unwrap();
+    let mut lost = stored(&h, &chunks).await;
+    for point in &mut lost {
+        point.vector.as_mut().unwrap().reverse();
+    }
+    put(&h, lost).await;
+    held.open();
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    held.stop().await;
+    h.assert_exact().await;
+}
+
+/// A verify may find a wrong row at that moment.
+#[tokio::test]
+async fn a_note_that_is_requeued_before_its_ack_is_written_whole_after_it() {
+    let h = Harness::start().await;
+    let note = indexed(&h).await;
+    move_to(&h, note, "team").await;
+    let held = h.held_at(Checkpoint::Committed).await;
+    let wrong = "update memory_note_chunks set text = $2 where note_id = $1";
+    h.execute(wrong, note, "of nobody").await;
     let version = &h.context.version.name;
     let store = &h.context.stores.store;
-    let chunks = store.live_chunks_by_id(version, &[chunk]).await;
-    let chunk = chunks.unwrap().remove(0);
-    Point {
+    store.requeue(version, &[note]).await.unwrap();
+    held.open();
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    held.stop().await;
+    assert_eq!(
+        h.count("memory_note_chunks where text = 'of nobody'").await,
+        0
+    );
+}
+
+/// The points of chunks, from Postgres.
+async fn stored(h: &Harness, chunks: &[Uuid]) -> Vec<Point> {
+    let version = &h.context.version.name;
+    let store = &h.context.stores.store;
+    let chunks = store.live_chunks_by_id(version, chunks).await.unwrap();
+    let point = |chunk: LiveChunk| Point {
         payload: elf::registry::payload(&chunk, version),
         vector: chunk.vector,
         text: chunk.text.unwrap(),
-    }
+    };
+    chunks.into_iter().map(point).collect()
 }
 
-async fn put(h: &Harness, point: Point) {
+async fn put(h: &Harness, points: Vec<Point>) {
     let collection = h.collection().await;
     let upto = UpsertMode::UpTo(i64::from(u32::MAX));
-    let put = h
-        .context
-        .stores
-        .index
-        .upsert(&collection, vec![point], upto);
+    let put = h.context.stores.index.upsert(&collection, points, upto);
     put.await.unwrap();
 }
 
@@ -150,7 +191,7 @@ async fn after_a_text_that_did_not_arrive_labels_come_with_it() {
         }
         move_to(&h, note, "team").await;
         let working = h.work();
-        crate::support::eventually(async || failing.calls(verb) > 0).await;
+        eventually(async || failing.calls(verb) > 0).await;
         working.stop().await;
         h.context.stores.index = engine.clone();
         move_to(&h, note, "world").await;
