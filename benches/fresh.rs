@@ -172,7 +172,8 @@ async fn half_rate(
 ) -> Result<f64> {
     const COMMITS_PER_SEC: u64 = 50;
     let mut elf = Fresh::start(Site::start(&engine.url, &provider.url, "").await?, engine).await?;
-    let count = options.size(10_000, 300);
+    // So many that the engine builds its graph meanwhile, as it does for every larger collection.
+    let count = options.size(60_000, 300);
     elf.site.insert(&corpus.notes(0, count, BYTES)).await?;
     let rate = count as f64 / elf.site.wait_until_drained(Instant::now()).await?;
     let commits = options.size(20, 1) * COMMITS_PER_SEC as usize;
