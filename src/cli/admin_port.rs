@@ -56,7 +56,7 @@ impl AdminPort {
         let metrics = self.metrics.clone();
         let observer = Arc::new(Observer::new(context, worker, health.clone(), metrics));
         // Checked before systemd is told that the worker is ready.
-        observer.check().await;
+        observer.check(true).await;
         self.admin.show(observer.clone());
         AbortOnDropHandle::new(tokio::spawn(async move {
             tokio::join!(observer.run(), systemd::report_status(&observer, &health));

@@ -6,106 +6,120 @@ use std::time::Duration;
 use super::{Observer, Part};
 use crate::embed::EmbedError;
 use crate::error_class::ErrorClass;
-use crate::registry::{self, IndexContext, RegistryError};
-use crate::store::StoreError;
-use crate::worker::WorkerContext;
+use crate::registry::{self, IndexContext};
+use crate::store::{CollectionRow, RegisteredVersion, StoreError};
 
 /// How long Postgres or the vector engine may take to answer before it counts as unavailable.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What Postgres has registered.
+struct Registered {
+    versions: Vec<RegisteredVersion>,
+    collections: Vec<CollectionRow>,
+}
+
 impl Observer {
-    /// Makes every check of `/readyz`.
-    pub async fn check(&self) {
-        let WorkerContext {
-            stores: IndexContext { store, .. },
-            version,
-            ..
-        } = &self.context;
-        let config = async {
-            registry::version_unless_retired(store, &version.name).await?;
-            Ok::<(), RegistryError>(store.check_schema().await?)
-        };
-        let (config, alias) = tokio::join!(
-            tokio::time::timeout(ANSWER_TIMEOUT, config),
-            self.look_at_alias()
-        );
-        self.record_postgres_check(
-            config.unwrap_or_else(|_| Err(StoreError::Unavailable(no_answer("Postgres")).into())),
-        );
-        match alias {
-            Ok(Some(alias)) => self.record_index_check(alias),
-            Ok(None) => self.health.set(Part::Index, None),
-            Err(silence) => self.health.set(Part::Index, Some(silence)),
+    /// Makes every check of `/readyz`, that of the schema only `with_schema`: it reads the
+    /// catalogue of Postgres. Describes the collections that the checks have read.
+    pub async fn check(&self, with_schema: bool) {
+        // The alias first. Postgres changes before the alias, so the rows read afterwards are not
+        // older than the alias.
+        let target = self.resolve_alias().await;
+        let registered = self.read_registered(with_schema).await;
+        self.record_postgres_check(registered.as_ref().err(), with_schema);
+        if let Ok(Registered { versions, .. }) = &registered {
+            self.record_config_check(versions);
+        }
+        self.health.set(Part::Index, target.as_ref().err().cloned());
+        if let (Ok(target), Ok(registered)) = (&target, &registered) {
+            self.record_alias_check(target.as_deref(), registered);
         }
         let circuit = self.context.provider.state();
         let problem = circuit.error().map(EmbedError::to_string);
         self.health.set(Part::Provider, problem);
         let outage = self.worker.outage().map(|outage| outage.reason);
         self.health.set(Part::Worker, outage);
-    }
-
-    /// What is wrong with the alias. `Ok(None)` when the engine answers but Postgres does not,
-    /// `Err` when the engine does not answer.
-    async fn look_at_alias(&self) -> Result<Option<Result<Option<String>, RegistryError>>, String> {
-        let stores = &self.context.stores;
-        // The engine alone first: `alias_problem` also queries Postgres, and a Postgres that
-        // does not answer must not be reported as an unavailable engine.
-        let answer =
-            tokio::time::timeout(ANSWER_TIMEOUT, stores.index.resolve(&stores.alias)).await;
-        if answer.is_err() {
-            return Err(no_answer("the vector engine"));
+        if let Ok(Registered {
+            versions,
+            collections,
+        }) = registered
+        {
+            let described = self.describe_collections(target, collections);
+            if let Ok(collections) = tokio::time::timeout(ANSWER_TIMEOUT, described).await {
+                self.show_collections(versions, collections);
+            }
         }
-        let problem = registry::alias_problem(stores);
-        Ok(tokio::time::timeout(ANSWER_TIMEOUT, problem).await.ok())
     }
 
-    fn record_postgres_check(&self, found: Result<(), RegistryError>) {
-        let health = &self.health;
+    /// What the alias points at; an error when the engine does not answer.
+    async fn resolve_alias(&self) -> Result<Option<String>, String> {
+        let IndexContext { index, alias, .. } = &self.context.stores;
+        match tokio::time::timeout(ANSWER_TIMEOUT, index.resolve(alias)).await {
+            Ok(target) => target.map_err(|error| error.to_string()),
+            Err(_) => Err(no_answer("the vector engine")),
+        }
+    }
+
+    async fn read_registered(&self, with_schema: bool) -> Result<Registered, StoreError> {
+        let store = &self.context.stores.store;
+        let read = async {
+            let registered = Registered {
+                versions: store.versions().await?,
+                collections: store.registered_collections().await?,
+            };
+            if with_schema {
+                store.check_schema().await?;
+            }
+            Ok(registered)
+        };
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, read).await;
+        answer.unwrap_or_else(|_| Err(StoreError::Unavailable(no_answer("Postgres"))))
+    }
+
+    fn record_postgres_check(&self, problem: Option<&StoreError>, with_schema: bool) {
+        match problem {
+            // An unavailable Postgres says nothing about schema and configuration: they keep
+            // their last result.
+            Some(error) if error.class() != ErrorClass::Configuration => {
+                self.health.set(Part::Postgres, Some(error.to_string()));
+            }
+            Some(error) => {
+                self.health.set(Part::Postgres, None);
+                self.health.set(Part::Schema, Some(error.to_string()));
+            }
+            None => {
+                self.health.set(Part::Postgres, None);
+                if with_schema {
+                    self.health.set(Part::Schema, None);
+                }
+            }
+        }
+    }
+
+    /// Whether the version is served or built, and the provider accepts its settings.
+    fn record_config_check(&self, versions: &[RegisteredVersion]) {
         let circuit = self.context.provider.state();
         let refused = match circuit.error() {
             Some(error @ EmbedError::Config { .. }) => Some(error.to_string()),
             _ => None,
         };
-        match found {
-            Ok(()) => {
-                health.set(Part::Postgres, None);
-                health.set(Part::Schema, None);
-                health.set(Part::Config, refused);
-            }
-            // An unavailable Postgres says nothing about schema and configuration: they keep
-            // their last result.
-            Err(error) if error.class() != ErrorClass::Configuration => {
-                health.set(Part::Postgres, Some(error.to_string()));
-            }
-            Err(RegistryError::Store(error)) => {
-                health.set(Part::Postgres, None);
-                health.set(Part::Schema, Some(error.to_string()));
-                health.set(Part::Config, refused);
-            }
-            Err(error) => {
-                health.set(Part::Postgres, None);
-                health.set(Part::Config, Some(error.to_string()));
-            }
-        }
+        let version = &self.context.version.name;
+        let retired = registry::unless_retired(versions, version).err();
+        let problem = retired.map(|error| error.to_string()).or(refused);
+        self.health.set(Part::Config, problem);
     }
 
-    fn record_index_check(&self, found: Result<Option<String>, RegistryError>) {
-        // An unavailable engine or Postgres says nothing about the alias: the check keeps its last
-        // result.
-        let (index, alias) = match found {
-            Ok(None) => (None, Some(None)),
-            Ok(Some(problem)) => {
-                let alias = &self.context.stores.alias;
-                (None, Some(Some(format!("the alias {alias:?} {problem}"))))
-            }
-            Err(RegistryError::Index(error)) => (Some(error.to_string()), None),
-            Err(RegistryError::Store(_)) => return,
-            Err(error) => (None, Some(Some(error.to_string()))),
+    fn record_alias_check(&self, target: Option<&str>, registered: &Registered) {
+        let alias = &self.context.stores.alias;
+        let Registered {
+            versions,
+            collections,
+        } = registered;
+        let problem = match registry::problem_of_target(alias, target, versions, collections) {
+            Ok(problem) => problem.map(|problem| format!("the alias {alias:?} {problem}")),
+            Err(error) => Some(error.to_string()),
         };
-        self.health.set(Part::Index, index);
-        if let Some(alias) = alias {
-            self.health.set(Part::Alias, alias);
-        }
+        self.health.set(Part::Alias, problem);
     }
 }
 

@@ -6,15 +6,18 @@ use chrono::Utc;
 use metrics::gauge;
 
 use super::{Collection, Job, Observer};
-use crate::store::{CollectionRow, Lifecycle, NoteCounts, StoreError};
+use crate::store::{CollectionRow, Lifecycle, NoteCounts, RegisteredVersion, StoreError};
 
 impl Observer {
     /// Reads the backlog of the served version, the dead letters and the running job.
     pub(super) async fn count_backlog(&self) -> Result<(), StoreError> {
         let store = &self.context.stores.store;
-        let served = store.active_version().await?.map(|version| version.name);
-        let outbox = store.outbox_counts(served.as_deref()).await?;
-        let reasons = store.dead_reasons().await?;
+        let outbox = store.outbox_counts(self.served().as_deref()).await?;
+        // It counts those of a version that is being built too.
+        let reasons = match outbox.dead == 0 && !self.is_building() {
+            true => Vec::new(),
+            false => store.dead_reasons().await?,
+        };
         let job = store.running_job().await?;
         for (state, rows) in [
             ("pending", outbox.pending),
@@ -41,16 +44,28 @@ impl Observer {
         Ok(())
     }
 
-    /// Reads versions and collections from Postgres, and the collections' state from the engine.
-    pub(super) async fn look_at_collections(&self) -> Result<(), StoreError> {
-        let store = &self.context.stores.store;
-        let versions = store.versions().await?;
-        let collections = store.registered_collections().await?;
+    /// The version that searches read, as of the last check.
+    fn served(&self) -> Option<String> {
+        let seen = self.lock();
+        let served = seen.versions.iter().find(|v| v.state == Lifecycle::Active);
+        served.map(|v| v.version.name.clone())
+    }
+
+    fn is_building(&self) -> bool {
+        let seen = self.lock();
+        seen.versions.iter().any(|v| v.state == Lifecycle::Building)
+    }
+
+    /// Publishes the versions, and the collections as Postgres and the engine have them.
+    pub(super) fn show_collections(
+        &self,
+        versions: Vec<RegisteredVersion>,
+        collections: Vec<Collection>,
+    ) {
         for state in [Lifecycle::Active, Lifecycle::Building, Lifecycle::Retired] {
             let of_it = collections.iter().filter(|c| c.state == state);
             gauge!("elf_collections", "state" => state.as_str()).set(of_it.count() as f64);
         }
-        let collections = self.describe_collections(collections).await;
         let served = collections.iter().find(|c| c.served);
         if let Some(points) = served.and_then(|c| c.points) {
             gauge!("elf_index_points").set(points as f64);
@@ -58,17 +73,14 @@ impl Observer {
         let mut seen = self.lock();
         seen.versions = versions;
         seen.collections = collections;
-        Ok(())
     }
 
     /// Counts notes, chunks and the outbox's dead tuples.
     pub(super) async fn count_notes(&self) -> Result<(), StoreError> {
         let store = &self.context.stores.store;
-        let served = store.active_version().await?.map(|version| version.name);
+        let served = self.served().unwrap_or_default();
         let table = store.outbox_table().await?;
-        let notes = store
-            .note_counts(served.as_deref().unwrap_or_default())
-            .await?;
+        let notes = store.note_counts(&served).await?;
         gauge!("elf_outbox_dead_tuples").set(table.dead_tuples as f64);
         gauge!("elf_outbox_size_bytes").set(table.size_bytes as f64);
         gauge!("elf_notes", "state" => "live").set(notes.live as f64);
@@ -81,12 +93,15 @@ impl Observer {
         Ok(())
     }
 
-    async fn describe_collections(&self, registered: Vec<CollectionRow>) -> Vec<Collection> {
-        let index = &self.context.stores.index;
-        let target = index
-            .resolve(&self.context.stores.alias)
-            .await
-            .unwrap_or_default();
+    /// Asks the engine about the registered collections, unless it did not answer when asked for
+    /// the `target` of the alias.
+    pub(super) async fn describe_collections(
+        &self,
+        target: Result<Option<String>, String>,
+        registered: Vec<CollectionRow>,
+    ) -> Vec<Collection> {
+        let answers = target.is_ok();
+        let target = target.unwrap_or_default();
         let mut collections = Vec::with_capacity(registered.len());
         for CollectionRow {
             name,
@@ -95,8 +110,14 @@ impl Observer {
             state,
         } in registered
         {
-            let info = index.collection(&name).await.unwrap_or_default();
-            let (points, status) = info.map(|info| (info.points, info.status)).unzip();
+            let info = match answers {
+                true => self.context.stores.index.collection(&name).await,
+                false => Ok(None),
+            };
+            let (points, status) = info
+                .unwrap_or_default()
+                .map(|info| (info.points, info.status))
+                .unzip();
             collections.push(Collection {
                 served: target.as_ref() == Some(&name),
                 name,

@@ -26,15 +26,14 @@ use self::speed::Speed;
 use crate::index::CollectionStatus;
 use crate::store::{
     Lifecycle, NoteCounts, OutboxCounts, OutboxTable, RegisteredVersion, RunningJob, Store,
-    StoreError,
 };
 use crate::telemetry::Metrics;
 use crate::worker::{Worker, WorkerContext};
 
 /// How often to make the checks and read the backlog.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Looks between two samples of the history.
-const LOOKS_PER_SAMPLE: u32 = 3;
+const LOOK_EVERY: Duration = Duration::from_secs(3);
+/// Looks between two samples of the history, and between two checks of the schema.
+const LOOKS_PER_SAMPLE: u32 = 2;
 /// How often at most to count notes, chunks and dead tuples: that reads whole tables.
 const COUNT_EVERY: Duration = Duration::from_secs(15);
 /// Longer than the time limits of one look together, so a process without a look for this long
@@ -158,9 +157,8 @@ impl Observer {
     pub async fn run(&self) {
         tokio::join!(
             self.keep_checking(),
-            look_forever(LOOK_EVERY, || self.count_backlog()),
-            look_forever(LOOK_EVERY, || self.look_at_collections()),
-            self.keep_counting(),
+            self.keep_counting_backlog(),
+            self.keep_counting_notes(),
         );
     }
 
@@ -171,7 +169,7 @@ impl Observer {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         for n in (0..LOOKS_PER_SAMPLE).cycle() {
             ticks.tick().await;
-            self.check().await;
+            self.check(n == 0).await;
             if n == 0 {
                 self.sample();
             }
@@ -180,9 +178,18 @@ impl Observer {
         }
     }
 
+    /// Ignores errors: the checks report them.
+    async fn keep_counting_backlog(&self) {
+        let mut pace = Pace::new(LOOK_EVERY);
+        loop {
+            pace.run_when_due(async { self.count_backlog().await.is_ok() })
+                .await;
+        }
+    }
+
     /// Counts notes in one worker of all: a count reads whole tables, and its snapshot holds
     /// back vacuum.
-    async fn keep_counting(&self) {
+    async fn keep_counting_notes(&self) {
         let mut pace = Pace::new(COUNT_EVERY);
         loop {
             self.worker.wait_for_upkeep_lease().await;
@@ -201,16 +208,5 @@ impl Observer {
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().expect("no panic while the lock is held")
-    }
-}
-
-/// Runs `look` again and again. It ignores errors: the checks report them.
-async fn look_forever<F: Future<Output = Result<(), StoreError>>>(
-    every: Duration,
-    look: impl Fn() -> F,
-) {
-    let mut pace = Pace::new(every);
-    loop {
-        pace.run_when_due(async { look().await.is_ok() }).await;
     }
 }

@@ -1,7 +1,7 @@
 //! Reconciles the alias: it points at the active version's collection, as Postgres records it.
 
 use super::{IndexContext, RegistryError};
-use crate::store::CollectionRow;
+use crate::store::{CollectionRow, Lifecycle, RegisteredVersion};
 
 /// How often the alias is read again after it was moved. More than one move is needed only
 /// when another process moves it at the same moment.
@@ -53,13 +53,24 @@ pub async fn alias_problem(context: &IndexContext) -> Result<Option<String>, Reg
         ..
     } = context;
     let target = index.resolve(alias).await?;
-    let Some(active) = store.active_version().await? else {
+    let versions = store.versions().await?;
+    let all = store.registered_collections().await?;
+    problem_of_target(alias, target.as_deref(), &versions, &all)
+}
+
+/// [`alias_problem`] of an alias that pointed at `target` before the rows were read.
+pub fn problem_of_target(
+    alias: &str,
+    target: Option<&str>,
+    versions: &[RegisteredVersion],
+    all: &[CollectionRow],
+) -> Result<Option<String>, RegistryError> {
+    let Some(active) = versions.iter().find(|v| v.state == Lifecycle::Active) else {
         return Ok(None);
     };
-    let all = store.registered_collections().await?;
-    match decide(target.as_deref(), &active.name, &all) {
+    match decide(target, &active.version.name, all) {
         Move::Leave => Ok(None),
-        Move::Point(to) => Ok(Some(match &target {
+        Move::Point(to) => Ok(Some(match target {
             Some(target) => format!("points at {target:?} instead of {to:?}"),
             None => "points at nothing, so no search finds anything".to_owned(),
         })),
@@ -98,7 +109,6 @@ fn decide<'a>(target: Option<&'a str>, active: &str, all: &'a [CollectionRow]) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Lifecycle;
 
     fn collection(name: &str, version: &str, state: Lifecycle) -> CollectionRow {
         CollectionRow {

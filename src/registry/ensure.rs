@@ -74,7 +74,14 @@ pub async fn version_unless_retired(
     store: &Store,
     version: &str,
 ) -> Result<RegisteredVersion, RegistryError> {
-    let known = store.versions().await?;
+    unless_retired(&store.versions().await?, version)
+}
+
+/// [`version_unless_retired`] among all registered versions.
+pub fn unless_retired(
+    known: &[RegisteredVersion],
+    version: &str,
+) -> Result<RegisteredVersion, RegistryError> {
     let own = known.iter().find(|v| v.version.name == version);
     let gone = match own {
         Some(own) if own.state != Lifecycle::Retired => return Ok(own.clone()),

@@ -17,11 +17,11 @@ use std::sync::Arc;
 use crate::config::Bm25Options;
 use crate::index::VectorIndex;
 use crate::store::Store;
-pub use alias::{alias_problem, reconcile_alias};
+pub use alias::{alias_problem, problem_of_target, reconcile_alias};
 pub use collections::free_collection_name;
 pub use ensure::{
     check_spec, check_version_is_active, ensure_ready, register_or_check_version, spec,
-    version_unless_retired,
+    unless_retired, version_unless_retired,
 };
 pub use error::RegistryError;
 pub use job::{Job, Progress};

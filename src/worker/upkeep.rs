@@ -41,14 +41,14 @@ pub async fn run(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(poll);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut looks = Looks::default();
-    let mut aliases = tokio::time::interval(watch_served::LOOK_AT_ALIAS_EVERY);
+    let mut served = tokio::time::interval(watch_served::LOOK_EVERY);
     let mut asked_at = None;
     let mut tidy = Tidy::default();
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
-            _ = aliases.tick() => {
-                watch_served::reconcile_alias(&shared).await;
+            _ = served.tick() => {
+                watch_served::look(&shared).await;
                 continue;
             }
         }
@@ -69,7 +69,6 @@ pub async fn run(shared: Arc<Shared>) {
                 looks.looked(now, look_back);
             }
         }
-        watch_served::notice_retirement(&shared).await;
     }
 }
 

@@ -6,12 +6,18 @@ use std::time::Duration;
 use super::{Shared, WorkerContext};
 use crate::registry::{self, IndexContext, RegistryError};
 
-/// Often, because a look costs two small queries and a request to the engine.
-pub const LOOK_AT_ALIAS_EVERY: Duration = Duration::from_secs(5);
+/// Often, because a look costs three small queries and a request to the engine.
+pub const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Moves an alias that is wrong, and notices that the worker's version was retired.
+pub async fn look(shared: &Shared) {
+    reconcile_alias(shared).await;
+    notice_retirement(shared).await;
+}
 
 /// Repairs the alias after a swap that died between its commit and the alias, or after an
 /// operator moved it.
-pub async fn reconcile_alias(shared: &Shared) {
+async fn reconcile_alias(shared: &Shared) {
     if shared.circuit.outage().is_some() {
         return;
     }
@@ -24,7 +30,7 @@ pub async fn reconcile_alias(shared: &Shared) {
 /// Opens the store circuit when the version was retired. Claims of a retired version find no
 /// rows, so the worker would look idle. The circuit reports the reason, and closes after a
 /// rollback.
-pub async fn notice_retirement(shared: &Shared) {
+async fn notice_retirement(shared: &Shared) {
     if shared.circuit.outage().is_some() {
         return;
     }

@@ -20,7 +20,7 @@ fn page() -> String {
          `src/telemetry/catalog.rs`: `ELF_WRITE_DOCS=1 cargo test --test promises telemetry::` writes it.\n\n\
          *process* is what this process did: add it up over all workers (`sum`). *shared* is what the \
          database or the index is like: every worker reports the same, so take one (`max`). A worker reads \
-         most values from Postgres every 2 seconds. It reads values that are slow to count every 15 seconds, or less \
+         most values from Postgres every 3 seconds. It reads values that are slow to count every 15 seconds, or less \
          often if counting would keep a connection busy; `elf_observed_timestamp_seconds` says when. Counters are there \
          from the start, at 0. A histogram has `_bucket`, `_sum` and `_count`. No label holds an id.\n\n\
          Beside these there are `process_cpu_seconds_total`, `process_resident_memory_bytes`, \
