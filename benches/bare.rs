@@ -25,7 +25,10 @@ use uuid::Uuid;
 
 use crate::copy::Copy;
 use crate::daemon::Site;
+use crate::drain::DIM;
 use crate::engine::{self, Engine};
+use crate::process::Cpu;
+use crate::stand_in::StandIn;
 use crate::{Result, stand_in};
 
 const VERSION: &str = "bare";
@@ -91,6 +94,23 @@ impl Parts {
         copy: false,
         upsert: false,
     };
+}
+
+/// Chunks per second of the baseline, and its CPU milliseconds a chunk.
+pub async fn rate(
+    engine: &Engine,
+    provider: &StandIn,
+    setting: Setting,
+    parts: Parts,
+    notes: &[Note],
+) -> Result<(f64, [f64; 3])> {
+    let mut bare = Bare::start(engine, &provider.url, DIM, notes, setting.batch).await?;
+    let chunks: usize = notes.iter().map(|note| note.chunks.len()).sum();
+    let cpu = Cpu::start(std::process::id())?;
+    let took = bare.index(parts, setting.lanes).await?;
+    let cpu_ms = cpu.millis_each(chunks)?;
+    bare.end().await?;
+    Ok((chunks as f64 / took, cpu_ms))
 }
 
 /// A database with the notes and an empty collection.

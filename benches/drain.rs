@@ -6,6 +6,7 @@ use crate::Result;
 use crate::daemon::{Site, Worker};
 use crate::engine::Engine;
 use crate::process::{self, Cpu};
+use crate::report::{Report, Side, Target};
 use crate::stand_in::StandIn;
 
 /// Dimensions of the vectors.
@@ -59,5 +60,20 @@ impl Drain {
         drop(worker);
         site.end().await?;
         Ok(drained)
+    }
+}
+
+/// Compares the CPU milliseconds of two sides, for each process.
+pub fn report_cpu(report: &mut Report, name: &str, sides: [(&str, Vec<[f64; 3]>); 2]) {
+    for (place, part) in Cpu::NAMES.iter().enumerate() {
+        let of = |(side, rounds): &(&str, Vec<[f64; 3]>)| {
+            Side::new(side, rounds.iter().map(|cpu_ms| cpu_ms[place]).collect())
+        };
+        report.ratio(
+            &format!("{name}, {part}"),
+            "ms",
+            [of(&sides[0]), of(&sides[1])],
+            Target::None,
+        );
     }
 }

@@ -7,11 +7,10 @@
 
 use std::time::Duration;
 
-use crate::bare::{self, Bare, Note, Parts, Setting};
+use crate::bare::{self, Note, Parts, Setting};
 use crate::corpus::{Corpus, Kind};
-use crate::drain::{DIM, Drain};
+use crate::drain::{DIM, Drain, report_cpu};
 use crate::engine::Engine;
-use crate::process::Cpu;
 use crate::report::{Report, Side, Target};
 use crate::rounds::Rounds;
 use crate::stand_in::StandIn;
@@ -118,7 +117,7 @@ async fn compare(
             },
             async || {
                 let (rate, cpu_ms) =
-                    bare_rate(engine, &provider, setting, Parts::ALL, &notes).await?;
+                    bare::rate(engine, &provider, setting, Parts::ALL, &notes).await?;
                 of_bare.push(cpu_ms);
                 Ok(rate)
             },
@@ -131,21 +130,12 @@ async fn compare(
         [Side::new("worker", elf), Side::new("baseline", bare)],
         target,
     );
-    for (place, part) in Cpu::NAMES.iter().enumerate() {
-        let of = |rounds: &[[f64; 3]]| -> Vec<f64> {
-            let last = &rounds[rounds.len() - measured..];
-            last.iter().map(|cpu_ms| cpu_ms[place]).collect()
-        };
-        report.ratio(
-            &format!("{name}, CPU of a chunk, {part}"),
-            "ms",
-            [
-                Side::new("worker", of(&of_elf)),
-                Side::new("baseline", of(&of_bare)),
-            ],
-            Target::None,
-        );
-    }
+    let last = |rounds: &[[f64; 3]]| rounds[rounds.len() - measured..].to_vec();
+    report_cpu(
+        report,
+        &format!("{name}, CPU of a chunk"),
+        [("worker", last(&of_elf)), ("baseline", last(&of_bare))],
+    );
     Ok(setting)
 }
 
@@ -170,29 +160,12 @@ async fn best_setting(
     let settings = [(4, 256), (2, 256), (4, 128), (4, 256), (4, 512), (8, 128)];
     for (lanes, batch) in settings {
         let setting = Setting { lanes, batch };
-        let (rate, _) = bare_rate(engine, provider, setting, Parts::ALL, notes).await?;
+        let (rate, _) = bare::rate(engine, provider, setting, Parts::ALL, notes).await?;
         if rate > best_rate {
             (best, best_rate) = (setting, rate);
         }
     }
     Ok(best)
-}
-
-/// Chunks per second of the baseline, and its CPU milliseconds a chunk.
-async fn bare_rate(
-    engine: &Engine,
-    provider: &StandIn,
-    setting: Setting,
-    parts: Parts,
-    notes: &[Note],
-) -> Result<(f64, [f64; 3])> {
-    let mut bare = Bare::start(engine, &provider.url, DIM, notes, setting.batch).await?;
-    let chunks: usize = notes.iter().map(|note| note.chunks.len()).sum();
-    let cpu = Cpu::start(std::process::id())?;
-    let took = bare.index(parts, setting.lanes).await?;
-    let cpu_ms = cpu.millis_each(chunks)?;
-    bare.end().await?;
-    Ok((chunks as f64 / took, cpu_ms))
 }
 
 /// What each step of the baseline costs by itself.
@@ -228,7 +201,7 @@ async fn parts(
             },
         ),
     ] {
-        let (rate, _) = bare_rate(engine, &provider, setting, parts, notes).await?;
+        let (rate, _) = bare::rate(engine, &provider, setting, parts, notes).await?;
         report.value(
             &format!("baseline, {name} alone"),
             "chunks/s",
@@ -259,7 +232,7 @@ async fn slow_provider(
         .measure(
             async || elf.rate(&texts).await,
             async || {
-                let (stores, _) = bare_rate(engine, &free, setting, Parts::ALL, &notes).await?;
+                let (stores, _) = bare::rate(engine, &free, setting, Parts::ALL, &notes).await?;
                 Ok(stores.min(provider_limit))
             },
         )
