@@ -85,7 +85,6 @@ async fn bare_points(
         batch: 256,
     };
     let points = Parts {
-        embed: true,
         upsert: true,
         ..Parts::NONE
     };

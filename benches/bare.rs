@@ -265,10 +265,10 @@ impl Stores {
         let chunks = batch.chunks;
         let vectors = match parts.embed {
             true => self.embed(&chunks).await?,
-            false => {
-                let vector = |n| stand_in::vector(n as u64, self.dim);
-                (0..chunks.len()).map(vector).collect()
-            }
+            false => chunks
+                .iter()
+                .map(|chunk| stand_in::vector_of(&chunk.text, self.dim))
+                .collect(),
         };
         // Neither store has to wait for the other one here.
         let copy = async {

@@ -12,6 +12,7 @@ use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use base64::Engine;
+use elf::note::TextHash;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -114,6 +115,13 @@ async fn embed(State(server): State<Arc<Server>>, body: Bytes) -> impl IntoRespo
 pub fn vector(seed: u64, dim: usize) -> Vec<f32> {
     let mut random = Random::new(seed);
     (0..dim).map(|_| random.share() as f32 - 0.5).collect()
+}
+
+/// The vector of a text: one of as many different ones as a server has, the same for the same text.
+pub fn vector_of(text: &str, dim: usize) -> Vec<f32> {
+    let hash = TextHash::of(text).0;
+    let seed = usize::from(hash[0]) << 8 | usize::from(hash[1]);
+    vector((seed % VECTORS) as u64, dim)
 }
 
 fn encoded(vector: &[f32]) -> String {
