@@ -13,42 +13,43 @@ use crate::store::{CollectionRow, RegisteredVersion, StoreError};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What Postgres has registered.
-struct Registered {
-    versions: Vec<RegisteredVersion>,
-    collections: Vec<CollectionRow>,
+pub(super) struct Registered {
+    pub(super) versions: Vec<RegisteredVersion>,
+    pub(super) collections: Vec<CollectionRow>,
 }
 
 impl Observer {
     /// Makes every check of `/readyz`, that of the schema only `with_schema`: it reads the
-    /// catalogue of Postgres. Describes the collections that the checks have read.
+    /// catalogue of Postgres.
     pub async fn check(&self, with_schema: bool) {
-        // The alias first. Postgres changes before the alias, so the rows read afterwards are not
-        // older than the alias.
+        let store = &self.context.stores.store;
+        // The alias first, as in `registry::reconcile_alias`.
         let target = self.resolve_alias().await;
-        let registered = self.read_registered(with_schema).await;
-        self.record_postgres_check(registered.as_ref().err(), with_schema);
-        if let Ok(Registered { versions, .. }) = &registered {
-            self.record_config_check(versions);
-        }
+        let registered = postgres_answer(self.read_registered()).await;
+        let schema = match with_schema && registered.is_ok() {
+            true => postgres_answer(store.check_schema()).await,
+            false => Ok(()),
+        };
+        let problem = registered.as_ref().err().or(schema.as_ref().err());
+        self.record_postgres_check(problem, with_schema);
         self.health.set(Part::Index, target.as_ref().err().cloned());
-        if let (Ok(target), Ok(registered)) = (&target, &registered) {
-            self.record_alias_check(target.as_deref(), registered);
+        if let Ok(registered) = registered {
+            self.record_config_check(&registered.versions);
+            if let Ok(target) = &target {
+                self.record_alias_check(target.as_deref(), &registered);
+            }
+            self.show_registered(registered, target.ok().flatten().as_deref());
         }
         let circuit = self.context.provider.state();
         let problem = circuit.error().map(EmbedError::to_string);
         self.health.set(Part::Provider, problem);
         let outage = self.worker.outage().map(|outage| outage.reason);
         self.health.set(Part::Worker, outage);
-        if let Ok(Registered {
-            versions,
-            collections,
-        }) = registered
-        {
-            let described = self.describe_collections(target, collections);
-            if let Ok(collections) = tokio::time::timeout(ANSWER_TIMEOUT, described).await {
-                self.show_collections(versions, collections);
-            }
-        }
+    }
+
+    /// Whether the last checks of Postgres and of its schema held.
+    pub(super) fn schema_holds(&self) -> bool {
+        self.health.holds(Part::Postgres) && self.health.holds(Part::Schema)
     }
 
     /// What the alias points at; an error when the engine does not answer.
@@ -60,20 +61,12 @@ impl Observer {
         }
     }
 
-    async fn read_registered(&self, with_schema: bool) -> Result<Registered, StoreError> {
+    async fn read_registered(&self) -> Result<Registered, StoreError> {
         let store = &self.context.stores.store;
-        let read = async {
-            let registered = Registered {
-                versions: store.versions().await?,
-                collections: store.registered_collections().await?,
-            };
-            if with_schema {
-                store.check_schema().await?;
-            }
-            Ok(registered)
-        };
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, read).await;
-        answer.unwrap_or_else(|_| Err(StoreError::Unavailable(no_answer("Postgres"))))
+        Ok(Registered {
+            versions: store.versions().await?,
+            collections: store.registered_collections().await?,
+        })
     }
 
     fn record_postgres_check(&self, problem: Option<&StoreError>, with_schema: bool) {
@@ -120,6 +113,15 @@ impl Observer {
             Err(error) => Some(error.to_string()),
         };
         self.health.set(Part::Alias, problem);
+    }
+}
+
+async fn postgres_answer<T>(
+    answer: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
+        Ok(answer) => answer,
+        Err(_) => Err(StoreError::Unavailable(no_answer("Postgres"))),
     }
 }
 

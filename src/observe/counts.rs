@@ -5,8 +5,9 @@ use std::time::Instant;
 use chrono::Utc;
 use metrics::gauge;
 
+use super::checks::Registered;
 use super::{Collection, Job, Observer};
-use crate::store::{CollectionRow, Lifecycle, NoteCounts, RegisteredVersion, StoreError};
+use crate::store::{CollectionRow, Lifecycle, NoteCounts, StoreError};
 
 impl Observer {
     /// Reads the backlog of the served version, the dead letters and the running job.
@@ -56,23 +57,56 @@ impl Observer {
         seen.versions.iter().any(|v| v.state == Lifecycle::Building)
     }
 
-    /// Publishes the versions, and the collections as Postgres and the engine have them.
-    pub(super) fn show_collections(
-        &self,
-        versions: Vec<RegisteredVersion>,
-        collections: Vec<Collection>,
-    ) {
+    /// Publishes what is registered. Of a collection that was known before, the figures of the
+    /// engine stay until it is asked again.
+    pub(super) fn show_registered(&self, registered: Registered, target: Option<&str>) {
+        let Registered {
+            versions,
+            collections: rows,
+        } = registered;
         for state in [Lifecycle::Active, Lifecycle::Building, Lifecycle::Retired] {
-            let of_it = collections.iter().filter(|c| c.state == state);
+            let of_it = rows.iter().filter(|row| row.state == state);
             gauge!("elf_collections", "state" => state.as_str()).set(of_it.count() as f64);
         }
-        let served = collections.iter().find(|c| c.served);
-        if let Some(points) = served.and_then(|c| c.points) {
-            gauge!("elf_index_points").set(points as f64);
-        }
         let mut seen = self.lock();
+        let with_figures = |row: CollectionRow| {
+            let known = seen.collections.iter().find(|c| c.name == row.name);
+            Collection {
+                served: target == Some(row.name.as_str()),
+                points: known.and_then(|c| c.points),
+                status: known.and_then(|c| c.status),
+                name: row.name,
+                alias: row.alias,
+                version: row.version,
+                state: row.state,
+            }
+        };
+        let collections = rows.into_iter().map(with_figures).collect();
         seen.versions = versions;
         seen.collections = collections;
+    }
+
+    /// Asks the engine about every registered collection. It counts points one by one.
+    pub(super) async fn describe_collections(&self) {
+        let names: Vec<String> = {
+            let seen = self.lock();
+            seen.collections.iter().map(|c| c.name.clone()).collect()
+        };
+        for name in names {
+            let info = self.context.stores.index.collection(&name).await;
+            let (points, status) = info
+                .unwrap_or_default()
+                .map(|info| (info.points, info.status))
+                .unzip();
+            let mut seen = self.lock();
+            let Some(shown) = seen.collections.iter_mut().find(|c| c.name == name) else {
+                continue;
+            };
+            (shown.points, shown.status) = (points, status);
+            if let (true, Some(points)) = (shown.served, points) {
+                gauge!("elf_index_points").set(points as f64);
+            }
+        }
     }
 
     /// Counts notes, chunks and the outbox's dead tuples.
@@ -91,44 +125,6 @@ impl Observer {
         seen.table = Some(table);
         seen.notes = Some(notes);
         Ok(())
-    }
-
-    /// Asks the engine about the registered collections, unless it did not answer when asked for
-    /// the `target` of the alias.
-    pub(super) async fn describe_collections(
-        &self,
-        target: Result<Option<String>, String>,
-        registered: Vec<CollectionRow>,
-    ) -> Vec<Collection> {
-        let answers = target.is_ok();
-        let target = target.unwrap_or_default();
-        let mut collections = Vec::with_capacity(registered.len());
-        for CollectionRow {
-            name,
-            alias,
-            version,
-            state,
-        } in registered
-        {
-            let info = match answers {
-                true => self.context.stores.index.collection(&name).await,
-                false => Ok(None),
-            };
-            let (points, status) = info
-                .unwrap_or_default()
-                .map(|info| (info.points, info.status))
-                .unzip();
-            collections.push(Collection {
-                served: target.as_ref() == Some(&name),
-                name,
-                alias,
-                version,
-                state,
-                points,
-                status,
-            });
-        }
-        collections
     }
 }
 

@@ -128,6 +128,11 @@ impl Health {
         self.lock().clone()
     }
 
+    /// Whether the last check of this part held.
+    pub fn holds(&self, part: Part) -> bool {
+        self.lock()[part as usize].ok
+    }
+
     /// The first failing check; `None` when the process is ready.
     pub fn problem(&self) -> Option<Check> {
         self.lock().iter().find(|check| !check.ok).cloned()

@@ -158,6 +158,7 @@ impl Observer {
         tokio::join!(
             self.keep_checking(),
             self.keep_counting_backlog(),
+            self.keep_describing_collections(),
             self.keep_counting_notes(),
         );
     }
@@ -169,7 +170,8 @@ impl Observer {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         for n in (0..LOOKS_PER_SAMPLE).cycle() {
             ticks.tick().await;
-            self.check(n == 0).await;
+            // A failure lasts until the schema is read again.
+            self.check(n == 0 || !self.schema_holds()).await;
             if n == 0 {
                 self.sample();
             }
@@ -184,6 +186,17 @@ impl Observer {
         loop {
             pace.run_when_due(async { self.count_backlog().await.is_ok() })
                 .await;
+        }
+    }
+
+    async fn keep_describing_collections(&self) {
+        let mut pace = Pace::new(LOOK_EVERY);
+        loop {
+            pace.run_when_due(async {
+                self.describe_collections().await;
+                true
+            })
+            .await;
         }
     }
 

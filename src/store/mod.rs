@@ -70,9 +70,8 @@ const STATEMENT_LIMIT: Duration = Duration::from_secs(120);
 const RETURN_LIMIT: Duration = Duration::from_secs(5);
 
 /// A connection that was idle for longer is asked whether it still works before it is used. The
-/// pool has asked it when it came back, so that neither a busy one nor that of a poll need be asked
-/// again.
-const TRUSTED_IDLE: Duration = Duration::from_secs(5);
+/// pool has asked it when it came back, so that a busy one need not be asked again.
+const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 
 /// A plan that Postgres caches while a table is empty is a sequential scan, and Postgres would
 /// use it after a bulk load too. So it plans every statement anew. [`Store::begin`] is the

@@ -9,10 +9,10 @@ use crate::registry::{self, IndexContext, RegistryError};
 /// Often, because a look costs three small queries and a request to the engine.
 pub const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Moves an alias that is wrong, and notices that the worker's version was retired.
+/// Notices that the worker's version was retired, and moves an alias that is wrong.
 pub async fn look(shared: &Shared) {
-    reconcile_alias(shared).await;
     notice_retirement(shared).await;
+    reconcile_alias(shared).await;
 }
 
 /// Repairs the alias after a swap that died between its commit and the alias, or after an
