@@ -67,7 +67,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 pub(super) fn lines(report: &Report) -> String {
     format!(
         "{} notes, {} chunks, {} points: {} missing, {} stale, {} orphaned, {} notes inconsistent; \
-         {} repaired{}",
+         {} repaired{}{}",
         report.notes,
         report.chunks,
         report.points,
@@ -76,6 +76,10 @@ pub(super) fn lines(report: &Report) -> String {
         report.orphaned,
         report.inconsistent,
         report.repaired,
+        match report.repaired > 0 && report.inconsistent > 0 {
+            true => "; the inconsistent notes are in the outbox, and a worker indexes them again",
+            false => "",
+        },
         match report.refused {
             0 => String::new(),
             refused => format!(

@@ -210,6 +210,23 @@ async fn a_wrong_request_is_told_what_is_wrong() {
             .await;
         answered.is_error(422, code);
     }
+    // A list is refused as a whole, so the error says which note it is.
+    let valid = &note(json!({}))["notes"][0];
+    let wrong = |change: Value| note(change)["notes"][0].clone();
+    let no_scope = json!({"project_id": "p", "agent_id": "a", "type": "n", "text": "x"});
+    for (second, field) in [
+        (wrong(json!({"text": " "})), "text"),
+        (wrong(json!({"importance": 7})), "importance"),
+        (no_scope, "scope"),
+    ] {
+        let body = json!({"notes": [valid, second]});
+        let answered = served
+            .ask(Method::POST, "/v2/notes", &secret, Some(body))
+            .await;
+        answered.is_error(422, "invalid");
+        let details = &answered.body["error"]["details"];
+        assert_eq!(*details, json!({"field": field, "note": 1}));
+    }
     let answered = served
         .ask(
             Method::POST,

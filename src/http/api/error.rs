@@ -59,6 +59,12 @@ impl ApiError {
         error
     }
 
+    /// Of the note at this place in the request.
+    pub fn of_note(mut self, place: usize) -> Self {
+        self.error.details["note"] = json!(place);
+        self
+    }
+
     pub fn not_found(message: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }

@@ -31,7 +31,17 @@ pub fn misfit(said: &str, whole: &str) -> ApiError {
     // `notes[3].text` is the field `text`.
     let field = path.rsplit('.').next().unwrap_or_default();
     let field = field.split('[').next().unwrap_or_default();
-    ApiError::invalid(if field.is_empty() { whole } else { field }, message)
+    let error = ApiError::invalid(if field.is_empty() { whole } else { field }, message);
+    match place_of_note(&path) {
+        Some(place) => error.of_note(place),
+        None => error,
+    }
+}
+
+/// The place in `notes[3].text`.
+fn place_of_note(path: &str) -> Option<usize> {
+    let (place, _) = path.strip_prefix("notes[")?.split_once(']')?;
+    place.parse().ok()
 }
 
 /// The path of the field, and what to do.

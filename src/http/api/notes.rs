@@ -177,7 +177,8 @@ pub async fn add_all(
     }
     let notes = notes
         .into_iter()
-        .map(|note| checked(shared, caller, note))
+        .enumerate()
+        .map(|(place, note)| checked(shared, caller, note).map_err(|error| error.of_note(place)))
         .collect::<Result<Vec<AddedNote>, ApiError>>()?;
     let _place = shared.places.take(caller)?;
     shared.api.store.add_notes(&notes).await?;
