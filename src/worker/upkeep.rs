@@ -34,8 +34,8 @@ fn lease(poll: Duration) -> Duration {
 }
 
 /// At every poll interval: asks for the upkeep lease when it is time, and does the upkeep while
-/// it holds the lease. Every few seconds every worker looks at what is served, without the lease. Runs until
-/// dropped.
+/// it holds the lease. Every few seconds it looks at what is served, with or without the lease. Runs
+/// until dropped.
 pub async fn run(shared: Arc<Shared>) {
     let poll = Duration::from_millis(shared.settings.poll_interval_ms);
     let mut ticks = tokio::time::interval(poll);
