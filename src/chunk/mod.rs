@@ -4,18 +4,25 @@
 //! [`Tokenizer`] counts as the model does. [`Chunker`] splits: `window` measures
 //! the text ahead in tokens, `cuts` finds where sentences, clauses and words
 //! end, `chunker` decides where a chunk ends, with `landmarks` where an edit must move few of them.
-//! `words` tells for which tokenizers counting word by word is exact; `wordpiece` and its `trie` find
-//! the tokens of such a word. `pieces` tells for which tokenizers a chunk's count follows from that of
-//! the running text.
+//!
+//! `words` tells for which tokenizers counting word by word is exact, `pieces` for which a chunk's count
+//! follows from that of the running text. `wordpiece` finds the tokens of such words without the library,
+//! and `scanner` those of a text: for byte-level BPE with `pattern` and `bpe`, for Unigram with `unigram`.
+//! They share `trie` and `characters`.
 
+mod bpe;
+mod characters;
 mod chunker;
 mod cuts;
 mod landmarks;
+mod pattern;
 mod pieces;
+mod scanner;
 mod segment;
 mod sentences;
 mod tokenizer;
 mod trie;
+mod unigram;
 mod window;
 mod wordpiece;
 mod words;

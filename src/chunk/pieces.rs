@@ -58,16 +58,16 @@ fn is_local(normalizer: &NormalizerWrapper) -> bool {
         | NormalizerWrapper::Nmt(_)
         | NormalizerWrapper::Precompiled(_) => true,
         NormalizerWrapper::StripNormalizer(strip) => !strip.strip_left,
-        NormalizerWrapper::Replace(_) => is_replacement_of_blanks(normalizer),
+        NormalizerWrapper::Replace(_) => is_replacement_of_blanks(normalizer, None),
         NormalizerWrapper::Sequence(all) => all.as_ref().iter().all(is_local),
         _ => false,
     }
 }
 
-/// Runs of blanks become one, as in XLM-RoBERTa: a joint has one blank.
-fn is_replacement_of_blanks(normalizer: &NormalizerWrapper) -> bool {
+/// Runs of blanks become one text, or this one, as in XLM-RoBERTa: a joint has one blank.
+pub(super) fn is_replacement_of_blanks(normalizer: &NormalizerWrapper, by: Option<&str>) -> bool {
     let json = serde_json::to_value(normalizer).unwrap_or(Value::Null);
-    json["pattern"]["Regex"] == " {2,}"
+    json["pattern"]["Regex"] == " {2,}" && by.is_none_or(|text| json["content"] == text)
 }
 
 /// `is_alone`: no other pre-tokenizer has split the text before.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use sha2::{Digest, Sha256};
 
 use super::pieces;
+use super::scanner::Scanner;
 use super::words::Words;
 use crate::error_class::ErrorClass;
 use crate::hub::{HubError, ModelFiles};
@@ -15,6 +16,7 @@ pub struct Tokenizer {
     fingerprint: String,
     special_tokens: usize,
     words: Option<Words>,
+    scanner: Option<Scanner>,
     has_independent_pieces: bool,
 }
 
@@ -108,6 +110,7 @@ impl Tokenizer {
             fingerprint: format!("{:x}", Sha256::digest(json)),
             special_tokens,
             words: Words::of(&inner),
+            scanner: Scanner::new(&inner, json),
             has_independent_pieces: pieces::are_independent(&inner),
             inner,
         })
@@ -136,12 +139,26 @@ impl Tokenizer {
 
     /// Tokens of `text` itself.
     pub(super) fn count_plain(&self, text: &str) -> Result<usize, TokenizerError> {
+        if let Some(scanner) = &self.scanner
+            && let Some(tokens) = scanner.count(text, |word| self.library_tokens(word))?
+        {
+            return Ok(tokens);
+        }
         let encoding = self.inner.encode_fast(text, false);
         Ok(encoding.map_err(|error| encode_error(text, &error))?.len())
     }
 
     /// The tokens of `text` itself, in its order.
     pub(super) fn tokens(&self, text: &str) -> Result<Vec<Token>, TokenizerError> {
+        if let Some(scanner) = &self.scanner
+            && let Some(tokens) = scanner.tokens(text, |word| self.library_tokens(word))?
+        {
+            return Ok(tokens);
+        }
+        self.library_tokens(text)
+    }
+
+    fn library_tokens(&self, text: &str) -> Result<Vec<Token>, TokenizerError> {
         let encoding = self.inner.encode(text, false);
         let encoding = encoding.map_err(|error| encode_error(text, &error))?;
         let mut last = None;

@@ -1,10 +1,10 @@
-//! The entries of a WordPiece vocabulary, as a trie.
+//! The entries of a vocabulary, as a trie.
 
 /// The letters of a word.
 pub(super) type Word = Vec<char>;
 
-/// Letters below have a table at the roots: those of most alphabets.
-const TABLE: usize = 0x3100;
+/// Letters below have a table at the roots: those of nearly all scripts.
+const TABLE: usize = 0x1_0000;
 
 /// More children are searched by halves.
 const FEW: usize = 8;
@@ -12,10 +12,10 @@ const FEW: usize = 8;
 /// In a label: an entry ends at this node.
 const ENDS: u32 = 1 << 31;
 
-/// Where the first entry of a word begins.
-const HEAD: usize = 0;
-/// Where the entries that continue a word begin.
-const TAIL: usize = 1;
+/// Where all entries begin.
+pub(super) const HEAD: usize = 0;
+/// Where those with the prefix begin, behind it.
+pub(super) const TAIL: usize = 1;
 
 /// The nodes are in the order of their depth, so the children of a node follow each other.
 pub(super) struct Trie {
@@ -28,7 +28,7 @@ pub(super) struct Trie {
 }
 
 impl Trie {
-    /// `entries` that begin with `prefix` continue a word.
+    /// The `entries`, and below [`TAIL`] those that begin with `prefix` without it.
     pub(super) fn new<'v>(entries: impl Iterator<Item = &'v str>, prefix: &str) -> Self {
         let (mut heads, mut tails): (Vec<Word>, Vec<Word>) = (Vec::new(), Vec::new());
         for entry in entries {
@@ -90,19 +90,42 @@ impl Trie {
 
     /// Letters of the longest entry that `rest` begins with.
     fn longest(&self, root: usize, rest: &[char]) -> Option<usize> {
-        let mut node = self.first(root, *rest.first()?)?;
         let mut longest = None;
-        for place in 1.. {
-            if self.labels[node] & ENDS != 0 {
-                longest = Some(place);
-            }
-            let next = rest.get(place).and_then(|&letter| self.child(node, letter));
-            match next {
-                Some(next) => node = next,
-                None => break,
-            }
-        }
+        self.each_prefix(root, rest, |letters, _| longest = Some(letters));
         longest
+    }
+
+    /// Calls `each` with the letters of every entry that `rest` begins with, and its node; the shortest
+    /// first.
+    pub(super) fn each_prefix(
+        &self,
+        root: usize,
+        rest: &[char],
+        mut each: impl FnMut(usize, usize),
+    ) {
+        let mut next = rest.first().and_then(|&letter| self.first(root, letter));
+        let mut letters = 1;
+        while let Some(node) = next {
+            if self.labels[node] & ENDS != 0 {
+                each(letters, node);
+            }
+            next = rest
+                .get(letters)
+                .and_then(|&letter| self.child(node, letter));
+            letters += 1;
+        }
+    }
+
+    /// The number of nodes; each is less.
+    pub(super) fn nodes(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// The node where the entry ends.
+    pub(super) fn node_of(&self, root: usize, entry: &str) -> Option<usize> {
+        let mut letters = entry.chars();
+        let first = self.first(root, letters.next()?)?;
+        letters.try_fold(first, |node, letter| self.child(node, letter))
     }
 
     fn first(&self, root: usize, letter: char) -> Option<usize> {

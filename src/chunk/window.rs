@@ -8,11 +8,11 @@ use std::ops::Range;
 
 use unicode_segmentation::UnicodeSegmentation;
 
+use super::characters::Letters;
 use super::cuts::{CutPoint, SentenceScan};
 use super::segment::Segment;
 use super::sentences;
 use super::tokenizer::{Tokenizer, TokenizerError};
-use super::wordpiece::Buffer;
 use super::words::{MAX_UNIT_BYTES, Words};
 
 /// A token, several tokens that share their characters, a short word, or a
@@ -32,7 +32,7 @@ struct Unit {
 /// Offsets are bytes of the whole text.
 pub(super) struct Window<'a> {
     tokenizer: &'a Tokenizer,
-    buffer: Buffer,
+    letters: Letters,
     /// Up to the text's last character that is not whitespace.
     text: &'a str,
     from: usize,
@@ -58,7 +58,7 @@ impl<'a> Window<'a> {
     pub(super) fn new(tokenizer: &'a Tokenizer, text: &'a str, from: usize) -> Self {
         Self {
             tokenizer,
-            buffer: Buffer::default(),
+            letters: Letters::default(),
             text,
             from,
             units: VecDeque::new(),
@@ -324,7 +324,7 @@ impl<'a> Window<'a> {
         if word.is_empty() {
             return Ok(());
         }
-        let tokens = words.count(word, &mut self.buffer, || tokenizer.count_plain(word))?;
+        let tokens = words.count(word, &mut self.letters, || tokenizer.count_plain(word))?;
         let Some(tokens) = tokens else {
             return self.push_tokens(start, word);
         };
@@ -338,7 +338,7 @@ impl<'a> Window<'a> {
         // Where the token before ends.
         let mut behind = 0;
         let words = self.tokenizer.words();
-        let tokens = match words.and_then(|words| words.tokens(text, &mut self.buffer)) {
+        let tokens = match words.and_then(|words| words.tokens(text, &mut self.letters)) {
             Some(tokens) => tokens,
             None => self.tokenizer.tokens(text)?,
         };

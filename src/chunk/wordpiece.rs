@@ -6,8 +6,6 @@
 //! have the library encode a word takes about fifty times as long, and in a language that the
 //! vocabulary hardly knows, most words are new.
 
-use std::sync::OnceLock;
-
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
@@ -17,16 +15,13 @@ use tokenizers::{
 };
 use unicode_normalization_alignments::char::canonical_combining_class;
 
-use super::trie::{Trie, Word};
-
-/// Characters that have their memory together, made when a text has the first of them.
-const PAGE: usize = 128;
-const PAGES: usize = (char::MAX as usize + 1) / PAGE;
+use super::characters::{Characters, Letters};
+use super::trie::Trie;
 
 /// The vocabulary and the characters of one tokenizer.
 pub(super) struct Counter {
     normalizer: BertNormalizer,
-    pages: Box<[OnceLock<Page>]>,
+    characters: Characters<Becomes>,
     vocabulary: Vocabulary,
     /// They are matched in the text before anything else.
     added_tokens: Vec<String>,
@@ -37,8 +32,6 @@ struct Vocabulary {
     /// A longer word is one unknown token.
     max_word_chars: usize,
 }
-
-type Page = Box<[OnceLock<Becomes>; PAGE]>;
 
 /// What normalizer and pre-tokenizer make of a character.
 #[derive(Debug, Clone)]
@@ -61,16 +54,6 @@ enum Part {
     Break,
 }
 
-/// Memory that is used again for each word.
-#[derive(Debug, Default)]
-pub(super) struct Buffer {
-    word: Word,
-    /// Where each letter of `word` comes from: first byte, and behind the last.
-    places: Vec<(u32, u32)>,
-    /// Where the tokens of `word` end, in letters.
-    ends: Vec<usize>,
-}
-
 impl Counter {
     pub(super) fn new(
         normalizer: BertNormalizer,
@@ -79,7 +62,7 @@ impl Counter {
     ) -> Self {
         Self {
             normalizer,
-            pages: std::iter::repeat_with(OnceLock::new).take(PAGES).collect(),
+            characters: Characters::new(),
             vocabulary: Vocabulary {
                 trie: Trie::new(
                     model.get_vocab().keys().map(String::as_str),
@@ -97,19 +80,19 @@ impl Counter {
     pub(super) fn tokens(
         &self,
         text: &str,
-        buffer: &mut Buffer,
+        letters: &mut Letters,
         mut each: impl FnMut(usize, usize),
     ) -> Option<()> {
-        buffer.clear();
+        letters.clear();
         for (start, c) in text.char_indices() {
             let end = start + c.len_utf8();
             let mut push = |part: Part| match part {
-                Part::Letter(letter) => buffer.push(letter, start, end),
+                Part::Letter(letter) => letters.push(letter, start, end),
                 Part::Word => {
-                    self.vocabulary.take_word(buffer, &mut each);
+                    self.vocabulary.take_word(letters, &mut each);
                     each(start, end);
                 }
-                Part::Break => self.vocabulary.take_word(buffer, &mut each),
+                Part::Break => self.vocabulary.take_word(letters, &mut each),
             };
             match self.becomes(c) {
                 Becomes::Letter(letter) => push(Part::Letter(*letter)),
@@ -130,15 +113,13 @@ impl Counter {
                 Becomes::Unknown => return None,
             }
         }
-        self.vocabulary.take_word(buffer, &mut each);
+        self.vocabulary.take_word(letters, &mut each);
         Some(())
     }
 
     fn becomes(&self, c: char) -> &Becomes {
-        let place = c as usize;
-        let page =
-            self.pages[place / PAGE].get_or_init(|| Box::new([const { OnceLock::new() }; PAGE]));
-        page[place % PAGE].get_or_init(|| self.parts(c).unwrap_or(Becomes::Unknown))
+        self.characters
+            .get_or_init(c, || self.parts(c).unwrap_or(Becomes::Unknown))
     }
 
     fn parts(&self, c: char) -> Option<Becomes> {
@@ -168,37 +149,25 @@ impl Counter {
 
 impl Vocabulary {
     /// Removes the letters so far and calls `each` with their tokens.
-    fn take_word(&self, buffer: &mut Buffer, each: &mut impl FnMut(usize, usize)) {
-        let Buffer { word, places, ends } = buffer;
-        let Some(last) = word.len().checked_sub(1) else {
+    fn take_word(&self, letters: &mut Letters, each: &mut impl FnMut(usize, usize)) {
+        let len = letters.word.len();
+        if len == 0 {
             return;
-        };
-        let is_known = word.len() <= self.max_word_chars && self.trie.split(word, ends);
+        }
+        let is_known =
+            len <= self.max_word_chars && self.trie.split(&letters.word, &mut letters.ends);
         if !is_known {
             // All of the word is one unknown token.
-            ends.clear();
-            ends.push(last + 1);
+            letters.ends.clear();
+            letters.ends.push(len);
         }
         let mut begin = 0;
-        for &end in &*ends {
-            each(places[begin].0 as usize, places[end - 1].1 as usize);
+        for &end in &letters.ends {
+            let (start, behind) = letters.bytes_of(begin..end);
+            each(start, behind);
             begin = end;
         }
-        buffer.clear();
-    }
-}
-
-impl Buffer {
-    fn clear(&mut self) {
-        self.word.clear();
-        self.places.clear();
-        self.ends.clear();
-    }
-
-    fn push(&mut self, letter: char, start: usize, end: usize) {
-        self.word.push(letter);
-        let place = |byte| u32::try_from(byte).expect("a segment of a text has few bytes");
-        self.places.push((place(start), place(end)));
+        letters.clear();
     }
 }
 
@@ -242,7 +211,7 @@ mod tests {
     fn tokens(counter: &Counter, word: &str) -> Option<Vec<(usize, usize)>> {
         let mut tokens = Vec::new();
         let each = |start, end| tokens.push((start, end));
-        counter.tokens(word, &mut Buffer::default(), each)?;
+        counter.tokens(word, &mut Letters::default(), each)?;
         Some(tokens)
     }
 

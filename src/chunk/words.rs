@@ -30,8 +30,9 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
+use super::characters::Letters;
 use super::tokenizer::Token;
-use super::wordpiece::{Buffer, Counter};
+use super::wordpiece::Counter;
 
 /// Longer words are rare: real token offsets are worth their cost.
 const MAX_SHORT_BYTES: usize = 32;
@@ -156,14 +157,14 @@ impl Words {
     pub(super) fn count<E>(
         &self,
         word: &str,
-        buffer: &mut Buffer,
+        letters: &mut Letters,
         count: impl FnOnce() -> Result<usize, E>,
     ) -> Result<Option<usize>, E> {
         if !Self::is_short(word) {
             return Ok(None);
         }
         let mut tokens = 0;
-        let tokens = match self.counter.tokens(word, buffer, |_, _| tokens += 1) {
+        let tokens = match self.counter.tokens(word, letters, |_, _| tokens += 1) {
             Some(()) => tokens,
             None => count()?,
         };
@@ -171,7 +172,7 @@ impl Words {
     }
 
     /// The tokens of a word between separators. `None` if the tokenizer itself must make them.
-    pub(super) fn tokens(&self, word: &str, buffer: &mut Buffer) -> Option<Vec<Token>> {
+    pub(super) fn tokens(&self, word: &str, letters: &mut Letters) -> Option<Vec<Token>> {
         let mut tokens = Vec::new();
         let each = |start, end| {
             tokens.push(Token {
@@ -180,7 +181,7 @@ impl Words {
                 begins_piece: false,
             });
         };
-        self.counter.tokens(word, buffer, each)?;
+        self.counter.tokens(word, letters, each)?;
         Some(tokens)
     }
 }
