@@ -8,7 +8,6 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
 use serde::Deserialize;
-use tokenizers::Model;
 use tokenizers::models::bpe::BPE;
 
 /// A merge's place in the table: 20 bits for each of its parts, 24 for its rank.
@@ -30,7 +29,7 @@ const PACKED: usize = 15;
 /// The merges of a vocabulary. Tokens are numbers.
 pub(super) struct Bpe {
     /// The token of each byte.
-    bytes: [u32; 256],
+    bytes: Box<[u32; 256]>,
     /// A hash table: the parts and the rank of each merge.
     merges: Box<[u64]>,
     /// What the merge of each rank makes.
@@ -96,7 +95,7 @@ impl Bpe {
         }
         let vocabulary = model.get_vocab();
         let letters = letters_of_bytes();
-        let mut bytes = [0; 256];
+        let mut bytes = Box::new([0; 256]);
         for (token, letter) in bytes.iter_mut().zip(letters) {
             *token = *vocabulary.get(letter.encode_utf8(&mut [0; 4]))?;
         }

