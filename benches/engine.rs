@@ -1,9 +1,10 @@
 //! The vector engine that the benches measure on.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use qdrant_client::Qdrant;
-use qdrant_client::qdrant::Value;
+use qdrant_client::qdrant::{CollectionStatus, Value};
 
 use crate::report::Report;
 use crate::{Options, Result, qdrant_server};
@@ -57,9 +58,20 @@ pub async fn server(bench: &'static str, options: Options) -> Result<Option<(Eng
 /// A client as an application would have it.
 pub fn client(url: &str) -> Result<Qdrant> {
     Ok(Qdrant::from_url(url)
-        .timeout(std::time::Duration::from_secs(120))
+        .timeout(Duration::from_secs(120))
         .skip_compatibility_check()
         .build()?)
+}
+
+/// Waits until the collection has its graphs.
+pub async fn wait_for_graphs(client: &Qdrant, collection: &str) -> Result<()> {
+    loop {
+        let info = client.collection_info(collection).await?;
+        if info.result.ok_or("no collection")?.status() == CollectionStatus::Green {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// A JSON object as the client has it.

@@ -33,6 +33,8 @@ mod proxy;
 #[path = "../tests/support/qdrant_server.rs"]
 mod qdrant_server;
 mod rebuild;
+#[cfg(feature = "local")]
+mod recall;
 mod report;
 mod rounds;
 mod scale;

@@ -3,10 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use qdrant_client::qdrant::{CollectionStatus, GetCollectionInfoRequest, QueryPointsBuilder};
+use qdrant_client::qdrant::QueryPointsBuilder;
 
 use crate::corpus::{Corpus, Kind};
 use crate::daemon::{Site, Worker};
+use crate::engine::wait_for_graphs;
 use crate::engine::{self, Engine};
 use crate::plot::{self, Line};
 use crate::rebuild::copied;
@@ -25,10 +26,13 @@ pub async fn run(options: Options) -> Result<()> {
     let corpus = Corpus::load()?;
     report.fact("texts", &corpus.source);
     workers(&mut report, options, &engine, &corpus).await?;
-    chunks(&mut report, options, &engine, &corpus).await?;
     dimensions(&mut report, options, &engine, &corpus).await?;
     lengths(&mut report, options, &engine, &corpus).await?;
     quantization(&mut report, options, &engine, &corpus).await?;
+    #[cfg(feature = "local")]
+    crate::recall::run(&mut report, options, &engine, &KEPT).await?;
+    // It takes longest.
+    chunks(&mut report, options, &engine, &corpus).await?;
     report.write()
 }
 
@@ -227,7 +231,15 @@ async fn lengths(
     )
 }
 
-/// Memory and search time of the engine with each setting of `storage.qdrant.quantization`.
+/// How the engine keeps dense vectors: names, and settings of `[storage.qdrant]`.
+const KEPT: [(&str, &str); 4] = [
+    ("float32", ""),
+    ("float16", "datatype = \"float16\"\n"),
+    ("scalar", "quantization = \"scalar\"\n"),
+    ("binary", "quantization = \"binary\"\n"),
+];
+
+/// Time of rebuild, graphs and search with each way to keep vectors.
 async fn quantization(
     report: &mut Report,
     options: Options,
@@ -236,10 +248,8 @@ async fn quantization(
 ) -> Result<()> {
     const WIDE: usize = 1536;
     let database = Database::create(corpus, options.size(50_000, 400), WIDE).await?;
-    for setting in ["none", "scalar", "binary"] {
-        let stores = database
-            .with_settings(&engine.url, &format!("quantization = {setting:?}\n"))
-            .await?;
+    for (setting, toml) in KEPT {
+        let stores = database.with_settings(&engine.url, toml).await?;
         let client = engine::client(&engine.url)?;
         let (rate, collection) = copied(&stores).await?;
         report.value(
@@ -250,20 +260,7 @@ async fn quantization(
         );
         let began = Instant::now();
         stores.index.bulk_load(&collection, false).await?;
-        loop {
-            let request = GetCollectionInfoRequest {
-                collection_name: collection.clone(),
-            };
-            let info = client
-                .collection_info(request)
-                .await?
-                .result
-                .ok_or("no collection")?;
-            if info.status() == CollectionStatus::Green {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        wait_for_graphs(&client, &collection).await?;
         report.value(
             &format!("{setting}: graphs"),
             "s",

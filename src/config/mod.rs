@@ -114,12 +114,24 @@ pub struct Qdrant {
     pub write_consistency_factor: Option<u32>,
     /// Dense vectors on disk instead of in memory.
     pub on_disk: bool,
+    /// The numbers of which dense vectors consist in a new collection.
+    pub datatype: Datatype,
     /// How a new collection compresses dense vectors in memory.
     pub quantization: Quantization,
     /// Time limit for one request.
     pub timeout_ms: u64,
     /// How texts become BM25 vectors. A change requires a rebuild.
     pub bm25: Bm25Options,
+}
+
+/// The numbers of which dense vectors consist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Datatype {
+    /// Four bytes a dimension.
+    Float32,
+    /// Two bytes a dimension.
+    Float16,
 }
 
 /// How the engine compresses dense vectors.

@@ -11,9 +11,9 @@ use super::document::Known;
 use super::section::{self, Section};
 use super::value::Refusal;
 use super::{
-    Boundaries, Chunking, Config, ConfigError, Embedding, FusionMethod, Outbox, Postgres, Problem,
-    ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi, Search, Service, Storage,
-    Threshold, Worker, is_loopback,
+    Boundaries, Chunking, Config, ConfigError, Datatype, Embedding, FusionMethod, Outbox, Postgres,
+    Problem, ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi, Search, Service,
+    Storage, Threshold, Worker, is_loopback,
 };
 
 const MINUTE_MS: u64 = 60_000;
@@ -133,6 +133,14 @@ fn qdrant(section: &mut Section<'_, '_>) -> Qdrant {
         replication_factor: section.int_or_unset("replication_factor", 1..=100),
         write_consistency_factor: section.int_or_unset("write_consistency_factor", 1..=100),
         on_disk: section.flag("on_disk", false),
+        datatype: section.choice(
+            "datatype",
+            Datatype::Float32,
+            &[
+                ("float32", Datatype::Float32),
+                ("float16", Datatype::Float16),
+            ],
+        ),
         quantization: section.choice(
             "quantization",
             Quantization::None,

@@ -3,7 +3,7 @@
 use sqlx::PgExecutor;
 use uuid::Uuid;
 
-use super::{Lifecycle, Limit, Store, StoreError, lock_setup};
+use super::{Lifecycle, Limit, Store, StoreError, Transaction, lock_setup};
 
 /// A range of chunk ids that a rebuild reads in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -286,10 +286,7 @@ impl Store {
     /// Waits for the workers that have read their target collections and not yet committed, and
     /// blocks others until this transaction ends. Row locks are not enough: there may be no row
     /// yet.
-    async fn lock_collections(
-        &self,
-        tx: &mut sqlx::Transaction<'static, sqlx::Postgres>,
-    ) -> Result<(), StoreError> {
+    async fn lock_collections(&self, tx: &mut Transaction) -> Result<(), StoreError> {
         sqlx::query("lock table index_collections in exclusive mode")
             .execute(&mut **tx)
             .await?;

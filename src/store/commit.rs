@@ -4,10 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use pgvector::Vector;
-use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use super::{CollectionRow, Limit, Store, StoreError};
+use super::{CollectionRow, Limit, Store, StoreError, Transaction};
 use crate::note::{AccessHash, TextHash};
 
 /// The new chunks and vectors of a note.
@@ -117,8 +116,6 @@ impl Store {
     }
 }
 
-type Tx = Transaction<'static, Postgres>;
-
 /// What Postgres has of the notes of a commit.
 #[derive(Debug, Default)]
 struct Locked {
@@ -175,7 +172,7 @@ impl Locked {
 }
 
 async fn lock(
-    tx: &mut Tx,
+    tx: &mut Transaction,
     version: &str,
     token: i64,
     notes: &[&NoteWrite<'_>],
@@ -301,7 +298,7 @@ fn with_room<'s, 'a>(statements: &'s mut Vec<Rows<'a>>, bytes: usize) -> &'s mut
 
 /// Returns the collections that must have the points now.
 async fn write(
-    tx: &mut Tx,
+    tx: &mut Transaction,
     version: &str,
     dim: usize,
     token: i64,

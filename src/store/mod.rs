@@ -20,6 +20,7 @@ mod rights;
 mod schema;
 mod search;
 mod traces;
+mod transaction;
 mod upkeep;
 mod verify_runs;
 mod versions;
@@ -34,11 +35,12 @@ use futures::future::BoxFuture;
 use metrics::{counter, histogram};
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::query::Map;
-use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Row, Transaction};
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres};
 
 use crate::error_class::ErrorClass;
 use crate::telemetry;
 use limit::Limit;
+use transaction::Transaction;
 
 pub use access::{OldChunk, Relabelled};
 pub use api_keys::{ApiKey, ListedKey, Reach, SecretHash};
@@ -229,7 +231,7 @@ impl Store {
     /// Begins a transaction. Postgres ends it when it is idle for five seconds: a process that
     /// hangs or loses its network would keep its locks, and an application's delete would wait
     /// for them.
-    async fn begin(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
+    async fn begin(&self) -> Result<Transaction, StoreError> {
         // Each statement has to see what is committed when it starts, whatever the default of
         // the database is: a commit reads its target collections under the lock under which a
         // rebuild registers them.
@@ -243,7 +245,7 @@ impl Store {
                      set local plan_cache_mode = force_generic_plan; \
                      set local jit = off; \
                      set local enable_seqscan = off";
-        Ok(self.pool.begin_with(begin).await?)
+        Ok(Transaction::begin(&self.pool, begin).await?)
     }
 
     /// Reads one page of many, in the order of an index. Without statistics Postgres assumes
@@ -261,7 +263,7 @@ impl Store {
                      set local enable_hashjoin = off; \
                      set local enable_mergejoin = off; \
                      set local enable_sort = off";
-        let mut transaction = self.pool.begin_with(begin).await?;
+        let mut transaction = Transaction::begin(&self.pool, begin).await?;
         let rows = page.fetch_all(&mut *transaction).await?;
         transaction.commit().await?;
         Ok(rows)
@@ -327,7 +329,7 @@ fn pool_options(max_connections: u32, connections: &Arc<AtomicU64>) -> PgPoolOpt
             connections.fetch_add(1, Ordering::Relaxed);
             Box::pin(async { Ok(()) })
         })
-        .after_release(|connection, _| Box::pin(is_at_rest(connection)))
+        .after_release(|connection, _| Box::pin(has_answered(connection)))
         .test_before_acquire(false)
         .before_acquire(|connection, meta| {
             Box::pin(async move {
@@ -347,15 +349,10 @@ fn refuses_options(error: &sqlx::Error) -> bool {
 }
 
 /// Whether the pool can use a returned connection again. It cannot if its statement timed out:
-/// the pool's own ping has no time limit. It cannot if a transaction is open either: sqlx rolls
-/// back a transaction that is dropped, but not one that is dropped while it begins.
-async fn is_at_rest(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    // As one message: a prepared statement is several, each with a time of its own.
-    let ping = sqlx::raw_sql("select now() = statement_timestamp()").fetch_one(connection);
-    Ok(match tokio::time::timeout(RETURN_LIMIT, ping).await {
-        Ok(Ok(row)) => row.try_get(0)?,
-        _ => false,
-    })
+/// the pool's own ping has no time limit. Asks Postgres nothing. No transaction is open: [`Transaction`].
+async fn has_answered(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let answered = tokio::time::timeout(RETURN_LIMIT, connection.flush()).await;
+    Ok(matches!(answered, Ok(Ok(()))))
 }
 
 /// Locks out other processes that set up the index of this database, until the transaction

@@ -6,7 +6,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::{Reach, Store, StoreError};
+use super::{Reach, Store, StoreError, Transaction};
 
 /// A note that a key reaches.
 #[derive(Debug)]
@@ -176,7 +176,7 @@ impl Store {
             notes.iter().map(|note| note.expires_at).collect();
         let sources: Vec<Value> = notes.iter().map(|note| note.source_ref.clone()).collect();
         let work = async {
-            let mut tx = self.pool.begin_with(WRITE).await?;
+            let mut tx = Transaction::begin(&self.pool, WRITE).await?;
             let added = sqlx::query_file_scalar!(
                 "sql/queries/add_notes.sql",
                 &ids,
@@ -209,7 +209,7 @@ impl Store {
         change: &NoteChange,
     ) -> Result<bool, StoreError> {
         let work = async {
-            let mut tx = self.pool.begin_with(WRITE).await?;
+            let mut tx = Transaction::begin(&self.pool, WRITE).await?;
             let changed = sqlx::query_file!(
                 "sql/queries/change_note.sql",
                 note_id,
@@ -238,7 +238,7 @@ impl Store {
     /// Deletes a note. `false` if `reach` has no note of this id.
     pub async fn remove_note(&self, note_id: Uuid, reach: &Reach) -> Result<bool, StoreError> {
         let work = async {
-            let mut tx = self.pool.begin_with(WRITE).await?;
+            let mut tx = Transaction::begin(&self.pool, WRITE).await?;
             let removed = sqlx::query_file!(
                 "sql/queries/remove_note.sql",
                 note_id,
@@ -281,7 +281,7 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<Duplicate>, StoreError> {
         let work = async {
-            let mut tx = self.pool.begin_with(super::search::BOUNDED).await?;
+            let mut tx = Transaction::begin(&self.pool, super::search::BOUNDED).await?;
             let found = sqlx::query_file_as!(
                 Duplicate,
                 "sql/queries/find_duplicates.sql",

@@ -7,7 +7,7 @@ use serde_json::Value;
 use unicode_segmentation::UnicodeSegmentation;
 use uuid::Uuid;
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, Transaction};
 
 /// A longer note is shown without the text around its chunks: Postgres would read all of it.
 const MAX_CONTEXT_BYTES: i32 = 1 << 20;
@@ -179,7 +179,7 @@ impl Store {
             let words: Vec<&str> = query.words.map(words).unwrap_or_default();
             let patterns = patterns(&words);
             let words = (!words.is_empty()).then(|| words.join(" "));
-            let mut tx = self.pool.begin_with(BOUNDED).await?;
+            let mut tx = Transaction::begin(&self.pool, BOUNDED).await?;
             let rows = sqlx::query_file!(
                 "sql/queries/search_postgres.sql",
                 version,

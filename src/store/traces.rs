@@ -7,7 +7,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::{Reach, Store, StoreError};
+use super::{Reach, Store, StoreError, Transaction};
 
 /// Searches that are kept at most: with 20 chunks each, they take 450 MB.
 const MAX_TRACES: i64 = 100_000;
@@ -134,7 +134,7 @@ impl Store {
         hits: &[Hit],
     ) -> Result<(), StoreError> {
         let work = async {
-            let mut tx = self.pool.begin_with(LAZY).await?;
+            let mut tx = Transaction::begin(&self.pool, LAZY).await?;
             if !traces.is_empty() {
                 insert_traces(&mut tx, version, traces).await?;
                 insert_items(&mut tx, traces).await?;

@@ -11,6 +11,9 @@ use crate::store::LiveChunk;
 /// normalises in its own order of additions.
 const VECTOR_TOLERANCE: f32 = 1e-4;
 
+/// And how far in proportion to a component: the engine may keep 11 bits of it (float16).
+const ROUNDING: f32 = 1.0 / 1024.0;
+
 /// What is wrong with a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -56,7 +59,8 @@ fn same_vector(chunk: &LiveChunk, point: &StoredPoint) -> bool {
         && wanted
             .iter()
             .zip(found)
-            .all(|(x, y)| (x / a - y / b).abs() < VECTOR_TOLERANCE)
+            .map(|(x, y)| (x / a, y / b))
+            .all(|(x, y)| (x - y).abs() < VECTOR_TOLERANCE + ROUNDING * x.abs())
 }
 
 /// The ids whose chunk and point differ. Both lists are sorted by id.
@@ -116,6 +120,26 @@ mod tests {
                 updated_at: chrono::DateTime::UNIX_EPOCH,
             },
         }
+    }
+
+    #[test]
+    fn a_vector_that_the_engine_keeps_in_half_precision_is_the_same() {
+        let half = |x: f32| f32::from_bits((x.to_bits() + 0x1000) & !0x1fff);
+        let vector: Vec<f32> = (0..384_u16).map(|n| (f32::from(n) * 0.7).sin()).collect();
+        let chunk = LiveChunk {
+            vector: Some(vector.clone()),
+            ..chunk(1)
+        };
+        let norm = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
+        let kept: Vec<f32> = vector.iter().map(|x| half(x / norm)).collect();
+        let mut other = kept.clone();
+        let point_with = |kept: Vec<f32>| StoredPoint {
+            vector: Some(kept),
+            ..point(1)
+        };
+        assert!(same_vector(&chunk, &point_with(kept)));
+        other[7] += 0.001;
+        assert!(!same_vector(&chunk, &point_with(other)));
     }
 
     fn point(id: u128) -> StoredPoint {

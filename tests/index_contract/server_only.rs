@@ -130,7 +130,7 @@ fn a_killed_server_is_unavailable_not_wrong() {
 
 #[test]
 fn settings_reach_the_collection() {
-    use elf::config::Quantization;
+    use elf::config::{Datatype, Quantization};
     let Some(url) = qdrant_server::url() else {
         return;
     };
@@ -139,6 +139,7 @@ fn settings_reach_the_collection() {
             let name = format!("elf_contract_{}", uuid::Uuid::new_v4().simple());
             let (shard_number, on_disk) = (Some(2), true);
             let settings = elf::config::Qdrant {
+                datatype: Datatype::Float16,
                 quantization,
                 shard_number,
                 on_disk,
@@ -150,7 +151,9 @@ fn settings_reach_the_collection() {
             let info = client.collection_info(&name).await.unwrap().result.unwrap();
             let config = info.config.unwrap();
             assert!(config.quantization_config.is_some(), "{quantization:?}");
-            assert_eq!(config.params.unwrap().shard_number, 2);
+            let params = config.params.unwrap();
+            assert_eq!(params.shard_number, 2);
+            assert!(format!("{:?}", params.vectors_config).contains("datatype: Some(Float16)"));
             let indexed: std::collections::BTreeSet<_> =
                 info.payload_schema.keys().map(String::as_str).collect();
             for field in ["note_id", "tenant_id", "revision", "expires_at", "key"] {

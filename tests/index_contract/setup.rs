@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
-use elf::config::{Qdrant, Quantization};
+use elf::config::{Datatype, Qdrant, Quantization};
 use elf::index::{
     Candidate, CollectionInfo, CollectionSpec, CollectionStatus, Filter, NotePayload, Payload,
     Point, Query, StoredPoint, VectorIndex,
@@ -156,6 +156,7 @@ pub fn settings(url: &str) -> Qdrant {
         replication_factor: None,
         write_consistency_factor: None,
         on_disk: true,
+        datatype: Datatype::Float32,
         quantization: Quantization::None,
         bm25: Bm25Options::default(),
         timeout_ms: 30_000,

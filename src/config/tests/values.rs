@@ -209,6 +209,11 @@ fn texts_keep_to_their_forms() {
         ("storage.qdrant", "alias = \"\"", "alias = \"n\""),
         (
             "storage.qdrant",
+            "datatype = \"uint8\"",
+            "datatype = \"float16\"",
+        ),
+        (
+            "storage.qdrant",
             "quantization = \"product\"",
             "quantization = \"binary\"",
         ),

@@ -26,7 +26,7 @@ use super::batch::Batch;
 use super::bm25::Bm25Document;
 use super::json::{to_json, to_value};
 use super::options::CollectionOptions;
-use crate::config::{self, Quantization};
+use crate::config::{self, Datatype, Quantization};
 use crate::index::candidates::Scored;
 use crate::index::payload::{FieldIndex, IMPORTANCE, REVISION, short_decimal};
 use crate::index::{BM25, CollectionSpec, DENSE, Filter, Point, Query, Relabel, StoredPoint};
@@ -42,8 +42,13 @@ pub(super) fn create_collection(
     timeout_secs: u64,
 ) -> CreateCollection {
     let mut vectors = VectorsConfigBuilder::default();
-    let dense =
-        VectorParamsBuilder::new(spec.dim as u64, Distance::Cosine).on_disk(settings.on_disk);
+    let datatype = match settings.datatype {
+        Datatype::Float32 => qdrant::Datatype::Float32,
+        Datatype::Float16 => qdrant::Datatype::Float16,
+    };
+    let dense = VectorParamsBuilder::new(spec.dim as u64, Distance::Cosine)
+        .on_disk(settings.on_disk)
+        .datatype(datatype);
     vectors.add_named_vector_params(DENSE, dense);
     let mut sparse = SparseVectorsConfigBuilder::default();
     sparse.add_named_vector_params(
