@@ -89,7 +89,10 @@ fn lines(count: usize) -> Result<Vec<String>> {
     ] {
         for path in files(&root.join(folder), extension)? {
             let text = std::fs::read_to_string(path)?;
-            let long = text.lines().map(str::trim).filter(|line| line.len() > 50);
+            let long = text
+                .lines()
+                .map(str::trim)
+                .filter(|line| (51..400).contains(&line.len()));
             lines.extend(long.map(str::to_owned));
         }
     }
