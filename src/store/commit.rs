@@ -2,8 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pgvector::Vector;
+use sqlx::PgExecutor;
 use uuid::Uuid;
 
 use super::{CollectionRow, Limit, Store, StoreError, Transaction};
@@ -98,11 +100,15 @@ impl Store {
         notes: &[&NoteWrite<'_>],
     ) -> Result<Committed, StoreError> {
         let work = async {
+            if let Some(committed) = self.commit_at_once(version, dim, token, notes).await? {
+                return Ok(committed);
+            }
             let mut tx = self.begin().await?;
             let locked = lock(&mut tx, version, token, notes).await?;
             let mut targets = Vec::new();
             for rows in statements(notes, &locked) {
-                targets = write(&mut tx, version, dim, token, &rows).await?;
+                let written = write(&mut *tx, version, dim, token, &rows).await?;
+                targets = written.ok_or_else(settings_were_lost)?.targets;
             }
             tx.commit().await?;
             Ok(Committed {
@@ -114,6 +120,53 @@ impl Store {
         // The commit of a note of many megabytes takes longer.
         self.measured_within(Limit::Batch, "commit", work).await
     }
+
+    /// Writes the notes with one statement and no transaction. `None` if one of them had chunks, if the
+    /// rows are too many, or if a connection pooler keeps the settings from Postgres that the statement
+    /// needs; then nothing is written.
+    async fn commit_at_once(
+        &self,
+        version: &str,
+        dim: usize,
+        token: i64,
+        notes: &[&NoteWrite<'_>],
+    ) -> Result<Option<Committed>, StoreError> {
+        if notes.iter().any(|n| n.had_chunks) || !self.has_settings.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        // The statement locks the notes, and leaves out what it cannot lock.
+        let ids = || notes.iter().map(|n| n.note_id);
+        let locked = Locked {
+            notes: ids().collect(),
+            indexed: ids().collect(),
+            ..Locked::default()
+        };
+        let [rows] = &statements(notes, &locked)[..] else {
+            return Ok(None);
+        };
+        let Some(Written { notes, targets }) =
+            write(&self.keyed, version, dim, token, rows).await?
+        else {
+            self.has_settings.store(false, Ordering::Relaxed);
+            return Ok(None);
+        };
+        Ok(Some(Committed {
+            notes: notes.into_iter().collect(),
+            unchanged: HashMap::new(),
+            targets,
+        }))
+    }
+}
+
+/// The notes that a statement has written, and the collections that must have their points.
+struct Written {
+    notes: Vec<Uuid>,
+    targets: Vec<Target>,
+}
+
+/// Between `begin` and a statement, a connection pooler has given the transaction another connection.
+fn settings_were_lost() -> StoreError {
+    StoreError::Unavailable("a transaction has lost its settings".to_owned())
 }
 
 /// What Postgres has of the notes of a commit.
@@ -229,6 +282,8 @@ struct Rows<'a> {
     /// About, all together.
     bytes: usize,
     states: Vec<&'a NoteWrite<'a>>,
+    /// All notes of the commit, the same in each statement.
+    all: Vec<&'a NoteWrite<'a>>,
     /// Notes that may have had more chunks.
     rewritten: Vec<&'a NoteWrite<'a>>,
     /// Chunks whose vector is that of an old text.
@@ -281,7 +336,10 @@ fn statements<'a>(notes: &'a [&NoteWrite<'a>], locked: &Locked) -> Vec<Rows<'a>>
         .filter(|n| n.pooled.is_none())
         .map(|n| n.note_id)
         .collect();
-    last.states = written;
+    last.states.clone_from(&written);
+    for rows in &mut statements {
+        rows.all.clone_from(&written);
+    }
     statements
 }
 
@@ -296,14 +354,14 @@ fn with_room<'s, 'a>(statements: &'s mut Vec<Rows<'a>>, bytes: usize) -> &'s mut
     rows
 }
 
-/// Returns the collections that must have the points now.
+/// Writes the rows. `None` if the connection does not have the settings of [`Store::begin`].
 async fn write(
-    tx: &mut Transaction,
+    connection: impl PgExecutor<'_>,
     version: &str,
     dim: usize,
     token: i64,
     rows: &Rows<'_>,
-) -> Result<Vec<Target>, StoreError> {
+) -> Result<Option<Written>, StoreError> {
     let chunks = || rows.chunks.iter().map(|(_, chunk)| *chunk);
     let chunk_notes: Vec<Uuid> = rows.chunks.iter().map(|(note, _)| *note).collect();
     let chunk_ids: Vec<Uuid> = chunks().map(|c| c.chunk_id).collect();
@@ -324,8 +382,9 @@ async fn write(
     let rewritten = || rows.rewritten.iter();
     let rewritten_ids: Vec<Uuid> = rewritten().map(|n| n.note_id).collect();
     let rewritten_counts: Vec<i32> = rewritten().map(|n| n.chunks.len() as i32).collect();
-    let targets = sqlx::query_file_as!(
-        Target,
+    let all: Vec<Uuid> = rows.all.iter().map(|n| n.note_id).collect();
+    let live: Vec<bool> = rows.all.iter().map(|n| n.live).collect();
+    let written = sqlx::query_file!(
         "sql/queries/commit_notes.sql",
         version,
         dim as i32,
@@ -350,10 +409,22 @@ async fn write(
         &rewritten_counts,
         &rows.without_vector,
         &rows.without_pooled,
+        &all,
+        &live,
     )
-    .fetch_all(&mut **tx)
+    .fetch_optional(connection)
     .await?;
-    Ok(targets)
+    Ok(written.map(|row| {
+        let targets = row.collections.into_iter().zip(row.building);
+        let targets = targets.map(|(collection, is_building)| Target {
+            collection,
+            is_building,
+        });
+        Written {
+            notes: row.notes,
+            targets: targets.collect(),
+        }
+    }))
 }
 
 fn columns(rows: &[(Uuid, &[f32])]) -> (Vec<Uuid>, Vec<Vector>) {

@@ -27,7 +27,7 @@ mod versions;
 
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::TryFutureExt;
@@ -81,15 +81,25 @@ const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 const PLANS: [(&str, &str); 1] = [("plan_cache_mode", "force_custom_plan")];
 
 /// The statements of a search and of a batch look up rows by key, whatever the statistics say. To
-/// plan one anew takes up to several times as long as to execute it.
-const KEYED_PLANS: [(&str, &str); 1] = [("plan_cache_mode", "force_generic_plan")];
+/// plan one anew takes up to several times as long as to execute it. Postgres may plan them while the
+/// tables are empty, where a sequential scan, or a sort of all rows, costs the same as to walk an index.
+/// So it takes those only if there is no other way. See [`Store::begin`] for `jit`.
+const KEYED_PLANS: [(&str, &str); 4] = [
+    ("plan_cache_mode", "force_generic_plan"),
+    ("jit", "off"),
+    ("enable_seqscan", "off"),
+    ("enable_sort", "off"),
+];
 
 /// ELF's side of a Postgres database.
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: PgPool,
-    /// For statements whose plan Postgres may keep. It connects at the first of them.
+    /// For statements whose plan Postgres may keep.
     keyed: PgPool,
+    /// Whether the connections of `keyed` have its settings, as far as is known. A connection pooler
+    /// may refuse or drop them.
+    has_settings: Arc<AtomicBool>,
     statement_limit: Duration,
     /// Connections made so far. After a failover, a new one may lead to another server.
     connections: Arc<AtomicU64>,
@@ -179,24 +189,27 @@ impl Store {
             // sqlx would log the full text of a slow statement.
             .disable_statement_logging();
         let connections = Arc::new(AtomicU64::new(0));
-        let keyed = pool_options(max_connections, &connections)
-            .connect_lazy_with(options.clone().options(KEYED_PLANS));
-        let pool = pool_options(max_connections, &connections);
-        let opened = pool.clone().connect_with(options.clone().options(PLANS));
-        let (pool, keyed) = match opened.await {
+        let pool = || pool_options(max_connections, &connections);
+        // Both at once: a connection pooler may accept the settings of one and refuse those of the other.
+        let opened = tokio::try_join!(
+            pool().connect_with(options.clone().options(PLANS)),
+            pool().connect_with(options.clone().options(KEYED_PLANS)),
+        );
+        let ((pool, keyed), has_settings) = match opened {
             Err(error) if refuses_options(&error) => {
                 tracing::warn!(
                     "connection pooler does not pass on plan_cache_mode, set it for the role: \
                      docs/operations.md, PgBouncer"
                 );
-                let pool = pool.connect_with(options).await?;
-                (pool.clone(), pool)
+                let pool = pool().connect_with(options).await?;
+                ((pool.clone(), pool), false)
             }
-            opened => (opened?, keyed),
+            opened => (opened?, true),
         };
         Ok(Self {
             pool,
             keyed,
+            has_settings: Arc::new(AtomicBool::new(has_settings)),
             statement_limit: STATEMENT_LIMIT,
             connections,
         })

@@ -9,7 +9,7 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::support::harness::Harness;
-use batch::{Batch, claim_arguments, text};
+use batch::{Batch, bring, claim_arguments, text};
 
 /// The default of `worker.batch_notes`.
 const BATCH: usize = 256;
@@ -39,6 +39,43 @@ const IN_TRANSACTION: [&str; 2] = ["commit_notes", "lock_notes"];
 const PAGES: [&str; 3] = ["chunk_page", "live_texts", "note_problems"];
 const PAGE_SETTINGS: &str = "set enable_seqscan = off; set enable_bitmapscan = off;
     set enable_hashjoin = off; set enable_mergejoin = off; set enable_sort = off";
+
+/// Statements whose plan Postgres keeps, and the number of their parameters. The claim and the ack change
+/// what the others read.
+const KEYED: [(&str, &str, usize); 8] = [
+    (
+        "revalidate",
+        include_str!("../../sql/queries/revalidate.sql"),
+        3,
+    ),
+    (
+        "search_context",
+        include_str!("../../sql/queries/search_context.sql"),
+        4,
+    ),
+    (
+        "chunk_vectors",
+        include_str!("../../sql/queries/chunk_vectors.sql"),
+        2,
+    ),
+    (
+        "known_vectors",
+        include_str!("../../sql/queries/known_vectors.sql"),
+        2,
+    ),
+    (
+        "load_notes",
+        include_str!("../../sql/queries/load_notes.sql"),
+        2,
+    ),
+    (
+        "commit_notes",
+        include_str!("../../sql/queries/commit_notes.sql"),
+        25,
+    ),
+    ("claim", include_str!("../../sql/queries/claim.sql"), 10),
+    ("ack", include_str!("../../sql/queries/ack.sql"), 7),
+];
 
 /// The state of the tables before the notes were inserted.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -101,48 +138,62 @@ async fn a_batch_costs_no_more_than_its_notes(before: Before) {
     assert!(dear.is_empty(), "{before:?}:\n{}", dear.join("\n"));
 }
 
-/// Postgres keeps the plan of a search. It may have made it while the tables were empty.
 #[tokio::test]
-async fn a_search_planned_over_empty_tables_costs_no_more_than_its_notes() {
+async fn planned_over_new_tables_a_statement_costs_no_more_than_its_notes() {
+    planned_over_empty_tables(Before::NeverAnalysed).await;
+}
+
+#[tokio::test]
+async fn planned_over_vacuumed_tables_a_statement_costs_no_more_than_its_notes() {
+    planned_over_empty_tables(Before::VacuumedWhileEmpty).await;
+}
+
+#[tokio::test]
+async fn planned_over_emptied_tables_a_statement_costs_no_more_than_its_notes() {
+    planned_over_empty_tables(Before::BelievedEmpty).await;
+}
+
+/// Postgres keeps the plans of a search and of a batch. It may have made them while the tables were
+/// empty. Rows without a version, as the trigger writes them, are the ones that it has not seen.
+async fn planned_over_empty_tables(before: Before) {
     let h = Harness::start().await;
+    // A change of a table would make Postgres plan again.
+    bring(&h, before).await;
     let mut connection = h.pool.acquire().await.unwrap();
-    let planned = [
-        (
-            "revalidate",
-            include_str!("../../sql/queries/revalidate.sql"),
-            "'v', array[gen_random_uuid()], '{}'",
-        ),
-        (
-            "search_context",
-            include_str!("../../sql/queries/search_context.sql"),
-            "'v', array[gen_random_uuid()], '{}', 1000000",
-        ),
-        (
-            "chunk_vectors",
-            include_str!("../../sql/queries/chunk_vectors.sql"),
-            "'v', array[gen_random_uuid()]",
-        ),
-    ];
-    for (name, query, arguments) in planned {
-        let plan = format!(
-            "set plan_cache_mode = force_generic_plan; prepare {name} as {query};
-             execute {name}({arguments})"
-        );
-        let plan = sqlx::raw_sql(AssertSqlSafe(plan)).execute(&mut *connection);
-        plan.await.unwrap();
+    let settings = "set plan_cache_mode = force_generic_plan; set jit = off;
+        set enable_seqscan = off; set enable_sort = off";
+    sqlx::raw_sql(settings)
+        .execute(&mut *connection)
+        .await
+        .unwrap();
+    let plan = async |connection: &mut PgConnection, name: &str, query: &str, arguments: usize| {
+        let nulls = vec!["null"; arguments].join(", ");
+        let plan = format!("prepare {name} as {query}; execute {name}({nulls})");
+        let planned = sqlx::raw_sql(AssertSqlSafe(plan)).execute(connection).await;
+        planned.unwrap_or_else(|error| panic!("{name}: {error}"));
+    };
+    for (name, query, arguments) in KEYED {
+        plan(&mut connection, name, query, arguments).await;
     }
-    let batch = Batch::of(&h, Before::NeverAnalysed).await;
-    for (name, _, _) in planned {
-        let statements = batch.statements();
+    let batch = Batch::in_tables(&h, before).await;
+    let without_version = "update indexing_outbox set embedding_version = null
+         where note_id <> all (select note_id from note_index_state where holder = 'me')";
+    sqlx::raw_sql(without_version)
+        .execute(&mut *connection)
+        .await
+        .unwrap();
+    let statements = batch.statements();
+    let mut dear = Vec::new();
+    for (name, ..) in KEYED {
         let (.., arguments) = statements.iter().find(|(of, ..)| *of == name).unwrap();
         let cost = cost_of(&mut connection, name, arguments).await;
         let notes = BATCH as f64;
         assert!(cost.rows > 0.0, "{name} found nothing");
-        assert!(
-            cost.rows <= ROWS_A_NOTE * notes && cost.pages <= PAGES_A_NOTE * notes,
-            "{name}: {cost:?}"
-        );
+        if cost.rows > ROWS_A_NOTE * notes || cost.pages > PAGES_A_NOTE * notes {
+            dear.push(format!("{name}: {cost:?}"));
+        }
     }
+    assert!(dear.is_empty(), "{before:?}:\n{}", dear.join("\n"));
 }
 
 /// 10,000 notes say the same, and Postgres knows it: one row is read for each hash that is

@@ -15,34 +15,44 @@ pub(super) struct Batch {
     rows: Vec<(Uuid, Uuid)>,
 }
 
-impl Batch {
-    pub(super) async fn of(h: &Harness, before: Before) -> Self {
-        let everywhere = |statement: &str| {
-            let each = TABLES.map(|table| statement.replace("{}", table));
-            AssertSqlSafe(each.join(";"))
-        };
-        let off = everywhere("alter table {} set (autovacuum_enabled = off)");
-        sqlx::raw_sql(off).execute(&h.pool).await.unwrap();
-        match before {
-            Before::VacuumedWhileEmpty => vacuum(h, "vacuum analyze").await,
-            Before::BelievedEmpty => {
-                // These tables are often empty after normal work.
-                h.stock(1_000).await;
-                h.context
-                    .stores
-                    .store
-                    .enqueue(&Default::default())
-                    .await
-                    .unwrap();
-                sqlx::raw_sql("delete from memory_notes; delete from indexing_outbox; delete from note_index_state")
+/// Brings the tables into a state, while they are empty.
+pub(super) async fn bring(h: &Harness, before: Before) {
+    let everywhere = |statement: &str| {
+        let each = TABLES.map(|table| statement.replace("{}", table));
+        AssertSqlSafe(each.join(";"))
+    };
+    let off = everywhere("alter table {} set (autovacuum_enabled = off)");
+    sqlx::raw_sql(off).execute(&h.pool).await.unwrap();
+    match before {
+        Before::VacuumedWhileEmpty => vacuum(h, "vacuum analyze").await,
+        Before::BelievedEmpty => {
+            // These tables are often empty after normal work.
+            h.stock(1_000).await;
+            h.context
+                .stores
+                .store
+                .enqueue(&Default::default())
+                .await
+                .unwrap();
+            sqlx::raw_sql("delete from memory_notes; delete from indexing_outbox; delete from note_index_state")
                     .execute(&h.pool)
                     .await
                     .unwrap();
-                vacuum(h, "vacuum (truncate off, analyze) indexing_outbox").await;
-                vacuum(h, "vacuum (truncate off, analyze) note_index_state").await;
-            }
-            Before::NeverAnalysed | Before::VacuumedAfter => {}
+            vacuum(h, "vacuum (truncate off, analyze) indexing_outbox").await;
+            vacuum(h, "vacuum (truncate off, analyze) note_index_state").await;
         }
+        Before::NeverAnalysed | Before::VacuumedAfter => {}
+    }
+}
+
+impl Batch {
+    pub(super) async fn of(h: &Harness, before: Before) -> Self {
+        bring(h, before).await;
+        Self::in_tables(h, before).await
+    }
+
+    /// [`Self::of`] after [`bring`].
+    pub(super) async fn in_tables(h: &Harness, before: Before) -> Self {
         let mut notes = h.stock(NOTES).await;
         h.context
             .stores
@@ -201,7 +211,9 @@ impl Batch {
                 notes(),
                 int("1"),
                 chunks(),
-                notes()
+                notes(),
+                notes(),
+                each("true", "bool")
             ),
             statement!(
                 "lock_notes",
