@@ -266,13 +266,18 @@ async fn a_worker_that_sleeps_in_a_transaction_blocks_no_application_for_long() 
                         where datname = current_database() and application_name = 'elf'
                           and state = 'idle in transaction'
                           and relation = 'memory_notes'::regclass and mode = 'RowShareLock'";
+    // A commit of new notes is one statement.
+    for _ in 0..10 {
+        application.insert().await;
+    }
+    application.wait_until_drained(&[&worker]).await;
     let deadline = tokio::time::Instant::now() + DEADLINE;
     // Stopped again and again until it happens to be in one.
     loop {
         assert!(tokio::time::Instant::now() < deadline, "{}", worker.log());
-        for _ in 0..10 {
-            application.insert().await;
-        }
+        application
+            .execute("update memory_notes set text = text || '.'")
+            .await;
         application.linger().await;
         worker.signal("STOP").await;
         // The server ends the worker's last statement within a few round trips.
