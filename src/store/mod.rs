@@ -192,8 +192,8 @@ impl Store {
         let pool = || pool_options(max_connections, &connections);
         // Both at once: a connection pooler may accept the settings of one and refuse those of the other.
         let opened = tokio::try_join!(
-            pool().connect_with(options.clone().options(PLANS)),
-            pool().connect_with(options.clone().options(KEYED_PLANS)),
+            Box::pin(pool().connect_with(options.clone().options(PLANS))),
+            Box::pin(pool().connect_with(options.clone().options(KEYED_PLANS))),
         );
         let ((pool, keyed), has_settings) = match opened {
             Err(error) if refuses_options(&error) => {
