@@ -35,7 +35,10 @@ pub async fn run(
     );
     let vectors = embedded(&lines).await?;
     let queries: Vec<usize> = (0..vectors.len()).step_by(vectors.len() / 200).collect();
-    for (name, settings) in settings {
+    let rounded = rounded(&vectors).await?;
+    let as_embedded = settings.iter().map(|&(name, toml)| (name, toml, &vectors));
+    let halfvec = ("halfvec in Postgres", "", &rounded);
+    for (name, settings, stored) in as_embedded.chain([halfvec]) {
         let alias = format!("elf_bench_{}", uuid::Uuid::new_v4().simple());
         let text = format!(
             "[storage.postgres]\ndsn = \"postgres://none@none/none\"\n\
@@ -52,7 +55,7 @@ pub async fn run(
         index.create_collection(&alias, &spec).await?;
         index.bulk_load(&alias, true).await?;
         let client = engine::client(&engine.url)?;
-        fill(&client, &alias, &vectors).await?;
+        fill(&client, &alias, stored).await?;
         index.bulk_load(&alias, false).await?;
         engine::wait_for_graphs(&client, &alias).await?;
         let mut shares = Vec::new();
@@ -116,6 +119,21 @@ async fn embedded(lines: &[String]) -> Result<Vec<Vec<f32>>> {
         vectors.extend(local.embed(&texts).await?);
     }
     Ok(vectors)
+}
+
+/// The vectors as a `halfvec` of Postgres keeps them.
+async fn rounded(vectors: &[Vec<f32>]) -> Result<Vec<Vec<f32>>> {
+    let pool = sqlx::PgPool::connect(&std::env::var("DATABASE_URL")?).await?;
+    let mut rounded = Vec::with_capacity(vectors.len());
+    let mut connection = pool.begin().await?;
+    sqlx::query("create extension if not exists vector")
+        .execute(&mut *connection)
+        .await?;
+    for vector in vectors {
+        let row = sqlx::query_scalar("select $1::real[]::halfvec::real[]").bind(vector);
+        rounded.push(row.fetch_one(&mut *connection).await?);
+    }
+    Ok(rounded)
 }
 
 async fn fill(client: &Qdrant, collection: &str, vectors: &[Vec<f32>]) -> Result<()> {

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use elf::config::VectorType;
+use elf::registry::IndexContext;
 use qdrant_client::qdrant::QueryPointsBuilder;
 
 use crate::corpus::{Corpus, Kind};
@@ -286,5 +288,34 @@ async fn quantization(
         database.drop_collections(&stores).await?;
     }
     let stores = database.stores(&engine.url).await?;
+    halfvec(report, &stores).await?;
     database.end(&stores).await
+}
+
+/// The other type of vectors in Postgres: the size of their table, and what a change and a rebuild cost.
+async fn halfvec(report: &mut Report, stores: &IndexContext) -> Result<()> {
+    let bytes_a_chunk = async || -> Result<f64> {
+        let bytes: f64 = sqlx::query_scalar(
+            "select pg_total_relation_size('note_chunk_embeddings')::float8
+                    / (select count(*) from note_chunk_embeddings)",
+        )
+        .fetch_one(stores.store.pool())
+        .await?;
+        Ok(bytes)
+    };
+    let float32 = bytes_a_chunk().await?;
+    let began = Instant::now();
+    stores.store.change_vector_type(VectorType::Halfvec).await?;
+    let secs = began.elapsed().as_secs_f64();
+    let float16 = bytes_a_chunk().await?;
+    let (rate, _) = copied(stores).await?;
+    for (name, unit, value) in [
+        ("vector: bytes of its row with its key", "bytes", float32),
+        ("halfvec: bytes of its row with its key", "bytes", float16),
+        ("halfvec: change of the tables", "s", secs),
+        ("halfvec: rebuild", "points/s", rate),
+    ] {
+        report.value(name, unit, vec![value], Target::None);
+    }
+    Ok(())
 }

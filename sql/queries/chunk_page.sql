@@ -20,7 +20,7 @@ select chunk_id, note_id, chunk_index, start_offset, end_offset, revision as "re
                         c.revision) as revision,
                case when $5 then c.text end as text,
                e.chunk_id is not null as has_vector, c.awaits_vector,
-               case when $5 or $6 then e.vec end as vec,
+               case when $5 or $6 then e.vec::vector end as vec,
                coalesce(n.status, '') as status,
                case when n.expires_at is not null
                     then least(greatest(n.expires_at, '0001-01-01 00:00+00'), '9999-12-31 00:00+00')

@@ -1,6 +1,6 @@
 -- The vectors of these chunks. See revalidate.sql for `offset 0`.
 -- $1 version, $2 chunk ids
-select e.chunk_id as "chunk_id!", e.vec as "vec!: pgvector::Vector"
+select e.chunk_id as "chunk_id!", e.vec::vector as "vec!: pgvector::Vector"
   from unnest($2::uuid[]) as u (chunk_id)
  cross join lateral (
         select *

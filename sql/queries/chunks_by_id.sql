@@ -7,7 +7,7 @@ select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chu
                   where s.note_id = c.note_id and s.embedding_version = c.embedding_version),
                 c.revision) as "revision!", c.text as "text!",
        e.chunk_id is not null as "has_vector!", c.awaits_vector as "awaits_vector!",
-       e.vec as "vec?: pgvector::Vector",
+       e.vec::vector as "vec?: pgvector::Vector",
        coalesce(n.status, '') as "status!",
        case when n.expires_at is not null
             then least(greatest(n.expires_at, '0001-01-01 00:00+00'), '9999-12-31 00:00+00')

@@ -9,7 +9,7 @@ select found.text_sha256 as "text_sha256!", found.vec as "vec!: pgvector::Vector
   from unnest($2::bytea[]) as u (hash)
  cross join lateral (
         select c.text_sha256,
-               (select e.vec
+               (select e.vec::vector
                   from note_chunk_embeddings e
                  where e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version) as vec
           from index_versions v

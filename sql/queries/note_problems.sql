@@ -45,7 +45,10 @@ select p.note_id as "note_id!",
                then format('%s of its chunks have no vector', k.chunks - k.vectors)
            when k.chunks > 0 and (m.vec is null or m.embedding_dim <> $2)
                then 'it has no pooled vector'
-           when k.chunks > 0 and (m.vec <-> k.mean) > 1e-4 * (1 + vector_norm(k.mean))
+           -- A halfvec has 11 bits of each number.
+           when k.chunks > 0 and (m.vec::vector <-> k.mean)
+                > case when pg_typeof(m.vec)::text like '%halfvec' then 1e-3 else 1e-4 end
+                  * (1 + vector_norm(k.mean))
                then 'its pooled vector is not the mean of its chunks'
        end as problem
   from texts p
@@ -65,7 +68,7 @@ select p.note_id as "note_id!",
                                    or convert_to(c.text, 'UTF8') <> substring(
                                       p.bytes from c.start_offset + 1
                                       for c.end_offset - c.start_offset)) as other_texts,
-               avg(e.vec) filter (where e.embedding_dim = $2) as mean
+               avg(e.vec::vector) filter (where e.embedding_dim = $2) as mean
           from memory_note_chunks c
           left join note_chunk_embeddings e
                  on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version

@@ -7,7 +7,7 @@ with state as (
      where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
 )
 select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.text,
-       e.vec as "vec?: pgvector::Vector"
+       e.vec::vector as "vec?: pgvector::Vector"
   from memory_note_chunks c
   left join note_chunk_embeddings e on e.chunk_id = c.chunk_id and e.embedding_version = $1
  where c.note_id = any ($3)

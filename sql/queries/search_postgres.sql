@@ -39,7 +39,7 @@ chunks as materialized (
                and c.embedding_version is not distinct from $1 -- see chunk_page.sql
             offset 0) c
       left join lateral (
-            select e.vec
+            select e.vec::vector as vec
               from note_chunk_embeddings e
              where $2::vector is not null
                and e.chunk_id = c.chunk_id and e.embedding_version = $1

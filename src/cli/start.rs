@@ -6,7 +6,7 @@ use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 
 use super::output::with_causes;
-use super::{systemd, wiring};
+use super::{migrate, systemd, wiring};
 use crate::backoff;
 use crate::chunk::TokenizerError;
 use crate::config::Config;
@@ -28,14 +28,18 @@ pub async fn connect_and_ensure_ready(
     migrate: bool,
 ) -> anyhow::Result<WorkerContext> {
     if migrate {
-        let store = wiring::store(config).await?;
-        let migrations = store.migrate().await?;
-        tracing::info!(migrations, "schema is up to date");
-        for note in store.restrict_triggers().await? {
+        let migrated = migrate::migrate(config).await?;
+        tracing::info!(migrations = migrated.applied, "schema is up to date");
+        for note in migrated.notes {
             tracing::warn!("{note}");
         }
     }
     let context = wiring::worker_context(config).await?;
+    context
+        .stores
+        .store
+        .check_vector_type(config.storage.postgres.vector_type)
+        .await?;
     registry::register_or_check_version(&context.stores.store, &context.version).await?;
     context
         .stores

@@ -90,6 +90,28 @@ pub struct Postgres {
     pub dsn: Secret,
     /// Maximum connections of one process.
     pub pool_max_conns: u32,
+    /// The type of the columns of vectors.
+    pub vector_type: VectorType,
+}
+
+/// The type of the columns of vectors in Postgres.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VectorType {
+    /// Four bytes a dimension.
+    Vector,
+    /// Two bytes a dimension.
+    Halfvec,
+}
+
+impl VectorType {
+    /// Its name in Postgres and in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vector => "vector",
+            Self::Halfvec => "halfvec",
+        }
+    }
 }
 
 /// `[storage.qdrant]`

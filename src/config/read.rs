@@ -13,7 +13,7 @@ use super::value::Refusal;
 use super::{
     Boundaries, Chunking, Config, ConfigError, Datatype, Embedding, FusionMethod, Outbox, Postgres,
     Problem, ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi, Search, Service,
-    Storage, Threshold, Worker, is_loopback,
+    Storage, Threshold, VectorType, Worker, is_loopback,
 };
 
 const MINUTE_MS: u64 = 60_000;
@@ -117,6 +117,11 @@ fn postgres(section: &mut Section<'_, '_>) -> Postgres {
         ),
         // At least two: the worker needs one to listen for new work and one to do it.
         pool_max_conns: section.int("pool_max_conns", 10, 2..=1000),
+        vector_type: section.choice(
+            "vector_type",
+            VectorType::Vector,
+            &[VectorType::Vector, VectorType::Halfvec].map(|each| (each.name(), each)),
+        ),
     }
 }
 

@@ -16,14 +16,15 @@ use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use super::schema::{
-    MIGRATIONS_TABLE, applied, check_compatible, check_notes_table, check_same_build, migrator,
+    MIGRATIONS_TABLE, applied, check_compatible, check_encoding, check_notes_table,
+    check_same_build, migrator,
 };
 use super::{Store, StoreError};
 use crate::backoff;
 
 /// An application's statement on a table waits behind a migration that waits for the same
 /// table. So a migration leaves the lock queue after this time, and tries again later.
-const LOCK_TIMEOUT: &str = "1s";
+pub(super) const LOCK_TIMEOUT: &str = "1s";
 
 /// Pauses between two tries for a lock. Meanwhile applications can use the table.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -50,6 +51,7 @@ impl Store {
     pub async fn apply(&self, migrator: &Migrator) -> Result<usize, StoreError> {
         let mut conn = self.pool.acquire().await?;
         let pending = pending(&mut conn, migrator).await?;
+        check_encoding(&mut conn).await?;
         check_notes_table(&mut conn).await?;
         if pending.is_empty() {
             return Ok(0);
@@ -75,7 +77,10 @@ impl Store {
     /// It polls instead of waiting in Postgres: `create index concurrently` waits for every older
     /// statement. If one of these statements waited for this lock, the two would wait for each
     /// other.
-    async fn lock_migrations(&self, session: &mut PgConnection) -> Result<(), StoreError> {
+    pub(super) async fn lock_migrations(
+        &self,
+        session: &mut PgConnection,
+    ) -> Result<(), StoreError> {
         for tries in 1.. {
             // The key is arbitrary and ELF's own.
             let is_ours: bool = sqlx::query_scalar("select pg_try_advisory_lock(0x656c6d)")
@@ -112,7 +117,9 @@ impl Store {
             };
             match applied {
                 Ok(_) => break,
-                Err(error) if is_locked_out(&error) => {
+                Err(
+                    MigrateError::Execute(ref error) | MigrateError::ExecuteMigration(ref error, _),
+                ) if is_locked_out(error) => {
                     tracing::warn!(
                         migration = migration.version,
                         "migration did not get its lock, retrying"
@@ -215,17 +222,15 @@ fn concurrent_index(migration: &Migration) -> Option<Cow<'_, str>> {
     migration.no_tx.then_some(name.into())
 }
 
-fn is_locked_out(error: &MigrateError) -> bool {
-    let (MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) = error else {
-        return false;
-    };
+/// Whether a statement did not get its locks in time.
+pub(super) fn is_locked_out(error: &sqlx::Error) -> bool {
     error
         .as_database_error()
         .and_then(|e| e.code())
         .is_some_and(|code| NO_LOCK.contains(&&*code))
 }
 
-async fn pause(tries: u32) {
+pub(super) async fn pause(tries: u32) {
     let pause = backoff::delay(tries, FIRST_PAUSE, LONGEST_PAUSE, rand::random());
     tokio::time::sleep(pause).await;
 }

@@ -22,6 +22,7 @@ mod search;
 mod traces;
 mod transaction;
 mod upkeep;
+mod vector_type;
 mod verify_runs;
 mod versions;
 

@@ -38,6 +38,7 @@ impl Store {
                 return Err(StoreError::Outdated(missing));
             }
             check_same_build(&migrator, &applied)?;
+            check_encoding(&mut conn).await?;
             check_notes_table(&mut conn).await
         };
         self.answered(Limit::Statement, work).await
@@ -119,6 +120,22 @@ const NOTE_COLUMNS: &[(&str, &[&str])] = &[
     ("updated_at", &["timestamp with time zone"]),
     ("expires_at", &["timestamp with time zone"]),
 ];
+
+/// Checks that every text of the database is UTF-8. In another encoding, Postgres can hold texts that
+/// the driver cannot read, and refuses the parts of other languages in what ELF writes.
+pub(super) async fn check_encoding(conn: &mut PgConnection) -> Result<(), StoreError> {
+    let encoding: String = sqlx::query_scalar("select current_setting('server_encoding')")
+        .fetch_one(conn)
+        .await?;
+    match encoding.as_str() {
+        "UTF8" => Ok(()),
+        _ => Err(StoreError::Schema(format!(
+            "the database has the encoding {encoding}, and ELF needs UTF8: make a database with \
+             `create database … encoding 'UTF8' template template0`, copy the tables into it with \
+             pg_dump and pg_restore, and change storage.postgres.dsn"
+        ))),
+    }
+}
 
 /// Checks a `memory_notes` that the application made for the columns that ELF reads. Without the
 /// table there is nothing to check: the first migration makes it.

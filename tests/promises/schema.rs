@@ -5,6 +5,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
 use crate::support::DEADLINE;
+use crate::support::database::TestDatabase;
 use crate::support::site::Site;
 
 async fn execute(db: &mut PgConnection, statements: &str) {
@@ -67,6 +68,19 @@ async fn a_newer_schema_is_refused() {
             .exits(78)
             .says(&["9999", "newer", "upgrade elf"]);
     }
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_utf8_is_refused() {
+    let options = "encoding 'SQL_ASCII' lc_collate 'C' lc_ctype 'C' template template0";
+    let site = Site::with_database(TestDatabase::create_with(options).await).await;
+    let done = site.elf(&["migrate"]).await.exits(78);
+    done.says(&["the encoding SQL_ASCII", "encoding 'UTF8'"]);
+    let mut db = site.connect().await;
+    assert_eq!(
+        count(&mut db, "pg_tables where schemaname = 'public'").await,
+        0
+    );
 }
 
 #[tokio::test]
@@ -370,4 +384,90 @@ async fn a_worker_that_is_not_notified_finds_work_by_polling() {
         assert!(tokio::time::Instant::now() < deadline, "{}", worker.log());
     }
     worker.stop().await.exits(0);
+}
+
+/// The types of the columns of vectors.
+async fn vector_types(db: &mut PgConnection) -> Vec<String> {
+    let types = "select format_type(atttypid, atttypmod) from pg_attribute
+                  where attname = 'vec' and attrelid::regclass::text in
+                        ('note_chunk_embeddings', 'note_embeddings') order by attrelid";
+    sqlx::query_scalar(types).fetch_all(db).await.unwrap()
+}
+
+/// Verifies everything, vectors too, and finds nothing wrong.
+async fn assert_exact(site: &Site) {
+    let verified = site.json(&["verify", "--deep"]).await;
+    for problem in ["missing", "stale", "orphaned"] {
+        assert_eq!(verified[problem], 0, "{verified}");
+    }
+    assert_eq!(verified["inconsistent"], 0, "{verified}");
+}
+
+#[tokio::test]
+async fn vectors_in_postgres_may_have_two_bytes_a_dimension() {
+    let site = Site::start().await;
+    let mut db = site.connect().await;
+    let sentences = [
+        "The lighthouse is green.",
+        "The harbour is blue.",
+        "A storm came at night.",
+    ];
+    for sentence in sentences {
+        site.note(sentence).await;
+    }
+    site.note(&sentences.concat().repeat(8)).await;
+    site.json(&["worker", "--once"]).await;
+
+    let float32 = std::fs::read_to_string(site.path("elf.toml")).unwrap();
+    let float16 = float32.replace("dsn =", "vector_type = \"halfvec\"\ndsn =");
+    site.write("elf.toml", &float16);
+    let refused = site.elf(&["worker", "--once"]).await.exits(78);
+    refused.says(&["of the type vector", "\"halfvec\"", "`elf migrate`"]);
+    let migrated = site.json(&["migrate"]).await;
+    let note = "the vectors are of the type halfvec now";
+    assert!(
+        migrated["notes"].as_array().unwrap().contains(&note.into()),
+        "{migrated}"
+    );
+    let again = site.json(&["migrate"]).await;
+    assert!(
+        !again["notes"].as_array().unwrap().contains(&note.into()),
+        "{again}"
+    );
+    assert_eq!(vector_types(&mut db).await, ["halfvec", "halfvec"]);
+    // Rounded vectors in Postgres, and the points of before.
+    assert_exact(&site).await;
+
+    // New notes, an edit, a known text, and labels of their own.
+    site.note("The ferry leaves at noon.").await;
+    execute(
+        &mut db,
+        "update memory_notes set text = text || ' It is old.' where text = 'The harbour is blue.';
+         update memory_notes set scope = 'other' where text = 'The lighthouse is green.'",
+    )
+    .await;
+    let before = site.provider.texts_seen().len();
+    site.note("A storm came at night.").await;
+    site.json(&["worker", "--once"]).await;
+    assert_eq!(
+        site.provider.texts_seen().len(),
+        before + 2,
+        "a known text was embedded again"
+    );
+    assert_exact(&site).await;
+
+    site.json(&["rebuild"]).await;
+    assert_exact(&site).await;
+    let found = site.json(&["search", "ferry", "--tenant", "t"]).await;
+    assert_eq!(found["items"][0]["text"], "The ferry leaves at noon.");
+
+    site.write("elf.toml", &float32);
+    site.elf(&["worker", "--once"])
+        .await
+        .exits(78)
+        .says(&["of the type halfvec"]);
+    site.elf(&["migrate"]).await.exits(0);
+    assert_eq!(vector_types(&mut db).await, ["vector", "vector"]);
+    site.json(&["worker", "--once"]).await;
+    assert_exact(&site).await;
 }

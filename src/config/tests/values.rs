@@ -202,6 +202,11 @@ fn texts_keep_to_their_forms() {
             "log_level = \"trace\"",
         ),
         (
+            "storage.postgres",
+            "vector_type = \"float16\"",
+            "vector_type = \"halfvec\"",
+        ),
+        (
             "storage.qdrant",
             "alias = \"my notes\"",
             "alias = \"my-notes_2\"",

@@ -18,9 +18,14 @@ impl TestDatabase {
     /// Makes it on the server that `DATABASE_URL` names, else on the one that
     /// `make setup` starts.
     pub async fn create() -> Self {
+        Self::create_with("").await
+    }
+
+    /// The same, with `options` of `CREATE DATABASE`.
+    pub async fn create_with(options: &str) -> Self {
         let server = server();
         let name = format!("elf_test_{}", Uuid::new_v4().simple());
-        execute(&server, format!("CREATE DATABASE {name}"))
+        execute(&server, format!("CREATE DATABASE {name} {options}"))
             .await
             .unwrap_or_else(|error| {
                 panic!("the test server gives no database, see `make setup`: {error}")

@@ -117,10 +117,15 @@ pub async fn run(mut command: Command, input: &[u8]) -> Done {
 impl Site {
     /// An `elf.toml` and an empty database: not even migrated.
     pub async fn empty() -> Self {
+        Self::with_database(TestDatabase::create().await).await
+    }
+
+    /// The same, in a database of the test's own.
+    pub async fn with_database(database: TestDatabase) -> Self {
         let site = Self {
             provider: EmbeddingServer::start().await,
             folder: tempfile::tempdir().unwrap(),
-            database: TestDatabase::create().await,
+            database,
         };
         let index = format!("embedded:{}", site.path("index").display());
         let text = elf_toml(&site.database.url(), &index, site.provider.url());
