@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 mod backlog;
 mod bare;
 mod chunker;
+mod chunks;
 mod claim;
 mod copy;
 mod corpus;
@@ -60,9 +61,9 @@ impl Options {
     }
 }
 
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "chunker", "edits", "provider", "claim", "worker", "backlog", "fresh", "rebuild", "search",
-    "idle", "scale",
+    "idle", "scale", "chunks",
 ];
 
 fn main() -> Result<()> {
@@ -119,6 +120,7 @@ async fn run(name: &str, options: Options) -> Result<()> {
     match name {
         "backlog" => backlog::run(options).await,
         "chunker" => chunker::run(options).await,
+        "chunks" => chunks::run(options).await,
         "claim" => claim::run(options).await,
         "edits" => edits::run(options),
         "idle" => idle::run(options).await,

@@ -1,5 +1,5 @@
-//! How ELF's figures change with size: workers, chunks, dimensions, the length of a note, and the
-//! engine's quantisation. There is no other side and no target here: each is a line of a plot.
+//! How ELF's figures change with size: workers, dimensions, the length of a note, and the ways to keep
+//! vectors. There is no other side and no target here: each is a line of a plot.
 
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,6 @@ pub async fn run(options: Options) -> Result<()> {
     quantization(&mut report, options, &engine, &corpus).await?;
     #[cfg(feature = "local")]
     crate::recall::run(&mut report, options, &engine, &KEPT).await?;
-    // It takes longest.
-    chunks(&mut report, options, &engine, &corpus).await?;
     report.write()
 }
 
@@ -108,45 +106,6 @@ async fn workers(
         "Workers on two cores, with the stores",
         ["workers", "notes a second"],
         &lines,
-    )
-}
-
-/// What a rebuild and a note cost among more chunks.
-async fn chunks(
-    report: &mut Report,
-    options: Options,
-    engine: &Engine,
-    corpus: &Corpus,
-) -> Result<()> {
-    let mut line = Line {
-        name: "rebuild".into(),
-        points: Vec::new(),
-    };
-    let sizes: &[usize] = if options.quick {
-        &[400, 800]
-    } else {
-        &[10_000, 100_000, 1_000_000, 3_000_000]
-    };
-    for size in sizes {
-        // At 128 dimensions, or three million would not fit.
-        let database = Database::create(corpus, *size, 128).await?;
-        let stores = database.stores(&engine.url).await?;
-        let (rate, _) = copied(&stores).await?;
-        report.value(
-            &format!("rebuild of {size} chunks, 128 dimensions"),
-            "points/s",
-            vec![rate],
-            Target::None,
-        );
-        line.points.push((*size as f64, rate));
-        database.end(&stores).await?;
-    }
-    draw(
-        options,
-        "chunks",
-        "Rebuild, 128 dimensions",
-        ["chunks", "points a second"],
-        &[line],
     )
 }
 

@@ -146,13 +146,9 @@ impl Store {
     /// How many points the index has to have: the chunks of live notes that have a vector or
     /// await it.
     pub async fn count_points(&self, version: &str) -> Result<u64, StoreError> {
-        let work = async {
-            let count = sqlx::query_file_scalar!("sql/queries/count_points.sql", version)
-                .fetch_one(&self.pool)
-                .await?;
-            Ok::<_, StoreError>(count as u64)
-        };
-        self.answered(Limit::EveryNote, work).await
+        let count = sqlx::query_file!("sql/queries/count_points.sql", version);
+        let count = self.answered(Limit::EveryNote, self.count(count)).await?;
+        Ok(count.count as u64)
     }
 
     /// Those of `chunk_ids` that are not chunks of a live note any more.

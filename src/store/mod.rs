@@ -283,6 +283,21 @@ impl Store {
         Ok(rows)
     }
 
+    /// Counts rows of whole tables. Without statistics Postgres may expect few rows, and read one table
+    /// for each row of another. So nested loops are off.
+    async fn count<T: Send + Unpin>(
+        &self,
+        count: Map<'_, Postgres, impl FnMut(PgRow) -> sqlx::Result<T> + Send, PgArguments>,
+    ) -> Result<T, StoreError> {
+        let begin = "begin isolation level read committed read only; \
+                     set local idle_in_transaction_session_timeout = '5s'; \
+                     set local enable_nestloop = off";
+        let mut transaction = Transaction::begin(&self.pool, begin).await?;
+        let counted = count.fetch_one(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok(counted)
+    }
+
     /// Counts and times an operation, which times out after [`Limit::Statement`].
     fn measured<'w, T: Send + 'w>(
         &self,

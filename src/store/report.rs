@@ -104,13 +104,8 @@ impl Store {
 
     /// Counts live notes and their chunks.
     pub async fn note_counts(&self, version: &str) -> Result<NoteCounts, StoreError> {
-        let work = async {
-            let counts = sqlx::query_file_as!(NoteCounts, "sql/queries/note_status.sql", version)
-                .fetch_one(&self.pool)
-                .await?;
-            Ok(counts)
-        };
-        self.measured_within(Limit::EveryNote, "observe", work)
+        let counts = sqlx::query_file_as!(NoteCounts, "sql/queries/note_status.sql", version);
+        self.measured_within(Limit::EveryNote, "observe", self.count(counts))
             .await
     }
 

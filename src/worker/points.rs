@@ -18,6 +18,12 @@ use crate::store::{ChunkWrite, Committed, LiveChunk, Target};
 /// points, because it does one after the other, and 0.06 ms to upsert a point of 384 dimensions.
 const RELABEL_FROM: usize = 8;
 
+/// Bytes of points that a batch makes at once, about: several requests.
+const POINTS_BYTES: usize = 8 << 20;
+
+/// Bytes of a point without its vector, about.
+const POINT_BYTES: usize = 2 << 10;
+
 impl Batch<'_> {
     /// Writes the new points and then deletes the old ones, so that the note is searchable
     /// all the time. Returns how many points were written.
@@ -46,8 +52,8 @@ impl Batch<'_> {
                 && self
                     .relabel_points(collection, &relabels, &relabelled)
                     .await?;
-            let points = self.points(if has_all { &changed } else { done });
-            self.upsert(collection, points).await?;
+            let missing = if has_all { &changed } else { done };
+            self.upsert_writes(collection, missing).await?;
         }
         self.shared.call_breakpoint(Checkpoint::Upserted).await;
         let written = chunk_ids(done);
@@ -129,14 +135,23 @@ impl Batch<'_> {
         Ok(has_all)
     }
 
-    fn points(&self, writes: &[&PlannedWrite<'_>]) -> Vec<Point> {
-        let of_note = |write: &&PlannedWrite| {
-            let chunks = write.rows.chunks.iter();
-            let note = write.chunked.note.as_ref();
-            let points = note.map(|note| chunks.map(|chunk| self.point(note, chunk)));
-            points.into_iter().flatten().collect::<Vec<_>>()
-        };
-        writes.iter().flat_map(of_note).collect()
+    /// Upserts the points of these notes, and makes some at a time.
+    async fn upsert_writes(
+        &self,
+        collection: &str,
+        writes: &[&PlannedWrite<'_>],
+    ) -> Result<(), RegistryError> {
+        let with_notes = writes.iter().filter_map(|write| {
+            let note = write.chunked.note.as_ref()?;
+            Some(write.rows.chunks.iter().map(move |chunk| (note, chunk)))
+        });
+        let chunks: Vec<(&Note, &ChunkWrite)> = with_notes.flatten().collect();
+        let point_bytes = size_of::<f32>() * self.shared.context.version.dim + POINT_BYTES;
+        for chunks in chunks.chunks(POINTS_BYTES / point_bytes + 1) {
+            let points = chunks.iter().map(|(note, chunk)| self.point(note, chunk));
+            self.upsert(collection, points.collect()).await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn upsert(

@@ -196,6 +196,37 @@ async fn planned_over_empty_tables(before: Before) {
     assert!(dear.is_empty(), "{before:?}:\n{}", dear.join("\n"));
 }
 
+/// Counts of all chunks, for progress bars and `elf status`: after a restore from a dump, Postgres has no
+/// statistics.
+#[tokio::test]
+async fn a_count_of_all_chunks_reads_each_row_few_times() {
+    const COUNTS: [&str; 2] = [
+        include_str!("../../sql/queries/count_points.sql"),
+        include_str!("../../sql/queries/note_status.sql"),
+    ];
+    for before in [
+        Before::NeverAnalysed,
+        Before::VacuumedWhileEmpty,
+        Before::BelievedEmpty,
+    ] {
+        let h = Harness::start().await;
+        Batch::of(&h, before).await;
+        let mut connection = h.pool.acquire().await.unwrap();
+        // As in `Store::count`.
+        let set = sqlx::raw_sql("set enable_nestloop = off").execute(&mut *connection);
+        set.await.unwrap();
+        for count in COUNTS {
+            let version = text(&h.context.version.name);
+            let cost = explained(&mut connection, "force_custom_plan", count, &[version]).await;
+            let all = NOTES as f64;
+            assert!(
+                cost.rows < 10.0 * all && cost.pages < 10.0 * all,
+                "{before:?}: {cost:?}: {count}"
+            );
+        }
+    }
+}
+
 /// 10,000 notes say the same, and Postgres knows it: one row is read for each hash that is
 /// looked up, and none of the others where a text is new.
 #[tokio::test]

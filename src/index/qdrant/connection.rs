@@ -4,8 +4,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use qdrant_client::{Qdrant, QdrantError};
+use tokio::sync::Semaphore;
 
-use super::{Server, status};
+use super::{Server, UPSERTS_IN_FLIGHT, status};
 use crate::config;
 use crate::index::IndexError;
 
@@ -40,6 +41,7 @@ impl Server {
             engine,
             timeout_secs,
             options: Mutex::default(),
+            upserts: Semaphore::new(UPSERTS_IN_FLIGHT),
         })
     }
 }

@@ -24,6 +24,7 @@ use qdrant_client::qdrant::{
     UpdateStatus,
 };
 use qdrant_client::{Qdrant, QdrantError};
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use super::payload::page_start;
@@ -36,8 +37,8 @@ use batch::Batch;
 use bm25::Bm25Document;
 use options::CollectionOptions;
 
-/// Requests of one upsert in flight at once. The server queues them for one
-/// writer per shard; a few hide the round trips.
+/// Upsert requests in flight at once. The server queues them for one writer per shard: a few hide the
+/// round trips, and more would only take memory.
 const UPSERTS_IN_FLIGHT: usize = 4;
 
 /// Notes that one request relabels, at most: the server applies them one after the other, and
@@ -54,6 +55,8 @@ pub(super) struct Server {
     timeout_secs: u64,
     /// By collection or alias, and when they were read.
     options: Mutex<HashMap<String, (Instant, Arc<CollectionOptions>)>>,
+    /// One for each upsert request that may be in flight.
+    upserts: Semaphore,
 }
 
 impl Server {
@@ -81,6 +84,8 @@ impl Server {
         batch: Batch,
         bm25: &Bm25Document,
     ) -> Result<(), IndexError> {
+        let permit = self.upserts.acquire().await;
+        let _permit = permit.expect("the semaphore is never closed");
         let request = convert::upsert(collection, batch, bm25, self.timeout_secs);
         let response = self
             .client
