@@ -32,12 +32,13 @@ pub struct Migrated {
 pub async fn migrate(config: &Config) -> anyhow::Result<Migrated> {
     let store = wiring::store(config).await?;
     let applied = store.migrate().await?;
-    let vector_type = config.storage.postgres.vector_type;
-    let is_changed = store.change_vector_type(vector_type).await?;
-    let mut notes = store.restrict_triggers().await?;
-    if is_changed {
+    let mut notes = Vec::new();
+    if let Some(vector_type) = config.storage.postgres.vector_type
+        && store.change_vector_type(vector_type).await?
+    {
         let name = vector_type.name();
         notes.push(format!("the vectors are of the type {name} now"));
     }
+    notes.extend(store.restrict_triggers().await?);
     Ok(Migrated { applied, notes })
 }

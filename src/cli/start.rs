@@ -35,11 +35,9 @@ pub async fn connect_and_ensure_ready(
         }
     }
     let context = wiring::worker_context(config).await?;
-    context
-        .stores
-        .store
-        .check_vector_type(config.storage.postgres.vector_type)
-        .await?;
+    if let Some(vector_type) = config.storage.postgres.vector_type {
+        context.stores.store.check_vector_type(vector_type).await?;
+    }
     registry::register_or_check_version(&context.stores.store, &context.version).await?;
     context
         .stores
@@ -107,7 +105,7 @@ fn unavailable_part(error: &anyhow::Error) -> Option<Part> {
             Some(RegistryError::Index(error)) => (None, Some(error)),
             _ => (cause.downcast_ref(), cause.downcast_ref()),
         };
-        if let Some(StoreError::Outdated(_)) = store {
+        if let Some(StoreError::Outdated(_) | StoreError::OtherVectorType { .. }) = store {
             return Some(Part::Schema);
         }
         let provider = cause.downcast_ref().map(EmbedError::class);

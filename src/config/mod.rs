@@ -90,8 +90,9 @@ pub struct Postgres {
     pub dsn: Secret,
     /// Maximum connections of one process.
     pub pool_max_conns: u32,
-    /// The type of the columns of vectors.
-    pub vector_type: VectorType,
+    /// The type of the columns of vectors; unset, they stay as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vector_type: Option<VectorType>,
 }
 
 /// The type of the columns of vectors in Postgres.

@@ -117,9 +117,8 @@ fn postgres(section: &mut Section<'_, '_>) -> Postgres {
         ),
         // At least two: the worker needs one to listen for new work and one to do it.
         pool_max_conns: section.int("pool_max_conns", 10, 2..=1000),
-        vector_type: section.choice(
+        vector_type: section.choice_or_unset(
             "vector_type",
-            VectorType::Vector,
             &[VectorType::Vector, VectorType::Halfvec].map(|each| (each.name(), each)),
         ),
     }

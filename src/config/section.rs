@@ -8,7 +8,9 @@ use std::ops::RangeInclusive;
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Document, Entry, Known, Unknown};
-use super::value::{Int, Refusal, checked, in_range, integer, kind, number, resolve, string};
+use super::value::{
+    Int, Refusal, checked, in_range, integer, kind, number, one_of, resolve, string,
+};
 use super::{Problem, Secret};
 
 /// The keys of one table, and the document that they are in.
@@ -109,6 +111,11 @@ impl<'d> Section<'_, 'd> {
         self.take(name, None, |value| in_range(integer(value)?, &range))
     }
 
+    /// One of these words, without a default.
+    pub fn choice_or_unset<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
+        self.take(name, None, |value| one_of(string(value)?, words))
+    }
+
     /// A number.
     pub fn float(&mut self, name: &str, default: f64, range: RangeInclusive<f64>) -> f64 {
         self.take(name, Some(format!("{default:?}")), |value| {
@@ -144,18 +151,8 @@ impl<'d> Section<'_, 'd> {
             .iter()
             .find(|(_, value)| *value == default)
             .map(|(word, _)| format!("{word:?}"));
-        let choice = |value: &DeValue<'_>| {
-            let given = string(value)?;
-            words
-                .iter()
-                .find(|(word, _)| *word == given)
-                .map(|(_, value)| *value)
-                .ok_or_else(|| {
-                    let words: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
-                    format!("must be {}, not {given:?}", words.join(" or "))
-                })
-        };
-        self.take(name, default_word, choice).unwrap_or(default)
+        self.take(name, default_word, |value| one_of(string(value)?, words))
+            .unwrap_or(default)
     }
 
     /// A string that passes `check`.

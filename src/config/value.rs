@@ -37,6 +37,15 @@ pub(super) fn number(value: &DeValue<'_>) -> Result<f64, Refusal> {
     }
 }
 
+/// What the word stands for.
+pub(super) fn one_of<T: Copy>(given: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
+    let found = words.iter().find(|(word, _)| *word == given);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let words: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+        format!("must be {}, not {given:?}", words.join(" or "))
+    })
+}
+
 pub(super) fn in_range<T: PartialOrd + Display>(
     value: T,
     range: &RangeInclusive<T>,

@@ -24,7 +24,7 @@ use crate::backoff;
 
 /// An application's statement on a table waits behind a migration that waits for the same
 /// table. So a migration leaves the lock queue after this time, and tries again later.
-pub(super) const LOCK_TIMEOUT: &str = "1s";
+const LOCK_TIMEOUT: &str = "1s";
 
 /// Pauses between two tries for a lock. Meanwhile applications can use the table.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);

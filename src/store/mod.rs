@@ -120,6 +120,18 @@ pub enum StoreError {
         "the database schema is older than this elf (migrations to apply: {0}): run `elf migrate`"
     )]
     Outdated(usize),
+    /// The columns of vectors are of another type than the configuration says. Another process may be
+    /// changing them.
+    #[error(
+        "the vectors in Postgres are of the type {found}, and storage.postgres.vector_type is \
+         {configured:?}: run `elf migrate`, which rewrites their tables, or change the setting"
+    )]
+    OtherVectorType {
+        /// What they are of.
+        found: String,
+        /// What they should be of.
+        configured: &'static str,
+    },
     /// Postgres rejected a value in a statement.
     #[error("Postgres rejected a value: {0}")]
     Rejected(String),
@@ -130,7 +142,9 @@ impl StoreError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Unavailable(_) => ErrorClass::Store,
-            Self::Schema(_) | Self::Outdated(_) => ErrorClass::Configuration,
+            Self::Schema(_) | Self::Outdated(_) | Self::OtherVectorType { .. } => {
+                ErrorClass::Configuration
+            }
             Self::Rejected(_) => ErrorClass::Item,
         }
     }
@@ -320,7 +334,9 @@ impl Store {
         Box::pin(done.inspect_err(move |error| {
             let kind = match error {
                 StoreError::Unavailable(_) => "unavailable",
-                StoreError::Schema(_) | StoreError::Outdated(_) => "schema",
+                StoreError::Schema(_)
+                | StoreError::Outdated(_)
+                | StoreError::OtherVectorType { .. } => "schema",
                 StoreError::Rejected(_) => "rejected",
             };
             counter!("elf_postgres_errors_total", "operation" => operation, "kind" => kind)

@@ -131,8 +131,9 @@ pub(super) async fn check_encoding(conn: &mut PgConnection) -> Result<(), StoreE
         "UTF8" => Ok(()),
         _ => Err(StoreError::Schema(format!(
             "the database has the encoding {encoding}, and ELF needs UTF8: make a database with \
-             `create database … encoding 'UTF8' template template0`, copy the tables into it with \
-             pg_dump and pg_restore, and change storage.postgres.dsn"
+             `create database … encoding 'UTF8' locale 'C' template template0` (or another locale \
+             of UTF-8), copy the tables into it with pg_dump and pg_restore, and change \
+             storage.postgres.dsn"
         ))),
     }
 }

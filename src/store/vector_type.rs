@@ -1,16 +1,20 @@
 //! The type of the columns of vectors in Postgres.
 //!
-//! Each statement reads vectors as `vector`, and Postgres casts what it writes to the type of the column.
-//! So nothing else in ELF depends on the type.
+//! Statements that return a vector cast it to `vector`, and Postgres casts what they write to the type of the
+//! column. So nothing else in ELF depends on the type.
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use super::migrations::{LOCK_TIMEOUT, is_locked_out, pause};
+use super::migrations::{is_locked_out, pause};
 use super::{Store, StoreError};
 use crate::config::VectorType;
 
-/// In the order in which a commit writes them.
-const TABLES: [&str; 2] = ["note_chunk_embeddings", "note_embeddings"];
+/// In the order in which Postgres deletes their rows with a note: it locks them in this order.
+const TABLES: [&str; 2] = ["note_embeddings", "note_chunk_embeddings"];
+
+/// Shorter than Postgres waits before it looks for a deadlock (`deadlock_timeout`, a second): if two wait for
+/// each other, the migration is the one that gives way.
+const LOCK_TIMEOUT: &str = "900ms";
 
 impl Store {
     /// Fails if the columns of vectors are of another type.
@@ -18,11 +22,10 @@ impl Store {
         let mut conn = self.pool.acquire().await?;
         match other_type(&mut conn, configured).await? {
             None => Ok(()),
-            Some(found) => Err(StoreError::Schema(format!(
-                "the vectors in Postgres are of the type {found}, and storage.postgres.vector_type is {:?}: \
-                 run `elf migrate`, which rewrites their tables, or change the setting",
-                configured.name()
-            ))),
+            Some(found) => Err(StoreError::OtherVectorType {
+                found,
+                configured: configured.name(),
+            }),
         }
     }
 
@@ -34,32 +37,45 @@ impl Store {
         if other_type(&mut conn, wanted).await?.is_none() {
             return Ok(false);
         }
-        // The lock below belongs to the session and ends with it.
+        // The settings and the lock below belong to the session and end with it.
         let mut session = conn.detach();
         self.lock_migrations(&mut session).await?;
-        let name = wanted.name();
-        let change =
-            |table| format!("alter table {table} alter vec type {name} using vec::{name};");
-        // Postgres executes the statements of one string in one transaction.
-        let changes: String = TABLES.map(change).concat();
-        let statements = format!("set lock_timeout = '{LOCK_TIMEOUT}'; {changes}");
-        tracing::info!(r#type = name, "rewriting the tables of vectors");
-        for tries in 1.. {
-            let changed = sqlx::raw_sql(AssertSqlSafe(statements.clone()))
-                .execute(&mut session)
-                .await;
-            match changed {
-                Ok(_) => break,
-                Err(error) if is_locked_out(&error) => {
-                    tracing::warn!("tables of vectors are in use, retrying to rewrite them");
-                }
-                Err(error) => return Err(not_changed(name, error)),
-            }
-            pause(tries).await;
+        // Another process may have changed them while this one waited.
+        let is_changed = other_type(&mut session, wanted).await?.is_some();
+        if is_changed {
+            change(&mut session, wanted).await?;
         }
         session.close().await?;
-        Ok(true)
+        Ok(is_changed)
     }
+}
+
+/// Rewrites the tables. It waits for their locks first: nobody waits for a rewrite that is then thrown away.
+async fn change(session: &mut PgConnection, wanted: VectorType) -> Result<(), StoreError> {
+    let name = wanted.name();
+    let change = |table| format!("alter table {table} alter vec type {name} using vec::{name};");
+    // Postgres executes the statements of one string in one transaction.
+    let statements = format!(
+        "set lock_timeout = '{LOCK_TIMEOUT}'; set statement_timeout = 0;
+         lock table {} in access exclusive mode; {}",
+        TABLES.join(", "),
+        TABLES.map(change).concat(),
+    );
+    tracing::info!(r#type = name, "rewriting the tables of vectors");
+    for tries in 1.. {
+        let changed = sqlx::raw_sql(AssertSqlSafe(statements.clone()))
+            .execute(&mut *session)
+            .await;
+        match changed {
+            Ok(_) => break,
+            Err(error) if is_locked_out(&error) => {
+                tracing::warn!("tables of vectors are in use, retrying to rewrite them");
+            }
+            Err(error) => return Err(not_changed(name, error)),
+        }
+        pause(tries).await;
+    }
+    Ok(())
 }
 
 /// The type of columns of vectors that are not of this one.
@@ -83,12 +99,19 @@ async fn other_type(
 }
 
 fn not_changed(name: &str, error: sqlx::Error) -> StoreError {
-    match error.as_database_error() {
-        Some(reason) => StoreError::Schema(format!(
-            "the vectors in Postgres are as before, because it cannot change their type to {name}: {}; \
-             halfvec needs pgvector 0.7 or newer (`alter extension vector update`), and numbers up to 65,504",
-            reason.message()
+    let reason = error.to_string();
+    let code = error.as_database_error().and_then(|error| error.code());
+    let hint = match code.as_deref() {
+        // No such type; a number out of its range.
+        Some("42704") => "; it needs pgvector 0.7 or newer: `alter extension vector update`",
+        Some("22003") => "; its numbers go up to 65,504",
+        _ => "",
+    };
+    match StoreError::from(error) {
+        unavailable @ StoreError::Unavailable(_) => unavailable,
+        _ => StoreError::Schema(format!(
+            "failed to change the vectors in Postgres to the type {name}, and they are as before: \
+             {reason}{hint}"
         )),
-        None => error.into(),
     }
 }

@@ -418,9 +418,9 @@ async fn vectors_in_postgres_may_have_two_bytes_a_dimension() {
     site.note(&sentences.concat().repeat(8)).await;
     site.json(&["worker", "--once"]).await;
 
-    let float32 = std::fs::read_to_string(site.path("elf.toml")).unwrap();
-    let float16 = float32.replace("dsn =", "vector_type = \"halfvec\"\ndsn =");
-    site.write("elf.toml", &float16);
+    let unset = std::fs::read_to_string(site.path("elf.toml")).unwrap();
+    let with_type = |name: &str| unset.replace("dsn =", &format!("vector_type = {name:?}\ndsn ="));
+    site.write("elf.toml", with_type("halfvec"));
     let refused = site.elf(&["worker", "--once"]).await.exits(78);
     refused.says(&["of the type vector", "\"halfvec\"", "`elf migrate`"]);
     let migrated = site.json(&["migrate"]).await;
@@ -461,12 +461,16 @@ async fn vectors_in_postgres_may_have_two_bytes_a_dimension() {
     let found = site.json(&["search", "ferry", "--tenant", "t"]).await;
     assert_eq!(found["items"][0]["text"], "The ferry leaves at noon.");
 
-    site.write("elf.toml", &float32);
-    site.elf(&["worker", "--once"])
-        .await
-        .exits(78)
-        .says(&["of the type halfvec"]);
-    site.elf(&["migrate"]).await.exits(0);
+    // Without the setting they stay as they are.
+    site.write("elf.toml", &unset);
+    site.json(&["migrate"]).await;
+    assert_eq!(vector_types(&mut db).await, ["halfvec", "halfvec"]);
+    site.json(&["worker", "--once"]).await;
+
+    site.write("elf.toml", with_type("vector"));
+    let refused = site.elf(&["worker", "--once"]).await.exits(78);
+    refused.says(&["of the type halfvec"]);
+    site.json(&["migrate"]).await;
     assert_eq!(vector_types(&mut db).await, ["vector", "vector"]);
     site.json(&["worker", "--once"]).await;
     assert_exact(&site).await;
