@@ -50,7 +50,7 @@ impl Store {
     }
 }
 
-/// Rewrites the tables. It waits for their locks first: nobody waits for a rewrite that is then thrown away.
+/// Rewrites the tables. It takes both locks first: Postgres never discards a rewrite for want of a lock.
 async fn change(session: &mut PgConnection, wanted: VectorType) -> Result<(), StoreError> {
     let name = wanted.name();
     let change = |table| format!("alter table {table} alter vec type {name} using vec::{name};");
