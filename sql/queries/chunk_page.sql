@@ -40,14 +40,23 @@ select chunk_id, note_id, chunk_index, start_offset, end_offset, revision as "re
                -- octet_length reads the length of a large text without reading the text.
                octet_length(c.text) as bytes
           from memory_note_chunks c
-          join memory_notes n on n.note_id = c.note_id
-          left join note_chunk_embeddings e
-                 on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
+        -- Laterals with `offset 0`, because Postgres would read a table that it takes for empty once
+        -- for each chunk.
+         cross join lateral (
+                select *
+                  from memory_notes n
+                 where n.note_id = c.note_id
+                   and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+                offset 0) n
+          left join lateral (
+                select e.chunk_id, e.vec
+                  from note_chunk_embeddings e
+                 where e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
+                offset 0) e on true
         -- Not `=`: the statistics do not know a new version yet. Postgres would expect few rows for
         -- it, choose the index on version and text hash, and read all rows of the version.
          where c.embedding_version is not distinct from $1
            and c.chunk_id > $2 and c.chunk_id <= $3
-           and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
          order by c.chunk_id
          limit $4) limited) page
  where not $5 or bytes_before < $7

@@ -133,7 +133,8 @@ taken as (
        set embedding_version = $1, updated_at = now()
      where o.note_id = any (array(select l.note_id from leased l))
        and o.embedding_version is null
-       and o.status in ('PENDING', 'FAILED')
+       -- Not `in ('PENDING', 'FAILED')`: see expire.sql.
+       and o.status <> 'DONE' and o.status <> 'DEAD'
        and exists (select from building)
     returning o.note_id, o.op, o.available_at, o.created_at
 ),

@@ -19,10 +19,12 @@ older as materialized (
              where (select true
                       from indexing_outbox n
                      where n.note_id = p.note_id and n.embedding_version = $1
-                       and n.status = 'PENDING' and n.available_at <= now()
+                       -- Not `= 'PENDING'`: see expire.sql.
+                       and n.status <> 'DONE' and n.status is not distinct from 'PENDING'
+                       and n.available_at <= now()
                        and (n.created_at, n.outbox_id) > (p.created_at, p.outbox_id)
                      limit 1)))
-       and o.status = 'PENDING'
+       and o.status is not distinct from 'PENDING'
        for update skip locked
 ),
 gone as (

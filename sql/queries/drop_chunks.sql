@@ -1,15 +1,15 @@
--- The vectors are deleted by foreign key. In order of the index, so that no batch scans rows that
+-- The vectors are deleted by foreign key. In order of the ids, so that no batch scans rows that
 -- earlier batches deleted.
--- $1 version, $2 text hashes from this on, $3 rows at most
+-- $1 version, $2 chunk ids above this, $3 rows at most
 with gone as (
     delete from memory_note_chunks
-     where embedding_version = $1
-       and chunk_id in (select chunk_id from memory_note_chunks
-                         where embedding_version = $1 and text_sha256 >= $2
-                         order by text_sha256 limit $3)
-    returning text_sha256
+     where embedding_version is not distinct from $1 -- see chunk_page.sql
+       and chunk_id = any (array(select chunk_id from memory_note_chunks
+                                  where embedding_version = $1 and chunk_id > $2
+                                  order by chunk_id limit $3))
+    returning chunk_id
 )
-select text_sha256 as last, count(*) over () as "chunks!"
+select chunk_id as last, count(*) over () as "chunks!"
   from gone
- order by text_sha256 desc
+ order by chunk_id desc
  limit 1

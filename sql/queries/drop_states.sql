@@ -3,9 +3,9 @@
 with gone as (
     delete from note_index_state
      where embedding_version = $1
-       and note_id in (select note_id from note_index_state
-                        where embedding_version = $1 and note_id > $2
-                        order by note_id limit $3)
+       and note_id = any (array(select note_id from note_index_state
+                                 where embedding_version = $1 and note_id > $2
+                                 order by note_id limit $3))
     returning note_id
 )
 select note_id from gone order by note_id desc limit 1

@@ -7,4 +7,4 @@ with old as materialized (
      limit $2
        for update skip locked
 )
-delete from search_traces t using old where t.trace_id = old.trace_id
+delete from search_traces where trace_id = any (array(select trace_id from old))

@@ -14,4 +14,8 @@ select count(*) as "notes!",
            where n.status = 'active' and (n.expires_at is null or n.expires_at > now())), 0)::bigint
            as "bytes!"
   from due d
-  left join memory_notes n on n.note_id = d.note_id
+  left join lateral (
+        select n.text, n.status, n.expires_at
+          from memory_notes n
+         where n.note_id = d.note_id
+        offset 0) n on true

@@ -14,7 +14,10 @@ select n.note_id, 'DELETE', $1
                 where v.embedding_version = $1 and v.state in ('active', 'building'))
    and (select true
           from indexing_outbox o
-         where o.note_id = n.note_id and o.status in ('PENDING', 'FAILED')
+         where o.note_id = n.note_id
+           -- Not `in ('PENDING', 'FAILED')`: that allows the index on the due rows, and for a table that
+           -- it takes for empty Postgres would read all of them for each note.
+           and o.status <> 'DONE' and o.status <> 'DEAD'
            and o.available_at <= now()
            and (o.embedding_version = $1
                 or o.embedding_version is null

@@ -15,6 +15,9 @@ sized as (
 )
 select n.note_id, coalesce(n.text, '') as "text!"
   from sized s
-  join memory_notes n using (note_id)
+ -- See chunk_page.sql.
+ cross join lateral (
+        select n.note_id, n.text from memory_notes n where n.note_id = s.note_id
+        offset 0) n
  where s.bytes_before < $3
  order by n.note_id

@@ -19,9 +19,10 @@ sized as (
 ),
 texts as materialized (
     -- Converted once per note, because every chunk of the note is compared with these bytes.
-    select n.note_id, convert_to(coalesce(n.text, ''), 'UTF8') as bytes
+    select s.note_id, convert_to(coalesce(n.text, ''), 'UTF8') as bytes
       from sized s
-      join memory_notes n using (note_id)
+     -- See chunk_page.sql.
+     cross join lateral (select n.text from memory_notes n where n.note_id = s.note_id offset 0) n
      where s.bytes_before < $6
 )
 select p.note_id as "note_id!",
@@ -68,8 +69,11 @@ select p.note_id as "note_id!",
                                       for c.end_offset - c.start_offset)) as other_texts,
                avg(e.vec::vector) filter (where e.embedding_dim = $2) as mean
           from memory_note_chunks c
-          left join note_chunk_embeddings e
-                 on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
+          left join lateral (
+                select e.vec, e.embedding_dim
+                  from note_chunk_embeddings e
+                 where e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
+                offset 0) e on true
          -- See chunk_page.sql.
          where c.note_id = p.note_id and c.embedding_version is not distinct from $1) k
  order by p.note_id

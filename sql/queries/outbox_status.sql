@@ -22,8 +22,12 @@ select count(*) filter (where o.status = 'PENDING' and l.note_id is null) as "pe
                filter (where o.status in ('PENDING', 'FAILED') and o.available_at <= now()))::double precision
            as oldest_pending_secs
   from waiting o
-  left join note_index_state l
-         on l.note_id = o.note_id and l.embedding_version = o.embedding_version and l.lease_until > now()
+  left join lateral (
+        select s.note_id
+          from note_index_state s
+         where s.note_id = o.note_id and s.embedding_version = o.embedding_version
+           and s.lease_until > now()
+        offset 0) l on true
  where o.embedding_version = $1
     or ($1::text is null
         -- Workers do nothing for a retired version.

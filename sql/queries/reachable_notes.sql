@@ -30,7 +30,9 @@ select n.note_id as "note_id!", n.tenant_id::text as "tenant_id!",
                   limit 1), false) as "waits!",
        -- Not the sentence: it may name hosts.
        (select coalesce(o.failed_by, 'unknown') from indexing_outbox o
-         where o.note_id = n.note_id and o.status = 'DEAD'
+         where o.note_id = n.note_id
+           -- Not `= 'DEAD'`: see expire.sql.
+           and o.status <> 'DONE' and o.status is not distinct from 'DEAD'
            and (o.embedding_version is null or o.embedding_version = $5)
          order by o.updated_at desc limit 1) as "dead_by?"
   from (select u.note_id,

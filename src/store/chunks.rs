@@ -122,9 +122,7 @@ impl Store {
             depth == Depth::Vectors,
             max_bytes as i64
         );
-        let rows = self
-            .answered(Limit::Statement, self.read_page(page))
-            .await?;
+        let rows = self.answered(Limit::Statement, self.page(page)).await?;
         Ok(rows
             .into_iter()
             .map(|row| live_chunk!(row, std::convert::identity))
@@ -199,7 +197,7 @@ impl Store {
             sample,
             max_bytes as i64
         );
-        let rows = self.answered(Limit::Batch, self.read_page(page)).await?;
+        let rows = self.answered(Limit::Batch, self.page(page)).await?;
         let looked_at = rows.last().map(|row| (row.note_id, rows.len() as u64));
         let problems = rows.into_iter().filter_map(|row| {
             let problem = row.problem?;
@@ -245,7 +243,7 @@ impl Store {
             &version.settings,
             &hashes as _
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.keyed)
         .await?;
         let hash = |row: Vec<u8>| row.try_into().ok().map(TextHash);
         Ok(rows.into_iter().filter_map(hash).collect())

@@ -92,6 +92,20 @@ const KEYED_PLANS: [(&str, &str); 4] = [
     ("enable_sort", "off"),
 ];
 
+/// What begins a transaction with these settings.
+///
+/// Each statement has to see what is committed when it starts, whatever the default of the database
+/// is: a commit reads its target collections under the lock under which a rebuild registers them.
+macro_rules! begin {
+    ($($setting:literal),+) => {
+        concat!(
+            "begin isolation level read committed; \
+             set local idle_in_transaction_session_timeout = '5s'",
+            $("; set local ", $setting),+
+        )
+    };
+}
+
 /// ELF's side of a Postgres database.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -260,37 +274,36 @@ impl Store {
     /// hangs or loses its network would keep its locks, and an application's delete would wait
     /// for them.
     async fn begin(&self) -> Result<Transaction, StoreError> {
-        // Each statement has to see what is committed when it starts, whatever the default of
-        // the database is: a commit reads its target collections under the lock under which a
-        // rebuild registers them.
         // Postgres checks foreign keys with one statement for each row. Planning each of them
         // anew costs more than the rows, and a plan made over an empty table is a sequential
         // scan. So Postgres plans them once and without sequential scans.
         // Up to version 17, a plan with a scan that is off counts as a dear one, and Postgres would
         // compile it, which takes longer than to execute it.
-        let begin = "begin isolation level read committed; \
-                     set local idle_in_transaction_session_timeout = '5s'; \
-                     set local plan_cache_mode = force_generic_plan; \
-                     set local jit = off; \
-                     set local enable_seqscan = off";
+        let begin = begin!(
+            "plan_cache_mode = force_generic_plan",
+            "jit = off",
+            "enable_seqscan = off"
+        );
         Ok(Transaction::begin(&self.pool, begin).await?)
     }
 
-    /// Reads one page of many, in the order of an index. Without statistics Postgres assumes
-    /// that a page is nearly the whole table. It would then read and sort all remaining rows for
-    /// every page. So sorts, and plans that need one, are off.
-    async fn read_page<T: Send + Unpin>(
+    /// Reads or changes one page of many, in the order of an index. Without statistics Postgres
+    /// assumes that a page is nearly the whole table. It would then read and sort all remaining rows
+    /// for every page. So sorts, and plans that need one, are off.
+    async fn page<T: Send + Unpin>(
         &self,
         page: Map<'_, Postgres, impl FnMut(PgRow) -> sqlx::Result<T> + Send, PgArguments>,
     ) -> Result<Vec<T>, StoreError> {
-        let begin = "begin isolation level read committed read only; \
-                     set local idle_in_transaction_session_timeout = '5s'; \
-                     set local jit = off; \
-                     set local enable_seqscan = off; \
-                     set local enable_bitmapscan = off; \
-                     set local enable_hashjoin = off; \
-                     set local enable_mergejoin = off; \
-                     set local enable_sort = off";
+        // See `begin` for the first three.
+        let begin = begin!(
+            "plan_cache_mode = force_generic_plan",
+            "jit = off",
+            "enable_seqscan = off",
+            "enable_bitmapscan = off",
+            "enable_hashjoin = off",
+            "enable_mergejoin = off",
+            "enable_sort = off"
+        );
         let mut transaction = Transaction::begin(&self.pool, begin).await?;
         let rows = page.fetch_all(&mut *transaction).await?;
         transaction.commit().await?;
@@ -303,9 +316,7 @@ impl Store {
         &self,
         count: Map<'_, Postgres, impl FnMut(PgRow) -> sqlx::Result<T> + Send, PgArguments>,
     ) -> Result<T, StoreError> {
-        let begin = "begin isolation level read committed read only; \
-                     set local idle_in_transaction_session_timeout = '5s'; \
-                     set local enable_nestloop = off";
+        let begin = begin!("enable_nestloop = off");
         let mut transaction = Transaction::begin(&self.pool, begin).await?;
         let counted = count.fetch_one(&mut *transaction).await?;
         transaction.commit().await?;

@@ -247,7 +247,7 @@ impl Store {
             max_notes as i64,
             max_bytes as i64
         );
-        let rows = self.read_page(page).await?;
+        let rows = self.page(page).await?;
         Ok(rows
             .into_iter()
             .map(|row| (row.note_id, row.text))

@@ -38,9 +38,8 @@ impl Store {
         after: Uuid,
     ) -> Result<Option<(Uuid, i64)>, StoreError> {
         let work = async {
-            let page = sqlx::query_file!("sql/queries/enqueue_gone.sql", version, after, PAGE)
-                .fetch_optional(&self.pool)
-                .await?;
+            let page = sqlx::query_file!("sql/queries/enqueue_gone.sql", version, after, PAGE);
+            let page = self.page(page).await?.pop();
             Ok(page.map(|page| (page.last, page.gone)))
         };
         self.measured("upkeep", work).await
@@ -59,10 +58,8 @@ impl Store {
                     after.0,
                     after.1,
                     PAGE
-                )
-                .fetch_optional(&self.pool)
-                .await?;
-                let Some(page) = page else {
+                );
+                let Some(page) = self.page(page).await?.pop() else {
                     return Ok(dropped);
                 };
                 dropped += page.gone;

@@ -212,36 +212,28 @@ impl Store {
     /// interrupted one.
     pub async fn drop_version(&self, version: &str) -> Result<u64, StoreError> {
         // The outbox rows and states go first: without them no worker can claim or commit.
-        loop {
-            let done = sqlx::query_file!("sql/queries/drop_outbox.sql", version, DROP_ROWS)
-                .execute(&self.pool)
-                .await?;
-            if done.rows_affected() < DROP_ROWS as u64 {
-                break;
-            }
+        let mut gone = DROP_ROWS;
+        while gone == DROP_ROWS {
+            let page = sqlx::query_file!("sql/queries/drop_outbox.sql", version, DROP_ROWS);
+            gone = self.page(page).await?.pop().map_or(0, |page| page.rows);
         }
         let mut after = Some(Uuid::nil());
         while let Some(last) = after {
-            after =
-                sqlx::query_file_scalar!("sql/queries/drop_states.sql", version, last, DROP_ROWS)
-                    .fetch_optional(&self.pool)
-                    .await?;
+            let page = sqlx::query_file!("sql/queries/drop_states.sql", version, last, DROP_ROWS);
+            after = self.page(page).await?.pop().map(|page| page.note_id);
         }
         let mut after = Some(Uuid::nil());
         while let Some(last) = after {
-            after =
-                sqlx::query_file_scalar!("sql/queries/drop_pooled.sql", version, last, DROP_ROWS)
-                    .fetch_optional(&self.pool)
-                    .await?;
+            let page = sqlx::query_file!("sql/queries/drop_pooled.sql", version, last, DROP_ROWS);
+            after = self.page(page).await?.pop().map(|page| page.note_id);
         }
         let mut chunks = 0;
-        let mut from = Some(Vec::new());
-        while let Some(hash) = from {
-            let batch = sqlx::query_file!("sql/queries/drop_chunks.sql", version, &hash, DROP_ROWS)
-                .fetch_optional(&self.pool)
-                .await?;
-            chunks += batch.as_ref().map_or(0, |batch| batch.chunks as u64);
-            from = batch.map(|batch| batch.last);
+        let mut after = Some(Uuid::nil());
+        while let Some(last) = after {
+            let page = sqlx::query_file!("sql/queries/drop_chunks.sql", version, last, DROP_ROWS);
+            let page = self.page(page).await?.pop();
+            chunks += page.as_ref().map_or(0, |page| page.chunks as u64);
+            after = page.map(|page| page.last);
         }
         let mut tx = self.begin().await?;
         sqlx::query!(

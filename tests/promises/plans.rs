@@ -9,7 +9,7 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::support::harness::Harness;
-use batch::{Batch, bring, claim_arguments, text};
+use batch::{Batch, Statement, bring, claim_arguments, text};
 
 /// The default of `worker.batch_notes`.
 const BATCH: usize = 256;
@@ -33,16 +33,34 @@ const TABLES: [&str; 6] = [
 
 /// Statements that run in a transaction of `Store::begin`: without sequential scans, which are
 /// cheap where notes are short, but read them all.
-const IN_TRANSACTION: [&str; 2] = ["commit_notes", "lock_notes"];
+const IN_TRANSACTION: [&str; 3] = ["commit_notes", "lock_notes", "relabel_chunks"];
 
-/// Statements that read one page of many, with the settings of `Store::read_page`.
-const PAGES: [&str; 3] = ["chunk_page", "live_texts", "note_problems"];
-const PAGE_SETTINGS: &str = "set enable_seqscan = off; set enable_bitmapscan = off;
+/// Statements that read one page of many, with the settings of `Store::page`.
+const PAGES: [&str; 9] = [
+    "chunk_page",
+    "coalesce_building",
+    "drop_chunks",
+    "drop_outbox",
+    "drop_pooled",
+    "drop_states",
+    "enqueue_gone",
+    "live_texts",
+    "note_problems",
+];
+const PAGE_SETTINGS: &str = "set plan_cache_mode = force_generic_plan; set jit = off; set enable_seqscan = off; set enable_bitmapscan = off;
     set enable_hashjoin = off; set enable_mergejoin = off; set enable_sort = off";
+
+/// Statements that look up the first row of an order, with the settings of the keyed connections.
+const FIRST: [&str; 2] = ["known_hashes", "known_vectors"];
+const KEYED_SETTINGS: &str = "set plan_cache_mode = force_generic_plan; set jit = off;
+    set enable_seqscan = off; set enable_sort = off";
+
+/// Statements that count the rows of whole tables, with the settings of `Store::count`.
+const COUNTS: [&str; 2] = ["count_points", "note_status"];
 
 /// Statements whose plan Postgres keeps, and the number of their parameters. The claim and the ack change
 /// what the others read.
-const KEYED: [(&str, &str, usize); 8] = [
+const KEYED: [(&str, &str, usize); 10] = [
     (
         "revalidate",
         include_str!("../../sql/queries/revalidate.sql"),
@@ -73,8 +91,67 @@ const KEYED: [(&str, &str, usize); 8] = [
         include_str!("../../sql/queries/commit_notes.sql"),
         25,
     ),
+    (
+        "relabel_chunks",
+        include_str!("../../sql/queries/relabel_chunks.sql"),
+        3,
+    ),
+    (
+        "known_hashes",
+        include_str!("../../sql/queries/known_hashes.sql"),
+        2,
+    ),
     ("claim", include_str!("../../sql/queries/claim.sql"), 10),
     ("ack", include_str!("../../sql/queries/ack.sql"), 7),
+];
+
+/// The same of [`PAGES`].
+const KEPT_PAGES: [(&str, &str, usize); 9] = [
+    (
+        "chunk_page",
+        include_str!("../../sql/queries/chunk_page.sql"),
+        7,
+    ),
+    (
+        "live_texts",
+        include_str!("../../sql/queries/live_texts.sql"),
+        3,
+    ),
+    (
+        "note_problems",
+        include_str!("../../sql/queries/note_problems.sql"),
+        6,
+    ),
+    (
+        "drop_states",
+        include_str!("../../sql/queries/drop_states.sql"),
+        3,
+    ),
+    (
+        "drop_pooled",
+        include_str!("../../sql/queries/drop_pooled.sql"),
+        3,
+    ),
+    (
+        "drop_chunks",
+        include_str!("../../sql/queries/drop_chunks.sql"),
+        3,
+    ),
+    (
+        "enqueue_gone",
+        include_str!("../../sql/queries/enqueue_gone.sql"),
+        3,
+    ),
+    (
+        "coalesce_building",
+        include_str!("../../sql/queries/coalesce_building.sql"),
+        4,
+    ),
+    (
+        "drop_outbox",
+        include_str!("../../sql/queries/drop_outbox.sql"),
+        2,
+    ),
 ];
 
 /// The state of the tables before the notes were inserted.
@@ -85,8 +162,12 @@ enum Before {
     /// A vacuum of the empty tables.
     VacuumedWhileEmpty,
     /// Rows were inserted and deleted, and a vacuum could not truncate their pages: now Postgres
-    /// believes that those pages, and all that follow them, are empty.
+    /// believes that those pages of the outbox and of the states, and all that follow them, are empty.
     BelievedEmpty,
+    /// The same of all tables.
+    AllBelievedEmpty,
+    /// A vacuum with one note in them, which was deleted then.
+    AnalysedWithOneNote,
     /// Nothing before; a vacuum after the notes.
     VacuumedAfter,
 }
@@ -107,6 +188,16 @@ async fn believed_empty_a_batch_costs_no_more_than_its_notes() {
 }
 
 #[tokio::test]
+async fn all_believed_empty_a_batch_costs_no_more_than_its_notes() {
+    a_batch_costs_no_more_than_its_notes(Before::AllBelievedEmpty).await;
+}
+
+#[tokio::test]
+async fn analysed_with_one_note_a_batch_costs_no_more_than_its_notes() {
+    a_batch_costs_no_more_than_its_notes(Before::AnalysedWithOneNote).await;
+}
+
+#[tokio::test]
 async fn vacuumed_a_batch_costs_no_more_than_its_notes() {
     a_batch_costs_no_more_than_its_notes(Before::VacuumedAfter).await;
 }
@@ -115,27 +206,46 @@ async fn a_batch_costs_no_more_than_its_notes(before: Before) {
     let h = Harness::start().await;
     let batch = Batch::of(&h, before).await;
     let mut connection = h.pool.acquire().await.unwrap();
+    let mut dear = dear(&mut connection, batch.statements(), BATCH).await;
+    dear.extend(self::dear(&mut connection, batch.counts(), NOTES).await);
+    batch.age(&h).await;
+    // Now each note has four outbox rows.
+    dear.extend(self::dear(&mut connection, batch.later_statements(), 2 * BATCH).await);
+    dear.extend(self::dear(&mut connection, batch.sweeps(), NOTES).await);
+    assert!(dear.is_empty(), "{before:?}:\n{}", dear.join("\n"));
+}
+
+/// Those of these statements that read more than so many notes cost.
+async fn dear(
+    connection: &mut PgConnection,
+    statements: Vec<Statement>,
+    notes: usize,
+) -> Vec<String> {
     let mut dear = Vec::new();
-    for (name, query, arguments) in batch.statements() {
+    for (name, query, arguments) in statements {
         for mode in ["force_custom_plan", "force_generic_plan"] {
             if IN_TRANSACTION.contains(&name) && mode == "force_custom_plan" {
                 continue;
             }
             let settings = match name {
                 _ if PAGES.contains(&name) => PAGE_SETTINGS,
+                _ if FIRST.contains(&name) => KEYED_SETTINGS,
+                _ if COUNTS.contains(&name) => "reset all; set enable_nestloop = off",
                 _ if IN_TRANSACTION.contains(&name) => "reset all; set enable_seqscan = off",
                 _ => "reset all",
             };
-            let set = sqlx::raw_sql(settings).execute(&mut *connection);
+            // A statement that turns quadratic would take minutes.
+            let settings = format!("{settings}; set statement_timeout = '20s'");
+            let set = sqlx::raw_sql(AssertSqlSafe(settings)).execute(&mut *connection);
             set.await.unwrap();
-            let cost = explained(&mut connection, mode, query, &arguments).await;
-            let notes = BATCH as f64;
+            let cost = explained(connection, mode, query, &arguments).await;
+            let notes = notes as f64;
             if cost.rows > ROWS_A_NOTE * notes || cost.pages > PAGES_A_NOTE * notes {
                 dear.push(format!("{name}, {mode}: {cost:?}"));
             }
         }
     }
-    assert!(dear.is_empty(), "{before:?}:\n{}", dear.join("\n"));
+    dear
 }
 
 #[tokio::test]
@@ -153,78 +263,75 @@ async fn planned_over_emptied_tables_a_statement_costs_no_more_than_its_notes() 
     planned_over_empty_tables(Before::BelievedEmpty).await;
 }
 
-/// Postgres keeps the plans of a search and of a batch. It may have made them while the tables were
+#[tokio::test]
+async fn planned_over_tables_that_were_all_emptied_a_statement_costs_no_more_than_its_notes() {
+    planned_over_empty_tables(Before::AllBelievedEmpty).await;
+}
+
+#[tokio::test]
+async fn planned_after_one_note_a_statement_costs_no_more_than_its_notes() {
+    planned_over_empty_tables(Before::AnalysedWithOneNote).await;
+}
+
+/// Postgres keeps the plans of searches, batches and pages. It may have made them while the tables were
 /// empty. Rows without a version, as the trigger writes them, are the ones that it has not seen.
 async fn planned_over_empty_tables(before: Before) {
     let h = Harness::start().await;
     // A change of a table would make Postgres plan again.
     bring(&h, before).await;
     let mut connection = h.pool.acquire().await.unwrap();
-    let settings = "set plan_cache_mode = force_generic_plan; set jit = off;
-        set enable_seqscan = off; set enable_sort = off";
-    sqlx::raw_sql(settings)
-        .execute(&mut *connection)
-        .await
-        .unwrap();
+    let set = |settings: &'static str| sqlx::raw_sql(settings);
     let plan = async |connection: &mut PgConnection, name: &str, query: &str, arguments: usize| {
         let nulls = vec!["null"; arguments].join(", ");
         let plan = format!("prepare {name} as {query}; execute {name}({nulls})");
         let planned = sqlx::raw_sql(AssertSqlSafe(plan)).execute(connection).await;
         planned.unwrap_or_else(|error| panic!("{name}: {error}"));
     };
+    set(KEYED_SETTINGS).execute(&mut *connection).await.unwrap();
     for (name, query, arguments) in KEYED {
         plan(&mut connection, name, query, arguments).await;
     }
+    set(PAGE_SETTINGS).execute(&mut *connection).await.unwrap();
+    for (name, query, arguments) in KEPT_PAGES {
+        plan(&mut connection, name, query, arguments).await;
+    }
+
     let batch = Batch::in_tables(&h, before).await;
     let without_version = "update indexing_outbox set embedding_version = null
          where note_id <> all (select note_id from note_index_state where holder = 'me')";
-    sqlx::raw_sql(without_version)
+    set(without_version)
         .execute(&mut *connection)
         .await
         .unwrap();
-    let statements = batch.statements();
     let mut dear = Vec::new();
-    for (name, ..) in KEYED {
+    let mut check = async |connection: &mut PgConnection, name: &str, statements: &[Statement]| {
         let (.., arguments) = statements.iter().find(|(of, ..)| *of == name).unwrap();
-        let cost = cost_of(&mut connection, name, arguments).await;
+        let cost = cost_of(connection, name, arguments).await;
         let notes = BATCH as f64;
         assert!(cost.rows > 0.0, "{name} found nothing");
         if cost.rows > ROWS_A_NOTE * notes || cost.pages > PAGES_A_NOTE * notes {
             dear.push(format!("{name}: {cost:?}"));
         }
+    };
+    let statements = batch.statements();
+    for (name, ..) in KEYED {
+        check(&mut connection, name, &statements).await;
     }
-    assert!(dear.is_empty(), "{before:?}:\n{}", dear.join("\n"));
-}
-
-/// Counts of all chunks, for progress bars and `elf status`: after a restore from a dump, Postgres has no
-/// statistics.
-#[tokio::test]
-async fn a_count_of_all_chunks_reads_each_row_few_times() {
-    const COUNTS: [&str; 2] = [
-        include_str!("../../sql/queries/count_points.sql"),
-        include_str!("../../sql/queries/note_status.sql"),
-    ];
-    for before in [
-        Before::NeverAnalysed,
-        Before::VacuumedWhileEmpty,
-        Before::BelievedEmpty,
-    ] {
-        let h = Harness::start().await;
-        Batch::of(&h, before).await;
-        let mut connection = h.pool.acquire().await.unwrap();
-        // As in `Store::count`.
-        let set = sqlx::raw_sql("set enable_nestloop = off").execute(&mut *connection);
-        set.await.unwrap();
-        for count in COUNTS {
-            let version = text(&h.context.version.name);
-            let cost = explained(&mut connection, "force_custom_plan", count, &[version]).await;
-            let all = NOTES as f64;
-            assert!(
-                cost.rows < 10.0 * all && cost.pages < 10.0 * all,
-                "{before:?}: {cost:?}: {count}"
-            );
+    let statements = [statements, batch.later_statements()].concat();
+    for aged in [false, true] {
+        if aged {
+            batch.age(&h).await;
+        }
+        let of_built = ["coalesce_building", "drop_outbox"];
+        for (name, ..) in KEPT_PAGES {
+            if of_built.contains(&name) == aged {
+                set("begin").execute(&mut *connection).await.unwrap();
+                check(&mut connection, name, &statements).await;
+                set("rollback").execute(&mut *connection).await.unwrap();
+            }
         }
     }
+    assert!(dear.is_empty(), "{before:?}:\n{}", dear.join("\n"));
 }
 
 /// 10,000 notes say the same, and Postgres knows it: one row is read for each hash that is
@@ -304,6 +411,14 @@ struct Cost {
     pages: f64,
 }
 
+impl Cost {
+    /// That of a statement that Postgres cancelled.
+    const TOO_LONG: Self = Self {
+        rows: f64::INFINITY,
+        pages: f64::INFINITY,
+    };
+}
+
 /// Runs a statement as a prepared one, and rolls it back.
 async fn explained(
     connection: &mut PgConnection,
@@ -328,11 +443,14 @@ async fn cost_of(connection: &mut PgConnection, statement: &str, arguments: &[St
         "explain (analyze, buffers, timing off, format json) execute {statement}({})",
         arguments.join(", ")
     );
-    let plan: Value = sqlx::query_scalar(AssertSqlSafe(explain))
+    let plan = sqlx::query_scalar(AssertSqlSafe(explain))
         .persistent(false)
         .fetch_one(&mut *connection)
-        .await
-        .unwrap();
+        .await;
+    let plan: Value = match plan {
+        Err(error) if error.to_string().contains("statement timeout") => return Cost::TOO_LONG,
+        plan => plan.unwrap(),
+    };
     let plan = &plan[0]["Plan"];
     let pages = |name: &str| plan[name].as_f64().unwrap();
     Cost {

@@ -263,6 +263,30 @@ async fn the_trigger_follows_every_kind_of_statement() {
 
 /// The trigger functions run as their owner: a table of the same name in the
 /// application's own temporary schema must not come in between.
+/// A session keeps the plan of the trigger's statement, and made it for one note.
+#[tokio::test]
+async fn a_session_that_changed_one_note_may_change_many() {
+    let site = Site::start().await;
+    let mut db = site.connect().await;
+    execute(
+        &mut db,
+        "set session_replication_role = replica;
+         insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+         select 't', 'p', 'a', 's', 'n', 'note ' || n from generate_series(1, 20000) n;
+         set session_replication_role = origin;
+         update memory_notes set importance = 0.25 where text = 'note 1'",
+    )
+    .await;
+    assert_eq!(take_outbox(&mut db).await, "UPSERT 1");
+    // It takes half a second. If it compared each row with each other one, it would take a minute.
+    execute(
+        &mut db,
+        "set statement_timeout = '30s'; update memory_notes set importance = 0.75",
+    )
+    .await;
+    assert_eq!(take_outbox(&mut db).await, "UPSERT 20000");
+}
+
 #[tokio::test]
 async fn an_application_cannot_put_its_own_table_in_the_place_of_the_outbox() {
     let site = Site::start().await;

@@ -6,9 +6,23 @@ use uuid::Uuid;
 use super::{BATCH, Before, NOTES, TABLES};
 use crate::support::harness::Harness;
 
+/// A name, the SQL, and its arguments.
+pub(super) type Statement = (&'static str, &'static str, Vec<String>);
+
+macro_rules! statement {
+    ($name:literal, $($argument:expr),+) => {
+        (
+            $name,
+            include_str!(concat!("../../../sql/queries/", $name, ".sql")),
+            vec![$($argument),+],
+        )
+    };
+}
+
 /// The first notes of many, leased under one token.
 pub(super) struct Batch {
     version: String,
+    settings: String,
     token: i64,
     notes: Vec<Uuid>,
     chunks: Vec<Uuid>,
@@ -25,24 +39,37 @@ pub(super) async fn bring(h: &Harness, before: Before) {
     sqlx::raw_sql(off).execute(&h.pool).await.unwrap();
     match before {
         Before::VacuumedWhileEmpty => vacuum(h, "vacuum analyze").await,
+        // These tables are often empty after normal work.
         Before::BelievedEmpty => {
-            // These tables are often empty after normal work.
-            h.stock(1_000).await;
-            h.context
-                .stores
-                .store
-                .enqueue(&Default::default())
-                .await
-                .unwrap();
-            sqlx::raw_sql("delete from memory_notes; delete from indexing_outbox; delete from note_index_state")
-                    .execute(&h.pool)
-                    .await
-                    .unwrap();
+            fill_and_empty(h, 1_000, async || {}).await;
             vacuum(h, "vacuum (truncate off, analyze) indexing_outbox").await;
             vacuum(h, "vacuum (truncate off, analyze) note_index_state").await;
         }
+        Before::AllBelievedEmpty => {
+            fill_and_empty(h, 1_000, async || {}).await;
+            for table in TABLES {
+                vacuum(h, format!("vacuum (truncate off, analyze) {table}")).await;
+            }
+        }
+        Before::AnalysedWithOneNote => {
+            fill_and_empty(h, 1, async || vacuum(h, "vacuum analyze").await).await;
+        }
         Before::NeverAnalysed | Before::VacuumedAfter => {}
     }
+}
+
+/// Inserts notes and enqueues them, runs `meanwhile`, and deletes all.
+async fn fill_and_empty(h: &Harness, notes: usize, meanwhile: impl AsyncFnOnce()) {
+    h.stock(notes).await;
+    let store = &h.context.stores.store;
+    store.enqueue(&Default::default()).await.unwrap();
+    meanwhile().await;
+    sqlx::raw_sql(
+        "delete from memory_notes; delete from indexing_outbox; delete from note_index_state",
+    )
+    .execute(&h.pool)
+    .await
+    .unwrap();
 }
 
 impl Batch {
@@ -84,6 +111,7 @@ impl Batch {
         }
         Self {
             version: h.context.version.name.clone(),
+            settings: format!("'{}'::jsonb", h.context.version.settings),
             token,
             chunks: notes.iter().map(|n| elf::note::chunk_id(*n, 0)).collect(),
             notes,
@@ -92,7 +120,7 @@ impl Batch {
     }
 
     /// Each statement that a worker, a search or a verify makes of a batch.
-    pub(super) fn statements(&self) -> Vec<(&'static str, &'static str, Vec<String>)> {
+    pub(super) fn statements(&self) -> Vec<Statement> {
         let version = || text(&self.version);
         let token = || format!("{}::bigint", self.token);
         let notes = || uuids(self.notes.iter());
@@ -111,15 +139,6 @@ impl Batch {
                 .collect::<Vec<_>>()
                 .join(",")
         );
-        macro_rules! statement {
-            ($name:literal, $($argument:expr),+) => {
-                (
-                    $name,
-                    include_str!(concat!("../../../sql/queries/", $name, ".sql")),
-                    vec![$($argument),+],
-                )
-            };
-        }
         let int = |value: &str| each(value, "int");
         let lowest = || id(Uuid::nil());
         let highest = || id(Uuid::max());
@@ -168,7 +187,7 @@ impl Batch {
             ),
             statement!("forget_states", version(), token(), notes()),
             statement!("gone_chunks", version(), chunks()),
-            statement!("known_vectors", version(), looked_up),
+            statement!("known_vectors", version(), looked_up.clone()),
             statement!("held_notes", version(), notes(), token()),
             statement!("load_notes", notes(), "1000::bigint".into()),
             statement!(
@@ -250,9 +269,78 @@ impl Batch {
             ),
             statement!("chunk_vectors", version(), chunks()),
             statement!("notes_waiting", notes(), version()),
+            statement!("known_hashes", self.settings.clone(), looked_up),
+            statement!("relabel_chunks", version(), token(), notes()),
+            statement!("drop_states", version(), lowest(), BATCH.to_string()),
+            statement!("drop_pooled", version(), lowest(), BATCH.to_string()),
+            statement!("drop_chunks", version(), lowest(), BATCH.to_string()),
+            statement!("enqueue_gone", version(), lowest(), BATCH.to_string()),
+        ]
+    }
+
+    /// Counts of all notes or chunks.
+    pub(super) fn counts(&self) -> Vec<Statement> {
+        vec![
+            statement!("count_points", text(&self.version)),
+            statement!("note_status", text(&self.version)),
+        ]
+    }
+
+    /// All notes expire, each has dead letters, and a version is being built.
+    pub(super) async fn age(&self, h: &Harness) {
+        let age = format!(
+            "begin;
+             set local session_replication_role = replica;
+             update memory_notes set expires_at = now() - interval '5 minutes';
+             insert into index_versions (embedding_version, embedding_dim, settings, state)
+             values ('{BUILT}', 8, '{{}}', 'building');
+             insert into indexing_outbox (note_id, embedding_version)
+             select note_id, '{BUILT}' from memory_notes;
+             insert into indexing_outbox (note_id, embedding_version, created_at)
+             select note_id, '{BUILT}', now() - interval '1 hour' from memory_notes;
+             insert into indexing_outbox (note_id, status) select note_id, 'DEAD' from memory_notes;
+             commit"
+        );
+        sqlx::raw_sql(AssertSqlSafe(age))
+            .execute(&h.pool)
+            .await
+            .unwrap();
+    }
+
+    /// Statements of a batch that cost more after [`Self::age`].
+    pub(super) fn later_statements(&self) -> Vec<Statement> {
+        let built = || text(BUILT);
+        let names = ["claim", "reachable_notes"];
+        let mut statements = self.statements();
+        statements.retain(|(name, ..)| names.contains(name));
+        statements.extend([
+            statement!(
+                "coalesce_building",
+                built(),
+                "'epoch'::timestamptz".into(),
+                id(Uuid::nil()),
+                BATCH.to_string()
+            ),
+            statement!("drop_outbox", built(), BATCH.to_string()),
+        ]);
+        statements
+    }
+
+    /// Statements that read all notes, or all outbox rows.
+    pub(super) fn sweeps(&self) -> Vec<Statement> {
+        let version = || text(&self.version);
+        vec![
+            statement!("expire", version(), "600::float8".into()),
+            statement!("due_notes", version()),
+            statement!("enqueue_version", version(), "true".into()),
+            statement!("outbox_status", version()),
+            statement!("outbox_status", "null::text".into()),
         ]
     }
 }
+
+/// A version that is being built.
+const BUILT: &str = "built";
 
 pub(super) fn claim_arguments(version: &str) -> Vec<String> {
     vec![
@@ -282,6 +370,7 @@ fn uuids<'a>(ids: impl Iterator<Item = &'a Uuid>) -> String {
     format!("'{{{}}}'::uuid[]", ids.join(","))
 }
 
-async fn vacuum(h: &Harness, statement: &'static str) {
+async fn vacuum(h: &Harness, statement: impl Into<String>) {
+    let statement = AssertSqlSafe(statement.into());
     sqlx::raw_sql(statement).execute(&h.pool).await.unwrap();
 }
