@@ -27,7 +27,7 @@ released as (
 rows as materialized (
     select u.outbox_id
       from unnest($4::uuid[], $5::uuid[]) as u (outbox_id, note_id)
-     where u.note_id in (select note_id from held)
+     where (u.note_id in (select note_id from held)) is true -- see commit_notes.sql
 ),
 deleted as (
     delete from indexing_outbox o

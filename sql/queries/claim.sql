@@ -155,12 +155,16 @@ select l.note_id as "note_id!",
        l.chunk_count as "chunk_count!",
        l.text_sha256,
        -- An application may write '-infinity', which no Rust timestamp can hold.
-       greatest(z.available_at, '0001-01-01 00:00+00') as "picked_at!",
-       z.outbox_id as "picked_id!",
+       greatest(l.available_at, '0001-01-01 00:00+00') as "picked_at!",
+       l.outbox_id as "picked_id!",
        (select count(*) from picks) as "picks!",
        greatest(r.oldest, '0001-01-01 00:00+00') as "oldest!"
-  from leased l
-  join sized z using (note_id)
+  -- A full join, because Postgres could make a join of few rows a nested loop, which compares each note
+  -- with each other one.
+  from (select l.*, z.available_at, z.outbox_id
+          from leased l
+          full join sized z using (note_id)
+        offset 0) l
  cross join lateral (
         select array_agg(o.outbox_id order by o.created_at, o.outbox_id) as outbox_ids,
                -- A dead letter waits for an operator, so its age does not count.
@@ -180,4 +184,5 @@ select l.note_id as "note_id!",
                    and (o.embedding_version = $1
                         or o.embedding_version is null and (select is_active from me))
                 offset 0) o) r
+ where l.note_id is not null
  order by r.oldest

@@ -7,6 +7,8 @@
 -- snapshot.
 -- Without a transaction, it is executed with the settings of its connection. If they are not those of a
 -- transaction of ELF, it writes nothing and returns no row.
+-- `(… in (select …)) is true` looks each row up in a hash table. Without `is true` it would be a join, and
+-- where Postgres expects few rows, one that compares each row of a batch with each other one.
 -- $1 version, $2 dimension, $3 token,
 -- chunks: $4 ids, $5 note ids, $6 indexes, $7 and $8 offsets, $9 texts, $10 text hashes,
 -- $11 whether they await a vector,
@@ -34,14 +36,14 @@ present as materialized (
      where n.note_id = any (array(
             select u.note_id
               from unnest($24::uuid[], $25::bool[]) as u (note_id, live)
-             where u.live and u.note_id in (select l.note_id from leased l)))
+             where u.live and (u.note_id in (select l.note_id from leased l)) is true))
      order by n.note_id
        for key share skip locked
 ),
 notes as materialized (
     select u.note_id
       from unnest($24::uuid[], $25::bool[]) as u (note_id, live)
-     where u.note_id in (select l.note_id from leased l)
+     where (u.note_id in (select l.note_id from leased l)) is true
        and (not u.live or u.note_id in (select p.note_id from present p))
 ),
 chunks as (
@@ -52,7 +54,7 @@ chunks as (
       from unnest($4::uuid[], $5::uuid[], $6::int[], $7::int[], $8::int[], $9::text[], $10::bytea[],
                   $11::bool[]) as u (chunk_id, note_id, chunk_index, start_offset, end_offset, text,
                                      text_sha256, awaits_vector)
-     where u.note_id in (select n.note_id from notes n)
+     where (u.note_id in (select n.note_id from notes n)) is true
     on conflict (chunk_id, embedding_version) do update
        set revision = excluded.revision,
            start_offset = excluded.start_offset,
@@ -66,7 +68,7 @@ vectors as (
     insert into note_chunk_embeddings (embedding_version, embedding_dim, chunk_id, vec)
     select $1, $2, u.chunk_id, u.vec
       from unnest($12::uuid[], $13::vector[]) as u (chunk_id, vec)
-     where u.chunk_id in (select c.chunk_id from chunks c)
+     where (u.chunk_id in (select c.chunk_id from chunks c)) is true
     on conflict (chunk_id, embedding_version) do update
        set vec = excluded.vec, embedding_dim = excluded.embedding_dim, created_at = now()
 ),
@@ -74,7 +76,7 @@ pooled as (
     insert into note_embeddings (embedding_version, embedding_dim, note_id, vec)
     select $1, $2, u.note_id, u.vec
       from unnest($14::uuid[], $15::vector[]) as u (note_id, vec)
-     where u.note_id in (select n.note_id from notes n)
+     where (u.note_id in (select n.note_id from notes n)) is true
     on conflict (note_id, embedding_version) do update
        set vec = excluded.vec, embedding_dim = excluded.embedding_dim, updated_at = now()
 ),
@@ -89,7 +91,7 @@ states as (
     select $1, $3, $3, 0, u.*
       from unnest($16::uuid[], $17::bytea[], $18::int[], $19::bytea[])
            as u (note_id, text_sha256, chunk_count, access_sha256)
-     where u.note_id in (select n.note_id from notes n)
+     where (u.note_id in (select n.note_id from notes n)) is true
     on conflict (note_id, embedding_version) do update
        set revision = excluded.revision,
            indexed_revision = excluded.indexed_revision,
@@ -113,8 +115,8 @@ surplus as (
                      where c.note_id = u.note_id and c.chunk_index >= u.chunk_count
                        and c.embedding_version is not distinct from $1
                     offset 0) c
-             where u.note_id in (select n.note_id from notes n)
-               and u.note_id in (select l.note_id from leased l where l.was_indexed)))
+             where (u.note_id in (select n.note_id from notes n)) is true
+               and (u.note_id in (select l.note_id from leased l where l.was_indexed)) is true))
 ),
 -- The array comes from a subquery, so that Postgres plans for few rows and takes the index.
 old_vectors as (
@@ -128,7 +130,7 @@ old_pooled as (
        and note_id = any (array(
             select u.note_id
               from unnest($23::uuid[]) as u (note_id)
-             where u.note_id in (select n.note_id from notes n)))
+             where (u.note_id in (select n.note_id from notes n)) is true))
 ),
 -- See target_collections.sql.
 targets as materialized (

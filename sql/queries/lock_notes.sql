@@ -23,14 +23,14 @@ present as materialized (
      where n.note_id = any (array(
             select u.note_id
               from unnest($3::uuid[], $4::bool[]) as u (note_id, live)
-             where u.live and u.note_id in (select l.note_id from leased l)))
+             where u.live and (u.note_id in (select l.note_id from leased l)) is true))
      order by n.note_id
        for key share skip locked
 ),
 notes as materialized (
     select u.note_id
       from unnest($3::uuid[], $4::bool[]) as u (note_id, live)
-     where u.note_id in (select l.note_id from leased l)
+     where (u.note_id in (select l.note_id from leased l)) is true -- see commit_notes.sql
        and (not u.live or u.note_id in (select p.note_id from present p))
 ),
 chunks as materialized (
