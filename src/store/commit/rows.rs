@@ -1,86 +1,12 @@
-//! The transaction that commits chunks and vectors of a batch of notes.
-
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+//! The rows that a commit writes, statement by statement.
 
 use pgvector::Vector;
 use sqlx::PgExecutor;
 use uuid::Uuid;
 
-use super::{CollectionRow, Limit, Store, StoreError, Transaction};
-use crate::note::{AccessHash, TextHash};
-
-/// The new chunks and vectors of a note.
-#[derive(Debug)]
-pub struct NoteWrite<'a> {
-    /// The note.
-    pub note_id: Uuid,
-    /// The hash of the whole text.
-    pub text_hash: TextHash,
-    /// Its chunks in order. Without chunks the note leaves the index.
-    pub chunks: Vec<ChunkWrite<'a>>,
-    /// The mean of the chunks' vectors; `None` when there are no chunks, or one has no vector.
-    pub pooled: Option<Vec<f32>>,
-    /// The hash of the access labels of its points; `None` when it gets no points, or points of a
-    /// chunk without a vector.
-    pub access: Option<AccessHash>,
-    /// Whether the note is live. The chunks of a note that is not live stay as they are: if it
-    /// becomes live again, its text need not be embedded again.
-    pub live: bool,
-    /// Whether Postgres may have chunks of it already.
-    pub had_chunks: bool,
-}
-
-/// A chunk and its vector.
-#[derive(Debug, Clone)]
-pub struct ChunkWrite<'a> {
-    /// See [`crate::note::chunk_id`].
-    pub chunk_id: Uuid,
-    /// 0 for the first chunk of the note.
-    pub chunk_index: u32,
-    /// Byte offset of the first byte in the note's text.
-    pub start: usize,
-    /// Byte offset behind the last byte.
-    pub end: usize,
-    /// `note.text[start..end]`
-    pub text: &'a str,
-    /// The hash of `text`.
-    pub hash: TextHash,
-    /// The vector of `text`; `None` while the provider cannot make it.
-    pub vector: Option<Arc<[f32]>>,
-}
-
-/// What a commit did.
-#[derive(Debug)]
-pub struct Committed {
-    /// The notes that were written. The others lost their lease, or an application holds or
-    /// deletes their row; a later claim handles them.
-    pub notes: HashSet<Uuid>,
-    /// The notes of which no chunk has changed, and the revision of their points, all of which the
-    /// index has confirmed.
-    pub unchanged: HashMap<Uuid, i64>,
-    /// The collections that must have the points now.
-    pub targets: Vec<Target>,
-}
-
-/// A collection that must have the points of a commit.
-#[derive(Debug)]
-pub struct Target {
-    /// Its name in the engine.
-    pub collection: String,
-    /// Whether a rebuild is filling it. Then it may lack points of earlier commits.
-    pub is_building: bool,
-}
-
-impl From<CollectionRow> for Target {
-    fn from(row: CollectionRow) -> Self {
-        Self {
-            is_building: row.is_building(),
-            collection: row.name,
-        }
-    }
-}
+use super::locked::Locked;
+use super::{ChunkWrite, NoteWrite, Target};
+use crate::store::StoreError;
 
 /// Bytes of rows in one statement, about. Over a slow network too, one statement has to arrive
 /// within the time that a transaction may be idle.
@@ -89,193 +15,9 @@ const STATEMENT_BYTES: usize = 4 << 20;
 /// Bytes of a row without its text and its vector, about.
 const ROW_BYTES: usize = 128;
 
-impl Store {
-    /// Writes chunks, vectors and pooled vectors of all notes whose lease is still held under
-    /// `token`, in one transaction.
-    pub async fn commit(
-        &self,
-        version: &str,
-        dim: usize,
-        token: i64,
-        notes: &[&NoteWrite<'_>],
-    ) -> Result<Committed, StoreError> {
-        let work = async {
-            if let Some(committed) = self.commit_at_once(version, dim, token, notes).await? {
-                return Ok(committed);
-            }
-            let mut tx = self.begin().await?;
-            let locked = lock(&mut tx, version, token, notes).await?;
-            let mut targets = Vec::new();
-            for rows in statements(notes, &locked) {
-                let written = write(&mut *tx, version, dim, token, &rows).await?;
-                targets = written.ok_or_else(settings_were_lost)?.targets;
-            }
-            tx.commit().await?;
-            Ok(Committed {
-                unchanged: unchanged(notes, &locked),
-                notes: locked.notes,
-                targets,
-            })
-        };
-        // The commit of a note of many megabytes takes longer.
-        self.measured_within(Limit::Batch, "commit", work).await
-    }
-
-    /// Writes the notes with one statement and no transaction. `None` if one of them had chunks, if the
-    /// rows are too many, or if a connection pooler keeps the settings from Postgres that the statement
-    /// needs; then nothing is written.
-    async fn commit_at_once(
-        &self,
-        version: &str,
-        dim: usize,
-        token: i64,
-        notes: &[&NoteWrite<'_>],
-    ) -> Result<Option<Committed>, StoreError> {
-        if notes.iter().any(|n| n.had_chunks) || !self.has_settings.load(Ordering::Relaxed) {
-            return Ok(None);
-        }
-        // The statement locks the notes, and leaves out what it cannot lock.
-        let ids = || notes.iter().map(|n| n.note_id);
-        let locked = Locked {
-            notes: ids().collect(),
-            indexed: ids().collect(),
-            ..Locked::default()
-        };
-        let [rows] = &statements(notes, &locked)[..] else {
-            return Ok(None);
-        };
-        let Some(Written { notes, targets }) =
-            write(&self.keyed, version, dim, token, rows).await?
-        else {
-            self.has_settings.store(false, Ordering::Relaxed);
-            return Ok(None);
-        };
-        Ok(Some(Committed {
-            notes: notes.into_iter().collect(),
-            unchanged: HashMap::new(),
-            targets,
-        }))
-    }
-}
-
-/// The notes that a statement has written, and the collections that must have their points.
-struct Written {
-    notes: Vec<Uuid>,
-    targets: Vec<Target>,
-}
-
-/// Between `begin` and a statement, a connection pooler has given the transaction another connection.
-fn settings_were_lost() -> StoreError {
-    StoreError::Unavailable("a transaction has lost its settings".to_owned())
-}
-
-/// What Postgres has of the notes of a commit.
-#[derive(Debug, Default)]
-struct Locked {
-    /// The notes that can be written.
-    notes: HashSet<Uuid>,
-    /// Those that were committed before.
-    indexed: HashSet<Uuid>,
-    /// Those whose points equal their chunks.
-    current: HashMap<Uuid, Current>,
-    /// Those of their chunks that have a vector, by chunk id.
-    chunks: HashMap<Uuid, LockedChunk>,
-}
-
-/// The points of a note: all that its last commit asked for, and no others.
-#[derive(Debug)]
-struct Current {
-    revision: i64,
-    chunk_count: usize,
-}
-
-/// A chunk as the last commit left it.
-#[derive(Debug)]
-struct LockedChunk {
-    hash: Vec<u8>,
-    start: usize,
-    end: usize,
-}
-
-impl Locked {
-    fn has_vector_of(&self, chunk: &ChunkWrite<'_>) -> bool {
-        let before = self.chunks.get(&chunk.chunk_id);
-        before.is_some_and(|before| before.hash[..] == chunk.hash.0)
-    }
-
-    /// Whether a commit has nothing to write for a chunk of a note whose points equal its chunks.
-    fn has(&self, chunk: &ChunkWrite<'_>) -> bool {
-        chunk.vector.is_some()
-            && self.has_vector_of(chunk)
-            && self
-                .chunks
-                .get(&chunk.chunk_id)
-                .is_some_and(|before| (before.start, before.end) == (chunk.start, chunk.end))
-    }
-
-    /// The revision of the points of a note, if they are of exactly these chunks.
-    fn unchanged(&self, note: &NoteWrite<'_>) -> Option<i64> {
-        let current = self.current.get(&note.note_id)?;
-        let is_same = note.live
-            && !note.chunks.is_empty()
-            && note.chunks.len() == current.chunk_count
-            && note.chunks.iter().all(|chunk| self.has(chunk));
-        is_same.then_some(current.revision)
-    }
-}
-
-async fn lock(
-    tx: &mut Transaction,
-    version: &str,
-    token: i64,
-    notes: &[&NoteWrite<'_>],
-) -> Result<Locked, StoreError> {
-    let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
-    let live: Vec<bool> = notes.iter().map(|n| n.live).collect();
-    let rewritten = notes.iter().filter(|n| n.had_chunks);
-    let chunks: Vec<Uuid> = rewritten
-        .flat_map(|n| &n.chunks)
-        .map(|c| c.chunk_id)
-        .collect();
-    let locked = sqlx::query_file!(
-        "sql/queries/lock_notes.sql",
-        version,
-        token,
-        &ids,
-        &live,
-        &chunks
-    )
-    .fetch_one(&mut **tx)
-    .await?;
-    let current = locked.revisions.into_iter().zip(locked.chunk_counts);
-    let current = current.map(|(revision, chunk_count)| Current {
-        revision,
-        chunk_count: chunk_count as usize,
-    });
-    let offsets = locked.starts.into_iter().zip(locked.ends);
-    let chunks = locked.hashes.into_iter().zip(offsets);
-    let chunks = chunks.map(|(hash, (start, end))| LockedChunk {
-        hash,
-        start: start as usize,
-        end: end as usize,
-    });
-    Ok(Locked {
-        notes: locked.notes.into_iter().collect(),
-        indexed: locked.indexed.into_iter().collect(),
-        current: locked.current.into_iter().zip(current).collect(),
-        chunks: locked.chunks.into_iter().zip(chunks).collect(),
-    })
-}
-
-fn unchanged(notes: &[&NoteWrite<'_>], locked: &Locked) -> HashMap<Uuid, i64> {
-    let notes = notes.iter().filter(|n| locked.notes.contains(&n.note_id));
-    let revision = |note: &&NoteWrite| Some((note.note_id, locked.unchanged(note)?));
-    notes.filter_map(revision).collect()
-}
-
 /// The rows of one statement.
 #[derive(Debug, Default)]
-struct Rows<'a> {
+pub(super) struct Rows<'a> {
     chunks: Vec<(Uuid, &'a ChunkWrite<'a>)>,
     vectors: Vec<(Uuid, &'a [f32])>,
     pooled: Vec<(Uuid, &'a [f32])>,
@@ -295,7 +37,7 @@ struct Rows<'a> {
 /// Splits the rows of the locked notes into statements, at least one. A row that is too large gets a
 /// statement of its own. Chunks that did not change and vectors of texts that did not change are
 /// left out.
-fn statements<'a>(notes: &'a [&NoteWrite<'a>], locked: &Locked) -> Vec<Rows<'a>> {
+pub(super) fn statements<'a>(notes: &'a [&NoteWrite<'a>], locked: &Locked) -> Vec<Rows<'a>> {
     let mut statements = vec![Rows::default()];
     let written: Vec<&NoteWrite> = notes
         .iter()
@@ -354,8 +96,14 @@ fn with_room<'s, 'a>(statements: &'s mut Vec<Rows<'a>>, bytes: usize) -> &'s mut
     rows
 }
 
-/// Writes the rows. `None` if the connection does not have the settings of [`Store::begin`].
-async fn write(
+/// The notes that a statement has written, and the collections that must have their points.
+pub(super) struct Written {
+    pub(super) notes: Vec<Uuid>,
+    pub(super) targets: Vec<Target>,
+}
+
+/// Writes the rows. `None` if the connection does not have the settings of [`crate::store::Store::begin`].
+pub(super) async fn write(
     connection: impl PgExecutor<'_>,
     version: &str,
     dim: usize,
@@ -435,7 +183,11 @@ fn columns(rows: &[(Uuid, &[f32])]) -> (Vec<Uuid>, Vec<Vector>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::locked::{Current, LockedChunk, unchanged};
     use super::*;
+    use crate::note::TextHash;
 
     fn note(chunks: Vec<ChunkWrite<'_>>) -> NoteWrite<'_> {
         NoteWrite {

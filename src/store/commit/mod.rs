@@ -1,0 +1,160 @@
+//! The transaction that commits chunks and vectors of a batch of notes.
+
+mod locked;
+mod rows;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use uuid::Uuid;
+
+use super::{CollectionRow, Limit, Store, StoreError};
+use crate::note::{AccessHash, TextHash};
+use locked::{Locked, lock, unchanged};
+use rows::{Written, statements, write};
+
+/// The new chunks and vectors of a note.
+#[derive(Debug)]
+pub struct NoteWrite<'a> {
+    /// The note.
+    pub note_id: Uuid,
+    /// The hash of the whole text.
+    pub text_hash: TextHash,
+    /// Its chunks in order. Without chunks the note leaves the index.
+    pub chunks: Vec<ChunkWrite<'a>>,
+    /// The mean of the chunks' vectors; `None` when there are no chunks, or one has no vector.
+    pub pooled: Option<Vec<f32>>,
+    /// The hash of the access labels of its points; `None` when it gets no points, or points of a
+    /// chunk without a vector.
+    pub access: Option<AccessHash>,
+    /// Whether the note is live. The chunks of a note that is not live stay as they are: if it
+    /// becomes live again, its text need not be embedded again.
+    pub live: bool,
+    /// Whether Postgres may have chunks of it already.
+    pub had_chunks: bool,
+}
+
+/// A chunk and its vector.
+#[derive(Debug, Clone)]
+pub struct ChunkWrite<'a> {
+    /// See [`crate::note::chunk_id`].
+    pub chunk_id: Uuid,
+    /// 0 for the first chunk of the note.
+    pub chunk_index: u32,
+    /// Byte offset of the first byte in the note's text.
+    pub start: usize,
+    /// Byte offset behind the last byte.
+    pub end: usize,
+    /// `note.text[start..end]`
+    pub text: &'a str,
+    /// The hash of `text`.
+    pub hash: TextHash,
+    /// The vector of `text`; `None` while the provider cannot make it.
+    pub vector: Option<Arc<[f32]>>,
+}
+
+/// What a commit did.
+#[derive(Debug)]
+pub struct Committed {
+    /// The notes that were written. The others lost their lease, or an application holds or
+    /// deletes their row; a later claim handles them.
+    pub notes: HashSet<Uuid>,
+    /// The notes of which no chunk has changed, and the revision of their points, all of which the
+    /// index has confirmed.
+    pub unchanged: HashMap<Uuid, i64>,
+    /// The collections that must have the points now.
+    pub targets: Vec<Target>,
+}
+
+/// A collection that must have the points of a commit.
+#[derive(Debug)]
+pub struct Target {
+    /// Its name in the engine.
+    pub collection: String,
+    /// Whether a rebuild is filling it. Then it may lack points of earlier commits.
+    pub is_building: bool,
+}
+
+impl From<CollectionRow> for Target {
+    fn from(row: CollectionRow) -> Self {
+        Self {
+            is_building: row.is_building(),
+            collection: row.name,
+        }
+    }
+}
+
+impl Store {
+    /// Writes chunks, vectors and pooled vectors of all notes whose lease is still held under
+    /// `token`, in one transaction.
+    pub async fn commit(
+        &self,
+        version: &str,
+        dim: usize,
+        token: i64,
+        notes: &[&NoteWrite<'_>],
+    ) -> Result<Committed, StoreError> {
+        let work = async {
+            if let Some(committed) = self.commit_at_once(version, dim, token, notes).await? {
+                return Ok(committed);
+            }
+            let mut tx = self.begin().await?;
+            let locked = lock(&mut tx, version, token, notes).await?;
+            let mut targets = Vec::new();
+            for rows in statements(notes, &locked) {
+                let written = write(&mut *tx, version, dim, token, &rows).await?;
+                targets = written.ok_or_else(settings_were_lost)?.targets;
+            }
+            tx.commit().await?;
+            Ok(Committed {
+                unchanged: unchanged(notes, &locked),
+                notes: locked.notes,
+                targets,
+            })
+        };
+        // The commit of a note of many megabytes takes longer.
+        self.measured_within(Limit::Batch, "commit", work).await
+    }
+
+    /// Writes the notes with one statement and no transaction. `None` if one of them had chunks, if the
+    /// rows are too many, or if a connection pooler keeps the settings from Postgres that the statement
+    /// needs; then nothing is written.
+    async fn commit_at_once(
+        &self,
+        version: &str,
+        dim: usize,
+        token: i64,
+        notes: &[&NoteWrite<'_>],
+    ) -> Result<Option<Committed>, StoreError> {
+        if notes.iter().any(|n| n.had_chunks) || !self.has_settings.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        // The statement locks the notes, and leaves out what it cannot lock.
+        let ids = || notes.iter().map(|n| n.note_id);
+        let locked = Locked {
+            notes: ids().collect(),
+            indexed: ids().collect(),
+            ..Locked::default()
+        };
+        let [rows] = &statements(notes, &locked)[..] else {
+            return Ok(None);
+        };
+        let Some(Written { notes, targets }) =
+            write(&self.keyed, version, dim, token, rows).await?
+        else {
+            self.has_settings.store(false, Ordering::Relaxed);
+            return Ok(None);
+        };
+        Ok(Some(Committed {
+            notes: notes.into_iter().collect(),
+            unchanged: HashMap::new(),
+            targets,
+        }))
+    }
+}
+
+/// Between `begin` and a statement, a connection pooler has given the transaction another connection.
+fn settings_were_lost() -> StoreError {
+    StoreError::Unavailable("a transaction has lost its settings".to_owned())
+}
