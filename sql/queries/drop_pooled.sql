@@ -1,11 +1,14 @@
--- In order of the ids, so that no batch scans rows that earlier batches deleted.
+-- See drop_states.sql.
 -- $1 version, $2 note ids above this, $3 rows at most
-with gone as (
+with page as materialized (
+    select note_id
+      from note_embeddings
+     where embedding_version = $1 and note_id > $2
+     order by note_id
+     limit $3
+),
+gone as (
     delete from note_embeddings
-     where embedding_version = $1
-       and note_id = any (array(select note_id from note_embeddings
-                                 where embedding_version = $1 and note_id > $2
-                                 order by note_id limit $3))
-    returning note_id
+     where embedding_version = $1 and note_id = any (array(select note_id from page))
 )
-select note_id from gone order by note_id desc limit 1
+select note_id from page order by note_id desc limit 1

@@ -77,8 +77,8 @@ const RETURN_LIMIT: Duration = Duration::from_secs(5);
 const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 
 /// A plan that Postgres caches while a table is empty is a sequential scan, and Postgres would
-/// use it after a bulk load too. So it plans every statement anew. [`Store::begin`] is the
-/// exception.
+/// use it after a bulk load too. So it plans every statement anew. [`Store::begin`] and
+/// [`Store::page`] are the exceptions.
 const PLANS: [(&str, &str); 1] = [("plan_cache_mode", "force_custom_plan")];
 
 /// The statements of a search and of a batch look up rows by key, whatever the statistics say. To

@@ -47,8 +47,8 @@ const PAGES: [&str; 9] = [
     "live_texts",
     "note_problems",
 ];
-const PAGE_SETTINGS: &str = "set plan_cache_mode = force_generic_plan; set jit = off; set enable_seqscan = off; set enable_bitmapscan = off;
-    set enable_hashjoin = off; set enable_mergejoin = off; set enable_sort = off";
+const PAGE_SETTINGS: &str = "set plan_cache_mode = force_generic_plan; set jit = off;
+    set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off; set enable_sort = off";
 
 /// Statements that look up the first row of an order, with the settings of the keyed connections.
 const FIRST: [&str; 2] = ["known_hashes", "known_vectors"];

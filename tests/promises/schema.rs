@@ -281,7 +281,7 @@ async fn a_session_that_changed_one_note_may_change_many() {
     // It takes half a second. If it compared each row with each other one, it would take a minute.
     execute(
         &mut db,
-        "set statement_timeout = '30s'; update memory_notes set importance = 0.75",
+        "set statement_timeout = '15s'; update memory_notes set importance = 0.75",
     )
     .await;
     assert_eq!(take_outbox(&mut db).await, "UPSERT 20000");

@@ -210,3 +210,29 @@ async fn an_abandoned_reindex_keeps_one_row_for_each_note() {
         0
     );
 }
+
+/// An application deletes the first notes, more than a page, while ELF drops a version.
+#[tokio::test]
+async fn a_drop_goes_on_behind_rows_that_were_deleted_meanwhile() {
+    let h = Harness::start().await;
+    h.stock(6_000).await;
+    let mut other = PgConnection::connect(&h.database.url()).await.unwrap();
+    let mut transaction = other.begin().await.unwrap();
+    sqlx::query(
+        "delete from note_embeddings
+          where note_id in (select note_id from note_embeddings order by note_id limit 5500)",
+    )
+    .execute(&mut *transaction)
+    .await
+    .unwrap();
+    let dropped = h.context.stores.store.drop_version(&h.context.version.name);
+    let deleted = async {
+        blocked(&h, 1).await;
+        transaction.commit().await.unwrap();
+    };
+    let (dropped, ()) = tokio::join!(dropped, deleted);
+    assert_eq!(dropped.unwrap(), 6_000, "chunks");
+    for table in ["note_embeddings", "note_index_state", "memory_note_chunks"] {
+        assert_eq!(h.count(table).await, 0, "{table}");
+    }
+}
