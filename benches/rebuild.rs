@@ -44,15 +44,9 @@ pub async fn run(options: Options) -> Result<()> {
     }
     let mut peaks = Vec::new();
     for chunks in [chunks, options.size(1_000_000, 4000)] {
-        let (peak, rate) = shipped(&engine, &corpus, chunks).await?;
+        let peak = shipped(&engine, &corpus, chunks).await?;
         let name = format!("peak memory of elf rebuild, {chunks} chunks");
         report.value(&name, "MB", vec![peak], Target::AtMost(100.0));
-        report.value(
-            &format!("elf rebuild, {chunks} chunks"),
-            "points/s",
-            vec![rate],
-            Target::None,
-        );
         peaks.push(peak);
     }
     report.value(
@@ -113,15 +107,19 @@ async fn speeds(
     Ok(())
 }
 
-/// Points per second of a rebuild, and the collection that it has filled.
-pub async fn copied(stores: &IndexContext) -> Result<(f64, String)> {
-    let options = rebuild::Options {
+pub fn to_the_end() -> rebuild::Options {
+    rebuild::Options {
         swap_last: false,
         take_alias: false,
         keep_old: false,
         restart: false,
         notice: Arc::new(|_| {}),
-    };
+    }
+}
+
+/// Points per second of a rebuild, and the collection that it has filled.
+pub async fn copied(stores: &IndexContext) -> Result<(f64, String)> {
+    let options = to_the_end();
     let progress = Arc::new(Progress::default());
     let stop = CancellationToken::new();
     let running = tokio::spawn({
@@ -233,7 +231,7 @@ impl<'a> Bare<'a> {
         index
             .create_collection(&name, &self.database.spec(self.stores))
             .await?;
-        index.bulk_load(&name, true).await?;
+        index.begin_load(&name).await?;
         let requests: Vec<UpsertPointsBuilder> = self
             .points
             .chunks(setting.batch)
@@ -292,9 +290,8 @@ async fn ready_made(database: &Database, stores: &IndexContext) -> Result<Vec<Po
     }
 }
 
-/// The peak memory in MB and the points per second of the program `elf rebuild`, up to its last
-/// point.
-async fn shipped(engine: &Engine, corpus: &Corpus, chunks: usize) -> Result<(f64, f64)> {
+/// The peak memory in MB of the program `elf rebuild`, up to its last point.
+async fn shipped(engine: &Engine, corpus: &Corpus, chunks: usize) -> Result<f64> {
     let database = Database::create(corpus, chunks, DIMS[0]).await?;
     let stores = database.stores(&engine.url).await?;
     let folder = tempfile::tempdir()?;
@@ -312,32 +309,28 @@ async fn shipped(engine: &Engine, corpus: &Corpus, chunks: usize) -> Result<(f64
         .stderr(Stdio::null())
         .spawn()?;
     let copied = "select coalesce(sum(points), 0)::bigint from index_rebuild_ranges";
-    let mut began = None;
     let mut peak = 0.0;
-    let rate = loop {
+    loop {
         let done: i64 = sqlx::query_scalar(copied)
             .fetch_one(stores.store.pool())
             .await?;
-        if done > 0 && began.is_none() {
-            began = Some((Instant::now(), done));
-        }
-        if let (Ok(now), Some((at, first))) = (process::peak_mb(rebuild.id()), began) {
+        if let Ok(now) = process::peak_mb(rebuild.id()) {
             peak = now;
-            if done == chunks as i64 {
-                break (done - first) as f64 / at.elapsed().as_secs_f64();
-            }
+        }
+        if done == chunks as i64 {
+            break;
         }
         if let Some(status) = rebuild.try_wait()? {
             // It is done before the last look when there is little to copy.
             if status.success() && chunks < 10_000 {
-                break 0.0;
+                break;
             }
             return Err(format!("elf rebuild ended early: {status}").into());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
-    };
+    }
     rebuild.kill()?;
     rebuild.wait()?;
     database.end(&stores).await?;
-    Ok((peak, rate))
+    Ok(peak)
 }

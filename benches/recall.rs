@@ -53,10 +53,10 @@ pub async fn run(
             embedding_version: "bench".into(),
         };
         index.create_collection(&alias, &spec).await?;
-        index.bulk_load(&alias, true).await?;
+        index.begin_load(&alias).await?;
         let client = engine::client(&engine.url)?;
         fill(&client, &alias, stored).await?;
-        index.bulk_load(&alias, false).await?;
+        index.end_load(&alias).await?;
         engine::wait_for_graphs(&client, &alias).await?;
         let mut shares = Vec::new();
         for &query in &queries {

@@ -220,7 +220,7 @@ async fn quantization(
             Target::None,
         );
         let began = Instant::now();
-        stores.index.bulk_load(&collection, false).await?;
+        stores.index.end_load(&collection).await?;
         wait_for_graphs(&client, &collection).await?;
         report.value(
             &format!("{setting}: graphs"),

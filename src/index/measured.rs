@@ -50,8 +50,12 @@ impl VectorIndex for Measured {
         measured("describe", self.0.collection(name))
     }
 
-    fn bulk_load<'a>(&'a self, collection: &'a str, on: bool) -> Answer<'a, ()> {
-        measured("change", self.0.bulk_load(collection, on))
+    fn begin_load<'a>(&'a self, collection: &'a str) -> Answer<'a, u64> {
+        measured("change", self.0.begin_load(collection))
+    }
+
+    fn end_load<'a>(&'a self, collection: &'a str) -> Answer<'a, ()> {
+        measured("change", self.0.end_load(collection))
     }
 
     fn drop_collection<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {

@@ -44,11 +44,14 @@ pub trait VectorIndex: Send + Sync {
     /// What is known of a collection; `None` when there is none of that name.
     fn collection<'a>(&'a self, name: &'a str) -> Answer<'a, Option<CollectionInfo>>;
 
-    /// Prepares a collection, not an alias, for many points at once. With `on` the
-    /// engine defers its HNSW graphs; with `!on` it builds them, and the collection is
-    /// [`CollectionStatus::Green`] again when they are built. Repeating a call changes
-    /// nothing. Any process may turn off what another one turned on.
-    fn bulk_load<'a>(&'a self, collection: &'a str, on: bool) -> Answer<'a, ()>;
+    /// Prepares a collection, not an alias, for many points at once: until [`Self::end_load`]
+    /// the engine builds no HNSW graphs. Returns how many points to load before that; the rest
+    /// is another load. Repeating the call changes nothing.
+    fn begin_load<'a>(&'a self, collection: &'a str) -> Answer<'a, u64>;
+
+    /// Ends a load, also one that another process began. The engine builds the graphs, and the
+    /// collection is [`CollectionStatus::Green`] again when they are built.
+    fn end_load<'a>(&'a self, collection: &'a str) -> Answer<'a, ()>;
 
     /// Drops a collection. A missing collection is not an error.
     fn drop_collection<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;

@@ -102,7 +102,6 @@ pub(super) async fn begin(
 ) -> Result<String, RebuildError> {
     let name = free_collection_name(context, spec).await?;
     context.index.create_collection(&name, spec).await?;
-    context.index.bulk_load(&name, true).await?;
     // Active collections that the engine has lost are retired: workers would wait for them.
     let mut lost = Vec::new();
     for collection in ours.iter().filter(|c| c.is_active()) {

@@ -1,6 +1,7 @@
 //! Copies what was committed before the collection was registered from Postgres to the engine.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -17,43 +18,77 @@ const PAGE: usize = 512;
 /// Bytes of text in a page, about. A chunk can be megabytes: a very long word is one token.
 const PAGE_BYTES: usize = 8 << 20;
 
-/// Copies the rest of all ranges concurrently. Returns how many points the engine refused.
+/// What a run has copied.
+#[derive(Default)]
+pub(super) struct Copied {
+    /// Nothing is left to copy.
+    pub complete: bool,
+    /// Points that the engine refused.
+    pub refused: u64,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl Copied {
+    /// Both, `later` being what was copied after this.
+    pub(super) fn and(self, later: Self) -> Self {
+        Self {
+            complete: later.complete,
+            refused: self.refused + later.refused,
+            seconds: self.seconds + later.seconds,
+        }
+    }
+}
+
+/// Copies up to about `most` points of the rest of all ranges, concurrently.
 pub(super) async fn copy(
     target: &CollectionTarget,
     ranges: Vec<Range>,
+    most: u64,
     options: &Options,
     progress: &Arc<Progress>,
-) -> Result<u64, RebuildError> {
-    let mut refused = 0;
+) -> Result<Copied, RebuildError> {
+    let began = Instant::now();
+    let most = (most / ranges.len().max(1) as u64).max(1);
+    let mut copied = Copied {
+        complete: true,
+        ..Copied::default()
+    };
     let mut tasks = JoinSet::new();
     let outage = Arc::new(Outage::default());
     for range in ranges {
         let (target, notice, progress) = (target.clone(), options.notice.clone(), progress.clone());
         let outage = outage.clone();
-        tasks.spawn(async move { copy_range(&target, range, &notice, &progress, &outage).await });
+        tasks.spawn(
+            async move { copy_range(&target, range, most, &notice, &progress, &outage).await },
+        );
     }
     // On an error or a stop the set is dropped, which aborts the other ranges.
     while let Some(done) = tasks.join_next().await {
-        refused += done.expect("a range does not panic")?;
+        let part = done.expect("a range does not panic")?;
+        copied.complete &= part.complete;
+        copied.refused += part.refused;
     }
-    Ok(refused)
+    copied.seconds = began.elapsed().as_secs_f64();
+    Ok(copied)
 }
 
 async fn copy_range(
     target: &CollectionTarget,
     range: Range,
+    most: u64,
     notice: &Notice,
     progress: &Progress,
     outage: &Outage,
-) -> Result<u64, RebuildError> {
+) -> Result<Copied, RebuildError> {
     let CollectionTarget {
         store,
         version,
         collection,
         ..
     } = target;
-    let (mut after, mut refused) = (range.cursor, 0);
-    while after < range.upper_bound {
+    let (mut after, mut points, mut refused) = (range.cursor, 0, 0);
+    while after < range.upper_bound && points < most {
         let upper_bound = range.upper_bound;
         let read =
             || store.live_chunks(version, after, upper_bound, PAGE, PAGE_BYTES, Depth::Whole);
@@ -82,9 +117,14 @@ async fn copy_range(
             return Err(RebuildError::Forgotten(collection.clone()));
         }
         progress.add(written.points);
+        points += page.len() as u64;
         after = upto;
     }
-    Ok(refused)
+    Ok(Copied {
+        complete: after >= range.upper_bound,
+        refused,
+        ..Copied::default()
+    })
 }
 
 fn missing_vectors(page: &[LiveChunk]) -> u64 {

@@ -16,7 +16,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use self::begin::{begin, check_alias_is_ours, point_unset_alias, unfinished};
-use self::copy::copy;
+use self::copy::{Copied, copy};
 use self::outage::{OUTAGE_LIMIT, retry_unavailable};
 use crate::error_class::ErrorClass;
 use crate::index::{CollectionSpec, CollectionStatus, Filter};
@@ -226,25 +226,47 @@ async fn rebuild(
         points = progress.total(),
         "rebuilding from Postgres"
     );
-    let copying = Instant::now();
-    let refused_points = copy(&target, ranges, options, progress).await?;
-    let copied = context.store.rebuild_ranges(&collection).await?;
-    let points: u64 = copied.iter().map(|range| range.points).sum();
-    let points_per_sec = (points - before) as f64 / copying.elapsed().as_secs_f64();
-
-    final_check(&target, resumed).await?;
-    context.index.bulk_load(&collection, false).await?;
-    wait_until_green(context, &collection).await?;
+    let copied = load(&target, options, progress, resumed).await?;
+    let ranges = context.store.rebuild_ranges(&collection).await?;
+    let points: u64 = ranges.iter().map(|range| range.points).sum();
     swap(context, options, &version.name, &collection, served).await?;
     Ok(Report {
         collection,
         points,
         seconds: began.elapsed().as_secs_f64(),
-        points_per_sec,
+        points_per_sec: (points - before) as f64 / copied.seconds,
         embedding_calls: 0,
-        missing_vectors: copied.iter().map(|range| range.missing_vectors).sum(),
-        refused_points,
+        missing_vectors: ranges.iter().map(|range| range.missing_vectors).sum(),
+        refused_points: copied.refused,
     })
+}
+
+/// Copies what is left in one load or several: the engine sets a limit, and builds the graphs of
+/// one load before the next.
+async fn load(
+    target: &CollectionTarget,
+    options: &Options,
+    progress: &Arc<Progress>,
+    resumed: bool,
+) -> Result<Copied, RebuildError> {
+    let CollectionTarget {
+        store,
+        index,
+        collection,
+        ..
+    } = target;
+    let mut copied = Copied::default();
+    while !copied.complete {
+        let most = retry_unavailable(|| index.begin_load(collection)).await?;
+        let ranges = retry_unavailable(|| store.rebuild_ranges(collection)).await?;
+        copied = copied.and(copy(target, ranges, most, options, progress).await?);
+        if copied.complete {
+            final_check(target, resumed).await?;
+        }
+        retry_unavailable(|| index.end_load(collection)).await?;
+        wait_until_green(target).await?;
+    }
+    Ok(copied)
 }
 
 /// Checks that the collection holds every point of the version. Equal counts are enough for a
@@ -271,10 +293,13 @@ async fn final_check(target: &CollectionTarget, resumed: bool) -> Result<(), Reb
 
 /// Waits until the engine says `green` twice: Qdrant looks for segments that it optimises, then for
 /// those that wait for it, and one that begins in between is in neither.
-async fn wait_until_green(context: &IndexContext, collection: &str) -> Result<(), RebuildError> {
+async fn wait_until_green(target: &CollectionTarget) -> Result<(), RebuildError> {
+    let CollectionTarget {
+        index, collection, ..
+    } = target;
     let (mut said, mut green) = (false, false);
     loop {
-        let info = retry_unavailable(|| context.index.collection(collection)).await?;
+        let info = retry_unavailable(|| index.collection(collection)).await?;
         let was_green = std::mem::take(&mut green);
         match info.map(|info| info.status) {
             None => return Err(RebuildError::Forgotten(collection.into())),

@@ -212,8 +212,10 @@ fn points_with_numbers_for_ids_shorten_no_page() {
 #[test]
 fn graphs_are_built_when_the_bulk_load_is_over() {
     const POINTS: u64 = 20_000;
-    /// In kB; the points have 320 kB of vectors.
+    /// In kB, like the others.
+    const VECTORS: u64 = 4 * 4 * POINTS / 1024;
     const THRESHOLD: u64 = 50;
+    const SEGMENT: u64 = 70_000;
     let Some(url) = qdrant_server::url() else {
         return;
     };
@@ -223,19 +225,24 @@ fn graphs_are_built_when_the_bulk_load_is_over() {
         let info = async || -> CollectionInfo {
             client.collection_info(&name).await.unwrap().result.unwrap()
         };
-        let threshold = |info: &CollectionInfo| {
+        let settings_of = |info: &CollectionInfo| {
             let config = info.config.as_ref().unwrap();
-            config.optimizer_config.unwrap().indexing_threshold
+            let optimizers = config.optimizer_config.unwrap();
+            (optimizers.indexing_threshold, optimizers.max_segment_size)
         };
         let index = connect(&settings(url)).await.unwrap();
         index.create_collection(&name, &spec()).await.unwrap();
         let as_made = info().await.config.unwrap().metadata;
-        let lower = OptimizersConfigDiffBuilder::default().indexing_threshold(THRESHOLD);
+        let lower = OptimizersConfigDiffBuilder::default()
+            .indexing_threshold(THRESHOLD)
+            .max_segment_size(SEGMENT);
         let request = UpdateCollectionBuilder::new(&name).optimizers_config(lower);
         client.update_collection(request).await.unwrap();
 
-        index.bulk_load(&name, true).await.unwrap();
-        assert_eq!(threshold(&info().await), Some(0));
+        index.begin_load(&name).await.unwrap();
+        let (threshold, segment) = settings_of(&info().await);
+        assert_eq!(threshold, Some(0));
+        assert!(segment.unwrap() < VECTORS / 3, "{segment:?}");
         for from in (0..POINTS).step_by(2_000) {
             let points = (from..from + 2_000)
                 .map(|n| point(n, direction(n), ""))
@@ -246,15 +253,18 @@ fn graphs_are_built_when_the_bulk_load_is_over() {
                 .unwrap();
         }
         until_green(index.as_ref(), &name).await;
-        assert_eq!(info().await.indexed_vectors_count, Some(0));
+        let loaded = info().await;
+        assert_eq!(loaded.indexed_vectors_count, Some(0));
+        assert!(loaded.segments_count > 3, "{loaded:?}");
 
         // Another process than the one that turned it on.
         let another = connect(&settings(url)).await.unwrap();
-        another.bulk_load(&name, false).await.unwrap();
+        another.end_load(&name).await.unwrap();
         let green = until_green(another.as_ref(), &name).await;
         let info = info().await;
         assert!(info.indexed_vectors_count() > 0, "{info:?}");
-        assert_eq!(threshold(&info), Some(THRESHOLD));
+        assert_eq!(settings_of(&info), (Some(THRESHOLD), Some(SEGMENT)));
+        assert!(info.segments_count <= loaded.segments_count, "{info:?}");
         assert_eq!(info.config.unwrap().metadata, as_made);
         assert_eq!((green.spec, green.points), (Some(spec()), POINTS));
         index.drop_collection(&name).await.unwrap();

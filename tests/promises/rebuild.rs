@@ -4,6 +4,7 @@ use elf::config::Bm25Options;
 mod accidents;
 mod fire;
 mod forgotten;
+mod loads;
 mod resume;
 mod traps;
 
@@ -503,8 +504,6 @@ async fn restart_starts_from_the_beginning() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let index = Hooked::over(&h.context.stores.index);
-    let ends = index.halt(When::Before, Verb::BulkLoad);
-    ends.open();
     let done = index.halt(When::Before, Verb::Count);
     let rebuilding = begin(&h, &index, options());
     done.reached_by(1).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elf::store::Claim;
-use sqlx::{Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -233,6 +233,54 @@ async fn a_drop_goes_on_behind_rows_that_were_deleted_meanwhile() {
     let (dropped, ()) = tokio::join!(dropped, deleted);
     assert_eq!(dropped.unwrap(), 6_000, "chunks");
     for table in ["note_embeddings", "note_index_state", "memory_note_chunks"] {
+        assert_eq!(h.count(table).await, 0, "{table}");
+    }
+}
+
+/// In the middle of each table, behind the first page of 5,000, and before the last commit.
+#[tokio::test]
+async fn a_drop_that_is_killed_goes_on_when_it_is_called_again() {
+    let h = Harness::start().await;
+    h.stock(6_000).await;
+    sqlx::raw_sql(
+        "update index_versions set state = 'retired';
+         update index_collections set state = 'retired'",
+    )
+    .execute(&h.pool)
+    .await
+    .unwrap();
+    let mut other = PgConnection::connect(&h.database.url()).await.unwrap();
+    let version = h.context.version.name.clone();
+    for (table, key, behind) in [
+        ("note_index_state", "note_id", 5_500),
+        ("note_embeddings", "note_id", 5_500),
+        ("memory_note_chunks", "chunk_id", 5_500),
+        ("index_collections", "collection", 0),
+    ] {
+        let mut transaction = other.begin().await.unwrap();
+        sqlx::query(AssertSqlSafe(format!(
+            "select from {table} order by {key} offset {behind} limit 1 for update"
+        )))
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+        let (store, version) = (h.context.stores.store.clone(), version.clone());
+        let dropping = tokio::spawn(async move { store.drop_version(&version).await });
+        blocked(&h, 1).await;
+        dropping.abort();
+        assert!(dropping.await.unwrap_err().is_cancelled());
+        transaction.commit().await.unwrap();
+        blocked(&h, 0).await;
+        assert_eq!(h.count("index_versions").await, 1, "{table}");
+    }
+    h.context.stores.store.drop_version(&version).await.unwrap();
+    for table in [
+        "note_index_state",
+        "note_embeddings",
+        "memory_note_chunks",
+        "note_chunk_embeddings",
+        "index_versions",
+    ] {
         assert_eq!(h.count(table).await, 0, "{table}");
     }
 }

@@ -104,9 +104,13 @@ impl VectorIndex for Embedded {
         Box::pin(self.blocking(move |shared| shared.info(&name)))
     }
 
-    fn bulk_load<'a>(&'a self, collection: &'a str, _on: bool) -> Answer<'a, ()> {
+    fn begin_load<'a>(&'a self, collection: &'a str) -> Answer<'a, u64> {
         // Nothing to defer: this engine builds graphs only in `EdgeShard::optimize`,
         // which ELF never calls.
+        Box::pin(async move { self.shared.check_loadable(collection).map(|()| u64::MAX) })
+    }
+
+    fn end_load<'a>(&'a self, collection: &'a str) -> Answer<'a, ()> {
         Box::pin(async move { self.shared.check_loadable(collection) })
     }
 

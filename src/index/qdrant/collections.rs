@@ -99,23 +99,46 @@ impl Server {
         })
     }
 
-    pub(super) async fn switch_bulk_load(&self, name: &str, on: bool) -> Result<(), IndexError> {
-        if self.resolve(name).await?.is_some() {
-            return Err(IndexError::Denied {
-                engine: self.engine.clone(),
-                reason: alias_to_load(name),
-            });
+    pub(super) async fn begin_bulk_load(&self, name: &str) -> Result<u64, IndexError> {
+        let loaded = self.loadable(name).await?;
+        self.update(name, bulk_load::begin(&loaded)).await?;
+        Ok(bulk_load::most_points(&loaded))
+    }
+
+    pub(super) async fn end_bulk_load(&self, name: &str) -> Result<(), IndexError> {
+        let loaded = self.loadable(name).await?;
+        let steps = bulk_load::end(&loaded);
+        if steps.is_empty() {
+            return Ok(());
         }
-        let info = self.info(name).await?;
-        let Some((info, config)) = info.as_ref().and_then(|i| Some((i, i.config.as_ref()?))) else {
+        self.update(name, steps).await?;
+        let wait = bulk_load::begins_within(&loaded);
+        self.wait_until_not_green(name, wait).await
+    }
+
+    /// A collection of ELF's, which is no alias.
+    async fn loadable(&self, name: &str) -> Result<bulk_load::Loaded, IndexError> {
+        let denied = |reason| IndexError::Denied {
+            engine: self.engine.clone(),
+            reason,
+        };
+        if self.resolve(name).await?.is_some() {
+            return Err(denied(alias_to_load(name)));
+        }
+        let Some(info) = self.info(name).await? else {
             return Err(IndexError::NotFound {
                 engine: self.engine.clone(),
                 name: name.into(),
             });
         };
-        let requests = bulk_load::requests(name, config, on, self.timeout_secs);
-        let ends = !on && !requests.is_empty();
-        for request in requests {
+        bulk_load::Loaded::of(&info)
+            .ok_or_else(|| denied(format!("{name:?} is not a collection of ELF's")))
+    }
+
+    /// Sends changes of a collection's settings, one after the other.
+    async fn update(&self, name: &str, steps: Vec<bulk_load::Step>) -> Result<(), IndexError> {
+        for step in steps {
+            let request = bulk_load::request(name, step, self.timeout_secs);
             let response = self
                 .client
                 .update_collection(request)
@@ -128,13 +151,7 @@ impl Server {
                 });
             }
         }
-        match convert::spec(info) {
-            Some(spec) if ends => {
-                let wait = bulk_load::begins_within(info, config, spec.dim);
-                self.wait_until_not_green(name, wait).await
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     async fn wait_until_not_green(&self, name: &str, wait: Duration) -> Result<(), IndexError> {

@@ -129,8 +129,12 @@ impl VectorIndex for Server {
         })
     }
 
-    fn bulk_load<'a>(&'a self, collection: &'a str, on: bool) -> Answer<'a, ()> {
-        Box::pin(self.switch_bulk_load(collection, on))
+    fn begin_load<'a>(&'a self, collection: &'a str) -> Answer<'a, u64> {
+        Box::pin(self.begin_bulk_load(collection))
+    }
+
+    fn end_load<'a>(&'a self, collection: &'a str) -> Answer<'a, ()> {
+        Box::pin(self.end_bulk_load(collection))
     }
 
     fn drop_collection<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {

@@ -67,8 +67,8 @@ pub async fn an_unknown_collection_is_none_or_not_found(bench: Bench) {
             .unwrap_err(),
         index.delete(name, &filter).await.unwrap_err(),
         index.points(name, &[id(1)], false).await.unwrap_err(),
-        index.bulk_load(name, true).await.unwrap_err(),
-        index.bulk_load(name, false).await.unwrap_err(),
+        index.begin_load(name).await.unwrap_err(),
+        index.end_load(name).await.unwrap_err(),
         index.count(name, &filter).await.unwrap_err(),
         index.scroll(name, None, 10, false).await.unwrap_err(),
         index.search(name, &query(EAST, "one")).await.unwrap_err(),
@@ -107,7 +107,10 @@ pub async fn bulk_loading_is_not_seen_from_outside(bench: Bench) {
     bench.create().await;
     let index = &bench.index;
     for (round, on) in [false, true, true, false, false].into_iter().enumerate() {
-        index.bulk_load(&bench.name, on).await.unwrap();
+        match on {
+            true => assert!(index.begin_load(&bench.name).await.unwrap() >= 100_000),
+            false => index.end_load(&bench.name).await.unwrap(),
+        }
         let n = round as u64;
         let one = vec![point(n, direction(n), &format!("word{n}"))];
         index
@@ -128,8 +131,9 @@ pub async fn bulk_loading_is_asked_of_a_collection(bench: Bench) {
     bench.create().await;
     let alias = bench.other("alias");
     bench.index.point_alias(&alias, &bench.name).await.unwrap();
-    for on in [true, false] {
-        let refused = bench.index.bulk_load(&alias, on).await.unwrap_err();
+    let begun = bench.index.begin_load(&alias).await.map(|_| ());
+    for answer in [begun, bench.index.end_load(&alias).await] {
+        let refused = answer.unwrap_err();
         assert!(matches!(refused, IndexError::Denied { .. }), "{refused:?}");
         assert!(refused.to_string().contains(&alias), "{refused}");
     }

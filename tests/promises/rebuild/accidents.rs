@@ -45,13 +45,14 @@ async fn refuses(h: Harness, words: &[&str]) {
     );
     let changes = [
         Verb::CreateCollection,
-        Verb::BulkLoad,
+        Verb::BeginLoad,
+        Verb::EndLoad,
         Verb::DropCollection,
         Verb::PointAlias,
         Verb::Upsert,
         Verb::Delete,
     ];
-    assert_eq!(changes.map(|verb| index.calls(verb)), [0; 6]);
+    assert_eq!(changes.map(|verb| index.calls(verb)), [0; 7]);
     assert_eq!(
         h.context
             .stores

@@ -134,10 +134,12 @@ async fn killed_at_any_request_the_next_run_completes_it() {
     with_notes(&h).await;
     for (when, verb) in [
         (When::After, Verb::CreateCollection),
-        (When::After, Verb::BulkLoad),
+        (When::After, Verb::BeginLoad),
         (When::Before, Verb::Upsert),
         (When::After, Verb::Upsert),
         (When::Before, Verb::Count),
+        (When::Before, Verb::EndLoad),
+        (When::After, Verb::EndLoad),
     ] {
         killed_at(&h, when, verb).await;
     }

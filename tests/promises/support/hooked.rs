@@ -15,7 +15,8 @@ use uuid::Uuid;
 pub enum Verb {
     CreateCollection,
     Collection,
-    BulkLoad,
+    BeginLoad,
+    EndLoad,
     DropCollection,
     Resolve,
     PointAlias,
@@ -46,6 +47,7 @@ pub struct Hooked {
     calls: Mutex<Vec<Verb>>,
     refused: Mutex<Vec<Uuid>>,
     late: Mutex<Option<Halt>>,
+    load: Mutex<Option<u64>>,
     on_the_network: TaskTracker,
 }
 
@@ -88,6 +90,7 @@ impl Hooked {
             calls: Mutex::default(),
             refused: Mutex::default(),
             late: Mutex::default(),
+            load: Mutex::default(),
             on_the_network: TaskTracker::new(),
         })
     }
@@ -121,6 +124,11 @@ impl Hooked {
             engine: "the engine".into(),
             reason: format!("it does not like point {}", point.payload.chunk_id),
         })
+    }
+
+    /// The engine takes so many points in one load.
+    pub fn load_at_most(&self, points: u64) {
+        *self.load.lock().unwrap() = Some(points);
     }
 
     /// Upserts reach the engine only when this is opened, even if the caller has stopped waiting.
@@ -203,8 +211,16 @@ impl VectorIndex for Hooked {
         self.on_the_way(Verb::Collection, self.inner.collection(name))
     }
 
-    fn bulk_load<'a>(&'a self, collection: &'a str, on: bool) -> Answer<'a, ()> {
-        self.on_the_way(Verb::BulkLoad, self.inner.bulk_load(collection, on))
+    fn begin_load<'a>(&'a self, collection: &'a str) -> Answer<'a, u64> {
+        let begun = async move {
+            let most = self.inner.begin_load(collection).await?;
+            Ok(self.load.lock().unwrap().unwrap_or(most))
+        };
+        self.on_the_way(Verb::BeginLoad, Box::pin(begun))
+    }
+
+    fn end_load<'a>(&'a self, collection: &'a str) -> Answer<'a, ()> {
+        self.on_the_way(Verb::EndLoad, self.inner.end_load(collection))
     }
 
     fn drop_collection<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
