@@ -49,8 +49,9 @@ pub trait VectorIndex: Send + Sync {
     /// is another load. Repeating the call changes nothing.
     fn begin_load<'a>(&'a self, collection: &'a str) -> Answer<'a, u64>;
 
-    /// Ends a load, also one that another process began. The engine builds the graphs, and the
-    /// collection is [`CollectionStatus::Green`] again when they are built.
+    /// Ends a load, also one that another process began, and wakes a collection that is
+    /// [`CollectionStatus::Grey`]. The engine builds the graphs, and the collection is
+    /// [`CollectionStatus::Green`] again when they are built.
     fn end_load<'a>(&'a self, collection: &'a str) -> Answer<'a, ()>;
 
     /// Drops a collection. A missing collection is not an error.
@@ -142,7 +143,8 @@ pub enum CollectionStatus {
     Green,
     /// It is optimised now.
     Yellow,
-    /// It will be optimised after the next write.
+    /// It will be optimised after the next write or [`VectorIndex::end_load`]: the engine was
+    /// restarted.
     Grey,
     /// Broken: the engine's log says why.
     Red,

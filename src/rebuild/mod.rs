@@ -255,18 +255,27 @@ async fn load(
         collection,
         ..
     } = target;
+    if resumed {
+        // Or its segments would add up with those of the next load.
+        build_graphs(target).await?;
+    }
     let mut copied = Copied::default();
     while !copied.complete {
         let most = retry_unavailable(|| index.begin_load(collection)).await?;
-        let ranges = retry_unavailable(|| store.rebuild_ranges(collection)).await?;
+        let mut ranges = retry_unavailable(|| store.rebuild_ranges(collection)).await?;
+        ranges.retain(|range| range.cursor < range.upper_bound);
         copied = copied.and(copy(target, ranges, most, options, progress).await?);
         if copied.complete {
             final_check(target, resumed).await?;
         }
-        retry_unavailable(|| index.end_load(collection)).await?;
-        wait_until_green(target).await?;
+        build_graphs(target).await?;
     }
     Ok(copied)
+}
+
+async fn build_graphs(target: &CollectionTarget) -> Result<(), RebuildError> {
+    retry_unavailable(|| target.index.end_load(&target.collection)).await?;
+    wait_until_green(target).await
 }
 
 /// Checks that the collection holds every point of the version. Equal counts are enough for a
@@ -306,6 +315,10 @@ async fn wait_until_green(target: &CollectionTarget) -> Result<(), RebuildError>
             Some(CollectionStatus::Green) if was_green => return Ok(()),
             Some(CollectionStatus::Green) => green = true,
             Some(CollectionStatus::Red) => return Err(RebuildError::Broken(collection.into())),
+            // It was restarted, and waits for a write or for this.
+            Some(CollectionStatus::Grey) => {
+                retry_unavailable(|| index.end_load(collection)).await?;
+            }
             Some(status) if !said => {
                 tracing::info!(
                     collection,

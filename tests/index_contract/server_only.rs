@@ -1,7 +1,7 @@
 //! What concerns only a server.
 
 use elf::config::Secret;
-use elf::index::{Filter, IndexError, UpsertMode, connect};
+use elf::index::{CollectionStatus, Filter, IndexError, UpsertMode, connect};
 use qdrant_client::qdrant::{
     CollectionInfo, OptimizersConfigDiffBuilder, PointStruct, StrictModeConfigBuilder,
     UpdateCollectionBuilder, UpsertPointsBuilder, Vector,
@@ -268,6 +268,55 @@ fn graphs_are_built_when_the_bulk_load_is_over() {
         assert_eq!(info.config.unwrap().metadata, as_made);
         assert_eq!((green.spec, green.points), (Some(spec()), POINTS));
         index.drop_collection(&name).await.unwrap();
+    });
+}
+
+/// A server that is restarted while it builds graphs builds none until something changes.
+#[test]
+fn a_server_that_was_restarted_builds_graphs_when_a_load_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = [(
+        "QDRANT__STORAGE__STORAGE_PATH",
+        folder.path().to_str().unwrap(),
+    )];
+    let Some(server) = Server::own(&disk) else {
+        return;
+    };
+    block_on(async {
+        let index = connect(&settings(&server.url)).await.unwrap();
+        index.create_collection("notes", &spec()).await.unwrap();
+        index.begin_load("notes").await.unwrap();
+        for from in (0..20_000).step_by(2_000) {
+            let points = (from..from + 2_000)
+                .map(|n| point(n, direction(n), ""))
+                .collect();
+            index
+                .upsert("notes", points, UpsertMode::InsertOnly)
+                .await
+                .unwrap();
+        }
+        let client = qdrant_client::Qdrant::from_url(&server.url)
+            .build()
+            .unwrap();
+        let needs_graphs = OptimizersConfigDiffBuilder::default().indexing_threshold(50);
+        let request = UpdateCollectionBuilder::new("notes").optimizers_config(needs_graphs);
+        client.update_collection(request).await.unwrap();
+        drop(server);
+
+        let server = Server::own(&disk).unwrap();
+        let index = connect(&settings(&server.url)).await.unwrap();
+        let status = async || index.collection("notes").await.unwrap().unwrap().status;
+        assert_eq!(status().await, CollectionStatus::Grey);
+        index.end_load("notes").await.unwrap();
+        until_green(index.as_ref(), "notes").await;
+        let client = qdrant_client::Qdrant::from_url(&server.url)
+            .build()
+            .unwrap();
+        let info = client.collection_info("notes").await.unwrap().result;
+        assert!(
+            info.as_ref().unwrap().indexed_vectors_count() > 0,
+            "{info:?}"
+        );
     });
 }
 

@@ -17,7 +17,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use qdrant_client::qdrant::{
-    CollectionConfig, CollectionInfo, OptimizersConfigDiff, UpdateCollection, Value,
+    CollectionConfig, CollectionInfo, CollectionStatus, OptimizersConfigDiff, UpdateCollection,
+    Value,
 };
 use serde_json::{Value as Json, json};
 
@@ -30,6 +31,8 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The keys of the metadata that hold what to restore, in kB.
 const THRESHOLD_BEFORE: &str = "indexing_threshold_before_bulk_load";
 const SEGMENT_BEFORE: &str = "max_segment_size_before_bulk_load";
+/// The largest segment that ELF has set, in kB: any other one is an operator's.
+const SEGMENT_DURING: &str = "max_segment_size_of_bulk_load";
 
 /// The server's threshold where none is set, in kB. A threshold cannot be unset
 /// again.
@@ -39,22 +42,28 @@ const DEFAULT_THRESHOLD: u64 = 10_000;
 /// of the threads that build a graph, one to sixteen, and cannot be asked for or set again.
 const DEFAULT_SEGMENT: u64 = 4 * 256_000;
 
-/// How many points a segment takes during a load, by the size of their dense vectors.
+/// How many points a segment takes during a load, by the size of their dense vectors. The
+/// server counts 12 bytes for each word of a text: where those are more, a segment takes fewer.
 const SEGMENT_POINTS: u64 = 5_000;
 
-/// How many segments a load makes, about. The server maps some 75 files of each into its
-/// memory, and Linux allows a process 65,530 by default.
-const SEGMENTS: u64 = 200;
+/// A segment takes at least as much as needs a graph, up to this, in kB: the server does not
+/// merge all of them, and up to six in a shard stay as they are.
+const LARGEST_THRESHOLD: u64 = 40_000;
 
-/// The most segments that a server wants where it chooses the number itself.
+/// How many points a load has at most, or it would make too many segments. The server maps
+/// some 75 files of each into its memory, and Linux allows a process 65,530 by default.
+const LOAD_POINTS: u64 = 1_000_000;
+
+/// The most segments that a server wants in a shard where it chooses the number itself.
 const DEFAULT_SEGMENTS: u64 = 8;
 
 /// What is known of a collection that is loaded.
 pub(super) struct Loaded {
     now: Settings,
     kept: Kept,
-    /// The largest segment during a load, in kB.
-    loading: u64,
+    /// The server was restarted, and optimises nothing until a setting changes or a point is
+    /// written.
+    waits: bool,
     dim: usize,
     shards: u64,
     points: u64,
@@ -69,7 +78,7 @@ impl Loaded {
         Some(Self {
             now: now(config),
             kept: kept(config),
-            loading: kilobytes(SEGMENT_POINTS, dim),
+            waits: info.status() == CollectionStatus::Grey,
             dim,
             shards: config.params.as_ref()?.shard_number.max(1).into(),
             points: info.points_count(),
@@ -82,44 +91,45 @@ impl Loaded {
 /// the old settings are in the metadata before they change and until they are restored. One
 /// request would not be safe: the server saves the settings first and the metadata second.
 pub(super) fn begin(loaded: &Loaded) -> Vec<Step> {
-    steps(loaded.now, loaded.kept, loaded.loading, true)
+    begin_steps(
+        loaded.now,
+        loaded.kept,
+        kilobytes(SEGMENT_POINTS, loaded.dim),
+    )
 }
 
 /// The changes that end it.
 pub(super) fn end(loaded: &Loaded) -> Vec<Step> {
-    steps(loaded.now, loaded.kept, loaded.loading, false)
+    end_steps(loaded.now, loaded.kept, loaded.waits)
 }
 
-/// How many points a load has at most: as many as the largest segment of each shard takes, so
-/// that few of the graphs that end it are built again after the next load.
+/// How many points a load has at most: as many as a segment of 1 GB in each shard takes. The
+/// server seldom merges such a segment with another, so most graphs are built once.
 pub(super) fn most_points(loaded: &Loaded) -> u64 {
     let largest = loaded.shards * (DEFAULT_SEGMENT * 1024 / (4 * loaded.dim as u64));
-    largest.min(SEGMENTS * SEGMENT_POINTS)
+    largest.min(LOAD_POINTS)
 }
 
 /// How long to wait until the server merges segments and builds graphs, after the end of a
 /// load. To apply settings it first ends its workers, which takes milliseconds if they do
 /// nothing, and seconds if they write to a slow disk.
 pub(super) fn begins_within(loaded: &Loaded) -> Duration {
-    let threshold = before(loaded.now, loaded.kept, loaded.loading).threshold;
-    patience(
-        kilobytes(loaded.points, loaded.dim),
-        loaded.segments,
-        threshold,
-    )
+    let threshold = before(loaded.now, loaded.kept).threshold;
+    let kilobytes = kilobytes(loaded.points, loaded.dim);
+    patience(kilobytes, loaded.segments, loaded.shards, threshold)
 }
 
-fn patience(kilobytes: u64, segments: u64, threshold: u64) -> Duration {
+fn patience(kilobytes: u64, segments: u64, shards: u64, threshold: u64) -> Duration {
     match threshold {
+        // The server merges some of them.
+        _ if segments > shards * DEFAULT_SEGMENTS => Duration::from_secs(30),
         0 => Duration::ZERO,
         // No segment is that large.
         threshold if kilobytes < threshold => Duration::ZERO,
-        // The server merges some of them, or the largest segment is that large.
-        threshold if segments > DEFAULT_SEGMENTS || kilobytes / segments.max(1) >= threshold => {
-            Duration::from_secs(30)
-        }
         // The largest segment may be.
-        _ => Duration::from_secs(2),
+        threshold if kilobytes / segments.max(1) < threshold => Duration::from_secs(2),
+        // The largest segment is.
+        _ => Duration::from_secs(30),
     }
 }
 
@@ -136,11 +146,14 @@ pub(super) struct Settings {
     segment: u64,
 }
 
-/// What the metadata says to restore. A load that an older ELF began has no segment.
+/// What the metadata says of a load. Without one it says nothing, and of one that an older ELF
+/// began only the threshold.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Kept {
     threshold: Option<u64>,
     segment: Option<u64>,
+    /// The largest segment during the load.
+    during: Option<u64>,
 }
 
 fn now(config: &CollectionConfig) -> Settings {
@@ -161,18 +174,19 @@ fn kept(config: &CollectionConfig) -> Kept {
     Kept {
         threshold: number(THRESHOLD_BEFORE),
         segment: number(SEGMENT_BEFORE),
+        during: number(SEGMENT_DURING),
     }
 }
 
 /// The settings without the load: those that are kept, but for what an operator set meanwhile.
-fn before(now: Settings, kept: Kept, loading: u64) -> Settings {
+fn before(now: Settings, kept: Kept) -> Settings {
     Settings {
         threshold: match kept.threshold {
             Some(kept) if now.threshold == 0 => kept,
             _ => now.threshold,
         },
         segment: match kept.segment {
-            Some(kept) if now.segment == kept.min(loading) => kept,
+            Some(before) if kept.during == Some(now.segment) => before,
             _ => now.segment,
         },
     }
@@ -181,25 +195,37 @@ fn before(now: Settings, kept: Kept, loading: u64) -> Settings {
 /// A change of a collection.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
-    Remember(Settings),
+    Remember { before: Settings, during: Settings },
     Forget,
     Set(Settings),
 }
 
-fn steps(now: Settings, kept: Kept, loading: u64, on: bool) -> Vec<Step> {
-    let before = before(now, kept, loading);
+fn begin_steps(now: Settings, kept: Kept, segment: u64) -> Vec<Step> {
+    if now.threshold == 0 && kept.during == Some(now.segment) {
+        // It has begun already.
+        return vec![];
+    }
+    let before = before(now, kept);
+    let needs_graph = before.threshold.min(LARGEST_THRESHOLD);
     let during = Settings {
         threshold: 0,
-        segment: before.segment.min(loading),
+        segment: before.segment.min(segment.max(needs_graph)),
     };
-    match on {
-        true if now == during && kept != Kept::default() => vec![],
-        true => vec![Step::Remember(before), Step::Set(during)],
-        false if kept == Kept::default() => vec![],
-        // Restored before a crash, or set by an operator meanwhile.
-        false if now == before => vec![Step::Forget],
-        false => vec![Step::Set(before), Step::Forget],
+    vec![Step::Remember { before, during }, Step::Set(during)]
+}
+
+fn end_steps(now: Settings, kept: Kept, waits: bool) -> Vec<Step> {
+    let before = before(now, kept);
+    let mut steps = Vec::new();
+    // Else they were restored before a crash, or an operator has set others. To set the same
+    // ones again wakes a server that waits.
+    if now != before || waits {
+        steps.push(Step::Set(before));
     }
+    if kept != Kept::default() {
+        steps.push(Step::Forget);
+    }
+    steps
 }
 
 pub(super) fn request(name: &str, step: Step, timeout_secs: u64) -> UpdateCollection {
@@ -209,11 +235,15 @@ pub(super) fn request(name: &str, step: Step, timeout_secs: u64) -> UpdateCollec
         ..UpdateCollection::default()
     };
     match step {
-        Step::Remember(Settings { threshold, segment }) => {
-            request.metadata = metadata(json!(threshold), json!(segment));
+        Step::Remember { before, during } => {
+            request.metadata = metadata([
+                json!(before.threshold),
+                json!(before.segment),
+                json!(during.segment),
+            ]);
         }
         // The server drops keys whose new value is null.
-        Step::Forget => request.metadata = metadata(Json::Null, Json::Null),
+        Step::Forget => request.metadata = metadata([Json::Null, Json::Null, Json::Null]),
         Step::Set(Settings { threshold, segment }) => {
             request.optimizers_config = Some(OptimizersConfigDiff {
                 indexing_threshold: Some(threshold),
@@ -225,18 +255,16 @@ pub(super) fn request(name: &str, step: Step, timeout_secs: u64) -> UpdateCollec
     request
 }
 
-fn metadata(threshold: Json, segment: Json) -> HashMap<String, Value> {
-    HashMap::from([
-        (THRESHOLD_BEFORE.to_owned(), to_value(threshold)),
-        (SEGMENT_BEFORE.to_owned(), to_value(segment)),
-    ])
+fn metadata(values: [Json; 3]) -> HashMap<String, Value> {
+    let keys = [THRESHOLD_BEFORE, SEGMENT_BEFORE, SEGMENT_DURING].map(str::to_owned);
+    keys.into_iter().zip(values.map(to_value)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LOADING: u64 = 5_000;
+    const LOADING: u64 = 9_000;
     const DURING: Settings = Settings {
         threshold: 0,
         segment: LOADING,
@@ -249,31 +277,35 @@ mod tests {
     /// A collection's settings and what its metadata says to restore.
     type State = (Settings, Kept);
 
-    const fn kept(settings: Settings) -> Kept {
+    fn kept(before: Settings, during: Settings) -> Kept {
         Kept {
-            threshold: Some(settings.threshold),
-            segment: Some(settings.segment),
+            threshold: Some(before.threshold),
+            segment: Some(before.segment),
+            during: Some(during.segment),
         }
     }
 
     fn after((now, kept_now): State, step: &Step) -> State {
         match step {
-            Step::Remember(before) => (now, kept(*before)),
+            Step::Remember { before, during } => (now, kept(*before, *during)),
             Step::Forget => (now, Kept::default()),
             Step::Set(settings) => (*settings, kept_now),
         }
     }
 
-    /// The state after as many steps of a switch as there are before a crash.
-    fn switch(state: State, on: bool, before_crash: usize) -> State {
-        steps(state.0, state.1, LOADING, on)
-            .iter()
-            .take(before_crash)
-            .fold(state, after)
+    /// The state after as many steps as there are before a crash.
+    fn begun(state: State, before_crash: usize) -> State {
+        let steps = begin_steps(state.0, state.1, LOADING);
+        steps.iter().take(before_crash).fold(state, after)
+    }
+
+    fn ended(state: State, before_crash: usize) -> State {
+        let steps = end_steps(state.0, state.1, false);
+        steps.iter().take(before_crash).fold(state, after)
     }
 
     #[test]
-    fn off_restores_what_on_found_wherever_either_crashes() {
+    fn the_end_restores_what_the_beginning_found_wherever_either_crashes() {
         let lowest = Settings {
             threshold: 0,
             segment: 1,
@@ -285,12 +317,12 @@ mod tests {
             };
             for crash_on in 0..=2 {
                 for crash_off in 0..=2 {
-                    let crashed = switch((own, Kept::default()), true, crash_on);
-                    let loading = switch(crashed, true, 2);
-                    assert_eq!(loading, (during, kept(own)));
-                    let crashed = switch(loading, false, crash_off);
-                    assert_eq!(switch(crashed, false, 2), (own, Kept::default()));
-                    assert_eq!(switch(crashed, true, 2), (during, kept(own)));
+                    let crashed = begun((own, Kept::default()), crash_on);
+                    let loading = begun(crashed, 2);
+                    assert_eq!(loading, (during, kept(own, during)));
+                    let crashed = ended(loading, crash_off);
+                    assert_eq!(ended(crashed, 2), (own, Kept::default()));
+                    assert_eq!(begun(crashed, 2), (during, kept(own, during)));
                 }
             }
         }
@@ -298,8 +330,23 @@ mod tests {
 
     #[test]
     fn a_repeated_switch_sends_nothing_to_the_server() {
-        assert_eq!(steps(DURING, kept(OWN), LOADING, true), []);
-        assert_eq!(steps(OWN, Kept::default(), LOADING, false), []);
+        assert_eq!(begin_steps(DURING, kept(OWN, DURING), LOADING), []);
+        // A version of ELF with other segments began it.
+        assert_eq!(begin_steps(DURING, kept(OWN, DURING), 2 * LOADING), []);
+        assert_eq!(end_steps(OWN, Kept::default(), false), []);
+    }
+
+    #[test]
+    fn a_server_that_waits_is_woken() {
+        assert_eq!(end_steps(OWN, Kept::default(), true), [Step::Set(OWN)]);
+    }
+
+    #[test]
+    fn a_segment_that_is_left_as_it_is_needs_a_graph() {
+        for (threshold, segment) in [(0, LOADING), (20_000, 20_000), (60_000, LARGEST_THRESHOLD)] {
+            let own = Settings { threshold, ..OWN };
+            assert_eq!(begun((own, Kept::default()), 2).0.segment, segment);
+        }
     }
 
     #[test]
@@ -307,7 +354,7 @@ mod tests {
         for threshold in [0, 300] {
             for segment in [300, LOADING, 20_000] {
                 let set = Settings { threshold, segment };
-                let (settings, left) = switch((set, kept(OWN)), false, 2);
+                let (settings, left) = ended((set, kept(OWN, DURING)), 2);
                 let wanted = |set, during, own| if set == during { own } else { set };
                 assert_eq!(settings.threshold, wanted(threshold, 0, OWN.threshold));
                 assert_eq!(settings.segment, wanted(segment, LOADING, OWN.segment));
@@ -320,25 +367,27 @@ mod tests {
     fn a_load_that_an_older_elf_began_goes_on() {
         let old = Kept {
             threshold: Some(7_000),
-            segment: None,
+            ..Kept::default()
         };
         let now = Settings {
             threshold: 0,
             ..OWN
         };
-        assert_eq!(switch((now, old), true, 2), (DURING, kept(OWN)));
-        assert_eq!(switch((now, old), false, 2), (OWN, Kept::default()));
+        assert_eq!(begun((now, old), 2), (DURING, kept(OWN, DURING)));
+        assert_eq!(ended((now, old), 2), (OWN, Kept::default()));
     }
 
     #[test]
     fn only_a_collection_that_needs_graphs_is_waited_for() {
-        assert_eq!(patience(9_000, 1, 10_000), Duration::ZERO);
-        assert_eq!(patience(11_000, 2, 10_000), Duration::from_secs(2));
-        assert_eq!(patience(11_000, 1, 10_000), Duration::from_secs(30));
-        assert_eq!(patience(22_000, 2, 10_000), Duration::from_secs(30));
+        assert_eq!(patience(9_000, 1, 1, 10_000), Duration::ZERO);
+        assert_eq!(patience(11_000, 2, 1, 10_000), Duration::from_secs(2));
+        assert_eq!(patience(11_000, 1, 1, 10_000), Duration::from_secs(30));
+        assert_eq!(patience(22_000, 2, 1, 10_000), Duration::from_secs(30));
         // Small segments, so many that the server merges some.
-        assert_eq!(patience(22_000, 9, 10_000), Duration::from_secs(30));
-        // The operator wants none.
-        assert_eq!(patience(22_000, 2, 0), Duration::ZERO);
+        assert_eq!(patience(22_000, 9, 1, 10_000), Duration::from_secs(30));
+        assert_eq!(patience(22_000, 9, 2, 10_000), Duration::from_secs(2));
+        // The operator wants no graphs.
+        assert_eq!(patience(22_000, 2, 1, 0), Duration::ZERO);
+        assert_eq!(patience(22_000, 9, 1, 0), Duration::from_secs(30));
     }
 }
