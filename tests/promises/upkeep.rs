@@ -259,7 +259,9 @@ async fn a_drop_that_is_killed_goes_on_when_it_is_called_again() {
     ] {
         let mut transaction = other.begin().await.unwrap();
         sqlx::query(AssertSqlSafe(format!(
-            "select from {table} order by {key} offset {behind} limit 1 for update"
+            "select from {table}
+              where {key} = (select {key} from {table} order by {key} offset {behind} limit 1)
+                for update"
         )))
         .execute(&mut *transaction)
         .await
@@ -267,6 +269,13 @@ async fn a_drop_that_is_killed_goes_on_when_it_is_called_again() {
         let (store, version) = (h.context.stores.store.clone(), version.clone());
         let dropping = tokio::spawn(async move { store.drop_version(&version).await });
         blocked(&h, 1).await;
+        if behind > 0 {
+            assert_eq!(
+                h.count(table).await,
+                1_000,
+                "{table}: the first page is gone"
+            );
+        }
         dropping.abort();
         assert!(dropping.await.unwrap_err().is_cancelled());
         transaction.commit().await.unwrap();

@@ -1,10 +1,11 @@
 //! A real index that stops, fails or counts calls where a test wants it to.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use elf::index::{
-    Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, Point, Query, Relabel,
-    StoredPoint, UpsertMode, VectorIndex,
+    Answer, Candidate, CollectionInfo, CollectionSpec, CollectionStatus, Filter, IndexError, Point,
+    Query, Relabel, StoredPoint, UpsertMode, VectorIndex,
 };
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -48,6 +49,7 @@ pub struct Hooked {
     refused: Mutex<Vec<Uuid>>,
     late: Mutex<Option<Halt>>,
     load: Mutex<Option<u64>>,
+    restarted: AtomicBool,
     on_the_network: TaskTracker,
 }
 
@@ -91,6 +93,7 @@ impl Hooked {
             refused: Mutex::default(),
             late: Mutex::default(),
             load: Mutex::default(),
+            restarted: AtomicBool::default(),
             on_the_network: TaskTracker::new(),
         })
     }
@@ -129,6 +132,11 @@ impl Hooked {
     /// The engine takes so many points in one load.
     pub fn load_at_most(&self, points: u64) {
         *self.load.lock().unwrap() = Some(points);
+    }
+
+    /// The engine says that it is grey until a load is ended again.
+    pub fn restart(&self) {
+        self.restarted.store(true, Ordering::SeqCst);
     }
 
     /// Upserts reach the engine only when this is opened, even if the caller has stopped waiting.
@@ -208,7 +216,16 @@ impl VectorIndex for Hooked {
     }
 
     fn collection<'a>(&'a self, name: &'a str) -> Answer<'a, Option<CollectionInfo>> {
-        self.on_the_way(Verb::Collection, self.inner.collection(name))
+        let said = async move {
+            let mut info = self.inner.collection(name).await?;
+            if let Some(info) = &mut info
+                && self.restarted.load(Ordering::SeqCst)
+            {
+                info.status = CollectionStatus::Grey;
+            }
+            Ok(info)
+        };
+        self.on_the_way(Verb::Collection, Box::pin(said))
     }
 
     fn begin_load<'a>(&'a self, collection: &'a str) -> Answer<'a, u64> {
@@ -220,7 +237,11 @@ impl VectorIndex for Hooked {
     }
 
     fn end_load<'a>(&'a self, collection: &'a str) -> Answer<'a, ()> {
-        self.on_the_way(Verb::EndLoad, self.inner.end_load(collection))
+        let ended = async move {
+            self.restarted.store(false, Ordering::SeqCst);
+            self.inner.end_load(collection).await
+        };
+        self.on_the_way(Verb::EndLoad, Box::pin(ended))
     }
 
     fn drop_collection<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
