@@ -1,7 +1,6 @@
 //! What a note is, when it is live, and the ids of its chunks.
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -23,7 +22,7 @@ pub struct Note {
 }
 
 /// What a search filters on, copied into the payload of every point of a note.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Labels {
     /// Whose note it is; the outermost partition.
     pub tenant_id: String,
@@ -34,7 +33,6 @@ pub struct Labels {
     /// The circle of readers that may see it, in the application's words.
     pub scope: String,
     /// What kind of note it is, in the application's words.
-    #[serde(rename = "type")]
     pub kind: String,
     /// The application's own name for the note.
     pub key: Option<String>,

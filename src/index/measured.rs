@@ -73,7 +73,7 @@ impl VectorIndex for Measured {
     fn upsert<'a>(
         &'a self,
         collection: &'a str,
-        points: Vec<Point>,
+        points: &'a [Point],
         mode: UpsertMode,
     ) -> Answer<'a, ()> {
         measured("upsert", self.0.upsert(collection, points, mode))

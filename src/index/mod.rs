@@ -68,7 +68,7 @@ pub trait VectorIndex: Send + Sync {
     fn upsert<'a>(
         &'a self,
         collection: &'a str,
-        points: Vec<Point>,
+        points: &'a [Point],
         mode: UpsertMode,
     ) -> Answer<'a, ()>;
 
@@ -174,7 +174,7 @@ pub struct Point {
 }
 
 /// The payload of a point. Never the text.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 #[expect(
     missing_docs,
     reason = "the columns of the same names say what they are"
@@ -184,12 +184,11 @@ pub struct Payload {
     pub chunk_index: u32,
     pub start_offset: u64,
     pub end_offset: u64,
-    #[serde(flatten)]
     pub note: NotePayload,
 }
 
 /// What the payloads of a note's points have in common.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 #[expect(
     missing_docs,
     reason = "the columns of the same names say what they are"
@@ -198,7 +197,6 @@ pub struct NotePayload {
     pub note_id: Uuid,
     pub status: String,
     pub expires_at: Option<DateTime<Utc>>,
-    #[serde(flatten)]
     pub labels: Labels,
     pub embedding_version: String,
     /// The lease token under which the point was written.

@@ -1,11 +1,13 @@
 //! What both engines share: the JSON of a point's payload, and the fields that are
 //! indexed.
 
+use std::borrow::Cow;
+
+use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::{NotePayload, Payload};
-use crate::note::Labels;
 
 /// How a payload field is indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,45 +64,112 @@ pub(super) fn alias_to_load(alias: &str) -> String {
     format!("{alias:?} is an alias: bulk loading needs the name of a collection")
 }
 
+/// The value of a payload's field.
+pub(super) enum Field<'a> {
+    Text(Cow<'a, str>),
+    Integer(i64),
+    Decimal(f64),
+    /// It has no value.
+    Unset,
+}
+
 impl Payload {
     /// The payload exactly as an engine stores and returns it: times as RFC 3339
     /// strings, fields without a value left out.
     pub fn to_json(&self) -> Map<String, Value> {
-        let mut map = fields(self, &self.note.labels);
-        map.retain(|_, value| !value.is_null());
-        map
+        let set = self.fields().filter(|(_, field)| field.is_set());
+        set.map(|(name, field)| (name.into(), field.into()))
+            .collect()
+    }
+
+    /// Every field that a payload can have.
+    pub(super) fn fields(&self) -> impl Iterator<Item = (&'static str, Field<'_>)> {
+        let chunk = [
+            ("chunk_id", Field::id(self.chunk_id)),
+            ("chunk_index", Field::Integer(self.chunk_index.into())),
+            ("start_offset", Field::Integer(self.start_offset as i64)),
+            ("end_offset", Field::Integer(self.end_offset as i64)),
+        ];
+        chunk.into_iter().chain(self.note.fields())
     }
 }
 
 impl NotePayload {
     /// Its fields as an engine merges them into a payload: null removes a field.
     pub(super) fn to_merge(&self) -> Map<String, Value> {
-        fields(self, &self.labels)
+        self.fields()
+            .into_iter()
+            .map(|(name, field)| (name.into(), field.into()))
+            .collect()
+    }
+
+    fn fields(&self) -> [(&'static str, Field<'_>); 14] {
+        let labels = &self.labels;
+        [
+            ("note_id", Field::id(self.note_id)),
+            ("status", Field::text(&self.status)),
+            (
+                "expires_at",
+                self.expires_at.map_or(Field::Unset, Field::time),
+            ),
+            ("tenant_id", Field::text(&labels.tenant_id)),
+            ("project_id", Field::text(&labels.project_id)),
+            ("agent_id", Field::text(&labels.agent_id)),
+            ("scope", Field::text(&labels.scope)),
+            ("type", Field::text(&labels.kind)),
+            (
+                "key",
+                labels.key.as_deref().map_or(Field::Unset, Field::text),
+            ),
+            (IMPORTANCE, Field::score(labels.importance)),
+            ("confidence", Field::score(labels.confidence)),
+            ("updated_at", Field::time(labels.updated_at)),
+            ("embedding_version", Field::text(&self.embedding_version)),
+            (REVISION, Field::Integer(self.revision)),
+        ]
     }
 }
 
-/// A payload with null for the fields without a value.
-fn fields(payload: &impl serde::Serialize, labels: &Labels) -> Map<String, Value> {
-    let json = serde_json::to_value(payload).expect("a payload has only string keys");
-    let Value::Object(mut map) = json else {
-        unreachable!("a struct is a JSON object")
-    };
-    for (field, score) in [
-        ("importance", labels.importance),
-        ("confidence", labels.confidence),
-    ] {
-        map.insert(field.into(), shortest_decimal(score));
+impl<'a> Field<'a> {
+    fn text(text: &'a str) -> Self {
+        Self::Text(text.into())
     }
-    map
+
+    fn id(id: Uuid) -> Self {
+        Self::Text(id.to_string().into())
+    }
+
+    fn time(time: DateTime<Utc>) -> Self {
+        let text = time.to_rfc3339_opts(SecondsFormat::AutoSi, true);
+        Self::Text(text.into())
+    }
+
+    fn score(score: f32) -> Self {
+        match score.is_finite() {
+            true => Self::Decimal(short_decimal(score)),
+            false => Self::Unset,
+        }
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        !matches!(self, Self::Unset)
+    }
 }
 
-/// 0.7 as 0.7, not as the double 0.699999988079071 that widening gives. So a filter
-/// `>= 0.7` matches it, and short decimals survive any JSON parser.
-fn shortest_decimal(score: f32) -> Value {
-    serde_json::Number::from_f64(short_decimal(score)).map_or(Value::Null, Value::Number)
+impl From<Field<'_>> for Value {
+    fn from(field: Field<'_>) -> Self {
+        match field {
+            Field::Text(text) => text.into(),
+            Field::Integer(integer) => integer.into(),
+            Field::Decimal(decimal) => decimal.into(),
+            Field::Unset => Self::Null,
+        }
+    }
 }
 
-/// The double with the same shortest decimal as `score`.
+/// The double with the same shortest decimal as `score`: 0.7 as 0.7, not as the double
+/// 0.699999988079071 that widening gives. So a filter `>= 0.7` matches it, and short decimals survive
+/// any JSON parser.
 pub(super) fn short_decimal(score: f32) -> f64 {
     score
         .to_string()
@@ -121,7 +190,7 @@ pub(super) fn test_payload() -> Payload {
             note_id: Uuid::from_u128(1),
             status: "active".into(),
             expires_at: None,
-            labels: Labels {
+            labels: crate::note::Labels {
                 tenant_id: "t".into(),
                 project_id: "p".into(),
                 agent_id: "a".into(),
@@ -140,7 +209,6 @@ pub(super) fn test_payload() -> Payload {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]

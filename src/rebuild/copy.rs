@@ -94,7 +94,9 @@ async fn copy_range(
             || store.live_chunks(version, after, upper_bound, PAGE, PAGE_BYTES, Depth::Whole);
         let page = outage.retry(read).await?;
         let upto = page.last().map_or(range.upper_bound, |last| last.chunk_id);
+        let (size, lacking) = (page.len() as u64, missing_vectors(&page));
         let missing = without_vector(&page, notice);
+        let page = target.points(page);
         let write = || async {
             if !missing.is_empty() {
                 store.requeue(version, &missing).await?;
@@ -111,13 +113,13 @@ async fn copy_range(
             outage.retry(|| store.requeue(version, &notes)).await?;
             refused += notes.len() as u64;
         }
-        let (number, lacking) = (range.number, missing_vectors(&page));
+        let number = range.number;
         let record = || store.advance_rebuild(collection, number, upto, written.points, lacking);
         if !outage.retry(record).await? {
             return Err(RebuildError::Forgotten(collection.clone()));
         }
         progress.add(written.points);
-        points += page.len() as u64;
+        points += size;
         after = upto;
     }
     Ok(Copied {

@@ -53,8 +53,16 @@ pub struct Refused {
 pub type Notice = Arc<dyn Fn(String) + Send + Sync>;
 
 impl CollectionTarget {
-    /// Writes the points of chunks that were read with text and vector. Chunks without a vector
-    /// are left out.
+    /// The points of chunks that were read with text and vector. Chunks without a vector are left
+    /// out.
+    pub fn points(&self, chunks: Vec<LiveChunk>) -> Arc<[Point]> {
+        chunks
+            .into_iter()
+            .filter_map(|chunk| self.point(chunk))
+            .collect()
+    }
+
+    /// Writes points of chunks in Postgres.
     ///
     /// Between the read and this write a worker may have written the note again and pruned its
     /// older points, or the note may be deleted. The mode keeps a newer point. A point whose
@@ -66,25 +74,21 @@ impl CollectionTarget {
     /// has finished. See [`CollectionTarget::writes`].
     pub async fn write(
         &self,
-        chunks: Vec<LiveChunk>,
+        points: Arc<[Point]>,
         mode: UpsertMode,
     ) -> Result<Written, RegistryError> {
-        let points: Vec<Point> = chunks
-            .into_iter()
-            .filter_map(|chunk| self.point(chunk))
-            .collect();
         if points.is_empty() {
             return Ok(Written::default());
         }
         let target = self.clone();
-        let writing = async move { target.write_points(points, mode).await };
+        let writing = async move { target.write_points(&points, mode).await };
         let written = self.writes.spawn(writing).await;
         written.expect("a write does not panic and is not aborted")
     }
 
     async fn write_points(
         &self,
-        points: Vec<Point>,
+        points: &[Point],
         mode: UpsertMode,
     ) -> Result<Written, RegistryError> {
         let sent: Vec<(Uuid, i64)> = points
@@ -106,19 +110,20 @@ impl CollectionTarget {
     /// Upserts points. A part that the engine refuses is halved until the point to blame is
     /// alone, and that point is left out. If the engine refuses [`MAX_REFUSED`] points and has
     /// accepted none, the upsert fails.
-    async fn upsert(&self, points: Vec<Point>, mode: UpsertMode) -> Result<Written, IndexError> {
+    async fn upsert(&self, points: &[Point], mode: UpsertMode) -> Result<Written, IndexError> {
         let mut written = Written::default();
         let mut parts = vec![points];
-        while let Some(mut part) = parts.pop() {
-            let upserted = self.index.upsert(&self.collection, part.clone(), mode);
+        while let Some(part) = parts.pop() {
+            let upserted = self.index.upsert(&self.collection, part, mode);
             match upserted.await {
                 Ok(()) => written.points += part.len() as u64,
                 Err(IndexError::Refused { reason, .. }) if part.len() == 1 => {
-                    written.refused.extend(part.pop().map(|point| Refused {
-                        chunk_id: point.payload.chunk_id,
-                        note_id: point.payload.note.note_id,
+                    let payload = &part[0].payload;
+                    written.refused.push(Refused {
+                        chunk_id: payload.chunk_id,
+                        note_id: payload.note.note_id,
                         reason,
-                    }));
+                    });
                 }
                 Err(error @ IndexError::Refused { .. })
                     if written.points == 0 && written.refused.len() >= MAX_REFUSED =>
@@ -126,8 +131,8 @@ impl CollectionTarget {
                     return Err(error);
                 }
                 Err(IndexError::Refused { .. }) => {
-                    let half = part.split_off(part.len() / 2);
-                    parts.extend([half, part]);
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
                 }
                 Err(error) => return Err(error),
             }

@@ -63,7 +63,7 @@ impl Store {
                 start: row.start_offset as usize,
                 end: row.end_offset as usize,
                 text: row.text,
-                vector: row.vec.map(|vec| Arc::from(vec.to_vec())),
+                vector: row.vec.map(|vec| Arc::from(Vec::from(vec))),
             });
             let chunks = chunks.collect();
             let targets =

@@ -74,7 +74,7 @@ macro_rules! live_chunk {
             text: $text(row.text),
             has_vector: row.has_vector,
             awaits_vector: row.awaits_vector,
-            vector: row.vec.map(|vec| vec.to_vec()),
+            vector: row.vec.map(Vec::from),
             status: row.status,
             expires_at: row.expires_at,
             labels: Labels {

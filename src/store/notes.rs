@@ -90,7 +90,7 @@ impl Store {
                 .await?;
             let known = rows.into_iter().filter_map(|row| {
                 let hash: [u8; 32] = row.text_sha256.try_into().ok()?;
-                Some((TextHash(hash), Arc::from(row.vec.to_vec())))
+                Some((TextHash(hash), Arc::from(Vec::from(row.vec))))
             });
             Ok(known.collect())
         };

@@ -159,7 +159,9 @@ impl Store {
             let rows = sqlx::query_file!("sql/queries/chunk_vectors.sql", version, chunks)
                 .fetch_all(&self.keyed)
                 .await?;
-            let vectors = rows.into_iter().map(|row| (row.chunk_id, row.vec.to_vec()));
+            let vectors = rows
+                .into_iter()
+                .map(|row| (row.chunk_id, Vec::from(row.vec)));
             Ok(vectors.collect())
         };
         self.measured("search", work).await

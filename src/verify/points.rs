@@ -311,7 +311,7 @@ impl<'a> Comparison<'a> {
         chunks: Vec<LiveChunk>,
         mode: UpsertMode,
     ) -> Result<(), RegistryError> {
-        let written = self.target.write(chunks, mode).await?;
+        let written = self.target.write(self.target.points(chunks), mode).await?;
         let CollectionTarget { store, version, .. } = self.target;
         for refused in &written.refused {
             (self.options.notice)(refused.to_string());

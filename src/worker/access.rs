@@ -71,8 +71,8 @@ impl Batch<'_> {
             self.point(note, &write)
         };
         for Target { collection, .. } in &relabelled.targets {
-            let points = relabelled.chunks.iter().map(point).collect();
-            self.upsert(collection, points).await?;
+            let points: Vec<_> = relabelled.chunks.iter().map(point).collect();
+            self.upsert(collection, &points).await?;
         }
         let written = relabelled.chunks.iter().map(|chunk| chunk.chunk_id);
         self.prune(&relabelled.targets, relabelled.notes, written.collect())

@@ -179,7 +179,8 @@ impl Batch<'_> {
                 collection: collection.name,
                 writes: TaskTracker::new(),
             };
-            let write = target.write(vec![another.clone()], UpsertMode::NotNewer);
+            let points = target.points(vec![another.clone()]);
+            let write = target.write(points, UpsertMode::NotNewer);
             let is_taken = write.await.is_ok_and(|written| written.refused.is_empty());
             if !is_taken {
                 tracing::debug!("the index rejects the point of another note too");

@@ -149,7 +149,7 @@ impl Batch<'_> {
         let point_bytes = size_of::<f32>() * self.shared.context.version.dim + POINT_BYTES;
         for chunks in chunks.chunks(POINTS_BYTES / point_bytes + 1) {
             let points = chunks.iter().map(|(note, chunk)| self.point(note, chunk));
-            self.upsert(collection, points.collect()).await?;
+            self.upsert(collection, &points.collect::<Vec<_>>()).await?;
         }
         Ok(())
     }
@@ -157,7 +157,7 @@ impl Batch<'_> {
     pub(super) async fn upsert(
         &self,
         collection: &str,
-        points: Vec<Point>,
+        points: &[Point],
     ) -> Result<(), RegistryError> {
         if points.is_empty() {
             return Ok(());

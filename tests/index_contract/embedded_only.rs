@@ -31,7 +31,7 @@ fn a_folder_keeps_everything_when_it_is_opened_again() {
             index.create_collection("notes__2", &spec()).await.unwrap();
             index.point_alias("notes", "notes__1").await.unwrap();
             index
-                .upsert("notes", points.clone(), UpsertMode::NotNewer)
+                .upsert("notes", &points, UpsertMode::NotNewer)
                 .await
                 .unwrap();
             index.drop_collection("notes__2").await.unwrap();
@@ -60,7 +60,7 @@ fn a_folder_keeps_everything_when_it_is_opened_again() {
         index
             .upsert(
                 "notes",
-                vec![point(7, direction(8), "new")],
+                &[point(7, direction(8), "new")],
                 UpsertMode::NotNewer,
             )
             .await
@@ -216,7 +216,7 @@ fn bm25_ranks_as_a_server_does() {
                 points.push(point(n as u64, [1.0, n as f32, 0.0, 0.0], text));
             }
             index
-                .upsert(&name, points, UpsertMode::NotNewer)
+                .upsert(&name, &points, UpsertMode::NotNewer)
                 .await
                 .unwrap();
             let mut rankings = Vec::new();
@@ -272,7 +272,7 @@ fn confirmed_writes_survive_kill_9() {
         }
         // And it can be written to.
         index
-            .upsert("notes", vec![bulky(0)], UpsertMode::NotNewer)
+            .upsert("notes", &[bulky(0)], UpsertMode::NotNewer)
             .await
             .unwrap();
     });
@@ -331,7 +331,7 @@ fn child_that_writes() {
         let write = async |start: u64| {
             for n in (start..).step_by(3) {
                 index
-                    .upsert("notes", vec![bulky(n)], UpsertMode::NotNewer)
+                    .upsert("notes", &[bulky(n)], UpsertMode::NotNewer)
                     .await
                     .unwrap();
                 println!("answered {n}");
@@ -364,12 +364,12 @@ fn the_engines_log_is_trimmed_when_it_is_opened() {
                     bulky(written)
                 });
                 index
-                    .upsert("notes", points.collect(), UpsertMode::NotNewer)
+                    .upsert("notes", &points.collect::<Vec<_>>(), UpsertMode::NotNewer)
                     .await
                     .unwrap();
             }
             index
-                .upsert("notes", vec![bulky(1)], UpsertMode::NotNewer)
+                .upsert("notes", &[bulky(1)], UpsertMode::NotNewer)
                 .await
                 .unwrap();
             let count = index.count("notes", &Filter::default()).await.unwrap();

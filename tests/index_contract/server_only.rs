@@ -111,7 +111,7 @@ fn a_killed_server_is_unavailable_not_wrong() {
         let one = vec![point(1, [1.0, 0.0, 0.0, 0.0], "")];
         let failures = [
             index
-                .upsert("notes", one, UpsertMode::NotNewer)
+                .upsert("notes", &one, UpsertMode::NotNewer)
                 .await
                 .unwrap_err(),
             index.count("notes", &Filter::default()).await.unwrap_err(),
@@ -177,7 +177,7 @@ fn points_with_numbers_for_ids_shorten_no_page() {
         index.create_collection(&name, &spec()).await.unwrap();
         let ours: Vec<_> = (0..7).map(|n| point(n, direction(n), "")).collect();
         index
-            .upsert(&name, ours, UpsertMode::NotNewer)
+            .upsert(&name, &ours, UpsertMode::NotNewer)
             .await
             .unwrap();
         let numbered = |n: u64| {
@@ -244,11 +244,11 @@ fn graphs_are_built_when_the_bulk_load_is_over() {
         assert_eq!(threshold, Some(0));
         assert!(segment.unwrap() < VECTORS / 3, "{segment:?}");
         for from in (0..POINTS).step_by(2_000) {
-            let points = (from..from + 2_000)
+            let points: Vec<_> = (from..from + 2_000)
                 .map(|n| point(n, direction(n), ""))
                 .collect();
             index
-                .upsert(&name, points, UpsertMode::InsertOnly)
+                .upsert(&name, &points, UpsertMode::InsertOnly)
                 .await
                 .unwrap();
         }
@@ -287,11 +287,11 @@ fn a_server_that_was_restarted_builds_graphs_when_a_load_ends() {
         index.create_collection("notes", &spec()).await.unwrap();
         index.begin_load("notes").await.unwrap();
         for from in (0..20_000).step_by(2_000) {
-            let points = (from..from + 2_000)
+            let points: Vec<_> = (from..from + 2_000)
                 .map(|n| point(n, direction(n), ""))
                 .collect();
             index
-                .upsert("notes", points, UpsertMode::InsertOnly)
+                .upsert("notes", &points, UpsertMode::InsertOnly)
                 .await
                 .unwrap();
         }
@@ -341,7 +341,7 @@ fn a_key_that_may_only_read_is_denied_every_write() {
         let points = vec![point(1, direction(1), "")];
         let failures = [
             reader
-                .upsert("notes", points, UpsertMode::NotNewer)
+                .upsert("notes", &points, UpsertMode::NotNewer)
                 .await
                 .unwrap_err(),
             reader
@@ -381,9 +381,9 @@ fn what_strict_mode_does_not_allow_is_denied() {
             // The server counts what a limit applies to every hundred updates or so.
             let mut failure = None;
             for _ in 0..300 {
-                let points = (0..3).map(|n| point(n, direction(n), "words")).collect();
+                let points: Vec<_> = (0..3).map(|n| point(n, direction(n), "words")).collect();
                 failure = index
-                    .upsert(&name, points, UpsertMode::NotNewer)
+                    .upsert(&name, &points, UpsertMode::NotNewer)
                     .await
                     .err();
                 if failure.is_some() {
@@ -418,7 +418,7 @@ fn candidates_have_both_scores_in_whichever_shard_they_are() {
             point(n, direction(n), text)
         });
         index
-            .upsert(&name, points.collect(), UpsertMode::NotNewer)
+            .upsert(&name, &points.collect::<Vec<_>>(), UpsertMode::NotNewer)
             .await
             .unwrap();
         let query = elf::index::Query {

@@ -72,11 +72,12 @@ async fn remove(h: &Harness, chunks: &[Uuid]) {
 async fn put(h: &Harness, point: Point) {
     remove(h, &[point.payload.chunk_id]).await;
     let collection = h.collection().await;
+    let points = [point];
     let written = h
         .context
         .stores
         .index
-        .upsert(&collection, vec![point], UpsertMode::InsertOnly);
+        .upsert(&collection, &points, UpsertMode::InsertOnly);
     written.await.unwrap();
 }
 

@@ -131,14 +131,14 @@ impl VectorIndex for Embedded {
     fn upsert<'a>(
         &'a self,
         collection: &'a str,
-        points: Vec<Point>,
+        points: &'a [Point],
         mode: UpsertMode,
     ) -> Answer<'a, ()> {
         Box::pin(async move {
             if points.is_empty() {
                 return Ok(());
             }
-            self.write_points(collection, points, mode).await
+            self.write_points(collection, points.to_vec(), mode).await
         })
     }
 

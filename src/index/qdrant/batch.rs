@@ -11,16 +11,19 @@ const MAX_POINTS: usize = 512;
 const MAX_BYTES: usize = 4 << 20;
 
 /// Points of one request.
-pub(super) struct Batch {
+#[derive(Default)]
+pub(super) struct Batch<'a> {
     /// The request replaces stored points up to this revision; `None` replaces none.
     pub(super) revision: Option<i64>,
-    pub(super) points: Vec<Point>,
+    pub(super) points: Vec<&'a Point>,
+    /// The size of the request, about.
+    pub(super) bytes: usize,
 }
 
 /// Splits points into requests: one condition per request, so one revision, and
 /// no request too large.
-pub(super) fn batches(points: Vec<Point>, mode: UpsertMode) -> Vec<Batch> {
-    let mut by_revision: BTreeMap<Option<i64>, Vec<Point>> = BTreeMap::new();
+pub(super) fn batches(points: &[Point], mode: UpsertMode) -> Vec<Batch<'_>> {
+    let mut by_revision: BTreeMap<Option<i64>, Vec<&Point>> = BTreeMap::new();
     for point in points {
         let revision = match mode {
             UpsertMode::NotNewer => Some(point.payload.note.revision),
@@ -31,26 +34,19 @@ pub(super) fn batches(points: Vec<Point>, mode: UpsertMode) -> Vec<Batch> {
     }
     let mut batches = Vec::new();
     for (revision, points) in by_revision {
-        let mut batch = Batch {
+        let empty = || Batch {
             revision,
-            points: Vec::new(),
+            ..Batch::default()
         };
-        let mut bytes = 0;
+        let mut batch = empty();
         for point in points {
-            let more = bytes_of(&point);
+            let more = bytes_of(point);
             let full = batch.points.len() == MAX_POINTS
-                || (bytes + more > MAX_BYTES && !batch.points.is_empty());
+                || (batch.bytes + more > MAX_BYTES && !batch.points.is_empty());
             if full {
-                batches.push(std::mem::replace(
-                    &mut batch,
-                    Batch {
-                        revision,
-                        points: Vec::new(),
-                    },
-                ));
-                bytes = 0;
+                batches.push(std::mem::replace(&mut batch, empty()));
             }
-            bytes += more;
+            batch.bytes += more;
             batch.points.push(point);
         }
         batches.push(batch);
@@ -83,7 +79,7 @@ mod tests {
         }
     }
 
-    fn shape(batches: &[Batch]) -> Vec<(Option<i64>, usize)> {
+    fn shape(batches: &[Batch<'_>]) -> Vec<(Option<i64>, usize)> {
         batches
             .iter()
             .map(|batch| (batch.revision, batch.points.len()))
@@ -94,21 +90,24 @@ mod tests {
     fn a_request_holds_one_revision() {
         let points = vec![point(2, 4), point(1, 4), point(2, 4)];
         assert_eq!(
-            shape(&batches(points.clone(), UpsertMode::NotNewer)),
+            shape(&batches(&points, UpsertMode::NotNewer)),
             [(Some(1), 1), (Some(2), 2)]
         );
-        assert_eq!(shape(&batches(points, UpsertMode::InsertOnly)), [(None, 3)]);
+        assert_eq!(
+            shape(&batches(&points, UpsertMode::InsertOnly)),
+            [(None, 3)]
+        );
     }
 
     #[test]
     fn a_large_upsert_is_split_and_loses_no_point() {
         assert_eq!(
-            shape(&batches(vec![point(1, 4); 1100], UpsertMode::NotNewer)),
+            shape(&batches(&vec![point(1, 4); 1100], UpsertMode::NotNewer)),
             [(Some(1), 512), (Some(1), 512), (Some(1), 76)]
         );
         // 1 MB each
         let sizes = shape(&batches(
-            vec![point(1, 256 * 1024); 10],
+            &vec![point(1, 256 * 1024); 10],
             UpsertMode::InsertOnly,
         ));
         assert_eq!(sizes.iter().map(|(_, points)| points).sum::<usize>(), 10);
@@ -116,7 +115,7 @@ mod tests {
         // one that is too large for any request still goes
         assert_eq!(
             shape(&batches(
-                vec![point(1, 2 * 1024 * 1024)],
+                &[point(1, 2 * 1024 * 1024)],
                 UpsertMode::InsertOnly
             )),
             [(None, 1)]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use prost::Message;
 use qdrant_client::qdrant::{Document, DocumentBuilder, Value};
 use serde_json::json;
 
@@ -11,6 +12,8 @@ use crate::config::Bm25Options;
 /// How the server turns texts of one collection into BM25 vectors.
 pub(super) struct Bm25Document {
     options: HashMap<String, Value>,
+    /// All of a document but the text, encoded.
+    pub(super) rest: Vec<u8>,
 }
 
 impl Bm25Document {
@@ -22,17 +25,23 @@ impl Bm25Document {
             ("b", json!(bm25.b)),
             ("avg_len", json!(bm25.avg_len)),
         ];
+        let options: HashMap<String, Value> = options
+            .into_iter()
+            .map(|(key, json)| (key.to_owned(), to_value(json)))
+            .collect();
         Self {
-            options: options
-                .into_iter()
-                .map(|(key, json)| (key.to_owned(), to_value(json)))
-                .collect(),
+            rest: document("", options.clone()).encode_to_vec(),
+            options,
         }
     }
 
     pub(super) fn of(&self, text: &str) -> Document {
-        DocumentBuilder::new(text, "qdrant/bm25")
-            .options(self.options.clone())
-            .build()
+        document(text, self.options.clone())
     }
+}
+
+fn document(text: &str, options: HashMap<String, Value>) -> Document {
+    DocumentBuilder::new(text, "qdrant/bm25")
+        .options(options)
+        .build()
 }

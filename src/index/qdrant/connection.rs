@@ -6,6 +6,7 @@ use std::time::Duration;
 use qdrant_client::{Qdrant, QdrantError};
 use tokio::sync::Semaphore;
 
+use super::channel::Channel;
 use super::{Server, UPSERTS_IN_FLIGHT, status};
 use crate::config;
 use crate::index::IndexError;
@@ -18,10 +19,15 @@ impl Server {
     pub(in crate::index) async fn connect(settings: &config::Qdrant) -> Result<Self, IndexError> {
         let engine = format!("qdrant at {}", settings.url);
         let (timeout, timeout_secs) = timeouts(settings.timeout_ms);
+        let connect_timeout = timeout.min(Duration::from_secs(5));
+        let channel = Channel::new(settings, timeout, connect_timeout).map_err(|reason| {
+            let engine = engine.clone();
+            IndexError::Denied { engine, reason }
+        })?;
         let client = Qdrant::from_url(&settings.url)
             .api_key(settings.api_key.as_ref().map(|key| key.expose().to_owned()))
             .timeout(timeout)
-            .connect_timeout(timeout.min(Duration::from_secs(5)))
+            .connect_timeout(connect_timeout)
             // The client's check prints to stdout and only warns; `check_version` refuses.
             .skip_compatibility_check()
             .build()
@@ -37,6 +43,7 @@ impl Server {
         let engine = format!("qdrant {} at {}", health.version, settings.url);
         Ok(Self {
             client,
+            channel,
             settings: settings.clone(),
             engine,
             timeout_secs,

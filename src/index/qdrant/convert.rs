@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use qdrant_client::Payload;
 use qdrant_client::qdrant::r#match::MatchValue;
 use qdrant_client::qdrant::payload_index_params::IndexParams;
 use qdrant_client::qdrant::point_id::PointIdOptions;
@@ -12,24 +11,21 @@ use qdrant_client::qdrant::vectors_config::Config as VectorsConfigKind;
 use qdrant_client::qdrant::{
     self, BinaryQuantizationBuilder, CollectionInfo, Condition, CreateCollection,
     CreateCollectionBuilder, DatetimeRange, Distance, FieldType, GetPoints, GetPointsBuilder,
-    KeywordIndexParamsBuilder, Modifier, NamedVectors, PointId, PointStruct, PointsUpdateOperation,
-    QueryPoints, QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint,
-    ScalarQuantizationBuilder, ScoredPoint, ScrollPoints, ScrollPointsBuilder,
-    SparseVectorParamsBuilder, SparseVectorsConfigBuilder, Timestamp, UpdateBatchPoints,
-    UpdateBatchPointsBuilder, UpdateMode, UpsertPoints, UpsertPointsBuilder, Value, Vector,
+    KeywordIndexParamsBuilder, Modifier, PointId, PointsUpdateOperation, QueryPoints,
+    QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint, ScalarQuantizationBuilder,
+    ScoredPoint, ScrollPoints, ScrollPointsBuilder, SparseVectorParamsBuilder,
+    SparseVectorsConfigBuilder, Timestamp, UpdateBatchPoints, UpdateBatchPointsBuilder, Value,
     VectorInput, VectorParamsBuilder, VectorsConfigBuilder, VectorsSelector, vector_input,
 };
 use serde_json::{Map, Value as Json, json};
 use uuid::Uuid;
 
-use super::batch::Batch;
-use super::bm25::Bm25Document;
 use super::json::{to_json, to_value};
 use super::options::CollectionOptions;
 use crate::config::{self, Datatype, Quantization};
 use crate::index::candidates::Scored;
 use crate::index::payload::{FieldIndex, IMPORTANCE, REVISION, short_decimal};
-use crate::index::{BM25, CollectionSpec, DENSE, Filter, Point, Query, Relabel, StoredPoint};
+use crate::index::{BM25, CollectionSpec, DENSE, Filter, Query, Relabel, StoredPoint};
 
 /// The value of `made_by` in a collection's metadata.
 const ELF: &str = "elf";
@@ -132,48 +128,6 @@ pub(super) fn spec(info: &CollectionInfo) -> Option<CollectionSpec> {
         bm25: serde_json::from_value(to_json(config.metadata.get("bm25")?.clone())).ok()?,
         embedding_version: text("embedding_version")?,
     })
-}
-
-pub(super) fn upsert(
-    collection: &str,
-    batch: Batch,
-    bm25: &Bm25Document,
-    timeout_secs: u64,
-) -> UpsertPoints {
-    let points = batch
-        .points
-        .into_iter()
-        .map(|point| point_struct(point, bm25))
-        .collect::<Vec<_>>();
-    let request = UpsertPointsBuilder::new(collection, points)
-        .wait(true)
-        .timeout(timeout_secs);
-    match batch.revision {
-        None => request.update_mode(UpdateMode::InsertOnly).build(),
-        Some(revision) => {
-            let not_newer = Range {
-                lte: Some(revision as f64),
-                ..Range::default()
-            };
-            request
-                .update_filter(qdrant::Filter::must([Condition::range(
-                    REVISION, not_newer,
-                )]))
-                .build()
-        }
-    }
-}
-
-fn point_struct(point: Point, bm25: &Bm25Document) -> PointStruct {
-    let mut vectors = NamedVectors::default().add_vector(BM25, bm25.of(&point.text));
-    if let Some(dense) = point.vector {
-        vectors = vectors.add_vector(DENSE, Vector::new_dense(dense));
-    }
-    PointStruct::new(
-        point_id(point.payload.chunk_id),
-        vectors,
-        Payload::from(values(point.payload.to_json())),
-    )
 }
 
 pub(super) fn relabel(collection: &str, notes: &[Relabel], timeout_secs: u64) -> UpdateBatchPoints {

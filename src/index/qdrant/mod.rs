@@ -6,6 +6,7 @@
 mod batch;
 mod bm25;
 mod bulk_load;
+mod channel;
 mod collections;
 mod connection;
 mod convert;
@@ -13,6 +14,7 @@ mod json;
 mod options;
 mod search;
 mod status;
+mod upsert;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -35,6 +37,7 @@ use super::{
 use crate::config;
 use batch::Batch;
 use bm25::Bm25Document;
+use channel::Channel;
 use options::CollectionOptions;
 
 /// Upsert requests in flight at once. The server queues them for one writer per shard: a few hide the
@@ -48,6 +51,8 @@ const RELABELS: usize = 64;
 /// A Qdrant server.
 pub(super) struct Server {
     client: Qdrant,
+    /// For upserts.
+    channel: Channel,
     settings: config::Qdrant,
     /// `qdrant 1.18.3 at http://…`
     engine: String,
@@ -81,17 +86,14 @@ impl Server {
     async fn write(
         &self,
         collection: &str,
-        batch: Batch,
+        batch: Batch<'_>,
         bm25: &Bm25Document,
     ) -> Result<(), IndexError> {
         let permit = self.upserts.acquire().await;
         let _permit = permit.expect("the semaphore is never closed");
-        let request = convert::upsert(collection, batch, bm25, self.timeout_secs);
-        let response = self
-            .client
-            .upsert_points(request)
-            .await
-            .map_err(self.error(collection))?;
+        let request = upsert::request(collection, &batch, bm25, self.timeout_secs);
+        let response = self.channel.upsert(request).await;
+        let response = response.map_err(|status| self.error(collection)(status.into()))?;
         self.completed(response.result)
     }
 }
@@ -174,7 +176,7 @@ impl VectorIndex for Server {
     fn upsert<'a>(
         &'a self,
         collection: &'a str,
-        points: Vec<Point>,
+        points: &'a [Point],
         mode: UpsertMode,
     ) -> Answer<'a, ()> {
         Box::pin(async move {
@@ -182,8 +184,11 @@ impl VectorIndex for Server {
                 return Ok(());
             }
             let options = self.collection_options(collection).await?;
-            let written: Vec<Result<(), IndexError>> = stream::iter(batch::batches(points, mode))
+            let writes: Vec<_> = batch::batches(points, mode)
+                .into_iter()
                 .map(|batch| self.write(collection, batch, &options.bm25))
+                .collect();
+            let written: Vec<Result<(), IndexError>> = stream::iter(writes)
                 .buffer_unordered(UPSERTS_IN_FLIGHT)
                 .collect()
                 .await;

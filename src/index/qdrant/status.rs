@@ -1,27 +1,16 @@
 //! What a failed request means for the caller.
 
 use qdrant_client::QdrantError;
+use tonic::Code;
 
 use crate::index::IndexError;
 use crate::index::payload::OTHER_MODEL;
-
-// gRPC status codes (grpc/grpc doc/statuscodes.md); the enum is in a crate that
-// ELF does not depend on itself.
-const INVALID_ARGUMENT: i32 = 3;
-const NOT_FOUND: i32 = 5;
-const ALREADY_EXISTS: i32 = 6;
-const PERMISSION_DENIED: i32 = 7;
-const RESOURCE_EXHAUSTED: i32 = 8;
-const FAILED_PRECONDITION: i32 = 9;
-const OUT_OF_RANGE: i32 = 11;
-const UNIMPLEMENTED: i32 = 12;
-const UNAUTHENTICATED: i32 = 16;
 
 /// The error of `engine` about the collection or alias `name`.
 pub(super) fn classify(engine: &str, name: &str, error: QdrantError) -> IndexError {
     match error {
         QdrantError::ResponseError { status } => {
-            from_status(engine, name, status.code() as i32, status.message())
+            from_status(engine, name, status.code(), status.message())
         }
         QdrantError::ResourceExhaustedError {
             status,
@@ -49,10 +38,10 @@ pub(super) fn already_exists(error: &QdrantError) -> bool {
     let QdrantError::ResponseError { status } = error else {
         return false;
     };
-    status.code() as i32 == ALREADY_EXISTS || status.message().contains("already exists")
+    status.code() == Code::AlreadyExists || status.message().contains("already exists")
 }
 
-fn from_status(engine: &str, name: &str, code: i32, message: &str) -> IndexError {
+fn from_status(engine: &str, name: &str, code: Code, message: &str) -> IndexError {
     let engine = engine.to_owned();
     let subject = if name.is_empty() {
         String::new()
@@ -96,49 +85,51 @@ enum Refusal {
 /// apart (qdrant 1.18.3, `lib/storage/src/content_manager/conversions.rs` for the codes,
 /// `lib/collection/src/operations/verification` for the limits). The message of a strict
 /// mode always ends with `Help: ` and advice.
-fn refusal(code: i32, message: &str) -> Refusal {
+fn refusal(code: Code, message: &str) -> Refusal {
     let says = |part: &str| message.contains(part);
     let is_missing = says("Collection `") && says("doesn't exist");
     match code {
-        _ if code == NOT_FOUND || is_missing => Refusal::Missing,
-        UNAUTHENTICATED => {
+        _ if code == Code::NotFound || is_missing => Refusal::Missing,
+        Code::Unauthenticated => {
             Refusal::Denied("set storage.qdrant.api_key to a key that the server knows")
         }
-        PERMISSION_DENIED => Refusal::Denied(
+        Code::PermissionDenied => Refusal::Denied(
             "storage.qdrant.api_key must be a key that may read and write this collection",
         ),
-        UNIMPLEMENTED => Refusal::Denied(
+        Code::Unimplemented => Refusal::Denied(
             "the server is too old or storage.qdrant.url is not its gRPC port (usually 6334)",
         ),
-        ALREADY_EXISTS => Refusal::Denied(
+        Code::AlreadyExists => Refusal::Denied(
             "a collection or an alias has this name already: delete it there if no application \
              uses it, or use another vector engine",
         ),
         // The server, or a proxy in front of it, accepts no message of that size.
-        RESOURCE_EXHAUSTED | OUT_OF_RANGE if says("message") && says("larg") => Refusal::Content,
+        Code::ResourceExhausted | Code::OutOfRange if says("message") && says("larg") => {
+            Refusal::Content
+        }
         // More than a whole minute's budget in one request: waiting does not help.
-        RESOURCE_EXHAUSTED if says("rate limit exceeded, ") => Refusal::Denied(
+        Code::ResourceExhausted if says("rate limit exceeded, ") => Refusal::Denied(
             "raise write_rate_limit and read_rate_limit in the collection's strict mode",
         ),
-        FAILED_PRECONDITION if says("locked") => {
+        Code::FailedPrecondition if says("locked") => {
             Refusal::Denied("unlock the server: an operator or its recovery mode locked it")
         }
-        INVALID_ARGUMENT if message.to_lowercase().contains("dimension") => {
+        Code::InvalidArgument if message.to_lowercase().contains("dimension") => {
             Refusal::Denied(OTHER_MODEL)
         }
-        INVALID_ARGUMENT if says("Help: ") => {
+        Code::InvalidArgument if says("Help: ") => {
             Refusal::Denied("the collection's strict mode does not allow it")
         }
-        INVALID_ARGUMENT if says("limit of ") && says(" reached!") => {
+        Code::InvalidArgument if says("limit of ") && says(" reached!") => {
             Refusal::Denied("make room, or raise the limit in the collection's strict mode")
         }
-        INVALID_ARGUMENT if says("Not existing vector name") || says("Inference") => {
+        Code::InvalidArgument if says("Not existing vector name") || says("Inference") => {
             Refusal::Denied(
                 "the collection or the server cannot hold ELF's vectors: run `elf rebuild`, or update \
              the server",
             )
         }
-        INVALID_ARGUMENT | OUT_OF_RANGE => Refusal::Content,
+        Code::InvalidArgument | Code::OutOfRange => Refusal::Content,
         // Cancelled, deadline, exhausted, aborted, internal (such as a full disk),
         // unavailable, data loss, unknown, a precondition of a cluster that changes.
         _ => Refusal::Transient,
@@ -162,7 +153,7 @@ mod tests {
     use super::*;
 
     fn error(code: i32, message: &str) -> IndexError {
-        from_status("qdrant", "notes", code, message)
+        from_status("qdrant", "notes", code.into(), message)
     }
 
     #[test]
@@ -193,7 +184,7 @@ mod tests {
             (15, "Checksum mismatch: expected a, actual b"),
         ] {
             assert_eq!(
-                refusal(code, message),
+                refusal(code.into(), message),
                 Refusal::Transient,
                 "{code}: {message}"
             );
@@ -311,7 +302,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                refusal(code, message),
+                refusal(code.into(), message),
                 Refusal::Content,
                 "{code}: {message}"
             );

@@ -21,7 +21,7 @@ pub async fn an_alias_is_as_good_as_a_name(bench: Bench) {
     let words = vec![point(1, EAST, "words")];
     bench
         .index
-        .upsert(&alias, words, UpsertMode::NotNewer)
+        .upsert(&alias, &words, UpsertMode::NotNewer)
         .await
         .unwrap();
     assert_eq!(
@@ -96,7 +96,7 @@ pub async fn no_search_fails_while_its_alias_is_swapped(bench: Bench) {
         bench.index.create_collection(name, &spec()).await.unwrap();
         bench
             .index
-            .upsert(name, vec![point(n, EAST, "word")], UpsertMode::NotNewer)
+            .upsert(name, &[point(n, EAST, "word")], UpsertMode::NotNewer)
             .await
             .unwrap();
     }

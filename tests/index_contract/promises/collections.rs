@@ -11,11 +11,7 @@ pub async fn making_a_collection_twice_keeps_the_first(bench: Bench) {
     bench.create().await;
     bench
         .index
-        .upsert(
-            &bench.name,
-            vec![point(1, EAST, "one")],
-            UpsertMode::NotNewer,
-        )
+        .upsert(&bench.name, &[point(1, EAST, "one")], UpsertMode::NotNewer)
         .await
         .unwrap();
     let other = CollectionSpec {
@@ -62,7 +58,7 @@ pub async fn an_unknown_collection_is_none_or_not_found(bench: Bench) {
     let filter = Filter::default();
     let failures = [
         index
-            .upsert(name, one, UpsertMode::NotNewer)
+            .upsert(name, &one, UpsertMode::NotNewer)
             .await
             .unwrap_err(),
         index.delete(name, &filter).await.unwrap_err(),
@@ -114,7 +110,7 @@ pub async fn bulk_loading_is_not_seen_from_outside(bench: Bench) {
         let n = round as u64;
         let one = vec![point(n, direction(n), &format!("word{n}"))];
         index
-            .upsert(&bench.name, one, UpsertMode::InsertOnly)
+            .upsert(&bench.name, &one, UpsertMode::InsertOnly)
             .await
             .unwrap();
         let info = until_green(index.as_ref(), &bench.name).await;
@@ -159,7 +155,7 @@ pub async fn a_wrong_dimension_is_refused(bench: Bench) {
     let failures = [
         bench
             .index
-            .upsert(&bench.name, mixed, UpsertMode::NotNewer)
+            .upsert(&bench.name, &mixed, UpsertMode::NotNewer)
             .await
             .unwrap_err(),
         bench.index.search(&bench.name, &query).await.unwrap_err(),
@@ -171,7 +167,7 @@ pub async fn a_wrong_dimension_is_refused(bench: Bench) {
     // The collection still works.
     bench
         .index
-        .upsert(&bench.name, vec![point(3, EAST, "")], UpsertMode::NotNewer)
+        .upsert(&bench.name, &[point(3, EAST, "")], UpsertMode::NotNewer)
         .await
         .unwrap();
     assert!(

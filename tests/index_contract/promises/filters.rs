@@ -9,12 +9,12 @@ use crate::setup::{Bench, at_revision, direction, id, noon, note, point};
 
 pub async fn a_filter_takes_what_is_newer_and_leaves_what_is_excepted(bench: Bench) {
     bench.create().await;
-    let points = (1..=5)
+    let points: Vec<_> = (1..=5)
         .map(|n| at_revision(n as i64, point(n, EAST, "")))
         .collect();
     bench
         .index
-        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
         .await
         .unwrap();
     let notes = Some((1..=5).map(note).collect::<Vec<_>>());
@@ -50,7 +50,7 @@ pub async fn an_empty_list_matches_nothing(bench: Bench) {
     bench.create().await;
     bench
         .index
-        .upsert(&bench.name, vec![point(1, EAST, "")], UpsertMode::NotNewer)
+        .upsert(&bench.name, &[point(1, EAST, "")], UpsertMode::NotNewer)
         .await
         .unwrap();
     let no_notes = Filter {
@@ -70,10 +70,10 @@ pub async fn an_empty_list_matches_nothing(bench: Bench) {
 
 pub async fn a_thousand_chunks_fit_in_a_filter(bench: Bench) {
     bench.create().await;
-    let points = (0..1300).map(|n| point(n, direction(n), "")).collect();
+    let points: Vec<_> = (0..1300).map(|n| point(n, direction(n), "")).collect();
     bench
         .index
-        .upsert(&bench.name, points, UpsertMode::InsertOnly)
+        .upsert(&bench.name, &points, UpsertMode::InsertOnly)
         .await
         .unwrap();
     let chunks: Vec<_> = (100..1300).map(id).collect();
@@ -97,7 +97,7 @@ pub async fn filters_match_keywords_and_expiry(bench: Bench) {
     points[3].payload.note.status = "deleted".into();
     bench
         .index
-        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
         .await
         .unwrap();
 
@@ -153,7 +153,7 @@ pub async fn filters_match_times_and_importance(bench: Bench) {
     }
     bench
         .index
-        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
         .await
         .unwrap();
     let updated = async |after, before| {

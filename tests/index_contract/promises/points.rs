@@ -17,7 +17,7 @@ pub async fn points_come_back_as_they_were_written(bench: Bench) {
     let given = vec![full.clone(), bare.clone()];
     bench
         .index
-        .upsert(&bench.name, given, UpsertMode::NotNewer)
+        .upsert(&bench.name, &given, UpsertMode::NotNewer)
         .await
         .unwrap();
 
@@ -52,7 +52,7 @@ pub async fn a_point_without_a_vector_is_found_by_keyword_alone(bench: Bench) {
             .index
             .upsert(
                 &bench.name,
-                [waiting].into_iter().chain(others).collect(),
+                &[waiting].into_iter().chain(others).collect::<Vec<_>>(),
                 UpsertMode::NotNewer,
             )
             .await
@@ -86,13 +86,13 @@ pub async fn the_same_upsert_twice_changes_nothing(bench: Bench) {
         .collect();
     bench
         .index
-        .upsert(&bench.name, points.clone(), UpsertMode::NotNewer)
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
         .await
         .unwrap();
     let before = (bench.all().await, bench.search(&query(EAST, "words")).await);
     bench
         .index
-        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
         .await
         .unwrap();
     let after = (bench.all().await, bench.search(&query(EAST, "words")).await);
@@ -102,10 +102,10 @@ pub async fn the_same_upsert_twice_changes_nothing(bench: Bench) {
 
 pub async fn points_are_read_by_their_ids(bench: Bench) {
     bench.create().await;
-    let points = (1..=5).map(|n| point(n, direction(n), "words")).collect();
+    let points: Vec<_> = (1..=5).map(|n| point(n, direction(n), "words")).collect();
     bench
         .index
-        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
         .await
         .unwrap();
     let alias = bench.other("alias");
@@ -135,7 +135,7 @@ pub async fn scroll_gives_every_point_once_in_order(bench: Bench) {
     wanted.sort();
     bench
         .index
-        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
         .await
         .unwrap();
 
@@ -178,13 +178,13 @@ pub async fn a_large_upsert_is_written_whole(bench: Bench) {
         .collect();
     bench
         .index
-        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
         .await
         .unwrap();
     assert_eq!(bench.count(&Filter::default()).await, 1300);
     bench
         .index
-        .upsert(&bench.name, Vec::new(), UpsertMode::NotNewer)
+        .upsert(&bench.name, &[], UpsertMode::NotNewer)
         .await
         .unwrap();
 }

@@ -16,7 +16,7 @@ pub async fn an_older_revision_never_replaces_a_newer_one(bench: Bench) {
         point.payload.note.labels.scope = text.into();
         bench
             .index
-            .upsert(&bench.name, vec![point], UpsertMode::NotNewer)
+            .upsert(&bench.name, &[point], UpsertMode::NotNewer)
             .await
             .unwrap();
         bench.all().await[0].payload["scope"].clone()
@@ -36,7 +36,7 @@ pub async fn points_of_one_upsert_are_judged_each_by_its_revision(bench: Bench) 
     ];
     bench
         .index
-        .upsert(&bench.name, stored, UpsertMode::NotNewer)
+        .upsert(&bench.name, &stored, UpsertMode::NotNewer)
         .await
         .unwrap();
     let mixed = vec![
@@ -46,7 +46,7 @@ pub async fn points_of_one_upsert_are_judged_each_by_its_revision(bench: Bench) 
     ];
     bench
         .index
-        .upsert(&bench.name, mixed, UpsertMode::NotNewer)
+        .upsert(&bench.name, &mixed, UpsertMode::NotNewer)
         .await
         .unwrap();
     let revisions: BTreeMap<_, _> = bench
@@ -63,10 +63,10 @@ pub async fn points_of_one_upsert_are_judged_each_by_its_revision(bench: Bench) 
 
 pub async fn insert_only_never_replaces(bench: Bench) {
     bench.create().await;
-    let upsert = async |points| {
+    let upsert = async |points: Vec<_>| {
         bench
             .index
-            .upsert(&bench.name, points, UpsertMode::InsertOnly)
+            .upsert(&bench.name, &points, UpsertMode::InsertOnly)
             .await
             .unwrap();
     };
@@ -98,7 +98,7 @@ pub async fn a_relabel_changes_what_points_of_one_revision_say_of_their_note(ben
     let upserted = stored.clone();
     bench
         .index
-        .upsert(&bench.name, upserted, UpsertMode::NotNewer)
+        .upsert(&bench.name, &upserted, UpsertMode::NotNewer)
         .await
         .unwrap();
 
@@ -181,7 +181,7 @@ pub async fn delete_takes_only_what_is_older(bench: Bench) {
     points.push(at_revision(1, point(2, EAST, "another note")));
     bench
         .index
-        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
         .await
         .unwrap();
 
@@ -211,8 +211,12 @@ pub async fn delete_takes_only_what_is_older(bench: Bench) {
 
 pub async fn an_upsert_over_a_forgotten_revision_replaces_it_and_nothing_newer(bench: Bench) {
     bench.create().await;
-    let upsert = async |points, mode| {
-        bench.index.upsert(&bench.name, points, mode).await.unwrap();
+    let upsert = async |points: Vec<_>, mode| {
+        bench
+            .index
+            .upsert(&bench.name, &points, mode)
+            .await
+            .unwrap();
     };
     let stored = vec![
         at_revision(80, point(1, EAST, "")),
@@ -233,18 +237,18 @@ pub async fn an_upsert_over_a_forgotten_revision_replaces_it_and_nothing_newer(b
 
 pub async fn a_delete_by_chunk_leaves_a_newer_point_alone(bench: Bench) {
     bench.create().await;
-    let backfill = (1..=4)
+    let backfill: Vec<_> = (1..=4)
         .map(|n| at_revision(5, point(n, direction(n), "backfilled")))
         .collect();
     bench
         .index
-        .upsert(&bench.name, backfill, UpsertMode::InsertOnly)
+        .upsert(&bench.name, &backfill, UpsertMode::InsertOnly)
         .await
         .unwrap();
     let written = vec![at_revision(6, point(2, EAST, "written by a worker"))];
     bench
         .index
-        .upsert(&bench.name, written, UpsertMode::NotNewer)
+        .upsert(&bench.name, &written, UpsertMode::NotNewer)
         .await
         .unwrap();
 
@@ -282,7 +286,7 @@ pub async fn concurrent_writers_lose_nothing(bench: Bench) {
                     let everybodys =
                         at_revision((n * 8 + writer) as i64, point(5000, EAST, "ours"));
                     index
-                        .upsert(&name, vec![mine, everybodys], UpsertMode::NotNewer)
+                        .upsert(&name, &[mine, everybodys], UpsertMode::NotNewer)
                         .await
                         .unwrap();
                     index.search(&name, &query(EAST, "mine")).await.unwrap();

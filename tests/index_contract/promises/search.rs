@@ -26,7 +26,7 @@ async fn fill_with_notes(bench: &Bench) {
     ];
     bench
         .index
-        .upsert(&bench.name, notes.to_vec(), UpsertMode::NotNewer)
+        .upsert(&bench.name, &notes, UpsertMode::NotNewer)
         .await
         .unwrap();
 }
@@ -74,7 +74,7 @@ pub async fn a_candidate_of_one_ranking_has_the_score_of_the_other(bench: Bench)
         .index
         .upsert(
             &bench.name,
-            points.chain([nearest]).collect(),
+            &points.chain([nearest]).collect::<Vec<_>>(),
             UpsertMode::NotNewer,
         )
         .await
@@ -122,7 +122,7 @@ pub async fn a_text_without_words_is_still_found_by_meaning(bench: Bench) {
     let points = vec![point(1, EAST, "!!! the and of ???"), point(2, NORTH, "")];
     bench
         .index
-        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
         .await
         .unwrap();
     for text in ["", "the of and", "…", "words that nobody wrote"] {
@@ -142,7 +142,7 @@ pub async fn search_never_leaves_its_filter(bench: Bench) {
     let points = vec![theirs, expired, ours];
     bench
         .index
-        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
         .await
         .unwrap();
     let mut query = query(EAST, "secret word");
@@ -171,7 +171,7 @@ pub async fn language_none_stems_nothing(bench: Bench) {
     ];
     bench
         .index
-        .upsert(&bench.name, points, UpsertMode::NotNewer)
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
         .await
         .unwrap();
     let by_word =

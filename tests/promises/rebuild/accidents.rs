@@ -392,7 +392,7 @@ async fn a_backfill_replaces_nothing() {
     relabelled.labels.scope = "another".into();
     relabelled.revision += 1;
     target
-        .write(vec![relabelled], UpsertMode::InsertOnly)
+        .write(target.points(vec![relabelled]), UpsertMode::InsertOnly)
         .await
         .unwrap();
     h.assert_exact().await;

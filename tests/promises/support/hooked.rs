@@ -260,18 +260,19 @@ impl VectorIndex for Hooked {
     fn upsert<'a>(
         &'a self,
         collection: &'a str,
-        points: Vec<Point>,
+        points: &'a [Point],
         mode: UpsertMode,
     ) -> Answer<'a, ()> {
-        if let Some(refusal) = self.refusal(&points) {
+        if let Some(refusal) = self.refusal(points) {
             return self.on_the_way(Verb::Upsert, Box::pin(async { Err(refusal) }));
         }
         if let Some(halt) = self.late.lock().unwrap().clone() {
             let (inner, collection) = (self.inner.clone(), collection.to_owned());
+            let points = points.to_vec();
             let landing = self.on_the_network.spawn(async move {
                 halt.arrived.send_modify(|arrived| *arrived += 1);
                 halt.open.subscribe().wait_for(|open| *open).await.unwrap();
-                inner.upsert(&collection, points, mode).await
+                inner.upsert(&collection, &points, mode).await
             });
             return self.on_the_way(Verb::Upsert, Box::pin(async { landing.await.unwrap() }));
         }

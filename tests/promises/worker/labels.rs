@@ -171,7 +171,7 @@ async fn stored(h: &Harness, chunks: &[Uuid]) -> Vec<Point> {
 async fn put(h: &Harness, points: Vec<Point>) {
     let collection = h.collection().await;
     let upto = UpsertMode::UpTo(i64::from(u32::MAX));
-    let put = h.context.stores.index.upsert(&collection, points, upto);
+    let put = h.context.stores.index.upsert(&collection, &points, upto);
     put.await.unwrap();
 }
 
