@@ -1,7 +1,7 @@
 //! A connection for requests that are bytes already. The client takes its own types alone.
 
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use prost::Message;
@@ -17,7 +17,8 @@ use crate::config;
 
 /// A connection to the server, made when it is needed and again when it has broken.
 pub(super) struct Channel {
-    grpc: Grpc<transport::Channel>,
+    endpoint: Endpoint,
+    connection: Mutex<transport::Channel>,
     api_key: Option<AsciiMetadataValue>,
 }
 
@@ -36,7 +37,7 @@ impl Channel {
             .keep_alive_while_idle(true)
             .user_agent(concat!("elf/", env!("CARGO_PKG_VERSION")))
             .map_err(wrong_url)?;
-        if settings.url.starts_with("https:") {
+        if endpoint.uri().scheme_str() == Some("https") {
             let tls = ClientTlsConfig::new().with_native_roots();
             endpoint = endpoint.tls_config(tls).map_err(wrong_url)?;
         }
@@ -47,29 +48,44 @@ impl Channel {
             .transpose()
             .map_err(|_| "storage.qdrant.api_key: a header cannot hold these characters")?;
         Ok(Self {
-            grpc: Grpc::new(endpoint.connect_lazy()),
+            connection: Mutex::new(endpoint.connect_lazy()),
+            endpoint,
             api_key,
         })
     }
 
-    /// Sends an upsert, and a second time if the connection broke, as the client does.
+    /// Sends an upsert, and a second time if the connection broke, as the client does. The server may
+    /// still work on one that timed out: that is not sent again.
     pub(super) async fn upsert(&self, request: Vec<u8>) -> Result<PointsOperationResponse, Status> {
         let request = Arc::new(request);
-        match self.send(request.clone()).await {
-            Err(status)
-                if matches!(
-                    status.code(),
-                    Code::Internal | Code::Unavailable | Code::Unknown
-                ) =>
-            {
+        let answer = self.send(request.clone()).await;
+        let Some(code) = answer.as_ref().err().map(Status::code) else {
+            return answer;
+        };
+        match code {
+            Code::Internal | Code::Unavailable | Code::Unknown => {
+                self.connect_again();
                 self.send(request).await
             }
-            answer => answer,
+            // Timed out: perhaps the server is gone without a word.
+            Code::Cancelled => {
+                self.connect_again();
+                answer
+            }
+            _ => answer,
         }
     }
 
+    fn connect_again(&self) {
+        *self.connection() = self.endpoint.connect_lazy();
+    }
+
+    fn connection(&self) -> MutexGuard<'_, transport::Channel> {
+        self.connection.lock().expect("no holder panics")
+    }
+
     async fn send(&self, bytes: Arc<Vec<u8>>) -> Result<PointsOperationResponse, Status> {
-        let mut grpc = self.grpc.clone();
+        let mut grpc = Grpc::new(self.connection().clone());
         grpc.ready()
             .await
             .map_err(|error| Status::unavailable(error.to_string()))?;
