@@ -5,6 +5,9 @@
 
 #[path = "support/components.rs"]
 mod components;
+#[path = "support/proxy.rs"]
+#[expect(dead_code, reason = "no test here cuts connections")]
+mod proxy;
 #[path = "support/qdrant_server.rs"]
 mod qdrant_server;
 

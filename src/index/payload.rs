@@ -211,6 +211,36 @@ pub(super) fn test_payload() -> Payload {
 mod tests {
     use super::*;
 
+    /// The payload that applications may filter on: every field by name.
+    #[test]
+    fn a_payload_has_eighteen_fields() {
+        let mut payload = test_payload();
+        payload.note.expires_at = Some(payload.note.labels.updated_at);
+        payload.note.labels.key = Some("k".into());
+        payload.note.labels.confidence = 0.25;
+        let json = serde_json::json!({
+            "chunk_id": "00000000-0000-0000-0000-000000000002",
+            "chunk_index": 3,
+            "start_offset": 4,
+            "end_offset": 5,
+            "note_id": "00000000-0000-0000-0000-000000000001",
+            "status": "active",
+            "expires_at": "2024-02-29T12:30:00.250Z",
+            "tenant_id": "t",
+            "project_id": "p",
+            "agent_id": "a",
+            "scope": "s",
+            "type": "fact",
+            "key": "k",
+            "importance": 0.7,
+            "confidence": 0.25,
+            "updated_at": "2024-02-29T12:30:00.250Z",
+            "embedding_version": "v",
+            "revision": 9,
+        });
+        assert_eq!(Value::Object(payload.to_json()), json);
+    }
+
     #[test]
     fn fields_without_a_value_are_left_out() {
         let json = test_payload().to_json();

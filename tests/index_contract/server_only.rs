@@ -1,18 +1,13 @@
 //! What concerns only a server.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use elf::config::Secret;
 use elf::index::{CollectionStatus, Filter, IndexError, UpsertMode, connect};
 use qdrant_client::qdrant::{
     CollectionInfo, OptimizersConfigDiffBuilder, PointStruct, StrictModeConfigBuilder,
     UpdateCollectionBuilder, UpsertPointsBuilder, Vector,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
 
+use crate::proxy::Proxy;
 use crate::qdrant_server::{self, Server};
 use crate::setup::{block_on, direction, id, point, settings, spec, until_green};
 
@@ -50,60 +45,6 @@ fn a_key_is_never_printed() {
     assert!(!format!("{error:?} {error}").contains("hush"));
 }
 
-/// Passes bytes on to `server`, until the connections that it has are silenced: they stay open and
-/// pass nothing on.
-struct Relay {
-    url: String,
-    connections: Arc<AtomicUsize>,
-    silenced: Arc<AtomicUsize>,
-}
-
-impl Relay {
-    async fn to(server: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let relay = Self {
-            url: format!("http://{}", listener.local_addr().unwrap()),
-            connections: Arc::default(),
-            silenced: Arc::default(),
-        };
-        let server = server.trim_start_matches("http://").to_owned();
-        let (connections, silenced) = (relay.connections.clone(), relay.silenced.clone());
-        tokio::spawn(async move {
-            while let Ok((near, _)) = listener.accept().await {
-                let far = TcpStream::connect(&server).await.unwrap();
-                let number = connections.fetch_add(1, Ordering::SeqCst);
-                let ((near_in, near_out), (far_in, far_out)) =
-                    (near.into_split(), far.into_split());
-                tokio::spawn(pass(near_in, far_out, number, silenced.clone()));
-                tokio::spawn(pass(far_in, near_out, number, silenced.clone()));
-            }
-        });
-        relay
-    }
-
-    fn silence(&self) {
-        let all = self.connections.load(Ordering::SeqCst);
-        self.silenced.store(all, Ordering::SeqCst);
-    }
-}
-
-async fn pass(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    number: usize,
-    silenced: Arc<AtomicUsize>,
-) {
-    let mut bytes = vec![0; 1 << 16];
-    while let Ok(read @ 1..) = from.read(&mut bytes).await {
-        if number < silenced.load(Ordering::SeqCst) {
-            std::future::pending::<()>().await;
-        }
-        if to.write_all(&bytes[..read]).await.is_err() {
-            return;
-        }
-    }
-}
-
 #[test]
 fn after_a_connection_has_gone_silent_another_is_made() {
     let Some(url) = qdrant_server::url() else {
@@ -113,10 +54,12 @@ fn after_a_connection_has_gone_silent_another_is_made() {
     block_on(async {
         let direct = connect(&settings(url)).await.unwrap();
         direct.create_collection(&name, &spec()).await.unwrap();
-        let relay = Relay::to(url).await;
+        let (host, port) = url.rsplit_once(':').unwrap();
+        let host = host.trim_start_matches("http://");
+        let proxy = Proxy::to(host, port.parse().unwrap()).await;
         let impatient = elf::config::Qdrant {
             timeout_ms: 1000,
-            ..settings(&relay.url)
+            ..settings(&format!("http://127.0.0.1:{}", proxy.port()))
         };
         let index = connect(&impatient).await.unwrap();
         let put = async |n| {
@@ -124,7 +67,7 @@ fn after_a_connection_has_gone_silent_another_is_made() {
             index.upsert(&name, &points, UpsertMode::NotNewer).await
         };
         put(1).await.unwrap();
-        relay.silence();
+        proxy.forget();
         let silent = put(2).await.unwrap_err();
         assert!(
             matches!(silent, IndexError::Unavailable { .. }),

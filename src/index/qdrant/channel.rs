@@ -1,6 +1,7 @@
-//! A connection for requests that are bytes already. The client takes its own types alone.
+//! A connection for requests that are bytes already. The client takes only its own types.
 
 use std::error::Error;
+use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{self, ClientTlsConfig, Endpoint};
-use tonic::{Code, Request, Status};
+use tonic::{Request, Status, TimeoutExpired};
 
 use crate::config;
 
@@ -29,24 +30,28 @@ impl Channel {
         timeout: Duration,
         connect_timeout: Duration,
     ) -> Result<Self, String> {
-        let wrong_url = |error: transport::Error| format!("storage.qdrant.url: {error:?}");
+        let wrong = |error: transport::Error| format!("storage.qdrant.url: {}", root_cause(&error));
         let mut endpoint = Endpoint::from_shared(settings.url.clone())
-            .map_err(wrong_url)?
+            .map_err(wrong)?
             .timeout(timeout)
             .connect_timeout(connect_timeout)
             .keep_alive_while_idle(true)
             .user_agent(concat!("elf/", env!("CARGO_PKG_VERSION")))
-            .map_err(wrong_url)?;
+            .map_err(wrong)?;
         if endpoint.uri().scheme_str() == Some("https") {
             let tls = ClientTlsConfig::new().with_native_roots();
-            endpoint = endpoint.tls_config(tls).map_err(wrong_url)?;
+            endpoint = endpoint.tls_config(tls).map_err(wrong)?;
         }
         let api_key = settings
             .api_key
             .as_ref()
-            .map(|key| key.expose().parse())
+            .map(|key| key.expose().parse::<AsciiMetadataValue>())
             .transpose()
-            .map_err(|_| "storage.qdrant.api_key: a header cannot hold these characters")?;
+            .map_err(|_| "storage.qdrant.api_key: a header cannot hold these characters")?
+            .map(|mut key| {
+                key.set_sensitive(true);
+                key
+            });
         Ok(Self {
             connection: Mutex::new(endpoint.connect_lazy()),
             endpoint,
@@ -54,26 +59,26 @@ impl Channel {
         })
     }
 
-    /// Sends an upsert, and a second time if the connection broke, as the client does. The server may
-    /// still work on one that timed out: that is not sent again.
+    /// Sends an upsert, and a second time if the connection broke. The server may still work on one that
+    /// timed out: that is not sent again.
     pub(super) async fn upsert(&self, request: Vec<u8>) -> Result<PointsOperationResponse, Status> {
         let request = Arc::new(request);
-        let answer = self.send(request.clone()).await;
-        let Some(code) = answer.as_ref().err().map(Status::code) else {
-            return answer;
+        let answer = match self.send(request.clone()).await {
+            Err(status) => match Failure::of(&status) {
+                Failure::Answered => Err(status),
+                // Perhaps the server is gone without a word.
+                Failure::TimedOut => {
+                    self.connect_again();
+                    Err(status)
+                }
+                Failure::Broken => {
+                    self.connect_again();
+                    self.send(request).await
+                }
+            },
+            answer => answer,
         };
-        match code {
-            Code::Internal | Code::Unavailable | Code::Unknown => {
-                self.connect_again();
-                self.send(request).await
-            }
-            // Timed out: perhaps the server is gone without a word.
-            Code::Cancelled => {
-                self.connect_again();
-                answer
-            }
-            _ => answer,
-        }
+        answer.map_err(with_root_cause)
     }
 
     fn connect_again(&self) {
@@ -88,27 +93,55 @@ impl Channel {
         let mut grpc = Grpc::new(self.connection().clone());
         grpc.ready()
             .await
-            .map_err(|error| Status::unavailable(error.to_string()))?;
+            .map_err(|error| Status::from_error(error.into()))?;
         let mut request = Request::new(bytes);
         if let Some(key) = &self.api_key {
             request.metadata_mut().insert("api-key", key.clone());
         }
         let path = "/qdrant.Points/Upsert".parse().expect("a path");
-        let answer = grpc.unary(request, path, Bytes).await;
-        Ok(answer.map_err(with_cause)?.into_inner())
+        Ok(grpc.unary(request, path, Bytes).await?.into_inner())
     }
 }
 
-/// The status with its first cause: a broken connection is "transport error" without it.
-fn with_cause(status: Status) -> Status {
-    let mut cause = status.source();
-    while let Some(next) = cause.and_then(Error::source) {
-        cause = Some(next);
+/// Why a request has failed.
+#[derive(Debug, PartialEq)]
+enum Failure {
+    /// The server, or a proxy before it, says so.
+    Answered,
+    /// No answer came in time.
+    TimedOut,
+    /// The connection broke, or was never made.
+    Broken,
+}
+
+impl Failure {
+    fn of(status: &Status) -> Self {
+        let mut causes = iter::successors(status.source(), |&cause| cause.source()).peekable();
+        if causes.peek().is_none() {
+            return Self::Answered;
+        }
+        match causes.any(|cause| cause.is::<TimeoutExpired>()) {
+            true => Self::TimedOut,
+            false => Self::Broken,
+        }
     }
-    match cause {
-        Some(cause) => Status::new(status.code(), format!("{}: {cause}", status.message())),
-        None => status,
+}
+
+/// The status with what caused it: a broken connection is "transport error" without.
+fn with_root_cause(status: Status) -> Status {
+    let message = status.message();
+    match status.source().map(root_cause) {
+        Some(cause) if !message.ends_with(&cause) => {
+            Status::new(status.code(), format!("{message}: {cause}"))
+        }
+        _ => status,
     }
+}
+
+fn root_cause(error: &(dyn Error + 'static)) -> String {
+    iter::successors(Some(error), |&error| error.source())
+        .last()
+        .map_or_else(String::new, ToString::to_string)
 }
 
 /// Sends bytes as they are.
@@ -149,5 +182,40 @@ impl Decoder for Bytes {
         decoded
             .map(Some)
             .map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_broken_connection_is_worth_a_second_try() {
+        for said in [
+            Status::internal("No space left on device"),
+            Status::unavailable("The update queue is full"),
+            Status::cancelled("Timeout expired"),
+        ] {
+            assert_eq!(Failure::of(&said), Failure::Answered, "{said}");
+        }
+        let timed_out = Status::from_error(TimeoutExpired(()).into());
+        assert_eq!(Failure::of(&timed_out), Failure::TimedOut);
+        let reset = || std::io::Error::other("connection reset");
+        let broken = Status::from_error(reset().into());
+        assert_eq!(Failure::of(&broken), Failure::Broken);
+        let never_made = Status::from_error(tonic::ConnectError(reset().into()).into());
+        assert_eq!(Failure::of(&never_made), Failure::Broken);
+    }
+
+    #[test]
+    fn a_message_ends_with_the_cause_once() {
+        let timed_out = Status::from_error(TimeoutExpired(()).into());
+        assert_eq!(with_root_cause(timed_out).message(), "Timeout expired");
+        let said = Status::internal("No space left on device");
+        assert_eq!(with_root_cause(said).message(), "No space left on device");
+        let refused = std::io::Error::other("connection refused");
+        let never_made = Status::from_error(tonic::ConnectError(refused.into()).into());
+        let message = with_root_cause(never_made).message().to_owned();
+        assert!(message.ends_with("connection refused"), "{message}");
     }
 }

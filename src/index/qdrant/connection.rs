@@ -20,10 +20,6 @@ impl Server {
         let engine = format!("qdrant at {}", settings.url);
         let (timeout, timeout_secs) = timeouts(settings.timeout_ms);
         let connect_timeout = timeout.min(Duration::from_secs(5));
-        let channel = Channel::new(settings, timeout, connect_timeout).map_err(|reason| {
-            let engine = engine.clone();
-            IndexError::Denied { engine, reason }
-        })?;
         let client = Qdrant::from_url(&settings.url)
             .api_key(settings.api_key.as_ref().map(|key| key.expose().to_owned()))
             .timeout(timeout)
@@ -32,6 +28,10 @@ impl Server {
             .skip_compatibility_check()
             .build()
             .map_err(|error| status::classify(&engine, "", error))?;
+        let channel = Channel::new(settings, timeout, connect_timeout).map_err(|reason| {
+            let engine = engine.clone();
+            IndexError::Denied { engine, reason }
+        })?;
 
         let health = client
             .health_check()

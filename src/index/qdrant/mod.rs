@@ -184,6 +184,7 @@ impl VectorIndex for Server {
                 return Ok(());
             }
             let options = self.collection_options(collection).await?;
+            // Futures: a request is encoded only when it may be sent.
             let writes: Vec<_> = batch::batches(points, mode)
                 .into_iter()
                 .map(|batch| self.write(collection, batch, &options.bm25))

@@ -15,6 +15,7 @@ pub mod harness;
 pub mod hooked;
 pub mod imports;
 pub mod prometheus;
+#[path = "../../support/proxy.rs"]
 pub mod proxy;
 pub mod qdrant;
 pub mod site;
