@@ -70,7 +70,7 @@ bench: setup
 	@$(PYTHON) scripts/bench_data.py
 	@if [ -n "$(QUICK)" ]; then build="--profile dev"; \
 	elif [ -n "$$QDRANT_URL" ] || command -v qdrant >/dev/null; then build="--no-default-features --features local"; fi; \
-	set -x; $(WITH_DATABASE) $(CARGO) bench $$build $(if $(filter local,$(NAME)),,--bench bench) $(if $(filter-out local,$(NAME)),,--bench local) -- $(if $(QUICK),--quick) $(NAME)
+	set -x; $(WITH_DATABASE) $(CARGO) bench $$build --bench bench -- $(if $(QUICK),--quick) $(NAME)
 
 deb:
 	@$(PYTHON) scripts/deb.py

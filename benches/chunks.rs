@@ -1,4 +1,4 @@
-//! What a whole rebuild costs with more chunks, graphs included. There is no other side and no target here.
+//! What a whole rebuild costs with more chunks, graphs included, and a verify of what it made. There is no target here.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::corpus::Corpus;
 use crate::engine;
 use crate::plot::{self, Line};
-use crate::rebuild::to_the_end;
+use crate::rebuild::{to_the_end, verify_rate};
 use crate::report::{self, Target};
 use crate::stock::Database;
 use crate::{Options, Result, process};
@@ -40,10 +40,14 @@ pub async fn run(options: Options) -> Result<()> {
         .await?;
         assert_eq!(done.points, *size as u64);
         let peak = process::peak_mb(std::process::id())?;
+        let verified = verify_rate(&database, &stores, done.collection).await?;
+        let verify_seconds = *size as f64 / verified;
         for (what, unit, value) in [
             ("copied", "points/s", done.points_per_sec),
             ("with graphs and swap", "s", done.seconds),
             ("peak memory so far", "MB", peak),
+            ("verified", "chunks/s", verified),
+            ("whole rebuild / verify", "", done.seconds / verify_seconds),
         ] {
             let name = format!("rebuild of {size} chunks, 128 dimensions: {what}");
             report.value(&name, unit, vec![value], Target::None);

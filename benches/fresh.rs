@@ -53,10 +53,11 @@ impl Fresh {
         })
     }
 
-    /// Seconds of each of these notes, one after the other.
-    async fn waits(&mut self, texts: &[String]) -> Result<Vec<f64>> {
+    /// Seconds of each of these notes, one after the other, with a pause before each.
+    async fn waits(&mut self, texts: &[String], pause: Duration) -> Result<Vec<f64>> {
         let mut waits = Vec::new();
         for text in texts {
+            tokio::time::sleep(pause).await;
             let note = self.site.insert(std::slice::from_ref(text)).await?[0];
             let committed = Instant::now();
             wait_for(&self.client, &self.site.name, note, Duration::ZERO).await?;
@@ -106,7 +107,7 @@ async fn idle(
                 round += 1;
                 let texts: Vec<String> =
                     texts.iter().map(|text| format!("{round} {text}")).collect();
-                elf.waits(&texts).await
+                elf.waits(&texts, Duration::ZERO).await
             },
             async || bare.one_by_one(count).await,
         )
@@ -146,11 +147,11 @@ async fn network(
     let mut p50 = Vec::new();
     let count = options.size(100, 5);
     for round in 0..Rounds::of(options).count + 1 {
-        let waits = elf
-            .waits(&corpus.notes(round * count, count, BYTES))
-            .await?;
+        let texts = corpus.notes(round * count, count, BYTES);
+        let waits = elf.waits(&texts, Duration::ZERO).await?;
         p50.push(1e3 * quantile(&waits, 0.5) / ping);
     }
+    let alone = alone(&mut elf, options, corpus).await?;
     elf.end().await?;
     // The first round warms up.
     report.value(
@@ -159,7 +160,27 @@ async fn network(
         p50.split_off(1),
         Target::AtMost(8.0),
     );
+    report.value(
+        &format!("the same, a note every {ALONE_EVERY:?} after a burst"),
+        "round trips",
+        vec![1e3 * quantile(&alone, 0.5) / ping],
+        Target::None,
+    );
     Ok(())
+}
+
+/// Longer than connections are trusted and options of a collection are kept for a search.
+const ALONE_EVERY: Duration = Duration::from_millis(1500);
+
+/// Seconds of notes that come alone, after a burst that has opened every connection.
+async fn alone(elf: &mut Fresh, options: Options, corpus: &Corpus) -> Result<Vec<f64>> {
+    let burst = options.size(3000, 20);
+    elf.site
+        .insert(&corpus.notes(1 << 18, burst, BYTES))
+        .await?;
+    elf.site.wait_until_drained(Instant::now()).await?;
+    let texts = corpus.notes(1 << 19, options.size(40, 2), BYTES);
+    elf.waits(&texts, ALONE_EVERY).await
 }
 
 /// A steady load of half of what the worker can; the most it can, in notes a second.
@@ -229,7 +250,9 @@ async fn backlog(
         .insert(&corpus.notes(1 << 20, count, BYTES))
         .await?;
     tokio::time::sleep(Duration::from_secs(options.size(2, 0) as u64)).await;
-    let waits = elf.waits(&corpus.notes(0, 5, BYTES)).await?;
+    let waits = elf
+        .waits(&corpus.notes(0, 5, BYTES), Duration::ZERO)
+        .await?;
     let left = elf.site.count("indexing_outbox").await?;
     report.fact("outbox rows after the last of the fresh notes", left);
     elf.end().await?;

@@ -4,18 +4,22 @@ use std::time::{Duration, Instant};
 
 use crate::daemon::{Site, Worker, execute};
 use crate::engine::Engine;
+use crate::process::Cpu;
 use crate::report::{Report, Target};
 use crate::stand_in::StandIn;
-use crate::{Options, Result, process};
+use crate::{Options, Result};
 
 const DIM: usize = 8;
+
+/// Of [`Cpu::NAMES`].
+const TARGETS: [Target; 3] = [Target::AtMost(0.2), Target::None, Target::None];
 
 pub async fn run(options: Options) -> Result<()> {
     let engine = Engine::find().await?;
     let mut report = Report::new("idle", options, &engine.name);
     let provider = StandIn::start(DIM, Duration::ZERO)?;
-    let notes = options.size(1_000_000, 1000);
-    let secs = options.size(60, 2);
+    let notes = options.size(10_000_000, 1000);
+    let secs = options.size(120, 2);
     report.fact("settings", "defaults, a verify of the index is just over");
     for notes in [0, notes] {
         let mut site = Site::start(&engine.url, &provider.url, "").await?;
@@ -28,15 +32,17 @@ pub async fn run(options: Options) -> Result<()> {
         let worker = Worker::start(site.folder.path())?;
         // What it does once after its start.
         tokio::time::sleep(Duration::from_secs(options.size(20, 1) as u64)).await;
-        let before = process::cpu_secs(worker.pid())?;
+        let cpu = Cpu::start(worker.pid())?;
         tokio::time::sleep(Duration::from_secs(secs as u64)).await;
-        let share = (process::cpu_secs(worker.pid())? - before) / secs as f64;
-        report.value(
-            &format!("{notes} quiet notes, CPU over {secs} s"),
-            "% of a core",
-            vec![100.0 * share],
-            Target::AtMost(0.2),
-        );
+        let millis = cpu.millis_each(secs)?;
+        for ((name, millis), target) in Cpu::NAMES.into_iter().zip(millis).zip(TARGETS) {
+            report.value(
+                &format!("{notes} quiet notes, CPU over {secs} s, {name}"),
+                "% of a core",
+                vec![millis / 10.0],
+                target,
+            );
+        }
         drop(worker);
         site.end().await?;
     }

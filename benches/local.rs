@@ -1,16 +1,15 @@
 //! How much of this machine's arithmetic the local model turns into vectors: useful operations a
 //! second of the model, over those of bare matrix products of the same shapes on as many cores.
 //!
-//! `cargo bench --bench local`. Useful operations are those that the answer needs: two for each
+//! Useful operations are those that the answer needs: two for each
 //! multiplication and addition of the layers' products and of attention, none for padding, and none
 //! for the tokenizer, activations, normalisations and softmax, whose time counts all the same.
 //! The products keep their matrices in memory, and take no time for anything else.
 
 use std::hint::black_box;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
 use elf::embed::local::Local;
 use elf::embed::{Embedder, Limits};
 use futures::future::try_join_all;
@@ -19,6 +18,10 @@ use matrixmultiply as _;
 use ndarray::Array2;
 use ndarray::linalg::general_mat_mul;
 use serde_json::Value;
+
+use crate::report::{Report, Side, Target};
+use crate::rounds::Rounds;
+use crate::{Options, Result, model};
 
 /// Texts of a request, as a worker sends them.
 const REQUEST: usize = 64;
@@ -32,78 +35,57 @@ const MAX_CORES: usize = 4;
 /// Rows of the bare products: as many as a pass of the model has.
 const ROWS: usize = 1024;
 
-fn main() -> Result<()> {
-    // cargo adds `--bench`.
-    run(std::env::args().any(|argument| argument == "--quick"))
-}
-
-/// Measures and prints. `quick` takes fewer texts; the figures then vary more.
-///
-/// # Errors
-///
-/// The model or the notes are missing, or the model fails.
-pub fn run(quick: bool) -> Result<()> {
-    let rounds = if quick { 3 } else { 7 };
-    let cores = std::thread::available_parallelism()?.get();
-    if cores > MAX_CORES {
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(MAX_CORES)
-            .build_global()?;
-    }
-    let cores = cores.min(MAX_CORES);
-    let folder = model();
+pub async fn run(options: Options) -> Result<()> {
+    let cores = std::thread::available_parallelism()?.get().min(MAX_CORES);
+    // Fails where the model has made it already, which then has as many threads.
+    let _ = rayon::ThreadPoolBuilder::new()
+        .num_threads(cores)
+        .build_global();
+    let folder = model()?;
     let shape = Shape::read(&folder)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
     let limits = Limits {
         max_inputs: REQUEST,
         max_tokens: usize::MAX,
     };
-    let local = runtime.block_on(Local::open(
-        folder.to_str().context("the model's path is no UTF-8")?,
+    let local = Local::open(
+        folder.to_str().ok_or("the model's path is no UTF-8")?,
         limits,
-    ))?;
-    let texts = texts(&folder, local.window(), if quick { 60 } else { 300 })?;
+    )
+    .await?;
+    let texts = texts(&folder, local.window(), options.size(300, 60))?;
     let (texts, lengths): (Vec<&str>, Vec<usize>) = texts
         .iter()
         .map(|(text, tokens)| (&**text, *tokens))
         .unzip();
-    let tokens: usize = lengths.iter().sum();
     let useful: f64 = lengths.iter().map(|tokens| shape.operations(*tokens)).sum();
     let mut bare = Bare::new(shape);
 
-    let mut speeds = [const { Vec::new() }; 3];
-    // The first round warms the caches and the allocator.
-    for round in 0..=rounds {
-        let start = Instant::now();
-        runtime.block_on(try_join_all(
-            texts.chunks(REQUEST).map(|request| local.embed(request)),
-        ))?;
-        let model = useful / start.elapsed().as_secs_f64();
-        let start = Instant::now();
-        let operations = bare.multiply(useful / 2.0);
-        let products = operations / start.elapsed().as_secs_f64();
-        if round > 0 {
-            speeds[0].push(model / 1e9);
-            speeds[1].push(products / 1e9);
-            speeds[2].push(model / products);
-        }
-    }
-    let [model, products, ratio] = speeds.map(Spread::of);
-    println!(
-        "{} texts of {} to {} tokens, {tokens} in all, {cores} cores, {rounds} rounds in turn",
-        texts.len(),
-        lengths.iter().min().unwrap_or(&0),
-        lengths.iter().max().unwrap_or(&0),
+    let mut report = Report::new("local", options, "no store");
+    report.fact("model", "all-MiniLM-L6-v2");
+    report.fact("texts", texts.len());
+    report.fact("tokens", lengths.iter().sum::<usize>());
+    report.fact("cores", cores);
+    let [model, products] = Rounds::few(options, 7)
+        .measure(
+            async || {
+                let start = Instant::now();
+                try_join_all(texts.chunks(REQUEST).map(|request| local.embed(request))).await?;
+                Ok(useful / start.elapsed().as_secs_f64() / 1e9)
+            },
+            async || {
+                let start = Instant::now();
+                let operations = bare.multiply(useful / 2.0);
+                Ok(operations / start.elapsed().as_secs_f64() / 1e9)
+            },
+        )
+        .await?;
+    report.ratio(
+        "the model / bare products",
+        "useful GFLOP/s",
+        [Side::new("model", model), Side::new("products", products)],
+        Target::AtLeast(0.5),
     );
-    println!("{:<32} {:>8} {:>8} {:>8}", "", "median", "least", "most");
-    model.print("the model, useful GFLOP/s");
-    products.print("bare products, GFLOP/s");
-    ratio.print("the model / bare products");
-    let seconds = useful / model.median / 1e9;
-    println!("{:.0} tokens a second", tokens as f64 / seconds);
-    Ok(())
+    report.write()
 }
 
 /// What the `config.json` of a BERT says of its sizes.
@@ -118,13 +100,13 @@ impl Shape {
     fn read(folder: &Path) -> Result<Self> {
         let config: Value = serde_json::from_slice(&std::fs::read(folder.join("config.json"))?)?;
         let size = |key: &str| {
-            let size = config[key].as_u64();
-            size.with_context(|| format!("no {key} in the model's config.json"))
+            let size = config[key].as_u64().map(|size| size as usize);
+            size.ok_or_else(|| format!("no {key} in the model's config.json"))
         };
         Ok(Self {
-            dim: size("hidden_size")? as usize,
-            inner: size("intermediate_size")? as usize,
-            layers: size("num_hidden_layers")? as usize,
+            dim: size("hidden_size")?,
+            inner: size("intermediate_size")?,
+            layers: size("num_hidden_layers")?,
         })
     }
 
@@ -189,61 +171,25 @@ impl Bare {
     }
 }
 
-/// The middle and the ends of some measurements.
-struct Spread {
-    least: f64,
-    median: f64,
-    most: f64,
-}
-
-impl Spread {
-    fn of(mut values: Vec<f64>) -> Self {
-        values.sort_by(f64::total_cmp);
-        Self {
-            least: values[0],
-            median: values[values.len() / 2],
-            most: values[values.len() - 1],
-        }
-    }
-
-    fn print(&self, name: &str) {
-        let Self {
-            median,
-            least,
-            most,
-        } = self;
-        println!("{name:<32} {median:>8.2} {least:>8.2} {most:>8.2}");
-    }
-}
-
-fn model() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    std::env::var_os("ELF_TEST_MODEL")
-        .map_or_else(|| root.join(".elf/models/all-MiniLM-L6-v2"), PathBuf::from)
-}
-
 /// Pieces of the example notes and of the documentation that fit the window, with their tokens.
 fn texts(folder: &Path, window: usize, count: usize) -> Result<Vec<(String, usize)>> {
-    let mut tokenizer = tokenizers::Tokenizer::from_file(folder.join("tokenizer.json"))
-        .map_err(anyhow::Error::msg)?;
-    tokenizer
-        .with_padding(None)
-        .with_truncation(None)
-        .map_err(anyhow::Error::msg)?;
+    let mut tokenizer = tokenizers::Tokenizer::from_file(folder.join("tokenizer.json"))?;
+    tokenizer.with_padding(None).with_truncation(None)?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut prose = String::new();
     for folder in ["examples/notes", "docs"] {
         read_notes(&root.join(folder), &mut prose)
-            .with_context(|| format!("no notes in {folder}"))?;
+            .map_err(|error| format!("no notes in {folder}: {error}"))?;
     }
     let mut words = prose.split_whitespace();
     let mut texts = Vec::new();
     for length in WORDS.iter().cycle() {
         let piece: Vec<&str> = words.by_ref().take(*length).collect();
-        ensure!(!piece.is_empty(), "there are too few notes");
+        if piece.is_empty() {
+            return Err("there are too few notes".into());
+        }
         let text = piece.join(" ");
-        let tokens = tokenizer.encode_fast(&*text, true);
-        let tokens = tokens.map_err(anyhow::Error::msg)?.len();
+        let tokens = tokenizer.encode_fast(&*text, true)?.len();
         // Tables and code have many more tokens than words.
         if tokens <= window {
             texts.push((text, tokens));

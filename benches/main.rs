@@ -27,6 +27,8 @@ mod edits;
 mod engine;
 mod fresh;
 mod idle;
+#[cfg(feature = "local")]
+mod local;
 mod plot;
 mod process;
 mod provider;
@@ -61,9 +63,21 @@ impl Options {
     }
 }
 
-const NAMES: [&str; 12] = [
-    "chunker", "edits", "provider", "claim", "worker", "backlog", "fresh", "rebuild", "search",
-    "idle", "scale", "chunks",
+const NAMES: &[&str] = &[
+    "chunker",
+    "edits",
+    #[cfg(feature = "local")]
+    "local",
+    "provider",
+    "claim",
+    "worker",
+    "backlog",
+    "fresh",
+    "rebuild",
+    "search",
+    "idle",
+    "scale",
+    "chunks",
 ];
 
 fn main() -> Result<()> {
@@ -124,6 +138,8 @@ async fn run(name: &str, options: Options) -> Result<()> {
         "claim" => claim::run(options).await,
         "edits" => edits::run(options),
         "idle" => idle::run(options).await,
+        #[cfg(feature = "local")]
+        "local" => local::run(options).await,
         "provider" => provider::run(options).await,
         "scale" => scale::run(options).await,
         "search" => search::run(options).await,

@@ -1,6 +1,8 @@
 //! Processes of the bench, and what Linux counts for a process.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::Result;
@@ -65,6 +67,27 @@ pub fn cpu_secs_of(name: &str) -> f64 {
         // Those of the children too.
         .filter_map(|stat| seconds(&stat, 4))
         .sum()
+}
+
+/// Bytes on disk of a collection, without its write-ahead log, of a Qdrant that the tests or benches have
+/// started.
+pub fn collection_bytes(collection: &str) -> Option<u64> {
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let folders =
+        processes.filter_map(|process| std::fs::read_link(process.path().join("cwd")).ok());
+    let mut found = folders.map(|folder| folder.join("storage/collections").join(collection));
+    Some(bytes_below(&found.find(|folder| folder.is_dir())?))
+}
+
+fn bytes_below(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let bytes = entries.map(|entry| match entry.metadata() {
+        Ok(folder) if folder.is_dir() && entry.file_name() != "wal" => bytes_below(&entry.path()),
+        // Files may be sparse.
+        Ok(file) if file.is_file() => 512 * file.blocks(),
+        _ => 0,
+    });
+    bytes.sum()
 }
 
 /// The first of the times in `/proc/<pid>/stat`, see proc_pid_stat(5): utime, stime, cutime, cstime.

@@ -262,8 +262,15 @@ fn short(value: f64) -> String {
     }
 }
 
+/// The middle value; the mean of the two in the middle.
 pub fn median(values: &[f64]) -> f64 {
-    quantile(values, 0.5)
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() % 2 {
+        1 => sorted[middle],
+        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
 }
 
 /// The value below which this share of them is; the upper one of two.

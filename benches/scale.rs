@@ -228,6 +228,14 @@ async fn quantization(
             vec![began.elapsed().as_secs_f64()],
             Target::None,
         );
+        if let Some(bytes) = process::collection_bytes(&collection) {
+            report.value(
+                &format!("{setting}: disk, without the write-ahead log"),
+                "bytes a point",
+                vec![bytes as f64 / database.chunks as f64],
+                Target::None,
+            );
+        }
         let mut millis = Vec::new();
         for seed in 0..options.size(300, 10) {
             let query = QueryPointsBuilder::new(&collection)

@@ -157,7 +157,15 @@ async fn best_setting(
         return Ok(best);
     }
     // The first of them fills caches.
-    let settings = [(4, 256), (2, 256), (4, 128), (4, 256), (4, 512), (8, 128)];
+    let settings = [
+        (4, 256),
+        (2, 256),
+        (4, 128),
+        (4, 256),
+        (4, 512),
+        (8, 128),
+        (8, 256),
+    ];
     for (lanes, batch) in settings {
         let setting = Setting { lanes, batch };
         let (rate, _) = bare::rate(engine, provider, setting, Parts::ALL, notes).await?;

@@ -269,7 +269,7 @@ fn worker(section: &mut Section<'_, '_>) -> Worker {
         max_attempts: section.int("max_attempts", 8, 1..=1000),
         poll_interval_ms: section.int("poll_interval_ms", 1000, 10..=10 * MINUTE_MS),
         listen: section.flag("listen", true),
-        batch_notes: section.int("batch_notes", 256, 1..=10_000),
+        batch_notes: section.int("batch_notes", 256, 1..=1000),
         max_note_bytes: section.int("max_note_bytes", 32 << 20, 1..=256 << 20),
         concurrency: section.int("concurrency", 4, 1..=64),
         bm25_first: section.flag("bm25_first", false),

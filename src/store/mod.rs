@@ -27,9 +27,9 @@ mod verify_runs;
 mod versions;
 
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use futures::TryFutureExt;
 use futures::future::BoxFuture;
@@ -59,6 +59,7 @@ pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
 pub use schema::migrator;
 pub use search::{ChunkText, FoundChunk, PostgresQuery, Scan, Surroundings};
 pub use traces::{Hit, RecordedTrace, SearchTrace, TraceItem, TracedChunk};
+pub use upkeep::OutboxPosition;
 pub use verify_runs::{BegunVerify, VerifyCursor};
 pub use versions::{RegisteredVersion, Version};
 
@@ -72,9 +73,13 @@ const STATEMENT_LIMIT: Duration = Duration::from_secs(120);
 /// still executes a statement that timed out.
 const RETURN_LIMIT: Duration = Duration::from_secs(5);
 
-/// A connection that was idle for longer is asked whether it still works before it is used. The
-/// pool has asked it when it came back, so that a busy one need not be asked again.
-const TRUSTED_IDLE: Duration = Duration::from_secs(1);
+/// A connection is asked whether it still works before it is used, unless Postgres has answered on one of
+/// the pool within this time. The pool gives out the connection that was idle longest, so that
+/// otherwise each statement of a lone note would wait for such a question.
+const TRUSTED: Duration = Duration::from_secs(1);
+
+/// A connection that was idle for longer may be lost alone: a firewall forgets it.
+const TRUSTED_IDLE: Duration = Duration::from_secs(30);
 
 /// A plan that Postgres caches while a table is empty is a sequential scan, and Postgres would
 /// use it after a bulk load too. So it plans every statement anew. [`Store::begin`] and
@@ -378,6 +383,8 @@ impl Store {
 /// A pool that counts its connections in `connections`.
 fn pool_options(max_connections: u32, connections: &Arc<AtomicU64>) -> PgPoolOptions {
     let connections = connections.clone();
+    let answered = Arc::new(Answered::default());
+    let answered_ping = answered.clone();
     PgPoolOptions::new()
         .max_connections(max_connections)
         .acquire_timeout(CONNECT_LIMIT)
@@ -385,16 +392,45 @@ fn pool_options(max_connections: u32, connections: &Arc<AtomicU64>) -> PgPoolOpt
             connections.fetch_add(1, Ordering::Relaxed);
             Box::pin(async { Ok(()) })
         })
-        .after_release(|connection, _| Box::pin(has_answered(connection)))
-        .test_before_acquire(false)
-        .before_acquire(|connection, meta| {
+        .after_release(move |connection, _| {
+            let answered = answered.clone();
             Box::pin(async move {
-                if meta.idle_for > TRUSTED_IDLE {
+                let has_answered = has_answered(connection).await?;
+                if has_answered {
+                    answered.now();
+                }
+                Ok(has_answered)
+            })
+        })
+        .test_before_acquire(false)
+        .before_acquire(move |connection, meta| {
+            let answered = answered_ping.clone();
+            Box::pin(async move {
+                if meta.idle_for > TRUSTED_IDLE || !answered.is_within(TRUSTED) {
                     connection.ping().await?;
+                    answered.now();
                 }
                 Ok(true)
             })
         })
+}
+
+/// When Postgres last answered on a connection of a pool.
+#[derive(Default)]
+struct Answered(Mutex<Option<Instant>>);
+
+impl Answered {
+    fn now(&self) {
+        *self.lock() = Some(Instant::now());
+    }
+
+    fn is_within(&self, time: Duration) -> bool {
+        self.lock().is_some_and(|at| at.elapsed() <= time)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().expect("no holder panics")
+    }
 }
 
 /// Whether the error is that of a PgBouncer, which refuses startup settings that it is not

@@ -11,6 +11,9 @@ use super::{Limit, Store, StoreError};
 /// Rows that one statement reads. The limit keeps each statement short.
 const PAGE: i64 = 5_000;
 
+/// When an outbox row is due, and its id: claims take the rows in this order.
+pub type OutboxPosition = (DateTime<Utc>, Uuid);
+
 impl Store {
     /// Takes or renews the lease on the upkeep of `version`. Returns whether `holder` has it.
     pub async fn take_upkeep(
@@ -45,28 +48,27 @@ impl Store {
         self.measured("upkeep", work).await
     }
 
-    /// Deletes the outbox rows of `version`, which is being built, that have a newer row of the
-    /// same note. Returns how many.
-    pub async fn coalesce_building(&self, version: &str) -> Result<i64, StoreError> {
+    /// Reads a page of outbox rows of `version`, which is being built, after the row `after`, and
+    /// deletes those that have a newer row of the same note. Returns the last row of the page and the
+    /// number of deleted ones; `None` after the last row.
+    pub async fn coalesce_building(
+        &self,
+        version: &str,
+        after: OutboxPosition,
+    ) -> Result<Option<(OutboxPosition, i64)>, StoreError> {
+        let (due, last) = after;
         let work = async {
-            let mut dropped = 0;
-            let mut after = (DateTime::<Utc>::UNIX_EPOCH, Uuid::nil());
-            loop {
-                let page = sqlx::query_file!(
-                    "sql/queries/coalesce_building.sql",
-                    version,
-                    after.0,
-                    after.1,
-                    PAGE
-                );
-                let Some(page) = self.page(page).await?.pop() else {
-                    return Ok(dropped);
-                };
-                dropped += page.gone;
-                after = (page.due, page.last);
-            }
+            let page = sqlx::query_file!(
+                "sql/queries/coalesce_building.sql",
+                version,
+                due,
+                last,
+                PAGE
+            );
+            let page = self.page(page).await?.pop();
+            Ok(page.map(|page| ((page.due, page.last), page.gone)))
         };
-        self.measured_within(Limit::Upkeep, "upkeep", work).await
+        self.measured_within(Limit::Batch, "upkeep", work).await
     }
 
     /// Enqueues notes whose `expires_at` has passed within `look_back` and that still have
@@ -76,11 +78,6 @@ impl Store {
         version: &str,
         look_back: Option<Duration>,
     ) -> Result<u64, StoreError> {
-        // Looking at all expired notes takes longer.
-        let limit = match look_back {
-            None => Limit::Upkeep,
-            Some(_) => Limit::Statement,
-        };
         let work = async {
             let secs = look_back.map(|d| d.as_secs_f64());
             let done = sqlx::query_file!("sql/queries/expire.sql", version, secs)
@@ -88,7 +85,8 @@ impl Store {
                 .await?;
             Ok(done.rows_affected())
         };
-        self.measured_within(limit, "expire", work).await
+        // Millions of notes may expire at once.
+        self.measured_within(Limit::Upkeep, "expire", work).await
     }
 
     /// Deletes done rows that have been kept for `retention`.

@@ -1,9 +1,12 @@
 //! Applies access labels at once, also when the new text cannot be written.
 
+use std::collections::HashMap;
+
 use uuid::Uuid;
 
 use super::batch::Batch;
 use super::plan::ChunkedNote;
+use super::points::POINTS_BYTES;
 use super::stage::stage;
 use crate::error_class::ErrorClass;
 use crate::note::{AccessHash, Note, TextHash};
@@ -21,20 +24,42 @@ impl Batch<'_> {
         let moved: Vec<(&Note, AccessHash)> = chunked_notes
             .filter_map(|chunked| self.moved(chunked))
             .collect();
-        if moved.is_empty() {
-            return Ok(());
-        }
-        match Box::pin(self.relabel(&moved)).await {
-            Err(error) if error.class() == ErrorClass::Item => {
-                tracing::warn!(
-                    %error,
-                    notes = moved.len(),
-                    "could not relabel points, deleting them until the notes are indexed again"
-                );
-                self.delete_points(&moved).await
+        for moved in self.some_at_a_time(&moved) {
+            match Box::pin(self.relabel(moved)).await {
+                Err(error) if error.class() == ErrorClass::Item => {
+                    tracing::warn!(
+                        %error,
+                        notes = moved.len(),
+                        "could not relabel points, deleting them until the notes are indexed again"
+                    );
+                    self.delete_points(moved).await?;
+                }
+                done => done?,
             }
-            done => done,
         }
+        Ok(())
+    }
+
+    /// In groups of notes whose points fit into memory together. The claim has bounded the new texts of the
+    /// batch, and these are the points of the old ones.
+    fn some_at_a_time<'m, 'c>(
+        &self,
+        moved: &'m [(&'c Note, AccessHash)],
+    ) -> impl Iterator<Item = &'m [(&'c Note, AccessHash)]> {
+        let limit = (POINTS_BYTES / self.point_bytes()).max(1);
+        let chunks =
+            |(note, _): &(&Note, AccessHash)| self.notes[&note.note_id].chunk_count as usize;
+        let mut rest = moved;
+        std::iter::from_fn(move || {
+            let mut sum = 0;
+            let fits = rest.iter().take_while(|note| {
+                sum += chunks(note);
+                sum <= limit
+            });
+            let (group, others) = rest.split_at(fits.count().max(1).min(rest.len()));
+            rest = others;
+            (!group.is_empty()).then_some(group)
+        })
     }
 
     /// The note and its labels, if its points have other labels, or may have.
@@ -56,9 +81,8 @@ impl Batch<'_> {
         }
         // With the labels loaded at the start of the batch, not the current ones: the labels
         // recorded below must be those of the points.
+        let by_id: HashMap<Uuid, &Note> = moved.iter().map(|(n, _)| (n.note_id, *n)).collect();
         let point = |chunk: &OldChunk| {
-            let note = moved.iter().find(|(note, _)| note.note_id == chunk.note_id);
-            let (note, _) = note.expect("only chunks of these notes were asked for");
             let write = ChunkWrite {
                 chunk_id: chunk.chunk_id,
                 chunk_index: chunk.chunk_index,
@@ -68,7 +92,7 @@ impl Batch<'_> {
                 hash: TextHash::of(&chunk.text),
                 vector: chunk.vector.clone(),
             };
-            self.point(note, &write)
+            self.point(by_id[&chunk.note_id], &write)
         };
         for Target { collection, .. } in &relabelled.targets {
             let points: Vec<_> = relabelled.chunks.iter().map(point).collect();

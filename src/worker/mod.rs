@@ -102,6 +102,7 @@ impl Worker {
             wake: Arc::new(Notify::new()),
             circuit: StoreCircuit::default(),
             totals: Totals::default(),
+            suspects: claim::Suspects::default(),
             leases: lease::ActiveLeases::default(),
             unacked: unacked::UnackedUpserts::default(),
             uncommitted: uncommitted::UncommittedVectors::default(),

@@ -19,7 +19,7 @@ use crate::store::{ChunkWrite, Committed, LiveChunk, Target};
 const RELABEL_FROM: usize = 8;
 
 /// Bytes of points that a batch makes at once, about: several requests.
-const POINTS_BYTES: usize = 8 << 20;
+pub(super) const POINTS_BYTES: usize = 8 << 20;
 
 /// Bytes of a point without its vector, about.
 const POINT_BYTES: usize = 2 << 10;
@@ -146,12 +146,15 @@ impl Batch<'_> {
             Some(write.rows.chunks.iter().map(move |chunk| (note, chunk)))
         });
         let chunks: Vec<(&Note, &ChunkWrite)> = with_notes.flatten().collect();
-        let point_bytes = size_of::<f32>() * self.shared.context.version.dim + POINT_BYTES;
-        for chunks in chunks.chunks(POINTS_BYTES / point_bytes + 1) {
+        for chunks in chunks.chunks((POINTS_BYTES / self.point_bytes()).max(1)) {
             let points = chunks.iter().map(|(note, chunk)| self.point(note, chunk));
             self.upsert(collection, &points.collect::<Vec<_>>()).await?;
         }
         Ok(())
+    }
+
+    pub(super) fn point_bytes(&self) -> usize {
+        size_of::<f32>() * self.shared.context.version.dim + POINT_BYTES
     }
 
     pub(super) async fn upsert(

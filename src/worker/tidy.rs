@@ -1,15 +1,24 @@
 //! Removes rows that have no use any more from Postgres, in batches.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use chrono::DateTime;
 use uuid::Uuid;
 
 use super::{Shared, WorkerContext};
 use crate::registry::IndexContext;
-use crate::store::{Lifecycle, StoreError};
+use crate::store::{Lifecycle, OutboxPosition, StoreError};
 
 /// How often. Each time reads one page of states, so a million notes take three hours.
 const EVERY: Duration = Duration::from_secs(60);
+
+/// How long each time reads outbox rows of versions that are being built. There may be one for every
+/// note, and the expiry of notes waits meanwhile.
+const COALESCE_FOR: Duration = Duration::from_secs(1);
+
+/// Before every outbox row.
+const FIRST: OutboxPosition = (DateTime::UNIX_EPOCH, Uuid::nil());
 
 /// The progress of the worker that holds the upkeep lease.
 #[derive(Debug, Default)]
@@ -17,6 +26,8 @@ pub struct Tidy {
     at: Option<Instant>,
     /// States up to here have been looked at.
     upto: Uuid,
+    /// And outbox rows of each version that is being built.
+    coalesced: HashMap<String, OutboxPosition>,
     /// The abandoned reindex has been reported.
     is_reported: bool,
 }
@@ -64,7 +75,7 @@ impl Tidy {
                 continue;
             }
             let version = known.version.name;
-            let dropped = store.coalesce_building(&version).await?;
+            let dropped = self.coalesce(shared, &version).await?;
             if dropped > 0 && !self.is_reported && store.running_job().await?.is_none() {
                 self.is_reported = true;
                 tracing::warn!(
@@ -75,5 +86,23 @@ impl Tidy {
             }
         }
         Ok(())
+    }
+
+    /// Goes on where it was last time, and begins again after the last row. Returns how many rows it
+    /// has deleted.
+    async fn coalesce(&mut self, shared: &Shared, version: &str) -> Result<i64, StoreError> {
+        let store = &shared.context.stores.store;
+        let began = Instant::now();
+        let mut dropped = 0;
+        let mut after = self.coalesced.remove(version).unwrap_or(FIRST);
+        while let Some((last, gone)) = store.coalesce_building(version, after).await? {
+            dropped += gone;
+            after = last;
+            if began.elapsed() >= COALESCE_FOR {
+                self.coalesced.insert(version.to_owned(), after);
+                break;
+            }
+        }
+        Ok(dropped)
     }
 }

@@ -14,9 +14,12 @@ use crate::registry::IndexContext;
 /// that expired while a worker indexed it.
 const LOOK_BACK: Duration = Duration::from_secs(600);
 
-/// How often the worker looks so far back. In between it looks at what expired since its last
+/// How often the worker looks so far back, at most. In between it looks at what expired since its last
 /// look: when a million notes expire at once, they are not read each second.
 const LOOK_BACK_EVERY: Duration = Duration::from_secs(10);
+
+/// The pause between two looks so far back is at least so many times as long as one takes.
+const REST: u32 = 19;
 
 /// A look finds what the one before it was too early for.
 const OVERLAP: Duration = Duration::from_secs(10);
@@ -33,43 +36,63 @@ fn lease(poll: Duration) -> Duration {
     (poll * 10).max(Duration::from_secs(30))
 }
 
-/// At every poll interval: asks for the upkeep lease when it is time, and does the upkeep while
-/// it holds the lease. Every few seconds it looks at what is served, with or without the lease. Runs
-/// until dropped.
+/// Keeps the upkeep lease, does the upkeep while it holds the lease, and looks at what is served, with or
+/// without the lease. Runs until dropped.
 pub async fn run(shared: Arc<Shared>) {
-    let poll = Duration::from_millis(shared.settings.poll_interval_ms);
-    let mut ticks = tokio::time::interval(poll);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut looks = Looks::default();
-    let mut served = tokio::time::interval(watch_served::LOOK_EVERY);
+    // Side by side: when millions of notes expire, to enqueue them takes longer than the lease.
+    tokio::join!(
+        keep_lease(&shared),
+        keep_up(&shared),
+        watch_served::run(&shared)
+    );
+}
+
+/// Asks for the lease when it is time.
+async fn keep_lease(shared: &Shared) {
+    let poll = poll_interval(shared);
+    let mut ticks = every(poll);
     let mut asked_at = None;
-    let mut tidy = Tidy::default();
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            _ = served.tick() => {
-                watch_served::look(&shared).await;
-                continue;
-            }
-        }
+        ticks.tick().await;
+        let now = Instant::now();
         // Without asking the circuit, each look during an outage would be one more connection.
+        if shared.circuit.outage().is_none() && is_over(asked_at, now, lease(poll) / 3) {
+            asked_at = Some(now);
+            take_upkeep(shared, lease(poll)).await;
+        }
+    }
+}
+
+/// Expires notes and cleans up at every poll interval.
+async fn keep_up(shared: &Shared) {
+    let mut ticks = every(poll_interval(shared));
+    let mut looks = Looks::default();
+    let mut tidy = Tidy::default();
+    let mut upkeep = shared.upkeep.subscribe();
+    loop {
+        ticks.tick().await;
+        if upkeep.wait_for(|&has_upkeep| has_upkeep).await.is_err() {
+            return;
+        }
         if shared.circuit.outage().is_none() {
             let now = Instant::now();
-            if is_over(asked_at, now, lease(poll) / 3) {
-                asked_at = Some(now);
-                take_upkeep(&shared, lease(poll)).await;
-            }
-        }
-        let has_upkeep = *shared.upkeep.borrow();
-        if has_upkeep && shared.circuit.outage().is_none() {
-            let now = Instant::now();
-            tidy.clean_up_if_due(&shared, now).await;
+            tidy.clean_up_if_due(shared, now).await;
             let look_back = looks.look_back(now);
-            if expire_notes(&shared, look_back).await {
-                looks.looked(now, look_back);
+            if expire_notes(shared, look_back).await {
+                looks.looked(now, look_back, now.elapsed());
             }
         }
     }
+}
+
+fn poll_interval(shared: &Shared) -> Duration {
+    Duration::from_millis(shared.settings.poll_interval_ms)
+}
+
+fn every(interval: Duration) -> tokio::time::Interval {
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks
 }
 
 fn is_over(at: Option<Instant>, now: Instant, interval: Duration) -> bool {
@@ -101,6 +124,8 @@ struct Looks {
     last: Option<Instant>,
     wide: Option<Instant>,
     full: Option<Instant>,
+    /// From the start of the last one of [`LOOK_BACK`] to the next.
+    wide_every: Duration,
 }
 
 impl Looks {
@@ -110,16 +135,19 @@ impl Looks {
         if is_over(self.full, now, ALL_EVERY) {
             return None;
         }
-        match is_over(self.wide, now, LOOK_BACK_EVERY) {
+        match is_over(self.wide, now, self.wide_every.max(LOOK_BACK_EVERY)) {
             true => Some(LOOK_BACK),
             false => Some(now - last + OVERLAP),
         }
     }
 
-    fn looked(&mut self, now: Instant, look_back: Option<Duration>) {
+    /// Records a look that began at `now` and took so long.
+    fn looked(&mut self, now: Instant, look_back: Option<Duration>, took: Duration) {
         self.last = Some(now);
         if look_back.is_none_or(|time| time >= LOOK_BACK) {
             self.wide = Some(now);
+            // Never so long that a note falls between two.
+            self.wide_every = (took * (REST + 1)).min(LOOK_BACK / 2);
         }
         if look_back.is_none() {
             self.full = Some(now);
@@ -170,27 +198,34 @@ mod tests {
         let at = |secs| start + Duration::from_secs(secs);
         let mut looks = Looks::default();
         assert_eq!(looks.look_back(at(0)), None);
-        looks.looked(at(0), None);
+        looks.looked(at(0), None, Duration::ZERO);
         assert_eq!(looks.look_back(at(299)), Some(LOOK_BACK));
         assert_eq!(looks.look_back(at(300)), None);
-        looks.looked(at(3_599), Some(LOOK_BACK));
+        looks.looked(at(3_599), Some(LOOK_BACK), Duration::ZERO);
         assert_eq!(looks.look_back(at(3_600)), None, "once an hour too");
     }
 
-    #[test]
-    fn an_expired_note_is_read_a_few_times_only() {
+    /// How often a note that expired at second 1 is read, when a look takes so long.
+    fn reads(took: Duration) -> u32 {
         let start = Instant::now();
-        let at = |secs| start + Duration::from_secs(secs);
         let mut looks = Looks::default();
-        looks.looked(at(0), None);
-        let mut reads = 0;
-        for second in 1..=600 {
-            let look_back = looks.look_back(at(second));
-            looks.looked(at(second), look_back);
-            // The note expired at 1.
+        looks.looked(start, None, Duration::ZERO);
+        let (mut after, mut reads) = (Duration::from_secs(1), 0);
+        while after < LOOK_BACK {
+            let look_back = looks.look_back(start + after);
+            looks.looked(start + after, look_back, took);
             let back = look_back.expect("the look at all was just now");
-            reads += u64::from(Duration::from_secs(second - 1) <= back);
+            reads += u32::from(after - Duration::from_secs(1) <= back);
+            after += took.max(Duration::from_secs(1));
         }
-        assert!((60..90).contains(&reads), "{reads}");
+        reads
+    }
+
+    #[test]
+    fn the_more_notes_expire_at_once_the_fewer_times_they_are_read() {
+        let of_one = reads(Duration::ZERO);
+        assert!((60..90).contains(&of_one), "{of_one}");
+        let of_millions = reads(Duration::from_secs(5));
+        assert!((8..12).contains(&of_millions), "{of_millions}");
     }
 }

@@ -7,12 +7,17 @@ use super::{Shared, WorkerContext};
 use crate::registry::{self, IndexContext, RegistryError};
 
 /// Often, because a look costs three small queries and a request to the engine.
-pub const LOOK_EVERY: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Notices that the worker's version was retired, and moves an alias that is wrong.
-pub async fn look(shared: &Shared) {
-    notice_retirement(shared).await;
-    reconcile_alias(shared).await;
+/// Looks until dropped.
+pub async fn run(shared: &Shared) {
+    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        notice_retirement(shared).await;
+        reconcile_alias(shared).await;
+    }
 }
 
 /// Repairs the alias after a swap that died between its commit and the alias, or after an

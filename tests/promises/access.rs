@@ -86,6 +86,38 @@ async fn labels_follow_at_once_though_the_new_text_is_dead_lettered() {
     h.assert_converged().await;
 }
 
+/// More points than ELF makes at once.
+#[tokio::test]
+async fn labels_of_long_notes_follow_though_their_new_texts_wait() {
+    let h = Harness::start_with(|toml| toml.replace("batch_notes = 16", "batch_notes = 256")).await;
+    let mut notes = Vec::new();
+    for matter in ["the tides", "the moon", "the stars", "the winds"] {
+        notes.push(h.insert(&sentences(5_000, matter)).await);
+    }
+    h.drain().await;
+    let mut chunks = Vec::new();
+    for &note in &notes {
+        chunks.push(visible_to(&h, "t", note).await);
+    }
+    let at_once = (8 << 20) / (4 * h.context.version.dim as u64 + 2048);
+    assert!(chunks.iter().sum::<u64>() > at_once, "{chunks:?}");
+
+    h.provider.poison("nobody", Behaviour::Status(400));
+    for &note in &notes {
+        h.execute(
+            "update memory_notes set tenant_id = 'u', text = $2 where note_id = $1",
+            note,
+            "a text that nobody has embedded",
+        )
+        .await;
+    }
+    h.drain().await;
+    for (note, chunks) in notes.into_iter().zip(chunks) {
+        assert_eq!(visible_to(&h, "t", note).await, 0);
+        assert_eq!(visible_to(&h, "u", note).await, chunks);
+    }
+}
+
 #[tokio::test]
 async fn while_the_provider_refuses_work_without_new_vectors_continues() {
     let h = Harness::start_with(|toml| toml.replace("batch_notes = 16", "batch_notes = 256")).await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::DateTime;
 use elf::store::Claim;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio_util::sync::CancellationToken;
@@ -188,27 +189,17 @@ async fn an_abandoned_reindex_keeps_one_row_for_each_note() {
     }
     let rows = "indexing_outbox where embedding_version = 'built'";
     assert_eq!(h.count(rows).await, 10);
-    assert_eq!(
-        h.context
-            .stores
-            .store
-            .coalesce_building("built")
-            .await
-            .unwrap(),
-        8
-    );
+    let store = &h.context.stores.store;
+    let first = (DateTime::UNIX_EPOCH, Uuid::nil());
+    let coalesce = |after| store.coalesce_building("built", after);
+    let (last, gone) = coalesce(first).await.unwrap().expect("ten rows");
+    assert_eq!(gone, 8);
+    assert_eq!(coalesce(last).await.unwrap(), None, "that was the last row");
     for note in notes {
         assert_eq!(h.count(&format!("{rows} and note_id = '{note}'")).await, 1);
     }
-    assert_eq!(
-        h.context
-            .stores
-            .store
-            .coalesce_building("built")
-            .await
-            .unwrap(),
-        0
-    );
+    let (_, gone) = coalesce(first).await.unwrap().expect("two rows");
+    assert_eq!(gone, 0);
 }
 
 /// An application deletes the first notes, more than a page, while ELF drops a version.

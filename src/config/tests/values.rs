@@ -127,7 +127,7 @@ fn numbers_keep_to_their_ranges() {
         ("worker", "lease_secs", "4", "5", "3600", "3601"),
         ("worker", "max_attempts", "0", "1", "1000", "1001"),
         ("worker", "poll_interval_ms", "9", "10", "600000", "600001"),
-        ("worker", "batch_notes", "0", "1", "10000", "10001"),
+        ("worker", "batch_notes", "0", "1", "1000", "1001"),
         (
             "worker",
             "max_note_bytes",

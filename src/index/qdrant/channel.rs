@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::iter;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use prost::Message;
@@ -12,9 +12,12 @@ use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{self, ClientTlsConfig, Endpoint};
-use tonic::{Request, Status, TimeoutExpired};
+use tonic::{Request, Status};
 
 use crate::config;
+
+/// How often the server is asked whether it is still there. It has the time of a request to answer.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// A connection to the server, made when it is needed and again when it has broken.
 pub(super) struct Channel {
@@ -35,6 +38,9 @@ impl Channel {
             .map_err(wrong)?
             .timeout(timeout)
             .connect_timeout(connect_timeout)
+            // So that the next upsert does not wait in vain for a server that is gone without a word.
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(timeout)
             .keep_alive_while_idle(true)
             .user_agent(concat!("elf/", env!("CARGO_PKG_VERSION")))
             .map_err(wrong)?;
@@ -59,37 +65,22 @@ impl Channel {
         })
     }
 
-    /// Sends an upsert, and a second time if the connection broke. The server may still work on one that
-    /// timed out: that is not sent again.
+    /// Sends an upsert, once: the server may apply one that it has not answered after a later one
+    /// that it has, and then that answer would say too much.
     pub(super) async fn upsert(&self, request: Vec<u8>) -> Result<PointsOperationResponse, Status> {
-        let request = Arc::new(request);
-        let answer = match self.send(request.clone()).await {
-            Err(status) => match Failure::of(&status) {
-                Failure::Answered => Err(status),
-                // Perhaps the server is gone without a word.
-                Failure::TimedOut => {
-                    self.connect_again();
-                    Err(status)
-                }
-                Failure::Broken => {
-                    self.connect_again();
-                    self.send(request).await
-                }
-            },
-            answer => answer,
-        };
-        answer.map_err(with_root_cause)
-    }
-
-    fn connect_again(&self) {
-        *self.connection() = self.endpoint.connect_lazy();
+        self.send(request).await.map_err(|status| {
+            if !is_an_answer(&status) {
+                *self.connection() = self.endpoint.connect_lazy();
+            }
+            with_root_cause(status)
+        })
     }
 
     fn connection(&self) -> MutexGuard<'_, transport::Channel> {
         self.connection.lock().expect("no holder panics")
     }
 
-    async fn send(&self, bytes: Arc<Vec<u8>>) -> Result<PointsOperationResponse, Status> {
+    async fn send(&self, bytes: Vec<u8>) -> Result<PointsOperationResponse, Status> {
         let mut grpc = Grpc::new(self.connection().clone());
         grpc.ready()
             .await
@@ -103,28 +94,10 @@ impl Channel {
     }
 }
 
-/// Why a request has failed.
-#[derive(Debug, PartialEq)]
-enum Failure {
-    /// The server, or a proxy before it, says so.
-    Answered,
-    /// No answer came in time.
-    TimedOut,
-    /// The connection broke, or was never made.
-    Broken,
-}
-
-impl Failure {
-    fn of(status: &Status) -> Self {
-        let mut causes = iter::successors(status.source(), |&cause| cause.source()).peekable();
-        if causes.peek().is_none() {
-            return Self::Answered;
-        }
-        match causes.any(|cause| cause.is::<TimeoutExpired>()) {
-            true => Self::TimedOut,
-            false => Self::Broken,
-        }
-    }
+/// Whether the server, or a proxy before it, sent this. If not, no answer came in time, or the connection
+/// broke or was never made.
+fn is_an_answer(status: &Status) -> bool {
+    status.source().is_none()
 }
 
 /// The status with what caused it: a broken connection is "transport error" without.
@@ -148,7 +121,7 @@ fn root_cause(error: &(dyn Error + 'static)) -> String {
 struct Bytes;
 
 impl Codec for Bytes {
-    type Encode = Arc<Vec<u8>>;
+    type Encode = Vec<u8>;
     type Decode = PointsOperationResponse;
     type Encoder = Self;
     type Decoder = Self;
@@ -163,10 +136,10 @@ impl Codec for Bytes {
 }
 
 impl Encoder for Bytes {
-    type Item = Arc<Vec<u8>>;
+    type Item = Vec<u8>;
     type Error = Status;
 
-    fn encode(&mut self, bytes: Self::Item, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+    fn encode(&mut self, bytes: Vec<u8>, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
         out.reserve(bytes.len());
         out.put_slice(&bytes);
         Ok(())
@@ -187,24 +160,26 @@ impl Decoder for Bytes {
 
 #[cfg(test)]
 mod tests {
+    use tonic::TimeoutExpired;
+
     use super::*;
 
     #[test]
-    fn only_a_broken_connection_is_worth_a_second_try() {
+    fn a_status_without_a_cause_is_an_answer() {
         for said in [
             Status::internal("No space left on device"),
             Status::unavailable("The update queue is full"),
             Status::cancelled("Timeout expired"),
         ] {
-            assert_eq!(Failure::of(&said), Failure::Answered, "{said}");
+            assert!(is_an_answer(&said), "{said}");
         }
         let timed_out = Status::from_error(TimeoutExpired(()).into());
-        assert_eq!(Failure::of(&timed_out), Failure::TimedOut);
         let reset = || std::io::Error::other("connection reset");
         let broken = Status::from_error(reset().into());
-        assert_eq!(Failure::of(&broken), Failure::Broken);
         let never_made = Status::from_error(tonic::ConnectError(reset().into()).into());
-        assert_eq!(Failure::of(&never_made), Failure::Broken);
+        for failure in [timed_out, broken, never_made] {
+            assert!(!is_an_answer(&failure), "{failure}");
+        }
     }
 
     #[test]

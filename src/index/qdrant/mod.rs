@@ -38,7 +38,7 @@ use crate::config;
 use batch::Batch;
 use bm25::Bm25Document;
 use channel::Channel;
-use options::CollectionOptions;
+use options::{CollectionOptions, OF_A_COLLECTION};
 
 /// Upsert requests in flight at once. The server queues them for one writer per shard: a few hide the
 /// round trips, and more would only take memory.
@@ -109,9 +109,14 @@ impl VectorIndex for Server {
 
     fn collection<'a>(&'a self, name: &'a str) -> Answer<'a, Option<CollectionInfo>> {
         Box::pin(async move {
+            let read_at = Instant::now();
             let Some(info) = self.info(name).await? else {
                 return Ok(None);
             };
+            let spec = convert::spec(&info);
+            if let Some(spec) = &spec {
+                self.remember_options(name, spec, read_at);
+            }
             let points = match self.count(name, &Filter::default()).await {
                 Ok(points) => points,
                 Err(IndexError::NotFound { .. }) => return Ok(None),
@@ -124,7 +129,7 @@ impl VectorIndex for Server {
                 ServerStatus::Red | ServerStatus::UnknownCollectionStatus => CollectionStatus::Red,
             };
             Ok(Some(CollectionInfo {
-                spec: convert::spec(&info),
+                spec,
                 points,
                 status,
             }))
@@ -183,7 +188,7 @@ impl VectorIndex for Server {
             if points.is_empty() {
                 return Ok(());
             }
-            let options = self.collection_options(collection).await?;
+            let options = self.collection_options(collection, OF_A_COLLECTION).await?;
             // Futures: a request is encoded only when it may be sent.
             let writes: Vec<_> = batch::batches(points, mode)
                 .into_iter()

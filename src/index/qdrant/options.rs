@@ -5,12 +5,16 @@ use std::time::{Duration, Instant};
 
 use super::bm25::Bm25Document;
 use super::{Server, convert};
-use crate::index::IndexError;
+use crate::index::{CollectionSpec, IndexError};
 
-/// How long cached options of a collection or alias stay valid. A rebuild makes
-/// its collection under a new name, so only the options of an alias that another
-/// process has just swapped can be stale, and only searches use aliases.
-const OPTIONS_LAST: Duration = Duration::from_secs(1);
+/// How long cached options stay valid for a search: another process may just have swapped the alias.
+pub(super) const OF_AN_ALIAS: Duration = Duration::from_secs(1);
+
+/// And for an upsert, which names a collection. A rebuild makes its collection under a new name, so they can
+/// be stale only after another process has lost the collection and made it again with other
+/// options. A worker looks at its collections every few seconds, which reads the options too. So no upsert has to
+/// wait for them.
+pub(super) const OF_A_COLLECTION: Duration = Duration::from_secs(60);
 
 /// What requests need to know of a collection.
 pub(super) struct CollectionOptions {
@@ -19,10 +23,11 @@ pub(super) struct CollectionOptions {
 }
 
 impl Server {
-    /// The options of a collection or alias.
+    /// The options of a collection or alias, which may be that old.
     pub(super) async fn collection_options(
         &self,
         collection: &str,
+        max_age: Duration,
     ) -> Result<Arc<CollectionOptions>, IndexError> {
         let known = self
             .options
@@ -31,20 +36,11 @@ impl Server {
             .get(collection)
             .cloned();
         if let Some((read_at, options)) = known
-            && read_at.elapsed() < OPTIONS_LAST
+            && read_at.elapsed() < max_age
         {
             return Ok(options);
         }
         let read_at = Instant::now();
-        let options = Arc::new(self.read_options(collection).await?);
-        self.options
-            .lock()
-            .expect("no thread panics while holding it")
-            .insert(collection.into(), (read_at, options.clone()));
-        Ok(options)
-    }
-
-    async fn read_options(&self, collection: &str) -> Result<CollectionOptions, IndexError> {
         let Some(info) = self.info(collection).await? else {
             return Err(IndexError::NotFound {
                 engine: self.engine.clone(),
@@ -61,9 +57,24 @@ impl Server {
                 ),
             });
         };
-        Ok(CollectionOptions {
+        Ok(self.remember_options(collection, &spec, read_at))
+    }
+
+    /// Keeps what the server said at `read_at` of a collection or alias.
+    pub(super) fn remember_options(
+        &self,
+        collection: &str,
+        spec: &CollectionSpec,
+        read_at: Instant,
+    ) -> Arc<CollectionOptions> {
+        let options = Arc::new(CollectionOptions {
             bm25: Bm25Document::new(&spec.bm25),
-        })
+        });
+        self.options
+            .lock()
+            .expect("no thread panics while holding it")
+            .insert(collection.into(), (read_at, options.clone()));
+        options
     }
 
     pub(super) fn forget_options(&self) {

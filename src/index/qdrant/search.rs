@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::Server;
 use super::convert::{self, Ranking};
+use super::options::OF_AN_ALIAS;
 use crate::index::candidates::{self, Scored};
 use crate::index::{Candidate, Filter, IndexError, Query};
 
@@ -20,7 +21,7 @@ pub(super) async fn candidates(
     collection: &str,
     query: &Query,
 ) -> Result<Vec<Candidate>, IndexError> {
-    let options = server.collection_options(collection).await?;
+    let options = server.collection_options(collection, OF_AN_ALIAS).await?;
     let ranking = |query: &Query, by, limit| {
         let request = convert::ranking(collection, query, by, &options, limit);
         request.map(|request| (by, request))
