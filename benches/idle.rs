@@ -29,9 +29,14 @@ pub async fn run(options: Options) -> Result<()> {
         site.wait_until_drained(Instant::now()).await?;
         drop(worker);
         execute(&mut site.db, QUIET.replace("{notes}", &notes.to_string())).await?;
+        // One by one: a vacuum is no part of a transaction.
+        for tidy in ["vacuum analyze", "checkpoint"] {
+            execute(&mut site.db, tidy.to_owned()).await?;
+        }
         let worker = Worker::start(site.folder.path())?;
-        // What it does once after its start.
-        tokio::time::sleep(Duration::from_secs(options.size(20, 1) as u64)).await;
+        // What it does once after its start, such as the first count of all notes.
+        let rest = options.size(30 + notes / 50_000, 1);
+        tokio::time::sleep(Duration::from_secs(rest as u64)).await;
         let cpu = Cpu::start(worker.pid())?;
         tokio::time::sleep(Duration::from_secs(secs as u64)).await;
         let millis = cpu.millis_each(secs)?;

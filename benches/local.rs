@@ -37,10 +37,10 @@ const ROWS: usize = 1024;
 
 pub async fn run(options: Options) -> Result<()> {
     let cores = std::thread::available_parallelism()?.get().min(MAX_CORES);
-    // Fails where the model has made it already, which then has as many threads.
-    let _ = rayon::ThreadPoolBuilder::new()
-        .num_threads(cores)
-        .build_global();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(cores);
+    if pool.build_global().is_err() && rayon::current_num_threads() != cores {
+        return Err("another bench has made more threads: run this one alone".into());
+    }
     let folder = model()?;
     let shape = Shape::read(&folder)?;
     let limits = Limits {

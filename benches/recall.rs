@@ -35,7 +35,7 @@ pub async fn run(
     );
     let all = embedded(&lines).await?;
     // A query that is stored would find itself.
-    let every = all.len() / 200;
+    let every = (all.len() / 200).max(2);
     let (queries, vectors): (Vec<_>, Vec<_>) = all
         .into_iter()
         .enumerate()

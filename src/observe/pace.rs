@@ -23,7 +23,7 @@ impl Pace {
     }
 
     /// Waits until the next run is due, then does `work`, which returns whether it succeeded.
-    /// Failed work is retried after `at_least`: its duration says nothing about the rows.
+    /// After a failure the pause is as long as the work took: Postgres may still do what timed out.
     pub async fn run_when_due(&mut self, work: impl Future<Output = bool>) {
         if let Some(next) = self.next {
             tokio::time::sleep_until(next.into()).await;
@@ -31,7 +31,7 @@ impl Pace {
         let began = Instant::now();
         let took = match work.await {
             true => began.elapsed(),
-            false => Duration::ZERO,
+            false => began.elapsed() * 2 / (REST + 1),
         };
         self.next = Some(next(began, took, self.at_least).max(Instant::now()));
     }

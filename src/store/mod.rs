@@ -75,10 +75,11 @@ const RETURN_LIMIT: Duration = Duration::from_secs(5);
 
 /// A connection is asked whether it still works before it is used, unless Postgres has answered on one of
 /// the pool within this time. The pool gives out the connection that was idle longest, so that
-/// otherwise each statement of a lone note would wait for such a question.
-const TRUSTED: Duration = Duration::from_secs(1);
+/// otherwise each statement of a lone note would wait for such a question. Shorter than the polls of an idle worker,
+/// so that each of them asks.
+const TRUSTED: Duration = Duration::from_millis(500);
 
-/// A connection that was idle for longer may be lost alone: a firewall forgets it.
+/// A connection that was idle for longer is asked in any case: a firewall may have forgotten it alone.
 const TRUSTED_IDLE: Duration = Duration::from_secs(30);
 
 /// A plan that Postgres caches while a table is empty is a sequential scan, and Postgres would
@@ -383,8 +384,8 @@ impl Store {
 /// A pool that counts its connections in `connections`.
 fn pool_options(max_connections: u32, connections: &Arc<AtomicU64>) -> PgPoolOptions {
     let connections = connections.clone();
-    let answered = Arc::new(Answered::default());
-    let answered_ping = answered.clone();
+    let trust = Arc::new(Trust::default());
+    let of_returned = trust.clone();
     PgPoolOptions::new()
         .max_connections(max_connections)
         .acquire_timeout(CONNECT_LIMIT)
@@ -393,42 +394,50 @@ fn pool_options(max_connections: u32, connections: &Arc<AtomicU64>) -> PgPoolOpt
             Box::pin(async { Ok(()) })
         })
         .after_release(move |connection, _| {
-            let answered = answered.clone();
-            Box::pin(async move {
-                let has_answered = has_answered(connection).await?;
-                if has_answered {
-                    answered.now();
-                }
-                Ok(has_answered)
-            })
+            let trust = of_returned.clone();
+            Box::pin(async move { trust.record(has_answered(connection).await) })
         })
         .test_before_acquire(false)
         .before_acquire(move |connection, meta| {
-            let answered = answered_ping.clone();
+            let trust = trust.clone();
             Box::pin(async move {
-                if meta.idle_for > TRUSTED_IDLE || !answered.is_within(TRUSTED) {
-                    connection.ping().await?;
-                    answered.now();
+                if trust.has(meta.idle_for) {
+                    return Ok(true);
                 }
-                Ok(true)
+                trust.record(connection.ping().await.map(|()| true))
             })
         })
 }
 
-/// When Postgres last answered on a connection of a pool.
+/// Whether the connections of a pool are likely to work.
 #[derive(Default)]
-struct Answered(Mutex<Option<Instant>>);
+struct Trust(Mutex<LastSeen>);
 
-impl Answered {
-    fn now(&self) {
-        *self.lock() = Some(Instant::now());
+#[derive(Clone, Copy, Default)]
+struct LastSeen {
+    answer: Option<Instant>,
+    /// A connection that did not work: those that were idle then may not work either.
+    loss: Option<Instant>,
+}
+
+impl Trust {
+    fn record(&self, answered: Result<bool, sqlx::Error>) -> Result<bool, sqlx::Error> {
+        let mut seen = self.lock();
+        match answered {
+            Ok(true) => seen.answer = Some(Instant::now()),
+            _ => seen.loss = Some(Instant::now()),
+        }
+        answered
     }
 
-    fn is_within(&self, time: Duration) -> bool {
-        self.lock().is_some_and(|at| at.elapsed() <= time)
+    fn has(&self, idle_for: Duration) -> bool {
+        let LastSeen { answer, loss } = *self.lock();
+        idle_for <= TRUSTED_IDLE
+            && answer.is_some_and(|at| at.elapsed() <= TRUSTED)
+            && loss.is_none_or(|at| idle_for < at.elapsed())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+    fn lock(&self) -> MutexGuard<'_, LastSeen> {
         self.0.lock().expect("no holder panics")
     }
 }

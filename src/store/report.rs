@@ -78,8 +78,7 @@ impl Store {
             Ok(counts)
         };
         // An outbox may have a row for every note.
-        self.measured_within(Limit::EveryNote, "observe", work)
-            .await
+        self.measured_within(Limit::Upkeep, "observe", work).await
     }
 
     /// The size and the dead tuples of the outbox table.

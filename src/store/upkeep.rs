@@ -68,7 +68,7 @@ impl Store {
             let page = self.page(page).await?.pop();
             Ok(page.map(|page| ((page.due, page.last), page.gone)))
         };
-        self.measured_within(Limit::Batch, "upkeep", work).await
+        self.measured("upkeep", work).await
     }
 
     /// Enqueues notes whose `expires_at` has passed within `look_back` and that still have
@@ -78,6 +78,11 @@ impl Store {
         version: &str,
         look_back: Option<Duration>,
     ) -> Result<u64, StoreError> {
+        // Looking at all expired notes takes longer.
+        let limit = match look_back {
+            None => Limit::Upkeep,
+            Some(_) => Limit::Statement,
+        };
         let work = async {
             let secs = look_back.map(|d| d.as_secs_f64());
             let done = sqlx::query_file!("sql/queries/expire.sql", version, secs)
@@ -85,8 +90,7 @@ impl Store {
                 .await?;
             Ok(done.rows_affected())
         };
-        // Millions of notes may expire at once.
-        self.measured_within(Limit::Upkeep, "expire", work).await
+        self.measured_within(limit, "expire", work).await
     }
 
     /// Deletes done rows that have been kept for `retention`.

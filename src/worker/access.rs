@@ -6,7 +6,6 @@ use uuid::Uuid;
 
 use super::batch::Batch;
 use super::plan::ChunkedNote;
-use super::points::POINTS_BYTES;
 use super::stage::stage;
 use crate::error_class::ErrorClass;
 use crate::note::{AccessHash, Note, TextHash};
@@ -40,13 +39,13 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// In groups of notes whose points fit into memory together. The claim has bounded the new texts of the
-    /// batch, and these are the points of the old ones.
+    /// In groups of notes, because the claim has bounded the new texts of the batch, and these are the points
+    /// of the old ones. A note is a group by itself, however long it is.
     fn some_at_a_time<'m, 'c>(
         &self,
         moved: &'m [(&'c Note, AccessHash)],
     ) -> impl Iterator<Item = &'m [(&'c Note, AccessHash)]> {
-        let limit = (POINTS_BYTES / self.point_bytes()).max(1);
+        let limit = self.points_at_once();
         let chunks =
             |(note, _): &(&Note, AccessHash)| self.notes[&note.note_id].chunk_count as usize;
         let mut rest = moved;
@@ -95,8 +94,10 @@ impl Batch<'_> {
             self.point(by_id[&chunk.note_id], &write)
         };
         for Target { collection, .. } in &relabelled.targets {
-            let points: Vec<_> = relabelled.chunks.iter().map(point).collect();
-            self.upsert(collection, &points).await?;
+            for chunks in relabelled.chunks.chunks(self.points_at_once()) {
+                let points: Vec<_> = chunks.iter().map(point).collect();
+                self.upsert(collection, &points).await?;
+            }
         }
         let written = relabelled.chunks.iter().map(|chunk| chunk.chunk_id);
         self.prune(&relabelled.targets, relabelled.notes, written.collect())

@@ -15,19 +15,20 @@ const BATCH_BYTES: usize = 4 << 20;
 /// Otherwise each of its polls would claim twice.
 const NO_SUSPECT_FOR: Duration = Duration::from_secs(10);
 
-/// When a claim of any note last found none.
+/// When a claim of any note, out of all that are due, last found none.
 #[derive(Debug, Default)]
 pub(super) struct Suspects(Mutex<Option<Instant>>);
 
 impl Suspects {
-    fn is_known_to_be_none(&self) -> bool {
+    fn is_known_to_be_none(&self, due: Due) -> bool {
         let none_at = *self.0.lock().expect("no holder panics");
-        none_at.is_some_and(|at| at.elapsed() < NO_SUSPECT_FOR)
+        matches!(due, Due::All) && none_at.is_some_and(|at| at.elapsed() < NO_SUSPECT_FOR)
     }
 
-    fn found(&self, one: bool) {
-        let none_at = (!one).then(Instant::now);
-        *self.0.lock().expect("no holder panics") = none_at;
+    fn found(&self, due: Due, one: bool) {
+        if matches!(due, Due::All) {
+            *self.0.lock().expect("no holder panics") = (!one).then(Instant::now);
+        }
     }
 }
 
@@ -59,9 +60,9 @@ impl Shared {
         // another note, if one is due.
         let claimed = match self.totals.report().notes {
             0 => match claim(blame::LOST_CLAIMS_UNTIL_DEAD).await {
-                Ok(None) if !self.suspects.is_known_to_be_none() => {
+                Ok(None) if !self.suspects.is_known_to_be_none(due) => {
                     let claimed = claim(u32::MAX).await;
-                    self.suspects.found(matches!(claimed, Ok(Some(_))));
+                    self.suspects.found(due, matches!(claimed, Ok(Some(_))));
                     claimed
                 }
                 claimed => claimed,

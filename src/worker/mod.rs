@@ -109,7 +109,7 @@ impl Worker {
             watch: lost_transactions::Watch::default(),
             verify: Notify::new(),
             verified: Mutex::default(),
-            upkeep: watch::Sender::new(false),
+            upkeep: watch::Sender::new(None),
             breakpoint: None,
         };
         Self {
@@ -154,7 +154,7 @@ impl Worker {
     pub async fn wait_for_upkeep_lease(&self) {
         let mut upkeep = self.shared.upkeep.subscribe();
         // The sender lives as long as the worker.
-        let _ = upkeep.wait_for(|has_upkeep| *has_upkeep).await;
+        let _ = upkeep.wait_for(|until| upkeep::holds_lease(*until)).await;
     }
 
     /// The outage of Postgres or the index, if there is one. For `/readyz`.

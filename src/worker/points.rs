@@ -19,7 +19,7 @@ use crate::store::{ChunkWrite, Committed, LiveChunk, Target};
 const RELABEL_FROM: usize = 8;
 
 /// Bytes of points that a batch makes at once, about: several requests.
-pub(super) const POINTS_BYTES: usize = 8 << 20;
+const POINTS_BYTES: usize = 8 << 20;
 
 /// Bytes of a point without its vector, about.
 const POINT_BYTES: usize = 2 << 10;
@@ -146,15 +146,16 @@ impl Batch<'_> {
             Some(write.rows.chunks.iter().map(move |chunk| (note, chunk)))
         });
         let chunks: Vec<(&Note, &ChunkWrite)> = with_notes.flatten().collect();
-        for chunks in chunks.chunks((POINTS_BYTES / self.point_bytes()).max(1)) {
+        for chunks in chunks.chunks(self.points_at_once()) {
             let points = chunks.iter().map(|(note, chunk)| self.point(note, chunk));
             self.upsert(collection, &points.collect::<Vec<_>>()).await?;
         }
         Ok(())
     }
 
-    pub(super) fn point_bytes(&self) -> usize {
-        size_of::<f32>() * self.shared.context.version.dim + POINT_BYTES
+    pub(super) fn points_at_once(&self) -> usize {
+        let point_bytes = size_of::<f32>() * self.shared.context.version.dim + POINT_BYTES;
+        (POINTS_BYTES / point_bytes).max(1)
     }
 
     pub(super) async fn upsert(

@@ -1,7 +1,7 @@
 //! What the batches of one worker share: its context, its settings, its leases and its circuit.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -32,8 +32,8 @@ pub(super) struct Shared {
     /// Notified when a verify may have been requested.
     pub(super) verify: Notify,
     pub(super) verified: Mutex<Option<Verified>>,
-    /// Whether this worker is the one that expires notes, counts and cleans up.
-    pub(super) upkeep: watch::Sender<bool>,
+    /// Until when this worker is the one that expires notes, counts and cleans up.
+    pub(super) upkeep: watch::Sender<Option<Instant>>,
     pub(super) breakpoint: Option<Breakpoint>,
 }
 

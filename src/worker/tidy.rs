@@ -93,15 +93,15 @@ impl Tidy {
     async fn coalesce(&mut self, shared: &Shared, version: &str) -> Result<i64, StoreError> {
         let store = &shared.context.stores.store;
         let began = Instant::now();
+        let after = self.coalesced.entry(version.to_owned()).or_insert(FIRST);
         let mut dropped = 0;
-        let mut after = self.coalesced.remove(version).unwrap_or(FIRST);
-        while let Some((last, gone)) = store.coalesce_building(version, after).await? {
-            dropped += gone;
-            after = last;
-            if began.elapsed() >= COALESCE_FOR {
-                self.coalesced.insert(version.to_owned(), after);
+        while began.elapsed() < COALESCE_FOR {
+            let Some((last, gone)) = store.coalesce_building(version, *after).await? else {
+                *after = FIRST;
                 break;
-            }
+            };
+            dropped += gone;
+            *after = last;
         }
         Ok(dropped)
     }

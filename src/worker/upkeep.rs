@@ -18,7 +18,8 @@ const LOOK_BACK: Duration = Duration::from_secs(600);
 /// look: when a million notes expire at once, they are not read each second.
 const LOOK_BACK_EVERY: Duration = Duration::from_secs(10);
 
-/// The pause between two looks so far back is at least so many times as long as one takes.
+/// The pause between two looks so far back is so many times as long as one takes, if that is longer, but
+/// at most half of [`LOOK_BACK`], so that no note falls between two.
 const REST: u32 = 19;
 
 /// A look finds what the one before it was too early for.
@@ -68,21 +69,23 @@ async fn keep_up(shared: &Shared) {
     let mut ticks = every(poll_interval(shared));
     let mut looks = Looks::default();
     let mut tidy = Tidy::default();
-    let mut upkeep = shared.upkeep.subscribe();
     loop {
         ticks.tick().await;
-        if upkeep.wait_for(|&has_upkeep| has_upkeep).await.is_err() {
-            return;
+        if !holds_lease(*shared.upkeep.borrow()) || shared.circuit.outage().is_some() {
+            continue;
         }
-        if shared.circuit.outage().is_none() {
-            let now = Instant::now();
-            tidy.clean_up_if_due(shared, now).await;
-            let look_back = looks.look_back(now);
-            if expire_notes(shared, look_back).await {
-                looks.looked(now, look_back, now.elapsed());
-            }
+        let now = Instant::now();
+        let look_back = looks.look_back(now);
+        if expire_notes(shared, look_back).await {
+            looks.looked(now, look_back, now.elapsed());
         }
+        tidy.clean_up_if_due(shared, Instant::now()).await;
     }
+}
+
+/// Whether the lease that was held until then is still held.
+pub fn holds_lease(until: Option<Instant>) -> bool {
+    until.is_some_and(|until| Instant::now() < until)
 }
 
 fn poll_interval(shared: &Shared) -> Duration {
@@ -99,22 +102,23 @@ fn is_over(at: Option<Instant>, now: Instant, interval: Duration) -> bool {
     at.is_none_or(|at| now - at >= interval)
 }
 
-/// Takes or renews the upkeep lease. If Postgres does not answer, the worker assumes that it
-/// lost the lease.
+/// Takes or renews the upkeep lease. If Postgres does not answer, the worker holds what it had until that
+/// expires.
 async fn take_upkeep(shared: &Shared, lease: Duration) {
     let WorkerContext {
         stores: IndexContext { store, .. },
         version,
         ..
     } = &shared.context;
-    let taken = store
-        .take_upkeep(&version.name, &shared.holder, lease)
-        .await;
-    let has_upkeep = taken.unwrap_or_else(|error| {
-        tracing::debug!(%error, "could not take the upkeep lease");
-        false
-    });
-    shared.upkeep.send_replace(has_upkeep);
+    let asked = Instant::now();
+    let taking = store.take_upkeep(&version.name, &shared.holder, lease);
+    match tokio::time::timeout(lease / 3, taking).await {
+        Ok(Ok(taken)) => {
+            shared.upkeep.send_replace(taken.then(|| asked + lease));
+        }
+        Ok(Err(error)) => tracing::debug!(%error, "could not take the upkeep lease"),
+        Err(_) => tracing::debug!("no answer about the upkeep lease"),
+    }
 }
 
 /// When the worker looked for expired notes: the starts of the last look, of the last one of
@@ -146,7 +150,8 @@ impl Looks {
         self.last = Some(now);
         if look_back.is_none_or(|time| time >= LOOK_BACK) {
             self.wide = Some(now);
-            // Never so long that a note falls between two.
+        }
+        if look_back == Some(LOOK_BACK) {
             self.wide_every = (took * (REST + 1)).min(LOOK_BACK / 2);
         }
         if look_back.is_none() {

@@ -66,7 +66,7 @@ impl Channel {
     }
 
     /// Sends an upsert, once: the server may apply one that it has not answered after a later one
-    /// that it has, and then that answer would say too much.
+    /// that it has, and the caller has to know.
     pub(super) async fn upsert(&self, request: Vec<u8>) -> Result<PointsOperationResponse, Status> {
         self.send(request).await.map_err(|status| {
             if !is_an_answer(&status) {

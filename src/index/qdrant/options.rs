@@ -11,10 +11,10 @@ use crate::index::{CollectionSpec, IndexError};
 pub(super) const OF_AN_ALIAS: Duration = Duration::from_secs(1);
 
 /// And for an upsert, which names a collection. A rebuild makes its collection under a new name, so they can
-/// be stale only after another process has lost the collection and made it again with other
-/// options. A worker looks at its collections every few seconds, which reads the options too. So no upsert has to
-/// wait for them.
-pub(super) const OF_A_COLLECTION: Duration = Duration::from_secs(60);
+/// be stale only after the collection was lost and another process has made it again with other
+/// options. `elf worker` asks about its collections every few seconds, as long as the engine counts their points quickly:
+/// that reads the options too, and then no upsert has to wait for them.
+pub(super) const OF_A_COLLECTION: Duration = Duration::from_secs(10);
 
 /// What requests need to know of a collection.
 pub(super) struct CollectionOptions {
