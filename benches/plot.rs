@@ -50,22 +50,25 @@ pub fn rounds(path: &Path, report: &Report) -> Result<()> {
         .margin(8)
         .x_label_area_size(26)
         .y_label_area_size(NAMES)
+        // Not `log_scale`: it has labels at powers of ten only.
         .build_cartesian_2d(
-            (low * 0.9..high * 1.1).log_scale(),
+            (low * 0.9).ln()..(high * 1.1).ln(),
             0.0..figures.len() as f64,
         )?;
     chart
         .configure_mesh()
         .disable_y_mesh()
         .disable_y_axis()
-        .x_label_formatter(&|x| format!("{x:.2}"))
+        .max_light_lines(0)
+        .x_label_formatter(&|x| format!("{:.2}", x.exp()))
         .draw()?;
     for (place, figure) in figures.iter().enumerate() {
         let y = figures.len() as f64 - place as f64 - 0.5;
         let bar = |x: f64, colour: RGBColor| {
+            let x = x.ln();
             PathElement::new([(x, y - 0.35), (x, y + 0.35)], colour.stroke_width(2))
         };
-        let (_, pixel) = chart.plotting_area().map_coordinate(&(low, y));
+        let (_, pixel) = chart.plotting_area().map_coordinate(&(low.ln(), y));
         let name = Text::new(figure.name.clone(), (10, pixel - 6), ("sans-serif", 12));
         root.draw(&name)?;
         if let Some(limit) = figure.target.limit() {
@@ -75,7 +78,7 @@ pub fn rounds(path: &Path, report: &Report) -> Result<()> {
             figure
                 .rounds
                 .iter()
-                .map(|x| Circle::new((*x, y), 3, COLOURS[0].filled())),
+                .map(|x| Circle::new((x.ln(), y), 3, COLOURS[0].filled())),
         )?;
         chart.draw_series([bar(median(&figure.rounds), COLOURS[0])])?;
     }
@@ -103,7 +106,14 @@ pub fn lines(path: &Path, title: &str, x: &str, y: &str, lines: &[Line]) -> Resu
         .x_label_area_size(40)
         .y_label_area_size(70)
         .build_cartesian_2d((from..to * 1.001).log_scale(), 0.0..top)?;
-    chart.configure_mesh().x_desc(x).y_desc(y).draw()?;
+    chart
+        .configure_mesh()
+        .max_light_lines(0)
+        .x_label_formatter(&|x| format!("{x:.0}"))
+        .y_label_formatter(&|y| format!("{y:.0}"))
+        .x_desc(x)
+        .y_desc(y)
+        .draw()?;
     for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
         chart
             .draw_series(
