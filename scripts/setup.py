@@ -24,8 +24,10 @@ import fcntl
 import hashlib
 import os
 import shutil
+import socket
 import sys
 import tempfile
+import urllib.parse
 import urllib.request
 import zipfile
 from pathlib import Path
@@ -58,7 +60,9 @@ TESTS_BYTES = 1 << 30
 
 def set_up_postgres():
     own = URL_FILE.read_text().strip() if URL_FILE.exists() else None
-    if os.environ.get("DATABASE_URL") not in (None, "", own):
+    other = os.environ.get("DATABASE_URL")
+    if other not in (None, "", own):
+        ensure_answers(other)
         say("Postgres: the server that DATABASE_URL names; unset it to start one here")
         return
     server = Server()
@@ -72,6 +76,20 @@ def set_up_postgres():
     part.write_text(url + "\n")
     part.rename(URL_FILE)
     say(f"Postgres: started at {place(url)}, data in {server.data}")
+
+
+def ensure_answers(url):
+    """Nothing is known of a URL without a host: it may be a socket."""
+    parts = urllib.parse.urlsplit(url)
+    if not parts.hostname:
+        return
+    try:
+        socket.create_connection((parts.hostname, parts.port or 5432), timeout=10).close()
+    except OSError as error:
+        raise SetupError(
+            f"nothing answers at {place(url)}, which DATABASE_URL names: {error}. "
+            "Unset DATABASE_URL to start a Postgres here"
+        ) from error
 
 
 def place(url):

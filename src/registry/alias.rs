@@ -72,7 +72,7 @@ pub fn problem_of_target(
         Move::Leave => Ok(None),
         Move::Point(to) => Ok(Some(match target {
             Some(target) => format!("points at {target:?} instead of {to:?}"),
-            None => "points at nothing, so no search finds anything".to_owned(),
+            None => "points at nothing, so searches find notes in Postgres only".to_owned(),
         })),
         Move::Refuse { target, wanted } => Err(RegistryError::ForeignAlias {
             alias: alias.to_owned(),

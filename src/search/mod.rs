@@ -241,6 +241,13 @@ impl Searcher {
             };
             let trace = Trace::of(found, &revalidated);
             let best = ranking::best_of_notes(revalidated.live, compared);
+            if best.is_empty()
+                && found > 0
+                && let Some(index_is_unknown) = self.unknown_index(degraded).await
+            {
+                degraded.push(index_is_unknown);
+                continue;
+            }
             let is_enough = best.len() >= wanted || found < query.candidates;
             if is_enough || query.candidates >= MAX_CANDIDATES {
                 break (best, trace);

@@ -31,12 +31,9 @@ impl Searcher {
         let error = match self.candidates_of_index(query).await {
             Ok(candidates) if !candidates.is_empty() => return Ok(candidates),
             Ok(none) if self.collection.is_some() => return Ok(none),
-            // The collection of another database has none of these notes.
-            Ok(none) => match registry::alias_problem(&self.stores).await {
-                Ok(Some(problem)) => format!("the alias {:?} {problem}", self.stores.alias),
-                Err(error @ RegistryError::ForeignAlias { .. }) => error.to_string(),
-                // Nothing is found.
-                Ok(None) | Err(_) => return Ok(none),
+            Ok(none) => match self.alias_trouble().await {
+                Some(trouble) => trouble,
+                None => return Ok(none),
             },
             Err(error) if error.class() == ErrorClass::Item => {
                 return Err(SearchError::Index(error));
@@ -48,6 +45,28 @@ impl Searcher {
             reason: error,
         });
         self.candidates_of_postgres(query).await
+    }
+
+    /// What is wrong when Postgres knows none of the candidates of the index.
+    pub(super) async fn unknown_index(&self, degraded: &[Degradation]) -> Option<Degradation> {
+        if self.collection.is_some() || is_without_index(degraded) {
+            return None;
+        }
+        let reason = self.alias_trouble().await?;
+        Some(Degradation {
+            code: Missing::Index,
+            reason,
+        })
+    }
+
+    /// Why the alias finds none of these notes, if it is to blame: it points at the collection of another
+    /// database, or at nothing.
+    async fn alias_trouble(&self) -> Option<String> {
+        match registry::alias_problem(&self.stores).await {
+            Ok(Some(problem)) => Some(format!("the alias {:?} {problem}", self.stores.alias)),
+            Err(error @ RegistryError::ForeignAlias { .. }) => Some(error.to_string()),
+            Ok(None) | Err(_) => None,
+        }
     }
 
     async fn candidates_of_index(&self, query: &Query) -> Result<Vec<Candidate>, IndexError> {

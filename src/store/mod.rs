@@ -471,6 +471,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_lost_connection_ends_the_trust_in_those_that_were_idle_with_it() {
+        let secs = Duration::from_secs;
+        let now = Instant::now();
+        let trusts =
+            |answer, loss, idle_for| Trust(Mutex::new(LastSeen { answer, loss })).has(idle_for);
+        let answered = Some(now);
+        assert!(!trusts(None, None, secs(0)), "nothing is known yet");
+        assert!(trusts(answered, None, secs(20)));
+        assert!(!trusts(answered, None, secs(31)));
+        let long_ago = now.checked_sub(secs(10));
+        assert!(!trusts(long_ago, None, secs(1)), "an idle worker asks");
+        assert!(!trusts(answered, long_ago, secs(20)));
+        assert!(trusts(answered, long_ago, secs(5)), "made or used since");
+    }
+
+    #[test]
     fn only_values_are_a_notes_fault() {
         assert_eq!(
             class_of("23514"),

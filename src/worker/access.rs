@@ -39,8 +39,8 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// In groups of notes, because the claim has bounded the new texts of the batch, and these are the points
-    /// of the old ones. A note is a group by itself, however long it is.
+    /// In groups of notes: the claim has bounded the new texts of the batch, and these are the points of the
+    /// old ones. A note with more points than a group is alone in one.
     fn some_at_a_time<'m, 'c>(
         &self,
         moved: &'m [(&'c Note, AccessHash)],

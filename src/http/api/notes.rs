@@ -421,7 +421,7 @@ fn check_text(shared: &Shared, text: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn check_share(field: &str, value: Option<f32>) -> Result<(), ApiError> {
+pub fn check_share(field: &str, value: Option<f32>) -> Result<(), ApiError> {
     match value {
         Some(value) if !(0.0..=1.0).contains(&value) => {
             let message = format!("{field} must be 0 to 1, not {value}");

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::access::Caller;
 use super::error::{ApiError, ErrorBody};
-use super::notes::check_labels;
+use super::notes::{check_labels, check_share};
 use super::places::Placed;
 use super::{Body, Shared};
 use crate::index::Filter;
@@ -230,6 +230,7 @@ fn checked(caller: &Caller, asked: SearchRequest) -> Result<Request, ApiError> {
     ] {
         check_time(field, time)?;
     }
+    check_share("min_importance", filter.min_importance)?;
     let labels = [
         ("tenant_id", Some(caller.reach().tenant_id.clone())),
         ("project_id", caller.project(filter.project_id)?),

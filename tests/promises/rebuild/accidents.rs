@@ -1,10 +1,13 @@
 //! Rebuilds beside foreign collections, and during outages of servers.
 
-use elf::index::{CollectionSpec, IndexError, UpsertMode};
+use elf::index::{CollectionSpec, IndexError, Point, UpsertMode};
 use elf::rebuild::RebuildError;
-use elf::registry::RegistryError;
+use elf::registry::{self, IndexContext, RegistryError};
+use elf::search::{Missing, Request};
+use elf::store::Depth;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
+use uuid::Uuid;
 
 use super::{
     Options, alias, assert_nothing_is_left, begin, finds_something, lose_the_index, options,
@@ -88,6 +91,48 @@ async fn an_alias_of_a_foreign_collection_is_left_alone() {
         .await
         .unwrap();
     refuses(h, &["strangers", "another vector engine"]).await;
+}
+
+#[tokio::test]
+async fn a_search_that_meets_points_of_another_database_asks_postgres() {
+    let h = Harness::start().await;
+    with_notes(&h).await;
+    let IndexContext {
+        store,
+        index,
+        alias,
+        ..
+    } = &h.context.stores;
+    let version = &h.context.version.name;
+    let page = store.live_chunks(version, Uuid::nil(), Uuid::max(), 1, 1 << 20, Depth::Whole);
+    let chunk = page.await.unwrap().remove(0);
+    let mut point = Point {
+        payload: registry::payload(&chunk, version),
+        vector: chunk.vector,
+        text: chunk.text.unwrap(),
+    };
+    point.payload.chunk_id = Uuid::from_u128(1);
+    point.payload.note.note_id = Uuid::from_u128(2);
+    index
+        .create_collection("strangers", &spec(&h))
+        .await
+        .unwrap();
+    index
+        .upsert("strangers", &[point], UpsertMode::NotNewer)
+        .await
+        .unwrap();
+    index.point_alias(alias, "strangers").await.unwrap();
+
+    let searcher = elf::cli::wiring::searcher(&h.context, &h.config)
+        .await
+        .unwrap();
+    let answer = searcher
+        .search(&Request::hybrid("a note", 5))
+        .await
+        .unwrap();
+    assert!(!answer.items.is_empty());
+    let missing: Vec<Missing> = answer.degraded.iter().map(|d| d.code).collect();
+    assert_eq!(missing, [Missing::Index]);
 }
 
 #[tokio::test]

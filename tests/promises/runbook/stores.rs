@@ -18,7 +18,7 @@ async fn a_lost_collection_comes_back_as_written() {
     m.is_ready(false).await;
     let reason = m.get("/readyz").await;
     assert!(
-        reason.contains("points at nothing, so no search finds anything"),
+        reason.contains("points at nothing, so searches find notes in Postgres only"),
         "{reason}"
     );
 
