@@ -1,6 +1,7 @@
 //! What a note is, when it is live, and the ids of its chunks.
 
 use chrono::{DateTime, Utc};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -94,4 +95,16 @@ impl TextHash {
 /// id every time, so that writing a chunk again replaces it (UUIDv5, RFC 9562).
 pub fn chunk_id(note_id: Uuid, chunk_index: u32) -> Uuid {
     Uuid::new_v5(&note_id, &chunk_index.to_be_bytes())
+}
+
+/// Whether a string of `value` has a NUL character, which Postgres does not store.
+pub fn holds_nul(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(values) => values.iter().any(holds_nul),
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(name, value)| name.contains('\0') || holds_nul(value)),
+        _ => false,
+    }
 }

@@ -1,11 +1,12 @@
 -- Deletes all outbox rows but the newest of each note, for a version that is being built. After an
 -- abandoned reindex no worker claims them, and every change of a note adds one. A claimed row
--- may be deleted too, because the newer one stays.
+-- may be deleted too, because the newer one stays. A row for later stays: it asks for one more round then.
 -- $1 version, $2 and $3 only rows after this one (available_at, outbox_id), $4 rows at most
 with page as materialized (
     select o.outbox_id, o.note_id, o.available_at, o.created_at
       from indexing_outbox o
      where o.embedding_version = $1 and o.status in ('PENDING', 'FAILED')
+       and o.available_at <= now()
        and (o.available_at, o.outbox_id) > ($2, $3)
      order by o.available_at, o.outbox_id
      limit $4

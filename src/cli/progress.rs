@@ -88,11 +88,15 @@ async fn draw(what: &'static str, bar: ProgressBar, count: impl Fn() -> Count) {
 }
 
 async fn log(what: &'static str, count: impl Fn() -> Count) {
-    let began = Instant::now();
-    let first = count();
+    let mut began = Instant::now();
+    let mut first = count();
     loop {
         tokio::time::sleep(LOG_EVERY).await;
         let Count { done, total, share } = count();
+        // What an earlier run has done is known with the total.
+        if first.total == 0 {
+            (began, first) = (Instant::now(), count());
+        }
         let secs = began.elapsed().as_secs_f64();
         match secs_left(secs, share - first.share, 1.0 - share) {
             None => tracing::info!(done, total, "{what}"),

@@ -8,7 +8,6 @@ use super::output::{Output, excerpt};
 use super::{value, wiring};
 use crate::config::Config;
 use crate::index::Filter;
-use crate::registry;
 use crate::search::{By, Item, Missing, Nearness, Request};
 
 /// Arguments of `elf search`.
@@ -54,8 +53,7 @@ pub struct Args {
 
 /// Searches, and prints the best chunks first.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
-    let context = wiring::worker_context(config).await?;
-    registry::check_version_is_active(&context.stores.store, &context.version).await?;
+    let context = wiring::search_context(config).await?;
     let fields = [
         ("tenant_id", args.tenant),
         ("project_id", args.project),

@@ -45,12 +45,11 @@ pub async fn run(config: &Config, args: Args) -> anyhow::Result<()> {
         None => None,
     };
     // A model may take minutes to load.
-    let connecting = Box::pin(wiring::worker_context(config));
+    let connecting = Box::pin(wiring::search_context(config));
     let Some(context) = stop.run_until_cancelled(connecting).await else {
         return Ok(());
     };
     let context = context?;
-    registry::check_version_is_active(&context.stores.store, &context.version).await?;
     let serving = start(config, bind, &context, stop.clone()).await?;
     let _watching = metrics
         .map(|metrics| AbortOnDropHandle::new(tokio::spawn(watch(context.clone(), metrics))));

@@ -10,10 +10,12 @@ use crate::config::Config;
 use crate::embed::provider::Provider;
 use crate::embed::{self, Embedder};
 use crate::index::{self, VectorIndex};
-use crate::registry::{IndexContext, embedding_version, with_weights};
+use crate::registry::{self, IndexContext, embedding_version, with_weights};
 use crate::search::{Reranker, Searcher};
 use crate::store::{RegisteredVersion, Store, Version};
 use crate::worker::WorkerContext;
+
+const NO_INDEX: &str = "failed to open storage.qdrant.url";
 
 /// Connects to Postgres.
 pub async fn store(config: &Config) -> anyhow::Result<Store> {
@@ -27,7 +29,7 @@ pub async fn store(config: &Config) -> anyhow::Result<Store> {
 pub async fn index(config: &Config) -> anyhow::Result<Arc<dyn VectorIndex>> {
     let index = index::connect(&config.storage.qdrant)
         .await
-        .context("failed to open storage.qdrant.url")?;
+        .context(NO_INDEX)?;
     tracing::debug!(engine = index.describe(), "connected to the vector engine");
     Ok(index)
 }
@@ -114,12 +116,22 @@ fn pinned_dimension(
         .map(|version| version.dim)
 }
 
-/// The context of a worker or a search. The caller checks that the database has the
-/// version: [`crate::registry::register_or_check_version`] or
-/// [`crate::registry::check_version_is_active`].
+/// The context of a worker. The caller checks that the database has the version:
+/// [`registry::register_or_check_version`].
 pub async fn worker_context(config: &Config) -> anyhow::Result<WorkerContext> {
     let setup = setup(config).await?;
     Ok(worker_context_of(setup, config, index(config).await?))
+}
+
+/// The context of a search, of the version that is served. It also starts while the vector engine
+/// does not answer.
+pub async fn search_context(config: &Config) -> anyhow::Result<WorkerContext> {
+    let setup = setup(config).await?;
+    registry::check_version_is_active(&setup.store, &setup.version).await?;
+    let index = index::connect_to_search(&config.storage.qdrant)
+        .await
+        .context(NO_INDEX)?;
+    Ok(worker_context_of(setup, config, index))
 }
 
 /// The context of a worker or a search, on an engine that is open already.

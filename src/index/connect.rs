@@ -13,10 +13,27 @@ use crate::config;
 /// server that is too old, an engine that this build lacks. A folder that another
 /// process has open is `InUse`, a server that does not answer `Unavailable`.
 pub async fn connect(settings: &config::Qdrant) -> Result<Arc<dyn VectorIndex>, IndexError> {
-    Ok(Arc::new(Measured(open(settings).await?)))
+    Ok(Arc::new(Measured(open(settings, Purpose::All).await?)))
 }
 
-async fn open(settings: &config::Qdrant) -> Result<Arc<dyn VectorIndex>, IndexError> {
+/// Like [`connect`], for a process that only searches: it does without a server that does not
+/// answer, now as later, and writes nothing that would need a new one.
+pub async fn connect_to_search(
+    settings: &config::Qdrant,
+) -> Result<Arc<dyn VectorIndex>, IndexError> {
+    Ok(Arc::new(Measured(open(settings, Purpose::Search).await?)))
+}
+
+#[derive(PartialEq)]
+enum Purpose {
+    All,
+    Search,
+}
+
+async fn open(
+    settings: &config::Qdrant,
+    purpose: Purpose,
+) -> Result<Arc<dyn VectorIndex>, IndexError> {
     settings
         .bm25
         .check()
@@ -25,7 +42,14 @@ async fn open(settings: &config::Qdrant) -> Result<Arc<dyn VectorIndex>, IndexEr
         return open_embedded(dir, settings).await;
     }
     if settings.url.starts_with("http://") || settings.url.starts_with("https://") {
-        return Ok(Arc::new(qdrant::Server::connect(settings).await?));
+        let mut server = qdrant::Server::new(settings)?;
+        match server.ask_version().await {
+            Err(IndexError::Unavailable { engine, reason }) if purpose == Purpose::Search => {
+                tracing::warn!(reason, "{engine} is unavailable, Postgres searches instead");
+            }
+            asked => asked?,
+        }
+        return Ok(Arc::new(server));
     }
     Err(denied(
         "the index",

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::config::Bm25Options;
 use crate::error_class::ErrorClass;
 use crate::note::Labels;
-pub use connect::connect;
+pub use connect::{connect, connect_to_search};
 
 /// Every revision that ELF writes is below this: the engines compare revisions as f64, which
 /// holds every integer exactly only up to here.

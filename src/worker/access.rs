@@ -14,8 +14,8 @@ use crate::store::{ChunkWrite, OldChunk, Target};
 
 impl Batch<'_> {
     /// Gives the points of notes whose text cannot be written now the access labels of their
-    /// rows; the points keep their text. If Postgres or the index rejects that, the points are
-    /// deleted, so that no reader finds a note under labels it no longer has.
+    /// rows; the points keep their text. If Postgres or the index rejects that of one note, its points
+    /// are deleted, so that no reader finds a note under labels it no longer has.
     pub(super) async fn apply_access_labels<'c>(
         &self,
         chunked_notes: impl Iterator<Item = &'c ChunkedNote>,
@@ -23,15 +23,21 @@ impl Batch<'_> {
         let moved: Vec<(&Note, AccessHash)> = chunked_notes
             .filter_map(|chunked| self.moved(chunked))
             .collect();
-        for moved in self.some_at_a_time(&moved) {
-            match Box::pin(self.relabel(moved)).await {
+        let mut groups: Vec<&[_]> = self.some_at_a_time(&moved).collect();
+        while let Some(group) = groups.pop() {
+            match Box::pin(self.relabel(group)).await {
                 Err(error) if error.class() == ErrorClass::Item => {
+                    let (first, second) = group.split_at(group.len() / 2);
+                    if !first.is_empty() {
+                        groups.extend([second, first]);
+                        continue;
+                    }
                     tracing::warn!(
                         %error,
-                        notes = moved.len(),
-                        "could not relabel points, deleting them until the notes are indexed again"
+                        note_id = %group[0].0.note_id,
+                        "could not relabel the points of a note, deleting them until it is indexed again"
                     );
-                    self.delete_points(moved).await?;
+                    self.delete_points(group).await?;
                 }
                 done => done?,
             }

@@ -376,6 +376,11 @@ impl Batch<'_> {
                 .await?;
             self.shared.leases.wait_for_unanswered(lease);
         }
+        // The upkeep does not look back for ever, and a slow provider may have taken longer.
+        let expired: Vec<Uuid> = expired(done, Utc::now()).collect();
+        if !expired.is_empty() {
+            context.stores.store.requeue(version, &expired).await?;
+        }
         let keep_done = !self.shared.keep_done.is_zero();
         let acked = context
             .stores
@@ -413,4 +418,17 @@ impl Batch<'_> {
         }
         Ok(acked.len() as u64)
     }
+}
+
+/// The notes that were live when they were loaded and are not any more.
+fn expired(writes: &[&PlannedWrite<'_>], now: DateTime<Utc>) -> impl Iterator<Item = Uuid> {
+    let live = writes
+        .iter()
+        .map(|write| write.chunked)
+        .filter(|chunked| chunked.live);
+    let has_expired = move |chunked: &&ChunkedNote| {
+        let note = chunked.note.as_ref();
+        note.is_some_and(|note| !note.is_live(now))
+    };
+    live.filter(has_expired).map(|chunked| chunked.note_id)
 }

@@ -304,7 +304,8 @@ impl<'a> ClaimLoop<'a> {
     /// or `worker.poll_interval_ms`.
     async fn wait_for_wake(&self, provider_works: bool) -> Step {
         let mut poll = Duration::from_millis(self.shared.settings.poll_interval_ms);
-        if self.owes_walk {
+        // Not while the provider is unavailable: those claims walk by themselves.
+        if self.owes_walk && self.walk.is_none() {
             poll = poll.min(self.low_water.rest(Instant::now()));
         }
         // `notify_one` stores one wake-up, so a notification since the claim is not lost.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
 use crate::support::harness::{Barrier, Harness, sentences};
+use crate::support::hooked::Hooked;
 use elf::index::Filter;
 use elf::search::Request;
 use elf::worker::Checkpoint;
@@ -115,6 +116,34 @@ async fn labels_of_long_notes_follow_though_their_new_texts_wait() {
     for (note, chunks) in notes.into_iter().zip(chunks) {
         assert_eq!(visible_to(&h, "t", note).await, 0);
         assert_eq!(visible_to(&h, "u", note).await, chunks);
+    }
+}
+
+#[tokio::test]
+async fn a_note_whose_labels_the_index_refuses_takes_out_no_other_note() {
+    let mut h = Harness::start().await;
+    let mut notes = Vec::new();
+    for matter in ["the tides", "the moon", "the stars", "the winds", "the sun"] {
+        notes.push(h.insert(&sentences(9, matter)).await);
+    }
+    h.drain().await;
+    let index = Hooked::over(&h.context.stores.index);
+    index.refuse(notes[2]);
+    h.context.stores.index = index;
+    h.provider.poison("nobody", Behaviour::Status(400));
+    for &note in &notes {
+        h.execute(
+            "update memory_notes set tenant_id = 'u', text = $2 where note_id = $1",
+            note,
+            "a text that nobody has embedded",
+        )
+        .await;
+    }
+    h.drain().await;
+    for note in &notes {
+        assert_eq!(visible_to(&h, "t", *note).await, 0);
+        let is_there = visible_to(&h, "u", *note).await > 0;
+        assert_eq!(is_there, *note != notes[2], "{note}");
     }
 }
 

@@ -1,6 +1,6 @@
-//! The HTTP API: notes and searches, what a wrong request is told, and that a search answers
-//! without the parts that are unavailable.
+//! The HTTP API: notes and searches, and what a wrong request is told.
 
+mod degraded;
 mod keys;
 mod traces;
 
@@ -11,7 +11,6 @@ use tokio::net::TcpSocket;
 use uuid::Uuid;
 
 use crate::support::api::{Served, ask, url};
-use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
 use crate::support::harness::sentences;
 
@@ -199,7 +198,7 @@ async fn a_wrong_request_is_told_what_is_wrong() {
     };
     for (body, code) in [
         (note(json!({"text": " "})), "invalid"),
-        (note(json!({"text": "a\u{0}b"})), "rejected"),
+        (note(json!({"text": "a\u{0}b"})), "invalid"),
         (note(json!({"importance": 1.5})), "invalid"),
         (note(json!({"project_id": null})), "invalid"),
         (note(json!({"note_id": Uuid::nil()})), "invalid"),
@@ -216,6 +215,7 @@ async fn a_wrong_request_is_told_what_is_wrong() {
     let no_scope = json!({"project_id": "p", "agent_id": "a", "type": "n", "text": "x"});
     for (second, field) in [
         (wrong(json!({"text": " "})), "text"),
+        (wrong(json!({"text": "a\u{0}b"})), "text"),
         (wrong(json!({"importance": 7})), "importance"),
         (no_scope, "scope"),
     ] {
@@ -257,52 +257,6 @@ async fn a_wrong_request_is_told_what_is_wrong() {
     assert_eq!(answered.status(), 415);
     let answered = raw(vec![b' '; 40 << 20], "application/json").await.unwrap();
     assert_eq!(answered.status(), 413);
-}
-
-#[tokio::test]
-async fn a_search_without_provider_or_index_answers_and_says_so() {
-    let served = Served::start().await;
-    let secret = served.key(&["--tenant", "t", "--write"]).await;
-    let other = served.key(&["--tenant", "u", "--write"]).await;
-    let note = served
-        .add(&secret, "The zebra sleeps under the baobab.")
-        .await;
-    served.add(&secret, "The library opens at nine.").await;
-    served.add(&other, "A zebra of another tenant.").await;
-
-    served.site.provider.always(Behaviour::Status(503));
-    let answered = served.search(&secret, json!({"query": "zebra"})).await;
-    assert_eq!(answered.body["degraded"], json!(["query_vector"]));
-    let items = answered.body["items"].as_array().unwrap();
-    assert_eq!(items.len(), 1, "{answered:?}");
-    assert_eq!(items[0]["note_id"], note);
-    assert_eq!(items[0]["dense"], Value::Null);
-
-    served.site.provider.heal();
-    served.worker.stop().await.exits(0);
-    // The folder of the embedded engine is lost.
-    std::fs::remove_dir_all(served.site.path("index")).ok();
-    let found = served
-        .site
-        .elf(&["search", "zebra", "--tenant", "t", "--json"])
-        .await;
-    let found = found.exits(0).says(&["degraded search"]);
-    let answer = found.json();
-    assert_eq!(answer["degraded"][0]["code"], "index", "{answer}");
-    let ids: Vec<&str> = answer["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|item| item["note_id"].as_str().unwrap())
-        .collect();
-    assert_eq!(ids[0], note, "{answer}");
-    assert_eq!(ids.len(), 2, "nothing of another tenant: {answer}");
-    assert!(answer["items"][0]["bm25"].as_f64().unwrap() > 0.0);
-    assert!(answer["items"][0]["dense"].as_f64().is_some());
-    // A word for Unicode, and no lexeme for Postgres.
-    let half = served.site.elf(&["search", "½", "--tenant", "t", "--json"]);
-    let items = half.await.exits(0).json()["items"].clone();
-    assert_eq!(items.as_array().unwrap().len(), 2, "by meaning: {items}");
 }
 
 #[tokio::test]
@@ -487,7 +441,8 @@ async fn a_body_is_bounded_before_it_is_read() {
         .search(&writer, long)
         .await
         .is_error(413, "too_large");
-    for source in [json!(5), json!([1]), json!({"x": "y".repeat(64 << 10)})] {
+    let long = json!({"x": "y".repeat(64 << 10)});
+    for source in [json!(5), json!([1]), json!({"x": ["a\u{0}b"]}), long] {
         let body = Some(note(source));
         let answered = served.ask(Method::POST, "/v2/notes", &writer, body).await;
         answered.is_error(422, "invalid");

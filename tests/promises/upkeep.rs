@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use chrono::DateTime;
 use elf::store::Claim;
+use elf::worker::Checkpoint;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -200,6 +201,43 @@ async fn an_abandoned_reindex_keeps_one_row_for_each_note() {
     }
     let (_, gone) = coalesce(first).await.unwrap().expect("two rows");
     assert_eq!(gone, 0);
+
+    // Rows for later ask for one more round then, however much later.
+    let later = "insert into indexing_outbox (note_id, embedding_version, created_at, available_at)
+                 select $1, 'built', now() - interval '1 day', t
+                   from unnest(array[now() + interval '1 hour', 'infinity']) t";
+    sqlx::query(later)
+        .bind(notes[0])
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    let (_, gone) = coalesce(first).await.unwrap().expect("two rows");
+    assert_eq!(gone, 0);
+    assert_eq!(h.count(rows).await, 4);
+}
+
+/// Nobody looks for expired notes, as when a batch takes longer than the upkeep looks back.
+#[tokio::test]
+async fn a_note_that_expires_while_it_is_indexed_is_taken_out_at_once() {
+    let h = Harness::start().await;
+    let (store, version) = (&h.context.stores.store, &h.context.version.name);
+    let hour = Duration::from_secs(3_600);
+    assert!(store.take_upkeep(version, "another", hour).await.unwrap());
+    let note = h.insert("soon over").await;
+    h.execute(
+        "update memory_notes set expires_at = now() + interval '1 second', type = type || $2
+          where note_id = $1",
+        note,
+        "",
+    )
+    .await;
+    let held = h.held_at(Checkpoint::Committed).await;
+    assert_eq!(h.count("memory_note_chunks").await, 1, "it was live then");
+    eventually(async || h.count("memory_notes where expires_at <= now()").await == 1).await;
+    held.open();
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    assert_eq!(h.points_of(note).await, 0);
+    held.stop().await;
 }
 
 /// An application deletes the first notes, more than a page, while ELF drops a version.

@@ -16,7 +16,7 @@ use super::output::{Output, print_error};
 use super::wiring;
 use crate::config::Config;
 use crate::eval::Document;
-use crate::note::Labels;
+use crate::note::{Labels, holds_nul};
 use crate::store::{ImportedNote, Store};
 use folder::{Files, PassedOver, is_text};
 
@@ -366,17 +366,6 @@ fn note(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
         expires_at: line.expires_at,
         source_ref,
     })
-}
-
-fn holds_nul(value: &serde_json::Value) -> bool {
-    match value {
-        serde_json::Value::String(text) => text.contains('\0'),
-        serde_json::Value::Array(values) => values.iter().any(holds_nul),
-        serde_json::Value::Object(fields) => fields
-            .iter()
-            .any(|(name, value)| name.contains('\0') || holds_nul(value)),
-        _ => false,
-    }
 }
 
 /// The id of a note with `key`: the same key under the same access labels is the same note.

@@ -87,6 +87,10 @@ fn explained(path: &str, what: &str, whole: &str) -> (String, String) {
         return (path, message);
     }
     let expected = match what {
+        // A list in the place of an object.
+        _ if what.starts_with("invalid length ") && what.contains(", expected struct ") => {
+            "an object"
+        }
         _ if what.starts_with("UUID parsing failed") => UUID,
         _ if OF_TIMES.contains(&what) => TIME,
         _ => {
@@ -221,6 +225,7 @@ mod tests {
                 "name",
                 "name must be a string, not null",
             ),
+            ("[]", "body", "the body must be an object"),
             ("[1]", "body", ""),
             ("7", "body", "the body must be an object, not 7"),
         ] {

@@ -19,6 +19,7 @@ use super::error::{ApiError, ErrorBody};
 use super::places::Placed;
 use super::wait::{Wait, Written, asked, written};
 use super::{Api, Body, Shared};
+use crate::note::holds_nul;
 use crate::store::{AddedNote, NoteChange, ReachableChunk, ReachableNote};
 
 /// Most notes in one request.
@@ -385,7 +386,11 @@ fn source_ref(given: Option<&RawValue>) -> Result<Value, ApiError> {
         let message = format!("source_ref must be an object of at most {MAX_SOURCE_REF} bytes");
         ApiError::invalid("source_ref", message)
     };
-    parsed.ok_or_else(wrong)
+    let parsed = parsed.ok_or_else(wrong)?;
+    match holds_nul(&parsed) {
+        true => Err(nul_in("source_ref")),
+        false => Ok(parsed),
+    }
 }
 
 /// Refuses labels that no note of the API can have.
@@ -398,14 +403,21 @@ pub fn check_labels<'a>(
             let message = format!("{label} has {bytes} bytes; at most {MAX_LABEL} are possible");
             return Err(ApiError::invalid(label, message));
         }
-        if value.is_some_and(|value| value.contains('\0')) {
-            return Err(ApiError::invalid(
-                label,
-                format!("{label} has a NUL character"),
-            ));
-        }
+        check_nul(label, value.unwrap_or_default())?;
     }
     Ok(())
+}
+
+/// Postgres stores no NUL character.
+fn check_nul(field: &str, value: &str) -> Result<(), ApiError> {
+    match value.contains('\0') {
+        true => Err(nul_in(field)),
+        false => Ok(()),
+    }
+}
+
+fn nul_in(field: &str) -> ApiError {
+    ApiError::invalid(field, format!("{field} has a NUL character"))
 }
 
 fn check_text(shared: &Shared, text: &str) -> Result<(), ApiError> {
@@ -418,7 +430,7 @@ fn check_text(shared: &Shared, text: &str) -> Result<(), ApiError> {
         let message = format!("the text has {bytes} bytes; at most {max} are possible");
         return Err(ApiError::invalid("text", message));
     }
-    Ok(())
+    check_nul("text", text)
 }
 
 pub fn check_share(field: &str, value: Option<f32>) -> Result<(), ApiError> {

@@ -15,8 +15,8 @@ use crate::index::IndexError;
 const OLDEST: (u32, u32) = (1, 17);
 
 impl Server {
-    /// Connects and asks the server for its version.
-    pub(in crate::index) async fn connect(settings: &config::Qdrant) -> Result<Self, IndexError> {
+    /// A server that connects with its first request.
+    pub(in crate::index) fn new(settings: &config::Qdrant) -> Result<Self, IndexError> {
         let engine = format!("qdrant at {}", settings.url);
         let (timeout, timeout_secs) = timeouts(settings.timeout_ms);
         let connect_timeout = timeout.min(Duration::from_secs(5));
@@ -32,15 +32,6 @@ impl Server {
             let engine = engine.clone();
             IndexError::Denied { engine, reason }
         })?;
-
-        let health = client
-            .health_check()
-            .await
-            .map_err(|error| unreachable_at(&settings.url, &engine, error))?;
-        if let Err(reason) = check_version(&health.version) {
-            return Err(IndexError::Denied { engine, reason });
-        }
-        let engine = format!("qdrant {} at {}", health.version, settings.url);
         Ok(Self {
             client,
             channel,
@@ -50,6 +41,21 @@ impl Server {
             options: Mutex::default(),
             upserts: Semaphore::new(UPSERTS_IN_FLIGHT),
         })
+    }
+
+    /// Asks the server for its version. A server that is too old is an error.
+    pub(in crate::index) async fn ask_version(&mut self) -> Result<(), IndexError> {
+        let url = &self.settings.url;
+        let health = self.client.health_check().await;
+        let version = health
+            .map_err(|error| unreachable_at(url, &self.engine, error))?
+            .version;
+        if let Err(reason) = check_version(&version) {
+            let engine = self.engine.clone();
+            return Err(IndexError::Denied { engine, reason });
+        }
+        self.engine = format!("qdrant {version} at {url}");
+        Ok(())
     }
 }
 

@@ -8,8 +8,10 @@ use sqlx::{Connection, PgConnection};
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
 use crate::support::harness::{Harness, spawn};
+use crate::support::site::Site;
 
 #[tokio::test]
 async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
@@ -279,4 +281,35 @@ async fn a_suspect_in_a_backlog_has_its_turn() {
     let turn = texts.iter().position(|text| text.contains("suspect"));
     // Those in flight with it come first, and a text may be sent again that was held for long.
     assert!(turn.unwrap() < 10, "{texts:?}");
+}
+
+/// Several times as many notes as batches in flight hold.
+#[tokio::test]
+async fn while_the_provider_is_away_claims_that_find_nothing_are_few() {
+    let site = Site::start().await;
+    site.provider.always(Behaviour::Status(503));
+    let mut db = site.connect().await;
+    sqlx::query(
+        "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+         select 't', 'p', 'a', 's', 'n', 'waiting note ' || n from generate_series(1, 500) n",
+    )
+    .execute(&mut db)
+    .await
+    .unwrap();
+    let worker = site.worker();
+    let url = format!("{}/metrics", worker.admin().await);
+    let empty = async || {
+        let text = reqwest::get(&url).await.unwrap().text().await.unwrap();
+        let (_, count) = text
+            .split_once("elf_claims_total{outcome=\"empty\"} ")
+            .unwrap();
+        let count = count.lines().next().unwrap();
+        count.parse::<u64>().unwrap()
+    };
+    eventually(async || empty().await > 0).await;
+    let (before, probes) = (empty().await, site.provider.requests());
+    eventually(async || site.provider.requests() >= probes + 2).await;
+    let more = empty().await - before;
+    assert!(more <= 20, "{more} claims between two probes");
+    worker.stop().await.exits(0);
 }
