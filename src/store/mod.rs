@@ -61,7 +61,7 @@ pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
 pub use schema::migrator;
 pub use search::{ChunkText, FoundChunk, PostgresQuery, Scan, Surroundings};
 pub use traces::{Hit, RecordedTrace, SearchTrace, TraceItem, TracedChunk};
-pub use upkeep::OutboxPosition;
+pub use upkeep::{Expired, ExpiryPosition, OutboxPosition};
 pub use verify_runs::{BegunVerify, VerifyCursor};
 pub use versions::{RegisteredVersion, Version};
 

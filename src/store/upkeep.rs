@@ -14,6 +14,18 @@ const PAGE: i64 = 5_000;
 /// When an outbox row is due, and its id: claims take the rows in this order.
 pub type OutboxPosition = (DateTime<Utc>, Uuid);
 
+/// When a note expires, as Postgres writes it, and its id.
+pub type ExpiryPosition = (String, Uuid);
+
+/// What a page of expired notes led to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Expired {
+    /// Notes that were enqueued.
+    pub enqueued: i64,
+    /// Where the next page begins, if this one may not be the last.
+    pub next: Option<ExpiryPosition>,
+}
+
 impl Store {
     /// Takes or renews the lease on the upkeep of `version`. Returns whether `holder` has it.
     pub async fn take_upkeep(
@@ -71,26 +83,31 @@ impl Store {
         self.measured("upkeep", work).await
     }
 
-    /// Enqueues notes whose `expires_at` has passed within `look_back` and that still have
-    /// points. `None` means at any time.
+    /// Reads a page of the notes whose `expires_at` has passed within `look_back`, behind the note
+    /// `after`, and enqueues those that still have points. `None` means at any time, and from the
+    /// beginning.
     pub async fn expire(
         &self,
         version: &str,
         look_back: Option<Duration>,
-    ) -> Result<u64, StoreError> {
-        // Looking at all expired notes takes longer.
-        let limit = match look_back {
-            None => Limit::Upkeep,
-            Some(_) => Limit::Statement,
-        };
+        after: Option<&ExpiryPosition>,
+    ) -> Result<Expired, StoreError> {
         let work = async {
-            let secs = look_back.map(|d| d.as_secs_f64());
-            let done = sqlx::query_file!("sql/queries/expire.sql", version, secs)
-                .execute(&self.pool)
-                .await?;
-            Ok(done.rows_affected())
+            let page = sqlx::query_file!(
+                "sql/queries/expire.sql",
+                version,
+                look_back.map(|time| time.as_secs_f64()),
+                after.map(|(at, _)| at.as_str()),
+                after.map(|(_, note)| *note),
+                PAGE
+            );
+            let page = page.fetch_optional(&self.keyed).await?;
+            Ok(page.map_or_else(Expired::default, |page| Expired {
+                enqueued: page.enqueued,
+                next: (page.read >= PAGE).then_some((page.at, page.last)),
+            }))
         };
-        self.measured_within(limit, "expire", work).await
+        self.measured("expire", work).await
     }
 
     /// Deletes done rows that have been kept for `retention`.

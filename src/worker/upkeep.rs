@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::tidy::Tidy;
 use super::{Shared, WorkerContext, watch_served};
 use crate::registry::IndexContext;
+use crate::store::StoreError;
 
 /// Far longer than a note needs from the claim to the index, so that a later look finds a note
 /// that expired while a worker indexed it.
@@ -169,28 +170,29 @@ pub async fn once(shared: &Shared) {
 async fn expire_notes(shared: &Shared, look_back: Option<Duration>) -> bool {
     let store = &shared.context.stores.store;
     let work = async {
-        let expired = store
-            .expire(&shared.context.version.name, look_back)
-            .await?;
+        let mut after = None;
+        loop {
+            let version = &shared.context.version.name;
+            let page = store.expire(version, look_back, after.as_ref()).await?;
+            if page.enqueued > 0 {
+                tracing::debug!(page.enqueued, "notes expired");
+                // Without LISTEN no notification would wake the worker.
+                shared.wake.notify_one();
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
         if !shared.keep_done.is_zero() {
             store.drop_done(shared.keep_done).await?;
         }
-        Ok::<u64, crate::store::StoreError>(expired)
+        Ok::<(), StoreError>(())
     };
-    match work.await {
-        Ok(0) => true,
-        Ok(expired) => {
-            tracing::debug!(expired, "notes expired");
-            // Without LISTEN no notification would wake the worker.
-            shared.wake.notify_one();
-            true
-        }
-        // The claim loop meets the same outage and logs it.
-        Err(error) => {
-            tracing::debug!(%error, "could not expire notes");
-            false
-        }
-    }
+    // The claim loop meets the same outage and logs it.
+    let done = work.await;
+    done.inspect_err(|error| tracing::debug!(%error, "could not expire notes"))
+        .is_ok()
 }
 
 #[cfg(test)]

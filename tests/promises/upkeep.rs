@@ -216,6 +216,42 @@ async fn an_abandoned_reindex_keeps_one_row_for_each_note() {
     assert_eq!(h.count(rows).await, 4);
 }
 
+/// More than two pages: some expired at one moment, the others at the beginning of time.
+#[tokio::test]
+async fn notes_that_expire_at_once_are_enqueued_page_by_page() {
+    let h = Harness::start().await;
+    h.stock(12_000).await;
+    sqlx::raw_sql(
+        "begin; set local session_replication_role = replica;
+         update memory_notes
+            set expires_at = case hashtext(note_id::text) % 2 when 0 then '-infinity' else now() end;
+         commit",
+    )
+    .execute(&h.pool)
+    .await
+    .unwrap();
+    let (store, version) = (&h.context.stores.store, &h.context.version.name);
+    let pages = async || {
+        let (mut pages, mut after) = (Vec::new(), None);
+        loop {
+            let page = store.expire(version, None, after.as_ref()).await.unwrap();
+            pages.push(page.enqueued);
+            after = page.next;
+            if after.is_none() {
+                return pages;
+            }
+        }
+    };
+    assert_eq!(pages().await, [5_000, 5_000, 2_000]);
+    let rows = h.count("indexing_outbox").await;
+    let notes = h.count("(select distinct note_id from indexing_outbox) n");
+    assert_eq!((rows, notes.await), (12_000, 12_000));
+    assert_eq!(pages().await, [0, 0, 0]);
+    // A note that an application writes now is not one of thousands that are new.
+    let new = "indexing_outbox where available_at > now() - interval '5 seconds'";
+    assert_eq!(h.count(new).await, 0);
+}
+
 /// Nobody looks for expired notes, as when a batch takes longer than the upkeep looks back.
 #[tokio::test]
 async fn a_note_that_expires_while_it_is_indexed_is_taken_out_at_once() {

@@ -177,7 +177,14 @@ impl Batch {
                 notes(),
                 "0.5::float8".into()
             ),
-            statement!("expire", version(), "600::float8".into()),
+            statement!(
+                "expire",
+                version(),
+                "600::float8".into(),
+                "null::text".into(),
+                "null::uuid".into(),
+                BATCH.to_string()
+            ),
             statement!(
                 "renew_leases",
                 version(),
@@ -309,7 +316,7 @@ impl Batch {
 
     /// Statements of a batch that cost more after [`Self::age`].
     pub(super) fn later_statements(&self) -> Vec<Statement> {
-        let built = || text(BUILT);
+        let (built, version) = (|| text(BUILT), || text(&self.version));
         let names = ["claim", "reachable_notes"];
         let mut statements = self.statements();
         statements.retain(|(name, ..)| names.contains(name));
@@ -322,6 +329,14 @@ impl Batch {
                 BATCH.to_string()
             ),
             statement!("drop_outbox", built(), BATCH.to_string()),
+            statement!(
+                "expire",
+                version(),
+                "600::float8".into(),
+                "null::text".into(),
+                "null::uuid".into(),
+                BATCH.to_string()
+            ),
         ]);
         statements
     }
@@ -330,7 +345,6 @@ impl Batch {
     pub(super) fn sweeps(&self) -> Vec<Statement> {
         let version = || text(&self.version);
         vec![
-            statement!("expire", version(), "600::float8".into()),
             statement!("due_notes", version()),
             statement!("enqueue_version", version(), "true".into()),
             statement!("outbox_status", version()),

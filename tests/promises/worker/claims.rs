@@ -2,6 +2,7 @@
 //! version, or for a lock of an application.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use elf::worker::{Breakpoint, Checkpoint};
 use sqlx::{Connection, PgConnection};
@@ -283,33 +284,44 @@ async fn a_suspect_in_a_backlog_has_its_turn() {
     assert!(turn.unwrap() < 10, "{texts:?}");
 }
 
-/// Several times as many notes as batches in flight hold.
+/// Each claim has begun behind the one before it when the provider stops in the middle of a backlog.
 #[tokio::test]
 async fn while_the_provider_is_away_claims_that_find_nothing_are_few() {
     let site = Site::start().await;
-    site.provider.always(Behaviour::Status(503));
+    site.configure("poll_interval_ms = 50", "poll_interval_ms = 1000");
+    site.configure(
+        "backoff_base_ms = 1\nbackoff_max_ms = 5",
+        "backoff_base_ms = 1000",
+    );
+    site.provider.share_processor(Duration::from_millis(2));
     let mut db = site.connect().await;
     sqlx::query(
         "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
-         select 't', 'p', 'a', 's', 'n', 'waiting note ' || n from generate_series(1, 500) n",
+         select 't', 'p', 'a', 's', 'n', 'waiting note ' || n from generate_series(1, 2000) n",
     )
     .execute(&mut db)
     .await
     .unwrap();
     let worker = site.worker();
     let url = format!("{}/metrics", worker.admin().await);
-    let empty = async || {
+    let claims = async |outcome: &str| {
         let text = reqwest::get(&url).await.unwrap().text().await.unwrap();
-        let (_, count) = text
-            .split_once("elf_claims_total{outcome=\"empty\"} ")
-            .unwrap();
+        let series = format!("elf_claims_total{{outcome=\"{outcome}\"}} ");
+        let (_, count) = text.split_once(&series).unwrap();
         let count = count.lines().next().unwrap();
         count.parse::<u64>().unwrap()
     };
-    eventually(async || empty().await > 0).await;
-    let (before, probes) = (empty().await, site.provider.requests());
-    eventually(async || site.provider.requests() >= probes + 2).await;
-    let more = empty().await - before;
-    assert!(more <= 20, "{more} claims between two probes");
+    eventually(async || claims("notes").await >= 20).await;
+    site.provider.always(Behaviour::Status(503));
+    let probes = async |count: usize| {
+        let seen = site.provider.requests();
+        eventually(async || site.provider.requests() >= seen + count).await;
+    };
+    // Meanwhile the claims walk over the rest of the backlog.
+    probes(3).await;
+    let before = claims("empty").await;
+    probes(1).await;
+    let more = claims("empty").await - before;
+    assert!(more <= 30, "{more} claims between two probes");
     worker.stop().await.exits(0);
 }
