@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Limit, Store, StoreError};
+use super::{Store, StoreError};
 
 /// Rows that one statement reads. The limit keeps each statement short.
 const PAGE: i64 = 5_000;
