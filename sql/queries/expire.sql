@@ -3,7 +3,7 @@
 -- for each expired note; a join may read both tables in full and find nothing.
 -- $1 version, $2 seconds to look back, null for all time, $3 and $4 only notes behind this one
 -- (expires_at, as text because it may be '-infinity', and note_id), null from the beginning,
--- $5 notes at most
+-- $5 notes at most, $6 whether a full page is one of a backlog
 with page as materialized (
     select n.note_id, n.expires_at
       from memory_notes n
@@ -16,9 +16,10 @@ with page as materialized (
 ),
 enqueued as (
     insert into indexing_outbox (note_id, op, embedding_version, available_at)
-    -- Not due now: a million of them would be among the rows that were just written, which a worker
-    -- takes before those of a backlog.
-    select p.note_id, 'DELETE', $1, now() - interval '10 seconds'
+    -- A million that are due now would be among the rows that were just written, which a worker takes
+    -- before those of a backlog.
+    select p.note_id, 'DELETE', $1,
+           case when $6 and (select count(*) from page) = $5 then now() - interval '10 seconds' else now() end
       from page p
      where (select s.chunk_count > 0
               from note_index_state s

@@ -105,15 +105,6 @@ fn service(section: &mut Section<'_, '_>) -> Service {
             )
         },
     );
-    section.check(
-        &["http_bind", "admin_bind"],
-        service.http_bind.as_ref() != Some(&service.admin_bind)
-            || service.admin_bind.ends_with(":0"),
-        || {
-            let address = &service.admin_bind;
-            format!("must be another address than service.admin_bind, not {address:?}")
-        },
-    );
     service
 }
 

@@ -150,6 +150,18 @@ pub(super) async fn check_notes_table(conn: &mut PgConnection) -> Result<(), Sto
     if columns.is_empty() {
         return Ok(());
     }
+    let is_partitioned: bool = sqlx::query_scalar(
+        "select coalesce((select relkind = 'p' from pg_class where oid = to_regclass('memory_notes')), false)",
+    )
+    .fetch_one(&mut *conn)
+    .await?;
+    if is_partitioned {
+        return Err(StoreError::Schema(
+            "the table memory_notes is partitioned, and Postgres cannot index such a table while it is \
+             used: ELF needs one that is not"
+                .into(),
+        ));
+    }
     let mut problems = note_column_problems(&columns.into_iter().collect());
     let unique: bool = sqlx::query_scalar(
         "select exists (select from pg_index i

@@ -85,12 +85,14 @@ impl Store {
 
     /// Reads a page of the notes whose `expires_at` has passed within `look_back`, behind the note
     /// `after`, and enqueues those that still have points. `None` means at any time, and from the
-    /// beginning.
+    /// beginning. With `is_backlog` those of a full page are not claimed before other rows, as rows
+    /// are that were just written.
     pub async fn expire(
         &self,
         version: &str,
         look_back: Option<Duration>,
         after: Option<&ExpiryPosition>,
+        is_backlog: bool,
     ) -> Result<Expired, StoreError> {
         let work = async {
             let page = sqlx::query_file!(
@@ -99,7 +101,8 @@ impl Store {
                 look_back.map(|time| time.as_secs_f64()),
                 after.map(|(at, _)| at.as_str()),
                 after.map(|(_, note)| *note),
-                PAGE
+                PAGE,
+                is_backlog
             );
             let page = page.fetch_optional(&self.keyed).await?;
             Ok(page.map_or_else(Expired::default, |page| Expired {

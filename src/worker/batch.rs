@@ -8,8 +8,8 @@
 //! go the same way without them, and are released instead of acked.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use metrics::{counter, histogram};
@@ -64,6 +64,7 @@ async fn converge_or_release(shared: &Arc<Shared>, claim: Claim, extent: Extent)
         oldest_first: claim.note_ids(),
         notes: claim.notes.iter().map(|n| (n.note_id, n)).collect(),
         spans: note_spans(&claim.notes),
+        loaded: OnceLock::new(),
     };
     shared.call_breakpoint(Checkpoint::Claimed).await;
     let converged = match extent {
@@ -115,6 +116,8 @@ pub(super) struct Batch<'a> {
     oldest_first: Vec<Uuid>,
     pub(super) notes: HashMap<Uuid, &'a Claimed>,
     pub(super) spans: NoteSpans,
+    /// The time of Postgres when the rows were loaded, and of this process.
+    loaded: OnceLock<(DateTime<Utc>, Instant)>,
 }
 
 impl Batch<'_> {
@@ -175,7 +178,17 @@ impl Batch<'_> {
         max_bytes: u64,
     ) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
         let store = &self.shared.context.stores.store;
-        store.load_notes(&self.oldest_first, max_bytes).await
+        let loaded = store.load_notes(&self.oldest_first, max_bytes).await?;
+        self.loaded.get_or_init(|| (loaded.1, Instant::now()));
+        Ok(loaded)
+    }
+
+    /// Whether the note was live when it was loaded and has expired since, by the clock of Postgres.
+    /// The upkeep passes over a note that is due, and does not look back for ever.
+    fn has_expired(&self, chunked: &ChunkedNote) -> bool {
+        let now = self.loaded.get().map(|(at, since)| *at + since.elapsed());
+        let is_over = |note: &Note| now.is_some_and(|now| !note.is_live(now));
+        chunked.live && chunked.note.as_ref().is_some_and(is_over)
     }
 
     async fn chunk(
@@ -251,6 +264,8 @@ impl Batch<'_> {
         let mut waiting = Vec::new();
         for (chunked, why) in unwritable {
             match why {
+                // The next claim takes it out of the index.
+                _ if self.has_expired(chunked) => waiting.push(chunked.note_id),
                 Unwritable::Waits => waiting.push(chunked.note_id),
                 Unwritable::Fails {
                     reason,
@@ -376,8 +391,8 @@ impl Batch<'_> {
                 .await?;
             self.shared.leases.wait_for_unanswered(lease);
         }
-        // The upkeep does not look back for ever, and a slow provider may have taken longer.
-        let expired: Vec<Uuid> = expired(done, Utc::now()).collect();
+        let expired = done.iter().filter(|write| self.has_expired(write.chunked));
+        let expired: Vec<Uuid> = expired.map(|write| write.chunked.note_id).collect();
         if !expired.is_empty() {
             context.stores.store.requeue(version, &expired).await?;
         }
@@ -418,17 +433,4 @@ impl Batch<'_> {
         }
         Ok(acked.len() as u64)
     }
-}
-
-/// The notes that were live when they were loaded and are not any more.
-fn expired(writes: &[&PlannedWrite<'_>], now: DateTime<Utc>) -> impl Iterator<Item = Uuid> {
-    let live = writes
-        .iter()
-        .map(|write| write.chunked)
-        .filter(|chunked| chunked.live);
-    let has_expired = move |chunked: &&ChunkedNote| {
-        let note = chunked.note.as_ref();
-        note.is_some_and(|note| !note.is_live(now))
-    };
-    live.filter(has_expired).map(|chunked| chunked.note_id)
 }

@@ -173,7 +173,10 @@ async fn expire_notes(shared: &Shared, look_back: Option<Duration>) -> bool {
         let mut after = None;
         loop {
             let version = &shared.context.version.name;
-            let page = store.expire(version, look_back, after.as_ref()).await?;
+            // While the provider is unavailable, claims take what is behind the rows that they have seen.
+            let provider_works = shared.context.provider.state().error().is_none();
+            let expiring = store.expire(version, look_back, after.as_ref(), provider_works);
+            let page = expiring.await?;
             if page.enqueued > 0 {
                 tracing::debug!(page.enqueued, "notes expired");
                 // Without LISTEN no notification would wake the worker.

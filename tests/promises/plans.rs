@@ -103,7 +103,7 @@ const KEYED: [(&str, &str, usize); 11] = [
     ),
     ("claim", include_str!("../../sql/queries/claim.sql"), 10),
     ("ack", include_str!("../../sql/queries/ack.sql"), 7),
-    ("expire", include_str!("../../sql/queries/expire.sql"), 5),
+    ("expire", include_str!("../../sql/queries/expire.sql"), 6),
 ];
 
 /// The same of [`PAGES`].

@@ -109,6 +109,16 @@ async fn a_notes_table_that_lacks_something_is_described_and_left_alone() {
     assert_eq!(count(&mut db, columns).await, 5, "the table was changed");
 }
 
+#[tokio::test]
+async fn a_partitioned_notes_table_is_refused() {
+    let site = Site::empty().await;
+    let mut db = site.connect().await;
+    let table = "create table memory_notes (note_id uuid primary key) partition by hash (note_id)";
+    execute(&mut db, table).await;
+    let done = site.elf(&["migrate"]).await.exits(78);
+    done.says(&["the table memory_notes is partitioned"]);
+}
+
 /// An application's own table: uuid ids, an enum, names of limited length, its own
 /// defaults, nullable columns, and columns that ELF does not know.
 const OWN_TABLE: &str = "
@@ -125,7 +135,8 @@ const OWN_TABLE: &str = "
     values ('11111111-1111-1111-1111-111111111111', gen_random_uuid(), 'alice', 'team', 'fact',
             'The lighthouse is green.', now()),
            ('22222222-2222-2222-2222-222222222222', gen_random_uuid(), 'bob', 'private', 'fact',
-            'The harbour is blue.', now());";
+            'The harbour is blue.', now());
+    create index on memory_notes (expires_at);";
 
 #[tokio::test]
 async fn a_notes_table_of_the_application_is_kept_and_indexed() {
@@ -134,6 +145,8 @@ async fn a_notes_table_of_the_application_is_kept_and_indexed() {
     execute(&mut db, OWN_TABLE).await;
     site.elf(&["migrate"]).await.exits(0);
     assert_eq!(count(&mut db, "memory_notes").await, 2);
+    let own = "pg_indexes where indexname = 'memory_notes_expires_at_idx'";
+    assert_eq!(count(&mut db, own).await, 1, "the application's index");
     let worked = site.json(&["worker", "--once"]).await;
     assert_eq!((&worked["notes"], &worked["dead"]), (&2.into(), &0.into()));
     let tenant = "11111111-1111-1111-1111-111111111111";

@@ -231,10 +231,11 @@ async fn notes_that_expire_at_once_are_enqueued_page_by_page() {
     .await
     .unwrap();
     let (store, version) = (&h.context.stores.store, &h.context.version.name);
-    let pages = async || {
+    let pages = async |look_back| {
         let (mut pages, mut after) = (Vec::new(), None);
         loop {
-            let page = store.expire(version, None, after.as_ref()).await.unwrap();
+            let page = store.expire(version, look_back, after.as_ref(), true);
+            let page = page.await.unwrap();
             pages.push(page.enqueued);
             after = page.next;
             if after.is_none() {
@@ -242,14 +243,35 @@ async fn notes_that_expire_at_once_are_enqueued_page_by_page() {
             }
         }
     };
-    assert_eq!(pages().await, [5_000, 5_000, 2_000]);
+    let of_an_hour: i64 = pages(Some(Duration::from_secs(3_600))).await.iter().sum();
+    let expired_now = h.count("memory_notes where expires_at > '-infinity'").await;
+    assert_eq!(of_an_hour, expired_now);
+    let all = pages(None).await;
+    assert_eq!(
+        (all.len(), all.iter().sum::<i64>()),
+        (3, 12_000 - expired_now)
+    );
     let rows = h.count("indexing_outbox").await;
     let notes = h.count("(select distinct note_id from indexing_outbox) n");
     assert_eq!((rows, notes.await), (12_000, 12_000));
-    assert_eq!(pages().await, [0, 0, 0]);
-    // A note that an application writes now is not one of thousands that are new.
-    let new = "indexing_outbox where available_at > now() - interval '5 seconds'";
-    assert_eq!(h.count(new).await, 0);
+    assert_eq!(pages(None).await, [0, 0, 0]);
+}
+
+/// More than a page.
+#[tokio::test]
+async fn a_worker_takes_all_out_that_expire_at_once() {
+    let h = Harness::start_with(|toml| toml.replace("batch_notes = 16", "batch_notes = 256")).await;
+    h.stock(6_000).await;
+    sqlx::raw_sql(
+        "begin; set local session_replication_role = replica;
+         update memory_notes set expires_at = now(); commit",
+    )
+    .execute(&h.pool)
+    .await
+    .unwrap();
+    h.drain().await;
+    assert_eq!(h.count("note_index_state where chunk_count > 0").await, 0);
+    assert_eq!(h.count("indexing_outbox").await, 0);
 }
 
 /// Nobody looks for expired notes, as when a batch takes longer than the upkeep looks back.
@@ -261,7 +283,7 @@ async fn a_note_that_expires_while_it_is_indexed_is_taken_out_at_once() {
     assert!(store.take_upkeep(version, "another", hour).await.unwrap());
     let note = h.insert("soon over").await;
     h.execute(
-        "update memory_notes set expires_at = now() + interval '1 second', type = type || $2
+        "update memory_notes set expires_at = now() + interval '3 seconds', type = type || $2
           where note_id = $1",
         note,
         "",

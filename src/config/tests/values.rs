@@ -193,11 +193,6 @@ fn texts_keep_to_their_forms() {
         ),
         (
             "service",
-            "http_bind = \"127.0.0.1:9464\"",
-            "http_bind = \"127.0.0.1:9465\"",
-        ),
-        (
-            "service",
             "log_level = \"inof\"",
             "log_level = \"info,elf::worker=debug\"",
         ),

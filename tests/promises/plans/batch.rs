@@ -183,7 +183,8 @@ impl Batch {
                 "600::float8".into(),
                 "null::text".into(),
                 "null::uuid".into(),
-                BATCH.to_string()
+                BATCH.to_string(),
+                "true".into()
             ),
             statement!(
                 "renew_leases",
@@ -332,10 +333,20 @@ impl Batch {
             statement!(
                 "expire",
                 version(),
+                "null::float8".into(),
+                "(now() - interval '1 hour')::text".into(),
+                id(Uuid::nil()),
+                BATCH.to_string(),
+                "true".into()
+            ),
+            statement!(
+                "expire",
+                version(),
                 "600::float8".into(),
                 "null::text".into(),
                 "null::uuid".into(),
-                BATCH.to_string()
+                BATCH.to_string(),
+                "true".into()
             ),
         ]);
         statements
