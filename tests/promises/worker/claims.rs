@@ -302,6 +302,11 @@ async fn while_the_provider_is_away_claims_that_find_nothing_are_few() {
     .execute(&mut db)
     .await
     .unwrap();
+    // Not just written, or claims would take them as such.
+    sqlx::query("update indexing_outbox set available_at = now() - interval '1 minute'")
+        .execute(&mut db)
+        .await
+        .unwrap();
     let worker = site.worker();
     let url = format!("{}/metrics", worker.admin().await);
     let claims = async |outcome: &str| {
