@@ -11,6 +11,7 @@ mod access;
 mod admin;
 mod api_page;
 mod blame;
+mod cases;
 mod cli;
 mod clients;
 mod crash;

@@ -1,0 +1,59 @@
+//! Small inputs that people met in production with systems that do ELF's job: one folder in
+//! `tests/data/cases` each, and here the right value of each.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// The folder of a case.
+pub struct Case(PathBuf);
+
+impl Case {
+    fn open(folder: &str) -> Self {
+        Self(cases().join(folder))
+    }
+
+    /// The path of one of its files.
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.0.join(file)
+    }
+
+    /// One of its files, which is UTF-8.
+    pub fn text(&self, file: &str) -> String {
+        String::from_utf8(self.bytes(file)).unwrap()
+    }
+
+    /// One of its files.
+    pub fn bytes(&self, file: &str) -> Vec<u8> {
+        std::fs::read(self.path(file)).unwrap()
+    }
+}
+
+fn cases() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/cases")
+}
+
+/// One test for each line: its name, the folder, and the function that tries it.
+macro_rules! cases {
+    ($($name:ident: $folder:literal => $check:path;)*) => {
+        const FOLDERS: &[&str] = &[$($folder),*];
+        $(
+            #[tokio::test]
+            async fn $name() {
+                $check(Case::open($folder)).await;
+            }
+        )*
+    };
+}
+
+cases! {
+}
+
+#[test]
+fn every_folder_is_tried() {
+    let folders = std::fs::read_dir(cases()).unwrap();
+    let folders: BTreeSet<_> = folders
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let tried: BTreeSet<_> = FOLDERS.iter().map(ToString::to_string).collect();
+    assert_eq!(folders, tried);
+}
