@@ -51,7 +51,9 @@ pub mod telemetry;
 
 // What several of them use.
 mod backoff;
+mod bounds;
 mod error_class;
+mod shares;
 
 /// The chunker allocates for each token of a BPE or Unigram tokenizer: with glibc's allocator it
 /// takes twice as long. Here, so that tests and benches run with it too.

@@ -8,6 +8,7 @@ use anyhow::Context;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::systemd;
+use crate::bounds::Bounds;
 use crate::config::Service;
 use crate::http::{self, Admin};
 use crate::observe::Health;
@@ -28,13 +29,13 @@ pub struct AdminPort {
 
 impl AdminPort {
     /// Starts the metrics recorder and binds the admin port.
-    pub async fn start(service: &Service) -> anyhow::Result<Self> {
+    pub async fn start(service: &Service, bounds: Bounds) -> anyhow::Result<Self> {
         let metrics = telemetry::init_metrics()
             .context("failed to start metrics: this process has a recorder already")?;
         let health = Arc::new(Health::default());
         let admin = Admin::new(service, metrics.clone(), health.clone());
         let bind = &service.admin_bind;
-        let address = http::serve(bind, admin.clone())
+        let address = http::serve(bind, admin.clone(), bounds)
             .await
             .with_context(|| format!("failed to bind service.admin_bind {bind}"))?;
         tracing::info!(%address, "admin port serves the page, /metrics, /livez and /readyz");

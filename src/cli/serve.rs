@@ -10,6 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::signals::stop_on_signals;
 use super::{systemd, wiring};
+use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::http::api::{self, Api};
 use crate::http::{self, Admin};
@@ -39,9 +40,10 @@ pub async fn run(config: &Config, args: Args) -> anyhow::Result<()> {
         "no new requests; requests in flight have up to {} s to end (worker.grace_secs)",
         config.worker.grace_secs
     ))?;
+    let bounds = Bounds::of_this_process(config);
     // Before the first search is counted.
     let metrics = match &args.metrics {
-        Some(bind) => Some(serve_metrics(config, bind).await?),
+        Some(bind) => Some(serve_metrics(config, bind, bounds).await?),
         None => None,
     };
     // A model may take minutes to load.
@@ -50,7 +52,7 @@ pub async fn run(config: &Config, args: Args) -> anyhow::Result<()> {
         return Ok(());
     };
     let context = context?;
-    let serving = start(config, bind, &context, stop.clone()).await?;
+    let serving = start(config, bind, &context, bounds, stop.clone()).await?;
     let _watching = metrics
         .map(|metrics| AbortOnDropHandle::new(tokio::spawn(watch(context.clone(), metrics))));
     systemd::ready("serving");
@@ -63,11 +65,11 @@ pub async fn run(config: &Config, args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn serve_metrics(config: &Config, bind: &str) -> anyhow::Result<Metrics> {
+async fn serve_metrics(config: &Config, bind: &str, bounds: Bounds) -> anyhow::Result<Metrics> {
     let metrics = telemetry::init_metrics()
         .context("failed to start metrics: this process has a recorder already")?;
     let admin = Admin::new(&config.service, metrics.clone(), Arc::default());
-    let address = http::serve_metrics(bind, admin)
+    let address = http::serve_metrics(bind, admin, bounds)
         .await
         .with_context(|| format!("failed to bind --metrics {bind}"))?;
     tracing::info!(%address, "metrics are at /metrics");
@@ -104,6 +106,7 @@ pub async fn start(
     config: &Config,
     bind: &str,
     context: &WorkerContext,
+    bounds: Bounds,
     stop: CancellationToken,
 ) -> anyhow::Result<AbortOnDropHandle<()>> {
     let mut context = context.clone();
@@ -114,6 +117,7 @@ pub async fn start(
         searcher: wiring::searcher(&context, config).await?,
         version: context.version.name.clone(),
         max_note_bytes: config.worker.max_note_bytes,
+        bounds,
         trace_days: config.search.trace_days,
     };
     let (address, serving) = api::serve(bind, api, stop)

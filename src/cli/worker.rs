@@ -8,6 +8,7 @@ use super::progress::{Count, Progress};
 use super::signals::{in_flight, stop_on_signals};
 use super::start::{connect_and_ensure_ready, ensure_ready_with_retries};
 use super::{serve as http_api, systemd};
+use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::worker::{Report, Worker};
 
@@ -75,7 +76,8 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
         tracing::warn!("{warning}");
     }
     let stop = stop_on_signals(&in_flight(config))?;
-    let admin_port = AdminPort::start(&config.service).await?;
+    let bounds = Bounds::of_this_process(config);
+    let admin_port = AdminPort::start(&config.service, bounds).await?;
     let begun = tokio::select! {
         begun = ensure_ready_with_retries(config, migrate, &admin_port.health, &stop) => begun?,
         never = systemd::feed_watchdog() => match never {},
@@ -89,7 +91,7 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     );
     let worker = Arc::new(Worker::new(context.clone(), &config.worker, &config.outbox));
     let api = match &config.service.http_bind {
-        Some(bind) => Some(http_api::start(config, bind, &context, stop.clone()).await?),
+        Some(bind) => Some(http_api::start(config, bind, &context, bounds, stop.clone()).await?),
         None => None,
     };
     let watching = admin_port.watch(context, worker.clone()).await;

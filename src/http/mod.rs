@@ -3,8 +3,11 @@
 
 mod access;
 pub mod api;
+mod clients;
 mod connection;
 mod dead;
+mod kept;
+mod paced;
 mod page;
 mod status;
 
@@ -20,17 +23,21 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use self::access::Access;
-use self::connection::Bounds;
+use crate::bounds::Bounds;
 use crate::config::Service;
 use crate::observe::Health;
 use crate::observe::Observer;
 use crate::telemetry::Metrics;
 
-/// Browsers, Prometheus and health checks keep a handful open.
-const MAX_CONNECTIONS: usize = 64;
+/// Requests of the page at once: each may wait for Postgres. Health and metrics do not.
+const MAX_PAGE_REQUESTS: usize = 4;
+
+/// How long a further one waits for its turn.
+const PLACE_WAIT: Duration = Duration::from_secs(2);
 
 /// Time limit from the end of a request's head to its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -64,22 +71,26 @@ impl Admin {
 
 /// Binds `service.admin_bind` and serves it in the background. Returns the bound address: with
 /// port 0 the system chooses the port.
-pub async fn serve(bind: &str, admin: Arc<Admin>) -> std::io::Result<SocketAddr> {
-    listen(bind, router(admin)).await
+pub async fn serve(bind: &str, admin: Arc<Admin>, bounds: Bounds) -> std::io::Result<SocketAddr> {
+    listen(bind, router(admin), bounds).await
 }
 
 /// Binds `bind` and serves the metrics alone, likewise.
-pub async fn serve_metrics(bind: &str, admin: Arc<Admin>) -> std::io::Result<SocketAddr> {
+pub async fn serve_metrics(
+    bind: &str,
+    admin: Arc<Admin>,
+    bounds: Bounds,
+) -> std::io::Result<SocketAddr> {
     let guard = from_fn_with_state(admin.clone(), access::guard_health);
     let router = Router::new().route("/metrics", get(render)).layer(guard);
-    listen(bind, router.with_state(admin)).await
+    listen(bind, router.with_state(admin), bounds).await
 }
 
-async fn listen(bind: &str, router: Router) -> std::io::Result<SocketAddr> {
+async fn listen(bind: &str, router: Router, bounds: Bounds) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind(bind).await?;
     let address = listener.local_addr()?;
-    let bounds = Bounds {
-        connections: MAX_CONNECTIONS,
+    let bounds = connection::Bounds {
+        connections: bounds.admin_connections,
         request: REQUEST_TIMEOUT,
     };
     // It ends with the process: health is asked for until the end.
@@ -89,11 +100,13 @@ async fn listen(bind: &str, router: Router) -> std::io::Result<SocketAddr> {
 }
 
 fn router(admin: Arc<Admin>) -> Router {
+    let places = Arc::new(Semaphore::new(MAX_PAGE_REQUESTS));
     let api = Router::new()
         .route("/api/status", get(status::show))
         .route("/api/dead", get(dead::list))
         .route("/api/dead/retry", post(dead::retry))
         .route("/api/dead/discard", post(dead::discard))
+        .layer(from_fn_with_state(places, few))
         .layer(from_fn_with_state(admin.clone(), access::guard));
     let health = Router::new()
         .route("/livez", get(livez))
@@ -106,6 +119,16 @@ fn router(admin: Arc<Admin>) -> Router {
         .layer(from_fn(within_time))
         .layer(map_response(page::secure))
         .with_state(admin)
+}
+
+/// Refuses a request while many others are answered: health needs connections too.
+async fn few(State(places): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    let Ok(_place) = tokio::time::timeout(PLACE_WAIT, places.acquire()).await else {
+        connection::refuse("requests");
+        let what = "too many requests of the page are being answered: try again later";
+        return problem(StatusCode::SERVICE_UNAVAILABLE, what);
+    };
+    next.run(request).await
 }
 
 /// Ends a request whose body never ends, or for which Postgres does not answer.

@@ -143,6 +143,21 @@ impl Store {
         self.measured("load", work).await
     }
 
+    /// How many bytes the texts of those of these notes have that `reach` has.
+    pub async fn note_bytes(&self, notes: &[Uuid], reach: &Reach) -> Result<u64, StoreError> {
+        let work = async {
+            let bytes = sqlx::query_file_scalar!(
+                "sql/queries/note_bytes.sql",
+                notes,
+                reach.tenant_id,
+                reach.project_id.as_deref(),
+                reach.agent_id.as_deref()
+            );
+            Ok(bytes.fetch_one(&self.pool).await? as u64)
+        };
+        self.measured("load", work).await
+    }
+
     /// The chunks of a note, in their order; none if `reach` has no note of this id.
     pub async fn reachable_chunks(
         &self,

@@ -115,6 +115,18 @@ const MISSING: &[Label] = &[Label {
     name: "missing",
     values: &["query_vector", "index", "rerank"],
 }];
+const REFUSED: &[Label] = &[Label {
+    name: "reason",
+    values: &[
+        "connection",
+        "slow_reader",
+        "keys",
+        "requests",
+        "memory",
+        "statements",
+        "waiting",
+    ],
+}];
 const REQUEST_OUTCOME: &[Label] = &[Label {
     name: "outcome",
     values: &["ok", "input", "unavailable", "config"],
@@ -424,6 +436,11 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 "elf_search_traces_lost_total",
                 NONE,
                 "Records of searches that Postgres did not take in time",
+            ),
+            counter(
+                "elf_http_refused_total",
+                REFUSED,
+                "What clients of the two ports were refused, by what they would have taken from others: connections closed for a new one or for a slow reader, key look-ups, requests, memory, long statements, waits for the index",
             ),
         ],
     ),

@@ -10,6 +10,7 @@
 mod access;
 mod admin;
 mod api_page;
+mod availability;
 mod blame;
 mod cases;
 mod cli;

@@ -19,6 +19,7 @@ use super::progress::Progress;
 use super::signals::stop_on_signals;
 use super::wiring::EmbeddingSetup;
 use super::{import, search, wiring};
+use crate::bounds::Bounds;
 use crate::index::Filter;
 use crate::rebuild;
 use crate::registry;
@@ -76,7 +77,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let _lock = start_anew(&args).await?;
     let config = configure(&args, MAX_TOKENS)?;
     let _logging = telemetry::init_logging(&config.service);
-    let admin_port = AdminPort::start(&config.service).await?;
+    let admin_port = AdminPort::start(&config.service, Bounds::of_this_process(&config)).await?;
     let store = wiring::store(&config).await?;
     store.migrate().await?;
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{print, say};
+use crate::bounds::Bounds;
 use crate::cli::import::DEFAULT_TENANT;
 use crate::cli::output::excerpt;
 use crate::cli::wiring;
@@ -33,6 +34,7 @@ pub async fn search(config: &Config, context: &WorkerContext) -> anyhow::Result<
         searcher: wiring::searcher(context, config).await?,
         version: context.version.name.clone(),
         max_note_bytes: config.worker.max_note_bytes,
+        bounds: Bounds::of_this_process(config),
         trace_days: config.search.trace_days,
     };
     let stop = CancellationToken::new();

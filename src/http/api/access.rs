@@ -4,17 +4,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{Extensions, HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use moka::sync::Cache;
 use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
 use super::error::ApiError;
+use super::places::Held;
 use super::{Api, Shared};
+use crate::http::connection::refuse;
+use crate::shares::Holder;
 use crate::store::{ApiKey, Reach, SecretHash};
 
 /// What a secret begins with, so that scanners of source code can find one that leaked.
@@ -22,10 +29,20 @@ const PREFIX: &str = "elf_";
 
 /// Keys that are looked up at once. More would wait for a connection until they time out, beside
 /// the requests that have a place.
-pub const MAX_LOOKUPS: usize = 32;
+const KNOWN_LOOKUPS: usize = 16;
+
+/// The same for secrets that no recent request had: whoever has no key may send as many as it can.
+const UNKNOWN_LOOKUPS: usize = 4;
+
+/// How many of these wait for their turn.
+const UNKNOWN_WAITING: usize = 64;
 
 /// How long a request waits for its turn to have its key looked up.
 const MAX_LOOKUP_WAIT: Duration = Duration::from_secs(2);
+
+/// How many secrets count as known, and for how long after their last request.
+const MAX_KNOWN: u64 = 10_000;
+const KNOWN: Duration = Duration::from_secs(600);
 
 /// A new secret, and its hash.
 pub fn new_secret() -> (String, SecretHash) {
@@ -39,54 +56,145 @@ fn hash(secret: &str) -> SecretHash {
     SecretHash(Sha256::digest(secret).into())
 }
 
-/// The key that a request was sent with.
+/// The turns of look-ups. Each request has its key looked up, known or not: a key that was revoked
+/// ends at once.
+pub struct Lookups {
+    of_known: Semaphore,
+    of_unknown: Semaphore,
+    waiting: Semaphore,
+    known: Cache<[u8; 32], ()>,
+}
+
+impl Default for Lookups {
+    fn default() -> Self {
+        Self {
+            of_known: Semaphore::new(KNOWN_LOOKUPS),
+            of_unknown: Semaphore::new(UNKNOWN_LOOKUPS),
+            waiting: Semaphore::new(UNKNOWN_WAITING),
+            known: Cache::builder()
+                .max_capacity(MAX_KNOWN)
+                .time_to_idle(KNOWN)
+                .build(),
+        }
+    }
+}
+
+impl Lookups {
+    async fn key(&self, api: &Api, secret: &str) -> Result<Option<ApiKey>, ApiError> {
+        let hash = hash(secret);
+        let known = hash.0;
+        let refused = || {
+            refuse("keys");
+            ApiError::too_many()
+        };
+        let (turns, _waiting) = match self.known.get(&known) {
+            Some(()) => (&self.of_known, None),
+            None => {
+                let waiting = self.waiting.try_acquire().map_err(|_| refused())?;
+                (&self.of_unknown, Some(waiting))
+            }
+        };
+        let turn = tokio::time::timeout(MAX_LOOKUP_WAIT, turns.acquire()).await;
+        let _turn = turn.map_err(|_| refused())?;
+        let key = api.store.api_key(hash, &api.version).await?;
+        match key {
+            Some(_) => self.known.insert(known, ()),
+            None => self.known.invalidate(&known),
+        }
+        Ok(key)
+    }
+}
+
+/// The key that a request was sent with, and what the request holds.
 #[derive(Clone)]
-pub struct Caller(pub ApiKey);
+pub struct Caller {
+    pub key: ApiKey,
+    /// Who takes a share of what all requests need.
+    pub holder: Holder,
+    pub held: Held,
+}
 
 /// A key that may change notes. Before the body of a request is read.
 pub struct Writer(pub Caller);
 
+/// Gives a request its place, if it has a key. Both are found out before its body is read.
+pub async fn admit(
+    State(shared): State<Arc<Shared>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let key = match key(request.headers(), &shared).await {
+        Ok(key) => key,
+        Err(error) => return error.into_response(),
+    };
+    let holder = Holder {
+        tenant: key.reach.tenant_id.as_str().into(),
+        key: key.key_id,
+    };
+    let held = match shared.places.request(&holder) {
+        Ok(held) => held,
+        Err(error) => {
+            shared.places.throw_away(request.into_body()).await;
+            return error.into_response();
+        }
+    };
+    let caller = Caller {
+        key,
+        holder,
+        held: held.clone(),
+    };
+    request.extensions_mut().insert(caller);
+    held.until_sent(next.run(request).await)
+}
+
+impl Caller {
+    /// The caller whom [`admit`] has left with a request.
+    pub fn of(extensions: &Extensions) -> Result<Self, ApiError> {
+        let caller = extensions.get::<Self>().cloned();
+        caller.ok_or_else(|| ApiError::unavailable("the request has no key"))
+    }
+}
+
+async fn key(headers: &HeaderMap, shared: &Shared) -> Result<ApiKey, ApiError> {
+    let secret = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, secret)| secret.trim_start())
+        .filter(|secret| secret.starts_with(PREFIX));
+    let key = match secret {
+        Some(secret) => shared.lookups.key(&shared.api, secret).await?,
+        None => None,
+    };
+    let key = key.ok_or_else(|| {
+        ApiError::new(
+            StatusCode::UNAUTHORIZED,
+            "unauthorized",
+            "send a key that is not revoked as `Authorization: Bearer elf_…`; \
+             `elf key create` makes one",
+        )
+    })?;
+    if key.is_replaced {
+        tracing::error!(
+            version = shared.api.version,
+            "version replaced, restart with the configuration of the active one"
+        );
+        return Err(ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "version_replaced",
+            "this process serves an embedding version that another one has replaced: the \
+             operator has to restart it with the new configuration",
+        ));
+    }
+    Ok(key)
+}
+
 impl FromRequestParts<Arc<Shared>> for Caller {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, ApiError> {
-        let given = parts.headers.get(header::AUTHORIZATION);
-        let secret = given
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.split_once(' '))
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-            .map(|(_, secret)| secret.trim_start())
-            .filter(|secret| secret.starts_with(PREFIX));
-        let Api { store, version, .. } = &shared.api;
-        let key = match secret {
-            Some(secret) => {
-                let turn = tokio::time::timeout(MAX_LOOKUP_WAIT, shared.lookups.acquire());
-                let _turn = turn.await.map_err(|_| ApiError::too_many())?;
-                store.api_key(hash(secret), version).await?
-            }
-            None => None,
-        };
-        let key = key.ok_or_else(|| {
-            ApiError::new(
-                StatusCode::UNAUTHORIZED,
-                "unauthorized",
-                "send a key that is not revoked as `Authorization: Bearer elf_…`; \
-                 `elf key create` makes one",
-            )
-        })?;
-        if key.is_replaced {
-            tracing::error!(
-                version,
-                "version replaced, restart with the configuration of the active one"
-            );
-            return Err(ApiError::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "version_replaced",
-                "this process serves an embedding version that another one has replaced: the \
-                 operator has to restart it with the new configuration",
-            ));
-        }
-        Ok(Self(key))
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Shared>) -> Result<Self, ApiError> {
+        Self::of(&parts.extensions)
     }
 }
 
@@ -102,7 +210,7 @@ impl FromRequestParts<Arc<Shared>> for Writer {
 
 impl Caller {
     pub fn check_may_write(&self) -> Result<(), ApiError> {
-        match self.0.can_write {
+        match self.key.can_write {
             true => Ok(()),
             false => Err(ApiError::forbidden(
                 "this key may only read: `elf key create --write` makes one that may write",
@@ -111,7 +219,7 @@ impl Caller {
     }
 
     pub fn reach(&self) -> &Reach {
-        &self.0.reach
+        &self.key.reach
     }
 
     /// The labels of every note that the key reaches.
@@ -135,12 +243,12 @@ impl Caller {
     /// The project that a request means: the one that it asks for, or the one that the key is
     /// bound to.
     pub fn project(&self, asked: Option<String>) -> Result<Option<String>, ApiError> {
-        bound("project_id", self.0.reach.project_id.as_ref(), asked)
+        bound("project_id", self.key.reach.project_id.as_ref(), asked)
     }
 
     /// The agent that a request means, likewise.
     pub fn agent(&self, asked: Option<String>) -> Result<Option<String>, ApiError> {
-        bound("agent_id", self.0.reach.agent_id.as_ref(), asked)
+        bound("agent_id", self.key.reach.agent_id.as_ref(), asked)
     }
 }
 

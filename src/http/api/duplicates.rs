@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,6 @@ use uuid::Uuid;
 use super::access::Caller;
 use super::error::{ApiError, ErrorBody};
 use super::notes::no_note;
-use super::places::Placed;
 use super::{Body, Shared};
 
 /// Most notes in one answer.
@@ -76,7 +76,7 @@ pub async fn find(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     Body(asked): Body<DuplicatesRequest>,
-) -> Result<Placed<DuplicatesResponse>, ApiError> {
+) -> Result<Json<DuplicatesResponse>, ApiError> {
     if !(1..=MAX_LIMIT).contains(&asked.limit) {
         let message = format!("limit must be 1 to {MAX_LIMIT}, not {}", asked.limit);
         return Err(ApiError::invalid("limit", message));
@@ -90,7 +90,6 @@ pub async fn find(
     }
     let store = &shared.api.store;
     let version = &shared.api.version;
-    let place = shared.places.take(&caller)?;
     let known = store.reachable_note(asked.note_id, caller.reach(), version);
     if known.await?.ok_or_else(no_note)?.waits {
         return Err(ApiError::new(
@@ -99,6 +98,7 @@ pub async fn find(
             "the note is not indexed as it is now: ask again when it is",
         ));
     }
+    let _turn = shared.places.statement(&caller).await?;
     let found = store
         .find_duplicates(
             asked.note_id,
@@ -114,5 +114,5 @@ pub async fn find(
         similarity: found.similarity,
     });
     let items = items.collect();
-    Ok(Placed(DuplicatesResponse { items }, place))
+    Ok(Json(DuplicatesResponse { items }))
 }

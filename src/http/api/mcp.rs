@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -29,20 +29,22 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::access::Caller;
+use super::body::read_in_time;
 use super::error::{ApiError, ErrorBody};
 use super::misfit::misfit;
 use super::notes::NoteId;
-use super::places::{Place, PlaceOfAnswer, Placed};
-use super::{Body, MAX_SMALL_BODY, Shared, duplicates, notes, read_in_time, searches, wait};
+use super::{Body, MAX_SMALL_BODY, Shared, duplicates, notes, searches, wait};
 
 /// What a model reads before it uses the tools.
 const INSTRUCTIONS: &str = "Notes of one tenant. Use `search` to find notes by meaning and by \
                             keyword; each result has the passage that matched and the text around \
                             it. `add_note` answers when a search can find the note.";
 
-/// Most bytes of a request with a key that may write. A parsed message may take a hundred times as
-/// much memory. Longer notes come by `POST /v2/notes`.
+/// Most bytes of a request with a key that may write. Longer notes come by `POST /v2/notes`.
 const MAX_BODY: usize = 256 << 10;
+
+/// How many times as much memory as its bytes a parsed message may take.
+const PARSED: u64 = 100;
 
 /// The route.
 pub(super) fn router(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
@@ -60,28 +62,23 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     );
     Router::new()
         .route_service("/mcp", service)
-        .layer(from_fn_with_state(shared.clone(), known))
+        .layer(from_fn_with_state(shared.clone(), bounded))
 }
 
-/// Refuses a request without a key before its body is read, and reads the body within the limits of
-/// the other routes.
-async fn known(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let (mut head, body) = request.into_parts();
-    // The tool has its place before the answer of the protocol is made around its result.
-    let place = PlaceOfAnswer::default();
-    let known = async {
-        let caller = Caller::from_request_parts(&mut head, &shared).await?;
-        let limit = match caller.0.can_write {
-            true => MAX_BODY,
-            false => MAX_SMALL_BODY,
-        };
-        let bytes = read_in_time(body, limit).await?;
-        head.extensions.insert(caller);
-        head.extensions.insert(place.clone());
-        Ok::<_, ApiError>(Request::from_parts(head, bytes.into()))
+/// Reads the body within the limits of the other routes.
+async fn bounded(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (head, body) = request.into_parts();
+    let limit = match caller.key.can_write {
+        true => MAX_BODY,
+        false => MAX_SMALL_BODY,
     };
-    match known.await {
-        Ok(request) => place.keep_until_sent(next.run(request).await),
+    match read_in_time(&shared, &caller, body, limit, PARSED).await {
+        Ok(bytes) => next.run(Request::from_parts(head, bytes.into())).await,
         Err(error) => error.into_response(),
     }
 }
@@ -144,7 +141,7 @@ impl ServerHandler for Tools {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let mut tools = tools();
-        if !caller(&context)?.0.can_write {
+        if !caller(&context)?.key.can_write {
             tools.retain(|tool| tool.name != "add_note");
         }
         Ok(ListToolsResult::with_all_items(tools))
@@ -164,12 +161,7 @@ impl ServerHandler for Tools {
         };
         // A model can read the error of a tool and correct its call.
         let result = match result? {
-            Ok((answer, place)) => {
-                if let (Some(place), Some(of_answer)) = (place, left::<PlaceOfAnswer>(&context)) {
-                    of_answer.leave(place);
-                }
-                CallToolResult::structured(answer)
-            }
+            Ok(answer) => CallToolResult::structured(answer),
             Err(error) => CallToolResult::structured_error(json!(ErrorBody::from(error))),
         };
         Ok(result.into())
@@ -182,7 +174,7 @@ impl Tools {
         caller: Caller,
         tool: &str,
         given: Value,
-    ) -> Result<Result<Answer, ApiError>, ErrorData> {
+    ) -> Result<Result<Value, ApiError>, ErrorData> {
         Ok(match tool {
             "search" => self.search(caller, given).await,
             "get_note" => self.get_note(caller, given).await,
@@ -192,49 +184,42 @@ impl Tools {
         })
     }
 
-    async fn search(&self, caller: Caller, given: Value) -> Result<Answer, ApiError> {
+    async fn search(&self, caller: Caller, given: Value) -> Result<Value, ApiError> {
         let request = Body(arguments(given)?);
         let found = searches::search(State(self.0.clone()), caller, request);
         Ok(answer(found.await?))
     }
 
-    async fn get_note(&self, caller: Caller, given: Value) -> Result<Answer, ApiError> {
+    async fn get_note(&self, caller: Caller, given: Value) -> Result<Value, ApiError> {
         let NoteRequest { note_id } = arguments(given)?;
         let note = notes::show(State(self.0.clone()), caller, NoteId(note_id));
         Ok(answer(note.await?))
     }
 
-    async fn find_duplicates(&self, caller: Caller, given: Value) -> Result<Answer, ApiError> {
+    async fn find_duplicates(&self, caller: Caller, given: Value) -> Result<Value, ApiError> {
         let request = Body(arguments(given)?);
         let found = duplicates::find(State(self.0.clone()), caller, request);
         Ok(answer(found.await?))
     }
 
-    async fn add_note(&self, caller: &Caller, given: Value) -> Result<Answer, ApiError> {
+    async fn add_note(&self, caller: &Caller, given: Value) -> Result<Value, ApiError> {
         caller.check_may_write()?;
         let note = arguments(given)?;
         let added = notes::add_all(&self.0, caller, vec![note]).await?;
         let indexed = wait::is_indexed_in_time(&self.0, caller, &added).await;
-        Ok((json!({ "note_id": added[0], "indexed": indexed }), None))
+        Ok(json!({ "note_id": added[0], "indexed": indexed }))
     }
 }
 
-/// What a tool answers, and the place that the answer keeps until it is sent.
-type Answer = (Value, Option<Place>);
-
-fn answer<T: Serialize>(Placed(answer, place): Placed<T>) -> Answer {
-    (json!(answer), Some(place))
+fn answer<T: Serialize>(Json(answer): Json<T>) -> Value {
+    json!(answer)
 }
 
-/// Who called, as [`known`] has found out.
+/// Who called.
 fn caller(context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
-    left(context).ok_or_else(|| ErrorData::internal_error("the request has no key", None))
-}
-
-/// What [`known`] has left with the request.
-fn left<T: Clone + Send + Sync + 'static>(context: &RequestContext<RoleServer>) -> Option<T> {
-    let head = context.extensions.get::<Parts>()?;
-    head.extensions.get::<T>().cloned()
+    let head = context.extensions.get::<Parts>();
+    let caller = head.and_then(|head| Caller::of(&head.extensions).ok());
+    caller.ok_or_else(|| ErrorData::internal_error("the request has no key", None))
 }
 
 /// As from a body, so that an error names its field.

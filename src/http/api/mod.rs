@@ -4,6 +4,7 @@
 //! has the shape of [`error::ApiError`].
 
 mod access;
+mod body;
 mod duplicates;
 mod error;
 pub mod mcp;
@@ -19,15 +20,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode};
-use axum::middleware::{Next, from_fn};
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Extension, Json, Router};
-use futures::StreamExt;
+use axum::{Extension, Router};
+use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
@@ -36,22 +38,18 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
-use super::connection::{self, Bounds};
+use super::connection;
 use super::page;
+use crate::bounds::Bounds;
 use crate::search::Searcher;
 use crate::store::{Lifecycle, RegisteredVersion, Store};
 use access::BearerKey;
+use access::Lookups;
 pub use access::new_secret;
+use body::{Body, BodyLimit, MAX_SMALL_BODY};
 use error::ApiError;
 use places::Places;
 use trace_log::TraceLog;
-
-/// Connections at once. More than there are [`Places`], so that a client over the limit is told
-/// so.
-const MAX_CONNECTIONS: usize = 1024;
-
-/// Time limit for a body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time limit for a request. Longer than a body, a write and [`wait::LONGEST_WAIT`] together: a
 /// write that was committed must not be answered with an error.
@@ -69,13 +67,6 @@ const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 /// JSON and escapes around the text of a note.
 const BODY_MARGIN: usize = 64 << 10;
 
-/// Most bytes of a body without the text of a note.
-const MAX_SMALL_BODY: usize = 64 << 10;
-
-/// Of a body that is too large, as much is read and thrown away. A client that still sends when
-/// the connection closes gets a broken pipe instead of the answer.
-const MAX_DRAINED: usize = 64 << 20;
-
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// What the API works with.
@@ -88,16 +79,17 @@ pub struct Api {
     pub version: String,
     /// Most bytes of a note's text.
     pub max_note_bytes: u64,
+    /// What its clients share.
+    pub bounds: Bounds,
     /// How many days searches are recorded for; 0 records none.
     pub trace_days: u32,
 }
 
 struct Shared {
     api: Api,
-    places: Arc<Places>,
-    waiting: Arc<Places>,
+    places: Places,
     traces: TraceLog,
-    lookups: Semaphore,
+    lookups: Lookups,
     /// When it was looked, and what is missing.
     readiness: Mutex<Option<(Instant, Option<&'static str>)>>,
     /// Whether requests that only wait should end.
@@ -126,8 +118,8 @@ pub async fn serve(
 ) -> std::io::Result<(SocketAddr, AbortOnDropHandle<()>)> {
     let listener = TcpListener::bind(bind).await?;
     let address = listener.local_addr()?;
-    let bounds = Bounds {
-        connections: MAX_CONNECTIONS,
+    let bounds = connection::Bounds {
+        connections: api.bounds.api_connections,
         request: REQUEST_TIMEOUT,
     };
     let forgetting = trace_log::forget(api.store.clone(), api.trace_days);
@@ -145,11 +137,10 @@ pub async fn serve(
 fn router(api: Api, traces: TraceLog, stop: CancellationToken) -> Router {
     let body_limit = usize::try_from(api.max_note_bytes).unwrap_or(usize::MAX) + BODY_MARGIN;
     let shared = Arc::new(Shared {
+        places: Places::new(api.bounds),
         api,
-        places: Places::new(places::ANSWERED),
-        waiting: Places::new(places::WAITING),
         traces,
-        lookups: Semaphore::new(access::MAX_LOOKUPS),
+        lookups: Lookups::default(),
         readiness: Mutex::default(),
         stop,
     });
@@ -170,10 +161,14 @@ fn router(api: Api, traces: TraceLog, stop: CancellationToken) -> Router {
         )
         .split_for_parts();
     let routes = routes.merge(mcp::router(&shared));
-    let description = Arc::new(description);
-    let described = get(async move || Json(description.as_ref()).into_response());
+    // Made once, for whoever asks: this needs no key.
+    let description = Bytes::from(json!(description).to_string());
+    let head = [(header::CONTENT_TYPE, "application/json")];
+    let described = get(async move || (head, description.clone()).into_response());
     routes
+        .layer(from_fn_with_state(shared.clone(), access::admit))
         .layer(from_fn(limited))
+        .layer(tower_http::compression::CompressionLayer::new())
         .route("/openapi.json", described)
         .merge(page::api())
         .route("/livez", get(async || "ok\n"))
@@ -188,7 +183,6 @@ fn router(api: Api, traces: TraceLog, stop: CancellationToken) -> Router {
         })
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn(identified))
-        .layer(tower_http::compression::CompressionLayer::new())
         .with_state(shared)
 }
 
@@ -242,60 +236,4 @@ async fn identified(request: Request, next: Next) -> Response {
     let mut response = next.run(request).instrument(span).await;
     response.headers_mut().insert(REQUEST_ID, id);
     response
-}
-
-/// Most bytes of the bodies of a route.
-#[derive(Clone, Copy)]
-struct BodyLimit(usize);
-
-/// A JSON body, whose errors have the shape of all others.
-struct Body<T>(T);
-
-impl<S: Send + Sync, T: serde::de::DeserializeOwned> FromRequest<S> for Body<T> {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let limit = request.extensions().get::<BodyLimit>();
-        let limit = limit.map_or(MAX_SMALL_BODY, |limit| limit.0);
-        let (head, body) = request.into_parts();
-        let bytes = read_in_time(body, limit).await?;
-        let request = Request::from_parts(head, bytes.into());
-        let Json(body) = Json::from_request(request, state).await?;
-        Ok(Self(body))
-    }
-}
-
-/// The bytes of a body that has at most `limit` and comes within [`BODY_TIMEOUT`].
-async fn read_in_time(body: axum::body::Body, limit: usize) -> Result<Vec<u8>, ApiError> {
-    let late = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the body is late");
-    let read = tokio::time::timeout(BODY_TIMEOUT, read(body, limit));
-    read.await.map_err(late)?
-}
-
-/// The bytes of a body that has at most `limit`.
-async fn read(body: axum::body::Body, limit: usize) -> Result<Vec<u8>, ApiError> {
-    let (mut bytes, mut total) = (Vec::new(), 0);
-    let mut chunks = body.into_data_stream();
-    while let Some(chunk) = chunks.next().await {
-        let broken =
-            |_| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", "the body broke off");
-        let chunk = chunk.map_err(broken)?;
-        total += chunk.len();
-        if total <= limit {
-            bytes.extend_from_slice(&chunk);
-        } else if total <= limit + MAX_DRAINED {
-            bytes = Vec::new();
-        } else {
-            break;
-        }
-    }
-    if total > limit {
-        let message = format!("the body has more than {limit} bytes");
-        return Err(ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "too_large",
-            message,
-        ));
-    }
-    Ok(bytes)
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::StatusCode;
@@ -15,8 +16,8 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::access::{Caller, Writer};
+use super::body::at_most;
 use super::error::{ApiError, ErrorBody};
-use super::places::Placed;
 use super::wait::{Wait, Written, asked, written};
 use super::{Api, Body, Shared};
 use crate::note::holds_nul;
@@ -73,6 +74,7 @@ fn one() -> f32 {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewNotes {
+    #[serde(deserialize_with = "at_most::<MAX_NOTES, _, _>")]
     notes: Vec<NewNote>,
 }
 
@@ -173,7 +175,8 @@ pub async fn add_all(
     notes: Vec<NewNote>,
 ) -> Result<Vec<Uuid>, ApiError> {
     if !(1..=MAX_NOTES).contains(&notes.len()) {
-        let message = format!("send 1 to {MAX_NOTES} notes, not {}", notes.len());
+        let not = if notes.is_empty() { "0" } else { "more" };
+        let message = format!("send 1 to {MAX_NOTES} notes, not {not}");
         return Err(ApiError::invalid("notes", message));
     }
     let notes = notes
@@ -181,7 +184,7 @@ pub async fn add_all(
         .enumerate()
         .map(|(place, note)| checked(shared, caller, note).map_err(|error| error.of_note(place)))
         .collect::<Result<Vec<AddedNote>, ApiError>>()?;
-    let _place = shared.places.take(caller)?;
+    let _turn = shared.places.statement(caller).await?;
     shared.api.store.add_notes(&notes).await?;
     Ok(notes.iter().map(|note| note.note_id).collect())
 }
@@ -203,12 +206,12 @@ pub async fn show(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     NoteId(id): NoteId,
-) -> Result<Placed<ShownNote>, ApiError> {
-    let place = shared.places.take(&caller)?;
+) -> Result<Json<ShownNote>, ApiError> {
     let Api { store, version, .. } = &shared.api;
+    shared.room_for_notes(&caller, &[id], u64::MAX).await?;
     let note = store.reachable_note(id, caller.reach(), version).await?;
     let note = note.ok_or_else(no_note)?;
-    Ok(Placed(note.into(), place))
+    Ok(Json(note.into()))
 }
 
 /// Show how a note was chunked
@@ -228,9 +231,9 @@ pub async fn chunks(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     NoteId(id): NoteId,
-) -> Result<Placed<NoteChunks>, ApiError> {
-    let place = shared.places.take(&caller)?;
+) -> Result<Json<NoteChunks>, ApiError> {
     let Api { store, version, .. } = &shared.api;
+    shared.room_for_notes(&caller, &[id], u64::MAX).await?;
     let note = store.reachable_note(id, caller.reach(), version).await?;
     let note = note.ok_or_else(no_note)?;
     let chunks = store.reachable_chunks(id, caller.reach(), version).await?;
@@ -239,7 +242,7 @@ pub async fn chunks(
         indexed: !note.waits,
         chunks,
     };
-    Ok(Placed(chunks, place))
+    Ok(Json(chunks))
 }
 
 /// Change a note
@@ -288,12 +291,12 @@ pub async fn change(
         key: change.key,
         expires_at: change.expires_at,
     };
-    let place = shared.places.take(&caller)?;
+    let turn = shared.places.statement(&caller).await?;
     let store = &shared.api.store;
     if !store.change_note(id, caller.reach(), &change).await? {
         return Err(no_note());
     }
-    drop(place);
+    drop((turn, change));
     Ok(written(&shared, &caller, vec![id], is_waiting, StatusCode::OK).await)
 }
 
@@ -319,11 +322,11 @@ pub async fn remove(
     wait: Result<Query<Wait>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let is_waiting = asked(wait)?;
-    let place = shared.places.take(&caller)?;
+    let turn = shared.places.statement(&caller).await?;
     if !shared.api.store.remove_note(id, caller.reach()).await? {
         return Err(no_note());
     }
-    drop(place);
+    drop(turn);
     Ok(written(&shared, &caller, vec![id], is_waiting, StatusCode::OK).await)
 }
 

@@ -1,178 +1,193 @@
-//! How many requests are answered at once, in all and for one tenant. A request takes its place
-//! when its body is there, and gives it back when its answer is sent. A write that waits for the
-//! index has a place among those that wait instead.
+//! What a request holds until its answer is sent: its place among those that are answered, and
+//! memory for its body and its answer. All is shared by tenant and by key ([`Shares`]).
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use axum::body::{Body, HttpBody};
+use axum::http::{StatusCode, header};
+use axum::response::Response;
 use futures::{StreamExt, TryStreamExt, stream};
-use serde::Serialize;
 
+use tokio::sync::Semaphore;
+
+use super::Shared;
 use super::access::Caller;
 use super::error::ApiError;
+use crate::bounds::{Bounds, COPIES};
+use crate::http::connection::refuse;
+use crate::shares::{Holder, Share, Shares};
 
-/// Requests at once, in all and of one tenant: others find a place while it sends as many as it
-/// can.
-#[derive(Debug, Clone, Copy)]
-pub struct Most {
-    all: usize,
-    of_tenant: usize,
-}
+/// How long a request waits for memory.
+const MEMORY_WAIT: Duration = Duration::from_secs(2);
 
-/// Requests that are answered. A further one is told to come back.
-pub const ANSWERED: Most = Most {
-    all: 64,
-    of_tenant: 32,
-};
+/// How long a request waits for a connection that statements of clients may hold for long.
+const STATEMENT_WAIT: Duration = Duration::from_secs(5);
 
-/// Writes that wait for the index. A further one is answered without waiting.
-pub const WAITING: Most = Most {
-    all: 256,
-    of_tenant: 64,
-};
-
-/// The requests of now.
-pub struct Places {
-    most: Most,
-    by_tenant: Mutex<HashMap<String, usize>>,
-}
-
-/// The place of a request, until it is dropped.
-pub struct Place {
-    places: Arc<Places>,
-    tenant: String,
-}
-
-impl Places {
-    /// As many places, all free.
-    pub fn new(most: Most) -> Arc<Self> {
-        Arc::new(Self {
-            most,
-            by_tenant: Mutex::default(),
-        })
-    }
-
-    /// Takes a place, or says that there is none.
-    pub fn take(self: &Arc<Self>, caller: &Caller) -> Result<Place, ApiError> {
-        let tenant = &caller.reach().tenant_id;
-        let mut taken = self.lock();
-        let of_tenant = taken.get(tenant).copied().unwrap_or(0);
-        if of_tenant >= self.most.of_tenant || taken.values().sum::<usize>() >= self.most.all {
-            return Err(ApiError::too_many());
-        }
-        taken.insert(tenant.clone(), of_tenant + 1);
-        Ok(Place {
-            places: self.clone(),
-            tenant: tenant.clone(),
-        })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        let taken = self.by_tenant.lock();
-        taken.unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut taken = self.places.lock();
-        if let Some(of_tenant) = taken.get_mut(&self.tenant) {
-            *of_tenant -= 1;
-            if *of_tenant == 0 {
-                taken.remove(&self.tenant);
-            }
-        }
-    }
-}
-
-/// An answer in JSON that keeps its place until it is sent: a client that does not read keeps the
-/// answer in memory.
-pub struct Placed<T>(pub T, pub Place);
+/// How long ELF reads the body of a refused request.
+const THROWN_AWAY_WITHIN: Duration = Duration::from_secs(5);
 
 /// The server takes the next part of an answer when it has sent most of those before.
 const PART_BYTES: usize = 64 << 10;
 
-impl<T: Serialize> IntoResponse for Placed<T> {
-    fn into_response(self) -> Response {
-        let Self(answer, place) = self;
-        let json = serde_json::to_vec(&answer).expect("the keys of an answer are strings");
-        let head = [(header::CONTENT_TYPE, "application/json")];
-        keep_until_sent((head, json).into_response(), place)
-    }
+/// What the requests of the API share.
+pub struct Places {
+    /// Requests that are answered.
+    requests: Arc<Shares>,
+    /// Writes that wait for the index.
+    waiting: Arc<Shares>,
+    /// Statements that hold a connection for long: writes and comparisons of many notes.
+    statements: Arc<Shares>,
+    /// Bytes of bodies and answers.
+    bytes: Arc<Shares>,
+    most_bytes: u64,
+    /// Bodies of refused requests.
+    thrown_away: Semaphore,
 }
 
-/// The place of an answer that a library sends: what makes the answer leaves its place here.
-#[derive(Clone, Default)]
-pub struct PlaceOfAnswer(Arc<Mutex<Option<Place>>>);
-
-impl PlaceOfAnswer {
-    /// Leaves the place of the answer.
-    pub fn leave(&self, place: Place) {
-        *self.lock() = Some(place);
-    }
-
-    /// The answer, which keeps the place that was left until it is sent.
-    pub fn keep_until_sent(&self, answer: Response) -> Response {
-        match self.lock().take() {
-            Some(place) => keep_until_sent(answer, place),
-            None => answer,
+impl Places {
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            requests: Shares::new(bounds.requests),
+            waiting: Shares::new(bounds.waiting),
+            statements: Shares::new(bounds.statements),
+            bytes: Shares::new(bounds.bytes),
+            most_bytes: bounds.bytes,
+            thrown_away: Semaphore::new(bounds.requests as usize),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Place>> {
+    /// The place of a request.
+    pub fn request(&self, holder: &Holder) -> Result<Held, ApiError> {
+        let place = self.requests.take(holder, 1);
+        Ok(Held(Arc::new(Mutex::new(Holding {
+            _place: Some(some_or_refuse(place, "requests")?),
+            bytes: Vec::new(),
+        }))))
+    }
+
+    /// Reads the body of a refused request, for a moment: a client that still sends when the connection
+    /// closes gets a broken pipe instead of the answer.
+    pub async fn throw_away(&self, body: Body) {
+        let Ok(_place) = self.thrown_away.try_acquire() else {
+            return;
+        };
+        let mut parts = body.into_data_stream();
+        let reading = async { while let Some(Ok(_)) = parts.next().await {} };
+        let _ = tokio::time::timeout(THROWN_AWAY_WITHIN, reading).await;
+    }
+
+    /// The place of a write that waits for the index, if there is one. It has given back what it
+    /// held before.
+    pub fn waiting(&self, caller: &Caller) -> Option<Share> {
+        let waiting = self.waiting.take(&caller.holder, 1);
+        match waiting {
+            Some(_) => caller.held.give_back(),
+            None => refuse("waiting"),
+        }
+        waiting
+    }
+
+    /// The right to send Postgres a statement that may take long.
+    pub async fn statement(&self, caller: &Caller) -> Result<Share, ApiError> {
+        let statements = &self.statements;
+        let turn = statements.take_within(&caller.holder, 1, STATEMENT_WAIT);
+        some_or_refuse(turn.await, "statements")
+    }
+
+    /// Memory for a text of so many bytes, kept until the answer is sent.
+    pub async fn text(&self, caller: &Caller, bytes: u64) -> Result<(), ApiError> {
+        let needed = bytes.saturating_mul(COPIES);
+        if needed > self.most_bytes {
+            let message = format!(
+                "a text of {bytes} bytes is longer than this server has memory for: read it from \
+                 memory_notes"
+            );
+            let status = StatusCode::UNPROCESSABLE_ENTITY;
+            return Err(ApiError::new(status, "too_large", message));
+        }
+        let memory = self.memory(caller, needed).await?;
+        caller.held.lock().bytes.push(memory);
+        Ok(())
+    }
+
+    /// So many bytes of memory.
+    pub async fn memory(&self, caller: &Caller, bytes: u64) -> Result<Share, ApiError> {
+        let memory = self.bytes.take_within(&caller.holder, bytes, MEMORY_WAIT);
+        some_or_refuse(memory.await, "memory")
+    }
+}
+
+fn some_or_refuse(share: Option<Share>, reason: &'static str) -> Result<Share, ApiError> {
+    share.ok_or_else(|| {
+        refuse(reason);
+        ApiError::too_many()
+    })
+}
+
+/// What a request holds until its answer is sent.
+#[derive(Debug, Clone)]
+pub struct Held(Arc<Mutex<Holding>>);
+
+#[derive(Debug, Default)]
+struct Holding {
+    _place: Option<Share>,
+    bytes: Vec<Share>,
+}
+
+impl Held {
+    /// Adds memory that the request has taken.
+    pub fn keep(&self, memory: Share) {
+        self.lock().bytes.push(memory);
+    }
+
+    fn give_back(&self) {
+        *self.lock() = Holding::default();
+    }
+
+    /// An answer that keeps all of this until it is sent. When it is made, it needs memory for
+    /// itself alone.
+    pub fn until_sent(self, answer: Response) -> Response {
+        let (head, body) = answer.into_parts();
+        if let Some(bytes) = body.size_hint().exact() {
+            self.shrink(bytes);
+        }
+        let parts = body.into_data_stream().map_ok(|bytes| {
+            let parts = (0..bytes.len()).step_by(PART_BYTES);
+            let part = move |at| bytes.slice(at..bytes.len().min(at + PART_BYTES));
+            stream::iter(parts.map(part).map(Ok::<_, axum::Error>))
+        });
+        let parts = parts.try_flatten().inspect(move |_| {
+            let _until_sent = &self;
+        });
+        let mut answer = Response::from_parts(head, Body::from_stream(parts));
+        // The parts are sent as chunks.
+        answer.headers_mut().remove(header::CONTENT_LENGTH);
+        answer
+    }
+
+    fn shrink(&self, bytes: u64) {
+        let mut left = bytes;
+        for share in &mut self.lock().bytes {
+            share.shrink(left);
+            left -= share.amount();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Holding> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn keep_until_sent(answer: Response, place: Place) -> Response {
-    let (head, body) = answer.into_parts();
-    let parts = body.into_data_stream().map_ok(|bytes| {
-        let parts = (0..bytes.len()).step_by(PART_BYTES);
-        let part = move |at| bytes.slice(at..bytes.len().min(at + PART_BYTES));
-        stream::iter(parts.map(part).map(Ok::<_, axum::Error>))
-    });
-    let parts = parts.try_flatten().inspect(move |_| {
-        let _until_sent = &place;
-    });
-    let mut answer = Response::from_parts(head, Body::from_stream(parts));
-    // The parts are sent as chunks.
-    answer.headers_mut().remove(header::CONTENT_LENGTH);
-    answer
-}
-
-#[cfg(test)]
-mod tests {
-    use uuid::Uuid;
-
-    use super::*;
-    use crate::store::{ApiKey, Reach};
-
-    fn caller(tenant: &str) -> Caller {
-        Caller(ApiKey {
-            key_id: Uuid::nil(),
-            reach: Reach {
-                tenant_id: tenant.into(),
-                project_id: None,
-                agent_id: None,
-            },
-            can_write: false,
-            is_replaced: false,
-        })
-    }
-
-    #[test]
-    fn one_tenant_leaves_places_for_others() {
-        let places = Places::new(ANSWERED);
-        let take = |tenant| places.take(&caller(tenant)).ok();
-        let mut taken: Vec<Place> = (0..100).filter_map(|_| take("a")).collect();
-        assert_eq!(taken.len(), ANSWERED.of_tenant);
-        taken.extend((0..100).filter_map(|_| take("b")));
-        assert_eq!(taken.len(), ANSWERED.all);
-        assert!(take("c").is_none());
-        taken.clear();
-        assert!(take("c").is_some() && places.lock().is_empty());
+impl Shared {
+    /// Takes memory for the texts of notes before they are read from Postgres.
+    pub async fn room_for_notes(
+        &self,
+        caller: &Caller,
+        notes: &[uuid::Uuid],
+        at_most: u64,
+    ) -> Result<(), ApiError> {
+        let bytes = self.api.store.note_bytes(notes, caller.reach()).await?;
+        self.places.text(caller, bytes.min(at_most)).await
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::State;
 use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,6 @@ use uuid::Uuid;
 use super::access::Caller;
 use super::error::{ApiError, ErrorBody};
 use super::notes::{check_labels, check_share};
-use super::places::Placed;
 use super::{Body, Shared};
 use crate::index::Filter;
 use crate::search::{Answer, By, Item, Missing, Nearness, Request};
@@ -125,14 +125,12 @@ pub async fn search(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     Body(request): Body<SearchRequest>,
-) -> Result<Placed<SearchResponse>, ApiError> {
+) -> Result<Json<SearchResponse>, ApiError> {
     let asked = without_query(json!(request));
     let request = checked(&caller, request)?;
-    let place = shared.places.take(&caller)?;
     let answer = shared.api.searcher.search(&request).await?;
-    let search_id = shared
-        .traces
-        .search(traced(&caller, request, asked, &answer));
+    let trace = traced(&caller, request, asked, &answer);
+    let search_id = shared.traces.search(&caller, trace);
     let missing = |degradation: &crate::search::Degradation| {
         let reason = &degradation.reason;
         tracing::warn!(
@@ -149,7 +147,7 @@ pub async fn search(
         threshold: answer.threshold,
         nearest: answer.nearest,
     };
-    Ok(Placed(found, place))
+    Ok(Json(found))
 }
 
 fn without_query(mut asked: Value) -> Value {
@@ -164,7 +162,7 @@ fn traced(caller: &Caller, request: Request, asked: Value, answer: &Answer) -> S
     let trace = &answer.trace;
     SearchTrace {
         trace_id: Uuid::new_v4(),
-        key_id: caller.0.key_id,
+        key_id: caller.key.key_id,
         reach: caller.reach().clone(),
         query: request.text,
         request: asked,

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use chrono::{DateTime, Utc};
@@ -17,7 +18,6 @@ use uuid::Uuid;
 use super::access::Caller;
 use super::error::{ApiError, ErrorBody};
 use super::notes::ShownNote;
-use super::places::Placed;
 use super::{Api, Body, Shared};
 use crate::index::Filter;
 use crate::search::PastItem;
@@ -114,8 +114,7 @@ pub async fn show(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     TraceId(id): TraceId,
-) -> Result<Placed<PastSearch>, ApiError> {
-    let place = shared.places.take(&caller)?;
+) -> Result<Json<PastSearch>, ApiError> {
     let trace = recorded(&shared, &caller, id).await?;
     let chunks = answer(&shared, id).await?;
     let filter = Filter {
@@ -131,7 +130,7 @@ pub async fn show(
         items,
         degraded: trace.degraded,
     };
-    Ok(Placed(past, place))
+    Ok(Json(past))
 }
 
 /// Read notes of an answer
@@ -156,12 +155,11 @@ pub async fn read_notes(
     caller: Caller,
     TraceId(id): TraceId,
     Body(ReadNotes { note_ids }): Body<ReadNotes>,
-) -> Result<Placed<NotesRead>, ApiError> {
+) -> Result<Json<NotesRead>, ApiError> {
     if !(1..=MAX_NOTES).contains(&note_ids.len()) {
         let message = format!("send 1 to {MAX_NOTES} note_ids, not {}", note_ids.len());
         return Err(ApiError::invalid("note_ids", message));
     }
-    let place = shared.places.take(&caller)?;
     recorded(&shared, &caller, id).await?;
     let found: HashMap<Uuid, TracedChunk> = answer(&shared, id)
         .await?
@@ -174,6 +172,8 @@ pub async fn read_notes(
         .filter(|note| found.contains_key(note))
         .collect();
     let Api { store, version, .. } = &shared.api;
+    let most = MAX_BYTES_READ as u64 + shared.api.max_note_bytes;
+    shared.room_for_notes(&caller, &asked, most).await?;
     let read = store
         .reachable_notes(&asked, caller.reach(), version, MAX_BYTES_READ)
         .await?;
@@ -192,13 +192,13 @@ pub async fn read_notes(
             _ => missing.push(note_id),
         }
     }
-    shared.traces.hits(hits);
+    shared.traces.hits(&caller, hits);
     let read = NotesRead {
         notes,
         left_out,
         missing,
     };
-    Ok(Placed(read, place))
+    Ok(Json(read))
 }
 
 /// How a search came to its answer
@@ -218,8 +218,7 @@ pub async fn show_trace(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     TraceId(id): TraceId,
-) -> Result<Placed<ShownTrace>, ApiError> {
-    let place = shared.places.take(&caller)?;
+) -> Result<Json<ShownTrace>, ApiError> {
     let trace = recorded(&shared, &caller, id).await?;
     let items = shared.api.store.trace_items(id).await?;
     let shown = ShownTrace {
@@ -234,7 +233,7 @@ pub async fn show_trace(
         took_ms: trace.took_ms,
         items,
     };
-    Ok(Placed(shown, place))
+    Ok(Json(shown))
 }
 
 /// One chunk on its way through a search
@@ -254,8 +253,7 @@ pub async fn show_item(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     TraceId(item_id): TraceId,
-) -> Result<Placed<ShownTraceItem>, ApiError> {
-    let place = shared.places.take(&caller)?;
+) -> Result<Json<ShownTraceItem>, ApiError> {
     shared.traces.written().await;
     let store = &shared.api.store;
     let trace_id = store.trace_of_item(item_id, caller.reach()).await?;
@@ -263,7 +261,7 @@ pub async fn show_item(
     let items = store.trace_items(trace_id).await?;
     let item = items.into_iter().find(|item| item.item_id == item_id);
     let item = item.ok_or_else(no_trace)?;
-    Ok(Placed(ShownTraceItem { trace_id, item }, place))
+    Ok(Json(ShownTraceItem { trace_id, item }))
 }
 
 async fn recorded(shared: &Shared, caller: &Caller, id: Uuid) -> Result<RecordedTrace, ApiError> {

@@ -80,7 +80,7 @@ pub async fn written(
 /// Waits until the index has all of the notes, for at most [`LONGEST_WAIT`]. While too many
 /// requests wait, it does not.
 pub async fn is_indexed_in_time(shared: &Shared, caller: &Caller, notes: &[Uuid]) -> bool {
-    let Ok(_place) = shared.waiting.take(caller) else {
+    let Some(_place) = shared.places.waiting(caller) else {
         return false;
     };
     let waiting = wait_until_indexed(shared, notes);

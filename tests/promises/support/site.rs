@@ -219,6 +219,19 @@ impl Site {
         Running::start(command)
     }
 
+    /// Starts `elf`, which may open so many files.
+    pub fn begin_with_files(&self, most: u32, args: &[&str]) -> Running {
+        let mut command = Command::new("sh");
+        let elf = elf(self.folder.path());
+        for (name, _) in elf.as_std().get_envs() {
+            command.env_remove(name);
+        }
+        let limited = format!("ulimit -n {most}; exec \"$0\" \"$@\"");
+        command.args(["-c", &limited]).arg(program()).args(args);
+        command.current_dir(self.folder.path()).kill_on_drop(true);
+        Running::start(command)
+    }
+
     /// Writes a note and gives its id.
     pub async fn note(&self, text: &str) -> Uuid {
         sqlx::query_scalar(
