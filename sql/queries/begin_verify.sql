@@ -12,9 +12,12 @@ update index_versions v
   from (select embedding_version, verify_requested, verify_chunks_cursor is not null as going_on
           from index_versions
          where embedding_version = $1 and state = 'active'
-           and coalesce(verify_lease_until <= now(), true)
+           -- What is later than a running verify writes was written before the clock went back.
+           and coalesce(verify_lease_until <= now()
+                        or verify_lease_until > now() + 2 * make_interval(secs => $3), true)
            and (verify_chunks_cursor is not null or verify_requested
-                or coalesce(verify_started_at, created_at) <= now() - make_interval(secs => $2))
+                or coalesce(verify_started_at, created_at) <= now() - make_interval(secs => $2)
+                or $2 is not null and verify_started_at > now())
            for update skip locked) due
  where v.embedding_version = due.embedding_version
 returning v.verify_chunks_cursor as "chunks_upto!", v.verify_notes_cursor as "notes_upto!",

@@ -1,5 +1,5 @@
 -- Those of these notes for which a difference is no drift: a worker will converge them, because
--- they have an outbox row, are leased, or have expired and are not enqueued yet. A dead-lettered
+-- they have an outbox row that is not for later, are leased, or have expired and are not enqueued yet. A dead-lettered
 -- note counts too: it waits for an operator.
 -- $1 version, $2 note ids
 select u.note_id as "note_id!"
@@ -7,9 +7,10 @@ select u.note_id as "note_id!"
  where (select true
           from indexing_outbox o
          where o.note_id = u.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
+           and (o.status <> 'PENDING' or o.available_at <= greatest(now(), o.created_at))
            and (o.embedding_version = $1 or o.embedding_version is null)
          limit 1)
-    or (select s.lease_until > now()
+    or (select s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true
                or s.chunk_count > 0
                   and (select n.expires_at <= now() from memory_notes n where n.note_id = u.note_id)
           from note_index_state s

@@ -5,4 +5,4 @@ select not exists (
     select from indexing_outbox
      where embedding_version = $1
        and status in ('PENDING', 'FAILED')
-       and (status = 'FAILED' or available_at <= now())) as "caught_up!"
+       and (status = 'FAILED' or available_at <= greatest(now(), created_at))) as "caught_up!"

@@ -16,7 +16,8 @@ with recursive me as materialized (
 -- range scans of an index, one for the rows of this version and one for the rows without a
 -- version, so that it reads no rows of other versions. The second scan orders by the version
 -- too: it is always null there, but Postgres does not know that and would sort. A scalar
--- subquery looks up the lease, because a join would read all of note_index_state.
+-- subquery looks up the lease, because a join would read all of note_index_state. A lease that was taken
+-- later than now was taken before the clock of Postgres went back, and is none.
 picks as (
     (select u.note_id, u.available_at, u.outbox_id, 1 as n, array[u.note_id] as seen,
             coalesce((select s.claims_lost >= $8 from note_index_state s
@@ -30,7 +31,8 @@ picks as (
                  and (o.available_at, o.outbox_id) > (
                      coalesce($6, now() - make_interval(secs => $10), '-infinity'::timestamptz),
                      coalesce($7, '00000000-0000-0000-0000-000000000000'::uuid))
-                 and not coalesce((select s.lease_until > now() or s.claims_lost >= $9
+                 and not coalesce((select s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true
+                                               or s.claims_lost >= $9
                                      from note_index_state s
                                     where s.note_id = o.note_id and s.embedding_version = $1), false)
                order by o.available_at, o.outbox_id
@@ -45,7 +47,8 @@ picks as (
                  and (o.available_at, o.outbox_id) > (
                      coalesce($6, now() - make_interval(secs => $10), '-infinity'::timestamptz),
                      coalesce($7, '00000000-0000-0000-0000-000000000000'::uuid))
-                 and not coalesce((select s.lease_until > now() or s.claims_lost >= $9
+                 and not coalesce((select s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true
+                                               or s.claims_lost >= $9
                                      from note_index_state s
                                     where s.note_id = o.note_id and s.embedding_version = $1), false)
                order by o.embedding_version, o.available_at, o.outbox_id
@@ -64,7 +67,8 @@ picks as (
                         and o.available_at <= now()
                         and (o.available_at, o.outbox_id) > (p.available_at, p.outbox_id)
                         and o.note_id <> all (p.seen)
-                        and not coalesce((select s.lease_until > now() or s.claims_lost >= $8
+                        and not coalesce((select s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true
+                                               or s.claims_lost >= $8
                                             from note_index_state s
                                            where s.note_id = o.note_id and s.embedding_version = $1), false)
                       order by o.available_at, o.outbox_id
@@ -78,7 +82,8 @@ picks as (
                         and o.available_at <= now()
                         and (o.available_at, o.outbox_id) > (p.available_at, p.outbox_id)
                         and o.note_id <> all (p.seen)
-                        and not coalesce((select s.lease_until > now() or s.claims_lost >= $8
+                        and not coalesce((select s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true
+                                               or s.claims_lost >= $8
                                             from note_index_state s
                                            where s.note_id = o.note_id and s.embedding_version = $1), false)
                       order by o.embedding_version, o.available_at, o.outbox_id
@@ -102,19 +107,22 @@ batch as materialized (select nextval('elf_lease_token') as token),
 -- Ordered, so that two claims cannot deadlock. A claim that waited for another one finds the note
 -- leased, or its own token too old.
 leased as (
-    insert into note_index_state as s (note_id, embedding_version, lease_token, lease_until, holder)
-    select z.note_id, $1, b.token, now() + make_interval(secs => $3), $2
+    insert into note_index_state as s (note_id, embedding_version, lease_token, leased_at, lease_until, holder)
+    select z.note_id, $1, b.token, now(), now() + make_interval(secs => $3), $2
       from sized z
      cross join batch b
      where z.bytes_before < $5
      order by z.note_id
     on conflict (note_id, embedding_version) do update
        set lease_token = excluded.lease_token,
+           leased_at = excluded.leased_at,
            lease_until = excluded.lease_until,
            holder = excluded.holder,
-           -- Every end of a claim clears the holder. If there is one, its claim was lost.
-           claims_lost = s.claims_lost + case when s.holder is null then 0 else 1 end
-     where (s.lease_until is null or s.lease_until <= now())
+           -- Every end of a claim clears the holder. If there is one, its claim was lost, unless it
+           -- was the clock that ended it.
+           claims_lost = s.claims_lost
+               + case when s.holder is null or s.leased_at > clock_timestamp() then 0 else 1 end
+     where (s.lease_until is null or s.lease_until <= now() or s.leased_at > clock_timestamp())
        and s.lease_token < excluded.lease_token
     returning s.note_id, s.lease_token, s.failures, s.failed_sha256, s.claims_lost,
               s.access_sha256, s.chunk_count, s.text_sha256
@@ -122,7 +130,8 @@ leased as (
 -- A claimed row without a version is for the versions that are being built too. The claim copies
 -- it for each of them and sets its own version on the row, so that no later claim copies it
 -- again. This statement may not see a version that is registered meanwhile. That is safe, because
--- every note is enqueued for a version after its registration.
+-- every note is enqueued for a version after its registration. A row for later stays as it is: the claim
+-- that takes it when it is due copies it.
 building as materialized (
     select v.embedding_version
       from index_versions v
@@ -135,6 +144,7 @@ taken as (
        and o.embedding_version is null
        -- Not `in ('PENDING', 'FAILED')`: see expire.sql.
        and o.status <> 'DONE' and o.status <> 'DEAD'
+       and (o.status <> 'PENDING' or o.available_at <= greatest(now(), o.created_at))
        and exists (select from building)
     returning o.note_id, o.op, o.available_at, o.created_at
 ),
@@ -179,8 +189,9 @@ select l.note_id as "note_id!",
                   from indexing_outbox o
                  where o.note_id = l.note_id
                    and o.status <> 'DONE'
-                   -- A row for later asks for one more round then, whatever is done before.
-                   and (o.status <> 'PENDING' or o.available_at <= now())
+                   -- A row for later asks for one more round then, whatever is done before. (A row
+                   -- that was written before the clock went back is not for later.)
+                   and (o.status <> 'PENDING' or o.available_at <= greatest(now(), o.created_at))
                    and (o.embedding_version = $1
                         or o.embedding_version is null and (select is_active from me))
                 offset 0) o) r

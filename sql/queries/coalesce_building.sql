@@ -1,9 +1,11 @@
--- Deletes all outbox rows but the newest of each note, for a version that is being built. After an
--- abandoned reindex no worker claims them, and every change of a note adds one. A claimed row
--- may be deleted too, because the newer one stays. A row for later stays: it asks for one more round then.
+-- Puts one new outbox row in the place of all that are due for a note, for a version that is being built.
+-- After an abandoned reindex no worker claims them, and every change of a note adds one. None of the old
+-- rows may stay instead: a claim may have taken it before another one was committed, and acks it. Their
+-- times do not tell: `created_at` is when a transaction began. A row for later stays: it asks for one more
+-- round then.
 -- $1 version, $2 and $3 only rows after this one (available_at, outbox_id), $4 rows at most
 with page as materialized (
-    select o.outbox_id, o.note_id, o.available_at, o.created_at
+    select o.outbox_id, o.note_id, o.available_at
       from indexing_outbox o
      where o.embedding_version = $1 and o.status in ('PENDING', 'FAILED')
        and o.available_at <= now()
@@ -11,29 +13,38 @@ with page as materialized (
      order by o.available_at, o.outbox_id
      limit $4
 ),
-older as materialized (
-    select o.outbox_id
+due as materialized (
+    select o.outbox_id, o.note_id, o.available_at, o.created_at
       from indexing_outbox o
-     where o.outbox_id = any (array(
-            select p.outbox_id
-              from page p
-             where (select true
-                      from indexing_outbox n
-                     where n.note_id = p.note_id and n.embedding_version = $1
-                       -- Not `= 'PENDING'`: see expire.sql.
-                       and n.status <> 'DONE' and n.status is not distinct from 'PENDING'
-                       and n.available_at <= now()
-                       and (n.created_at, n.outbox_id) > (p.created_at, p.outbox_id)
-                     limit 1)))
-       and o.status is not distinct from 'PENDING'
+     where o.note_id = any (array(select distinct p.note_id from page p))
+       and o.embedding_version = $1
+       -- Not `= 'PENDING'`: see expire.sql.
+       and o.status <> 'DONE' and o.status is not distinct from 'PENDING'
+       and o.available_at <= now()
+     limit 10 * $4
        for update skip locked
+),
+many as materialized (
+    select d.note_id, min(d.available_at) as available_at, min(d.created_at) as created_at
+      from due d
+     group by d.note_id
+    having count(*) > 1
 ),
 gone as (
     delete from indexing_outbox
-     where outbox_id = any (array(select o.outbox_id from older o))
+     where outbox_id = any (array(
+            select d.outbox_id from due d where (d.note_id in (select m.note_id from many m)) is true))
+    returning outbox_id
+),
+kept as (
+    -- A worker reads the note, not `op`.
+    insert into indexing_outbox (note_id, op, embedding_version, available_at, created_at)
+    select m.note_id, 'UPSERT', $1, m.available_at, m.created_at
+      from many m
     returning outbox_id
 )
-select p.available_at as "due!", p.outbox_id as "last!", (select count(*) from gone) as "gone!"
+select p.available_at as "due!", p.outbox_id as "last!",
+       (select count(*) from gone) - (select count(*) from kept) as "gone!"
   from page p
  order by p.available_at desc, p.outbox_id desc
  limit 1

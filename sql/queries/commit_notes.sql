@@ -16,7 +16,7 @@
 -- states: $16 note ids, $17 text hashes, $18 chunk counts, $19 hashes of the access labels,
 -- to delete: $20 and $21 notes and their chunk counts, for the chunks after the last one; $22 chunks
 -- whose vector is of an old text; $23 notes without a pooled vector,
--- $24 all notes, $25 whether each is live
+-- $24 all notes, $25 whether each is live, $26 their tenants, $27 projects, $28 agents, $29 scopes
 with settings as materialized (
     select current_setting('transaction_isolation') = 'read committed'
        and current_setting('plan_cache_mode') = 'force_generic_plan'
@@ -37,6 +37,11 @@ present as materialized (
             select u.note_id
               from unnest($24::uuid[], $25::bool[]) as u (note_id, live)
              where u.live and (u.note_id in (select l.note_id from leased l)) is true))
+       and ((n.note_id, coalesce(n.tenant_id::text, ''), coalesce(n.project_id::text, ''),
+             coalesce(n.agent_id::text, ''), coalesce(n.scope::text, ''))
+            in (select u.note_id, u.tenant_id, u.project_id, u.agent_id, u.scope
+                  from unnest($24::uuid[], $26::text[], $27::text[], $28::text[], $29::text[])
+                       as u (note_id, tenant_id, project_id, agent_id, scope))) is true
      order by n.note_id
        for key share skip locked
 ),

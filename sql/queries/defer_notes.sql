@@ -9,7 +9,7 @@ with held as materialized (
        for update
 )
 update note_index_state s
-   set lease_until = now() + make_interval(secs => $4), holder = null
+   set leased_at = now(), lease_until = now() + make_interval(secs => $4), holder = null
  where (select count(*) from held) > 0
    and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
    and s.lease_until is not null

@@ -1,4 +1,4 @@
--- See drop_states.sql. The vectors are deleted by foreign key.
+-- See drop_states.sql. The vectors are deleted by foreign key: who locks one has locked its chunk before.
 -- $1 version, $2 chunk ids above this, $3 rows at most
 with page as materialized (
     select chunk_id
@@ -7,13 +7,21 @@ with page as materialized (
      order by chunk_id
      limit $3
 ),
+free as materialized (
+    select chunk_id
+      from memory_note_chunks
+     where embedding_version is not distinct from $1 -- see chunk_page.sql
+       and chunk_id = any (array(select chunk_id from page))
+       for update skip locked
+),
 gone as (
     delete from memory_note_chunks
      where embedding_version is not distinct from $1 -- see chunk_page.sql
-       and chunk_id = any (array(select chunk_id from page))
+       and chunk_id = any (array(select chunk_id from free))
     returning chunk_id
 )
-select chunk_id as last, (select count(*) from gone) as "chunks!"
+select chunk_id as "last!", (select count(*) from gone) as "gone!",
+       (select count(*) from gone) = (select count(*) from page) as "is_whole!"
   from page
  order by chunk_id desc
  limit 1

@@ -1,5 +1,7 @@
 -- In order of the ids, so that no batch scans rows that earlier batches deleted. The last row of the
--- page tells how far it went: another transaction may have deleted the page meanwhile.
+-- page tells how far it went: another transaction may have deleted the page meanwhile. Rows that another
+-- transaction has locked are passed over: an application that deletes two of the notes, in whatever order,
+-- must not wait for ELF while ELF waits for the application.
 -- $1 version, $2 note ids above this, $3 rows at most
 with page as materialized (
     select note_id
@@ -8,8 +10,19 @@ with page as materialized (
      order by note_id
      limit $3
 ),
+free as materialized (
+    select note_id
+      from note_index_state
+     where embedding_version = $1 and note_id = any (array(select note_id from page))
+       for update skip locked
+),
 gone as (
     delete from note_index_state
-     where embedding_version = $1 and note_id = any (array(select note_id from page))
+     where embedding_version = $1 and note_id = any (array(select note_id from free))
+    returning note_id
 )
-select note_id from page order by note_id desc limit 1
+select note_id as "last!", (select count(*) from gone) as "gone!",
+       (select count(*) from gone) = (select count(*) from page) as "is_whole!"
+  from page
+ order by note_id desc
+ limit 1

@@ -1,9 +1,9 @@
 -- Reads the next states of a version, and enqueues those whose note is deleted and has no outbox
--- row. Such a state stays when its worker died between the ack and forget_states.sql. Another
+-- row but for later. Such a state stays when its worker died between the ack and forget_states.sql. Another
 -- round deletes it.
 -- $1 version, $2 note ids above this, $3 states at most
 with page as materialized (
-    select s.note_id, s.lease_until
+    select s.note_id, s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true as is_leased
       from note_index_state s
      where s.embedding_version = $1 and s.note_id > $2
      order by s.note_id
@@ -13,11 +13,12 @@ gone as (
     insert into indexing_outbox (note_id, op, embedding_version)
     select p.note_id, 'DELETE', $1
       from page p
-     where (p.lease_until > now()) is not true
+     where p.is_leased is not true
        and (select n.note_id from memory_notes n where n.note_id = p.note_id) is null
        and (select true
               from indexing_outbox o
              where o.note_id = p.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
+               and (o.status <> 'PENDING' or o.available_at <= greatest(now(), o.created_at))
                and (o.embedding_version = $1 or o.embedding_version is null)
              limit 1) is not true
     returning note_id

@@ -1,5 +1,5 @@
--- Counts a failed attempt of a note, unless its lease was lost. The newest outbox row of the note
--- gets the count and the reason; the other claimed rows are deleted.
+-- Counts a failed attempt of a note, unless its lease was lost. One of the claimed outbox rows gets the
+-- count and the reason; the others are deleted. Any will do: the attempt came after all of them.
 -- $1 version, $2 token, $3 note id, $4 outbox ids (the newest last), $5 reason,
 -- $6 seconds until the retry, null for a dead letter, $7 failures of this text so far,
 -- $8 the hash of the text, $9 what rejected it, $10 the new number of lost claims,
@@ -7,7 +7,7 @@
 with held as (
     update note_index_state s
        set lease_until = case when $11::float8 > 0 then now() + make_interval(secs => $11) end,
-           holder = null, failures = $7, failed_sha256 = $8,
+           leased_at = now(), holder = null, failures = $7, failed_sha256 = $8,
            claims_lost = $10
      where s.note_id = $3 and s.embedding_version = $1 and s.lease_token = $2
        and s.lease_until is not null

@@ -4,11 +4,14 @@
 -- the notes to write, those of them that were committed before, those whose points equal their
 -- chunks, and what Postgres has of those of the chunks that have a vector.
 -- A note that an application deleted and inserted again after the snapshot is not in it, and is
--- skipped. So the hashes are those of the notes that are locked.
+-- skipped. So the hashes are those of the notes that are locked. So is one that has other access labels
+-- than those that were loaded: an application may have deleted it and inserted it again for another tenant,
+-- and the chunks are of the text that was loaded.
 -- Here and in the other statements about leases, `= any` of an array selects the rows, not a join
 -- with `unnest`. After a vacuum of an empty table Postgres assumes for some time that it is still
 -- empty, and a join would read all of it once for each note.
--- $1 version, $2 token, $3 note ids, $4 whether each is live, $5 chunk ids
+-- $1 version, $2 token, $3 note ids, $4 whether each is live, $5 chunk ids,
+-- $6 tenants of the notes, $7 projects, $8 agents, $9 scopes
 with leased as materialized (
     select s.note_id, s.revision is not null as was_indexed, s.revision, s.chunk_count,
            s.indexed_revision = s.revision as is_current
@@ -24,6 +27,11 @@ present as materialized (
             select u.note_id
               from unnest($3::uuid[], $4::bool[]) as u (note_id, live)
              where u.live and (u.note_id in (select l.note_id from leased l)) is true))
+       and ((n.note_id, coalesce(n.tenant_id::text, ''), coalesce(n.project_id::text, ''),
+             coalesce(n.agent_id::text, ''), coalesce(n.scope::text, ''))
+            in (select u.note_id, u.tenant_id, u.project_id, u.agent_id, u.scope
+                  from unnest($3::uuid[], $6::text[], $7::text[], $8::text[], $9::text[])
+                       as u (note_id, tenant_id, project_id, agent_id, scope))) is true
      order by n.note_id
        for key share skip locked
 ),

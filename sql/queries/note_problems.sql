@@ -1,5 +1,5 @@
 -- Finds live notes whose chunks, hash or vectors do not follow from their text. Notes with an
--- outbox row are skipped: a worker will index them, or they are dead-lettered.
+-- outbox row that is not for later are skipped: a worker will index them, or they are dead-lettered.
 -- $1 version, $2 dimension, $3 note ids above this, $4 notes at most, $5 the fraction of
 -- the notes to check, 0 to 1, $6 bytes of text at most; at least one note
 with page as materialized (
@@ -29,10 +29,11 @@ select p.note_id as "note_id!",
        case
            when (select true from indexing_outbox o
                   where o.note_id = p.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
+                    and (o.status <> 'PENDING' or o.available_at <= greatest(now(), o.created_at))
                     and (o.embedding_version = $1 or o.embedding_version is null)
                   limit 1)
                then null
-           when s.lease_until > now() then null
+           when s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true then null
            -- Its dead letter was purged: it is not indexed until it changes.
            when s.failures > 0 and s.failed_sha256 in (sha256(p.bytes), sha256('')) then null
            when s.indexed_at is null then 'it was never indexed'

@@ -6,7 +6,7 @@ select count(*) filter (where o.is_waiting) as "waiting!",
        count(*) filter (where o.is_dead) as "dead!"
   from unnest($1::uuid[]) as asked (note_id)
  cross join lateral (
-        select bool_or(o.status = 'FAILED' or o.status = 'PENDING' and o.available_at <= now())
+        select bool_or(o.status = 'FAILED' or o.status = 'PENDING' and o.available_at <= greatest(now(), o.created_at))
                    as is_waiting,
                bool_or(o.status = 'DEAD') as is_dead
           from indexing_outbox o

@@ -25,7 +25,7 @@ select n.note_id as "note_id!", n.tenant_id::text as "tenant_id!",
        coalesce((select true from indexing_outbox o
                   where o.note_id = n.note_id
                     and (o.status in ('FAILED', 'DEAD')
-                         or o.status = 'PENDING' and o.available_at <= now())
+                         or o.status = 'PENDING' and o.available_at <= greatest(now(), o.created_at))
                     and (o.embedding_version is null or o.embedding_version = $5)
                   limit 1), false) as "waits!",
        -- Not the sentence: it may name hosts.

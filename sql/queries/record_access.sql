@@ -1,6 +1,14 @@
 -- Records the access labels that the points of these notes have now. See lock_notes.sql for
--- `= any`.
+-- `= any`, and ack.sql for the order of the locks.
 -- $1 version, $2 token, $3 note ids, $4 hashes of the access labels
+with held as materialized (
+    select s.note_id
+      from note_index_state s
+     where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
+     order by s.note_id
+       for update
+)
 update note_index_state s
    set access_sha256 = ($4::bytea[])[array_position($3::uuid[], s.note_id)]
- where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
+ where (select count(*) from held) > 0
+   and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2

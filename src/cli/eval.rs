@@ -24,7 +24,7 @@ use crate::index::Filter;
 use crate::registry;
 use crate::search::{By, Item, Request, Searcher};
 use crate::store::Store;
-use crate::worker::{Worker, WorkerContext};
+use crate::worker::{Worker, WorkerContext, WorkerError};
 
 /// The first half of the advisory lock of an evaluation; the second is its tenant.
 const LOCK: i32 = 0x656c_6665;
@@ -266,8 +266,10 @@ impl Evaluation {
     async fn index_all(&self, tenant: &str) -> anyhow::Result<()> {
         let agent = import::EVALUATION_AGENT;
         loop {
-            self.worker.drain(self.stop.clone()).await?;
-            anyhow::ensure!(!self.stop.is_cancelled(), STOPPED);
+            match self.worker.drain(self.stop.clone()).await {
+                Err(WorkerError::Stopped) => anyhow::bail!(STOPPED),
+                drained => drained?,
+            }
             let waiting = self.store.evaluated_waiting(tenant, agent, &self.version);
             let (waiting, dead) = waiting.await?;
             anyhow::ensure!(

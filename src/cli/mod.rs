@@ -46,7 +46,7 @@ use output::Output;
 #[command(
     version,
     arg_required_else_help = true,
-    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 drift found by verify, 78 configuration."
+    after_help = "Exit codes: 0 done, 1 failed or stopped before the end, 2 wrong usage, 3 drift found by verify, 78 configuration."
 )]
 pub struct Args {
     /// The configuration file [default: $ELF_CONFIG, else ./elf.toml]

@@ -10,7 +10,7 @@ use super::start::{connect_and_ensure_ready, ensure_ready_with_retries};
 use super::{serve as http_api, systemd};
 use crate::bounds::Bounds;
 use crate::config::Config;
-use crate::worker::{Report, Worker};
+use crate::worker::{Report, Worker, WorkerError};
 
 /// Arguments of `elf worker`.
 #[derive(clap::Args)]
@@ -37,7 +37,7 @@ async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     let stop = stop_on_signals(&in_flight(config))?;
     let connecting = Box::pin(connect_and_ensure_ready(config, migrate));
     let Some(context) = stop.run_until_cancelled(connecting).await else {
-        return Ok(Report::default());
+        return Err(WorkerError::Stopped.into());
     };
     let context = context?;
     let (store, version) = (context.stores.store.clone(), context.version.name.clone());

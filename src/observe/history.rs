@@ -28,10 +28,10 @@ pub struct History {
 pub struct Sample {
     /// When.
     pub at: DateTime<Utc>,
-    /// Outbox rows that are not dead, whichever worker indexes them.
-    pub pending: i64,
-    /// Age of the oldest due row, in seconds; 0 when no row is due.
-    pub oldest_secs: f64,
+    /// Outbox rows that are not dead, whichever worker indexes them; `None` before the first count.
+    pub pending: Option<i64>,
+    /// Age of the oldest due row, in seconds; 0 when no row is due, `None` before the first count.
+    pub oldest_secs: Option<f64>,
     /// Notes per second that this worker converged since the last sample.
     pub notes_per_sec: f64,
     /// Seconds from commit to searchable since the last sample, in this worker: the
@@ -69,8 +69,8 @@ impl History {
         });
         self.samples.push_back(Sample {
             at,
-            pending: outbox.map_or(0, |o| o.pending + o.leased + o.failed),
-            oldest_secs: outbox.and_then(|o| o.oldest_pending_secs).unwrap_or(0.0),
+            pending: outbox.map(|o| o.pending + o.leased + o.failed),
+            oldest_secs: outbox.map(|o| o.oldest_pending_secs.unwrap_or(0.0)),
             notes_per_sec,
             fresh_p50: ages.get(ages.len() / 2).map(Duration::as_secs_f64),
             fresh_max: ages.last().map(Duration::as_secs_f64),
@@ -95,6 +95,14 @@ mod tests {
         let last = history.samples.back().expect("two were pushed");
         assert_eq!(last.notes_per_sec, 5.0);
         assert_eq!((last.fresh_p50, last.fresh_max), (Some(2.0), Some(3.0)));
+    }
+
+    #[test]
+    fn what_is_not_counted_yet_is_not_zero() {
+        let mut history = History::default();
+        history.push(DateTime::UNIX_EPOCH, None, 0, vec![]);
+        assert_eq!(history.samples[0].pending, None);
+        assert_eq!(history.samples[0].oldest_secs, None);
     }
 
     #[test]

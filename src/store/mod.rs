@@ -75,6 +75,9 @@ const STATEMENT_LIMIT: Duration = Duration::from_secs(120);
 /// still executes a statement that timed out.
 const RETURN_LIMIT: Duration = Duration::from_secs(5);
 
+/// Before ELF tries again to delete rows that an application had locked.
+const LOCKED_PAUSE: Duration = Duration::from_millis(200);
+
 /// A plan that Postgres caches while a table is empty is a sequential scan, and Postgres would
 /// use it after a bulk load too. So it plans every statement anew. [`Store::begin`] and
 /// [`Store::page`] are the exceptions.

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use sqlx::PgExecutor;
 use uuid::Uuid;
 
-use super::{Limit, Store, StoreError};
+use super::migrations::is_locked_out;
+use super::{LOCKED_PAUSE, Limit, Store, StoreError, Transaction};
 use crate::note::{Labels, Note, TextHash};
 
 /// A note for [`Store::import`].
@@ -141,9 +143,17 @@ impl Store {
         keep: &[String],
     ) -> Result<Vec<Uuid>, StoreError> {
         let work = async {
-            let deleted =
-                sqlx::query_file_scalar!("sql/queries/delete_evaluated.sql", tenant, agent, keep);
-            Ok(deleted.fetch_all(&self.pool).await?)
+            let mut gone = Vec::new();
+            loop {
+                let deleted =
+                    sqlx::query_file!("sql/queries/delete_evaluated.sql", tenant, agent, keep);
+                let deleted = deleted.fetch_one(&self.pool).await?;
+                gone.extend(deleted.gone);
+                if !deleted.has_more {
+                    return Ok(gone);
+                }
+                tokio::time::sleep(LOCKED_PAUSE).await;
+            }
         };
         self.measured_within(Limit::EveryNote, "import", work).await
     }
@@ -186,35 +196,33 @@ impl Store {
 
     /// Writes notes that are new or differ from their row, and returns how many. The trigger
     /// enqueues them.
+    ///
+    /// It waits for no row while it has locked another one: an application that changes two of them, in
+    /// whatever order, would be the victim of a deadlock.
     pub async fn import(&self, notes: &[ImportedNote]) -> Result<u64, StoreError> {
+        match self.import_at_once(notes).await {
+            Err(error) if is_locked_out(&error) => {}
+            imported => return Ok(imported?),
+        }
+        let mut imported = 0;
+        for note in notes {
+            imported += import(&self.pool, std::slice::from_ref(note)).await?;
+        }
+        Ok(imported)
+    }
+
+    /// Writes all of them in one transaction, which fails if another one has locked a row.
+    async fn import_at_once(&self, notes: &[ImportedNote]) -> Result<u64, sqlx::Error> {
         let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
-        let column = |get: fn(&Labels) -> &str| -> Vec<&str> {
-            notes.iter().map(|n| get(&n.labels)).collect()
-        };
-        let keys: Vec<Option<&str>> = notes.iter().map(|n| n.labels.key.as_deref()).collect();
-        let texts: Vec<&str> = notes.iter().map(|n| n.text.as_str()).collect();
-        let importance: Vec<f32> = notes.iter().map(|n| n.labels.importance).collect();
-        let confidence: Vec<f32> = notes.iter().map(|n| n.labels.confidence).collect();
-        let expires: Vec<Option<DateTime<Utc>>> = notes.iter().map(|n| n.expires_at).collect();
-        let sources: Vec<serde_json::Value> = notes.iter().map(|n| n.source_ref.clone()).collect();
-        let done = sqlx::query_file!(
-            "sql/queries/import_notes.sql",
-            &ids,
-            &column(|l| &l.tenant_id) as _,
-            &column(|l| &l.project_id) as _,
-            &column(|l| &l.agent_id) as _,
-            &column(|l| &l.scope) as _,
-            &column(|l| &l.kind) as _,
-            &keys as _,
-            &texts as _,
-            &importance,
-            &confidence,
-            &expires as _,
-            &sources
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(done.rows_affected())
+        // The timeout is for new rows that another transaction inserts too.
+        let begin = "begin; set local lock_timeout = '10ms'";
+        let mut tx = Transaction::begin(&self.pool, begin).await?;
+        sqlx::query_file_scalar!("sql/queries/lock_imported.sql", &ids)
+            .fetch_all(&mut *tx)
+            .await?;
+        let imported = import(&mut *tx, notes).await?;
+        tx.commit().await?;
+        Ok(imported)
     }
 
     /// Enqueues the selected notes, and returns how many.
@@ -253,4 +261,34 @@ impl Store {
             .map(|row| (row.note_id, row.text))
             .collect())
     }
+}
+
+async fn import(on: impl PgExecutor<'_>, notes: &[ImportedNote]) -> Result<u64, sqlx::Error> {
+    let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
+    let column =
+        |get: fn(&Labels) -> &str| -> Vec<&str> { notes.iter().map(|n| get(&n.labels)).collect() };
+    let keys: Vec<Option<&str>> = notes.iter().map(|n| n.labels.key.as_deref()).collect();
+    let texts: Vec<&str> = notes.iter().map(|n| n.text.as_str()).collect();
+    let importance: Vec<f32> = notes.iter().map(|n| n.labels.importance).collect();
+    let confidence: Vec<f32> = notes.iter().map(|n| n.labels.confidence).collect();
+    let expires: Vec<Option<DateTime<Utc>>> = notes.iter().map(|n| n.expires_at).collect();
+    let sources: Vec<serde_json::Value> = notes.iter().map(|n| n.source_ref.clone()).collect();
+    let done = sqlx::query_file!(
+        "sql/queries/import_notes.sql",
+        &ids,
+        &column(|l| &l.tenant_id) as _,
+        &column(|l| &l.project_id) as _,
+        &column(|l| &l.agent_id) as _,
+        &column(|l| &l.scope) as _,
+        &column(|l| &l.kind) as _,
+        &keys as _,
+        &texts as _,
+        &importance,
+        &confidence,
+        &expires as _,
+        &sources
+    )
+    .execute(on)
+    .await?;
+    Ok(done.rows_affected())
 }

@@ -37,9 +37,43 @@ impl Store {
         let work = async {
             let secs = lease.as_secs_f64();
             let taken = sqlx::query_file!("sql/queries/take_upkeep.sql", version, holder, secs)
+                .fetch_optional(&self.pool)
+                .await?;
+            Ok(taken.is_some())
+        };
+        self.measured("upkeep", work).await
+    }
+
+    /// Ends the lease of `holder` on the upkeep of `version`.
+    pub async fn release_upkeep(&self, version: &str, holder: &str) -> Result<(), StoreError> {
+        let work = async {
+            sqlx::query_file!("sql/queries/release_upkeep.sql", version, holder)
                 .execute(&self.pool)
                 .await?;
-            Ok(taken.rows_affected() > 0)
+            Ok(())
+        };
+        self.measured("upkeep", work).await
+    }
+
+    /// Reads a page of the outbox rows of `version` that are not due, after the row `after`, and
+    /// reschedules those that were written before the clock of Postgres went back: they would wait
+    /// as long as it went back. Returns the last row of the page and the number of rescheduled ones;
+    /// `None` after the last row.
+    pub async fn reschedule_ahead(
+        &self,
+        version: &str,
+        after: Option<OutboxPosition>,
+    ) -> Result<Option<(OutboxPosition, i64)>, StoreError> {
+        let work = async {
+            let page = sqlx::query_file!(
+                "sql/queries/reschedule_ahead.sql",
+                version,
+                after.map(|(due, _)| due),
+                after.map(|(_, row)| row),
+                PAGE
+            );
+            let page = self.page(page).await?.pop();
+            Ok(page.map(|page| ((page.due, page.last), page.rescheduled)))
         };
         self.measured("upkeep", work).await
     }
@@ -61,8 +95,8 @@ impl Store {
     }
 
     /// Reads a page of outbox rows of `version`, which is being built, after the row `after`, and
-    /// deletes those that have a newer row of the same note. Returns the last row of the page and the
-    /// number of deleted ones; `None` after the last row.
+    /// puts one new row in the place of several of a note. Returns the last row of the page and by how
+    /// many rows there are fewer; `None` after the last row.
     pub async fn coalesce_building(
         &self,
         version: &str,

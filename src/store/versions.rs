@@ -1,10 +1,12 @@
 //! Embedding versions: ELF registers, builds, serves, retires and drops them.
 
 use chrono::{DateTime, Utc};
-use sqlx::PgExecutor;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Map;
+use sqlx::{PgExecutor, Postgres};
 use uuid::Uuid;
 
-use super::{Lifecycle, Limit, Store, StoreError, lock_setup};
+use super::{LOCKED_PAUSE, Lifecycle, Limit, Store, StoreError, lock_setup};
 
 /// Rows that one statement deletes. The limit keeps each transaction short.
 const DROP_ROWS: i64 = 5_000;
@@ -208,8 +210,8 @@ impl Store {
     }
 
     /// Deletes the rows of a version that [`Self::retire_for_good`] retired, batch by batch, its
-    /// row in `index_versions` last. Returns the number of chunks. A second call resumes an
-    /// interrupted one.
+    /// row in `index_versions` last. Waits for rows that an application has locked. Returns the number
+    /// of chunks. A second call resumes an interrupted one.
     pub async fn drop_version(&self, version: &str) -> Result<u64, StoreError> {
         // The outbox rows and states go first: without them no worker can claim or commit.
         let mut gone = DROP_ROWS;
@@ -217,24 +219,36 @@ impl Store {
             let page = sqlx::query_file!("sql/queries/drop_outbox.sql", version, DROP_ROWS);
             gone = self.page(page).await?.pop().map_or(0, |page| page.rows);
         }
-        let mut after = Some(Uuid::nil());
-        while let Some(last) = after {
-            let page = sqlx::query_file!("sql/queries/drop_states.sql", version, last, DROP_ROWS);
-            after = self.page(page).await?.pop().map(|page| page.note_id);
-        }
-        let mut after = Some(Uuid::nil());
-        while let Some(last) = after {
-            let page = sqlx::query_file!("sql/queries/drop_pooled.sql", version, last, DROP_ROWS);
-            after = self.page(page).await?.pop().map(|page| page.note_id);
-        }
-        let mut chunks = 0;
-        let mut after = Some(Uuid::nil());
-        while let Some(last) = after {
-            let page = sqlx::query_file!("sql/queries/drop_chunks.sql", version, last, DROP_ROWS);
-            let page = self.page(page).await?.pop();
-            chunks += page.as_ref().map_or(0, |page| page.chunks as u64);
-            after = page.map(|page| page.last);
-        }
+        let states = |after: Uuid| {
+            sqlx::query_file_as!(
+                DroppedPage,
+                "sql/queries/drop_states.sql",
+                version,
+                after,
+                DROP_ROWS
+            )
+        };
+        self.drop_pages(states).await?;
+        let pooled = |after: Uuid| {
+            sqlx::query_file_as!(
+                DroppedPage,
+                "sql/queries/drop_pooled.sql",
+                version,
+                after,
+                DROP_ROWS
+            )
+        };
+        self.drop_pages(pooled).await?;
+        let chunks = |after: Uuid| {
+            sqlx::query_file_as!(
+                DroppedPage,
+                "sql/queries/drop_chunks.sql",
+                version,
+                after,
+                DROP_ROWS
+            )
+        };
+        let chunks = self.drop_pages(chunks).await?;
         let mut tx = self.begin().await?;
         sqlx::query!(
             "delete from indexing_outbox where embedding_version = $1",
@@ -257,6 +271,39 @@ impl Store {
         tx.commit().await?;
         Ok(chunks)
     }
+
+    /// Deletes page by page what `page` deletes behind an id, and returns how many rows. What another
+    /// transaction has locked is left for another walk over all pages.
+    async fn drop_pages<'q, F>(
+        &self,
+        page: impl Fn(Uuid) -> Map<'q, Postgres, F, PgArguments>,
+    ) -> Result<u64, StoreError>
+    where
+        F: FnMut(PgRow) -> sqlx::Result<DroppedPage> + Send,
+    {
+        let mut gone = 0;
+        loop {
+            let (mut after, mut is_whole) = (Uuid::nil(), true);
+            while let Some(dropped) = self.page(page(after)).await?.pop() {
+                after = dropped.last;
+                is_whole &= dropped.is_whole;
+                gone += dropped.gone as u64;
+            }
+            if is_whole {
+                return Ok(gone);
+            }
+            tokio::time::sleep(LOCKED_PAUSE).await;
+        }
+    }
+}
+
+/// What was deleted of one page of rows.
+struct DroppedPage {
+    /// The last id of the page.
+    last: Uuid,
+    gone: i64,
+    /// Whether that was all of it.
+    is_whole: bool,
 }
 
 pub(super) async fn versions(

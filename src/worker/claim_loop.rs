@@ -42,7 +42,7 @@ pub(super) struct ClaimLoop<'a> {
 
 impl<'a> ClaimLoop<'a> {
     /// A loop that has not begun; it spawns into `batches`. With `drain` it ends when no note is
-    /// due, and with an error when an outage lasts longer than the grace period.
+    /// due, and with an error when it is stopped or an outage lasts longer than the grace period.
     pub(super) fn new(
         shared: &'a Arc<Shared>,
         batches: &'a mut JoinSet<()>,
@@ -72,6 +72,14 @@ impl<'a> ClaimLoop<'a> {
                 return outcome;
             }
         }
+    }
+
+    /// The end of the loop after a stop.
+    fn stopped<T>(&self) -> Step<T> {
+        Break(match self.drain {
+            Some(Drain) => Err(WorkerError::Stopped),
+            None => Ok(()),
+        })
     }
 
     /// Claims the next batch and starts it. If no note is due, waits until one may be.
@@ -125,7 +133,7 @@ impl<'a> ClaimLoop<'a> {
             // Biased, here and below: an unbiased select could claim once more after the stop.
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return Break(Ok(())),
+                () = self.stop.cancelled() => return self.stopped(),
                 permit = free => return Continue(permit),
                 () = self.access_walk.is_due() => {}
             }
@@ -137,7 +145,7 @@ impl<'a> ClaimLoop<'a> {
     async fn wait_for_stores(&self) -> Step {
         tokio::select! {
             biased;
-            () = self.stop.cancelled() => Break(Ok(())),
+            () = self.stop.cancelled() => self.stopped(),
             recovered = self.shared.wait_for_stores(self.drain) => continue_if_ok(recovered),
         }
     }
@@ -146,7 +154,7 @@ impl<'a> ClaimLoop<'a> {
     async fn wait_for_suspect(&mut self) -> Step {
         tokio::select! {
             biased;
-            () = self.stop.cancelled() => return Break(Ok(())),
+            () = self.stop.cancelled() => return self.stopped(),
             _ = self.batches.join_next() => return Continue(()),
             () = self.access_walk.is_due() => {}
         }
@@ -158,7 +166,7 @@ impl<'a> ClaimLoop<'a> {
         tokio::select! {
             biased;
             () = Box::pin(self.access_walk.step(self.shared)) => Continue(()),
-            () = self.shared.grace_after(self.stop) => Break(Ok(())),
+            () = self.shared.grace_after(self.stop) => self.stopped(),
         }
     }
 
@@ -235,7 +243,7 @@ impl<'a> ClaimLoop<'a> {
         tokio::select! {
             biased;
             claimed = self.shared.claim(due) => Continue(claimed),
-            () = late => Break(Ok(())),
+            () = late => self.stopped(),
         }
     }
 
@@ -285,7 +293,7 @@ impl<'a> ClaimLoop<'a> {
         };
         tokio::select! {
             biased;
-            () = self.stop.cancelled() => Break(Ok(())),
+            () = self.stop.cancelled() => self.stopped(),
             () = tokio::time::sleep_until(unanswered_until.into()) => Continue(()),
         }
     }
@@ -295,7 +303,7 @@ impl<'a> ClaimLoop<'a> {
         let ready = self.shared.context.provider.ready();
         tokio::select! {
             biased;
-            () = self.stop.cancelled() => Break(Ok(())),
+            () = self.stop.cancelled() => self.stopped(),
             waited = self.shared.within_grace(ready) => continue_if_ok(waited),
         }
     }
@@ -311,7 +319,7 @@ impl<'a> ClaimLoop<'a> {
         // `notify_one` stores one wake-up, so a notification since the claim is not lost.
         tokio::select! {
             biased;
-            () = self.stop.cancelled() => return Break(Ok(())),
+            () = self.stop.cancelled() => return self.stopped(),
             () = self.shared.wake.notified() => {}
             () = self.shared.context.provider.ready(), if !provider_works => {}
             () = tokio::time::sleep(poll) => {}

@@ -5,7 +5,7 @@
 //! - The claim: `claim`, `fresh`, `low_water`, `walk` and `access_walk` (which notes come next), `lease`.
 //! - The way of a batch: `batch`, `plan`, `embedding`, `points`, `pooled`, `access`.
 //! - Failures: `blame`, `retry`, `store_circuit`, `lost_transactions`, `unacked`.
-//! - In the background: `upkeep`, `tidy`, `verify`, `watch_served`.
+//! - In the background: `upkeep`, `clock`, `tidy`, `verify`, `watch_served`.
 //!
 //! A failure that no note is to blame for opens the store circuit: in `batch`, `claim`, `shared`
 //! and `watch_served`.
@@ -16,6 +16,7 @@ mod batch;
 mod blame;
 mod claim;
 mod claim_loop;
+mod clock;
 mod embedding;
 mod fresh;
 mod lease;
@@ -82,12 +83,18 @@ pub struct Worker {
     shared: Arc<Shared>,
 }
 
-/// Why a worker stopped before it was told to.
+/// Why a worker did not do all that it was asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// `--once` waits for the end of an outage no longer than the grace period.
     #[error("{0}; the remaining notes stay in the outbox: run it again when the outage is over")]
     Outage(String),
+    /// A signal ended `--once` before it knew the outbox to be empty.
+    #[error(
+        "stopped before the outbox was empty; what is done is kept, the remaining notes stay in the \
+         outbox: run it again"
+    )]
+    Stopped,
 }
 
 impl Worker {
@@ -178,10 +185,13 @@ impl Worker {
             .await
             .ok();
         drop((listening, expiring, verifying));
+        let released = upkeep::release(&self.shared);
+        let _ = tokio::time::timeout(RELEASE_LIMIT, released).await;
         self.finish(batches).await;
     }
 
-    /// Works until no note is due, except those that other workers have leased.
+    /// Works until no note is due, except those that other workers have leased. A `stop` before that
+    /// is an error.
     pub async fn drain(&self, stop: CancellationToken) -> Result<(), WorkerError> {
         let mut batches = JoinSet::new();
         upkeep::once(&self.shared).await;

@@ -169,6 +169,7 @@ pub fn write_of<'a>(
         pooled: all.and_then(|all| pooled::mean(&all)),
         chunks,
         live: chunked.live,
+        labels: chunked.note.as_ref().map(|note| &note.labels),
         had_chunks,
     };
     Ok(PlannedWrite { chunked, rows })
@@ -190,6 +191,7 @@ pub fn removal_of(chunked: &ChunkedNote) -> PlannedWrite<'_> {
         access: None,
         chunks: Vec::new(),
         live: false,
+        labels: None,
         had_chunks: true,
     };
     PlannedWrite { chunked, rows }

@@ -6,10 +6,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::clock::{self, Ahead};
 use super::tidy::Tidy;
 use super::{Shared, WorkerContext, watch_served};
 use crate::registry::IndexContext;
-use crate::store::StoreError;
+use crate::store::{ExpiryPosition, StoreError};
 
 /// Far longer than a note needs from the claim to the index, so that a later look finds a note
 /// that expired while a worker indexed it.
@@ -33,10 +34,12 @@ const LONG_OUTAGE: Duration = Duration::from_secs(300);
 /// How often all expired notes are looked at.
 const ALL_EVERY: Duration = Duration::from_secs(3_600);
 
-/// The lease on the upkeep of a version, for a worker that polls at this interval.
-fn lease(poll: Duration) -> Duration {
-    (poll * 10).max(Duration::from_secs(30))
-}
+/// How long one tick looks at all of them: notes that expire now wait meanwhile.
+const ALL_FOR: Duration = Duration::from_secs(1);
+
+/// The lease on the upkeep. Another worker takes over when it ends, so that expired notes leave the
+/// index within seconds after a worker was killed.
+const LEASE: Duration = Duration::from_secs(5);
 
 /// Keeps the upkeep lease, does the upkeep while it holds the lease, and looks at what is served, with or
 /// without the lease. Runs until dropped.
@@ -49,18 +52,14 @@ pub async fn run(shared: Arc<Shared>) {
     );
 }
 
-/// Asks for the lease when it is time.
+/// Asks for the lease again and again, whether this worker has it or not.
 async fn keep_lease(shared: &Shared) {
-    let poll = poll_interval(shared);
-    let mut ticks = every(poll);
-    let mut asked_at = None;
+    let mut ticks = every(LEASE / 3);
     loop {
         ticks.tick().await;
-        let now = Instant::now();
         // Without asking the circuit, each look during an outage would be one more connection.
-        if shared.circuit.outage().is_none() && is_over(asked_at, now, lease(poll) / 3) {
-            asked_at = Some(now);
-            take_upkeep(shared, lease(poll)).await;
+        if shared.circuit.outage().is_none() {
+            take_upkeep(shared).await;
         }
     }
 }
@@ -69,6 +68,8 @@ async fn keep_lease(shared: &Shared) {
 async fn keep_up(shared: &Shared) {
     let mut ticks = every(poll_interval(shared));
     let mut looks = Looks::default();
+    let mut all = LookAtAll::default();
+    let mut ahead = Ahead::default();
     let mut tidy = Tidy::default();
     loop {
         ticks.tick().await;
@@ -80,6 +81,12 @@ async fn keep_up(shared: &Shared) {
         if expire_notes(shared, look_back).await {
             looks.looked(now, look_back, now.elapsed());
         }
+        if looks.begins_all(now) {
+            all = LookAtAll::from_the_beginning();
+        }
+        all.go_on(shared).await;
+        drop_done(shared).await;
+        ahead.reschedule_if_due(shared, Instant::now()).await;
         tidy.clean_up_if_due(shared, Instant::now()).await;
     }
 }
@@ -87,6 +94,18 @@ async fn keep_up(shared: &Shared) {
 /// Whether the lease that was held until then is still held.
 pub fn holds_lease(until: Option<Instant>) -> bool {
     until.is_some_and(|until| Instant::now() < until)
+}
+
+/// Ends the lease, so that another worker takes over at once.
+pub async fn release(shared: &Shared) {
+    if !holds_lease(shared.upkeep.send_replace(None)) {
+        return;
+    }
+    let version = &shared.context.version.name;
+    let store = &shared.context.stores.store;
+    if let Err(error) = store.release_upkeep(version, &shared.holder).await {
+        tracing::debug!(%error, "could not release the upkeep lease, it will expire");
+    }
 }
 
 fn poll_interval(shared: &Shared) -> Duration {
@@ -105,17 +124,17 @@ fn is_over(at: Option<Instant>, now: Instant, interval: Duration) -> bool {
 
 /// Takes or renews the upkeep lease. If Postgres does not answer, the worker holds what it had until that
 /// expires.
-async fn take_upkeep(shared: &Shared, lease: Duration) {
+async fn take_upkeep(shared: &Shared) {
     let WorkerContext {
         stores: IndexContext { store, .. },
         version,
         ..
     } = &shared.context;
     let asked = Instant::now();
-    let taking = store.take_upkeep(&version.name, &shared.holder, lease);
-    match tokio::time::timeout(lease / 3, taking).await {
+    let taking = store.take_upkeep(&version.name, &shared.holder, LEASE);
+    match tokio::time::timeout(LEASE / 3, taking).await {
         Ok(Ok(taken)) => {
-            shared.upkeep.send_replace(taken.then(|| asked + lease));
+            shared.upkeep.send_replace(taken.then(|| asked + LEASE));
         }
         Ok(Err(error)) => tracing::debug!(%error, "could not take the upkeep lease"),
         Err(_) => tracing::debug!("no answer about the upkeep lease"),
@@ -128,74 +147,129 @@ async fn take_upkeep(shared: &Shared, lease: Duration) {
 struct Looks {
     last: Option<Instant>,
     wide: Option<Instant>,
-    full: Option<Instant>,
+    all: Option<Instant>,
     /// From the start of the last one of [`LOOK_BACK`] to the next.
     wide_every: Duration,
 }
 
 impl Looks {
-    /// How far back to look at `now`; `None` looks at all of them.
-    fn look_back(&self, now: Instant) -> Option<Duration> {
-        let last = self.last.filter(|&last| now - last < LONG_OUTAGE)?;
-        if is_over(self.full, now, ALL_EVERY) {
-            return None;
-        }
-        match is_over(self.wide, now, self.wide_every.max(LOOK_BACK_EVERY)) {
-            true => Some(LOOK_BACK),
-            false => Some(now - last + OVERLAP),
+    /// How far back to look at `now`.
+    fn look_back(&self, now: Instant) -> Duration {
+        match self.last {
+            Some(last) if !is_over(self.wide, now, self.wide_every.max(LOOK_BACK_EVERY)) => {
+                now - last + OVERLAP
+            }
+            _ => LOOK_BACK,
         }
     }
 
     /// Records a look that began at `now` and took so long.
-    fn looked(&mut self, now: Instant, look_back: Option<Duration>, took: Duration) {
-        self.last = Some(now);
-        if look_back.is_none_or(|time| time >= LOOK_BACK) {
-            self.wide = Some(now);
+    fn looked(&mut self, now: Instant, look_back: Duration, took: Duration) {
+        if is_over(self.last.replace(now), now, LONG_OUTAGE) {
+            self.all = None;
         }
-        if look_back == Some(LOOK_BACK) {
+        if look_back >= LOOK_BACK {
+            self.wide = Some(now);
             self.wide_every = (took * (REST + 1)).min(LOOK_BACK / 2);
         }
-        if look_back.is_none() {
-            self.full = Some(now);
+    }
+
+    /// Whether a look at all notes that have expired is to begin now.
+    fn begins_all(&mut self, now: Instant) -> bool {
+        let begins = self.last.is_some() && is_over(self.all, now, ALL_EVERY);
+        if begins {
+            self.all = Some(now);
+        }
+        begins
+    }
+}
+
+/// A look at all notes that have expired, however long ago. There may be millions, so it is done in
+/// parts.
+#[derive(Debug, Default)]
+struct LookAtAll {
+    has_more: bool,
+    after: Option<ExpiryPosition>,
+}
+
+impl LookAtAll {
+    fn from_the_beginning() -> Self {
+        Self {
+            has_more: true,
+            after: None,
+        }
+    }
+
+    /// Goes on where it was for [`ALL_FOR`]. Returns whether it succeeded.
+    async fn go_on(&mut self, shared: &Shared) -> bool {
+        let began = Instant::now();
+        while self.has_more && began.elapsed() < ALL_FOR {
+            match expire_page(shared, None, self.after.as_ref()).await {
+                Ok(next) => self.after = next,
+                Err(_) => return false,
+            }
+            self.has_more = self.after.is_some();
+        }
+        true
+    }
+}
+
+/// Does the upkeep of a drain: expires every note that is due, however long ago.
+pub async fn once(shared: &Shared) {
+    let mut all = LookAtAll::from_the_beginning();
+    while all.has_more && all.go_on(shared).await {}
+    drop_done(shared).await;
+    clock::reschedule_all(shared).await;
+}
+
+/// Enqueues notes that have expired within `look_back`. Returns whether it succeeded.
+async fn expire_notes(shared: &Shared, look_back: Duration) -> bool {
+    let mut after = None;
+    loop {
+        match expire_page(shared, Some(look_back), after.as_ref()).await {
+            Ok(None) => return true,
+            Ok(next) => after = next,
+            Err(_) => return false,
         }
     }
 }
 
-/// Expires every note that is due, however long ago.
-pub async fn once(shared: &Shared) {
-    expire_notes(shared, None).await;
+/// Enqueues a page of expired notes. Returns where the next one begins.
+async fn expire_page(
+    shared: &Shared,
+    look_back: Option<Duration>,
+    after: Option<&ExpiryPosition>,
+) -> Result<Option<ExpiryPosition>, StoreError> {
+    let WorkerContext {
+        stores: IndexContext { store, .. },
+        version,
+        provider,
+        ..
+    } = &shared.context;
+    // While the provider is unavailable, claims take what is behind the rows that they have seen.
+    let provider_works = provider.state().error().is_none();
+    let page = store
+        .expire(&version.name, look_back, after, provider_works)
+        .await
+        // The claim loop meets the same outage and logs it.
+        .inspect_err(|error| tracing::debug!(%error, "could not expire notes"))?;
+    if page.enqueued > 0 {
+        tracing::debug!(page.enqueued, "notes expired");
+        // Without LISTEN no notification would wake the worker.
+        shared.wake.notify_one();
+    }
+    Ok(page.next)
 }
 
-/// Enqueues expired notes and deletes old done rows. Returns whether it succeeded.
-async fn expire_notes(shared: &Shared, look_back: Option<Duration>) -> bool {
+/// Deletes old done rows.
+async fn drop_done(shared: &Shared) {
+    if shared.keep_done.is_zero() {
+        return;
+    }
     let store = &shared.context.stores.store;
-    let work = async {
-        let mut after = None;
-        loop {
-            let version = &shared.context.version.name;
-            // While the provider is unavailable, claims take what is behind the rows that they have seen.
-            let provider_works = shared.context.provider.state().error().is_none();
-            let expiring = store.expire(version, look_back, after.as_ref(), provider_works);
-            let page = expiring.await?;
-            if page.enqueued > 0 {
-                tracing::debug!(page.enqueued, "notes expired");
-                // Without LISTEN no notification would wake the worker.
-                shared.wake.notify_one();
-            }
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
-        if !shared.keep_done.is_zero() {
-            store.drop_done(shared.keep_done).await?;
-        }
-        Ok::<(), StoreError>(())
-    };
-    // The claim loop meets the same outage and logs it.
-    let done = work.await;
-    done.inspect_err(|error| tracing::debug!(%error, "could not expire notes"))
-        .is_ok()
+    if let Err(error) = store.drop_done(shared.keep_done).await {
+        tracing::debug!(%error, "could not delete done rows");
+    }
 }
 
 #[cfg(test)]
@@ -207,24 +281,32 @@ mod tests {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
         let mut looks = Looks::default();
-        assert_eq!(looks.look_back(at(0)), None);
-        looks.looked(at(0), None, Duration::ZERO);
-        assert_eq!(looks.look_back(at(299)), Some(LOOK_BACK));
-        assert_eq!(looks.look_back(at(300)), None);
-        looks.looked(at(3_599), Some(LOOK_BACK), Duration::ZERO);
-        assert_eq!(looks.look_back(at(3_600)), None, "once an hour too");
+        assert!(!looks.begins_all(at(0)), "first those that expire now");
+        assert_eq!(looks.look_back(at(0)), LOOK_BACK);
+        looks.looked(at(0), LOOK_BACK, Duration::ZERO);
+        assert!(looks.begins_all(at(0)));
+        assert_eq!(looks.look_back(at(5)), Duration::from_secs(5) + OVERLAP);
+        looks.looked(at(299), LOOK_BACK, Duration::ZERO);
+        assert!(!looks.begins_all(at(299)));
+        assert_eq!(looks.look_back(at(599)), LOOK_BACK);
+        looks.looked(at(599), LOOK_BACK, Duration::ZERO);
+        assert!(looks.begins_all(at(599)));
+        for secs in (600..4_199).step_by(100) {
+            looks.looked(at(secs), LOOK_BACK, Duration::ZERO);
+            assert!(!looks.begins_all(at(secs)));
+        }
+        assert!(looks.begins_all(at(4_199)), "once an hour too");
     }
 
     /// How often a note that expired at second 1 is read, when a look takes so long.
     fn reads(took: Duration) -> u32 {
         let start = Instant::now();
         let mut looks = Looks::default();
-        looks.looked(start, None, Duration::ZERO);
+        looks.looked(start, LOOK_BACK, Duration::ZERO);
         let (mut after, mut reads) = (Duration::from_secs(1), 0);
         while after < LOOK_BACK {
-            let look_back = looks.look_back(start + after);
-            looks.looked(start + after, look_back, took);
-            let back = look_back.expect("the look at all was just now");
+            let back = looks.look_back(start + after);
+            looks.looked(start + after, back, took);
             reads += u32::from(after - Duration::from_secs(1) <= back);
             after += took.max(Duration::from_secs(1));
         }

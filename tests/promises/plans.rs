@@ -36,7 +36,7 @@ const TABLES: [&str; 6] = [
 const IN_TRANSACTION: [&str; 3] = ["commit_notes", "lock_notes", "relabel_chunks"];
 
 /// Statements that read one page of many, with the settings of `Store::page`.
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 10] = [
     "chunk_page",
     "coalesce_building",
     "drop_chunks",
@@ -46,6 +46,7 @@ const PAGES: [&str; 9] = [
     "enqueue_gone",
     "live_texts",
     "note_problems",
+    "reschedule_ahead",
 ];
 const PAGE_SETTINGS: &str = "set plan_cache_mode = force_generic_plan; set jit = off;
     set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off; set enable_sort = off";
@@ -89,7 +90,7 @@ const KEYED: [(&str, &str, usize); 11] = [
     (
         "commit_notes",
         include_str!("../../sql/queries/commit_notes.sql"),
-        25,
+        29,
     ),
     (
         "relabel_chunks",
@@ -107,7 +108,7 @@ const KEYED: [(&str, &str, usize); 11] = [
 ];
 
 /// The same of [`PAGES`].
-const KEPT_PAGES: [(&str, &str, usize); 9] = [
+const KEPT_PAGES: [(&str, &str, usize); 10] = [
     (
         "chunk_page",
         include_str!("../../sql/queries/chunk_page.sql"),
@@ -152,6 +153,11 @@ const KEPT_PAGES: [(&str, &str, usize); 9] = [
         "drop_outbox",
         include_str!("../../sql/queries/drop_outbox.sql"),
         2,
+    ),
+    (
+        "reschedule_ahead",
+        include_str!("../../sql/queries/reschedule_ahead.sql"),
+        4,
     ),
 ];
 
@@ -325,7 +331,12 @@ async fn planned_over_empty_tables(before: Before) {
         if aged {
             batch.age(&h).await;
         }
-        let later = ["coalesce_building", "drop_outbox", "expire"];
+        let later = [
+            "coalesce_building",
+            "drop_outbox",
+            "expire",
+            "reschedule_ahead",
+        ];
         let expire = KEYED.iter().filter(|(name, ..)| *name == "expire");
         for (name, ..) in KEPT_PAGES.iter().chain(expire) {
             if later.contains(name) == aged {

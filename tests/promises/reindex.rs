@@ -19,7 +19,7 @@ use elf::registry::IndexContext;
 use elf::reindex::{self, ReindexError, Report, Then};
 use elf::store::Lifecycle;
 use elf::verify;
-use elf::worker::{Worker, WorkerContext};
+use elf::worker::{self, Worker, WorkerContext};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -86,8 +86,10 @@ impl Beside {
         .await
     }
 
-    async fn drain(&self) {
-        self.worker().drain(CancellationToken::new()).await.unwrap();
+    async fn drain(&self) -> worker::Report {
+        let worker = self.worker();
+        worker.drain(CancellationToken::new()).await.unwrap();
+        worker.totals()
     }
 
     async fn state(&self) -> Option<Lifecycle> {

@@ -1,6 +1,6 @@
 //! Upkeep: what one worker does for all, and the tables that must stay small.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::DateTime;
 use elf::store::Claim;
@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::support::eventually;
 use crate::support::harness::Harness;
+use crate::support::site::Site;
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -122,7 +123,7 @@ async fn one_worker_of_all_does_the_upkeep() {
                 .unwrap()
         );
         // The first one dies, and its lease ends.
-        sqlx::query("update index_versions set upkeep_until = now()")
+        sqlx::query("update index_upkeep set lease_until = now()")
             .execute(&h.pool)
             .await
             .unwrap();
@@ -141,6 +142,40 @@ async fn one_worker_of_all_does_the_upkeep() {
         stop.cancel();
     };
     tokio::join!(first.run(stop.clone()), watching);
+}
+
+/// With the leases and polls of a default configuration.
+#[tokio::test]
+async fn expiry_goes_on_within_seconds_when_its_worker_is_killed() {
+    let site = Site::start().await;
+    site.configure("lease_secs = 5", "lease_secs = 30");
+    site.configure("poll_interval_ms = 50", "poll_interval_ms = 1000");
+    let note = site.note("soon over").await;
+    let first = site.worker();
+    let db = sqlx::PgPool::connect(&site.database.url()).await.unwrap();
+    let indexed = async || {
+        let acked = "select count(*) from note_index_state
+                      where chunk_count > 0 and lease_until is null";
+        let acked = sqlx::query_scalar::<_, i64>(acked).fetch_one(&db).await;
+        acked.unwrap()
+    };
+    eventually(async || indexed().await == 1).await;
+    first.kill().await;
+    // As if it had expired with time alone: no trigger.
+    sqlx::raw_sql(AssertSqlSafe(format!(
+        "begin; set local session_replication_role = replica;
+         update memory_notes set expires_at = now() where note_id = '{note}'; commit"
+    )))
+    .execute(&db)
+    .await
+    .unwrap();
+    let second = site.worker();
+    second.says("worker started").await;
+    let began = Instant::now();
+    eventually(async || indexed().await == 0).await;
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(12), "{took:?}");
+    second.stop().await.exits(0);
 }
 
 /// As when a worker dies between the ack and the last step.
@@ -314,7 +349,7 @@ async fn a_drop_goes_on_behind_rows_that_were_deleted_meanwhile() {
     .unwrap();
     let dropped = h.context.stores.store.drop_version(&h.context.version.name);
     let deleted = async {
-        blocked(&h, 1).await;
+        eventually(async || h.count("note_embeddings").await == 5_500).await;
         transaction.commit().await.unwrap();
     };
     let (dropped, ()) = tokio::join!(dropped, deleted);
@@ -355,13 +390,10 @@ async fn a_drop_that_is_killed_goes_on_when_it_is_called_again() {
         .unwrap();
         let (store, version) = (h.context.stores.store.clone(), version.clone());
         let dropping = tokio::spawn(async move { store.drop_version(&version).await });
-        blocked(&h, 1).await;
-        if behind > 0 {
-            assert_eq!(
-                h.count(table).await,
-                1_000,
-                "{table}: the first page is gone"
-            );
+        match behind {
+            0 => blocked(&h, 1).await,
+            // The others are gone, and it waits for this one.
+            _ => eventually(async || h.count(table).await == 1).await,
         }
         dropping.abort();
         assert!(dropping.await.unwrap_err().is_cancelled());

@@ -97,12 +97,12 @@ function judge(s) {
   // While a check fails, the check is the reason that changes wait.
   const late = oldest > LATE_SECS && failing.length === 0;
   if (late) {
-    // Ten minutes of samples, or the whole history if it is shorter.
-    const samples = samplesOf(s);
-    const before = samples[Math.max(0, samples.length - 120)];
+    // The last ten minutes, or the whole history if it is shorter. Less than a minute tells nothing.
+    const age = ({ at }) => (now() - Date.parse(at)) / 1000;
+    const before = samplesOf(s).find((sample) => sample.pending != null && age(sample) >= 60 && age(sample) <= 600);
     const grows = before && waitingOf(s) > before.pending;
     const what = grows
-      ? `The backlog grows: from ${count(before.pending)} to ${counted(waitingOf(s), "change")} in ${duration(Math.round((now() - Date.parse(before.at)) / 60000) * 60)}.`
+      ? `The backlog grows: from ${count(before.pending)} to ${counted(waitingOf(s), "change")} in ${roughly(age(before))}.`
       : `Changes are late: the oldest waits for ${duration(oldest)}.`;
     todo.push({ what, section: grows ? "backlog-growing" : "slow-freshness" });
   }

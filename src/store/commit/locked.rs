@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use uuid::Uuid;
 
-use super::{ChunkWrite, NoteWrite};
+use super::{AccessColumns, ChunkWrite, NoteWrite};
 use crate::store::{StoreError, Transaction};
 
 /// What a lock of the notes has found.
@@ -75,13 +75,18 @@ pub(super) async fn lock(
         .flat_map(|n| &n.chunks)
         .map(|c| c.chunk_id)
         .collect();
+    let AccessColumns([tenants, projects, agents, scopes]) = AccessColumns::of(notes);
     let locked = sqlx::query_file!(
         "sql/queries/lock_notes.sql",
         version,
         token,
         &ids,
         &live,
-        &chunks
+        &chunks,
+        &tenants as _,
+        &projects as _,
+        &agents as _,
+        &scopes as _
     )
     .fetch_one(&mut **tx)
     .await?;

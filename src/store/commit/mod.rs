@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use uuid::Uuid;
 
 use super::{CollectionRow, Limit, Store, StoreError};
-use crate::note::{AccessHash, TextHash};
+use crate::note::{AccessHash, Labels, TextHash};
 use locked::{Locked, lock, unchanged};
 use rows::{Written, statements, write};
 
@@ -31,6 +31,8 @@ pub struct NoteWrite<'a> {
     /// Whether the note is live. The chunks of a note that is not live stay as they are: if it
     /// becomes live again, its text need not be embedded again.
     pub live: bool,
+    /// The labels of its row as it was loaded; `None` when the row is deleted.
+    pub labels: Option<&'a Labels>,
     /// Whether Postgres may have chunks of it already.
     pub had_chunks: bool,
 }
@@ -57,8 +59,8 @@ pub struct ChunkWrite<'a> {
 /// What a commit did.
 #[derive(Debug)]
 pub struct Committed {
-    /// The notes that were written. The others lost their lease, or an application holds or
-    /// deletes their row; a later claim handles them.
+    /// The notes that were written. The others lost their lease, or an application holds, deletes or
+    /// moves their row; a later claim handles them.
     pub notes: HashSet<Uuid>,
     /// The notes of which no chunk has changed, and the revision of their points, all of which the
     /// index has confirmed.
@@ -82,6 +84,23 @@ impl From<CollectionRow> for Target {
             is_building: row.is_building(),
             collection: row.name,
         }
+    }
+}
+
+/// The access labels of notes, one array for each column.
+struct AccessColumns<'a>([Vec<&'a str>; 4]);
+
+impl<'a> AccessColumns<'a> {
+    fn of(notes: &[&'a NoteWrite<'a>]) -> Self {
+        let column = |label: fn(&Labels) -> &str| -> Vec<&'a str> {
+            notes.iter().map(|n| n.labels.map_or("", label)).collect()
+        };
+        Self([
+            column(|labels| &labels.tenant_id),
+            column(|labels| &labels.project_id),
+            column(|labels| &labels.agent_id),
+            column(|labels| &labels.scope),
+        ])
     }
 }
 

@@ -5,7 +5,7 @@ use sqlx::PgExecutor;
 use uuid::Uuid;
 
 use super::locked::Locked;
-use super::{ChunkWrite, NoteWrite, Target};
+use super::{AccessColumns, ChunkWrite, NoteWrite, Target};
 use crate::store::StoreError;
 
 /// Bytes of rows in one statement, about. Over a slow network too, one statement has to arrive
@@ -132,6 +132,7 @@ pub(super) async fn write(
     let rewritten_counts: Vec<i32> = rewritten().map(|n| n.chunks.len() as i32).collect();
     let all: Vec<Uuid> = rows.all.iter().map(|n| n.note_id).collect();
     let live: Vec<bool> = rows.all.iter().map(|n| n.live).collect();
+    let AccessColumns([tenants, projects, agents, scopes]) = AccessColumns::of(&rows.all);
     let written = sqlx::query_file!(
         "sql/queries/commit_notes.sql",
         version,
@@ -159,6 +160,10 @@ pub(super) async fn write(
         &rows.without_pooled,
         &all,
         &live,
+        &tenants as _,
+        &projects as _,
+        &agents as _,
+        &scopes as _,
     )
     .fetch_optional(connection)
     .await?;
@@ -197,6 +202,7 @@ mod tests {
             pooled: Some(vec![0.0; 4]),
             access: None,
             live: true,
+            labels: None,
             had_chunks: false,
         }
     }

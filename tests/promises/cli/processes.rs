@@ -176,3 +176,18 @@ async fn a_second_demo_leaves_the_first_alone() {
         .exits(1)
         .says(&["another demo is running", "--keep"]);
 }
+
+/// A script must not take an interrupted run for a complete one.
+#[tokio::test]
+async fn a_run_that_is_stopped_before_the_outbox_is_empty_is_not_done() {
+    let site = Site::start().await;
+    site.configure("grace_secs = 5", "grace_secs = 0");
+    site.provider.hold();
+    site.note("held").await;
+    let worker = site.begin(&["worker", "--once", "--json"]);
+    site.provider.holding(1).await;
+    let stopped = worker.stop().await.exits(1);
+    stopped.says(&["stopped before", "run it again"]);
+    site.provider.release();
+    assert_eq!(site.json(&["worker", "--once"]).await["notes"], 1);
+}

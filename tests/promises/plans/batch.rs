@@ -240,7 +240,11 @@ impl Batch {
                 chunks(),
                 notes(),
                 notes(),
-                each("true", "bool")
+                each("true", "bool"),
+                each("'t'", "text"),
+                each("'p'", "text"),
+                each("'a'", "text"),
+                each("'s'", "text")
             ),
             statement!(
                 "lock_notes",
@@ -248,7 +252,11 @@ impl Batch {
                 token(),
                 notes(),
                 each("true", "bool"),
-                chunks()
+                chunks(),
+                each("'t'", "text"),
+                each("'p'", "text"),
+                each("'a'", "text"),
+                each("'s'", "text")
             ),
             statement!("record_access", version(), token(), notes(), hashes()),
             statement!("release", version(), token(), notes(), "true".into()),
@@ -306,6 +314,9 @@ impl Batch {
              select note_id, '{BUILT}' from memory_notes;
              insert into indexing_outbox (note_id, embedding_version, created_at)
              select note_id, '{BUILT}', now() - interval '1 hour' from memory_notes;
+             insert into indexing_outbox (note_id, embedding_version, created_at, available_at)
+             select note_id, '{BUILT}', now() + interval '1 hour', now() + interval '1 hour'
+               from memory_notes;
              insert into indexing_outbox (note_id, status) select note_id, 'DEAD' from memory_notes;
              commit"
         );
@@ -330,6 +341,13 @@ impl Batch {
                 BATCH.to_string()
             ),
             statement!("drop_outbox", built(), BATCH.to_string()),
+            statement!(
+                "reschedule_ahead",
+                built(),
+                "null::timestamptz".into(),
+                "null::uuid".into(),
+                BATCH.to_string()
+            ),
             statement!(
                 "expire",
                 version(),

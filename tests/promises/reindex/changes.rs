@@ -1,15 +1,18 @@
 //! Every change of a note reaches the served version and the version that is being built,
 //! whenever it was committed.
 
+use chrono::DateTime;
 use elf::registry;
 use elf::reindex::{self, Then};
 use elf::store::{Lifecycle, Selection};
 use elf::worker::Checkpoint;
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
 
 use super::{alias_of, assert_in_step, smaller_chunks};
 use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
-use crate::support::harness::{Harness, sentences, spawn};
+use crate::support::harness::{Harness, Held, sentences, spawn};
 
 #[tokio::test]
 async fn both_versions_stay_in_step_while_one_is_served_and_the_other_is_built() {
@@ -190,4 +193,68 @@ async fn an_enqueued_note_is_due_for_both() {
             .unwrap();
     assert_eq!(states, 2);
     assert_in_step(&h, &next.context).await;
+}
+
+/// `created_at` is when a transaction began. The newest row may be of a change that a claim in flight has
+/// seen, and the oldest of one that it has not.
+#[tokio::test]
+async fn a_change_that_began_first_and_commits_last_is_seen() {
+    let h = Harness::start().await;
+    let note = h.insert("first words").await;
+    h.drain().await;
+    let next = smaller_chunks(&h).await;
+    next.run(Then::Wait).await.unwrap();
+
+    let mut application = PgConnection::connect(&h.database.url()).await.unwrap();
+    let mut late = application.begin().await.unwrap();
+    h.edit(note, "second words").await;
+    h.drain().await;
+    let held = Held::at(
+        Checkpoint::Chunked,
+        h.one_batch_worker(next.context.clone()),
+    )
+    .await;
+    sqlx::query("update memory_notes set text = 'last words' where note_id = $1")
+        .bind(note)
+        .execute(&mut *late)
+        .await
+        .unwrap();
+    late.commit().await.unwrap();
+    h.drain().await;
+    // The worker may have done it meanwhile.
+    let (store, first) = (&h.context.stores.store, (DateTime::UNIX_EPOCH, Uuid::nil()));
+    let built = &next.context.version.name;
+    store.coalesce_building(built, first).await.unwrap();
+    held.open();
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    held.stop().await;
+    assert_in_step(&h, &h.context).await;
+    assert_in_step(&h, &next.context).await;
+}
+
+#[tokio::test]
+async fn rows_for_later_reach_both_versions_when_they_are_due() {
+    let h = Harness::start().await;
+    let note = h.insert("soon").await;
+    h.drain().await;
+    let next = smaller_chunks(&h).await;
+    next.run(Then::Wait).await.unwrap();
+    sqlx::query(
+        "insert into indexing_outbox (note_id, available_at)
+         select $1, t from unnest(array[now(), now() + interval '1 hour', now() + interval '2 hours']) t",
+    )
+    .bind(note)
+    .execute(&h.pool)
+    .await
+    .unwrap();
+    let hour = "update indexing_outbox
+                   set created_at = created_at - interval '61 minutes',
+                       available_at = available_at - interval '61 minutes'";
+    for left in [2, 1, 0] {
+        let indexed = h.drain().await.notes;
+        let built = next.drain().await.notes;
+        assert_eq!((indexed, built), (1, 1), "{left} are left");
+        assert_eq!(h.count("indexing_outbox").await, left);
+        sqlx::query(hour).execute(&h.pool).await.unwrap();
+    }
 }

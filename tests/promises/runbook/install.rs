@@ -43,9 +43,11 @@ async fn an_upgrade_and_the_way_back_work_as_written() {
         return;
     };
     let mut upgrade = Section::of("Upgrade");
-    let (forward, revision) = (upgrade.next(), upgrade.next());
+    let (forward, leases, revision) = (upgrade.next(), upgrade.next(), upgrade.next());
     let (texts, renames) = (upgrade.next(), upgrade.next());
     upgrade.end();
+    m.shows(leases.clone(), &["DROP TABLE", "UPDATE 1", "DELETE 1"])
+        .await;
     m.shows(revision.clone(), &["ALTER TABLE", "UPDATE 1", "DELETE 4"])
         .await;
     m.shows(texts.clone(), &["CREATE INDEX", "UPDATE 1", "DELETE 3"])
@@ -58,10 +60,11 @@ async fn an_upgrade_and_the_way_back_work_as_written() {
         .says(&["run `elf migrate`"]);
     m.shows(
         forward,
-        &["elf 0.", "applied 8 migrations", "2 live, 2 indexed"],
+        &["elf 0.", "applied 9 migrations", "2 live, 2 indexed"],
     )
     .await;
     m.is_ready(true).await;
+    m.shows(leases, &["DELETE 1"]).await;
     m.shows(revision, &["DELETE 4"]).await;
     m.shows(texts, &["DELETE 3"]).await;
     m.shows(renames, &["DELETE 1"]).await;

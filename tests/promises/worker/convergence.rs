@@ -3,8 +3,11 @@
 
 use std::sync::Arc;
 
+use elf::worker::Checkpoint;
+
+use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
-use crate::support::harness::{Harness, sentences, spawn};
+use crate::support::harness::{Harness, Held, sentences, spawn};
 
 #[tokio::test]
 async fn notes_become_points() {
@@ -229,4 +232,36 @@ async fn a_row_for_later_does_not_keep_an_expired_note_alive() {
     assert_eq!(made_due.rows_affected(), 1);
     h.drain().await;
     h.assert_converged().await;
+}
+
+/// With the text of the note that was there when it was loaded, another tenant would read it.
+#[tokio::test]
+async fn a_note_that_became_another_tenants_while_it_was_indexed_gets_no_old_text() {
+    for had_chunks in [false, true] {
+        let h = Harness::start().await;
+        let note = h.insert("a secret of the first tenant").await;
+        if had_chunks {
+            h.drain().await;
+            h.edit(note, "another secret of the first tenant").await;
+        }
+        let held = Held::at(Checkpoint::Embedded, h.one_batch_worker(h.context.clone())).await;
+        h.delete(note).await;
+        h.execute(
+            "insert into memory_notes (note_id, tenant_id, project_id, agent_id, scope, type, text)
+             values ($1, 'u', 'p', 'a', 's', 'n', $2)",
+            note,
+            "what the second tenant wrote",
+        )
+        .await;
+        h.provider.poison("second tenant", Behaviour::Status(400));
+        held.open();
+        eventually(async || h.count("indexing_outbox where status = 'DEAD'").await == 1).await;
+        held.stop().await;
+        assert_eq!(h.count("memory_note_chunks").await, 0);
+        assert_eq!(h.points_of(note).await, 0);
+        h.provider.heal();
+        h.context.stores.store.retry_dead(None).await.unwrap();
+        h.drain_with_retries().await;
+        h.assert_converged().await;
+    }
 }

@@ -1,0 +1,346 @@
+//! An application that changes two notes in any order is never the victim of a deadlock with ELF: ELF waits
+//! for no row that an application may have locked while it has locked another one.
+
+use std::time::Duration;
+
+use elf::note::Labels;
+use elf::reindex;
+use elf::store::{ClaimScope, ImportedNote, Store, StoreError};
+use elf::verify;
+use futures::future::BoxFuture;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::support::harness::{Harness, sentences};
+
+/// What an application does with a note in a transaction.
+const CHANGES: [&str; 5] = [
+    "delete from memory_notes where note_id = $1",
+    "update memory_notes set text = text || ' again' where note_id = $1",
+    "update memory_notes set tenant_id = 'moved' where note_id = $1",
+    "insert into memory_notes (note_id, tenant_id, project_id, agent_id, scope, type, text)
+     values ($1, 't', 'p', 'a', 's', 'n', 'upserted')
+     on conflict (note_id) do update set text = excluded.text",
+    "select from memory_notes where note_id = $1 for update",
+];
+
+/// A statement of ELF that touches two notes: what prepares it, and what runs it.
+struct Statement {
+    name: &'static str,
+    prepare: &'static str,
+    run: fn(Acting) -> BoxFuture<'static, Result<(), StoreError>>,
+}
+
+/// What ELF acts with.
+#[derive(Clone)]
+struct Acting {
+    store: Store,
+    version: String,
+    notes: [Uuid; 2],
+}
+
+const NOTHING: &str = "select 1";
+
+/// Another version of both notes.
+const OLD_VERSION: &str = "
+    insert into index_versions (embedding_version, embedding_dim, settings, state)
+    select 'old', embedding_dim, settings, 'retired' from index_versions where state = 'active';
+    insert into note_index_state (note_id, embedding_version, lease_token)
+    select note_id, 'old', 0 from memory_notes;
+    insert into memory_note_chunks
+           (chunk_id, note_id, chunk_index, start_offset, end_offset, text, text_sha256, embedding_version, revision)
+    select chunk_id, note_id, chunk_index, start_offset, end_offset, text, text_sha256, 'old', 0
+      from memory_note_chunks;
+    insert into note_chunk_embeddings (chunk_id, embedding_version, embedding_dim, vec)
+    select chunk_id, 'old', embedding_dim, vec from note_chunk_embeddings;
+    insert into note_embeddings (note_id, embedding_version, embedding_dim, vec)
+    select note_id, 'old', embedding_dim, vec from note_embeddings;";
+
+fn imported(note_id: Uuid) -> ImportedNote {
+    ImportedNote {
+        note_id,
+        text: format!("imported {}", Uuid::new_v4()),
+        labels: Labels {
+            tenant_id: "t".into(),
+            project_id: "p".into(),
+            agent_id: "a".into(),
+            scope: "s".into(),
+            kind: "n".into(),
+            key: None,
+            importance: 0.5,
+            confidence: 1.0,
+            updated_at: chrono::Utc::now(),
+        },
+        expires_at: None,
+        source_ref: serde_json::json!({}),
+    }
+}
+
+const STATEMENTS: [Statement; 10] = [
+    Statement {
+        name: "drop a version",
+        prepare: OLD_VERSION,
+        run: |elf| Box::pin(async move { elf.store.drop_version("old").await.map(drop) }),
+    },
+    Statement {
+        name: "import",
+        prepare: NOTHING,
+        run: |elf| {
+            Box::pin(async move { elf.store.import(&elf.notes.map(imported)).await.map(drop) })
+        },
+    },
+    Statement {
+        name: "delete what an evaluation wrote",
+        prepare: NOTHING,
+        run: |elf| {
+            Box::pin(async move { elf.store.delete_evaluated("t", "a", &[]).await.map(drop) })
+        },
+    },
+    Statement {
+        name: "claim and release",
+        prepare: "insert into indexing_outbox (note_id) select note_id from memory_notes",
+        run: |elf| {
+            Box::pin(async move {
+                let lease = Duration::from_secs(5);
+                let (store, version) = (&elf.store, &elf.version);
+                let claim = store.claim(version, "me", lease, 9, 1 << 20, ClaimScope::ALL);
+                let claim = claim.await?.expect("both are due");
+                let (token, notes) = (claim.token, claim.note_ids());
+                store.renew_leases(version, token, &notes, lease).await?;
+                store.relabel(version, token, &notes).await?;
+                store.defer(version, token, &notes, lease).await?;
+                store.release(version, token, &notes, true).await.map(drop)
+            })
+        },
+    },
+    Statement {
+        name: "enqueue",
+        prepare: NOTHING,
+        run: |elf| Box::pin(async move { elf.store.enqueue(&Default::default()).await.map(drop) }),
+    },
+    Statement {
+        name: "expire",
+        prepare: "update memory_notes set expires_at = now()",
+        run: |elf| {
+            Box::pin(async move {
+                elf.store
+                    .expire(&elf.version, None, None, true)
+                    .await
+                    .map(drop)
+            })
+        },
+    },
+    Statement {
+        name: "enqueue the notes of a version again",
+        prepare: NOTHING,
+        run: |elf| {
+            Box::pin(async move {
+                elf.store
+                    .enqueue_version_again(&elf.version)
+                    .await
+                    .map(drop)
+            })
+        },
+    },
+    Statement {
+        name: "requeue",
+        prepare: NOTHING,
+        run: |elf| Box::pin(async move { elf.store.requeue(&elf.version, &elf.notes).await }),
+    },
+    Statement {
+        name: "clean up",
+        prepare: "insert into indexing_outbox (note_id, embedding_version, available_at)
+                  select note_id, embedding_version, now() + t * interval '1 hour'
+                    from memory_notes, index_versions, unnest(array[0, 0, 1]) t",
+        run: |elf| {
+            Box::pin(async move {
+                let (store, version) = (&elf.store, &elf.version);
+                store.enqueue_gone(version, Uuid::nil()).await?;
+                let first = (chrono::DateTime::UNIX_EPOCH, Uuid::nil());
+                store.coalesce_building(version, first).await?;
+                store.reschedule_ahead(version, None).await?;
+                store.drop_done(Duration::ZERO).await.map(drop)
+            })
+        },
+    },
+    Statement {
+        name: "retry and purge dead letters",
+        prepare: "insert into indexing_outbox (note_id, status) select note_id, 'DEAD' from memory_notes",
+        run: |elf| {
+            Box::pin(async move {
+                elf.store.retry_dead(None).await?;
+                elf.store.purge_dead(None).await.map(drop)
+            })
+        },
+    },
+];
+
+#[tokio::test]
+async fn an_application_is_no_victim_of_statements_on_several_notes() {
+    let h = Harness::start().await;
+    for statement in &STATEMENTS {
+        for change in CHANGES {
+            for order in [[0, 1], [1, 0]] {
+                let acting = acting_on_two_notes(&h).await;
+                execute(&h, statement.prepare).await;
+                let elf = tokio::spawn((statement.run)(acting.clone()));
+                let what = format!("{}, and: {change}", statement.name);
+                against(&h, elf, change, order.map(|i| acting.notes[i]), &what).await;
+            }
+        }
+    }
+}
+
+/// What a worker does with both notes from the claim to the ack, and what a verify repairs.
+#[tokio::test]
+async fn an_application_is_no_victim_of_a_worker_or_a_verify() {
+    let h = Harness::start().await;
+    for change in CHANGES {
+        for order in [[0, 1], [1, 0]] {
+            for is_verify in [false, true] {
+                let acting = acting_on_two_notes(&h).await;
+                let context = h.context.clone();
+                let elf = if is_verify {
+                    execute(&h, "update memory_note_chunks set text = 'wrong'").await;
+                    tokio::spawn(async move {
+                        let options = verify::Options::repairing();
+                        verify::run(&context.stores, &options).await.unwrap();
+                        Ok(())
+                    })
+                } else {
+                    execute(&h, "update memory_notes set text = 'edited by the test'").await;
+                    let worker = h.worker();
+                    tokio::spawn(async move {
+                        worker.drain(CancellationToken::new()).await.unwrap();
+                        Ok(())
+                    })
+                };
+                against(&h, elf, change, order.map(|i| acting.notes[i]), change).await;
+                h.drain_with_retries().await;
+                h.assert_converged().await;
+            }
+        }
+    }
+}
+
+/// It locks whole tables, in an order of its own.
+#[tokio::test]
+async fn an_application_that_truncates_is_no_victim() {
+    let h = Harness::start().await;
+    for _ in 0..3 {
+        for i in 0..20 {
+            h.insert(&sentences(5, &format!("matter {i}"))).await;
+        }
+        h.drain().await;
+        execute(&h, OLD_VERSION).await;
+        execute(&h, "update memory_notes set text = text || ' edited'").await;
+        let worker = h.worker();
+        let stores = h.context.stores.clone();
+        // Both come to the tables while the application waits for them.
+        let mut holder = PgConnection::connect(&h.database.url()).await.unwrap();
+        let mut held = holder.begin().await.unwrap();
+        sqlx::query("select from index_collections for update")
+            .execute(&mut *held)
+            .await
+            .unwrap();
+        let working = tokio::spawn(async move { worker.drain(CancellationToken::new()).await });
+        let dropping = tokio::spawn(async move { reindex::drop(&stores, Some("old")).await });
+        let truncated = {
+            let url = h.database.url();
+            tokio::spawn(async move {
+                let mut application = application(&url).await;
+                sqlx::raw_sql("truncate memory_notes cascade")
+                    .execute(&mut application)
+                    .await
+            })
+        };
+        waits_or_ends(&h, || truncated.is_finished()).await;
+        held.commit().await.unwrap();
+        truncated
+            .await
+            .unwrap()
+            .expect("the application is no victim");
+        working.await.unwrap().unwrap();
+        dropping.await.unwrap().unwrap();
+        h.drain_with_retries().await;
+        h.assert_converged().await;
+    }
+}
+
+/// Two notes that are indexed.
+async fn acting_on_two_notes(h: &Harness) -> Acting {
+    execute(
+        h,
+        "delete from memory_notes; delete from index_versions where embedding_version = 'old'",
+    )
+    .await;
+    let notes = [
+        h.insert(&sentences(9, "one matter")).await,
+        h.insert(&sentences(9, "another matter")).await,
+    ];
+    h.drain_with_retries().await;
+    execute(h, "delete from indexing_outbox").await;
+    Acting {
+        store: h.context.stores.store.clone(),
+        version: h.context.version.name.clone(),
+        notes,
+    }
+}
+
+/// An application changes the first note, ELF comes to both, and the application changes the second one.
+async fn against(
+    h: &Harness,
+    elf: tokio::task::JoinHandle<Result<(), StoreError>>,
+    change: &'static str,
+    [first, second]: [Uuid; 2],
+    what: &str,
+) {
+    let mut application = application(&h.database.url()).await;
+    let mut transaction = application.begin().await.unwrap();
+    let did = sqlx::query(change)
+        .bind(first)
+        .execute(&mut *transaction)
+        .await;
+    did.unwrap_or_else(|error| panic!("{what}: {error}"));
+    waits_or_ends(h, || elf.is_finished()).await;
+    let did = sqlx::query(change)
+        .bind(second)
+        .execute(&mut *transaction)
+        .await;
+    did.unwrap_or_else(|error| panic!("{what}: {error}"));
+    transaction.commit().await.unwrap();
+    elf.await
+        .unwrap()
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+/// An application that looks for a deadlock before ELF does, so that it is the victim of each.
+async fn application(url: &str) -> PgConnection {
+    let mut application = PgConnection::connect(url).await.unwrap();
+    sqlx::raw_sql("set deadlock_timeout = '1ms'")
+        .execute(&mut application)
+        .await
+        .unwrap();
+    application
+}
+
+/// Waits until a session of this database waits for a lock, or something has ended. What waits without a
+/// lock has come as far as it can after a moment.
+async fn waits_or_ends(h: &Harness, has_ended: impl Fn() -> bool) {
+    let waiting =
+        "pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    for _ in 0..30 {
+        if has_ended() || h.count(waiting).await > 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn execute(h: &Harness, statements: &'static str) {
+    sqlx::raw_sql(AssertSqlSafe(statements))
+        .execute(&h.pool)
+        .await
+        .unwrap();
+}
