@@ -13,7 +13,7 @@ export RUST_TEST_THREADS ?= 4
 # The server that DATABASE_URL names, else the one of `make setup`.
 WITH_DATABASE = DATABASE_URL="$${DATABASE_URL:-$$(cat .elf/postgres.url)}"
 
-.PHONY: help setup demo test test-slow lint bench deb screenshots sqlx stop clean
+.PHONY: help setup demo test test-slow lint bench deb screenshots sqlx pin stop clean
 
 help:
 	@echo "make demo    import real notes, index them, search them; KEEP=1 leaves the worker and its page running"
@@ -25,6 +25,7 @@ help:
 	@echo "make screenshots  make the pictures in docs/screenshots/ again; needs a Qdrant on the PATH"
 	@echo "make setup   put Postgres and a model under .elf/ (demo, test and bench do it too)"
 	@echo "make sqlx    write .sqlx/ again, after a change of a query or a migration"
+	@echo "make pin     write the digests of the images in deploy/docker behind their tags; asks the registries"
 	@echo "make stop    stop Postgres"
 	@echo "make clean   stop Postgres and remove .elf/"
 	@echo "With DATABASE_URL set, these commands use that server and start no Postgres."
@@ -81,6 +82,9 @@ screenshots: setup
 sqlx:
 	@DATABASE_URL= $(PYTHON) scripts/setup.py
 	@$(PYTHON) scripts/sqlx.py
+
+pin:
+	@$(PYTHON) scripts/pin_images.py
 
 stop:
 	@$(PYTHON) scripts/setup.py stop

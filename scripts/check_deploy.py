@@ -172,6 +172,7 @@ def dockerfile(check, elf):
     for image in re.findall(r"^FROM (\S+)", text, re.M):
         tag = image.partition(":")[2]
         check.that(tag and tag != "latest", f"{image} names no version")
+    check.runs([sys.executable, "-m", "doctest", ROOT / "scripts" / "pin_images.py"], cwd=ROOT / "scripts")
     check.that(f"FROM rust:{package['rust-version']}-" in text, "not built with the rust-version of Cargo.toml")
     check.that(f'version="{package["version"]}"' in text, "the label has another version than Cargo.toml")
     check.that(re.search(r"^USER [1-9]\d*:\d+$", text, re.M), "USER is no number")
@@ -445,6 +446,8 @@ def unit(check, elf):
     config = Configuration(ROOT / "elf.toml.example", elf)
     stop = seconds(re.search("^TimeoutStopSec=(.*)", text, re.M).group(1))
     check.that(stop > config["worker.grace_secs"], "TimeoutStopSec is not above worker.grace_secs")
+    files = re.search(r"^LimitNOFILE=(\d+)", text, re.M)
+    check.that(files and int(files.group(1)) >= 65536, "LimitNOFILE is not 65536 or more")
 
 
 def debian(check):

@@ -1,20 +1,21 @@
 //! `elf mcp`: the Model Context Protocol over stdin and stdout, for agents that start their servers
-//! themselves. Each call of a tool is a request to the HTTP API of a running ELF.
+//! themselves. Each call of a tool is passed on to `/mcp` of a running ELF, and its answer as it is.
 
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
-use reqwest::{Client, RequestBuilder};
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Url};
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, JsonObject,
-    ListToolsResult, PaginatedRequestParams, ServerConfig,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
+    PaginatedRequestParams, ResultType, ServerConfig,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
 use serde_json::{Value, json};
-use uuid::Uuid;
 
+use crate::config::is_loopback;
 use crate::http::api::mcp;
 
 /// Where the key comes from. Not an argument: other users of the machine see those.
@@ -45,12 +46,26 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             key
         })
         .with_context(|| format!("{KEY} is no key: it has characters that a header cannot have"))?;
-    let client = Client::builder()
+    let mut client = Client::builder();
+    let here = Url::parse(&args.url).ok();
+    if here.is_some_and(|url| url.host_str().is_some_and(is_loopback)) {
+        // $HTTP_PROXY would get the key.
+        client = client.no_proxy();
+    }
+    let client = client
         .timeout(TIMEOUT)
-        .default_headers(HeaderMap::from_iter([(AUTHORIZATION, key)]))
+        .default_headers(HeaderMap::from_iter([
+            (AUTHORIZATION, key),
+            (
+                ACCEPT,
+                HeaderValue::from_static("application/json, text/event-stream"),
+            ),
+        ]))
+        // It would take the key to another machine, or out of TLS.
+        .redirect(Policy::none())
         .build()
         .context("failed to set up HTTPS")?;
-    let url = args.url.trim_end_matches('/').to_owned();
+    let url = format!("{}/mcp", args.url.trim_end_matches('/'));
     let serving = RemoteTools { client, url }
         .serve((tokio::io::stdin(), tokio::io::stdout()))
         .await
@@ -61,6 +76,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
 struct RemoteTools {
     client: Client,
+    /// The tools of the server.
     url: String,
 }
 
@@ -69,6 +85,7 @@ impl ServerHandler for RemoteTools {
         mcp::info()
     }
 
+    /// Those that this program knows: a client asks once, when the server may not run yet.
     async fn list_tools(
         &self,
         _: Option<PaginatedRequestParams>,
@@ -83,52 +100,60 @@ impl ServerHandler for RemoteTools {
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let arguments = call.arguments.unwrap_or_default();
-        let result = match self.request(&call.name, arguments)?.send().await {
-            Ok(response) => answer(&call.name, response).await,
-            Err(error) => failed(format!("no answer of {}: {error:#}", self.url)),
+        let request = json!({
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": { "name": call.name, "arguments": arguments },
+        });
+        let answered = async {
+            let request = self.client.post(&self.url).json(&request);
+            let response = request.send().await.map_err(|error| {
+                let is_sent = !error.is_connect();
+                let reason = format!(
+                    "no answer of {}: {:#}",
+                    self.url,
+                    anyhow::Error::from(error)
+                );
+                mcp::no_answer(&call.name, is_sent, &reason)
+            })?;
+            let status = response.status();
+            let read = response.json::<Value>().await;
+            read.map_err(|_| {
+                let reason = match status.is_redirection() {
+                    true => format!(
+                        "{} redirects, and the key goes nowhere else: set --url",
+                        self.url
+                    ),
+                    false => format!(
+                        "the answer of {}, status {status}, is no JSON: is this ELF's HTTP API?",
+                        self.url
+                    ),
+                };
+                mcp::no_answer(&call.name, status.is_success(), &reason)
+            })
         };
-        Ok(result.into())
+        match answered.await {
+            Ok(answer) => result(answer),
+            Err(failed) => Ok(failed.into()),
+        }
     }
 }
 
-impl RemoteTools {
-    /// The request that does what a tool is for.
-    fn request(&self, tool: &str, arguments: JsonObject) -> Result<RequestBuilder, ErrorData> {
-        let post =
-            |path: &str, body: Value| self.client.post(format!("{}{path}", self.url)).json(&body);
-        Ok(match tool {
-            "search" => post("/v2/searches", arguments.into()),
-            "find_duplicates" => post("/v2/notes:find_duplicates", arguments.into()),
-            "add_note" => post("/v2/notes?wait=indexed", json!({ "notes": [arguments] })),
-            "get_note" => {
-                // For an id that is not a UUID, the API answers with its own error.
-                let id = arguments.get("note_id").and_then(Value::as_str);
-                let id = id.filter(|id| id.parse::<Uuid>().is_ok());
-                let id = id.unwrap_or("none");
-                self.client.get(format!("{}/v2/notes/{id}", self.url))
-            }
-            unknown => return Err(mcp::no_such_tool(unknown)),
-        })
+/// What the server says of a call: the result of its tool, an error of the protocol, or an error of the HTTP API, which
+/// a model can read.
+fn result(mut answer: Value) -> Result<CallToolResponse, ErrorData> {
+    if answer["error"]["code"].is_i64() {
+        let error = serde_json::from_value(answer["error"].take());
+        return Err(
+            error.unwrap_or_else(|error| ErrorData::internal_error(error.to_string(), None))
+        );
     }
-}
-
-async fn answer(tool: &str, response: reqwest::Response) -> CallToolResult {
-    let status = response.status();
-    let Ok(body) = response.json::<Value>().await else {
-        return failed(format!(
-            "the answer, status {status}, is no JSON: is this ELF's HTTP API?"
-        ));
+    let mut result = match serde_json::from_value::<CallToolResult>(answer["result"].take()) {
+        Ok(result) => result,
+        Err(_) => CallToolResult::error(vec![ContentBlock::text(answer.to_string())]),
     };
-    match tool {
-        _ if !status.is_success() => CallToolResult::structured_error(body),
-        "add_note" => CallToolResult::structured(json!({
-            "note_id": body["note_ids"][0],
-            "indexed": body["indexed"],
-        })),
-        _ => CallToolResult::structured(body),
-    }
-}
-
-fn failed(message: String) -> CallToolResult {
-    CallToolResult::error(vec![ContentBlock::text(message)])
+    // Newer versions of the protocol demand it, and the library leaves it out for older ones.
+    result.result_type = Some(ResultType::COMPLETE);
+    Ok(result.into())
 }

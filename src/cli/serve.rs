@@ -36,6 +36,9 @@ pub async fn run(config: &Config, args: Args) -> anyhow::Result<()> {
         .http_bind
         .as_deref()
         .context("set service.http_bind, for example \"127.0.0.1:9465\"")?;
+    for warning in config.clear_text_warnings() {
+        tracing::warn!("{warning}");
+    }
     let stop = stop_on_signals(&format!(
         "no new requests; requests in flight have up to {} s to end (worker.grace_secs)",
         config.worker.grace_secs

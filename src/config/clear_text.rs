@@ -1,4 +1,4 @@
-//! Warnings about secrets that ELF would send over a network without encryption.
+//! Warnings about secrets that would pass a network without encryption.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use super::{Config, is_loopback};
 
 impl Config {
-    /// One sentence for each setting that sends a secret to another machine without encryption.
+    /// One sentence for each setting under which a secret passes a network without encryption.
     pub fn clear_text_warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let mut warn = |key: &str, what: &str, remedy: &str| {
@@ -49,6 +49,15 @@ impl Config {
             && is_clear(&rerank.url)
         {
             warn("search.rerank.url", "the api_key", "use https://");
+        }
+        if let Some(bind) = &self.service.http_bind
+            && !is_loopback(bind)
+        {
+            warnings.push(
+                "service.http_bind takes keys and notes from the network without encryption: put a proxy with TLS \
+                 before it, and let other machines reach only the proxy"
+                    .into(),
+            );
         }
         warnings
     }

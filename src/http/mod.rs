@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -133,9 +133,13 @@ async fn few(State(places): State<Arc<Semaphore>>, request: Request, next: Next)
 
 /// Ends a request whose body never ends, or for which Postgres does not answer.
 async fn within_time(request: Request, next: Next) -> Response {
+    let what = match *request.method() {
+        Method::GET => "the request took too long",
+        _ => "the request took too long: what it asks for may be done, or be done later",
+    };
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => problem(StatusCode::REQUEST_TIMEOUT, "the request took too long"),
+        Err(_) => problem(StatusCode::REQUEST_TIMEOUT, what),
     }
 }
 

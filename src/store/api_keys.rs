@@ -4,6 +4,8 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::transaction::Transaction;
+use super::write::COMMAND;
 use super::{Store, StoreError};
 
 /// Which notes a key reaches.
@@ -91,16 +93,22 @@ impl Store {
             project_id,
             agent_id,
         } = reach;
-        let key_id = sqlx::query_file_scalar!(
-            "sql/queries/create_api_key.sql",
-            name,
-            &secret.0[..],
-            tenant_id,
-            project_id.as_deref(),
-            agent_id.as_deref(),
-            can_write
-        );
-        Ok(key_id.fetch_one(&self.pool).await?)
+        let work = async {
+            let mut tx = Transaction::begin(&self.pool, COMMAND).await?;
+            let key_id = sqlx::query_file_scalar!(
+                "sql/queries/create_api_key.sql",
+                name,
+                &secret.0[..],
+                tenant_id,
+                project_id.as_deref(),
+                agent_id.as_deref(),
+                can_write
+            )
+            .fetch_one(&mut *tx)
+            .await?;
+            Ok((tx, key_id))
+        };
+        self.command("key", work).await
     }
 
     /// Every key, also those that were revoked, the oldest first.
@@ -115,17 +123,25 @@ impl Store {
         key_id: Uuid,
         secret: SecretHash,
     ) -> Result<bool, StoreError> {
-        let rotated = sqlx::query_file!("sql/queries/rotate_api_key.sql", key_id, &secret.0[..])
-            .execute(&self.pool)
-            .await?;
-        Ok(rotated.rows_affected() > 0)
+        let work = async {
+            let mut tx = Transaction::begin(&self.pool, COMMAND).await?;
+            let done = sqlx::query_file!("sql/queries/rotate_api_key.sql", key_id, &secret.0[..])
+                .execute(&mut *tx)
+                .await?;
+            Ok((tx, done.rows_affected() > 0))
+        };
+        self.command("key", work).await
     }
 
     /// Revokes a key. `false` if there is no such key, or it was revoked before.
     pub async fn revoke_api_key(&self, key_id: Uuid) -> Result<bool, StoreError> {
-        let revoked = sqlx::query_file!("sql/queries/revoke_api_key.sql", key_id)
-            .execute(&self.pool)
-            .await?;
-        Ok(revoked.rows_affected() > 0)
+        let work = async {
+            let mut tx = Transaction::begin(&self.pool, COMMAND).await?;
+            let done = sqlx::query_file!("sql/queries/revoke_api_key.sql", key_id)
+                .execute(&mut *tx)
+                .await?;
+            Ok((tx, done.rows_affected() > 0))
+        };
+        self.command("key", work).await
     }
 }

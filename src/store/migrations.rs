@@ -125,7 +125,11 @@ impl Store {
                         "migration did not get its lock, retrying"
                     );
                 }
-                Err(error) => return Err(not_migrated(error)),
+                Err(error) => {
+                    // An invalid unique index still refuses what an application writes.
+                    let _ = drop_invalid_index(session, migration).await;
+                    return Err(not_migrated(error));
+                }
             }
             pause(tries).await;
         }
@@ -237,10 +241,18 @@ pub(super) async fn pause(tries: u32) {
 
 fn not_migrated(error: MigrateError) -> StoreError {
     let reason = error.to_string();
-    if let MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) = error
-        && let unavailable @ StoreError::Unavailable(_) = StoreError::from(error)
-    {
-        return unavailable;
+    if let MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) = error {
+        match StoreError::from(error) {
+            unavailable @ StoreError::Unavailable(_) => return unavailable,
+            StoreError::KeyTaken(detail) => {
+                return StoreError::Schema(format!(
+                    "notes of memory_notes have the same key: {detail} A key names one note in its \
+                     tenant, project, agent and scope: change or clear the keys of the others, then \
+                     run `elf migrate` again"
+                ));
+            }
+            _ => {}
+        }
     }
     StoreError::Schema(format!(
         "a migration failed and was rolled back: {reason}; ELF needs the right to create tables \

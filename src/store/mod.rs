@@ -26,6 +26,7 @@ mod upkeep;
 mod vector_type;
 mod verify_runs;
 mod versions;
+mod write;
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use std::time::Duration;
 use futures::TryFutureExt;
 use futures::future::BoxFuture;
 use metrics::{counter, histogram};
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgDatabaseError, PgRow};
 use sqlx::query::Map;
 use sqlx::{ConnectOptions, PgConnection, PgPool, Postgres};
 
@@ -56,7 +57,7 @@ pub use jobs::RunningJob;
 pub use lifecycle::Lifecycle;
 pub use listen::listen;
 pub use notes::{ImportedNote, Selection};
-pub use reachable::{AddedNote, Duplicate, NoteChange, ReachableChunk, ReachableNote};
+pub use reachable::{AddedNote, Duplicate, NoteChange, NotePart, ReachableChunk, ReachableNote};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
 pub use schema::migrator;
 pub use search::{ChunkText, FoundChunk, PostgresQuery, Scan, Surroundings};
@@ -108,6 +109,9 @@ macro_rules! begin {
     };
 }
 
+/// The unique index on the keys of notes.
+const KEY_INDEX: &str = "memory_notes_key_idx";
+
 /// ELF's side of a Postgres database.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -151,17 +155,25 @@ pub enum StoreError {
     /// Postgres rejected a value in a statement.
     #[error("Postgres rejected a value: {0}")]
     Rejected(String),
+    /// Another note of the same tenant, project, agent and scope has this key.
+    #[error("another note has this key: {0}")]
+    KeyTaken(String),
+    /// The commit was sent, and its answer did not come.
+    #[error(
+        "Postgres did not confirm the commit: {0}. The write may have been done, or be done later"
+    )]
+    Unconfirmed(String),
 }
 
 impl StoreError {
     /// What has to change before the same work can succeed.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Unavailable(_) => ErrorClass::Store,
+            Self::Unavailable(_) | Self::Unconfirmed(_) => ErrorClass::Store,
             Self::Schema(_) | Self::Outdated(_) | Self::OtherVectorType { .. } => {
                 ErrorClass::Configuration
             }
-            Self::Rejected(_) => ErrorClass::Item,
+            Self::Rejected(_) | Self::KeyTaken(_) => ErrorClass::Item,
         }
     }
 }
@@ -181,6 +193,11 @@ impl From<sqlx::Error> for StoreError {
             return Self::Unavailable(error.to_string());
         };
         let message = database.message().to_owned();
+        if database.constraint() == Some(KEY_INDEX) {
+            let detail = database.try_downcast_ref::<PgDatabaseError>();
+            let detail = detail.and_then(PgDatabaseError::detail);
+            return Self::KeyTaken(detail.unwrap_or(&message).to_owned());
+        }
         match class_of(&database.code().unwrap_or_default()) {
             ErrorClass::Item => Self::Rejected(message),
             ErrorClass::Store => Self::Unavailable(message),
@@ -346,11 +363,11 @@ impl Store {
         let done = telemetry::timed(span, seconds, self.answered(limit, work));
         Box::pin(done.inspect_err(move |error| {
             let kind = match error {
-                StoreError::Unavailable(_) => "unavailable",
+                StoreError::Unavailable(_) | StoreError::Unconfirmed(_) => "unavailable",
                 StoreError::Schema(_)
                 | StoreError::Outdated(_)
                 | StoreError::OtherVectorType { .. } => "schema",
-                StoreError::Rejected(_) => "rejected",
+                StoreError::Rejected(_) | StoreError::KeyTaken(_) => "rejected",
             };
             counter!("elf_postgres_errors_total", "operation" => operation, "kind" => kind)
                 .increment(1);

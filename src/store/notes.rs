@@ -8,6 +8,7 @@ use sqlx::PgExecutor;
 use uuid::Uuid;
 
 use super::migrations::is_locked_out;
+use super::write::COMMAND;
 use super::{LOCKED_PAUSE, Limit, Store, StoreError, Transaction};
 use crate::note::{Labels, Note, TextHash};
 
@@ -227,18 +228,22 @@ impl Store {
 
     /// Enqueues the selected notes, and returns how many.
     pub async fn enqueue(&self, which: &Selection) -> Result<u64, StoreError> {
-        let done = sqlx::query_file!(
-            "sql/queries/enqueue.sql",
-            which.note_ids.as_deref(),
-            which.tenant_id.as_deref(),
-            which.project_id.as_deref(),
-            which.agent_id.as_deref(),
-            which.scope.as_deref(),
-            which.kind.as_deref()
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(done.rows_affected())
+        let work = async {
+            let mut tx = Transaction::begin(&self.pool, COMMAND).await?;
+            let done = sqlx::query_file!(
+                "sql/queries/enqueue.sql",
+                which.note_ids.as_deref(),
+                which.tenant_id.as_deref(),
+                which.project_id.as_deref(),
+                which.agent_id.as_deref(),
+                which.scope.as_deref(),
+                which.kind.as_deref()
+            )
+            .execute(&mut *tx)
+            .await?;
+            Ok((tx, done.rows_affected()))
+        };
+        self.command("enqueue", work).await
     }
 
     /// The texts of live notes with ids above `after`, in order of their ids: at least one, at

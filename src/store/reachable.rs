@@ -1,11 +1,14 @@
 //! Notes as the HTTP API reads and writes them: each statement is limited to what a key reaches.
 
+use std::collections::{HashMap, HashSet};
+
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::write::WRITE;
 use super::{Reach, Store, StoreError, Transaction};
 
 /// A note that a key reaches.
@@ -34,6 +37,17 @@ pub struct ReachableNote {
     pub dead_by: Option<String>,
     /// Whether it came without its text.
     pub left_out: bool,
+}
+
+/// A part of a note's text.
+#[derive(Debug)]
+pub struct NotePart {
+    /// Its bytes. It may begin and end within a character.
+    pub bytes: Vec<u8>,
+    /// How many bytes the whole text has.
+    pub text_bytes: i32,
+    /// When the note was last written.
+    pub updated_at: DateTime<Utc>,
 }
 
 /// A chunk of a note that a key reaches.
@@ -100,10 +114,6 @@ pub struct Duplicate {
     pub similarity: f32,
 }
 
-/// A write waits only a moment for a row that the application holds, and ends before its request
-/// does: a request that was answered with an error must not be written later.
-const WRITE: &str = "begin; set local lock_timeout = '3s'; set local statement_timeout = '10s'";
-
 impl Store {
     /// A note; `None` if `reach` has no note of this id.
     pub async fn reachable_note(
@@ -158,6 +168,30 @@ impl Store {
         self.measured("load", work).await
     }
 
+    /// At most `max_bytes` of the text of a note, from the byte `offset` on; `None` if `reach` has no note of this id.
+    pub async fn note_part(
+        &self,
+        note_id: Uuid,
+        reach: &Reach,
+        offset: i32,
+        max_bytes: i32,
+    ) -> Result<Option<NotePart>, StoreError> {
+        let work = async {
+            let part = sqlx::query_file_as!(
+                NotePart,
+                "sql/queries/note_part.sql",
+                note_id,
+                reach.tenant_id,
+                reach.project_id.as_deref(),
+                reach.agent_id.as_deref(),
+                offset,
+                max_bytes
+            );
+            Ok(part.fetch_optional(&self.pool).await?)
+        };
+        self.measured("load", work).await
+    }
+
     /// The chunks of a note, in their order; none if `reach` has no note of this id.
     pub async fn reachable_chunks(
         &self,
@@ -180,8 +214,10 @@ impl Store {
         self.measured("load", work).await
     }
 
-    /// Inserts notes; all or none. Fails if a trigger changed an id or dropped a row.
-    pub async fn add_notes(&self, notes: &[AddedNote]) -> Result<(), StoreError> {
+    /// Writes notes; all or none. A note whose key another note has becomes that note: it is replaced if it
+    /// differs. Returns the ids in the order of `notes`: that of an [`AddedNote`], or that of the note that had its
+    /// key. No two of `notes` may have the same key. Fails if a trigger changed an id or a key, or dropped a row.
+    pub async fn add_notes(&self, notes: &[AddedNote]) -> Result<Vec<Uuid>, StoreError> {
         let column = |of: fn(&AddedNote) -> &str| notes.iter().map(of).collect::<Vec<&str>>();
         let ids: Vec<Uuid> = notes.iter().map(|note| note.note_id).collect();
         let keys: Vec<Option<&str>> = notes.iter().map(|note| note.key.as_deref()).collect();
@@ -192,7 +228,8 @@ impl Store {
         let sources: Vec<Value> = notes.iter().map(|note| note.source_ref.clone()).collect();
         let work = async {
             let mut tx = Transaction::begin(&self.pool, WRITE).await?;
-            let added = sqlx::query_file_scalar!(
+            let written = sqlx::query_file_as!(
+                WrittenNote,
                 "sql/queries/add_notes.sql",
                 &ids,
                 &column(|note| &note.tenant_id) as _,
@@ -207,13 +244,15 @@ impl Store {
                 &expires as _,
                 &sources
             );
-            if added.fetch_all(&mut *tx).await? != ids {
-                let reason = "a trigger of the application changed an id or dropped a row";
-                return Err(StoreError::Rejected(reason.to_owned()));
-            }
-            Ok(tx.commit().await?)
+            let written = written.fetch_all(&mut *tx).await?;
+            let ids = ids_of(notes, &written).ok_or_else(|| {
+                let reason =
+                    "a trigger of the application changed an id or a key, or dropped a row";
+                StoreError::Rejected(reason.to_owned())
+            })?;
+            Ok((tx, ids))
         };
-        self.measured("commit", work).await
+        self.write("commit", work).await
     }
 
     /// Changes a note. `false` if `reach` has no note of this id.
@@ -244,10 +283,9 @@ impl Store {
             )
             .execute(&mut *tx)
             .await?;
-            tx.commit().await?;
-            Ok(changed.rows_affected() > 0)
+            Ok((tx, changed.rows_affected() > 0))
         };
-        self.measured("commit", work).await
+        self.write("commit", work).await
     }
 
     /// Deletes a note. `false` if `reach` has no note of this id.
@@ -263,10 +301,9 @@ impl Store {
             )
             .execute(&mut *tx)
             .await?;
-            tx.commit().await?;
-            Ok(removed.rows_affected() > 0)
+            Ok((tx, removed.rows_affected() > 0))
         };
-        self.measured("commit", work).await
+        self.write("commit", work).await
     }
 
     /// How many of these notes a worker still has to bring into step, and how many are
@@ -315,4 +352,48 @@ impl Store {
         };
         self.measured("search", work).await
     }
+}
+
+/// The row of a note that was added.
+struct WrittenNote {
+    note_id: Uuid,
+    tenant_id: String,
+    project_id: String,
+    agent_id: String,
+    scope: String,
+    key: Option<String>,
+}
+
+/// The ids under which `notes` are there; `None` if one of them is not.
+fn ids_of(notes: &[AddedNote], written: &[WrittenNote]) -> Option<Vec<Uuid>> {
+    type Name<'n> = (&'n str, &'n str, &'n str, &'n str, &'n str);
+    let by_key: HashMap<Name<'_>, Uuid> = written
+        .iter()
+        .filter_map(|row| {
+            let key = row.key.as_deref()?;
+            let name = (
+                &*row.tenant_id,
+                &*row.project_id,
+                &*row.agent_id,
+                &*row.scope,
+                key,
+            );
+            Some((name, row.note_id))
+        })
+        .collect();
+    let new: HashSet<Uuid> = written.iter().map(|row| row.note_id).collect();
+    let id_of = |note: &AddedNote| match note.key.as_deref() {
+        Some(key) => {
+            let name = (
+                &*note.tenant_id,
+                &*note.project_id,
+                &*note.agent_id,
+                &*note.scope,
+                key,
+            );
+            by_key.get(&name).copied()
+        }
+        None => Some(note.note_id).filter(|id| new.contains(id)),
+    };
+    (written.len() == notes.len()).then(|| notes.iter().map(id_of).collect())?
 }

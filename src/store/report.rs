@@ -4,6 +4,8 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::transaction::Transaction;
+use super::write::COMMAND;
 use super::{Limit, Store, StoreError};
 
 /// Outbox rows by what they wait for.
@@ -129,18 +131,26 @@ impl Store {
     /// Makes dead letters due again: all, or those with these outbox or note ids. Returns how
     /// many.
     pub async fn retry_dead(&self, ids: Option<&[Uuid]>) -> Result<u64, StoreError> {
-        let retried = sqlx::query_file_scalar!("sql/queries/dead_retry.sql", ids)
-            .fetch_one(&self.pool)
-            .await?;
-        sqlx::query("notify elf_outbox").execute(&self.pool).await?;
-        Ok(retried as u64)
+        let work = async {
+            let mut tx = Transaction::begin(&self.pool, COMMAND).await?;
+            let retried = sqlx::query_file_scalar!("sql/queries/dead_retry.sql", ids)
+                .fetch_one(&mut *tx)
+                .await?;
+            sqlx::query("notify elf_outbox").execute(&mut *tx).await?;
+            Ok((tx, retried as u64))
+        };
+        self.command("upkeep", work).await
     }
 
     /// Deletes dead letters: all, or those with these outbox or note ids. Returns how many.
     pub async fn purge_dead(&self, ids: Option<&[Uuid]>) -> Result<u64, StoreError> {
-        let done = sqlx::query_file!("sql/queries/dead_purge.sql", ids)
-            .execute(&self.pool)
-            .await?;
-        Ok(done.rows_affected())
+        let work = async {
+            let mut tx = Transaction::begin(&self.pool, COMMAND).await?;
+            let done = sqlx::query_file!("sql/queries/dead_purge.sql", ids)
+                .execute(&mut *tx)
+                .await?;
+            Ok((tx, done.rows_affected()))
+        };
+        self.command("upkeep", work).await
     }
 }

@@ -442,6 +442,11 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 REFUSED,
                 "What clients of the two ports were refused, by what they would have taken from others: connections closed for a new one or for a slow reader, key look-ups, requests, memory, long statements, waits for the index",
             ),
+            counter(
+                "elf_http_keys_refused_total",
+                NONE,
+                "Requests to the HTTP API with a key that is none, or was revoked",
+            ),
         ],
     ),
     (

@@ -3,6 +3,7 @@
 mod degraded;
 mod keys;
 mod traces;
+mod writes;
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -200,7 +201,7 @@ async fn a_wrong_request_is_told_what_is_wrong() {
         (note(json!({"text": " "})), "invalid"),
         (note(json!({"text": "a\u{0}b"})), "invalid"),
         (note(json!({"importance": 1.5})), "invalid"),
-        (note(json!({"project_id": null})), "invalid"),
+        (note(json!({"project_id": 5})), "invalid"),
         (note(json!({"note_id": Uuid::nil()})), "invalid"),
         (json!({"notes": []}), "invalid"),
     ] {
@@ -212,12 +213,12 @@ async fn a_wrong_request_is_told_what_is_wrong() {
     // A list is refused as a whole, so the error says which note it is.
     let valid = &note(json!({}))["notes"][0];
     let wrong = |change: Value| note(change)["notes"][0].clone();
-    let no_scope = json!({"project_id": "p", "agent_id": "a", "type": "n", "text": "x"});
+    let no_text = json!({"project_id": "p", "agent_id": "a", "type": "n"});
     for (second, field) in [
         (wrong(json!({"text": " "})), "text"),
         (wrong(json!({"text": "a\u{0}b"})), "text"),
         (wrong(json!({"importance": 7})), "importance"),
-        (no_scope, "scope"),
+        (no_text, "text"),
     ] {
         let body = json!({"notes": [valid, second]});
         let answered = served
@@ -267,20 +268,9 @@ async fn an_answer_that_its_client_does_not_read_keeps_its_place() {
     served.worker.stop().await.exits(0);
     let alone = served.site.begin(&["serve"]);
     let url = url(&alone).await;
-    // More than the buffers of both sockets hold.
+    // More than the buffers of both sockets hold. (An answer of `/mcp` is shorter.)
     let note = served.site.note(&"zebra ".repeat(1 << 20)).await;
     let address: std::net::SocketAddr = url.strip_prefix("http://").unwrap().parse().unwrap();
-    let call = json!({
-        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": { "name": "get_note", "arguments": { "note_id": note } },
-    })
-    .to_string();
-    let over_mcp = format!(
-        "POST /mcp HTTP/1.1\r\nhost: elf\r\nauthorization: Bearer {secret}\r\n\
-         accept: application/json, text/event-stream\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\n\r\n{call}",
-        call.len()
-    );
     let plain = format!(
         "GET /v2/notes/{note} HTTP/1.1\r\nhost: elf\r\nauthorization: Bearer {secret}\r\n\r\n"
     );
@@ -293,22 +283,19 @@ async fn an_answer_that_its_client_does_not_read_keeps_its_place() {
         stream.read_exact(&mut status).await.unwrap();
         (stream, String::from_utf8(status.to_vec()).unwrap())
     };
-    // The answers of a tool keep their places as well.
-    for request in [&plain, &over_mcp] {
-        let asked = (0..40).map(|_| ask_and_leave_unread(request));
-        let unread = futures::future::join_all(asked).await;
-        let are = |status: &str| unread.iter().filter(|(_, is)| is == status).count();
-        let (answered, told) = (are("HTTP/1.1 200"), are("HTTP/1.1 429"));
-        assert!(
-            answered > 0 && told > 0 && answered + told == 40,
-            "{answered}, {told}"
-        );
-        let body = Some(json!({"query": "zebra"}));
-        let found = ask(&url, Method::POST, "/v2/searches", &other, body).await;
-        assert_eq!(found.status, 200, "another tenant has places");
-        drop(unread);
-        eventually(async || ask_and_leave_unread(request).await.1 == "HTTP/1.1 200").await;
-    }
+    let asked = (0..40).map(|_| ask_and_leave_unread(&plain));
+    let unread = futures::future::join_all(asked).await;
+    let are = |status: &str| unread.iter().filter(|(_, is)| is == status).count();
+    let (answered, told) = (are("HTTP/1.1 200"), are("HTTP/1.1 429"));
+    assert!(
+        answered > 0 && told > 0 && answered + told == 40,
+        "{answered}, {told}"
+    );
+    let body = Some(json!({"query": "zebra"}));
+    let found = ask(&url, Method::POST, "/v2/searches", &other, body).await;
+    assert_eq!(found.status, 200, "another tenant has places");
+    drop(unread);
+    eventually(async || ask_and_leave_unread(&plain).await.1 == "HTTP/1.1 200").await;
 }
 
 #[tokio::test]
@@ -396,6 +383,7 @@ async fn a_write_that_was_refused_is_not_done_later() {
     let body = Some(json!({"text": "The zebra wakes."}));
     let answered = served.ask(Method::PATCH, &path, &secret, body).await;
     answered.is_error(503, "unavailable");
+    assert_eq!(answered.body["error"]["details"]["outcome"], "not_written");
     let waits = "select count(*) from pg_stat_activity
                   where datname = current_database() and wait_event_type = 'Lock'";
     let waits: i64 = sqlx::query_scalar(waits)
@@ -545,6 +533,98 @@ async fn the_description_lists_every_path_and_needs_no_key() {
     let again = ask(&url, Method::GET, "/openapi.json", "", None).await;
     assert_eq!(again.body, api);
     alone.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn every_example_of_the_description_is_accepted_as_it_stands() {
+    let served = Served::start().await;
+    let described = ask(&served.url, Method::GET, "/openapi.json", "", None).await;
+    let api = described.body;
+    let example = |operation: &str| -> (String, String, Value) {
+        let paths = api["paths"].as_object().unwrap();
+        let mut all = paths.iter().flat_map(|(path, methods)| {
+            let methods = methods.as_object().unwrap().iter();
+            methods.map(move |(method, described)| (path, method, described))
+        });
+        let found = all.find(|(_, _, described)| described["operationId"] == operation);
+        let (path, method, described) = found.unwrap();
+        let schema = &described["requestBody"]["content"]["application/json"]["schema"];
+        let schema = api.pointer(&schema["$ref"].as_str().unwrap()[1..]).unwrap();
+        assert!(schema["example"].is_object(), "{operation}: {schema}");
+        (
+            path.clone(),
+            method.to_uppercase(),
+            schema["example"].clone(),
+        )
+    };
+    for args in [
+        &["--tenant", "t", "--write"][..],
+        &["--tenant", "u", "--project", "p", "--agent", "a", "--write"],
+    ] {
+        let secret = served.key(args).await;
+        let (mut note, mut search) = (String::new(), String::new());
+        for operation in [
+            "add_notes",
+            "add_notes",
+            "change_note",
+            "search_notes",
+            "read_notes",
+            "find_duplicates",
+        ] {
+            let (path, method, example) = example(operation);
+            let id = if operation == "read_notes" {
+                &search
+            } else {
+                &note
+            };
+            let path = path.replace("{id}", id);
+            let body = example
+                .to_string()
+                .replace("00000000-0000-0000-0000-000000000000", &note);
+            let body = serde_json::from_str(&body).unwrap();
+            let path = match operation {
+                "add_notes" | "change_note" => format!("{path}?wait=indexed"),
+                _ => path,
+            };
+            let method = method.parse().unwrap();
+            let answered = served.ask(method, &path, &secret, Some(body)).await;
+            assert!(answered.status.is_success(), "{operation}: {answered:?}");
+            if let Some(id) = answered.body["note_ids"][0].as_str() {
+                note = id.to_owned();
+            }
+            if let Some(id) = answered.body["search_id"].as_str() {
+                search = id.to_owned();
+                assert_eq!(answered.body["items"][0]["note_id"], note);
+            }
+        }
+    }
+    // No other request has a body.
+    let bodies = api.to_string().matches("\"requestBody\"").count();
+    assert_eq!(bodies, 5);
+}
+
+#[tokio::test]
+async fn no_answer_is_cached_or_guessed() {
+    let served = Served::start().await;
+    let secret = served.key(&["--tenant", "t"]).await;
+    for (method, path, secret) in [
+        (Method::POST, "/v2/searches", &*secret),
+        (Method::GET, "/v2/notes/none", &secret),
+        (Method::GET, "/v2/none", &secret),
+        (Method::PUT, "/v2/notes", &secret),
+        (Method::POST, "/v2/notes", "elf_none"),
+        (Method::POST, "/mcp", "elf_none"),
+        (Method::GET, "/openapi.json", ""),
+    ] {
+        let answered = served
+            .ask(method, path, secret, Some(json!({"query": "a"})))
+            .await;
+        assert_eq!(answered.headers["cache-control"], "no-store", "{path}");
+        assert_eq!(
+            answered.headers["x-content-type-options"], "nosniff",
+            "{path}"
+        );
+    }
 }
 
 #[tokio::test]

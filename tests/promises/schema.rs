@@ -110,6 +110,34 @@ async fn a_notes_table_that_lacks_something_is_described_and_left_alone() {
 }
 
 #[tokio::test]
+async fn a_key_that_two_notes_have_is_named_and_can_be_changed() {
+    let site = Site::start().await;
+    let mut db = site.connect().await;
+    execute(
+        &mut db,
+        "drop index memory_notes_key_idx;
+         delete from elf_migrations where version = 27;
+         insert into memory_notes (tenant_id, project_id, agent_id, scope, type, key, text)
+         values ('t', 'p', 'a', 's', 'n', 'twice', 'one'), ('t', 'p', 'a', 's', 'n', 'twice', 'two'),
+                ('t', 'p', 'a', 's', 'n', null, 'x'), ('t', 'p', 'a', 's', 'n', null, 'y'),
+                ('t', 'p', 'a', 's', 'n', '', 'x'), ('t', 'p', 'a', 's', 'n', '', 'y')",
+    )
+    .await;
+    let done = site.elf(&["migrate"]).await.exits(78);
+    done.says(&["the same key", "twice", "elf migrate"]);
+    // Nothing is left that would refuse a write.
+    let indexes = "pg_indexes where indexname = 'memory_notes_key_idx'";
+    assert_eq!(count(&mut db, indexes).await, 0);
+    execute(
+        &mut db,
+        "update memory_notes set key = 'once' where text = 'two'",
+    )
+    .await;
+    site.elf(&["migrate"]).await.exits(0);
+    assert_eq!(count(&mut db, indexes).await, 1);
+}
+
+#[tokio::test]
 async fn a_partitioned_notes_table_is_refused() {
     let site = Site::empty().await;
     let mut db = site.connect().await;

@@ -154,4 +154,24 @@ fn a_secret_that_leaves_this_machine_in_the_clear_is_warned_of() {
         "https://api.openai.com",
     );
     assert_eq!(encrypted, Vec::<String>::new());
+
+    let served = |bind: &str| {
+        let text = format!("{REQUIRED}[service]\nhttp_bind = \"{bind}\"");
+        parse(&text).unwrap().clear_text_warnings()
+    };
+    for bind in [
+        "0.0.0.0:9465",
+        "[::]:9465",
+        "10.0.0.7:9465",
+        "elf.example:9465",
+    ] {
+        let warned = served(bind);
+        assert!(
+            warned.len() == 1 && warned[0].starts_with("service.http_bind"),
+            "{warned:?}"
+        );
+    }
+    for here in ["127.0.0.1:9465", "localhost:9465", "[::1]:9465"] {
+        assert_eq!(served(here), Vec::<String>::new());
+    }
 }

@@ -125,7 +125,14 @@ pub async fn admit(
 ) -> Response {
     let key = match key(request.headers(), &shared).await {
         Ok(key) => key,
-        Err(error) => return error.into_response(),
+        Err(error) => {
+            // A page asks before its user has given it a key.
+            let has_key = request.headers().contains_key(header::AUTHORIZATION);
+            if has_key && error.status() == StatusCode::UNAUTHORIZED {
+                shared.refused.count(&request);
+            }
+            return error.into_response();
+        }
     };
     let holder = Holder {
         tenant: key.reach.tenant_id.as_str().into(),

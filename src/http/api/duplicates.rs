@@ -20,6 +20,7 @@ const MAX_LIMIT: usize = 100;
 /// Which note to compare.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"note_id": "00000000-0000-0000-0000-000000000000"}))]
 pub struct DuplicatesRequest {
     /// The note that the others are compared with. It must be indexed.
     note_id: Uuid,

@@ -16,6 +16,17 @@ use crate::store::StoreError;
 /// How long a client waits before it tries again, in seconds.
 const RETRY_AFTER: &str = "1";
 
+/// Most bytes of a message: it may show what the client sent.
+const MAX_MESSAGE: usize = 1000;
+
+/// The beginning of a text that a client sent, of at most `most` bytes.
+pub fn excerpt(text: &str, most: usize) -> String {
+    match text.len() <= most {
+        true => text.to_owned(),
+        false => format!("{}…", &text[..text.floor_char_boundary(most)]),
+    }
+}
+
 /// An answer that is an error.
 #[derive(Debug)]
 pub struct ApiError {
@@ -42,7 +53,7 @@ pub struct Problem {
 
 impl ApiError {
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        let message = message.into();
+        let message = excerpt(&message.into(), MAX_MESSAGE);
         let details = json!({});
         let error = Problem {
             code,
@@ -52,10 +63,15 @@ impl ApiError {
         Self { status, error }
     }
 
+    /// The status of the answer.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
     /// A value that ELF does not take.
     pub fn invalid(field: &str, message: impl Into<String>) -> Self {
         let mut error = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message);
-        error.error.details = json!({ "field": field });
+        error.error.details = json!({ "field": excerpt(field, MAX_MESSAGE) });
         error
     }
 
@@ -75,6 +91,24 @@ impl ApiError {
 
     pub fn unavailable(message: &str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+    }
+
+    /// The answer to a write that may have been done, or may be done later.
+    pub fn outcome_unknown() -> Self {
+        let message = "the database did not confirm the write in time: it may have been done, or be done later. \
+                       Send the request again: a note with a `key` is one note, however often it is sent";
+        let mut error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "outcome_unknown", message);
+        error.error.details = json!({ "outcome": "unknown" });
+        error
+    }
+
+    /// The error of a write, which says in `details.outcome` if nothing was written although the request is right.
+    pub fn of_write(error: StoreError) -> Self {
+        let mut error = Self::from(error);
+        if error.error.code == "unavailable" {
+            error.error.details["outcome"] = json!("not_written");
+        }
+        error
     }
 
     pub fn too_many() -> Self {
@@ -135,6 +169,15 @@ impl From<StoreError> for ApiError {
     /// The answer does not say what Postgres said: it may name hosts and columns. The log does.
     fn from(error: StoreError) -> Self {
         match error.class() {
+            _ if matches!(error, StoreError::KeyTaken(_)) => Self::new(
+                StatusCode::CONFLICT,
+                "key_taken",
+                "another note of the same tenant, project, agent and scope has this key",
+            ),
+            _ if matches!(error, StoreError::Unconfirmed(_)) => {
+                tracing::warn!(%error, "request failed");
+                Self::outcome_unknown()
+            }
             ErrorClass::Item => Self::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "rejected",

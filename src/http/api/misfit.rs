@@ -1,11 +1,14 @@
 //! What a client is told whose JSON does not fit the request: which field, and how to write it.
 //! Serde says what is wrong in the words of Rust.
 
-use super::error::ApiError;
+use super::error::{ApiError, excerpt};
 
 /// Ids and times that a message shows as examples.
 const UUID: &str = "a UUID such as 6f1c2a34-8d5e-4c1b-9a57-3e0d2b7c4f10";
 const TIME: &str = "a time such as 2026-03-01T12:00:00Z";
+
+/// Most bytes of a name or a value that a message shows.
+const MAX_SHOWN: usize = 100;
 
 /// What the parser of times says.
 const OF_TIMES: [&str; 6] = [
@@ -77,7 +80,12 @@ fn explained(path: &str, what: &str, whole: &str) -> (String, String) {
         let known = what
             .rsplit_once(", expected ")
             .map_or("", |(_, known)| known);
-        let message = format!("{} must be {}, not {value:?}", is(&path), list(known));
+        let message = format!(
+            "{} must be {}, not {:?}",
+            is(&path),
+            list(known),
+            short(value)
+        );
         return (path, message);
     }
     let value = (what.strip_prefix("invalid type: ")).or(what.strip_prefix("invalid value: "));
@@ -104,11 +112,20 @@ fn explained(path: &str, what: &str, whole: &str) -> (String, String) {
 
 /// The path of a field of the object at `path`. Some messages have it in the path already.
 fn below(path: &str, field: &str) -> String {
-    match path {
-        "" => field.to_owned(),
-        _ if path == field || path.ends_with(&format!(".{field}")) => path.to_owned(),
-        _ => format!("{path}.{field}"),
+    let object = match path.strip_suffix(field) {
+        Some("") => "",
+        Some(object) => object.strip_suffix('.').unwrap_or(path),
+        None => path,
+    };
+    match object {
+        "" => short(field),
+        _ => format!("{object}.{}", short(field)),
     }
+}
+
+/// What a client sent, so short that the rest of the message can be read.
+fn short(text: &str) -> String {
+    excerpt(text, MAX_SHOWN)
 }
 
 /// The name between backticks after `prefix`.
@@ -156,7 +173,7 @@ fn value_in_words(value: &str) -> String {
             .or_else(|| bare("floating point "))
             .or_else(|| bare("boolean "))
             .unwrap_or_else(|| match value.strip_prefix("string ") {
-                Some(text) => format!("the string {text}"),
+                Some(text) => format!("the string {}", short(text)),
                 None => value.to_owned(),
             }),
     }

@@ -11,6 +11,7 @@ pub mod mcp;
 mod misfit;
 mod notes;
 mod places;
+mod refused;
 mod searches;
 mod trace_log;
 mod traces;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -49,6 +50,7 @@ pub use access::new_secret;
 use body::{Body, BodyLimit, MAX_SMALL_BODY};
 use error::ApiError;
 use places::Places;
+use refused::Refused;
 use trace_log::TraceLog;
 
 /// Time limit for a request. Longer than a body, a write and [`wait::LONGEST_WAIT`] together: a
@@ -90,6 +92,7 @@ struct Shared {
     places: Places,
     traces: TraceLog,
     lookups: Lookups,
+    refused: Refused,
     /// When it was looked, and what is missing.
     readiness: Mutex<Option<(Instant, Option<&'static str>)>>,
     /// Whether requests that only wait should end.
@@ -141,6 +144,7 @@ fn router(api: Api, traces: TraceLog, stop: CancellationToken) -> Router {
         api,
         traces,
         lookups: Lookups::default(),
+        refused: Refused::default(),
         readiness: Mutex::default(),
         stop,
     });
@@ -217,13 +221,22 @@ async fn unreadiness(Api { store, version, .. }: &Api) -> Option<&'static str> {
 
 /// Ends a request that takes too long.
 async fn limited(request: Request, next: Next) -> Response {
+    let may_write = may_write(request.method(), request.uri().path());
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
+        Err(_) if may_write => ApiError::outcome_unknown().into_response(),
         Err(_) => ApiError::unavailable("the request took too long").into_response(),
     }
 }
 
-/// Gives every request an id, which its answer and its log lines have. A client may choose it.
+/// Whether a request may be a write.
+fn may_write(method: &Method, path: &str) -> bool {
+    let is_note = path == "/v2/notes" || path.starts_with("/v2/notes/");
+    method != Method::GET && (is_note || path == "/mcp")
+}
+
+/// Gives every request an id, which its answer and its log lines have. A client may choose it. No answer is kept by a
+/// cache or taken for a page: it may have the text of notes.
 async fn identified(request: Request, next: Next) -> Response {
     let is_usable = |id: &&HeaderValue| id.len() <= 128 && id.to_str().is_ok();
     let id = request.headers().get(REQUEST_ID).filter(is_usable).cloned();
@@ -234,6 +247,13 @@ async fn identified(request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let span = tracing::info_span!("request", id = ?id, %method, path);
     let mut response = next.run(request).instrument(span).await;
-    response.headers_mut().insert(REQUEST_ID, id);
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, id);
+    for (name, value) in [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
     response
 }

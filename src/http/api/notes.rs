@@ -1,5 +1,6 @@
 //! `/v2/notes`: they are rows of `memory_notes`. The outbox does the rest.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -32,20 +33,29 @@ const MAX_SOURCE_REF: usize = 64 << 10;
 /// Most bytes of a label or a key: the payload of every point has them.
 const MAX_LABEL: usize = 1000;
 
+/// Most bytes of a key and the labels around it, together: Postgres has an index on them.
+const MAX_NAME: usize = 2500;
+
 /// A note to add.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewNote {
     /// The text, up to `worker.max_note_bytes`.
     text: String,
-    /// Required, unless the key is bound to a project.
+    /// Without it, the project that the key is bound to, or `default`.
     project_id: Option<String>,
-    /// Required, unless the key is bound to an agent.
+    /// Who wrote the note. Without it, the agent that the key is bound to, or `default`.
     agent_id: Option<String>,
+    /// Who may see the note, in the application's words.
+    #[serde(default = "shared")]
+    #[schema(default = "shared")]
     scope: String,
-    #[serde(rename = "type")]
+    /// What kind of note it is, in the application's words.
+    #[serde(rename = "type", default = "note")]
+    #[schema(default = "note")]
     kind: String,
-    /// The application's own name for the note.
+    /// The application's own name for the note, unique in its tenant, project, agent and scope. A note that has it
+    /// already is replaced, so the same request sent twice is one note.
     key: Option<String>,
     /// 0 to 1.
     #[serde(default = "half")]
@@ -62,6 +72,14 @@ pub struct NewNote {
     source_ref: Option<Box<RawValue>>,
 }
 
+fn shared() -> String {
+    "shared".into()
+}
+
+fn note() -> String {
+    "note".into()
+}
+
 fn half() -> f32 {
     0.5
 }
@@ -73,6 +91,7 @@ fn one() -> f32 {
 /// Notes to add, all or none: one, or up to 1,000.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"notes": [{"text": "The library opens at nine.", "key": "opening-hours"}]}))]
 pub struct NewNotes {
     #[serde(deserialize_with = "at_most::<MAX_NOTES, _, _>")]
     notes: Vec<NewNote>,
@@ -81,12 +100,15 @@ pub struct NewNotes {
 /// What to change. A field that is left out stays as it is; `null` clears `key` and `expires_at`.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"text": "The library opens at ten."}))]
 pub struct ChangedNote {
     text: Option<String>,
     scope: Option<String>,
     #[serde(rename = "type")]
     kind: Option<String>,
+    /// 0 to 1.
     importance: Option<f32>,
+    /// 0 to 1.
     confidence: Option<f32>,
     /// `active` makes a note searchable; any other value takes it out of the index.
     status: Option<String>,
@@ -139,7 +161,7 @@ pub struct NoteChunks {
     chunks: Vec<ReachableChunk>,
 }
 
-/// Add notes
+/// Add notes, or replace those that have their keys
 #[utoipa::path(
     post,
     path = "/v2/notes",
@@ -148,13 +170,15 @@ pub struct NoteChunks {
     params(Wait),
     request_body = NewNotes,
     responses(
-        (status = 201, body = Written),
+        (status = 200, description = "Every note was there before, and is now as sent", body = Written),
+        (status = 201, description = "A note is new", body = Written),
         (status = 202, description = "Written, and not indexed within 30 seconds", body = Written),
         (status = 400, description = "The body is not JSON", body = ErrorBody),
         (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
         (status = 403, description = "The key may only read, or is bound to other labels", body = ErrorBody),
         (status = 413, description = "The body is too large", body = ErrorBody),
         (status = 422, description = "A field is unknown or has a wrong value", body = ErrorBody),
+        (status = 503, description = "Not written, or with the code `outcome_unknown`: it may have been written", body = ErrorBody),
     )
 )]
 pub async fn add(
@@ -164,16 +188,28 @@ pub async fn add(
     Body(NewNotes { notes }): Body<NewNotes>,
 ) -> Result<Response, ApiError> {
     let is_waiting = asked(wait)?;
-    let note_ids = add_all(&shared, &caller, notes).await?;
-    Ok(written(&shared, &caller, note_ids, is_waiting, StatusCode::CREATED).await)
+    let Added { note_ids, is_new } = add_all(&shared, &caller, notes).await?;
+    let done = match is_new {
+        true => StatusCode::CREATED,
+        false => StatusCode::OK,
+    };
+    Ok(written(&shared, &caller, note_ids, is_waiting, done).await)
 }
 
-/// Adds notes, all or none. Returns their ids.
+/// Notes that were added.
+pub struct Added {
+    /// In the order of the request.
+    pub note_ids: Vec<Uuid>,
+    /// Whether one of them was not there before.
+    pub is_new: bool,
+}
+
+/// Adds notes, all or none.
 pub async fn add_all(
     shared: &Arc<Shared>,
     caller: &Caller,
     notes: Vec<NewNote>,
-) -> Result<Vec<Uuid>, ApiError> {
+) -> Result<Added, ApiError> {
     if !(1..=MAX_NOTES).contains(&notes.len()) {
         let not = if notes.is_empty() { "0" } else { "more" };
         let message = format!("send 1 to {MAX_NOTES} notes, not {not}");
@@ -184,9 +220,26 @@ pub async fn add_all(
         .enumerate()
         .map(|(place, note)| checked(shared, caller, note).map_err(|error| error.of_note(place)))
         .collect::<Result<Vec<AddedNote>, ApiError>>()?;
+    check_keys(&notes)?;
     let _turn = shared.places.statement(caller).await?;
-    shared.api.store.add_notes(&notes).await?;
-    Ok(notes.iter().map(|note| note.note_id).collect())
+    let written = shared.api.store.add_notes(&notes).await;
+    let note_ids = written.map_err(ApiError::of_write)?;
+    let is_new = notes.iter().any(|note| note_ids.contains(&note.note_id));
+    Ok(Added { note_ids, is_new })
+}
+
+/// Refuses a key that two notes of one request have: one of them would be lost.
+fn check_keys(notes: &[AddedNote]) -> Result<(), ApiError> {
+    let mut seen = HashMap::new();
+    for (place, note) in notes.iter().enumerate() {
+        let Some(key) = &note.key else { continue };
+        let labels = (&note.project_id, &note.agent_id, &note.scope, key);
+        if let Some(before) = seen.insert(labels, place) {
+            let message = format!("notes[{before}] has the same key: {key:?}");
+            return Err(ApiError::invalid("key", message).of_note(place));
+        }
+    }
+    Ok(())
 }
 
 /// Show a note
@@ -259,7 +312,9 @@ pub async fn chunks(
         (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
         (status = 403, description = "The key may only read", body = ErrorBody),
         (status = 404, description = "The key reaches no note of this id", body = ErrorBody),
+        (status = 409, description = "Another note has the key", body = ErrorBody),
         (status = 422, description = "A field is unknown or has a wrong value", body = ErrorBody),
+        (status = 503, description = "Not written, or with the code `outcome_unknown`: it may have been written", body = ErrorBody),
     )
 )]
 pub async fn change(
@@ -281,6 +336,7 @@ pub async fn change(
         ("status", change.status.as_deref()),
         ("key", change.key.as_ref().and_then(Option::as_deref)),
     ])?;
+    check_key(change.key.as_ref().and_then(Option::as_deref))?;
     let change = NoteChange {
         text: change.text,
         scope: change.scope,
@@ -293,7 +349,8 @@ pub async fn change(
     };
     let turn = shared.places.statement(&caller).await?;
     let store = &shared.api.store;
-    if !store.change_note(id, caller.reach(), &change).await? {
+    let changed = store.change_note(id, caller.reach(), &change).await;
+    if !changed.map_err(ApiError::of_write)? {
         return Err(no_note());
     }
     drop((turn, change));
@@ -313,6 +370,7 @@ pub async fn change(
         (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
         (status = 403, description = "The key may only read", body = ErrorBody),
         (status = 404, description = "The key reaches no note of this id", body = ErrorBody),
+        (status = 503, description = "Not deleted, or with the code `outcome_unknown`: it may have been deleted", body = ErrorBody),
     )
 )]
 pub async fn remove(
@@ -323,7 +381,8 @@ pub async fn remove(
 ) -> Result<Response, ApiError> {
     let is_waiting = asked(wait)?;
     let turn = shared.places.statement(&caller).await?;
-    if !shared.api.store.remove_note(id, caller.reach()).await? {
+    let removed = shared.api.store.remove_note(id, caller.reach()).await;
+    if !removed.map_err(ApiError::of_write)? {
         return Err(no_note());
     }
     drop(turn);
@@ -358,15 +417,20 @@ fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote,
         ("type", Some(note.kind.as_str())),
         ("key", note.key.as_deref()),
     ])?;
-    let required = |label: &str, value: Option<String>| {
-        let missing = || ApiError::invalid(label, format!("{label} is required for this key"));
-        value.ok_or_else(missing)
-    };
+    let or_default = |label: Option<String>| label.unwrap_or_else(|| "default".into());
+    let tenant_id = caller.reach().tenant_id.clone();
+    let project_id = or_default(caller.project(note.project_id)?);
+    let agent_id = or_default(caller.agent(note.agent_id)?);
+    check_key(note.key.as_deref())?;
+    check_name(
+        [&tenant_id, &project_id, &agent_id, &note.scope],
+        note.key.as_deref(),
+    )?;
     Ok(AddedNote {
         note_id: Uuid::new_v4(),
-        tenant_id: caller.reach().tenant_id.clone(),
-        project_id: required("project_id", caller.project(note.project_id)?)?,
-        agent_id: required("agent_id", caller.agent(note.agent_id)?)?,
+        tenant_id,
+        project_id,
+        agent_id,
         scope: note.scope,
         kind: note.kind,
         key: note.key,
@@ -409,6 +473,32 @@ pub fn check_labels<'a>(
         check_nul(label, value.unwrap_or_default())?;
     }
     Ok(())
+}
+
+/// An empty key would make one note of all that a client means to have none.
+fn check_key(key: Option<&str>) -> Result<(), ApiError> {
+    match key {
+        Some("") => {
+            let message = "key is empty: leave it out, or send null, for a note without one";
+            Err(ApiError::invalid("key", message))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_name(labels: [&str; 4], key: Option<&str>) -> Result<(), ApiError> {
+    let Some(key) = key else { return Ok(()) };
+    let bytes = key.len() + labels.map(str::len).iter().sum::<usize>();
+    match bytes {
+        ..=MAX_NAME => Ok(()),
+        _ => {
+            let message = format!(
+                "key, scope, tenant, project_id and agent_id have {bytes} bytes together; at most {MAX_NAME} \
+                 are possible for a note with a key"
+            );
+            Err(ApiError::invalid("key", message))
+        }
+    }
 }
 
 /// Postgres stores no NUL character.

@@ -28,6 +28,7 @@ pub const MAX_LIMIT: usize = 100;
 /// What to search for.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"query": "when does the library open?"}))]
 pub struct SearchRequest {
     /// The query, up to 8 KiB.
     query: String,
@@ -64,14 +65,19 @@ fn yes() -> bool {
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NoteFilter {
+    /// Of this project.
     #[serde(skip_serializing_if = "Option::is_none")]
     project_id: Option<String>,
+    /// Of this agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     agent_id: Option<String>,
+    /// Of this scope.
     #[serde(skip_serializing_if = "Option::is_none")]
     scope: Option<String>,
+    /// Of this type.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     kind: Option<String>,
+    /// With this key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     /// Written at this time or later.

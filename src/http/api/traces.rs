@@ -48,6 +48,7 @@ pub struct PastSearch {
 /// Notes of an answer.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"note_ids": ["00000000-0000-0000-0000-000000000000"]}))]
 pub struct ReadNotes {
     /// 1 to 100 ids of notes of the answer.
     note_ids: Vec<Uuid>,

@@ -1,6 +1,8 @@
 //! Small inputs that people met in production with systems that do ELF's job: one folder in
 //! `tests/data/cases` each, and here the right value of each.
 
+mod http;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -46,6 +48,8 @@ macro_rules! cases {
 }
 
 cases! {
+    schemas_that_every_client_takes: "17-mcp-schemas" => http::mcp_schemas;
+    a_long_note_for_an_agent: "18-mcp-get-note" => http::mcp_get_note;
 }
 
 #[test]

@@ -30,7 +30,8 @@ async def talk(server):
         results = []
         for name, arguments in json.load(sys.stdin):
             result = await client.call_tool(name, arguments)
-            results.append({"is_error": bool(result.is_error), "content": result.structured_content})
+            [answer] = result.content
+            results.append({"is_error": bool(result.is_error), "content": json.loads(answer.text)})
         print(json.dumps({
             "server": client.server_info.name,
             "protocol": client.protocol_version,

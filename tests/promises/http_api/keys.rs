@@ -57,6 +57,45 @@ async fn a_key_that_may_only_read_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_key_that_is_refused_is_counted_and_told_and_never_shown() {
+    let served = Served::start().await;
+    let secret = served.key(&["--tenant", "t"]).await;
+    for (secret, path) in [
+        ("elf_guessed-by-somebody", "/v2/searches"),
+        ("hunter2", "/mcp"),
+    ] {
+        for _ in 0..5 {
+            let answered = served
+                .ask(Method::POST, path, secret, Some(json!({})))
+                .await;
+            answered.is_error(401, "unauthorized");
+        }
+    }
+    served.search(&secret, json!({"query": "zebra"})).await;
+    // A page that has no key yet.
+    let without = reqwest::Client::new().post(format!("{}/v2/searches", served.url));
+    assert_eq!(without.send().await.unwrap().status(), 401);
+    let line = served.worker.says("unknown API key refused").await;
+    assert!(
+        line.contains("127.0.0.1:") && line.contains("/v2/searches"),
+        "{line}"
+    );
+    let log = served.worker.log();
+    assert_eq!(log.matches("unknown API key refused").count(), 1, "{log}");
+    assert!(
+        !log.contains("guessed") && !log.contains("hunter2"),
+        "{log}"
+    );
+    let admin = served.worker.admin().await;
+    let metrics = reqwest::get(format!("{admin}/metrics")).await.unwrap();
+    let metrics = metrics.text().await.unwrap();
+    assert!(
+        metrics.contains("\nelf_http_keys_refused_total 10\n"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
 async fn a_key_reaches_no_note_of_another_tenant_project_or_agent() {
     let served = Served::start().await;
     let owner = served.key(&["--tenant", "t", "--write"]).await;

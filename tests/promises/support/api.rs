@@ -132,3 +132,10 @@ impl Served {
         items.iter().map(id).collect()
     }
 }
+
+/// The JSON that a tool of `/mcp` answered.
+pub fn tool_answer(answered: &Value) -> Value {
+    let content = answered["result"]["content"].as_array().unwrap();
+    assert_eq!(content.len(), 1, "{answered}");
+    serde_json::from_str(content[0]["text"].as_str().unwrap()).unwrap()
+}

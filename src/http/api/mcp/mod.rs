@@ -4,16 +4,23 @@
 //! A tool does what the route of the same purpose does, under the same key: the notes that an
 //! agent reaches are those of its key. Each request stands alone, the server keeps no session.
 
+mod arguments;
+mod fit;
+mod part;
+mod schema;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use axum::Json;
+use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::{Json, Router};
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, Implementation, JsonObject,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
     ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
     ToolAnnotations,
 };
@@ -22,18 +29,16 @@ use rmcp::transport::StreamableHttpServerConfig;
 use rmcp::transport::StreamableHttpService;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
-use uuid::Uuid;
 
 use super::access::Caller;
 use super::body::read_in_time;
-use super::error::{ApiError, ErrorBody};
-use super::misfit::misfit;
-use super::notes::NoteId;
+use super::error::{ApiError, ErrorBody, excerpt};
 use super::{Body, MAX_SMALL_BODY, Shared, duplicates, notes, searches, wait};
+use crate::config::is_loopback;
 
 /// What a model reads before it uses the tools.
 const INSTRUCTIONS: &str = "Notes of one tenant. Use `search` to find notes by meaning and by \
@@ -53,7 +58,7 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
         .with_legacy_session_mode(false)
         .with_json_response(true)
         .with_max_request_body_bytes(MAX_BODY)
-        // Only who sends a key is answered, which a page that rebinds its name cannot.
+        // [`check_origin`] and the key keep pages of other sites out, under whatever name.
         .disable_allowed_hosts();
     let service = StreamableHttpService::new(
         move || Ok(tools.clone()),
@@ -65,7 +70,7 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
         .layer(from_fn_with_state(shared.clone(), bounded))
 }
 
-/// Reads the body within the limits of the other routes.
+/// Refuses pages of other sites, and reads the body within the limits of the other routes.
 async fn bounded(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -73,6 +78,9 @@ async fn bounded(
     next: Next,
 ) -> Response {
     let (head, body) = request.into_parts();
+    if let Err(error) = check_origin(&head) {
+        return error.into_response();
+    }
     let limit = match caller.key.can_write {
         true => MAX_BODY,
         false => MAX_SMALL_BODY,
@@ -83,11 +91,19 @@ async fn bounded(
     }
 }
 
-/// The id of a note.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct NoteRequest {
-    note_id: Uuid,
+/// Refuses what a page of another site sends, under the name of that site or of ours (DNS rebinding): the protocol
+/// demands it. Agents send no `Origin`, and pages that run on the agent's machine may call.
+fn check_origin(head: &Parts) -> Result<(), ApiError> {
+    let is_local = |origin: &str| {
+        let name = origin.split_once("://").map(|(_, name)| name);
+        name.is_some_and(is_loopback)
+    };
+    match head.headers.get(header::ORIGIN) {
+        Some(origin) if !origin.to_str().is_ok_and(is_local) => Err(ApiError::forbidden(
+            "the request comes from a page of another site",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// What the server says of itself.
@@ -105,9 +121,13 @@ pub fn tools() -> Vec<Tool> {
         reading(tool::<searches::SearchRequest>(
             "search",
             "Find notes by meaning and by keyword. Returns the best notes, best first, each with \
-             the passage that matched and the text around it.",
+             the passage that matched and the text around it. If the answer is too long, the last \
+             notes come without these; get_note reads them.",
         )),
-        reading(tool::<NoteRequest>("get_note", "Read a note by its id.")),
+        reading(tool::<part::PartRequest>(
+            "get_note",
+            "Read a note by its id. A long text comes in parts: `next_offset` is the `offset` of the next one.",
+        )),
         reading(tool::<duplicates::DuplicatesRequest>(
             "find_duplicates",
             "Find notes that say nearly the same as a note.",
@@ -115,16 +135,43 @@ pub fn tools() -> Vec<Tool> {
         tool::<notes::NewNote>(
             "add_note",
             "Add a note. Waits up to 30 seconds until a search can find it, and says in `indexed` \
-             whether one can.",
+             whether one can. A note of the same key is replaced.",
         ),
     ]
 }
 
 /// The answer to a call of another tool than those of [`tools`].
-pub fn no_such_tool(name: &str) -> ErrorData {
-    let message =
-        format!("no such tool: {name:?}; there are search, get_note, find_duplicates, add_note");
-    ErrorData::invalid_params(message, None)
+fn no_such_tool(name: &str) -> ErrorData {
+    let names: Vec<String> = tools().iter().map(|tool| tool.name.to_string()).collect();
+    let (name, names) = (excerpt(name, 100), names.join(", "));
+    ErrorData::invalid_params(format!("no such tool: {name:?}; there are {names}"), None)
+}
+
+/// The result of a call. The answer is there once, as text, which every client reads.
+fn result(answer: Result<Value, ApiError>) -> CallToolResult {
+    let (answer, is_error) = match answer {
+        Ok(answer) if fit::cost(&answer) <= fit::MAX_COST => (answer, false),
+        Ok(_) => (json!(ErrorBody::from(too_long())), true),
+        Err(error) => (json!(ErrorBody::from(error)), true),
+    };
+    let content = vec![ContentBlock::text(answer.to_string())];
+    match is_error {
+        false => CallToolResult::success(content),
+        true => CallToolResult::error(content),
+    }
+}
+
+fn too_long() -> ApiError {
+    let message = "the answer is too long for an agent: ask for less, or read it over /v2";
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+}
+
+/// The result of a call that got no answer from the server: `elf mcp` stands between.
+pub fn no_answer(tool: &str, is_sent: bool, reason: &str) -> CallToolResult {
+    result(Err(match tool {
+        "add_note" if is_sent => ApiError::outcome_unknown(),
+        _ => ApiError::unavailable(reason),
+    }))
 }
 
 #[derive(Clone)]
@@ -156,15 +203,11 @@ impl ServerHandler for Tools {
         let given = Value::Object(request.arguments.unwrap_or_default());
         let calling = self.call(caller, &request.name, given);
         // Nothing else ends the call of a client that has gone.
-        let Some(result) = context.ct.run_until_cancelled(calling).await else {
+        let Some(answer) = context.ct.run_until_cancelled(calling).await else {
             return Err(ErrorData::internal_error("the client has gone", None));
         };
         // A model can read the error of a tool and correct its call.
-        let result = match result? {
-            Ok(answer) => CallToolResult::structured(answer),
-            Err(error) => CallToolResult::structured_error(json!(ErrorBody::from(error))),
-        };
-        Ok(result.into())
+        Ok(result(answer?).into())
     }
 }
 
@@ -172,10 +215,17 @@ impl Tools {
     async fn call(
         &self,
         caller: Caller,
-        tool: &str,
+        name: &str,
         given: Value,
     ) -> Result<Result<Value, ApiError>, ErrorData> {
-        Ok(match tool {
+        let mut tools = tools().into_iter();
+        let tool = tools.find(|tool| tool.name == name);
+        let tool = tool.ok_or_else(|| no_such_tool(name))?;
+        let given = Given {
+            arguments: given,
+            schema: Value::Object((*tool.input_schema).clone()),
+        };
+        Ok(match name {
             "search" => self.search(caller, given).await,
             "get_note" => self.get_note(caller, given).await,
             "find_duplicates" => self.find_duplicates(caller, given).await,
@@ -184,35 +234,57 @@ impl Tools {
         })
     }
 
-    async fn search(&self, caller: Caller, given: Value) -> Result<Value, ApiError> {
-        let request = Body(arguments(given)?);
-        let found = searches::search(State(self.0.clone()), caller, request);
-        Ok(answer(found.await?))
+    async fn search(&self, caller: Caller, given: Given) -> Result<Value, ApiError> {
+        let found = searches::search(State(self.0.clone()), caller, Body(given.read()?));
+        Ok(fitting(found.await?, &["text", "context"]))
     }
 
-    async fn get_note(&self, caller: Caller, given: Value) -> Result<Value, ApiError> {
-        let NoteRequest { note_id } = arguments(given)?;
-        let note = notes::show(State(self.0.clone()), caller, NoteId(note_id));
-        Ok(answer(note.await?))
+    async fn get_note(&self, caller: Caller, given: Given) -> Result<Value, ApiError> {
+        part::show(&self.0, &caller, given.read()?).await
     }
 
-    async fn find_duplicates(&self, caller: Caller, given: Value) -> Result<Value, ApiError> {
-        let request = Body(arguments(given)?);
-        let found = duplicates::find(State(self.0.clone()), caller, request);
-        Ok(answer(found.await?))
+    async fn find_duplicates(&self, caller: Caller, given: Given) -> Result<Value, ApiError> {
+        let found = duplicates::find(State(self.0.clone()), caller, Body(given.read()?));
+        Ok(fitting(found.await?, &[]))
     }
 
-    async fn add_note(&self, caller: &Caller, given: Value) -> Result<Value, ApiError> {
+    async fn add_note(&self, caller: &Caller, given: Given) -> Result<Value, ApiError> {
         caller.check_may_write()?;
-        let note = arguments(given)?;
-        let added = notes::add_all(&self.0, caller, vec![note]).await?;
+        let added = notes::add_all(&self.0, caller, vec![given.read()?])
+            .await?
+            .note_ids;
         let indexed = wait::is_indexed_in_time(&self.0, caller, &added).await;
         Ok(json!({ "note_id": added[0], "indexed": indexed }))
     }
 }
 
-fn answer<T: Serialize>(Json(answer): Json<T>) -> Value {
-    json!(answer)
+/// What a tool was called with.
+struct Given {
+    arguments: Value,
+    schema: Value,
+}
+
+impl Given {
+    fn read<T: DeserializeOwned>(self) -> Result<T, ApiError> {
+        arguments::read(self.arguments, &self.schema)
+    }
+}
+
+/// An answer whose `items` come without their fields `more`, or not at all, where they are too long.
+fn fitting<T: Serialize>(Json(answer): Json<T>, more: &[&str]) -> Value {
+    let mut answer = json!(answer);
+    let items = match answer["items"].take() {
+        Value::Array(items) => items,
+        _ => Vec::new(),
+    };
+    let found = items.len();
+    let rest = fit::MAX_COST.saturating_sub(fit::cost(&answer));
+    let items = fit::items(items, more, rest);
+    if items.len() < found {
+        answer["left_out"] = json!(found - items.len());
+    }
+    answer["items"] = items.into();
+    answer
 }
 
 /// Who called.
@@ -222,50 +294,6 @@ fn caller(context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
     caller.ok_or_else(|| ErrorData::internal_error("the request has no key", None))
 }
 
-/// As from a body, so that an error names its field.
-fn arguments<T: DeserializeOwned>(given: Value) -> Result<T, ApiError> {
-    let read = Json::<T>::from_bytes(given.to_string().as_bytes());
-    let Json(arguments) = read.map_err(|error| misfit(&error.body_text(), "arguments"))?;
-    Ok(arguments)
-}
-
 fn tool<T: ToSchema>(name: &'static str, description: &'static str) -> Tool {
-    Tool::new(Cow::Borrowed(name), description, schema::<T>())
-}
-
-/// The JSON schema of a request. The description of the API refers to the parts of a schema, here
-/// they are in the schema itself.
-fn schema<T: ToSchema>() -> JsonObject {
-    let mut parts = Vec::new();
-    T::schemas(&mut parts);
-    let mut schema = json!(T::schema());
-    schema["$defs"] = parts
-        .into_iter()
-        .map(|(name, part)| (name, json!(part)))
-        .collect();
-    let schema = schema
-        .to_string()
-        .replace("#/components/schemas/", "#/$defs/");
-    serde_json::from_str(&schema).expect("the schema of a struct is an object")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_schema_of_a_tool_stands_alone() {
-        let schema = Value::Object(schema::<searches::SearchRequest>());
-        assert_eq!(schema["type"], "object");
-        assert_eq!(schema["properties"]["query"]["type"], "string");
-        let text = schema.to_string();
-        for (at, _) in text.match_indices("#/") {
-            let name = text[at..].split('"').next().unwrap_or_default();
-            assert!(
-                schema.pointer(&name[1..]).is_some(),
-                "{name} is nowhere in {schema:#}"
-            );
-        }
-        assert!(text.contains("#/$defs/NoteFilter"), "{text}");
-    }
+    Tool::new(Cow::Borrowed(name), description, schema::of::<T>())
 }
