@@ -61,7 +61,7 @@ pub struct Args {
         default_value = "sentence-transformers/all-MiniLM-L6-v2"
     )]
     model: String,
-    /// Where the embedded vector engine keeps its files; emptied first
+    /// Where the embedded vector engine keeps its files; emptied first if the demo made it
     #[arg(long, env = "ELF_DEMO_DIR", default_value = ".elf/demo")]
     dir: PathBuf,
     /// The folder of notes to import
