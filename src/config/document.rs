@@ -8,6 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::Problem;
 use super::suggestion::suggestion;
+use super::value::Surroundings;
 
 /// Keys that had another name, and the one they have now.
 const RENAMED: [(&str, &str); 1] = [("storage.qdrant.collection", "storage.qdrant.alias")];
@@ -15,7 +16,7 @@ const RENAMED: [(&str, &str); 1] = [("storage.qdrant.collection", "storage.qdran
 /// A document, with the keys and problems found so far.
 pub(super) struct Document<'d> {
     text: &'d str,
-    pub(super) env: &'d dyn Fn(&str) -> Option<String>,
+    pub(super) surroundings: Surroundings<'d>,
     pub(super) problems: Vec<Problem>,
     pub(super) unknown: Vec<Unknown>,
     pub(super) known: Vec<Known>,
@@ -49,10 +50,10 @@ pub(super) struct Entry<'d> {
 }
 
 impl<'d> Document<'d> {
-    pub(super) fn new(text: &'d str, env: &'d dyn Fn(&str) -> Option<String>) -> Self {
+    pub(super) fn new(text: &'d str, surroundings: Surroundings<'d>) -> Self {
         Self {
             text,
-            env,
+            surroundings,
             problems: Vec::new(),
             unknown: Vec::new(),
             known: Vec::new(),

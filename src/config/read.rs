@@ -1,7 +1,7 @@
 //! Every key of `elf.toml` with its default and its range, in the order of
 //! `elf.toml.example`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
@@ -9,7 +9,7 @@ use reqwest::header::{HeaderName, HeaderValue};
 use super::bm25::{Bm25Options, LANGUAGES, NO_LANGUAGE};
 use super::document::Known;
 use super::section::{self, Section};
-use super::value::Refusal;
+use super::value::{Refusal, Surroundings};
 use super::{
     Boundaries, Chunking, Config, ConfigError, Datatype, Embedding, FusionMethod, Outbox, Postgres,
     Problem, ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi, Search, Service,
@@ -32,32 +32,75 @@ impl Config {
                 source,
             },
         })?;
-        Self::parse(&text, &path.display().to_string(), &|name| {
-            std::env::var(name).ok()
-        })
+        let folder = folder_of(path);
+        let surroundings = Surroundings {
+            env: &|name| std::env::var(name).ok(),
+            folder: &folder,
+        };
+        let mut config = Self::parse_in(&text, &path.display().to_string(), surroundings)?;
+        config.start_paths_at(&folder);
+        Ok(config)
     }
 
     /// Reads TOML. Errors call it `origin`; `env` looks up the environment variables that
-    /// secrets name.
+    /// secrets name. Relative paths start at the current directory.
     pub fn parse(
         text: &str,
         origin: &str,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
+        let folder = Path::new("");
+        Self::parse_in(text, origin, Surroundings { env, folder })
+    }
+
+    fn parse_in(
+        text: &str,
+        origin: &str,
+        surroundings: Surroundings<'_>,
+    ) -> Result<Self, ConfigError> {
         let invalid = |problems| ConfigError::Invalid {
             origin: origin.to_owned(),
             problems,
         };
-        read(text, env).0.map_err(invalid)
+        read(text, surroundings).0.map_err(invalid)
     }
+
+    /// Makes the relative paths absolute. Otherwise the same file would name another index in another
+    /// current directory. What may be a repository on the hub is a path if there is something.
+    fn start_paths_at(&mut self, folder: &Path) {
+        if let Some(dir) = self.storage.qdrant.url.strip_prefix("embedded:") {
+            self.storage.qdrant.url = format!("embedded:{}", folder.join(dir).display());
+        }
+        let embedding = &mut self.providers.embedding;
+        let rerank = self.search.rerank.as_mut();
+        let models = [
+            Some(&mut self.chunking.tokenizer_repo),
+            (embedding.provider == ProviderKind::Local).then_some(&mut embedding.model),
+            rerank
+                .filter(|rerank| rerank.api == RerankApi::Local)
+                .map(|rerank| &mut rerank.model),
+        ];
+        for model in models.into_iter().flatten() {
+            let path = folder.join(&*model);
+            if !model.is_empty() && path.exists() {
+                *model = path.display().to_string();
+            }
+        }
+    }
+}
+
+/// The absolute path of the folder that holds a file.
+fn folder_of(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    absolute.parent().unwrap_or(&absolute).to_owned()
 }
 
 /// Reads TOML; also returns every key that ELF knows.
 pub(super) fn read(
     text: &str,
-    env: &dyn Fn(&str) -> Option<String>,
+    surroundings: Surroundings<'_>,
 ) -> (Result<Config, Vec<Problem>>, Vec<Known>) {
-    section::read(text, env, |root| {
+    section::read(text, surroundings, |root| {
         let config = Config {
             service: root.section("service", service),
             storage: root.section("storage", |storage| Storage {

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::document::{Document, Entry, Known, Unknown};
 use super::value::{
-    Int, Refusal, checked, in_range, integer, kind, number, one_of, resolve, string,
+    Int, Refusal, Surroundings, checked, in_range, integer, kind, number, one_of, resolve, string,
 };
 use super::{Problem, Secret};
 
@@ -27,10 +27,10 @@ pub(super) struct Section<'s, 'd> {
 /// Reads a whole document. `Err` holds every problem, in the order of lines.
 pub(super) fn read<'d, T>(
     text: &'d str,
-    env: &'d dyn Fn(&str) -> Option<String>,
+    surroundings: Surroundings<'d>,
     sections: impl FnOnce(&mut Section<'_, 'd>) -> T,
 ) -> (Result<T, Vec<Problem>>, Vec<Known>) {
-    let mut document = Document::new(text, env);
+    let mut document = Document::new(text, surroundings);
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         // Only the syntax errors: the document is incomplete, so keys would be reported as
@@ -195,8 +195,10 @@ impl<'d> Section<'_, 'd> {
         name: &str,
         check: impl Fn(&str) -> Result<(), Refusal>,
     ) -> Option<Secret> {
-        let env = self.document.env;
-        self.take(name, None, |value| resolve(string(value)?, env, &check))
+        let surroundings = self.document.surroundings;
+        self.take(name, None, |value| {
+            resolve(string(value)?, surroundings, &check)
+        })
     }
 
     /// A required secret. The error for a missing one quotes `write` as an example.
@@ -216,7 +218,7 @@ impl<'d> Section<'_, 'd> {
         name: &str,
         check: impl Fn(&str, &str) -> Result<(), Refusal>,
     ) -> BTreeMap<String, Secret> {
-        let env = self.document.env;
+        let surroundings = self.document.surroundings;
         self.document.known.push(Known {
             path: self.path_of(name),
             default: None,
@@ -226,9 +228,9 @@ impl<'d> Section<'_, 'd> {
             let entries = std::mem::take(&mut section.entries);
             let mut secrets = BTreeMap::new();
             for (name, Entry { line, value }) in entries {
-                match string(&value)
-                    .and_then(|text| resolve(text, env, &|secret: &str| check(&name, secret)))
-                {
+                match string(&value).and_then(|text| {
+                    resolve(text, surroundings, &|secret: &str| check(&name, secret))
+                }) {
                     Ok(secret) => drop(secrets.insert(name, secret)),
                     Err(refusal) => section.refuse(&name, line, refusal),
                 }

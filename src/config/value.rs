@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 use toml::de::DeValue;
 
@@ -73,17 +74,28 @@ pub(super) fn checked(
     check(text).map(|()| text.to_owned())
 }
 
+/// Where a document finds what it names.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    /// Looks up environment variables.
+    pub(super) env: &'a dyn Fn(&str) -> Option<String>,
+    /// Where relative paths start.
+    pub(super) folder: &'a Path,
+}
+
 /// The value that a secret stands for.
 pub(super) fn resolve(
     written: &str,
-    env: &dyn Fn(&str) -> Option<String>,
+    surroundings: Surroundings<'_>,
     check: &dyn Fn(&str) -> Result<(), Refusal>,
 ) -> Result<Secret, Refusal> {
+    let Surroundings { env, folder } = surroundings;
     let value = if let Some(name) = written.strip_prefix("env:") {
         env(name).ok_or_else(|| format!("the environment variable {name} is not set"))?
     } else if let Some(path) = written.strip_prefix("file:") {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read the file {path}: {error}"))?;
+        let path = folder.join(path);
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| format!("cannot read the file {}: {error}", path.display()))?;
         text.trim_end_matches(['\r', '\n']).to_owned()
     } else {
         written.to_owned()

@@ -1,8 +1,14 @@
 //! The file as a whole: its keys, its defaults and its errors.
 
 use super::super::read::read;
+use super::super::value::Surroundings;
 use super::super::*;
 use super::{REQUIRED, assert_refused, parse, with};
+
+fn surroundings(env: &dyn Fn(&str) -> Option<String>) -> Surroundings<'_> {
+    let folder = std::path::Path::new("");
+    Surroundings { env, folder }
+}
 
 #[test]
 fn an_old_name_of_a_key_is_answered_with_the_new_one() {
@@ -115,7 +121,7 @@ fn a_missing_file_says_where_it_was_looked_for_and_what_to_do() {
 fn the_example_has_every_key_with_its_default() {
     let example = include_str!("../../../elf.toml.example");
     let env = |_: &str| Some("postgres://localhost/elf".to_owned());
-    let (config, known) = read(example, &env);
+    let (config, known) = read(example, surroundings(&env));
     config.unwrap();
 
     let mut unseen: std::collections::BTreeMap<_, _> = known
@@ -163,5 +169,28 @@ fn the_example_has_every_key_with_its_default() {
         .join("\n")
         .replace("env:OPENAI_API_KEY", "key")
         .replace("env:QDRANT_API_KEY", "key");
-    read(&all, &env).0.unwrap();
+    read(&all, surroundings(&env)).0.unwrap();
+}
+
+#[test]
+fn relative_paths_start_at_the_folder_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::create_dir(at("model")).unwrap();
+    std::fs::write(at("dsn"), "postgres://localhost/elf\n").unwrap();
+    let text = "[storage.postgres]\ndsn = \"file:dsn\"\n[storage.qdrant]\nurl = \"embedded:index\"\n\
+                [providers.embedding]\nprovider = \"local\"\nmodel = \"model\"\n\
+                [chunking]\ntokenizer_repo = \"org/on-the-hub\"";
+    std::fs::write(at("elf.toml"), text).unwrap();
+    let config = Config::load(&folder.path().join("elf.toml")).unwrap();
+    assert_eq!(
+        config.storage.qdrant.url,
+        format!("embedded:{}", at("index"))
+    );
+    assert_eq!(
+        config.storage.postgres.dsn.expose(),
+        "postgres://localhost/elf"
+    );
+    assert_eq!(config.providers.embedding.model, at("model"));
+    assert_eq!(config.chunking.tokenizer_repo, "org/on-the-hub");
 }
