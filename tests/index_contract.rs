@@ -64,6 +64,7 @@ contract! {
     points {
         points_come_back_as_they_were_written
         a_point_without_a_vector_is_found_by_keyword_alone
+        what_a_new_point_lacks_is_gone
         the_same_upsert_twice_changes_nothing
         points_are_read_by_their_ids
         scroll_gives_every_point_once_in_order

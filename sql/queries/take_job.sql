@@ -1,12 +1,19 @@
--- Takes the one job if no process holds it. Returns the job that runs now.
+-- Takes the one job if no process holds it. Returns the job that runs now. A step of the job locks its
+-- row, see hold_job.sql: until that has ended, an expired lease is not free.
 -- $1 kind, $2 subject, $3 holder, $4 lease seconds
-with taken as (
+with expired as materialized (
+    select from index_job
+     -- One that ends after more than two leases was taken before the clock went back.
+     where lease_until <= now() or lease_until > now() + 2 * make_interval(secs => $4)
+       for update skip locked
+),
+taken as (
     insert into index_job as j (kind, subject, holder, lease_until)
-    values ($1, $2, $3, now() + make_interval(secs => $4))
+    select $1, $2, $3, now() + make_interval(secs => $4)
+     where exists (select from expired) or not exists (select from index_job)
     on conflict (singleton) do update
        set kind = excluded.kind, subject = excluded.subject, holder = excluded.holder,
            started_at = now(), lease_until = excluded.lease_until, done = 0, total = 0
-     -- One that ends after more than two leases was taken before the clock went back.
      where j.lease_until <= now() or j.lease_until > now() + 2 * make_interval(secs => $4)
     returning *
 )

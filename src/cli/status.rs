@@ -161,6 +161,10 @@ async fn look_up(config: &Config, store: Store, collection: &mut Collection) -> 
         collection.status = info.status.to_string();
         collection.name = Some(name);
     }
+    if let Some(problem) = registry::home_problem(&context).await? {
+        collection.error = Some(problem);
+        return Ok(());
+    }
     collection.error = match registry::alias_problem(&context).await {
         Ok(problem) => problem.map(|problem| format!("the alias {:?} {problem}", context.alias)),
         Err(foreign @ RegistryError::ForeignAlias { .. }) => Some(foreign.to_string()),

@@ -36,6 +36,9 @@ pub struct DriftFound;
 /// Compares the index with Postgres, and Postgres with itself.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let context = wiring::index_context(config).await?;
+    if args.repair {
+        registry::adopt_copy(&context).await?;
+    }
     let counts = Arc::new(registry::Progress::default());
     if let Some(version) = context.store.active_version().await? {
         let chunks = context.store.count_points(&version.name).await?;

@@ -6,8 +6,8 @@ use metrics::{counter, histogram};
 use uuid::Uuid;
 
 use super::{
-    Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, Point, Query, Relabel,
-    StoredPoint, UpsertMode, VectorIndex,
+    Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, IndexPlace, Point,
+    Query, Relabel, StoredPoint, UpsertMode, VectorIndex,
 };
 use crate::telemetry;
 
@@ -40,6 +40,10 @@ fn kind(error: &IndexError) -> &'static str {
 impl VectorIndex for Measured {
     fn describe(&self) -> String {
         self.0.describe()
+    }
+
+    fn place(&self) -> IndexPlace {
+        self.0.place()
     }
 
     fn create_collection<'a>(&'a self, name: &'a str, spec: &'a CollectionSpec) -> Answer<'a, ()> {

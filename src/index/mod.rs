@@ -37,6 +37,9 @@ pub trait VectorIndex: Send + Sync {
     /// The engine's name and version, for logs: `qdrant 1.18.3`.
     fn describe(&self) -> String;
 
+    /// Where the index is.
+    fn place(&self) -> IndexPlace;
+
     /// Makes an empty collection with its payload indexes. An existing one of
     /// that name keeps its points.
     fn create_collection<'a>(&'a self, name: &'a str, spec: &'a CollectionSpec) -> Answer<'a, ()>;
@@ -64,7 +67,7 @@ pub trait VectorIndex: Send + Sync {
     fn point_alias<'a>(&'a self, alias: &'a str, collection: &'a str) -> Answer<'a, ()>;
 
     /// Writes points. A point that the collection holds already is replaced only
-    /// if `mode` allows it.
+    /// if `mode` allows it, and then whole: what the new one lacks is gone.
     fn upsert<'a>(
         &'a self,
         collection: &'a str,
@@ -82,7 +85,7 @@ pub trait VectorIndex: Send + Sync {
     fn count<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, u64>;
 
     /// Reads those of `ids` that the collection holds, each once, in ascending
-    /// order of their ids.
+    /// order of their ids. Without vectors, it does not say which points have one.
     fn points<'a>(
         &'a self,
         collection: &'a str,
@@ -92,7 +95,7 @@ pub trait VectorIndex: Send + Sync {
 
     /// Reads up to `limit` points (at least 1) in ascending order of their ids,
     /// starting after `after`. Fewer than `limit` points mean the end. Skips points
-    /// whose id is not a UUID: ELF did not write them.
+    /// whose id is not a UUID: ELF did not write them. Says which points have a dense vector.
     fn scroll<'a>(
         &'a self,
         collection: &'a str,
@@ -110,6 +113,15 @@ pub trait VectorIndex: Send + Sync {
 
 /// What a method of [`VectorIndex`] returns.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, IndexError>>;
+
+/// Where an index is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IndexPlace {
+    /// The URL of a server, or the folder and the host of the engine in the process.
+    pub place: String,
+    /// The folder's own id, which moves with it; `None` for a server.
+    pub id: Option<Uuid>,
+}
 
 /// The shape of a collection.
 #[derive(Debug, Clone, PartialEq)]
@@ -298,6 +310,8 @@ pub struct StoredPoint {
     /// The dense vector, normalised to length 1 by the engine, when asked for; `None` also if it
     /// has none.
     pub vector: Option<Vec<f32>>,
+    /// Whether it has a dense vector; `None` if that was not read.
+    pub has_vector: Option<bool>,
 }
 
 impl StoredPoint {
@@ -305,6 +319,18 @@ impl StoredPoint {
     pub fn revision(&self) -> Option<i64> {
         let revision = self.payload.get(payload::REVISION)?.as_i64()?;
         (revision < MAX_REVISION).then_some(revision)
+    }
+}
+
+/// Records which of the points, in ascending order of their ids, are `without` a dense vector.
+fn say_which_have_vectors(points: &mut [StoredPoint], without: impl Iterator<Item = Uuid>) {
+    for point in &mut *points {
+        point.has_vector = Some(true);
+    }
+    for id in without {
+        if let Ok(at) = points.binary_search_by_key(&id, |point| point.chunk_id) {
+            points[at].has_vector = Some(false);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{IndexContext, Options, RebuildError, drop_collection};
 use crate::index::CollectionSpec;
-use crate::registry::{RegistryError, free_collection_name, id_ranges};
+use crate::registry::{Job, RegistryError, free_collection_name, id_ranges};
 use crate::store::{CollectionRow, Range};
 
 /// Ranges that are copied concurrently: while one waits for the engine, another reads.
@@ -75,6 +75,7 @@ async fn is_of(
 /// The collection of an unfinished run, if it can be resumed. Drops one that cannot.
 pub(super) async fn unfinished(
     context: &IndexContext,
+    job: &Job,
     options: &Options,
     ours: &[&CollectionRow],
     spec: &CollectionSpec,
@@ -89,7 +90,7 @@ pub(super) async fn unfinished(
             Some(_) => return Ok(Some(name.clone())),
         };
         tracing::warn!(collection = name, reason, "dropping an unfinished rebuild");
-        drop_collection(context, name).await?;
+        drop_collection(context, job, name).await?;
     }
     Ok(None)
 }
@@ -97,6 +98,7 @@ pub(super) async fn unfinished(
 /// Makes a new collection and registers it.
 pub(super) async fn begin(
     context: &IndexContext,
+    job: &Job,
     ours: &[&CollectionRow],
     spec: &CollectionSpec,
 ) -> Result<String, RebuildError> {
@@ -122,7 +124,7 @@ pub(super) async fn begin(
     let version = &spec.embedding_version;
     context
         .store
-        .begin_rebuild(&name, &context.alias, version, &lost, &ranges)
+        .begin_rebuild(job.lease(), &name, &context.alias, version, &lost, &ranges)
         .await?;
     Ok(name)
 }
@@ -132,28 +134,27 @@ pub(super) async fn begin(
 /// so far.
 pub(super) async fn point_unset_alias(
     context: &IndexContext,
+    job: &Job,
     ours: &[&CollectionRow],
     collection: &str,
     swap_last: bool,
 ) -> Result<(), RebuildError> {
-    if context.index.resolve(&context.alias).await?.is_some() {
+    let IndexContext { index, alias, .. } = context;
+    if index.resolve(alias).await?.is_some() {
         return Ok(());
     }
     for old in ours.iter().filter(|c| c.is_active()) {
-        if context.index.collection(&old.name).await?.is_some() {
-            return Ok(context.index.point_alias(&context.alias, &old.name).await?);
+        if index.collection(&old.name).await?.is_some() {
+            return Ok(job.alone(index.point_alias(alias, &old.name)).await?);
         }
     }
     if swap_last {
         return Ok(());
     }
     tracing::info!(
-        alias = context.alias,
+        alias,
         collection,
         "alias pointed at nothing, searches find the points copied so far"
     );
-    Ok(context
-        .index
-        .point_alias(&context.alias, collection)
-        .await?)
+    Ok(job.alone(index.point_alias(alias, collection)).await?)
 }

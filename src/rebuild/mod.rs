@@ -21,9 +21,10 @@ use self::outage::{OUTAGE_LIMIT, retry_unavailable};
 use crate::error_class::ErrorClass;
 use crate::index::{CollectionSpec, CollectionStatus, Filter};
 use crate::registry::{
-    CollectionTarget, IndexContext, Job, Notice, Progress, RegistryError, reconcile_alias,
+    CollectionTarget, IndexContext, Job, Notice, Progress, RegistryError, move_home,
+    reconcile_alias,
 };
-use crate::store::CollectionRow;
+use crate::store::{CollectionRow, StoreError};
 use crate::verify;
 
 /// How often to ask whether the engine has built its HNSW graphs.
@@ -102,6 +103,13 @@ impl<E: Into<RegistryError>> From<E> for RebuildError {
 }
 
 impl RebuildError {
+    fn has_lost_job(&self) -> bool {
+        matches!(
+            self,
+            Self::Registry(RegistryError::Store(StoreError::JobLost))
+        )
+    }
+
     /// What has to change before the same work can succeed.
     pub fn class(&self) -> ErrorClass {
         match self {
@@ -143,6 +151,12 @@ pub async fn run(
         outcome = job.run(rebuild(context, options, &job, &served)) => outcome,
         () = stopped => Err(stopped_at(job.progress())),
     };
+    if outcome.as_ref().is_err_and(RebuildError::has_lost_job)
+        && let Err(error) = reconcile_alias(context).await
+    {
+        // A worker repairs it too.
+        tracing::debug!(%error, "could not reconcile the alias");
+    }
     job.end().await;
     outcome
 }
@@ -156,8 +170,9 @@ pub async fn drop_leftovers(context: &IndexContext) -> Result<Vec<String>, Rebui
             let mut dropped = Vec::new();
             for collection in context.store.registered_collections().await? {
                 // The version's only collection is being filled by a reindex.
-                if !collection.is_active() {
-                    drop_collection(context, &collection.name).await?;
+                if !collection.is_active()
+                    && drop_collection(context, &job, &collection.name).await?
+                {
                     dropped.push(collection.name);
                 }
             }
@@ -169,12 +184,29 @@ pub async fn drop_leftovers(context: &IndexContext) -> Result<Vec<String>, Rebui
 }
 
 /// Workers stop writing first, then the engine drops the collection, then Postgres forgets
-/// it. Killed between two of these steps, the next run finds the row and repeats them.
-async fn drop_collection(context: &IndexContext, name: &str) -> Result<(), RebuildError> {
-    context.store.retire_collection(name).await?;
-    context.index.drop_collection(name).await?;
-    context.store.forget_collection(name).await?;
-    Ok(())
+/// it. Killed between two of these steps, the next run finds the row and repeats them. Leaves a
+/// collection that became active since the caller read its row, and returns whether it was dropped.
+async fn drop_collection(
+    context: &IndexContext,
+    job: &Job,
+    name: &str,
+) -> Result<bool, RebuildError> {
+    let IndexContext {
+        store,
+        index,
+        alias,
+        ..
+    } = context;
+    if !store.retire_collection(job.lease(), name).await? {
+        return Ok(false);
+    }
+    // A rebuild that died after it moved the alias: there may be another collection to search.
+    if index.resolve(alias).await?.as_deref() == Some(name) {
+        reconcile_alias(context).await?;
+    }
+    index.drop_collection(name).await?;
+    store.forget_retired(name).await?;
+    Ok(true)
 }
 
 async fn rebuild(
@@ -195,6 +227,7 @@ async fn rebuild(
         bm25: context.bm25.clone(),
         embedding_version: version.name.clone(),
     };
+    move_home(context, options.take_alias).await?;
     let registered = context.store.registered_collections().await?;
     check_alias_is_ours(context, options, &registered, &version.name).await?;
     let ours: Vec<&CollectionRow> = registered
@@ -202,13 +235,13 @@ async fn rebuild(
         .filter(|c| c.version == version.name)
         .collect();
 
-    let unfinished = unfinished(context, options, &ours, &spec).await?;
+    let unfinished = unfinished(context, job, options, &ours, &spec).await?;
     let resumed = unfinished.is_some();
     let collection = match unfinished {
         Some(name) => name,
-        None => begin(context, &ours, &spec).await?,
+        None => begin(context, job, &ours, &spec).await?,
     };
-    point_unset_alias(context, &ours, &collection, options.swap_last).await?;
+    point_unset_alias(context, job, &ours, &collection, options.swap_last).await?;
 
     let target = CollectionTarget {
         store: context.store.clone(),
@@ -226,10 +259,10 @@ async fn rebuild(
         points = progress.total(),
         "rebuilding from Postgres"
     );
-    let copied = load(&target, options, progress, resumed).await?;
+    let copied = load(&target, job, options, resumed).await?;
     let ranges = context.store.rebuild_ranges(&collection).await?;
     let points: u64 = ranges.iter().map(|range| range.points).sum();
-    swap(context, options, &version.name, &collection, served).await?;
+    swap(context, job, options, &version.name, &collection, served).await?;
     Ok(Report {
         collection,
         points,
@@ -245,8 +278,8 @@ async fn rebuild(
 /// one load before the next.
 async fn load(
     target: &CollectionTarget,
+    job: &Job,
     options: &Options,
-    progress: &Arc<Progress>,
     resumed: bool,
 ) -> Result<Copied, RebuildError> {
     let CollectionTarget {
@@ -257,24 +290,25 @@ async fn load(
     } = target;
     if resumed {
         // Or its segments would add up with those of the next load.
-        build_graphs(target).await?;
+        build_graphs(target, job).await?;
     }
     let mut copied = Copied::default();
     while !copied.complete {
-        let most = retry_unavailable(|| index.begin_load(collection)).await?;
+        // Alone: in a collection that another process serves by now, it would end the graphs.
+        let most = retry_unavailable(|| job.alone(index.begin_load(collection))).await?;
         let mut ranges = retry_unavailable(|| store.rebuild_ranges(collection)).await?;
         ranges.retain(|range| range.cursor < range.upper_bound);
-        copied = copied.and(copy(target, ranges, most, options, progress).await?);
+        copied = copied.and(copy(target, ranges, most, options, job.progress()).await?);
         if copied.complete {
             final_check(target, resumed).await?;
         }
-        build_graphs(target).await?;
+        build_graphs(target, job).await?;
     }
     Ok(copied)
 }
 
-async fn build_graphs(target: &CollectionTarget) -> Result<(), RebuildError> {
-    retry_unavailable(|| target.index.end_load(&target.collection)).await?;
+async fn build_graphs(target: &CollectionTarget, job: &Job) -> Result<(), RebuildError> {
+    retry_unavailable(|| job.alone(target.index.end_load(&target.collection))).await?;
     wait_until_green(target).await
 }
 
@@ -337,13 +371,20 @@ async fn wait_until_green(target: &CollectionTarget) -> Result<(), RebuildError>
 /// to it, and drops it. Killed between two of these steps, the next run repeats them.
 async fn swap(
     context: &IndexContext,
+    job: &Job,
     options: &Options,
     version: &str,
     collection: &str,
     served: &CancellationToken,
 ) -> Result<(), RebuildError> {
-    retry_unavailable(|| context.index.point_alias(&context.alias, collection)).await?;
-    if !retry_unavailable(|| context.store.finish_rebuild(collection, version)).await? {
+    let IndexContext {
+        store,
+        index,
+        alias,
+        ..
+    } = context;
+    retry_unavailable(|| job.alone(index.point_alias(alias, collection))).await?;
+    if !retry_unavailable(|| store.finish_rebuild(job.lease(), collection, version)).await? {
         return Err(RebuildError::Forgotten(collection.into()));
     }
     served.cancel();
@@ -354,9 +395,9 @@ async fn swap(
         return Ok(());
     }
     tokio::time::sleep(SEARCH_DRAIN).await;
-    for old in context.store.registered_collections().await? {
+    for old in store.registered_collections().await? {
         if old.is_retired() && old.version == version {
-            drop_collection(context, &old.name).await?;
+            drop_collection(context, job, &old.name).await?;
         }
     }
     Ok(())

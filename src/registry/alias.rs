@@ -28,10 +28,7 @@ pub async fn reconcile_alias(context: &IndexContext) -> Result<(), RegistryError
         let all = store.registered_collections().await?;
         match decide(target.as_deref(), &active.name, &all) {
             Move::Leave => return Ok(()),
-            Move::Point(to) => {
-                index.point_alias(alias, to).await?;
-                tracing::info!(alias, from = target, to, "alias moved");
-            }
+            Move::Point(_) => move_alias(context).await?,
             Move::Refuse { target, wanted } => {
                 return Err(RegistryError::ForeignAlias {
                     alias: alias.to_owned(),
@@ -42,6 +39,26 @@ pub async fn reconcile_alias(context: &IndexContext) -> Result<(), RegistryError
         }
     }
     Ok(())
+}
+
+/// Decides again and moves the alias while nothing else can be served. A process that cannot reach
+/// Postgres moves no alias.
+async fn move_alias(context: &IndexContext) -> Result<(), RegistryError> {
+    let IndexContext {
+        store,
+        index,
+        alias,
+        ..
+    } = context;
+    let served = store.hold_served().await?;
+    let target = index.resolve(alias).await?;
+    if let Some(active) = &served.active
+        && let Move::Point(to) = decide(target.as_deref(), active, &served.collections)
+    {
+        index.point_alias(alias, to).await?;
+        tracing::info!(alias, from = target, to, "alias moved");
+    }
+    Ok(served.release().await?)
 }
 
 /// A description of the alias's problem, if [`reconcile_alias`] would move it.

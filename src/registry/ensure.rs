@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{IndexContext, RegistryError, differences, ensure_tokens, reconcile_alias};
+use super::{IndexContext, RegistryError, check_home, differences, ensure_tokens, reconcile_alias};
 use crate::index::{CollectionInfo, CollectionSpec, IndexError};
 use crate::store::{CollectionRow, Lifecycle, RegisteredVersion, Store, StoreError, Version};
 
@@ -117,10 +117,7 @@ pub async fn ensure_ready(context: &IndexContext, version: &Version) -> Result<(
 async fn ensure_once(context: &IndexContext, version: &Version) -> Result<(), RegistryError> {
     context.store.ping().await?;
     let known = version_unless_retired(&context.store, &version.name).await?;
-    if !known.enqueued {
-        let notes = context.store.enqueue_version(&version.name).await?;
-        tracing::info!(version = version.name, notes, "every note enqueued");
-    }
+    check_home(context).await?;
     let (collection, info) = main_collection(context, version).await?;
     match info {
         Some(info) => check_spec(
@@ -135,6 +132,11 @@ async fn ensure_once(context: &IndexContext, version: &Version) -> Result<(), Re
     ensure_tokens(context, &version.name).await?;
     if known.state == Lifecycle::Active {
         reconcile_alias(context).await?;
+    }
+    // After the alias, as in a rollback: the version stays marked until both are done.
+    if !known.enqueued {
+        let notes = context.store.enqueue_version(&version.name).await?;
+        tracing::info!(version = version.name, notes, "every note enqueued");
     }
     Ok(())
 }
@@ -202,11 +204,12 @@ async fn forget_lost_rebuilds(
 }
 
 async fn forget_rebuild(store: &Store, collection: &str) -> Result<(), StoreError> {
-    store.forget_collection(collection).await?;
-    tracing::warn!(
-        collection,
-        "collection of an unfinished rebuild is gone, rebuild abandoned"
-    );
+    if store.forget_unfinished(collection).await? {
+        tracing::warn!(
+            collection,
+            "collection of an unfinished rebuild is gone, rebuild abandoned"
+        );
+    }
     Ok(())
 }
 
@@ -252,6 +255,11 @@ async fn create_collection(
         notes,
         "empty collection created, every note enqueued"
     );
+    let written = context.store.collections(&version.name).await?;
+    if !written.iter().any(|collection| collection.name == name) {
+        // It was missing because a job has retired and dropped it. Nobody would drop it again.
+        context.index.drop_collection(name).await?;
+    }
     Ok(())
 }
 

@@ -25,10 +25,6 @@ pub enum RegistryError {
         .0.kind, .0.subject, .0.holder, .0.started_at.format("%F %T UTC"), .0.done, .0.total
     )]
     JobRunning(RunningJob),
-    /// The job's lease expired, for example during an outage of Postgres, and another process
-    /// took it.
-    #[error("job lease lost to another process")]
-    JobLost,
     /// Postgres issues tokens again that the index has seen.
     #[error(
         "Postgres lost its newest transactions (a failover to a standby that lagged, or a restore): \
@@ -73,7 +69,7 @@ impl RegistryError {
         match self {
             Self::Store(error) => error.class(),
             Self::Index(error) => error.class(),
-            Self::NothingIndexed | Self::NotServed(_) | Self::JobRunning(_) | Self::JobLost => {
+            Self::NothingIndexed | Self::NotServed(_) | Self::JobRunning(_) => {
                 ErrorClass::Precondition
             }
             Self::RolledBack => ErrorClass::Store,

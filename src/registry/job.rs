@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::RegistryError;
-use crate::store::{self, RunningJob, Store};
+use crate::index::IndexError;
+use crate::store::{self, JobLease, RunningJob, Store, StoreError};
 
 /// After this time another process may take the lease of a job that died.
 const LEASE: Duration = Duration::from_secs(10);
@@ -25,6 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub struct Job {
     store: Store,
     holder: String,
+    lease: JobLease,
     progress: Arc<Progress>,
     lost: CancellationToken,
     renewing: AbortHandle,
@@ -78,6 +80,7 @@ impl Job {
         ));
         Ok(Self {
             store: store.clone(),
+            lease: JobLease::of(&holder),
             holder,
             progress,
             lost,
@@ -89,6 +92,25 @@ impl Job {
     /// How far the job is.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
+    }
+
+    /// What each step of the job proves in its own transaction.
+    pub fn lease(&self) -> &JobLease {
+        &self.lease
+    }
+
+    /// Waits for a request to the vector engine. No other process can take the job meanwhile, so the
+    /// request cannot come after one of that process.
+    pub async fn alone<T>(
+        &self,
+        request: impl Future<Output = Result<T, IndexError>>,
+    ) -> Result<T, RegistryError> {
+        let held = self.store.hold_job(&self.lease).await?;
+        let answer = request.await;
+        let released = held.release().await;
+        let answer = answer?;
+        released?;
+        Ok(answer)
     }
 
     /// The writes in flight. They run to their end even if the job fails or loses its lease.
@@ -105,7 +127,9 @@ impl Job {
         async move {
             tokio::select! {
                 done = work => done,
-                () = self.lost.cancelled() => Err(RegistryError::JobLost.into()),
+                () = self.lost.cancelled() => {
+                    Err(RegistryError::Store(StoreError::JobLost).into())
+                }
             }
         }
     }

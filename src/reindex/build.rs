@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::ReindexError;
+use super::drop::{drop_version, is_half_dropped};
 use crate::embed::EmbedError;
 use crate::registry::{self, CollectionTarget, IndexContext, Job, Progress, RegistryError};
 use crate::store::{Lifecycle, StoreError};
@@ -61,7 +62,7 @@ pub async fn run(
     let job = job.ok_or(ReindexError::Stopped)??;
     let outcome = job
         .run(async {
-            if begin(context).await? == Lifecycle::Active {
+            if begin(context, &job).await? == Lifecycle::Active {
                 // An earlier swap may have died before it moved the alias.
                 registry::ensure_ready(&context.stores, &context.version).await?;
                 return report(context, worker, None).await;
@@ -72,7 +73,7 @@ pub async fn run(
                 return report(context, worker, None).await;
             }
             tokio::select! {
-                verified = swap(context, options) => report(context, worker, Some(verified?)).await,
+                verified = swap(context, &job, options) => report(context, worker, Some(verified?)).await,
                 () = stop.cancelled() => Err(ReindexError::Stopped),
             }
         })
@@ -112,7 +113,7 @@ async fn dead_letters(context: &WorkerContext) -> Result<u64, StoreError> {
 }
 
 /// Registers the version, so that workers keep it in step from now on. Returns its state.
-async fn begin(context: &WorkerContext) -> Result<Lifecycle, ReindexError> {
+async fn begin(context: &WorkerContext, job: &Job) -> Result<Lifecycle, ReindexError> {
     let WorkerContext {
         stores: IndexContext { store, alias, .. },
         version,
@@ -122,18 +123,23 @@ async fn begin(context: &WorkerContext) -> Result<Lifecycle, ReindexError> {
     if !known.iter().any(|v| v.state == Lifecycle::Active) {
         return Err(RegistryError::NothingIndexed.into());
     }
+    let registered = store.registered_collections().await?;
     match known.iter().find(|v| v.version.name == version.name) {
+        Some(own) if is_half_dropped(own, &registered) => {
+            // What it left is of old texts.
+            drop_version(&context.stores, job, &version.name).await?;
+            tracing::info!(version = version.name, "interrupted drop finished");
+        }
         Some(own) if own.state == Lifecycle::Retired => {
             // Checked before the version leaves the retired state, in which a rollback finds it.
             check_retired(context).await?;
-            store.resume_version(&version.name).await?;
+            store.resume_version(job.lease(), &version.name).await?;
             tracing::info!(version = version.name, "retired version resumed");
             return Ok(Lifecycle::Building);
         }
         Some(own) => return Ok(own.state),
         None => {}
     }
-    let registered = store.registered_collections().await?;
     if let Some(other) = registered.iter().find(|c| c.alias != *alias) {
         return Err(RegistryError::OtherAlias {
             registered: other.alias.clone(),
@@ -141,6 +147,7 @@ async fn begin(context: &WorkerContext) -> Result<Lifecycle, ReindexError> {
         }
         .into());
     }
+    registry::check_home(&context.stores).await?;
     // The engine first, so that a registered collection always existed.
     let spec = registry::spec(&context.stores, &context.version);
     let collection = registry::free_collection_name(&context.stores, &spec).await?;
@@ -149,7 +156,9 @@ async fn begin(context: &WorkerContext) -> Result<Lifecycle, ReindexError> {
         .index
         .create_collection(&collection, &spec)
         .await?;
-    store.begin_version(version, &collection, alias).await?;
+    store
+        .begin_version(job.lease(), version, &collection, alias)
+        .await?;
     tracing::info!(
         version = version.name,
         collection,
@@ -231,6 +240,7 @@ async fn is_caught_up(context: &WorkerContext) -> Result<bool, ReindexError> {
 /// Serves the version if its collection equals Postgres.
 async fn swap(
     context: &WorkerContext,
+    job: &Job,
     options: &verify::Options,
 ) -> Result<verify::Report, ReindexError> {
     let WorkerContext {
@@ -261,7 +271,7 @@ async fn swap(
         return Err(ReindexError::Drift(report));
     }
     if !store
-        .serve_version(&version.name, Lifecycle::Building)
+        .serve_version(job.lease(), &version.name, Lifecycle::Building)
         .await?
     {
         return Err(ReindexError::Refused(format!(

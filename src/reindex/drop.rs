@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::ReindexError;
 use crate::registry::{IndexContext, Job};
-use crate::store::Lifecycle;
+use crate::store::{CollectionRow, Lifecycle, RegisteredVersion};
 
 /// A version that was dropped.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -25,17 +25,17 @@ pub async fn drop(
     only: Option<&str>,
 ) -> Result<Vec<Dropped>, ReindexError> {
     let job = Job::take(&context.store, "drop", &context.alias, Arc::default()).await?;
-    let outcome = job.run(drop_versions(context, only)).await;
+    let outcome = job.run(drop_versions(context, &job, only)).await;
     job.end().await;
     outcome
 }
 
 async fn drop_versions(
     context: &IndexContext,
+    job: &Job,
     only: Option<&str>,
 ) -> Result<Vec<Dropped>, ReindexError> {
-    let IndexContext { store, index, .. } = context;
-    let known = store.versions().await?;
+    let known = context.store.versions().await?;
     if let Some(name) = only {
         match known.iter().find(|v| v.version.name == name) {
             Some(v) if v.state == Lifecycle::Active => {
@@ -58,23 +58,43 @@ async fn drop_versions(
         .filter(|name| only.is_none_or(|only| only == *name));
     let mut dropped = Vec::new();
     for version in to_drop {
-        if !store.retire_for_good(version).await? {
-            continue;
-        }
-        let mut collections = Vec::new();
-        for collection in store.registered_collections().await? {
-            if collection.version == *version {
-                index.drop_collection(&collection.name).await?;
-                collections.push(collection.name);
-            }
-        }
-        let chunks = store.drop_version(version).await?;
-        tracing::info!(version, chunks, "version dropped");
-        dropped.push(Dropped {
-            version: version.clone(),
-            collections,
-            chunks,
-        });
+        dropped.extend(drop_version(context, job, version).await?);
     }
     Ok(dropped)
+}
+
+/// Drops a version that is not served, or the rest of one. Returns `None` if it is served.
+pub(super) async fn drop_version(
+    context: &IndexContext,
+    job: &Job,
+    version: &str,
+) -> Result<Option<Dropped>, ReindexError> {
+    let IndexContext { store, index, .. } = context;
+    if !store.retire_for_good(job.lease(), version).await? {
+        return Ok(None);
+    }
+    let mut collections = Vec::new();
+    for collection in store.registered_collections().await? {
+        // Another process may have dropped and registered the version again.
+        if collection.version == version && collection.is_retired() {
+            index.drop_collection(&collection.name).await?;
+            collections.push(collection.name);
+        }
+    }
+    let chunks = store.drop_version(job.lease(), version).await?;
+    tracing::info!(version, chunks, "version dropped");
+    Ok(Some(Dropped {
+        version: version.to_owned(),
+        collections,
+        chunks,
+    }))
+}
+
+/// Whether a drop of the version was interrupted: a version that is kept for a rollback has its
+/// collection.
+pub(super) fn is_half_dropped(version: &RegisteredVersion, registered: &[CollectionRow]) -> bool {
+    version.state == Lifecycle::Retired
+        && !registered
+            .iter()
+            .any(|c| c.version == version.version.name && !c.is_retired())
 }

@@ -26,12 +26,12 @@ pub struct RolledBack {
 /// that changed since are put into the outbox, for a worker that has its settings.
 pub async fn rollback(context: &IndexContext) -> Result<RolledBack, ReindexError> {
     let job = Job::take(&context.store, "rollback", &context.alias, Arc::default()).await?;
-    let outcome = job.run(roll_back(context)).await;
+    let outcome = job.run(roll_back(context, &job)).await;
     job.end().await;
     outcome
 }
 
-async fn roll_back(context: &IndexContext) -> Result<RolledBack, ReindexError> {
+async fn roll_back(context: &IndexContext, job: &Job) -> Result<RolledBack, ReindexError> {
     let IndexContext { store, index, .. } = context;
     let known = store.versions().await?;
     let Some(active) = known.iter().find(|v| v.state == Lifecycle::Active) else {
@@ -46,10 +46,12 @@ async fn roll_back(context: &IndexContext) -> Result<RolledBack, ReindexError> {
             .find(|c| c.version == version.version.name && c.is_active())
     };
     let retired = known.iter().find(|v| v.state == Lifecycle::Retired);
+    // Only a rollback serves a version for which nothing is enqueued: it died halfway. Rolling back
+    // once more would undo it. (Where the alias points does not tell: a swap may have died too, and
+    // the version that it serves is the one to roll back.)
     if let Some(serving) = main(active)
-        && (!active.enqueued || index.resolve(&serving.alias).await? != Some(serving.name.clone()))
+        && !active.enqueued
     {
-        // An earlier rollback died halfway. Rolling back once more would undo it.
         let other = retired.unwrap_or(active);
         return finish_rollback(
             context,
@@ -76,7 +78,10 @@ async fn roll_back(context: &IndexContext) -> Result<RolledBack, ReindexError> {
     if index.collection(&old.name).await?.is_none() {
         return Err(gone());
     }
-    if !store.serve_version(name, Lifecycle::Retired).await? {
+    if !store
+        .serve_version(job.lease(), name, Lifecycle::Retired)
+        .await?
+    {
         return Err(ReindexError::Refused(format!(
             "{name} is not retired any more"
         )));

@@ -3,7 +3,7 @@
 use sqlx::PgExecutor;
 use uuid::Uuid;
 
-use super::{Lifecycle, Limit, Store, StoreError, Transaction, lock_setup};
+use super::{JobLease, Lifecycle, Limit, Store, StoreError, Transaction, lock_setup};
 
 /// A range of chunk ids that a rebuild reads in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +31,22 @@ pub struct CollectionRow {
     pub version: String,
     /// Whether it is being filled, complete, or only kept.
     pub state: Lifecycle,
+}
+
+/// What is served, while it cannot change. Postgres gives it up for a process that hangs.
+pub struct HeldServed {
+    tx: Transaction,
+    /// The active version.
+    pub active: Option<String>,
+    /// Every registered collection, the oldest first.
+    pub collections: Vec<CollectionRow>,
+}
+
+impl HeldServed {
+    /// An error if something may have changed before this.
+    pub async fn release(self) -> Result<(), StoreError> {
+        Ok(self.tx.commit().await?)
+    }
 }
 
 impl CollectionRow {
@@ -117,6 +133,7 @@ impl Store {
     /// to `collection` too.
     pub async fn begin_rebuild(
         &self,
+        job: &JobLease,
         collection: &str,
         alias: &str,
         version: &str,
@@ -124,7 +141,7 @@ impl Store {
         ranges: &[Range],
     ) -> Result<(), StoreError> {
         let work = async {
-            let mut tx = self.begin().await?;
+            let mut tx = self.begin_step(job).await?;
             self.lock_collections(&mut tx).await?;
             // Their rows stay, because a worker may be creating one of them again now.
             sqlx::query!(
@@ -179,7 +196,8 @@ impl Store {
     }
 
     /// Records that `range` is done up to `cursor`, and adds to its points and missing vectors.
-    /// `false` when the rebuild is not registered any more.
+    /// `false` when the rebuild is not registered any more. It needs no lease: what it records is
+    /// true of the collection, whoever fills it now.
     pub async fn advance_rebuild(
         &self,
         collection: &str,
@@ -209,11 +227,12 @@ impl Store {
     /// `collection` is not registered any more, because another rebuild has begun.
     pub async fn finish_rebuild(
         &self,
+        job: &JobLease,
         collection: &str,
         version: &str,
     ) -> Result<bool, StoreError> {
         let work = async {
-            let mut tx = self.begin().await?;
+            let mut tx = self.begin_step(job).await?;
             self.lock_collections(&mut tx).await?;
             let is_ours = sqlx::query_scalar!(
                 r#"select exists (select from index_collections
@@ -251,34 +270,91 @@ impl Store {
         self.answered(Limit::Batch, work).await
     }
 
-    /// Retires a collection: workers do not write it after this commit.
-    pub async fn retire_collection(&self, collection: &str) -> Result<(), StoreError> {
-        self.change_collections(sqlx::query!(
-            "update index_collections set state = 'retired' where collection = $1",
-            collection
-        ))
-        .await
-    }
-
-    /// Removes a collection from `index_collections`: workers do not write it after this commit.
-    pub async fn forget_collection(&self, collection: &str) -> Result<(), StoreError> {
-        self.change_collections(sqlx::query!(
-            "delete from index_collections where collection = $1",
-            collection
-        ))
-        .await
-    }
-
-    async fn change_collections(
+    /// Retires a collection that is not active: workers do not write it after this commit. Returns
+    /// whether it is retired.
+    ///
+    /// That is final: a retired collection never becomes active, and no other one ever gets its name.
+    /// So whoever drops it in the vector engine, however late, drops nothing else.
+    pub async fn retire_collection(
         &self,
-        change: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>,
-    ) -> Result<(), StoreError> {
+        job: &JobLease,
+        collection: &str,
+    ) -> Result<bool, StoreError> {
+        let work = async {
+            let mut tx = self.begin_step(job).await?;
+            self.lock_collections(&mut tx).await?;
+            let retired = sqlx::query!(
+                "update index_collections set state = 'retired'
+                  where collection = $1 and state <> 'active'",
+                collection
+            )
+            .execute(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok::<_, StoreError>(retired.rows_affected() > 0)
+        };
+        self.answered(Limit::Batch, work).await
+    }
+
+    /// Removes a retired collection, which the vector engine has dropped. Returns whether it was there.
+    pub async fn forget_retired(&self, collection: &str) -> Result<bool, StoreError> {
+        self.forget_in_state(collection, Lifecycle::Retired).await
+    }
+
+    /// Removes the collection of an unfinished rebuild, which the vector engine has lost: workers do
+    /// not write it after this commit. Returns whether it was unfinished.
+    pub async fn forget_unfinished(&self, collection: &str) -> Result<bool, StoreError> {
+        self.forget_in_state(collection, Lifecycle::Building).await
+    }
+
+    async fn forget_in_state(
+        &self,
+        collection: &str,
+        state: Lifecycle,
+    ) -> Result<bool, StoreError> {
         let work = async {
             let mut tx = self.begin().await?;
             self.lock_collections(&mut tx).await?;
-            change.execute(&mut *tx).await?;
+            let forgotten = sqlx::query!(
+                "delete from index_collections where collection = $1 and state = $2",
+                collection,
+                state.as_str()
+            )
+            .execute(&mut *tx)
+            .await?;
             tx.commit().await?;
-            Ok::<_, StoreError>(())
+            Ok::<_, StoreError>(forgotten.rows_affected() > 0)
+        };
+        self.answered(Limit::Batch, work).await
+    }
+
+    /// Reads what is served. Until it is released, no other process serves another version or
+    /// finishes a rebuild.
+    pub async fn hold_served(&self) -> Result<HeldServed, StoreError> {
+        let work = async {
+            let mut tx = self.begin().await?;
+            // Longer than a request to the vector engine takes.
+            sqlx::query("set local idle_in_transaction_session_timeout = '30s'")
+                .execute(&mut *tx)
+                .await?;
+            let active = sqlx::query_scalar!(
+                "select embedding_version from index_versions where state = 'active' for share"
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let collections = sqlx::query_as!(
+                CollectionRow,
+                r#"select collection as name, alias, embedding_version as version,
+                          state as "state: Lifecycle"
+                     from index_collections order by created_at, collection for share"#
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            Ok::<_, StoreError>(HeldServed {
+                tx,
+                active,
+                collections,
+            })
         };
         self.answered(Limit::Batch, work).await
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::{Limit, Store, StoreError};
+use super::{Limit, Store, StoreError, Transaction};
 
 /// A row of `index_job`: the process that works on the index as a whole.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -23,6 +23,35 @@ pub struct RunningJob {
     pub done: i64,
     /// Points or notes in all.
     pub total: i64,
+}
+
+/// What the holder of the job proves with each step that it still has it.
+#[derive(Debug, Clone)]
+pub struct JobLease(String);
+
+/// While this lives, no other process can take the job. Postgres gives it up for a process that
+/// hangs, see [`Store::hold_job`].
+pub struct HeldJob(Transaction);
+
+impl HeldJob {
+    /// An error if the job may have been taken before this.
+    pub async fn release(self) -> Result<(), StoreError> {
+        Ok(self.0.commit().await?)
+    }
+}
+
+impl JobLease {
+    /// The lease of this holder.
+    pub fn of(holder: &str) -> Self {
+        Self(holder.to_owned())
+    }
+
+    /// Keeps other processes from taking the job until the transaction ends.
+    pub(super) async fn hold(&self, tx: &mut Transaction) -> Result<(), StoreError> {
+        let held = sqlx::query_file!("sql/queries/hold_job.sql", &self.0);
+        let held = held.fetch_optional(&mut **tx).await?;
+        held.map(|_| ()).ok_or(StoreError::JobLost)
+    }
 }
 
 impl Store {
@@ -75,6 +104,27 @@ impl Store {
             .await?
             .rows_affected()
             > 0)
+    }
+
+    /// Keeps other processes from taking the job for a request to the vector engine, which cannot
+    /// check the lease itself. A process that hangs meanwhile loses it after half a minute.
+    pub async fn hold_job(&self, job: &JobLease) -> Result<HeldJob, StoreError> {
+        let work = async {
+            let mut tx = self.begin_step(job).await?;
+            // Longer than a request takes.
+            sqlx::query("set local idle_in_transaction_session_timeout = '30s'")
+                .execute(&mut *tx)
+                .await?;
+            Ok::<_, StoreError>(HeldJob(tx))
+        };
+        self.answered(Limit::Statement, work).await
+    }
+
+    /// Begins a transaction of the job. No other process can take the job until it ends.
+    pub(super) async fn begin_step(&self, job: &JobLease) -> Result<Transaction, StoreError> {
+        let mut tx = self.begin().await?;
+        job.hold(&mut tx).await?;
+        Ok(tx)
     }
 
     /// Releases the job.

@@ -8,6 +8,7 @@ mod claim;
 mod collections;
 mod commit;
 mod failure;
+mod home;
 mod jobs;
 mod lifecycle;
 mod limit;
@@ -50,10 +51,11 @@ pub use access::{OldChunk, Relabelled};
 pub use api_keys::{ApiKey, ListedKey, Reach, SecretHash};
 pub use chunks::{Depth, LiveChunk, NoteProblem};
 pub use claim::{Claim, ClaimScope, Claimed, Due, LOST_CLAIMS_UNTIL_ALONE, Position, holder};
-pub use collections::{CollectionRow, Range};
+pub use collections::{CollectionRow, HeldServed, Range};
 pub use commit::{ChunkWrite, Committed, NoteWrite, Target};
 pub use failure::{FailedBy, Failure, Retry};
-pub use jobs::RunningJob;
+pub use home::{Database, IndexHome};
+pub use jobs::{HeldJob, JobLease, RunningJob};
 pub use lifecycle::Lifecycle;
 pub use listen::listen;
 pub use notes::{ImportedNote, Selection};
@@ -163,6 +165,10 @@ pub enum StoreError {
         "Postgres did not confirm the commit: {0}. The write may have been done, or be done later"
     )]
     Unconfirmed(String),
+    /// The job's lease expired, for example during an outage of Postgres, and another process
+    /// took it.
+    #[error("job lease lost to another process")]
+    JobLost,
 }
 
 impl StoreError {
@@ -174,6 +180,7 @@ impl StoreError {
                 ErrorClass::Configuration
             }
             Self::Rejected(_) | Self::KeyTaken(_) => ErrorClass::Item,
+            Self::JobLost => ErrorClass::Precondition,
         }
     }
 }
@@ -313,6 +320,14 @@ impl Store {
         &self,
         page: Map<'_, Postgres, impl FnMut(PgRow) -> sqlx::Result<T> + Send, PgArguments>,
     ) -> Result<Vec<T>, StoreError> {
+        let mut transaction = self.begin_page().await?;
+        let rows = page.fetch_all(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok(rows)
+    }
+
+    /// Begins the transaction of [`Self::page`].
+    async fn begin_page(&self) -> Result<Transaction, StoreError> {
         // See `begin` for the first three.
         let begin = begin!(
             "plan_cache_mode = force_generic_plan",
@@ -323,10 +338,7 @@ impl Store {
             "enable_mergejoin = off",
             "enable_sort = off"
         );
-        let mut transaction = Transaction::begin(&self.pool, begin).await?;
-        let rows = page.fetch_all(&mut *transaction).await?;
-        transaction.commit().await?;
-        Ok(rows)
+        Ok(Transaction::begin(&self.pool, begin).await?)
     }
 
     /// Counts rows of whole tables. Without statistics Postgres may expect few rows, and read one table
@@ -367,7 +379,10 @@ impl Store {
                 StoreError::Schema(_)
                 | StoreError::Outdated(_)
                 | StoreError::OtherVectorType { .. } => "schema",
-                StoreError::Rejected(_) | StoreError::KeyTaken(_) => "rejected",
+                // No step of the job is measured.
+                StoreError::Rejected(_) | StoreError::KeyTaken(_) | StoreError::JobLost => {
+                    "rejected"
+                }
             };
             counter!("elf_postgres_errors_total", "operation" => operation, "kind" => kind)
                 .increment(1);

@@ -6,7 +6,7 @@ use sqlx::query::Map;
 use sqlx::{PgExecutor, Postgres};
 use uuid::Uuid;
 
-use super::{LOCKED_PAUSE, Lifecycle, Limit, Store, StoreError, lock_setup};
+use super::{JobLease, LOCKED_PAUSE, Lifecycle, Limit, Store, StoreError, Transaction, lock_setup};
 
 /// Rows that one statement deletes. The limit keeps each transaction short.
 const DROP_ROWS: i64 = 5_000;
@@ -107,11 +107,12 @@ impl Store {
     /// [`Store::enqueue_version`].
     pub async fn begin_version(
         &self,
+        job: &JobLease,
         version: &Version,
         collection: &str,
         alias: &str,
     ) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.begin_step(job).await?;
         register(&mut *tx, version, Lifecycle::Building, false).await?;
         sqlx::query_file!(
             "sql/queries/register_collection.sql",
@@ -128,15 +129,17 @@ impl Store {
 
     /// Sets a retired version to `building`. It keeps its chunks and vectors, and workers bring
     /// it up to date.
-    pub async fn resume_version(&self, version: &str) -> Result<(), StoreError> {
+    pub async fn resume_version(&self, job: &JobLease, version: &str) -> Result<(), StoreError> {
+        let mut tx = self.begin_step(job).await?;
         sqlx::query!(
             "update index_versions
                 set state = 'building', state_since = now(), enqueued = false
               where embedding_version = $1 and state = 'retired'",
             version
         )
-        .execute(&self.pool)
+        .execute(&mut *tx)
         .await?;
+        tx.commit().await?;
         Ok(())
     }
 
@@ -152,8 +155,13 @@ impl Store {
     /// Makes `version` the active one, and retires the one before. Returns `false` and changes
     /// nothing if `version` is not in the state `from` any more. A version that was retired has
     /// missed changes, so every note has to be enqueued for it.
-    pub async fn serve_version(&self, version: &str, from: Lifecycle) -> Result<bool, StoreError> {
-        let mut tx = self.begin().await?;
+    pub async fn serve_version(
+        &self,
+        job: &JobLease,
+        version: &str,
+        from: Lifecycle,
+    ) -> Result<bool, StoreError> {
+        let mut tx = self.begin_step(job).await?;
         // Dead letters without a version belong to the old version: the new one has its own.
         sqlx::query!(
             "update indexing_outbox
@@ -187,8 +195,8 @@ impl Store {
 
     /// Retires a version and its collections before a drop: workers do not claim or write for it
     /// any more, and no rollback takes it for complete. `false` when it is active.
-    pub async fn retire_for_good(&self, version: &str) -> Result<bool, StoreError> {
-        let mut tx = self.begin().await?;
+    pub async fn retire_for_good(&self, job: &JobLease, version: &str) -> Result<bool, StoreError> {
+        let mut tx = self.begin_step(job).await?;
         let retired = sqlx::query!(
             "update index_versions set state = 'retired', state_since = now()
               where embedding_version = $1 and state <> 'active'",
@@ -212,12 +220,17 @@ impl Store {
     /// Deletes the rows of a version that [`Self::retire_for_good`] retired, batch by batch, its
     /// row in `index_versions` last. Waits for rows that an application has locked. Returns the number
     /// of chunks. A second call resumes an interrupted one.
-    pub async fn drop_version(&self, version: &str) -> Result<u64, StoreError> {
+    ///
+    /// Each batch holds the job and the retired state until it is committed. A process that wakes
+    /// after another one has served or built the version deletes nothing of it.
+    pub async fn drop_version(&self, job: &JobLease, version: &str) -> Result<u64, StoreError> {
         // The outbox rows and states go first: without them no worker can claim or commit.
         let mut gone = DROP_ROWS;
         while gone == DROP_ROWS {
+            let mut tx = self.begin_drop(job, version).await?;
             let page = sqlx::query_file!("sql/queries/drop_outbox.sql", version, DROP_ROWS);
-            gone = self.page(page).await?.pop().map_or(0, |page| page.rows);
+            gone = page.fetch_one(&mut *tx).await?.rows;
+            tx.commit().await?;
         }
         let states = |after: Uuid| {
             sqlx::query_file_as!(
@@ -228,7 +241,7 @@ impl Store {
                 DROP_ROWS
             )
         };
-        self.drop_pages(states).await?;
+        self.drop_pages(job, version, states).await?;
         let pooled = |after: Uuid| {
             sqlx::query_file_as!(
                 DroppedPage,
@@ -238,7 +251,7 @@ impl Store {
                 DROP_ROWS
             )
         };
-        self.drop_pages(pooled).await?;
+        self.drop_pages(job, version, pooled).await?;
         let chunks = |after: Uuid| {
             sqlx::query_file_as!(
                 DroppedPage,
@@ -248,8 +261,8 @@ impl Store {
                 DROP_ROWS
             )
         };
-        let chunks = self.drop_pages(chunks).await?;
-        let mut tx = self.begin().await?;
+        let chunks = self.drop_pages(job, version, chunks).await?;
+        let mut tx = self.begin_drop(job, version).await?;
         sqlx::query!(
             "delete from indexing_outbox where embedding_version = $1",
             version
@@ -276,6 +289,8 @@ impl Store {
     /// transaction has locked is left for another walk over all pages.
     async fn drop_pages<'q, F>(
         &self,
+        job: &JobLease,
+        version: &str,
         page: impl Fn(Uuid) -> Map<'q, Postgres, F, PgArguments>,
     ) -> Result<u64, StoreError>
     where
@@ -284,7 +299,13 @@ impl Store {
         let mut gone = 0;
         loop {
             let (mut after, mut is_whole) = (Uuid::nil(), true);
-            while let Some(dropped) = self.page(page(after)).await?.pop() {
+            loop {
+                let mut tx = self.begin_drop(job, version).await?;
+                let dropped = page(after).fetch_optional(&mut *tx).await?;
+                tx.commit().await?;
+                let Some(dropped) = dropped else {
+                    break;
+                };
                 after = dropped.last;
                 is_whole &= dropped.is_whole;
                 gone += dropped.gone as u64;
@@ -293,6 +314,18 @@ impl Store {
                 return Ok(gone);
             }
             tokio::time::sleep(LOCKED_PAUSE).await;
+        }
+    }
+
+    /// Begins a batch of a drop.
+    async fn begin_drop(&self, job: &JobLease, version: &str) -> Result<Transaction, StoreError> {
+        let mut tx = self.begin_page().await?;
+        job.hold(&mut tx).await?;
+        let retired = sqlx::query_file!("sql/queries/hold_retired.sql", version);
+        match retired.fetch_optional(&mut *tx).await? {
+            Some(_) => Ok(tx),
+            // Only the holder of the job changes the state.
+            None => Err(StoreError::JobLost),
         }
     }
 }

@@ -45,10 +45,11 @@ pub fn drift(
     }
 }
 
-/// True if either vector was not read: that is done only on request.
+/// Compares which of the two have a vector, and the vectors if both were read: that is done only on
+/// request.
 fn same_vector(chunk: &LiveChunk, point: &StoredPoint) -> bool {
-    if chunk.awaits_vector {
-        return point.vector.is_none();
+    if point.has_vector == Some(chunk.awaits_vector) {
+        return false;
     }
     let (Some(wanted), Some(found)) = (&chunk.vector, &point.vector) else {
         return true;
@@ -147,6 +148,7 @@ mod tests {
             chunk_id: Uuid::from_u128(id),
             payload: registry::payload(&chunk(id), "v").to_json(),
             vector: Some(vec![0.6, 0.8]),
+            has_vector: Some(true),
         }
     }
 
@@ -192,7 +194,14 @@ mod tests {
         assert_eq!(drift(Some(&row), None, "v"), Some(Drift::Missing));
         assert_eq!(drift(Some(&row), Some(&stored), "v"), Some(Drift::Stale));
         stored.vector = None;
+        assert_eq!(drift(Some(&row), Some(&stored), "v"), Some(Drift::Stale));
+        stored.has_vector = Some(false);
         assert_eq!(drift(Some(&row), Some(&stored), "v"), None);
+        assert_eq!(
+            drift(Some(&chunk(1)), Some(&stored), "v"),
+            Some(Drift::Stale),
+            "the point of a chunk with a vector has lost it"
+        );
     }
 
     #[test]

@@ -19,7 +19,8 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::registry::{
-    CollectionTarget, IndexContext, Notice, Progress, RegistryError, alias_problem, reconcile_alias,
+    CollectionTarget, IndexContext, Notice, Progress, RegistryError, alias_problem, home_problem,
+    reconcile_alias,
 };
 use crate::store::{CollectionRow, VerifyCursor};
 
@@ -133,6 +134,9 @@ pub async fn run(context: &IndexContext, options: &Options) -> Result<Report, Re
     let Some(version) = store.active_version().await? else {
         return Err(RegistryError::NothingIndexed);
     };
+    if let Some(problem) = home_problem(context).await? {
+        return Err(RegistryError::NotServed(problem));
+    }
     let registered = store.registered_collections().await?;
     let served = |c: &&CollectionRow| c.version == version.name && c.is_active();
     let collection = match registered.iter().find(served) {

@@ -186,11 +186,10 @@ impl<'a> Comparison<'a> {
         let mut named = named.clone();
         let before = self.snapshot(differing, &named).await?;
         named.extend(before.chunks.values().map(|chunk| chunk.note_id));
-        let deep = self.options.deep;
         let points: HashMap<Uuid, StoredPoint> = self
             .target
             .index
-            .points(&self.target.collection, differing, deep)
+            .points(&self.target.collection, differing, true)
             .await?
             .into_iter()
             .map(|point| (point.chunk_id, point))

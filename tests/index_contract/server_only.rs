@@ -7,9 +7,10 @@ use qdrant_client::qdrant::{
     UpdateCollectionBuilder, UpsertPointsBuilder, Vector,
 };
 
+use crate::promises::points::what_is_not_sent_is_gone;
 use crate::proxy::Proxy;
 use crate::qdrant_server::{self, Server};
-use crate::setup::{block_on, direction, id, point, settings, spec, until_green};
+use crate::setup::{Bench, block_on, direction, id, point, settings, spec, until_green};
 
 #[test]
 fn an_unreachable_server_is_unavailable() {
@@ -467,6 +468,41 @@ fn candidates_have_both_scores_in_whichever_shard_they_are() {
             assert!(candidate.dense.is_some(), "{candidate:?}");
             assert_eq!(candidate.bm25 > 0.0, has_word(n), "{candidate:?}");
         }
+        index.drop_collection(&name).await.unwrap();
+    });
+}
+
+/// Qdrant moves a point that is upserted out of an optimised segment, and keeps the vectors that the
+/// new point lacks (copy on write, seen in 1.18.3).
+#[test]
+fn what_a_new_point_lacks_is_gone_from_an_optimised_segment() {
+    let Some(url) = qdrant_server::url() else {
+        return;
+    };
+    block_on(async {
+        let index = connect(&settings(url)).await.unwrap();
+        let name = format!("elf_contract_{}", uuid::Uuid::new_v4().simple());
+        let bench = Bench {
+            index: index.clone(),
+            name: name.clone(),
+        };
+        bench.create().await;
+        let client = qdrant_client::Qdrant::from_url(url).build().unwrap();
+        // Optimised from so many kB of vectors on.
+        let optimizers = OptimizersConfigDiffBuilder::default().indexing_threshold(1);
+        let optimised = async || {
+            let update = UpdateCollectionBuilder::new(&name).optimizers_config(optimizers.clone());
+            client.update_collection(update).await.unwrap();
+            loop {
+                until_green(&*index, &name).await;
+                let info = client.collection_info(&name).await.unwrap().result.unwrap();
+                if info.indexed_vectors_count() > 300 {
+                    break;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        };
+        what_is_not_sent_is_gone(&bench, optimised).await;
         index.drop_collection(&name).await.unwrap();
     });
 }

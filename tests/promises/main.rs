@@ -22,6 +22,7 @@ mod deadlocks;
 mod deploy;
 mod embedding;
 mod http_api;
+mod index_home;
 mod late;
 mod lost_transactions;
 mod mcp;

@@ -3,6 +3,7 @@
 mod changes;
 mod command_line;
 mod interruptions;
+mod lost_job;
 mod rollback;
 mod swap;
 mod vectors;

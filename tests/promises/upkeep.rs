@@ -347,7 +347,10 @@ async fn a_drop_goes_on_behind_rows_that_were_deleted_meanwhile() {
     .execute(&mut *transaction)
     .await
     .unwrap();
-    let dropped = h.context.stores.store.drop_version(&h.context.version.name);
+    h.retire_all().await;
+    let job = h.dead_job().await;
+    let store = &h.context.stores.store;
+    let dropped = store.drop_version(&job, &h.context.version.name);
     let deleted = async {
         eventually(async || h.count("note_embeddings").await == 5_500).await;
         transaction.commit().await.unwrap();
@@ -364,13 +367,8 @@ async fn a_drop_goes_on_behind_rows_that_were_deleted_meanwhile() {
 async fn a_drop_that_is_killed_goes_on_when_it_is_called_again() {
     let h = Harness::start().await;
     h.stock(6_000).await;
-    sqlx::raw_sql(
-        "update index_versions set state = 'retired';
-         update index_collections set state = 'retired'",
-    )
-    .execute(&h.pool)
-    .await
-    .unwrap();
+    h.retire_all().await;
+    let job = h.dead_job().await;
     let mut other = PgConnection::connect(&h.database.url()).await.unwrap();
     let version = h.context.version.name.clone();
     for (table, key, behind) in [
@@ -389,7 +387,8 @@ async fn a_drop_that_is_killed_goes_on_when_it_is_called_again() {
         .await
         .unwrap();
         let (store, version) = (h.context.stores.store.clone(), version.clone());
-        let dropping = tokio::spawn(async move { store.drop_version(&version).await });
+        let lease = job.clone();
+        let dropping = tokio::spawn(async move { store.drop_version(&lease, &version).await });
         match behind {
             0 => blocked(&h, 1).await,
             // The others are gone, and it waits for this one.
@@ -401,7 +400,8 @@ async fn a_drop_that_is_killed_goes_on_when_it_is_called_again() {
         blocked(&h, 0).await;
         assert_eq!(h.count("index_versions").await, 1, "{table}");
     }
-    h.context.stores.store.drop_version(&version).await.unwrap();
+    let store = &h.context.stores.store;
+    store.drop_version(&job, &version).await.unwrap();
     for table in [
         "note_index_state",
         "note_embeddings",

@@ -140,7 +140,7 @@ impl Collection {
             fs::remove_dir_all(&dir).map_err(|error| failed("cannot clear", &error))?;
         }
         let shard_dir = dir.join("shard");
-        fs::create_dir_all(&shard_dir).map_err(|error| failed("cannot make", &error))?;
+        folder::make_private(&shard_dir).map_err(|error| failed("cannot make", &error))?;
         let shard = EdgeShard::new(&shard_dir, convert::shard_config(spec, on_disk))
             .map_err(|error| failed("cannot make a shard in", &error))?;
         apply(&shard, convert::field_indexes())

@@ -9,7 +9,9 @@ use super::collection::{Collection, Failure};
 use super::convert;
 use super::folder::{Folder, OpenError};
 use crate::index::payload::{OTHER_MODEL, alias_to_load};
-use crate::index::{CollectionInfo, CollectionSpec, CollectionStatus, Filter, IndexError};
+use crate::index::{
+    CollectionInfo, CollectionSpec, CollectionStatus, Filter, IndexError, IndexPlace,
+};
 
 const POISON: &str = "no thread panics while holding it";
 
@@ -68,6 +70,10 @@ impl Shared {
             state: RwLock::new(state),
             folder,
         })
+    }
+
+    pub(super) fn place(&self) -> IndexPlace {
+        self.folder.place()
     }
 
     pub(super) fn unavailable(&self, reason: String) -> IndexError {

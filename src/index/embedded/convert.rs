@@ -6,8 +6,8 @@ use qdrant_edge::external::ordered_float::OrderedFloat;
 use qdrant_edge::{
     self as edge, AnyVariants, Condition, ConditionalInsertOperation, CountRequest, CreateIndex,
     DateTimeWrapper, Distance, EdgeConfig, EdgeSparseVectorParams, EdgeVectorParams,
-    FieldCondition, FieldIndexOperations, JsonPath, KeywordIndexParams, Match, Modifier,
-    NamedQuery, NamedVectors, PayloadFieldSchema, PayloadOps, PayloadSchemaParams,
+    FieldCondition, FieldIndexOperations, HasVectorCondition, JsonPath, KeywordIndexParams, Match,
+    Modifier, NamedQuery, NamedVectors, PayloadFieldSchema, PayloadOps, PayloadSchemaParams,
     PayloadSchemaType, PointId, PointInsertOperations, PointOperations, PointStruct, Prefetch,
     QueryEnum, QueryRequest, Range, RangeInterface, Record, ScoredPoint, ScoringQuery,
     ScrollRequest, SetPayloadOp, SparseVector, UpdateMode, UpdateOperation, ValueVariants, Vector,
@@ -270,6 +270,24 @@ fn path(field: &str) -> JsonPath {
         .expect("a quoted key is a path")
 }
 
+/// Asks for those of `ids` that have no dense vector.
+pub(super) fn without_vector(ids: &[Uuid]) -> ScrollRequest {
+    let has_vector = HasVectorCondition {
+        has_vector: DENSE.into(),
+    };
+    ScrollRequest {
+        filter: Some(edge::Filter {
+            must_not: Some(vec![Condition::HasVector(has_vector)]),
+            ..must(vec![Condition::HasId(point_ids(ids).into_iter().collect())])
+        }),
+        limit: Some(ids.len()),
+        offset: None,
+        with_payload: Some(WithPayloadInterface::Bool(false)),
+        with_vector: WithVector::Bool(false),
+        order_by: None,
+    }
+}
+
 /// The page includes the point `start`, if it exists.
 pub(super) fn scroll(start: Uuid, limit: usize, with_vectors: bool) -> ScrollRequest {
     ScrollRequest {
@@ -294,10 +312,17 @@ pub(super) fn dense_if(with_vectors: bool) -> WithVector {
     }
 }
 
-pub(super) fn stored_point(record: Record) -> Option<StoredPoint> {
-    let PointId::Uuid(chunk_id) = record.id else {
-        return None;
-    };
+pub(super) fn chunk_id(id: PointId) -> Option<Uuid> {
+    match id {
+        PointId::Uuid(id) => Some(id),
+        // ELF writes no numeric ids, so this point is not a chunk.
+        PointId::NumId(_) => None,
+    }
+}
+
+/// `with_vectors` is what the request asked for.
+pub(super) fn stored_point(record: Record, with_vectors: bool) -> Option<StoredPoint> {
+    let chunk_id = chunk_id(record.id)?;
     let vector = match record.vector {
         Some(VectorStructInternal::Named(mut vectors)) => match vectors.remove(DENSE) {
             Some(VectorInternal::Dense(dense)) => Some(dense),
@@ -312,6 +337,7 @@ pub(super) fn stored_point(record: Record) -> Option<StoredPoint> {
     Some(StoredPoint {
         chunk_id,
         payload,
+        has_vector: with_vectors.then_some(vector.is_some()),
         vector,
     })
 }
@@ -366,11 +392,8 @@ pub(super) fn search(query: &Query, bm25: &EdgeBm25) -> Search {
 }
 
 pub(super) fn scored(point: ScoredPoint) -> Option<Scored> {
-    let PointId::Uuid(chunk_id) = point.id else {
-        return None;
-    };
     Some(Scored {
-        chunk_id,
+        chunk_id: chunk_id(point.id)?,
         score: point.score,
     })
 }

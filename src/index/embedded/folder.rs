@@ -3,22 +3,28 @@
 //!
 //! ```text
 //! DIR/lock                        held by the one process that has DIR open
+//! DIR/id                          a UUID that moves with the folder
 //! DIR/aliases.json                {"notes": "notes__1"}
 //! DIR/collections/<name>/elf.json what the engine does not keep
 //! DIR/collections/<name>/journal  updates that the engine has not flushed yet
 //! DIR/collections/<name>/shard/   the engine's own files
 //! DIR/collections/.<anything>     half made or half dropped; removed at opening
 //! ```
+//!
+//! The index tells what is in notes, so only its user may read it: folders are 0700 and files 0600.
+//! The engine's own files are below `collections`.
 
 use crate::config::Bm25Options;
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::index::CollectionSpec;
+use crate::index::{CollectionSpec, IndexPlace};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 /// A data folder that this process alone has open.
 #[derive(Debug)]
@@ -27,6 +33,7 @@ pub(super) struct Folder {
     /// Locked as long as it is open; the system unlocks it however the process
     /// ends.
     lock: File,
+    id: Uuid,
 }
 
 /// Why a folder cannot be opened.
@@ -47,11 +54,13 @@ impl Folder {
             dir: dir.display().to_string(),
             error,
         };
-        fs::create_dir_all(dir.join("collections")).map_err(io_error)?;
-        let lock = OpenOptions::new()
+        make_private(&dir).map_err(io_error)?;
+        let collections = dir.join("collections");
+        make_private(&collections).map_err(io_error)?;
+        // Also in a folder that an operator made.
+        fs::set_permissions(&collections, Permissions::from_mode(0o700)).map_err(io_error)?;
+        let lock = private_file()
             .read(true)
-            .write(true)
-            .create(true)
             .truncate(false)
             .open(dir.join("lock"))
             .map_err(io_error)?;
@@ -65,12 +74,23 @@ impl Folder {
             Err(TryLockError::Error(error)) => return Err(io_error(error)),
         }
         write_holder(&lock).map_err(io_error)?;
-        let folder = Self { dir, lock };
+        let id = id_of(&dir).map_err(io_error)?;
+        let folder = Self { dir, lock, id };
         folder.remove_leftovers().map_err(|error| OpenError::Io {
             dir: folder.dir.display().to_string(),
             error,
         })?;
         Ok(folder)
+    }
+
+    /// Where it is, by a name that no other folder has.
+    pub(super) fn place(&self) -> IndexPlace {
+        let dir = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        IndexPlace {
+            place: format!("embedded:{} on {}", dir.display(), host.trim()),
+            id: Some(self.id),
+        }
     }
 
     fn remove_leftovers(&self) -> io::Result<()> {
@@ -150,6 +170,20 @@ impl Drop for Folder {
     }
 }
 
+/// The folder's id, made now if it has none.
+fn id_of(dir: &Path) -> io::Result<Uuid> {
+    let path = dir.join("id");
+    match fs::read_to_string(&path) {
+        Ok(text) => text.trim().parse().map_err(io::Error::other),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let id = Uuid::new_v4();
+            write_durably(&path, id.to_string().as_bytes())?;
+            Ok(id)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// What the lock file says of the process that holds it.
 fn holder(mut lock: File) -> String {
     let mut text = String::new();
@@ -172,11 +206,29 @@ fn write_holder(mut lock: &File) -> io::Result<()> {
 /// Replaces a file: after a crash it is the old one or the new one.
 fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = path.with_extension("draft");
-    let mut file = File::create(&draft)?;
+    let mut file = private_file().truncate(true).open(&draft)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&draft, path)?;
     sync(path.parent().expect("a file lies in a folder"))
+}
+
+/// Makes a folder for this user alone, if it is not there, and the folders above it as usual.
+pub(super) fn make_private(dir: &Path) -> io::Result<()> {
+    if let Some(above) = dir.parent() {
+        fs::create_dir_all(above)?;
+    }
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        made => made,
+    }
+}
+
+/// Opens a file to write, and makes it for this user alone.
+pub(super) fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).mode(0o600);
+    options
 }
 
 fn sync(dir: &Path) -> io::Result<()> {

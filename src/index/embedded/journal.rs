@@ -14,12 +14,14 @@
 //! and `length` bytes of JSON. The first record whose length or hash is wrong is the
 //! torn end of the last write, which was never answered.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use qdrant_edge::UpdateOperation;
 use sha2::{Digest, Sha256};
+
+use super::folder::private_file;
 
 const LENGTH_BYTES: usize = 4;
 const CHECK_BYTES: usize = 8;
@@ -53,12 +55,7 @@ impl Journal {
         path: &Path,
         mut apply: impl FnMut(Vec<UpdateOperation>),
     ) -> io::Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
+        let file = private_file().read(true).truncate(false).open(path)?;
         let mut reader = BufReader::new(&file);
         let mut bytes = 0;
         while let Some(json) = next(&mut reader)? {

@@ -16,8 +16,8 @@ use self::collection::{Collection, Failure, Update};
 use self::collections::Shared;
 use super::payload::page_start;
 use super::{
-    Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, Point, Query, Relabel,
-    StoredPoint, UpsertMode, VectorIndex, candidates,
+    Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, IndexPlace, Point,
+    Query, Relabel, StoredPoint, UpsertMode, VectorIndex, candidates, say_which_have_vectors,
 };
 
 /// The version that Cargo.toml pins.
@@ -92,6 +92,10 @@ impl Embedded {
 impl VectorIndex for Embedded {
     fn describe(&self) -> String {
         self.shared.engine.clone()
+    }
+
+    fn place(&self) -> IndexPlace {
+        self.shared.place()
     }
 
     fn create_collection<'a>(&'a self, name: &'a str, spec: &'a CollectionSpec) -> Answer<'a, ()> {
@@ -178,10 +182,8 @@ impl VectorIndex for Embedded {
                 let vectors = convert::dense_if(with_vectors);
                 shard.retrieve(&ids, None, Some(vectors))
             })?;
-            let mut points: Vec<_> = records
-                .into_iter()
-                .filter_map(convert::stored_point)
-                .collect();
+            let stored = |record| convert::stored_point(record, with_vectors);
+            let mut points: Vec<_> = records.into_iter().filter_map(stored).collect();
             points.sort_unstable_by_key(|point| point.chunk_id);
             Ok(points)
         }))
@@ -201,10 +203,16 @@ impl VectorIndex for Embedded {
             };
             let request = convert::scroll(start, limit, with_vectors);
             let (records, _) = shared.read(&name, |_, shard| shard.scroll(request.clone()))?;
-            Ok(records
-                .into_iter()
-                .filter_map(convert::stored_point)
-                .collect())
+            let stored = |record| convert::stored_point(record, with_vectors);
+            let mut points: Vec<_> = records.into_iter().filter_map(stored).collect();
+            if !with_vectors && !points.is_empty() {
+                let ids: Vec<_> = points.iter().map(|point| point.chunk_id).collect();
+                let request = convert::without_vector(&ids);
+                let (without, _) = shared.read(&name, |_, shard| shard.scroll(request.clone()))?;
+                let without = without.into_iter().map(|record| record.id);
+                say_which_have_vectors(&mut points, without.filter_map(convert::chunk_id));
+            }
+            Ok(points)
         }))
     }
 

@@ -10,12 +10,13 @@ use qdrant_client::qdrant::points_update_operation::{Operation, SetPayload};
 use qdrant_client::qdrant::vectors_config::Config as VectorsConfigKind;
 use qdrant_client::qdrant::{
     self, BinaryQuantizationBuilder, CollectionInfo, Condition, CreateCollection,
-    CreateCollectionBuilder, DatetimeRange, Distance, FieldType, GetPoints, GetPointsBuilder,
-    KeywordIndexParamsBuilder, Modifier, PointId, PointsUpdateOperation, QueryPoints,
-    QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint, ScalarQuantizationBuilder,
-    ScoredPoint, ScrollPoints, ScrollPointsBuilder, SparseVectorParamsBuilder,
-    SparseVectorsConfigBuilder, Timestamp, UpdateBatchPoints, UpdateBatchPointsBuilder, Value,
-    VectorInput, VectorParamsBuilder, VectorsConfigBuilder, VectorsSelector, vector_input,
+    CreateCollectionBuilder, DatetimeRange, DeletePointVectors, DeletePointVectorsBuilder,
+    Distance, FieldType, GetPoints, GetPointsBuilder, KeywordIndexParamsBuilder, Modifier, PointId,
+    PointsUpdateOperation, QueryPoints, QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint,
+    ScalarQuantizationBuilder, ScoredPoint, ScrollPoints, ScrollPointsBuilder,
+    SparseVectorParamsBuilder, SparseVectorsConfigBuilder, Timestamp, UpdateBatchPoints,
+    UpdateBatchPointsBuilder, Value, VectorInput, VectorParamsBuilder, VectorsConfigBuilder,
+    VectorsSelector, vector_input,
 };
 use serde_json::{Map, Value as Json, json};
 use uuid::Uuid;
@@ -159,7 +160,7 @@ fn point_id(id: Uuid) -> PointId {
     }
 }
 
-fn chunk_id(id: Option<PointId>) -> Option<Uuid> {
+pub(super) fn chunk_id(id: Option<PointId>) -> Option<Uuid> {
     match id?.point_id_options? {
         PointIdOptions::Uuid(id) => id.parse().ok(),
         // ELF writes no numeric ids, so this point is not a chunk.
@@ -278,13 +279,50 @@ pub(super) fn scroll(
     request.build()
 }
 
+/// Asks for those of `ids` that have no dense vector.
+pub(super) fn without_vector(collection: &str, ids: &[Uuid], timeout_secs: u64) -> ScrollPoints {
+    let filter = qdrant::Filter {
+        must: vec![Condition::has_id(ids.iter().copied().map(point_id))],
+        must_not: vec![Condition::has_vector(DENSE)],
+        ..qdrant::Filter::default()
+    };
+    ScrollPointsBuilder::new(collection)
+        .filter(filter)
+        .limit(u32::try_from(ids.len()).unwrap_or(u32::MAX))
+        .with_payload(false)
+        .timeout(timeout_secs)
+        .build()
+}
+
+/// Deletes the dense vectors that points have, up to a revision.
+pub(super) fn delete_vectors(
+    collection: &str,
+    ids: Vec<Uuid>,
+    revision: i64,
+    timeout_secs: u64,
+) -> DeletePointVectors {
+    let mut written = filter(&Filter {
+        chunk_ids: Some(ids),
+        revision_below: Some(revision + 1),
+        ..Filter::default()
+    });
+    written.must.push(Condition::has_vector(DENSE));
+    DeletePointVectorsBuilder::new(collection)
+        .points_selector(written)
+        .vectors(dense_only())
+        .wait(true)
+        .timeout(timeout_secs)
+        .build()
+}
+
 fn dense_only() -> VectorsSelector {
     VectorsSelector {
         names: vec![DENSE.into()],
     }
 }
 
-pub(super) fn stored_point(point: RetrievedPoint) -> Option<StoredPoint> {
+/// `with_vectors` is what the request asked for.
+pub(super) fn stored_point(point: RetrievedPoint, with_vectors: bool) -> Option<StoredPoint> {
     let chunk_id = chunk_id(point.id)?;
     let payload = point
         .payload
@@ -301,6 +339,7 @@ pub(super) fn stored_point(point: RetrievedPoint) -> Option<StoredPoint> {
     Some(StoredPoint {
         chunk_id,
         payload,
+        has_vector: with_vectors.then_some(vector.is_some()),
         vector,
     })
 }

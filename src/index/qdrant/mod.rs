@@ -31,8 +31,9 @@ use uuid::Uuid;
 
 use super::payload::page_start;
 use super::{
-    Answer, Candidate, CollectionInfo, CollectionSpec, CollectionStatus, Filter, IndexError, Point,
-    Query, Relabel, StoredPoint, UpsertMode, VectorIndex,
+    Answer, Candidate, CollectionInfo, CollectionSpec, CollectionStatus, Filter, IndexError,
+    IndexPlace, Point, Query, Relabel, StoredPoint, UpsertMode, VectorIndex,
+    say_which_have_vectors,
 };
 use crate::config;
 use batch::Batch;
@@ -94,6 +95,30 @@ impl Server {
         let request = upsert::request(collection, &batch, bm25, self.timeout_secs);
         let response = self.channel.upsert(request).await;
         let response = response.map_err(|status| self.error(collection)(status.into()))?;
+        self.completed(response.result)?;
+        self.delete_old_vectors(collection, &batch).await
+    }
+
+    /// Deletes the dense vectors that points of `batch` had before and do not have any more. The
+    /// upsert does not: where Qdrant moves a point out of an optimised segment, it keeps the vectors
+    /// that the new point lacks. After the upsert, because a late upsert of an older revision may
+    /// come between the two.
+    async fn delete_old_vectors(
+        &self,
+        collection: &str,
+        batch: &Batch<'_>,
+    ) -> Result<(), IndexError> {
+        let without = batch.points.iter().filter(|point| point.vector.is_none());
+        let ids: Vec<Uuid> = without.map(|point| point.payload.chunk_id).collect();
+        let Some(revision) = batch.revision.filter(|_| !ids.is_empty()) else {
+            return Ok(());
+        };
+        let request = convert::delete_vectors(collection, ids, revision, self.timeout_secs);
+        let response = self
+            .client
+            .delete_vectors(request)
+            .await
+            .map_err(self.error(collection))?;
         self.completed(response.result)
     }
 }
@@ -101,6 +126,13 @@ impl Server {
 impl VectorIndex for Server {
     fn describe(&self) -> String {
         self.engine.clone()
+    }
+
+    fn place(&self) -> IndexPlace {
+        IndexPlace {
+            place: self.settings.url.clone(),
+            id: None,
+        }
     }
 
     fn create_collection<'a>(&'a self, name: &'a str, spec: &'a CollectionSpec) -> Answer<'a, ()> {
@@ -270,11 +302,8 @@ impl VectorIndex for Server {
                 .get_points(request)
                 .await
                 .map_err(self.error(collection))?;
-            let mut points: Vec<_> = response
-                .result
-                .into_iter()
-                .filter_map(convert::stored_point)
-                .collect();
+            let stored = |point| convert::stored_point(point, with_vectors);
+            let mut points: Vec<_> = response.result.into_iter().filter_map(stored).collect();
             points.sort_unstable_by_key(|point| point.chunk_id);
             points.dedup_by_key(|point| point.chunk_id);
             Ok(points)
@@ -299,11 +328,20 @@ impl VectorIndex for Server {
                 .scroll(request)
                 .await
                 .map_err(self.error(collection))?;
-            Ok(response
-                .result
-                .into_iter()
-                .filter_map(convert::stored_point)
-                .collect())
+            let stored = |point| convert::stored_point(point, with_vectors);
+            let mut points: Vec<_> = response.result.into_iter().filter_map(stored).collect();
+            if !with_vectors && !points.is_empty() {
+                let ids: Vec<_> = points.iter().map(|point| point.chunk_id).collect();
+                let request = convert::without_vector(collection, &ids, self.timeout_secs);
+                let response = self
+                    .client
+                    .scroll(request)
+                    .await
+                    .map_err(self.error(collection))?;
+                let without = response.result.into_iter().map(|point| point.id);
+                say_which_have_vectors(&mut points, without.filter_map(convert::chunk_id));
+            }
+            Ok(points)
         })
     }
 

@@ -1,6 +1,6 @@
 //! An engine stores points whole, and gives them back by id and in order.
 
-use elf::index::{Filter, Query, UpsertMode};
+use elf::index::{Filter, Query, Relabel, UpsertMode};
 
 use super::{EAST, NORTH};
 use crate::setup::{
@@ -39,7 +39,11 @@ pub async fn points_come_back_as_they_were_written(bench: Bench) {
         .scroll(&bench.name, None, 10, false)
         .await
         .unwrap();
-    assert!(without.iter().all(|point| point.vector.is_none()));
+    assert!(
+        without
+            .iter()
+            .all(|point| point.vector.is_none() && point.has_vector == Some(true))
+    );
 }
 
 pub async fn a_point_without_a_vector_is_found_by_keyword_alone(bench: Bench) {
@@ -77,6 +81,86 @@ pub async fn a_point_without_a_vector_is_found_by_keyword_alone(bench: Bench) {
         let stored = stored.iter().find(|point| point.chunk_id == id(1)).unwrap();
         assert_eq!(stored.vector.is_some(), vector.is_some());
     }
+}
+
+/// Not sent is gone: the vector, the fields of the payload, the words.
+pub async fn what_a_new_point_lacks_is_gone(bench: Bench) {
+    bench.create().await;
+    what_is_not_sent_is_gone(&bench, async || {}).await;
+}
+
+/// `between` the two upserts.
+pub async fn what_is_not_sent_is_gone(bench: &Bench, between: impl AsyncFnOnce()) {
+    let mut old: Vec<_> = (0..300)
+        .map(|n| point(n, direction(n), "the okapi"))
+        .collect();
+    for point in &mut old {
+        point.payload.note.labels.key = Some("a key".into());
+        point.payload.note.expires_at = Some(noon());
+    }
+    let upsert = async |points: &[_]| {
+        let upsert = bench
+            .index
+            .upsert(&bench.name, points, UpsertMode::NotNewer);
+        upsert.await.unwrap();
+    };
+    upsert(&old).await;
+    between().await;
+
+    let mut new = at_revision(2, point(1, EAST, "the zebra"));
+    new.vector = None;
+    let mut without_words = at_revision(2, point(2, NORTH, ""));
+    without_words.vector = None;
+    upsert(&[new.clone(), without_words]).await;
+    // An older one that comes late changes nothing.
+    upsert(&old[1..3]).await;
+    let relabelled = Relabel {
+        from: 1,
+        to: at_revision(2, point(3, EAST, "")).payload.note,
+    };
+    bench
+        .index
+        .relabel(&bench.name, &[relabelled])
+        .await
+        .unwrap();
+
+    let stored = bench
+        .index
+        .scroll(&bench.name, None, 1000, false)
+        .await
+        .unwrap();
+    for point in &stored {
+        let is_new = [id(1), id(2)].contains(&point.chunk_id);
+        assert_eq!(point.has_vector, Some(!is_new), "{point:?}");
+        let is_changed = is_new || point.chunk_id == id(3);
+        for field in ["key", "expires_at"] {
+            assert_eq!(point.payload.contains_key(field), !is_changed, "{point:?}");
+        }
+    }
+    let points = bench.all().await;
+    let read = |id| points.iter().find(|point| point.chunk_id == id).unwrap();
+    assert_eq!(read(id(1)).payload, new.payload.to_json());
+    assert_eq!((&read(id(1)).vector, &read(id(2)).vector), (&None, &None));
+    assert!(read(id(3)).vector.is_some());
+    let all = Query {
+        candidates: 400,
+        ..query(direction(1), "okapi")
+    };
+    let found = bench.search(&all).await;
+    for gone in [id(1), id(2)] {
+        assert!(
+            !by_meaning(&found).contains(&gone),
+            "found by the meaning of the old text"
+        );
+        assert!(
+            !by_keyword(&found).contains(&gone),
+            "found by a word of the old text"
+        );
+    }
+    assert_eq!(
+        by_keyword(&bench.search(&query(EAST, "zebra")).await),
+        [id(1)]
+    );
 }
 
 pub async fn the_same_upsert_twice_changes_nothing(bench: Bench) {
@@ -121,7 +205,7 @@ pub async fn points_are_read_by_their_ids(bench: Bench) {
     }
     let bare = bench.index.points(&bench.name, &asked, false).await;
     for point in &mut wanted {
-        point.vector = None;
+        (point.vector, point.has_vector) = (None, None);
     }
     assert_eq!(bare.unwrap(), wanted);
     let none = bench.index.points(&bench.name, &[], true).await.unwrap();

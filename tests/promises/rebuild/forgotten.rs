@@ -150,7 +150,7 @@ async fn a_rebuild_that_lost_its_collection_retires_no_other() {
     let done = t
         .stores
         .store
-        .finish_rebuild("notes__77", &t.version.name)
+        .finish_rebuild(&h.dead_job().await, "notes__77", &t.version.name)
         .await;
     assert!(!done.unwrap());
     let registered = t.stores.store.registered_collections().await.unwrap();

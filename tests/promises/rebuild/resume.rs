@@ -414,3 +414,30 @@ async fn stopped_once_the_new_collection_is_served_it_ends_as_done() {
     assert_eq!(Some(report.collection), alias(&h).await);
     assert_nothing_is_left(&h).await;
 }
+
+/// It is cut off from Postgres and not from the engine when another process takes the job.
+#[tokio::test]
+async fn a_rebuild_that_lost_the_job_moves_no_alias_and_begins_no_load() {
+    for stands in [Verb::CreateCollection, Verb::Collection, Verb::Count] {
+        let h = Harness::start().await;
+        with_notes(&h).await;
+        let served = alias(&h).await;
+        let index = Hooked::over(&h.context.stores.index);
+        let halt = index.halt(When::After, stands);
+        let rebuilding = begin(&h, &index, options());
+        halt.reached_by(1).await;
+        let loads = index.calls(Verb::BeginLoad);
+        h.expire_job_lease().await;
+        h.dead_job().await;
+        halt.open();
+        let error = rebuilding.await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("job lease lost"), "{error}");
+        assert_eq!(index.calls(Verb::PointAlias), 0, "{stands:?}");
+        assert_eq!(index.calls(Verb::DropCollection), 0, "{stands:?}");
+        if loads == 0 {
+            assert_eq!(index.calls(Verb::BeginLoad), 0, "{stands:?}");
+        }
+        assert_eq!(alias(&h).await, served);
+        h.assert_exact().await;
+    }
+}

@@ -106,7 +106,12 @@ async fn a_change_between_the_registration_and_the_enqueueing_is_seen() {
         .unwrap();
     let store = &h.context.stores.store;
     store
-        .begin_version(&next.context.version, "notes__7", "notes")
+        .begin_version(
+            &h.dead_job().await,
+            &next.context.version,
+            "notes__7",
+            "notes",
+        )
         .await
         .unwrap();
     h.edit(note, "second words").await;

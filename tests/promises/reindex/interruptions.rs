@@ -80,7 +80,7 @@ async fn killed_between_any_two_steps_the_same_command_finishes_the_job() {
     let name = &next.context.version.name;
     assert!(
         store
-            .serve_version(name, Lifecycle::Building)
+            .serve_version(&h.dead_job().await, name, Lifecycle::Building)
             .await
             .unwrap()
     );
@@ -92,7 +92,7 @@ async fn killed_between_any_two_steps_the_same_command_finishes_the_job() {
     let old_version = &h.context.version.name;
     assert!(
         store
-            .serve_version(old_version, Lifecycle::Retired)
+            .serve_version(&h.dead_job().await, old_version, Lifecycle::Retired)
             .await
             .unwrap()
     );
@@ -116,7 +116,14 @@ async fn a_rebuild_whose_collection_is_lost_blocks_no_worker() {
     } = &h.context;
     // As after a rebuild whose collection was lost: registered, and not in the engine.
     store
-        .begin_rebuild("notes__9", alias, &version.name, &[], &[])
+        .begin_rebuild(
+            &h.dead_job().await,
+            "notes__9",
+            alias,
+            &version.name,
+            &[],
+            &[],
+        )
         .await
         .unwrap();
     let (worker, stop, running) = spawn(h.worker());
@@ -148,12 +155,19 @@ async fn a_collection_deleted_between_commit_and_write_is_no_outage() {
         .await
         .unwrap();
     store
-        .begin_rebuild("notes__9", alias, &version.name, &[], &[])
+        .begin_rebuild(
+            &h.dead_job().await,
+            "notes__9",
+            alias,
+            &version.name,
+            &[],
+            &[],
+        )
         .await
         .unwrap();
     h.insert("written to two").await;
     let held = h.held_at(Checkpoint::Committed).await;
-    store.forget_collection("notes__9").await.unwrap();
+    store.forget_unfinished("notes__9").await.unwrap();
     index.drop_collection("notes__9").await.unwrap();
     let token: i64 = sqlx::query_scalar("select lease_token from note_index_state")
         .fetch_one(&h.pool)

@@ -124,7 +124,7 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
         h.context
             .stores
             .store
-            .retire_for_good(&old.0)
+            .retire_for_good(&h.dead_job().await, &old.0)
             .await
             .unwrap()
     );

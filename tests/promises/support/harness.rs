@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use elf::cli::wiring;
 use elf::config::Config;
 use elf::index::{Filter, StoredPoint, VectorIndex};
 use elf::registry;
+use elf::store::JobLease;
 use elf::verify;
 use elf::worker::{Breakpoint, Checkpoint, Report, Worker, WorkerContext};
 use sqlx::PgPool;
@@ -198,6 +200,26 @@ impl Harness {
         assert_eq!(report.drift(), 0, "{report:?}\n{}", found.all().join("\n"));
         assert_eq!(report.chunks, report.points);
         self.assert_converged().await;
+    }
+
+    /// The lease of a job whose process hangs: its steps succeed until another job begins.
+    pub async fn dead_job(&self) -> JobLease {
+        let holder = Uuid::new_v4().to_string();
+        let store = &self.context.stores.store;
+        let job = store.take_job("test", "test", &holder, Duration::ZERO);
+        assert_eq!(job.await.unwrap().holder, holder);
+        JobLease::of(&holder)
+    }
+
+    /// Retires every version, as a drop does before it deletes.
+    pub async fn retire_all(&self) {
+        sqlx::raw_sql(
+            "update index_versions set state = 'retired';
+             update index_collections set state = 'retired'",
+        )
+        .execute(&self.pool)
+        .await
+        .unwrap();
     }
 
     /// Expires the job lease of a rebuild that died.

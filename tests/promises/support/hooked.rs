@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use elf::index::{
-    Answer, Candidate, CollectionInfo, CollectionSpec, CollectionStatus, Filter, IndexError, Point,
-    Query, Relabel, StoredPoint, UpsertMode, VectorIndex,
+    Answer, Candidate, CollectionInfo, CollectionSpec, CollectionStatus, Filter, IndexError,
+    IndexPlace, Point, Query, Relabel, StoredPoint, UpsertMode, VectorIndex,
 };
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -208,6 +208,10 @@ impl Hooked {
 impl VectorIndex for Hooked {
     fn describe(&self) -> String {
         self.inner.describe()
+    }
+
+    fn place(&self) -> IndexPlace {
+        self.inner.place()
     }
 
     fn create_collection<'a>(&'a self, name: &'a str, spec: &'a CollectionSpec) -> Answer<'a, ()> {

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use elf::cli::wiring;
-use elf::index::Filter;
+use elf::index::{Filter, UpsertMode};
 use elf::rebuild;
+use elf::registry::CollectionTarget;
 use elf::search::{Answer, Missing, Request};
+use elf::store::Depth;
+use elf::verify;
 use elf::worker::Checkpoint;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -230,4 +233,41 @@ async fn without_the_setting_a_new_text_waits_for_its_vectors() {
     working.stop().await;
     assert_eq!(h.points_of(note).await, 0);
     assert_eq!(h.count("memory_note_chunks").await, 0);
+}
+
+/// Qdrant could keep it from the point of the former text.
+#[tokio::test]
+async fn a_vector_that_a_waiting_point_should_not_have_is_found_by_a_plain_verify() {
+    let h = harness().await;
+    h.provider.always(Behaviour::Status(503));
+    h.insert("The zebra waits for its vector.").await;
+    let working = h.work();
+    eventually(async || without_vectors(&h).await == 1 && h.points().await.len() == 1).await;
+    working.stop().await;
+    // Verify leaves alone what a worker will write.
+    sqlx::query("delete from indexing_outbox")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    let target = CollectionTarget {
+        store: h.context.stores.store.clone(),
+        index: h.context.stores.index.clone(),
+        version: h.context.version.name.clone(),
+        collection: h.collection().await,
+        writes: Default::default(),
+    };
+    let verified = async || verify::points(&target, &verify::Options::repairing()).await;
+    assert_eq!(verified().await.unwrap().drift(), 0);
+
+    // The same point, with a vector.
+    let (store, version) = (&target.store, &target.version);
+    let chunks = store.live_chunks(version, Uuid::nil(), Uuid::max(), 9, 1 << 20, Depth::Whole);
+    let mut points = target.points(chunks.await.unwrap()).to_vec();
+    points[0].vector = Some(vec![1.0; h.context.version.dim]);
+    let upsert = (target.index).upsert(&target.collection, &points, UpsertMode::NotNewer);
+    upsert.await.unwrap();
+    let report = verified().await.unwrap();
+    assert_eq!((report.stale, report.unrepaired()), (1, 0), "{report:?}");
+    assert_eq!(h.points().await[0].vector, None);
+    assert_eq!(verified().await.unwrap().drift(), 0);
 }

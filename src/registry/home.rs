@@ -1,0 +1,214 @@
+//! The index that belongs to the database. Another folder, another server or a copied database would
+//! make a second index without a word, or write into somebody else's.
+
+use super::{IndexContext, RegistryError};
+use crate::index::IndexPlace;
+use crate::store::{Database, IndexHome};
+
+/// Checks that the engine has the index of this database, and records it at first, when it has moved
+/// and when it was lost. For everything that writes.
+pub async fn check_home(context: &IndexContext) -> Result<(), RegistryError> {
+    match look(context).await? {
+        Home::Same => Ok(()),
+        Home::New => Ok(record(context).await?),
+        Home::Elsewhere(why) | Home::Copied(why) => Err(RegistryError::Mismatch(why)),
+    }
+}
+
+/// What is wrong with the index of this engine, for commands that only read.
+pub async fn home_problem(context: &IndexContext) -> Result<Option<String>, RegistryError> {
+    match look(context).await? {
+        Home::Same | Home::New => Ok(None),
+        Home::Elsewhere(why) | Home::Copied(why) => Ok(Some(why)),
+    }
+}
+
+/// Takes over the index of the database that this one was copied from: an operator asks for a repair.
+pub async fn adopt_copy(context: &IndexContext) -> Result<(), RegistryError> {
+    if let Home::Copied(_) = look(context).await? {
+        record(context).await?;
+        tracing::warn!("database was copied or restored, its index is taken over");
+    }
+    Ok(())
+}
+
+/// Makes this engine the one that has the index: a rebuild fills it. What the engine has under the
+/// alias may be another database's, so an operator has to say that it is not.
+pub async fn move_home(context: &IndexContext, take_alias: bool) -> Result<(), RegistryError> {
+    let why = match look(context).await? {
+        Home::Same => return Ok(()),
+        Home::New => return Ok(record(context).await?),
+        Home::Elsewhere(why) | Home::Copied(why) => why,
+    };
+    let index = context.index.place();
+    if !take_alias && context.index.resolve(&context.alias).await?.is_some() {
+        return Err(RegistryError::Mismatch(format!(
+            "{why}. If nothing else uses the alias {:?} of {}, run `elf rebuild --take-alias`",
+            context.alias, index.place
+        )));
+    }
+    record(context).await?;
+    tracing::warn!(
+        place = index.place,
+        "index moved, the one before is left alone"
+    );
+    Ok(())
+}
+
+async fn record(context: &IndexContext) -> Result<(), RegistryError> {
+    let index = context.index.place();
+    context
+        .store
+        .record_index_home(&index.place, index.id)
+        .await?;
+    tracing::info!(place = index.place, "index of this database recorded");
+    Ok(())
+}
+
+async fn look(context: &IndexContext) -> Result<Home, RegistryError> {
+    let IndexContext { store, index, .. } = context;
+    let Some(recorded) = store.index_home().await? else {
+        return Ok(Home::New);
+    };
+    let found = index.place();
+    let database = store.this_database().await?;
+    // Nothing to look for if everything is as it was.
+    let is_same = is_at(&recorded, &found) && recorded.owner.is(&database);
+    let has_collection = !is_same && has_collection(context).await?;
+    Ok(decide(&recorded, &found, &database, has_collection))
+}
+
+/// Whether the engine has the collection that is served.
+async fn has_collection(context: &IndexContext) -> Result<bool, RegistryError> {
+    let IndexContext { store, index, .. } = context;
+    let Some(active) = store.active_version().await? else {
+        return Ok(false);
+    };
+    let written = store.collections(&active.name).await?;
+    let Some(main) = written.first() else {
+        return Ok(false);
+    };
+    Ok(index.collection(&main.name).await?.is_some())
+}
+
+#[derive(Debug, PartialEq)]
+enum Home {
+    /// The one that is recorded.
+    Same,
+    /// To be recorded: the first, one that has moved, or an empty one in the place of the lost one.
+    New,
+    /// Another one than recorded.
+    Elsewhere(String),
+    /// That of the database that this one was copied from.
+    Copied(String),
+}
+
+fn decide(
+    recorded: &IndexHome,
+    found: &IndexPlace,
+    database: &Database,
+    has_collection: bool,
+) -> Home {
+    let IndexHome { place, id, owner } = recorded;
+    let is_moved = match (id, &found.id) {
+        (Some(recorded), Some(found)) => recorded == found,
+        // A server has no id; it may have another name now.
+        (None, None) => has_collection,
+        _ => false,
+    };
+    let is_lost = *place == found.place && !has_collection;
+    if !is_at(recorded, found) && !is_moved && !is_lost {
+        return Home::Elsewhere(format!(
+            "the index of this database is in {place}, and storage.qdrant.url names {}, which does not \
+             have it: put the setting back, or run `elf rebuild`, which fills an index there from \
+             Postgres without an embedding call",
+            found.place
+        ));
+    }
+    if !owner.is(database) {
+        return Home::Copied(format!(
+            "this database was copied or restored, and the index in {place} belongs to the database \
+             before it. If this one takes its place, stop the workers of the other and run \
+             `elf verify --repair`. If it is a copy, give it an index of its own: set \
+             storage.qdrant.url to another engine and run `elf rebuild`"
+        ));
+    }
+    match is_at(recorded, found) {
+        true => Home::Same,
+        false => Home::New,
+    }
+}
+
+fn is_at(recorded: &IndexHome, found: &IndexPlace) -> bool {
+    (&recorded.place, recorded.id) == (&found.place, found.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn place(place: &str, id: Option<u128>) -> IndexPlace {
+        IndexPlace {
+            place: place.into(),
+            id: id.map(Uuid::from_u128),
+        }
+    }
+
+    fn home(at: &IndexPlace, owner: Database) -> IndexHome {
+        IndexHome {
+            place: at.place.clone(),
+            id: at.id,
+            owner,
+        }
+    }
+
+    fn decided(recorded: IndexPlace, found: &IndexPlace, has_collection: bool) -> Home {
+        let owner = Database::new("5", Some("server"));
+        let recorded = home(&recorded, owner.clone());
+        decide(&recorded, found, &owner, has_collection)
+    }
+
+    #[test]
+    fn a_folder_is_known_by_its_id_wherever_it_is() {
+        let (here, there) = (place("a", Some(1)), place("b", Some(1)));
+        assert_eq!(decided(here.clone(), &there, true), Home::New, "moved");
+        let other = place("b", Some(2));
+        for has_collection in [true, false] {
+            let found = decided(here.clone(), &other, has_collection);
+            assert!(matches!(found, Home::Elsewhere(_)), "{found:?}");
+        }
+        let lost = place("a", Some(2));
+        assert_eq!(decided(here.clone(), &lost, false), Home::New, "lost");
+        let replaced = decided(here, &lost, true);
+        assert!(matches!(replaced, Home::Elsewhere(_)), "{replaced:?}");
+    }
+
+    #[test]
+    fn a_server_is_known_by_what_it_has() {
+        let (old, new) = (place("http://a", None), place("http://b", None));
+        assert_eq!(decided(old.clone(), &new, true), Home::New, "another name");
+        let empty = decided(old.clone(), &new, false);
+        assert!(matches!(empty, Home::Elsewhere(_)), "{empty:?}");
+        assert_eq!(decided(old.clone(), &old, true), Home::Same);
+        let folder = decided(old, &place("c", Some(3)), true);
+        assert!(matches!(folder, Home::Elsewhere(_)), "{folder:?}");
+    }
+
+    #[test]
+    fn a_copy_of_the_database_is_another_database() {
+        let here = place("http://a", None);
+        let recorded = |owner| home(&here, owner);
+        let this = Database::new("5", Some("server"));
+        for owner in [
+            Database::new("6", Some("server")),
+            Database::new("5", Some("other")),
+        ] {
+            let found = decide(&recorded(owner), &here, &this, true);
+            assert!(matches!(found, Home::Copied(_)), "{found:?}");
+        }
+        let hidden = decide(&recorded(Database::new("5", None)), &here, &this, true);
+        assert_eq!(hidden, Home::Same);
+    }
+}
