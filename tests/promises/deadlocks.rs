@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use elf::note::Labels;
 use elf::reindex;
-use elf::store::{ClaimScope, ImportedNote, Store, StoreError};
+use elf::store::{ClaimScope, ImportedNote, JobLease, Store, StoreError};
 use elf::verify;
 use futures::future::BoxFuture;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -81,7 +81,14 @@ const STATEMENTS: [Statement; 10] = [
     Statement {
         name: "drop a version",
         prepare: OLD_VERSION,
-        run: |elf| Box::pin(async move { elf.store.drop_version("old").await.map(drop) }),
+        run: |elf| {
+            Box::pin(async move {
+                let lease = Duration::from_secs(60);
+                let job = elf.store.take_job("drop", "old", "me", lease).await?;
+                let job = JobLease::of(&job.holder);
+                elf.store.drop_version(&job, "old").await.map(drop)
+            })
+        },
     },
     Statement {
         name: "import",
