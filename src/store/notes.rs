@@ -216,7 +216,7 @@ impl Store {
     async fn import_at_once(&self, notes: &[ImportedNote]) -> Result<u64, sqlx::Error> {
         let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
         // The timeout is for new rows that another transaction inserts too.
-        let begin = "begin; set local lock_timeout = '10ms'";
+        let begin = "begin isolation level read committed; set local lock_timeout = '10ms'";
         let mut tx = Transaction::begin(&self.pool, begin).await?;
         sqlx::query_file_scalar!("sql/queries/lock_imported.sql", &ids)
             .fetch_all(&mut *tx)
