@@ -2,6 +2,7 @@
 //! that are chosen apart from each other let a client of one take what another needs.
 
 use crate::config::Config;
+use crate::store;
 
 /// File descriptors that ELF asks for: enough for the most connections.
 const WANTED_DESCRIPTORS: u64 = 16_384;
@@ -36,7 +37,9 @@ impl Bounds {
         let descriptors = raise_descriptors();
         let bounds = Self::of(
             descriptors,
-            config.storage.postgres.pool_max_conns.into(),
+            store::pool_sizes(config.storage.postgres.pool_max_conns)
+                .0
+                .into(),
             config.worker.max_note_bytes,
         );
         tracing::info!(

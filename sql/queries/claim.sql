@@ -118,10 +118,11 @@ leased as (
            leased_at = excluded.leased_at,
            lease_until = excluded.lease_until,
            holder = excluded.holder,
-           -- Every end of a claim clears the holder. If there is one, its claim was lost, unless it
-           -- was the clock that ended it.
+           -- Every end of a claim clears the holder. If there is another one, its claim was lost, unless
+           -- it was the clock that ended it. This worker lives: what it holds it could not release.
            claims_lost = s.claims_lost
-               + case when s.holder is null or s.leased_at > clock_timestamp() then 0 else 1 end
+               + case when s.holder is null or s.holder = excluded.holder
+                        or s.leased_at > clock_timestamp() then 0 else 1 end
      where (s.lease_until is null or s.lease_until <= now() or s.leased_at > clock_timestamp())
        and s.lease_token < excluded.lease_token
     returning s.note_id, s.lease_token, s.failures, s.failed_sha256, s.claims_lost,

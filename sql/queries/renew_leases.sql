@@ -1,4 +1,6 @@
--- See ack.sql for the order of the locks.
+-- Renews leases, except those that a commit of this worker has locked: while it hangs, no worker can claim
+-- these notes, and to wait for it would take one more connection each time. See ack.sql for the order of the
+-- locks.
 -- $1 version, $2 token, $3 note ids, $4 lease seconds
 with held as materialized (
     select s.note_id
@@ -6,10 +8,9 @@ with held as materialized (
      where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
        and s.lease_until is not null
      order by s.note_id
-       for update
+       for update skip locked
 )
 update note_index_state s
    set leased_at = now(), lease_until = now() + make_interval(secs => $4)
- where (select count(*) from held) > 0
-   and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
-   and s.lease_until is not null
+ where s.note_id = any (array(select h.note_id from held h))
+   and s.embedding_version = $1 and s.lease_token = $2 and s.lease_until is not null

@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde::Serialize;
-use sqlx::Postgres;
-use sqlx::pool::PoolConnection;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -23,7 +21,7 @@ use crate::eval::{Comparison, Dataset, Measured, Quote, Report, Scores, of_ranki
 use crate::index::Filter;
 use crate::registry;
 use crate::search::{By, Item, Request, Searcher};
-use crate::store::Store;
+use crate::store::{PooledConnection, Store};
 use crate::worker::{Worker, WorkerContext, WorkerError};
 
 /// The first half of the advisory lock of an evaluation; the second is its tenant.
@@ -180,7 +178,7 @@ impl Evaluation {
     }
 
     /// Makes sure that no other evaluation uses the tenant, until the connection is dropped.
-    async fn lock(&self, tenant: &str) -> anyhow::Result<PoolConnection<Postgres>> {
+    async fn lock(&self, tenant: &str) -> anyhow::Result<PooledConnection> {
         let mut connection = self.store.pool().acquire().await?;
         let is_alone: bool = sqlx::query_scalar("select pg_try_advisory_lock($1, hashtext($2))")
             .bind(LOCK)

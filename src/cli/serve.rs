@@ -55,7 +55,7 @@ pub async fn run(config: &Config, args: Args) -> anyhow::Result<()> {
         return Ok(());
     };
     let context = context?;
-    let serving = start(config, bind, &context, bounds, stop.clone()).await?;
+    let serving = start(config, bind, context.clone(), bounds, stop.clone()).await?;
     let _watching = metrics
         .map(|metrics| AbortOnDropHandle::new(tokio::spawn(watch(context.clone(), metrics))));
     systemd::ready("serving");
@@ -108,13 +108,10 @@ pub async fn drain(serving: AbortOnDropHandle<()>, config: &Config, stop: &Cance
 pub async fn start(
     config: &Config,
     bind: &str,
-    context: &WorkerContext,
+    context: WorkerContext,
     bounds: Bounds,
     stop: CancellationToken,
 ) -> anyhow::Result<AbortOnDropHandle<()>> {
-    let mut context = context.clone();
-    // Connections of its own, so that searches do not take those of the worker.
-    context.stores.store = wiring::store(config).await?;
     let api = Api {
         store: context.stores.store.clone(),
         searcher: wiring::searcher(&context, config).await?,

@@ -8,7 +8,9 @@ use super::wiring;
 use crate::config::Config;
 use crate::index::IndexError;
 use crate::registry::{self, RegistryError};
-use crate::store::{Lifecycle, OutboxCounts, RegisteredVersion, RunningJob, Store, StoreError};
+use crate::store::{
+    Lifecycle, LockWait, OutboxCounts, RegisteredVersion, RunningJob, Store, StoreError,
+};
 
 #[derive(Serialize)]
 struct Status {
@@ -21,6 +23,8 @@ struct Status {
     collection: Collection,
     /// The rebuild or reindex that is running.
     job: Option<RunningJob>,
+    /// Statements of ELF that wait for a lock of another session now.
+    lock_waits: Vec<LockWait>,
 }
 
 #[derive(Serialize)]
@@ -114,6 +118,7 @@ pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
         other_versions,
         collection: collection(config, store.clone()).await,
         job: store.running_job().await?,
+        lock_waits: store.lock_waits().await?,
     };
     out.report(&status, lines)
 }
@@ -173,6 +178,11 @@ async fn look_up(config: &Config, store: Store, collection: &mut Collection) -> 
     Ok(())
 }
 
+fn lock_line(LockWait { on, since, held_by }: &LockWait) -> String {
+    let since = since.format("%F %T UTC");
+    format!("\nlock        ELF waits for {on} since {since}: {held_by} holds it")
+}
+
 fn lines(status: &Status) -> String {
     let Status {
         outbox,
@@ -181,6 +191,7 @@ fn lines(status: &Status) -> String {
         collection,
         other_versions,
         job,
+        lock_waits,
         ..
     } = status;
     let line = |other: &OtherVersion| other.line(job.as_ref());
@@ -192,6 +203,7 @@ fn lines(status: &Status) -> String {
         ),
         None => String::new(),
     };
+    let waits: String = lock_waits.iter().map(lock_line).collect();
     let oldest = match outbox.oldest_pending_secs {
         Some(secs) => format!(", the oldest {secs:.1} s old"),
         None => String::new(),
@@ -209,7 +221,7 @@ fn lines(status: &Status) -> String {
          notes       {} live, {} indexed\n\
          chunks      {chunks}\n\
          version     {}{others}\n\
-         collection  {} → {points}{problem}{job}",
+         collection  {} → {points}{problem}{job}{waits}",
         outbox.pending,
         outbox.leased,
         outbox.failed,

@@ -7,7 +7,7 @@ use super::output::Output;
 use super::progress::{Count, Progress};
 use super::signals::{in_flight, stop_on_signals};
 use super::start::{connect_and_ensure_ready, ensure_ready_with_retries};
-use super::{serve as http_api, systemd};
+use super::{serve as http_api, systemd, wiring};
 use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::worker::{Report, Worker, WorkerError};
@@ -75,6 +75,7 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     for warning in config.clear_text_warnings() {
         tracing::warn!("{warning}");
     }
+    let config = &shared_between_worker_and_api(config);
     let stop = stop_on_signals(&in_flight(config))?;
     let bounds = Bounds::of_this_process(config);
     let admin_port = AdminPort::start(&config.service, bounds).await?;
@@ -91,7 +92,11 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     );
     let worker = Arc::new(Worker::new(context.clone(), &config.worker, &config.outbox));
     let api = match &config.service.http_bind {
-        Some(bind) => Some(http_api::start(config, bind, &context, bounds, stop.clone()).await?),
+        Some(bind) => {
+            let mut context = context.clone();
+            context.stores.store = wiring::store(config).await?;
+            Some(http_api::start(config, bind, context, bounds, stop.clone()).await?)
+        }
         None => None,
     };
     let watching = admin_port.watch(context, worker.clone()).await;
@@ -110,6 +115,15 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     drop(watching);
     tracing::info!("worker stopped");
     Ok(worker.totals())
+}
+
+/// Worker and API have half of the connections each, so that searches do not take those of the worker.
+fn shared_between_worker_and_api(config: &Config) -> Config {
+    let mut shared = config.clone();
+    if shared.service.http_bind.is_some() {
+        shared.storage.postgres.pool_max_conns /= 2;
+    }
+    shared
 }
 
 fn lines(report: &Report) -> String {

@@ -88,7 +88,7 @@ pub struct Storage {
 pub struct Postgres {
     /// `postgres://user:password@host:port/database`
     pub dsn: Secret,
-    /// Maximum connections of one process.
+    /// How many connections one process opens at most, those included that end a statement.
     pub pool_max_conns: u32,
     /// The type of the columns of vectors; unset, they stay as they are.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -71,6 +71,7 @@ fn of(observer: &Observer) -> Value {
         "notes": notes.map(|notes| json!({
             "live": notes.live, "indexed": notes.indexed, "chunks": notes.chunks,
         })),
+        "lock_waits": observer.store().recent_lock_waits(),
         "provider": provider(&context.provider, totals.tokens, totals.tokens_saved),
         "worker": {
             "notes": totals.notes,

@@ -80,7 +80,7 @@ impl Store {
         // Some managed services hide it.
         match self.answered(Limit::Statement, server).await {
             Ok(server) => Ok(Database::new(&oid, Some(&server))),
-            Err(error @ StoreError::Unavailable(_)) => Err(error),
+            Err(error) if error.class().may_pass() => Err(error),
             Err(_) => Ok(Database::new(&oid, None)),
         }
     }

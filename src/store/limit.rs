@@ -2,9 +2,16 @@
 
 use std::time::Duration;
 
-/// The longest time that an operation waits for Postgres. A server whose machine died closes
-/// no connection, and the driver has no keepalive that would notice
-/// (<https://github.com/launchbadge/sqlx/issues/3540>).
+/// How long a statement waits for a lock of another session. Shorter than a third of the default lease, so
+/// that a worker behind a lock renews its leases in between.
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
+
+/// How much longer ELF waits than Postgres: the answer that the statement timed out has to arrive.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// The longest time that an operation waits for Postgres. Postgres ends the statement then, and says so. A
+/// server whose machine died says nothing, and the driver has no keepalive that would notice
+/// (<https://github.com/launchbadge/sqlx/issues/3540>), so ELF gives up a moment later.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Limit {
     /// One statement that finds rows by their keys: two minutes.
@@ -27,4 +34,14 @@ impl Limit {
             Self::EveryNote => statement * 240,
         }
     }
+
+    /// How long ELF waits for the answer.
+    pub(super) fn with_answer(self, statement: Duration) -> Duration {
+        self.of(statement) + ANSWER
+    }
+}
+
+/// How long a statement waits for a lock, where one may take so long.
+pub(super) fn lock(statement: Duration) -> Duration {
+    LOCK_LIMIT.min(statement / 2)
 }

@@ -13,7 +13,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::schema::{
     MIGRATIONS_TABLE, applied, check_compatible, check_encoding, check_notes_table,
@@ -57,7 +57,9 @@ impl Store {
             return Ok(0);
         }
         // The settings and the lock below belong to the session and end with it.
-        let mut session = conn.detach();
+        conn.close_on_drop();
+        let mut session = conn;
+        no_statement_timeout(&mut session).await?;
         self.lock_migrations(&mut session).await?;
         session
             .ensure_migrations_table(MIGRATIONS_TABLE)
@@ -68,7 +70,6 @@ impl Store {
         for migration in &pending {
             self.apply_when_unlocked(&mut session, migration).await?;
         }
-        session.close().await?;
         Ok(pending.len())
     }
 
@@ -164,9 +165,17 @@ impl Store {
                from pg_stat_activity where pid = any (pg_blocking_pids($1))",
         )
         .bind(pid)
-        .fetch_one(&self.pool)
+        .fetch_one(&self.control)
         .await
     }
+}
+
+/// A migration takes as long as its tables are large, whatever the role's limit is.
+pub(super) async fn no_statement_timeout(session: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::raw_sql("set statement_timeout = 0; set idle_in_transaction_session_timeout = 0")
+        .execute(session)
+        .await?;
+    Ok(())
 }
 
 /// The migrations of `migrator` that are not applied yet. Fails where this program may not
@@ -243,7 +252,7 @@ fn not_migrated(error: MigrateError) -> StoreError {
     let reason = error.to_string();
     if let MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) = error {
         match StoreError::from(error) {
-            unavailable @ StoreError::Unavailable(_) => return unavailable,
+            passing if passing.class().may_pass() => return passing,
             StoreError::KeyTaken(detail) => {
                 return StoreError::Schema(format!(
                     "notes of memory_notes have the same key: {detail} A key names one note in its \

@@ -7,12 +7,15 @@ mod chunks;
 mod claim;
 mod collections;
 mod commit;
+mod connect;
+mod error;
 mod failure;
 mod home;
 mod jobs;
 mod lifecycle;
 mod limit;
 mod listen;
+mod locks;
 mod migrations;
 mod notes;
 mod pool;
@@ -23,13 +26,13 @@ mod schema;
 mod search;
 mod traces;
 mod transaction;
+mod trust;
 mod upkeep;
 mod vector_type;
 mod verify_runs;
 mod versions;
 mod write;
 
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -37,14 +40,13 @@ use std::time::Duration;
 use futures::TryFutureExt;
 use futures::future::BoxFuture;
 use metrics::{counter, histogram};
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgDatabaseError, PgRow};
+use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Map;
-use sqlx::{ConnectOptions, PgConnection, PgPool, Postgres};
+use sqlx::{PgConnection, Postgres};
 
-use crate::error_class::ErrorClass;
 use crate::telemetry;
 use limit::Limit;
-use pool::pool_options;
+use locks::Locks;
 use transaction::Transaction;
 
 pub use access::{OldChunk, Relabelled};
@@ -53,12 +55,15 @@ pub use chunks::{Depth, LiveChunk, NoteProblem};
 pub use claim::{Claim, ClaimScope, Claimed, Due, LOST_CLAIMS_UNTIL_ALONE, Position, holder};
 pub use collections::{CollectionRow, HeldServed, Range};
 pub use commit::{ChunkWrite, Committed, NoteWrite, Target};
+pub use connect::pool_sizes;
+pub use error::StoreError;
 pub use failure::{FailedBy, Failure, Retry};
 pub use home::{Database, IndexHome};
 pub use jobs::{HeldJob, JobLease, RunningJob};
 pub use lifecycle::Lifecycle;
-pub use listen::listen;
+pub use locks::LockWait;
 pub use notes::{ImportedNote, Selection};
+pub use pool::{Pool, PooledConnection};
 pub use reachable::{AddedNote, Duplicate, NoteChange, NotePart, ReachableChunk, ReachableNote};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
 pub use schema::migrator;
@@ -74,52 +79,25 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// How long one statement may take, see [`Limit`].
 const STATEMENT_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long a connection may take to answer when it returns to the pool. One that needs longer
-/// still executes a statement that timed out.
+/// How long Postgres may take to end a statement that was cancelled.
 const RETURN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Before ELF tries again to delete rows that an application had locked.
 const LOCKED_PAUSE: Duration = Duration::from_millis(200);
 
-/// A plan that Postgres caches while a table is empty is a sequential scan, and Postgres would
-/// use it after a bulk load too. So it plans every statement anew. [`Store::begin`] and
-/// [`Store::page`] are the exceptions.
-const PLANS: [(&str, &str); 1] = [("plan_cache_mode", "force_custom_plan")];
-
-/// The statements of a search and of a batch look up rows by key, whatever the statistics say. To
-/// plan one anew takes up to several times as long as to execute it. Postgres may plan them while the
-/// tables are empty, where a sequential scan, or a sort of all rows, costs the same as to walk an index.
-/// So it takes those only if there is no other way. See [`Store::begin`] for `jit`.
-const KEYED_PLANS: [(&str, &str); 4] = [
-    ("plan_cache_mode", "force_generic_plan"),
-    ("jit", "off"),
-    ("enable_seqscan", "off"),
-    ("enable_sort", "off"),
-];
-
-/// What begins a transaction with these settings.
-///
-/// Each statement has to see what is committed when it starts, whatever the default of the database
-/// is: a commit reads its target collections under the lock under which a rebuild registers them.
-macro_rules! begin {
-    ($($setting:literal),+) => {
-        concat!(
-            "begin isolation level read committed; \
-             set local idle_in_transaction_session_timeout = '5s'",
-            $("; set local ", $setting),+
-        )
-    };
-}
-
-/// The unique index on the keys of notes.
-const KEY_INDEX: &str = "memory_notes_key_idx";
+/// Settings of transactions: see [`Store::begin`].
+const GENERIC_PLANS: &str = "plan_cache_mode = force_generic_plan";
+const JIT_OFF: &str = "jit = off";
 
 /// ELF's side of a Postgres database.
 #[derive(Clone, Debug)]
 pub struct Store {
-    pool: PgPool,
+    pool: Pool,
     /// For statements whose plan Postgres may keep.
-    keyed: PgPool,
+    keyed: Pool,
+    /// For a look at the locks while the other connections wait, and to cancel what they do.
+    control: Pool,
+    locks: Arc<Locks>,
     /// Whether the connections of `keyed` have its settings, as far as is known. A connection pooler
     /// may refuse or drop them.
     has_settings: Arc<AtomicBool>,
@@ -128,156 +106,7 @@ pub struct Store {
     connections: Arc<AtomicU64>,
 }
 
-/// Why Postgres did not do what it was asked.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// Postgres is unreachable, full or busy. The same request may succeed later.
-    #[error("Postgres is unavailable: {0}")]
-    Unavailable(String),
-    /// The schema does not fit this program, or Postgres denies it access.
-    #[error("{0}")]
-    Schema(String),
-    /// The number of migrations that are not applied yet. Another process may be applying them.
-    #[error(
-        "the database schema is older than this elf (migrations to apply: {0}): run `elf migrate`"
-    )]
-    Outdated(usize),
-    /// The columns of vectors are of another type than the configuration says. Another process may be
-    /// changing them.
-    #[error(
-        "the vectors in Postgres are of the type {found}, and storage.postgres.vector_type is \
-         {configured:?}: run `elf migrate`, which rewrites their tables, or change the setting"
-    )]
-    OtherVectorType {
-        /// What they are of.
-        found: String,
-        /// What they should be of.
-        configured: &'static str,
-    },
-    /// Postgres rejected a value in a statement.
-    #[error("Postgres rejected a value: {0}")]
-    Rejected(String),
-    /// Another note of the same tenant, project, agent and scope has this key.
-    #[error("another note has this key: {0}")]
-    KeyTaken(String),
-    /// The commit was sent, and its answer did not come.
-    #[error(
-        "Postgres did not confirm the commit: {0}. The write may have been done, or be done later"
-    )]
-    Unconfirmed(String),
-    /// The job's lease expired, for example during an outage of Postgres, and another process
-    /// took it.
-    #[error("job lease lost to another process")]
-    JobLost,
-}
-
-impl StoreError {
-    /// What has to change before the same work can succeed.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            Self::Unavailable(_) | Self::Unconfirmed(_) => ErrorClass::Store,
-            Self::Schema(_) | Self::Outdated(_) | Self::OtherVectorType { .. } => {
-                ErrorClass::Configuration
-            }
-            Self::Rejected(_) | Self::KeyTaken(_) => ErrorClass::Item,
-            Self::JobLost => ErrorClass::Precondition,
-        }
-    }
-}
-
-impl From<sqlx::Error> for StoreError {
-    fn from(error: sqlx::Error) -> Self {
-        if let sqlx::Error::PoolTimedOut = error {
-            // The driver retries until its timeout, and drops the reason of each failure.
-            let secs = CONNECT_LIMIT.as_secs();
-            return Self::Unavailable(format!(
-                "no connection within {secs} seconds: the server is down or unreachable, or has \
-                 no free connection"
-            ));
-        }
-        let sqlx::Error::Database(database) = &error else {
-            // The other kinds are a broken connection, or a column whose type has changed.
-            return Self::Unavailable(error.to_string());
-        };
-        let message = database.message().to_owned();
-        if database.constraint() == Some(KEY_INDEX) {
-            let detail = database.try_downcast_ref::<PgDatabaseError>();
-            let detail = detail.and_then(PgDatabaseError::detail);
-            return Self::KeyTaken(detail.unwrap_or(&message).to_owned());
-        }
-        match class_of(&database.code().unwrap_or_default()) {
-            ErrorClass::Item => Self::Rejected(message),
-            ErrorClass::Store => Self::Unavailable(message),
-            _ => Self::Schema(format!(
-                "Postgres refuses: {message}; check storage.postgres.dsn, and that its role has \
-                 the rights in sql/README.md"
-            )),
-        }
-    }
-}
-
-/// Classifies an SQLSTATE, see appendix A of the Postgres manual.
-fn class_of(sqlstate: &str) -> ErrorClass {
-    let is_class = |classes: &[&str]| classes.iter().any(|class| sqlstate.starts_with(class));
-    // Data exception, integrity constraint, program limit, exception of a trigger.
-    if is_class(&["22", "23", "54", "P0"]) {
-        return ErrorClass::Item;
-    }
-    // Connection exception, transaction rollback (deadlock), insufficient resources,
-    // operator intervention, system error; lock not available, read-only during a
-    // failover, idle-in-transaction timeout.
-    let is_passing = is_class(&["08", "40", "53", "57", "58"])
-        || ["55P03", "25006", "25P03"].contains(&sqlstate);
-    if is_passing {
-        ErrorClass::Store
-    } else {
-        ErrorClass::Configuration
-    }
-}
-
 impl Store {
-    /// Connects. Fails after a few seconds if Postgres is unavailable.
-    pub async fn connect(dsn: &str, max_connections: u32) -> Result<Self, StoreError> {
-        let options = PgConnectOptions::from_str(dsn)
-            .map_err(|e| StoreError::Schema(format!("storage.postgres.dsn: {e}")))?
-            .application_name("elf")
-            // sqlx would log the full text of a slow statement.
-            .disable_statement_logging();
-        let connections = Arc::new(AtomicU64::new(0));
-        let pool = || pool_options(max_connections, &connections);
-        // Both at once: a connection pooler may accept the settings of one and refuse those of the other.
-        let opened = tokio::try_join!(
-            Box::pin(pool().connect_with(options.clone().options(PLANS))),
-            Box::pin(pool().connect_with(options.clone().options(KEYED_PLANS))),
-        );
-        let ((pool, keyed), has_settings) = match opened {
-            Err(error) if refuses_options(&error) => {
-                tracing::warn!(
-                    "connection pooler does not pass on plan_cache_mode, set it for the role: \
-                     docs/operations.md, PgBouncer"
-                );
-                let pool = pool().connect_with(options).await?;
-                ((pool.clone(), pool), false)
-            }
-            opened => (opened?, true),
-        };
-        Ok(Self {
-            pool,
-            keyed,
-            has_settings: Arc::new(AtomicBool::new(has_settings)),
-            statement_limit: STATEMENT_LIMIT,
-            connections,
-        })
-    }
-
-    /// The same database, with `statement_limit` for one statement instead of two minutes.
-    pub fn with_statement_limit(self, statement_limit: Duration) -> Self {
-        Self {
-            statement_limit,
-            ..self
-        }
-    }
-
     /// Whether Postgres answers.
     pub async fn ping(&self) -> Result<(), StoreError> {
         let ping = sqlx::query("select 1").execute(&self.pool);
@@ -292,7 +121,7 @@ impl Store {
     }
 
     /// The pool, for callers that need a connection with their own settings.
-    pub fn pool(&self) -> &PgPool {
+    pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
@@ -305,12 +134,40 @@ impl Store {
         // scan. So Postgres plans them once and without sequential scans.
         // Up to version 17, a plan with a scan that is off counts as a dear one, and Postgres would
         // compile it, which takes longer than to execute it.
-        let begin = begin!(
-            "plan_cache_mode = force_generic_plan",
-            "jit = off",
-            "enable_seqscan = off"
+        self.begin_within(
+            Limit::Batch,
+            &[GENERIC_PLANS, JIT_OFF, "enable_seqscan = off"],
+        )
+        .await
+    }
+
+    /// Begins a transaction with these settings, of statements that may take as long as `limit`.
+    ///
+    /// Each statement has to see what is committed when it starts, whatever the default of the database
+    /// is: a commit reads its target collections under the lock under which a rebuild registers them.
+    async fn begin_within(
+        &self,
+        limit: Limit,
+        settings: &[&str],
+    ) -> Result<Transaction, StoreError> {
+        // A connection pooler may keep the time limits of the session from Postgres.
+        let mut begin = format!(
+            "begin isolation level read committed; \
+             set local idle_in_transaction_session_timeout = '5s'; \
+             set local statement_timeout = {}; set local lock_timeout = {}",
+            limit.of(self.statement_limit).as_millis(),
+            limit::lock(self.statement_limit).as_millis()
         );
+        for setting in settings {
+            begin.push_str("; set local ");
+            begin.push_str(setting);
+        }
         Ok(Transaction::begin(&self.pool, begin).await?)
+    }
+
+    /// Begins a transaction for one statement that may take as long as `limit`.
+    async fn begin_long(&self, limit: Limit) -> Result<Transaction, StoreError> {
+        self.begin_within(limit, &[]).await
     }
 
     /// Reads or changes one page of many, in the order of an index. Without statistics Postgres
@@ -329,16 +186,16 @@ impl Store {
     /// Begins the transaction of [`Self::page`].
     async fn begin_page(&self) -> Result<Transaction, StoreError> {
         // See `begin` for the first three.
-        let begin = begin!(
-            "plan_cache_mode = force_generic_plan",
-            "jit = off",
+        let settings = [
+            GENERIC_PLANS,
+            JIT_OFF,
             "enable_seqscan = off",
             "enable_bitmapscan = off",
             "enable_hashjoin = off",
             "enable_mergejoin = off",
-            "enable_sort = off"
-        );
-        Ok(Transaction::begin(&self.pool, begin).await?)
+            "enable_sort = off",
+        ];
+        self.begin_within(Limit::Batch, &settings).await
     }
 
     /// Counts rows of whole tables. Without statistics Postgres may expect few rows, and read one table
@@ -347,8 +204,9 @@ impl Store {
         &self,
         count: Map<'_, Postgres, impl FnMut(PgRow) -> sqlx::Result<T> + Send, PgArguments>,
     ) -> Result<T, StoreError> {
-        let begin = begin!("enable_nestloop = off");
-        let mut transaction = Transaction::begin(&self.pool, begin).await?;
+        let mut transaction = self
+            .begin_within(Limit::EveryNote, &["enable_nestloop = off"])
+            .await?;
         let counted = count.fetch_one(&mut *transaction).await?;
         transaction.commit().await?;
         Ok(counted)
@@ -356,7 +214,7 @@ impl Store {
 
     /// Counts and times an operation, which times out after [`Limit::Statement`].
     fn measured<'w, T: Send + 'w>(
-        &self,
+        &'w self,
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'w,
     ) -> BoxFuture<'w, Result<T, StoreError>> {
@@ -365,7 +223,7 @@ impl Store {
 
     /// [`Self::measured`] with another limit.
     fn measured_within<'w, T: Send + 'w>(
-        &self,
+        &'w self,
         limit: Limit,
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'w,
@@ -374,46 +232,41 @@ impl Store {
         let seconds = histogram!("elf_postgres_operation_seconds", "operation" => operation);
         let done = telemetry::timed(span, seconds, self.answered(limit, work));
         Box::pin(done.inspect_err(move |error| {
-            let kind = match error {
-                StoreError::Unavailable(_) | StoreError::Unconfirmed(_) => "unavailable",
-                StoreError::Schema(_)
-                | StoreError::Outdated(_)
-                | StoreError::OtherVectorType { .. } => "schema",
-                // No step of the job is measured.
-                StoreError::Rejected(_) | StoreError::KeyTaken(_) | StoreError::JobLost => {
-                    "rejected"
-                }
-            };
-            counter!("elf_postgres_errors_total", "operation" => operation, "kind" => kind)
+            counter!("elf_postgres_errors_total", "operation" => operation, "kind" => error.kind())
                 .increment(1);
         }))
     }
 
     /// Waits for an answer as long as `limit`. Boxed, see [`telemetry::timed`].
     fn answered<'w, T: Send + 'w, E: Into<StoreError> + Send + 'w>(
-        &self,
+        &'w self,
         limit: Limit,
         work: impl Future<Output = Result<T, E>> + Send + 'w,
     ) -> BoxFuture<'w, Result<T, StoreError>> {
-        let limit = limit.of(self.statement_limit);
+        let (patience, limit) = (
+            limit.with_answer(self.statement_limit),
+            limit.of(self.statement_limit),
+        );
         let work = Box::pin(work);
         Box::pin(async move {
-            match tokio::time::timeout(limit, work).await {
-                Ok(answer) => answer.map_err(Into::into),
-                Err(_) => Err(StoreError::Unavailable(format!(
-                    "no answer within {} seconds",
-                    limit.as_secs()
-                ))),
+            let answered = tokio::time::timeout(patience, work);
+            let error: StoreError = match self.watching_locks(answered).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(error)) => error.into(),
+                Err(_) => {
+                    StoreError::Unavailable(format!("no answer within {} seconds", limit.as_secs()))
+                }
+            };
+            if let StoreError::Stale(_) = error {
+                self.pool.renew();
+                self.keyed.renew();
             }
+            Err(match error {
+                StoreError::Locked(reason) => StoreError::Locked(self.locks.explain(reason)),
+                error => error,
+            })
         })
     }
-}
-
-/// Whether the error is that of a PgBouncer, which refuses startup settings that it is not
-/// configured to ignore.
-fn refuses_options(error: &sqlx::Error) -> bool {
-    let message = error.as_database_error().map(|e| e.message());
-    message.is_some_and(|message| message.contains("unsupported startup parameter in options"))
 }
 
 /// Locks out other processes that set up the index of this database, until the transaction
@@ -424,44 +277,4 @@ async fn lock_setup(conn: &mut PgConnection) -> Result<(), StoreError> {
         .execute(conn)
         .await?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_values_are_a_notes_fault() {
-        assert_eq!(
-            class_of("23514"),
-            ErrorClass::Item,
-            "a check of the application"
-        );
-        assert_eq!(
-            class_of("P0001"),
-            ErrorClass::Item,
-            "an exception of a trigger of the application"
-        );
-        assert_eq!(
-            class_of("42501"),
-            ErrorClass::Configuration,
-            "no right to the table"
-        );
-        assert_eq!(
-            class_of("42P01"),
-            ErrorClass::Configuration,
-            "no such table"
-        );
-        assert_eq!(
-            class_of("28P01"),
-            ErrorClass::Configuration,
-            "a wrong password"
-        );
-        assert_eq!(
-            class_of("55P03"),
-            ErrorClass::Store,
-            "a lock that was not available"
-        );
-        assert_eq!(class_of("40P01"), ErrorClass::Store, "a deadlock");
-    }
 }

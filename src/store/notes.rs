@@ -103,9 +103,11 @@ impl Store {
     /// How many notes are due, and the bytes of the texts of those that are live.
     pub async fn due_notes(&self, version: &str) -> Result<(u64, u64), StoreError> {
         let work = async {
+            let mut tx = self.begin_long(Limit::EveryNote).await?;
             let due = sqlx::query_file!("sql/queries/due_notes.sql", version)
-                .fetch_one(&self.pool)
+                .fetch_one(&mut *tx)
                 .await?;
+            tx.commit().await?;
             Ok((due.notes as u64, due.bytes as u64))
         };
         self.measured_within(Limit::EveryNote, "observe", work)
@@ -129,8 +131,12 @@ impl Store {
         agent: &str,
     ) -> Result<Vec<Uuid>, StoreError> {
         let work = async {
-            let notes = sqlx::query_file_scalar!("sql/queries/evaluated_notes.sql", tenant, agent);
-            Ok(notes.fetch_all(&self.pool).await?)
+            let mut tx = self.begin_long(Limit::EveryNote).await?;
+            let notes = sqlx::query_file_scalar!("sql/queries/evaluated_notes.sql", tenant, agent)
+                .fetch_all(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            Ok(notes)
         };
         self.measured_within(Limit::EveryNote, "import", work).await
     }
@@ -146,9 +152,12 @@ impl Store {
         let work = async {
             let mut gone = Vec::new();
             loop {
+                let mut tx = self.begin_long(Limit::EveryNote).await?;
                 let deleted =
-                    sqlx::query_file!("sql/queries/delete_evaluated.sql", tenant, agent, keep);
-                let deleted = deleted.fetch_one(&self.pool).await?;
+                    sqlx::query_file!("sql/queries/delete_evaluated.sql", tenant, agent, keep)
+                        .fetch_one(&mut *tx)
+                        .await?;
+                tx.commit().await?;
                 gone.extend(deleted.gone);
                 if !deleted.has_more {
                     return Ok(gone);
@@ -168,10 +177,12 @@ impl Store {
         version: &str,
     ) -> Result<(u64, u64), StoreError> {
         let work = async {
+            let mut tx = self.begin_long(Limit::EveryNote).await?;
             let row =
                 sqlx::query_file!("sql/queries/evaluated_waiting.sql", tenant, agent, version)
-                    .fetch_one(&self.pool)
+                    .fetch_one(&mut *tx)
                     .await?;
+            tx.commit().await?;
             Ok((row.waiting as u64, row.dead as u64))
         };
         self.measured_within(Limit::EveryNote, "observe", work)
@@ -181,14 +192,16 @@ impl Store {
     /// Whether the tenant has notes of other agents.
     pub async fn has_other_agents(&self, tenant: &str, agent: &str) -> Result<bool, StoreError> {
         let work = async {
+            let mut tx = self.begin_long(Limit::EveryNote).await?;
             let found = sqlx::query_scalar(
                 "select exists (select from memory_notes
                                  where tenant_id::text = $1 and agent_id::text <> $2)",
             )
             .bind(tenant)
             .bind(agent)
-            .fetch_one(&self.pool)
+            .fetch_one(&mut *tx)
             .await?;
+            tx.commit().await?;
             Ok(found)
         };
         self.measured_within(Limit::EveryNote, "observe", work)

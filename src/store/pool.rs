@@ -1,108 +1,509 @@
-//! The connections to Postgres, and which of them are trusted without a question.
+//! The connections to Postgres: a bounded number of sessions, each of which ends what ELF gives up.
+//!
+//! The pool of sqlx closes a connection whose statement was given up, and opens another one, while the
+//! backend goes on: behind a lock they add up until Postgres has no connection left for applications. Here a
+//! session keeps its place until its statement has ended. ELF cancels the statement, and ends the backend if
+//! that does not help.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use sqlx::postgres::PgPoolOptions;
-use sqlx::{Connection, PgConnection};
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream};
+use futures::{FutureExt, TryFutureExt, TryStreamExt};
+use sqlx::postgres::{PgConnectOptions, PgQueryResult, PgRow, PgTypeInfo};
+use sqlx::{
+    ConnectOptions, Connection, Database, Either, Execute, Executor, PgConnection, Postgres, SqlStr,
+};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout, timeout_at};
 
+use super::connect::refuses_settings;
+use super::error;
+use super::trust::Trust;
 use super::{CONNECT_LIMIT, RETURN_LIMIT};
+use crate::backoff;
 
-/// A connection is asked whether it still works before it is used, unless Postgres has answered on one of
-/// the pool within this time. The pool gives out the connection that was idle longest, so that
-/// otherwise each statement of a lone note would wait for such a question. Shorter than the polls of an idle worker,
-/// so that each of them asks.
-const TRUSTED: Duration = Duration::from_millis(500);
+/// How long a statement that was given up may take to end by itself.
+const PATIENCE: Duration = Duration::from_millis(300);
 
-/// A connection that was idle for longer is asked in any case: a firewall may have forgotten it alone.
-const TRUSTED_IDLE: Duration = Duration::from_secs(30);
+/// A session that is older is closed: the caches of a backend grow, and after a change of addresses the old
+/// ones are left some time.
+const LONGEST_LIFE: Duration = Duration::from_secs(30 * 60);
 
-/// A pool that counts its connections in `connections`.
-pub(super) fn pool_options(max_connections: u32, connections: &Arc<AtomicU64>) -> PgPoolOptions {
-    let connections = connections.clone();
-    let trust = Arc::new(Trust::default());
-    let of_returned = trust.clone();
-    PgPoolOptions::new()
-        .max_connections(max_connections)
-        .acquire_timeout(CONNECT_LIMIT)
-        .after_connect(move |_, _| {
-            connections.fetch_add(1, Ordering::Relaxed);
-            Box::pin(async { Ok(()) })
-        })
-        .after_release(move |connection, _| {
-            let trust = of_returned.clone();
-            Box::pin(async move { trust.record(has_answered(connection).await) })
-        })
-        .test_before_acquire(false)
-        .before_acquire(move |connection, meta| {
-            let trust = trust.clone();
-            Box::pin(async move {
-                if trust.has(meta.idle_for) {
-                    return Ok(true);
-                }
-                trust.record(connection.ping().await.map(|()| true))
-            })
-        })
+/// A session that nothing used for this long is closed.
+const LONGEST_IDLE: Duration = Duration::from_secs(10 * 60);
+
+/// Pauses between two tries to connect.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// At most so many sessions of one kind. A clone is the same pool.
+#[derive(Clone)]
+pub struct Pool(Arc<Shared>);
+
+struct Shared {
+    options: PgConnectOptions,
+    /// What `elf.session` says in a session that no pooler shares out; `None` behind a pooler.
+    mark: Option<String>,
+    /// One for each session, idle ones excepted.
+    places: Arc<Semaphore>,
+    idle: Mutex<Vec<Idle>>,
+    trust: Trust,
+    /// Sessions opened so far, over all pools of the store.
+    opened: Arc<AtomicU64>,
+    /// Older sessions are closed instead of used.
+    renewed: Mutex<Option<Instant>>,
+    /// Cancels what the sessions of this pool give up.
+    control: Option<Pool>,
 }
 
-/// Whether the connections of a pool are likely to work.
-#[derive(Default)]
-struct Trust(Mutex<LastSeen>);
-
-#[derive(Clone, Copy, Default)]
-struct LastSeen {
-    answer: Option<Instant>,
-    /// A connection that did not work: those that were idle then may not work either.
-    loss: Option<Instant>,
+/// A connection, and its backend in Postgres if that is known.
+struct Session {
+    connection: PgConnection,
+    backend: Option<Backend>,
+    opened: Instant,
 }
 
-impl Trust {
-    fn record(&self, answered: Result<bool, sqlx::Error>) -> Result<bool, sqlx::Error> {
-        let mut seen = self.lock();
-        match answered {
-            Ok(true) => seen.answer = Some(Instant::now()),
-            _ => seen.loss = Some(Instant::now()),
+struct Idle {
+    session: Session,
+    since: Instant,
+}
+
+/// A process of the server. Postgres may give its id to another one later, but not with the same start.
+#[derive(Debug, Clone)]
+struct Backend {
+    pid: i32,
+    start: String,
+}
+
+/// Why there is no session. As an error of the driver's it has a type that no statement has.
+#[derive(Debug, thiserror::Error)]
+enum NotConnected {
+    #[error(
+        "no connection within {} seconds: this process uses all that it may open \
+         (storage.postgres.pool_max_conns)",
+        CONNECT_LIMIT.as_secs()
+    )]
+    Busy,
+    #[error("no connection within {} seconds: {reason}", CONNECT_LIMIT.as_secs())]
+    Refused { reason: String },
+    #[error("no connection within {} seconds: the server does not answer", CONNECT_LIMIT.as_secs())]
+    NoAnswer,
+}
+
+impl From<NotConnected> for sqlx::Error {
+    fn from(reason: NotConnected) -> Self {
+        Self::AnyDriverError(Box::new(reason))
+    }
+}
+
+impl Pool {
+    /// A pool without a session.
+    pub(super) fn new(
+        options: PgConnectOptions,
+        mark: Option<String>,
+        size: u32,
+        opened: Arc<AtomicU64>,
+        control: Option<Pool>,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            options,
+            mark,
+            places: Arc::new(Semaphore::new(size as usize)),
+            idle: Mutex::default(),
+            trust: Trust::default(),
+            opened,
+            renewed: Mutex::default(),
+            control,
+        }))
+    }
+
+    /// A session of its own until it is dropped.
+    pub async fn acquire(&self) -> Result<PooledConnection, sqlx::Error> {
+        let deadline = tokio::time::Instant::now() + CONNECT_LIMIT;
+        let place = match timeout_at(deadline, self.0.places.clone().acquire_owned()).await {
+            Ok(Ok(place)) => place,
+            Ok(Err(_)) => return Err(sqlx::Error::PoolClosed),
+            Err(_) => return Err(NotConnected::Busy.into()),
+        };
+        let mut refusal = None;
+        let session = match timeout_at(deadline, self.session(&mut refusal)).await {
+            Ok(session) => session?,
+            Err(_) => {
+                let reason = refusal.map_or(NotConnected::NoAnswer, |reason| {
+                    NotConnected::Refused { reason }
+                });
+                return Err(reason.into());
+            }
+        };
+        Ok(PooledConnection {
+            session: Some(session),
+            place: Some(place),
+            pool: self.clone(),
+            in_transaction: false,
+            closes: false,
+        })
+    }
+
+    /// Closes the idle sessions; from now on there is no other.
+    pub async fn close(&self) {
+        self.0.places.close();
+        let idle = std::mem::take(&mut *self.idle());
+        for Idle { session, .. } in idle {
+            session.connection.close().await.ok();
         }
-        answered
     }
 
-    fn has(&self, idle_for: Duration) -> bool {
-        let LastSeen { answer, loss } = *self.lock();
-        idle_for <= TRUSTED_IDLE
-            && answer.is_some_and(|at| at.elapsed() <= TRUSTED)
-            && loss.is_none_or(|at| idle_for < at.elapsed())
+    /// How the pool connects.
+    pub(super) fn options(&self) -> &PgConnectOptions {
+        &self.0.options
     }
 
-    fn lock(&self) -> MutexGuard<'_, LastSeen> {
-        self.0.lock().expect("no holder panics")
+    /// Uses none of the present sessions again.
+    pub(super) fn renew(&self) {
+        *self.renewed() = Some(Instant::now());
+    }
+
+    /// An idle session that works, or a new one. While Postgres refuses for a reason that may pass, it tries
+    /// again, and `refusal` has the reason.
+    async fn session(&self, refusal: &mut Option<String>) -> Result<Session, sqlx::Error> {
+        while let Some(mut idle) = self.pop_idle() {
+            if self.0.trust.has(idle.since.elapsed()) {
+                return Ok(idle.session);
+            }
+            let works = idle.session.connection.ping().await.is_ok();
+            self.0.trust.record(works);
+            if works {
+                return Ok(idle.session);
+            }
+        }
+        for tries in 1.. {
+            match self.open().await {
+                Ok(session) => return Ok(session),
+                Err(error) if may_pass(&error) && !refuses_settings(&error) => {
+                    *refusal = Some(said(&error));
+                }
+                Err(error) => return Err(error),
+            }
+            sleep(backoff::delay(tries, FIRST_PAUSE, LONGEST_PAUSE, 0.5)).await;
+        }
+        unreachable!("the counter of tries does not run out")
+    }
+
+    async fn open(&self) -> Result<Session, sqlx::Error> {
+        let mut connection = self.0.options.connect().await?;
+        let backend = self.backend(&mut connection).await?;
+        self.0.opened.fetch_add(1, Ordering::Relaxed);
+        Ok(Session {
+            connection,
+            backend,
+            opened: Instant::now(),
+        })
+    }
+
+    /// The backend of a new connection. `None` behind a pooler, which may give each statement another one.
+    async fn backend(&self, connection: &mut PgConnection) -> Result<Option<Backend>, sqlx::Error> {
+        let Some(mark) = &self.0.mark else {
+            return Ok(None);
+        };
+        let (pid, start, is_marked): (i32, Option<String>, bool) = sqlx::query_as(
+            "select pid, backend_start::text, coalesce(current_setting('elf.session', true), '') = $1
+               from pg_stat_activity where pid = pg_backend_pid()",
+        )
+        .bind(mark)
+        .fetch_one(&mut *connection)
+        .await?;
+        let backend = start.filter(|_| is_marked);
+        if backend.is_some() {
+            // Postgres then notices that this process was killed, also while its statement waits. Not every
+            // platform can.
+            let notice = sqlx::raw_sql("set client_connection_check_interval = '2s'");
+            if let Err(error @ sqlx::Error::Io(_)) = notice.execute(connection).await {
+                return Err(error);
+            }
+        }
+        Ok(backend.map(|start| Backend { pid, start }))
+    }
+
+    fn pop_idle(&self) -> Option<Idle> {
+        let renewed = *self.renewed();
+        let mut idle = self.idle();
+        // The session that was used last, so that those that nobody needs grow old.
+        idle.retain(|idle| idle.is_usable(renewed));
+        idle.pop()
+    }
+
+    fn put_back(&self, session: Session) {
+        self.0.trust.record(true);
+        let since = Instant::now();
+        self.idle().push(Idle { session, since });
+    }
+
+    /// Keeps `place` until the statement of the session has ended, and then puts the session back.
+    async fn reclaim(self, mut given_up: GivenUp) {
+        let session = &mut given_up.session;
+        let mut has_ended = session.ends_within(PATIENCE).await;
+        if !has_ended && let Some(backend) = session.backend.clone() {
+            self.signal("cancel", &backend).await;
+            has_ended = session.ends_within(RETURN_LIMIT).await;
+            if !has_ended {
+                self.signal("terminate", &backend).await;
+                // It may be answered first. The session ends all the same.
+                session.ends_within(RETURN_LIMIT).await;
+            }
+        } else if !has_ended {
+            has_ended = session.ends_within(RETURN_LIMIT).await;
+        }
+        let GivenUp {
+            mut session,
+            place,
+            in_transaction,
+            closes,
+        } = given_up;
+        let is_usable = has_ended && (!in_transaction || session.rolls_back().await);
+        match is_usable {
+            true if !closes && session.opened.elapsed() < LONGEST_LIFE => self.put_back(session),
+            true => drop(timeout(RETURN_LIMIT, session.connection.close()).await),
+            false => self.0.trust.record(false),
+        }
+        drop(place);
+    }
+
+    /// Cancels or terminates what a backend does. A backend that has ended is left alone, and so is one
+    /// that has its id now.
+    async fn signal(&self, how: &'static str, backend: &Backend) {
+        let Some(control) = &self.0.control else {
+            return;
+        };
+        let statement = match how {
+            "cancel" => {
+                "select pg_cancel_backend(pid) from pg_stat_activity
+                  where pid = $1 and backend_start = $2::timestamptz and state is distinct from 'idle'"
+            }
+            _ => {
+                "select pg_terminate_backend(pid) from pg_stat_activity
+                  where pid = $1 and backend_start = $2::timestamptz"
+            }
+        };
+        let sent = async {
+            let mut connection = control.acquire().await?;
+            sqlx::query_scalar::<_, bool>(statement)
+                .bind(backend.pid)
+                .bind(&backend.start)
+                .fetch_optional(&mut *connection)
+                .await
+        };
+        match timeout(CONNECT_LIMIT, sent).await {
+            Ok(Ok(_)) => tracing::debug!(pid = backend.pid, how, "ended a statement"),
+            Ok(Err(error)) => tracing::debug!(%error, how, "could not end a statement"),
+            Err(_) => tracing::debug!(how, "could not end a statement: no answer"),
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+        self.0.idle.lock().expect("no holder panics")
+    }
+
+    fn renewed(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.renewed.lock().expect("no holder panics")
     }
 }
 
-/// Whether the pool can use a returned connection again. It cannot if its statement timed out:
-/// the pool's own ping has no time limit. Asks Postgres nothing. No transaction is open: [`super::transaction`].
-async fn has_answered(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    let answered = tokio::time::timeout(RETURN_LIMIT, connection.flush()).await;
-    Ok(matches!(answered, Ok(Ok(()))))
+/// Whether a later try to connect may succeed.
+fn may_pass(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Database(refusal) => error::may_pass(&refusal.code().unwrap_or_default()),
+        // A file of a certificate that is missing, or a socket before the server makes it.
+        sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::NotFound,
+        sqlx::Error::Protocol(_) => true,
+        _ => false,
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What the server or the system said.
+fn said(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Database(refusal) => refusal.message().to_owned(),
+        sqlx::Error::Io(error) => error.to_string(),
+        error => error.to_string(),
+    }
+}
 
-    #[test]
-    fn a_lost_connection_ends_the_trust_in_those_that_were_idle_with_it() {
-        let secs = Duration::from_secs;
-        let now = Instant::now();
-        let trusts =
-            |answer, loss, idle_for| Trust(Mutex::new(LastSeen { answer, loss })).has(idle_for);
-        let answered = Some(now);
-        assert!(!trusts(None, None, secs(0)), "nothing is known yet");
-        assert!(trusts(answered, None, secs(20)));
-        assert!(!trusts(answered, None, secs(31)));
-        let long_ago = now.checked_sub(secs(10));
-        assert!(!trusts(long_ago, None, secs(1)), "an idle worker asks");
-        assert!(!trusts(answered, long_ago, secs(20)));
-        assert!(trusts(answered, long_ago, secs(5)), "made or used since");
+impl Session {
+    /// Whether Postgres has answered all that it was asked. Asks nothing.
+    async fn ends_within(&mut self, time: Duration) -> bool {
+        let answers = async {
+            loop {
+                match self.connection.flush().await {
+                    Ok(()) => return true,
+                    // That of the statement. The session goes on.
+                    Err(sqlx::Error::Database(_)) => {}
+                    Err(_) => return false,
+                }
+            }
+        };
+        timeout(time, answers).await.unwrap_or(false)
+    }
+
+    async fn rolls_back(&mut self) -> bool {
+        let rollback = sqlx::raw_sql("rollback").execute(&mut self.connection);
+        matches!(timeout(RETURN_LIMIT, rollback).await, Ok(Ok(_)))
+    }
+}
+
+impl Idle {
+    fn is_usable(&self, renewed: Option<Instant>) -> bool {
+        self.since.elapsed() < LONGEST_IDLE
+            && self.session.opened.elapsed() < LONGEST_LIFE
+            && renewed.is_none_or(|renewed| self.session.opened > renewed)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").finish_non_exhaustive()
+    }
+}
+
+/// A session that goes back to its pool when it is dropped.
+pub struct PooledConnection {
+    session: Option<Session>,
+    place: Option<OwnedSemaphorePermit>,
+    pool: Pool,
+    in_transaction: bool,
+    closes: bool,
+}
+
+/// What was dropped, with a statement in flight or a transaction open.
+struct GivenUp {
+    session: Session,
+    place: OwnedSemaphorePermit,
+    in_transaction: bool,
+    closes: bool,
+}
+
+impl PooledConnection {
+    /// Closes the session instead of putting it back: it has settings or locks of its own.
+    pub fn close_on_drop(&mut self) {
+        self.closes = true;
+    }
+
+    /// Says whether a transaction is open, which a drop rolls back.
+    pub(super) fn set_in_transaction(&mut self, in_transaction: bool) {
+        self.in_transaction = in_transaction;
+    }
+}
+
+impl Drop for PooledConnection {
+    fn drop(&mut self) {
+        let (Some(mut session), Some(place)) = (self.session.take(), self.place.take()) else {
+            return;
+        };
+        let is_in_order = !self.in_transaction && !self.closes;
+        // Ready at once if no statement is in flight.
+        match is_in_order
+            .then(|| session.connection.flush().now_or_never())
+            .flatten()
+        {
+            Some(Ok(())) if session.opened.elapsed() < LONGEST_LIFE => {
+                self.pool.put_back(session);
+                return;
+            }
+            Some(Err(error)) if !matches!(error, sqlx::Error::Database(_)) => {
+                self.pool.0.trust.record(false);
+                return;
+            }
+            _ => {}
+        }
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        let given_up = GivenUp {
+            session,
+            place,
+            in_transaction: self.in_transaction,
+            closes: self.closes,
+        };
+        runtime.spawn(self.pool.clone().reclaim(given_up));
+    }
+}
+
+const HAS_SESSION: &str = "only a drop takes the session";
+
+impl std::ops::Deref for PooledConnection {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.session.as_ref().expect(HAS_SESSION).connection
+    }
+}
+
+impl std::ops::DerefMut for PooledConnection {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.session.as_mut().expect(HAS_SESSION).connection
+    }
+}
+
+impl fmt::Debug for PooledConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PooledConnection").finish_non_exhaustive()
+    }
+}
+
+impl<'p> Executor<'p> for &'p Pool {
+    type Database = Postgres;
+
+    /// Not row by row: the session is free again before the caller has the first row.
+    fn fetch_many<'e, 'q: 'e, E>(
+        self,
+        query: E,
+    ) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, sqlx::Error>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        let steps = async move {
+            let mut connection = self.acquire().await?;
+            let steps: Vec<_> = connection.fetch_many(query).try_collect().await?;
+            Ok::<_, sqlx::Error>(stream::iter(steps.into_iter().map(Ok)))
+        };
+        Box::pin(steps.try_flatten_stream())
+    }
+
+    fn fetch_optional<'e, 'q: 'e, E>(
+        self,
+        query: E,
+    ) -> BoxFuture<'e, Result<Option<PgRow>, sqlx::Error>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        Box::pin(async move { self.acquire().await?.fetch_optional(query).await })
+    }
+
+    fn prepare_with<'e>(
+        self,
+        sql: SqlStr,
+        parameters: &'e [PgTypeInfo],
+    ) -> BoxFuture<'e, Result<<Postgres as Database>::Statement, sqlx::Error>>
+    where
+        'p: 'e,
+    {
+        Box::pin(async move { self.acquire().await?.prepare_with(sql, parameters).await })
+    }
+
+    #[doc(hidden)]
+    fn describe<'e>(
+        self,
+        sql: SqlStr,
+    ) -> BoxFuture<'e, Result<sqlx::Describe<Postgres>, sqlx::Error>>
+    where
+        'p: 'e,
+    {
+        Box::pin(async move { self.acquire().await?.describe(sql).await })
     }
 }

@@ -73,10 +73,12 @@ impl Store {
     /// Counts the outbox rows of one version, or of all versions that are not retired.
     pub async fn outbox_counts(&self, version: Option<&str>) -> Result<OutboxCounts, StoreError> {
         let work = async {
+            let mut tx = self.begin_long(Limit::Upkeep).await?;
             let counts =
                 sqlx::query_file_as!(OutboxCounts, "sql/queries/outbox_status.sql", version)
-                    .fetch_one(&self.pool)
+                    .fetch_one(&mut *tx)
                     .await?;
+            tx.commit().await?;
             Ok(counts)
         };
         // An outbox may have a row for every note.

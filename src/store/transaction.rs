@@ -2,26 +2,22 @@
 
 use std::ops::{Deref, DerefMut};
 
-use sqlx::pool::PoolConnection;
-use sqlx::{PgConnection, PgPool, Postgres};
-use tokio::runtime::Handle;
+use sqlx::{AssertSqlSafe, PgConnection};
 
-use super::RETURN_LIMIT;
+use super::pool::{Pool, PooledConnection};
 
-/// Dropped without a commit, it is rolled back, also while it begins. (sqlx's own transaction is not:
-/// each connection that came back to the pool would have to be asked whether one is open.)
-pub(super) struct Transaction {
-    /// `None` once the transaction has ended.
-    connection: Option<PoolConnection<Postgres>>,
-}
+/// Dropped without a commit, it is rolled back, also while it begins.
+pub(super) struct Transaction(PooledConnection);
 
 impl Transaction {
     /// Begins one. `begin` may set things as well, in the same message.
-    pub(super) async fn begin(pool: &PgPool, begin: &'static str) -> Result<Self, sqlx::Error> {
-        let mut transaction = Self {
-            connection: Some(pool.acquire().await?),
-        };
-        sqlx::raw_sql(begin).execute(&mut *transaction).await?;
+    pub(super) async fn begin(pool: &Pool, begin: impl Into<String>) -> Result<Self, sqlx::Error> {
+        let mut connection = pool.acquire().await?;
+        connection.set_in_transaction(true);
+        let mut transaction = Self(connection);
+        sqlx::raw_sql(AssertSqlSafe(begin.into()))
+            .execute(&mut *transaction)
+            .await?;
         Ok(transaction)
     }
 
@@ -36,7 +32,7 @@ impl Transaction {
 
     async fn end(mut self, statement: &'static str) -> Result<(), sqlx::Error> {
         sqlx::raw_sql(statement).execute(&mut *self).await?;
-        self.connection = None;
+        self.0.set_in_transaction(false);
         Ok(())
     }
 }
@@ -45,31 +41,12 @@ impl Deref for Transaction {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        self.connection.as_ref().expect(HAS_NOT_ENDED)
+        &self.0
     }
 }
 
 impl DerefMut for Transaction {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        self.connection.as_mut().expect(HAS_NOT_ENDED)
-    }
-}
-
-const HAS_NOT_ENDED: &str = "a commit takes the transaction";
-
-impl Drop for Transaction {
-    fn drop(&mut self) {
-        let (Some(mut connection), Ok(runtime)) = (self.connection.take(), Handle::try_current())
-        else {
-            return;
-        };
-        runtime.spawn(async move {
-            // Behind the statement that was in flight, if one was.
-            let rollback = sqlx::raw_sql("rollback").execute(&mut *connection);
-            let ended = tokio::time::timeout(RETURN_LIMIT, rollback).await;
-            if !matches!(ended, Ok(Ok(_))) {
-                connection.close_on_drop();
-            }
-        });
+        &mut self.0
     }
 }

@@ -3,9 +3,9 @@
 //! Statements that return a vector cast it to `vector`, and Postgres casts what they write to the type of the
 //! column. So nothing else in ELF depends on the type.
 
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use sqlx::{AssertSqlSafe, PgConnection};
 
-use super::migrations::{is_locked_out, pause};
+use super::migrations::{is_locked_out, no_statement_timeout, pause};
 use super::{Store, StoreError};
 use crate::config::VectorType;
 
@@ -38,14 +38,15 @@ impl Store {
             return Ok(false);
         }
         // The settings and the lock below belong to the session and end with it.
-        let mut session = conn.detach();
+        conn.close_on_drop();
+        let mut session = conn;
+        no_statement_timeout(&mut session).await?;
         self.lock_migrations(&mut session).await?;
         // Another process may have changed them while this one waited.
         let is_changed = other_type(&mut session, wanted).await?.is_some();
         if is_changed {
             change(&mut session, wanted).await?;
         }
-        session.close().await?;
         Ok(is_changed)
     }
 }
@@ -56,7 +57,7 @@ async fn change(session: &mut PgConnection, wanted: VectorType) -> Result<(), St
     let change = |table| format!("alter table {table} alter vec type {name} using vec::{name};");
     // Postgres executes the statements of one string in one transaction.
     let statements = format!(
-        "set lock_timeout = '{LOCK_TIMEOUT}'; set statement_timeout = 0;
+        "set lock_timeout = '{LOCK_TIMEOUT}';
          lock table {} in access exclusive mode; {}",
         TABLES.join(", "),
         TABLES.map(change).concat(),
@@ -108,7 +109,7 @@ fn not_changed(name: &str, error: sqlx::Error) -> StoreError {
         _ => "",
     };
     match StoreError::from(error) {
-        unavailable @ StoreError::Unavailable(_) => unavailable,
+        passing if passing.class().may_pass() => passing,
         _ => StoreError::Schema(format!(
             "failed to change the vectors in Postgres to the type {name}, and they are as before: \
              {reason}{hint}"

@@ -98,7 +98,7 @@ impl Store {
     pub async fn record_server_identity(&self) -> Result<bool, StoreError> {
         let seen = sqlx::query_file!("sql/queries/record_server.sql").fetch_optional(&self.pool);
         match self.answered(Limit::Statement, seen).await {
-            Err(StoreError::Unavailable(reason)) => Err(StoreError::Unavailable(reason)),
+            Err(error) if error.class().may_pass() => Err(error),
             Err(error) => {
                 tracing::debug!(%error, "could not read the identity of the Postgres server");
                 Ok(false)

@@ -83,9 +83,11 @@ impl Store {
     /// nothing. Returns how many.
     pub async fn enqueue_version(&self, version: &str) -> Result<u64, StoreError> {
         let work = async {
+            let mut tx = self.begin_long(Limit::EveryNote).await?;
             let done = sqlx::query_file!("sql/queries/enqueue_version.sql", version, false)
-                .execute(&self.pool)
+                .execute(&mut *tx)
                 .await?;
+            tx.commit().await?;
             Ok::<_, StoreError>(done.rows_affected())
         };
         self.answered(Limit::EveryNote, work).await
@@ -94,9 +96,11 @@ impl Store {
     /// [`Self::enqueue_version`] even if it was done before, to fill a lost collection.
     pub async fn enqueue_version_again(&self, version: &str) -> Result<u64, StoreError> {
         let work = async {
+            let mut tx = self.begin_long(Limit::EveryNote).await?;
             let done = sqlx::query_file!("sql/queries/enqueue_version.sql", version, true)
-                .execute(&self.pool)
+                .execute(&mut *tx)
                 .await?;
+            tx.commit().await?;
             Ok::<_, StoreError>(done.rows_affected())
         };
         self.answered(Limit::EveryNote, work).await

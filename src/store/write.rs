@@ -13,8 +13,8 @@ use super::{Limit, Store, StoreError};
 pub(super) const WRITE: &str =
     "begin; set local lock_timeout = '3s'; set local statement_timeout = '10s'";
 
-/// Begins the write of a command, which may be one of all notes.
-pub(super) const COMMAND: &str = "begin";
+/// Begins the write of a command, which may be one of all notes: see [`Limit::Upkeep`].
+pub(super) const COMMAND: &str = "begin; set local statement_timeout = '30min'";
 
 /// How long the statements of a write over HTTP may take, a new connection included. Longer than Postgres lets
 /// them.
@@ -26,7 +26,7 @@ const COMMIT_LIMIT: Duration = Duration::from_secs(10);
 impl Store {
     /// Does and commits a write over HTTP. `work` begins the transaction with [`WRITE`].
     pub(super) fn write<'w, T: Send + 'w>(
-        &self,
+        &'w self,
         operation: &'static str,
         work: impl Future<Output = Result<(Transaction, T), StoreError>> + Send + 'w,
     ) -> BoxFuture<'w, Result<T, StoreError>> {
@@ -35,7 +35,7 @@ impl Store {
 
     /// Does and commits the write of a command. `work` begins the transaction with [`COMMAND`].
     pub(super) fn command<'w, T: Send + 'w>(
-        &self,
+        &'w self,
         operation: &'static str,
         work: impl Future<Output = Result<(Transaction, T), StoreError>> + Send + 'w,
     ) -> BoxFuture<'w, Result<T, StoreError>> {

@@ -146,7 +146,7 @@ const INDEX_OPERATION: Label = Label {
 };
 const POSTGRES_ERROR: Label = Label {
     name: "kind",
-    values: &["unavailable", "schema", "rejected"],
+    values: &["unavailable", "locked", "schema", "rejected"],
 };
 const INDEX_ERROR: Label = Label {
     name: "kind",
@@ -399,6 +399,16 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 "elf_postgres_errors_total",
                 &[POSTGRES_OPERATION, POSTGRES_ERROR],
                 "Operations on Postgres that failed",
+            ),
+            gauge(
+                "elf_postgres_lock_waits",
+                NONE,
+                "Statements of ELF that wait for a lock of another session, as this process last saw",
+            ),
+            gauge(
+                "elf_postgres_lock_wait_seconds",
+                NONE,
+                "How long the longest of them has waited",
             ),
             histogram(
                 "elf_index_operation_seconds",

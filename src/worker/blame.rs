@@ -14,7 +14,8 @@ use crate::index::UpsertMode;
 use crate::note::TextHash;
 use crate::registry::{self, CollectionTarget, IndexContext, RegistryError};
 use crate::store::{
-    Claim, Claimed, Depth, FailedBy, Failure, LOST_CLAIMS_UNTIL_ALONE, NoteWrite, Retry, StoreError,
+    Claim, Claimed, Depth, FailedBy, Failure, LOST_CLAIMS_UNTIL_ALONE, LiveChunk, NoteWrite, Retry,
+    StoreError,
 };
 
 /// How often the write of a single note is tried when it is interrupted although Postgres and
@@ -40,6 +41,10 @@ const LOST_CLAIMS_UNTIL_UNACCOMPANIED: u32 = LOST_CLAIMS_UNTIL_ALONE + 5;
 /// is to blame.
 pub(super) const LOST_CLAIMS_UNTIL_DEAD: u32 = LOST_CLAIMS_UNTIL_UNACCOMPANIED + 3;
 
+/// After an outage of Postgres or the index, this worker dead-letters no note for its lost claims for so
+/// long: workers that live lose claims while Postgres does not take them back.
+const NO_BLAME_AFTER_OUTAGE: Duration = Duration::from_secs(600);
+
 /// Whether the claim holds a suspect: a note that may kill its worker.
 pub(super) fn is_suspect(claim: &Claim) -> bool {
     let lost = claim.notes.iter().map(|note| note.lost_claims);
@@ -49,12 +54,26 @@ pub(super) fn is_suspect(claim: &Claim) -> bool {
 /// What failed, Postgres or the index, if the data that was sent may be the cause: it was
 /// rejected, or the server did not survive it.
 fn possible_rejecter(error: &RegistryError) -> Option<FailedBy> {
-    let may_be_data = matches!(error.class(), ErrorClass::Item | ErrorClass::Store);
     match error {
-        RegistryError::Store(_) if may_be_data => Some(FailedBy::Postgres),
-        RegistryError::Index(_) if may_be_data => Some(FailedBy::Index),
+        RegistryError::Store(error) if error.may_be_data() => Some(FailedBy::Postgres),
+        RegistryError::Index(error)
+            if matches!(error.class(), ErrorClass::Item | ErrorClass::Store) =>
+        {
+            Some(FailedBy::Index)
+        }
         _ => None,
     }
+}
+
+/// What happened when another note was written just now, as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OtherNote {
+    /// It was taken: the note that failed may be to blame.
+    Taken,
+    /// It was rejected too: no note is to blame.
+    Rejected,
+    /// There is no other note that is indexed.
+    Missing,
 }
 
 impl Batch<'_> {
@@ -64,7 +83,9 @@ impl Batch<'_> {
         let Some(lost) = self.notes.values().find(is_lost) else {
             return Ok(false);
         };
-        if self.shared.totals.report().notes == 0 {
+        if self.shared.totals.report().notes == 0
+            || self.shared.circuit.was_open_within(NO_BLAME_AFTER_OUTAGE)
+        {
             return Ok(false);
         }
         let reason = format!(
@@ -90,7 +111,20 @@ impl Batch<'_> {
         fresh: &mut HashSet<TextHash>,
     ) -> Result<(), RegistryError> {
         let mut parts = vec![(writes, 1)];
-        while let Some((part, tries)) = parts.pop() {
+        // Failed while no other note was indexed that could be tried.
+        let mut failed: Vec<(&[PlannedWrite<'_>], RegistryError)> = Vec::new();
+        loop {
+            let (part, tries) = match parts.pop() {
+                Some(part) => part,
+                None => match failed.pop() {
+                    // The others may have been indexed meanwhile.
+                    Some((part, error)) => match Box::pin(self.try_another(&error, part)).await? {
+                        OtherNote::Taken => (part, 1),
+                        _ => return Err(error),
+                    },
+                    None => return Ok(()),
+                },
+            };
             let error = match Box::pin(self.write(part, fresh)).await {
                 Ok(()) => continue,
                 Err(WriteError::Data(error)) => error,
@@ -103,30 +137,28 @@ impl Batch<'_> {
             let context = &self.shared.context;
             // A database or a collection that is missing or misconfigured is no note's fault.
             Box::pin(registry::ensure_ready(&context.stores, &context.version)).await?;
-            match part {
-                [only] if by == FailedBy::Postgres && is_rejection => {
-                    self.fail_alone(only, by, &error).await?;
+            if let [only] = part {
+                // The cause may be the state of Postgres or of the index.
+                match Box::pin(self.try_another(&error, part)).await? {
+                    OtherNote::Taken if is_rejection || tries >= MAX_TRIES_ALONE => {
+                        self.fail_alone(only, by, &error).await?;
+                    }
+                    OtherNote::Taken => parts.push((part, tries + 1)),
+                    OtherNote::Missing if !parts.is_empty() => failed.push((part, error)),
+                    OtherNote::Missing | OtherNote::Rejected => return Err(error),
                 }
-                // If several notes are rejected, one of them may be to blame. For any other error,
-                // and for the rejection of a single note, the cause may be the state of Postgres
-                // or of the index.
-                _ if (part.len() == 1 || !is_rejection)
-                    && !Box::pin(self.index_accepts_another_note(part)).await? =>
-                {
-                    return Err(error);
-                }
-                [only] if is_rejection || tries >= MAX_TRIES_ALONE => {
-                    self.fail_alone(only, by, &error).await?;
-                }
-                [_] => parts.push((part, tries + 1)),
-                _ => {
-                    let (left, right) = part.split_at(part.len() / 2);
-                    parts.push((right, 1));
-                    parts.push((left, 1));
-                }
+                continue;
             }
+            // If several notes fail, one of them may be to blame.
+            if !is_rejection
+                && Box::pin(self.try_another(&error, part)).await? == OtherNote::Rejected
+            {
+                return Err(error);
+            }
+            let (left, right) = part.split_at(part.len() / 2);
+            parts.push((right, 1));
+            parts.push((left, 1));
         }
-        Ok(())
     }
 
     /// Counts a write that Postgres or the index rejects as a failure of its note.
@@ -146,31 +178,66 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Whether the index accepts a point of another note, unchanged. If it accepts no point of
-    /// any note, the cause is the index and no note is to blame.
-    async fn index_accepts_another_note(
+    /// Writes another note as it is, to Postgres or the index, whichever failed with `error`. If that
+    /// takes no write of any note, the cause is its state and no note is to blame.
+    async fn try_another(
+        &self,
+        error: &RegistryError,
+        part: &[PlannedWrite<'_>],
+    ) -> Result<OtherNote, RegistryError> {
+        let WorkerContext {
+            stores: IndexContext { store, .. },
+            version,
+            ..
+        } = &self.shared.context;
+        let Some(another) = self.another_note(part).await? else {
+            return Ok(OtherNote::Missing);
+        };
+        let is_taken = match error {
+            RegistryError::Store(_) => store.accepts(version, &another).await?,
+            _ => Some(self.index_accepts(&another).await?),
+        };
+        Ok(match is_taken {
+            Some(true) => OtherNote::Taken,
+            Some(false) => {
+                tracing::debug!(%error, "another note is rejected too");
+                OtherNote::Rejected
+            }
+            None => OtherNote::Missing,
+        })
+    }
+
+    /// A chunk of a note that is indexed and not in `part`.
+    async fn another_note(
         &self,
         part: &[PlannedWrite<'_>],
-    ) -> Result<bool, RegistryError> {
+    ) -> Result<Option<LiveChunk>, StoreError> {
+        let WorkerContext {
+            stores: IndexContext { store, .. },
+            version,
+            ..
+        } = &self.shared.context;
+        let blamed: HashSet<Uuid> = part.iter().map(|write| write.chunked.note_id).collect();
+        for after in [Uuid::new_v4(), Uuid::nil()] {
+            let page = store
+                .live_chunks(&version.name, after, Uuid::max(), 64, 1 << 20, Depth::Whole)
+                .await?;
+            let is_another =
+                |chunk: &LiveChunk| chunk.has_point() && !blamed.contains(&chunk.note_id);
+            if let Some(another) = page.into_iter().find(is_another) {
+                return Ok(Some(another));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the index accepts the point of a chunk, unchanged.
+    async fn index_accepts(&self, another: &LiveChunk) -> Result<bool, RegistryError> {
         let WorkerContext {
             stores: IndexContext { store, index, .. },
             version,
             ..
         } = &self.shared.context;
-        let blamed: HashSet<Uuid> = part.iter().map(|write| write.chunked.note_id).collect();
-        let mut another = None;
-        for after in [Uuid::new_v4(), Uuid::nil()] {
-            let page = store
-                .live_chunks(&version.name, after, Uuid::max(), 64, 1 << 20, Depth::Whole)
-                .await?;
-            let is_another = |chunk: &crate::store::LiveChunk| {
-                chunk.has_point() && !blamed.contains(&chunk.note_id)
-            };
-            another = another.or(page.into_iter().find(is_another));
-        }
-        let Some(another) = another else {
-            return Ok(false);
-        };
         for collection in store.collections(&version.name).await? {
             let target = CollectionTarget {
                 store: store.clone(),
@@ -181,9 +248,7 @@ impl Batch<'_> {
             };
             let points = target.points(vec![another.clone()]);
             let write = target.write(points, UpsertMode::NotNewer);
-            let is_taken = write.await.is_ok_and(|written| written.refused.is_empty());
-            if !is_taken {
-                tracing::debug!("the index rejects the point of another note too");
+            if !write.await.is_ok_and(|written| written.refused.is_empty()) {
                 return Ok(false);
             }
         }

@@ -172,10 +172,9 @@ impl Worker {
     /// Works until `stop`, then lets batches in flight end within the grace period.
     pub async fn run(&self, stop: CancellationToken) {
         let listening = self.shared.settings.listen.then(|| {
-            in_the_background(store::listen(
-                self.shared.context.stores.store.pool().clone(),
-                self.shared.wake.clone(),
-            ))
+            let store = self.shared.context.stores.store.clone();
+            let wake = self.shared.wake.clone();
+            in_the_background(async move { store.listen(wake).await })
         });
         let expiring = in_the_background(upkeep::run(self.shared.clone()));
         let verifying = in_the_background(verify::run(self.shared.clone()));

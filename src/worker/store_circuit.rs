@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 
@@ -12,6 +13,8 @@ pub struct StoreCircuit {
     /// How often it opened since a batch succeeded. Postgres or the index may pass the check and
     /// still fail every batch, so each opening in a row makes the pause longer.
     openings: AtomicU32,
+    /// When it last opened or closed.
+    changed: Mutex<Option<Instant>>,
 }
 
 /// An outage of Postgres or the index, or a wrong configuration of one of them.
@@ -32,6 +35,7 @@ impl StoreCircuit {
     /// Opens the circuit after a failure that no note is to blame for: claims pause.
     pub fn open(&self, reason: String) {
         self.openings.fetch_add(1, Ordering::Relaxed);
+        self.record_change();
         let mut outage = self.lock();
         match &mut *outage {
             None => {
@@ -50,6 +54,7 @@ impl StoreCircuit {
         if let Some(outage) = self.lock().take() {
             let secs = (Utc::now() - outage.since).num_seconds();
             tracing::info!(reason = outage.reason, secs, "claims resumed");
+            self.record_change();
         }
     }
 
@@ -61,6 +66,16 @@ impl StoreCircuit {
     /// How often it opened since a batch succeeded.
     pub fn openings(&self) -> u32 {
         self.openings.load(Ordering::Relaxed)
+    }
+
+    /// Whether there was an outage within this time.
+    pub fn was_open_within(&self, time: Duration) -> bool {
+        let changed = *self.changed.lock().expect("no holder panics");
+        self.outage().is_some() || changed.is_some_and(|at| at.elapsed() < time)
+    }
+
+    fn record_change(&self) {
+        *self.changed.lock().expect("no holder panics") = Some(Instant::now());
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Outage>> {

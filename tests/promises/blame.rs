@@ -292,3 +292,116 @@ async fn a_note_that_waits_for_the_provider_is_no_suspect() {
     working.stop().await;
     assert_eq!(h.count("indexing_outbox").await, 1);
 }
+
+/// Fails every write of a chunk with this SQLSTATE, or of those that match `which` alone.
+async fn fail_chunks(h: &Harness, sqlstate: &str, which: &str) {
+    let trigger = format!(
+        "create or replace function fails() returns trigger language plpgsql as $$
+         begin
+             if new.text like '{which}' then raise exception 'why' using errcode = '{sqlstate}'; end if;
+             return new;
+         end $$;
+         create or replace trigger fails before insert on memory_note_chunks
+             for each row execute function fails();"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(trigger))
+        .execute(&h.pool)
+        .await
+        .unwrap();
+}
+
+/// A worker runs into what [`fail_chunks`] makes, again and again, and blames no note.
+async fn is_an_outage(h: &Harness, sqlstate: &str) {
+    fail_chunks(h, sqlstate, "%").await;
+    insert_many(h, 20).await;
+    let worker = h.worker();
+    let stop = CancellationToken::new();
+    let test = async {
+        for _ in 0..5 {
+            eventually(async || worker.outage().is_some()).await;
+            eventually(async || worker.outage().is_none()).await;
+        }
+        let blamed = "indexing_outbox where attempts > 0 or status <> 'PENDING'";
+        assert_eq!(h.count(blamed).await, 0, "{sqlstate}");
+        sqlx::raw_sql("drop trigger fails on memory_note_chunks")
+            .execute(&h.pool)
+            .await
+            .unwrap();
+        eventually(async || h.count("indexing_outbox").await == 0).await;
+        stop.cancel();
+    };
+    tokio::join!(worker.run(stop.clone()), test);
+    assert_eq!(worker.totals().failed, 0, "{sqlstate}");
+}
+
+/// One of each class that says nothing about a row, and two that do, but of every row.
+#[tokio::test]
+async fn a_state_of_postgres_that_stops_every_write_blames_no_note() {
+    let h = Harness::start().await;
+    h.insert("indexed before").await;
+    h.drain().await;
+    for sqlstate in [
+        "53100", "53200", "55000", "55P03", "57014", "58030", "25006", "25P04", "40001", "40P01",
+        "XX000", "XX001", "P0001", "23514",
+    ] {
+        is_an_outage(&h, sqlstate).await;
+    }
+    h.assert_converged().await;
+}
+
+/// Whatever the code says: if the others are taken, it is the note. Unless the code can mean no row.
+#[tokio::test]
+async fn a_note_for_which_postgres_fails_inside_is_dead_lettered_alone() {
+    for sqlstate in ["XX000", "XX001", "P0001"] {
+        let h = Harness::start().await;
+        fail_chunks(&h, sqlstate, "%secret%").await;
+        // The oldest, and nothing is indexed yet that could show that it is to blame.
+        let secret = h.insert("a secret").await;
+        insert_many(&h, 5).await;
+        h.drain_with_retries().await;
+        let letters = h.context.stores.store.dead_letters(10).await.unwrap();
+        assert_eq!(letters.len(), 1, "{sqlstate}");
+        assert_eq!(
+            (letters[0].note_id, &*letters[0].reason),
+            (secret, "postgres")
+        );
+        assert_eq!(h.points().await.len(), 5);
+    }
+}
+
+/// The worker lives: what it could not release says nothing about the note.
+#[tokio::test]
+async fn a_claim_that_its_own_worker_takes_over_does_not_count_as_lost() {
+    let h = Harness::start().await;
+    let note = h.insert("claimed twice").await;
+    let worker = h.worker();
+    for (holder, lost) in [
+        (worker.holder().to_owned(), 0),
+        ("a dead one".to_owned(), 1),
+    ] {
+        h.execute(
+            "insert into note_index_state (note_id, embedding_version, lease_token, lease_until, holder)
+             select $1, embedding_version, 0, now() - interval '1 second', $2 from index_versions
+             on conflict (note_id, embedding_version) do update
+                set lease_until = excluded.lease_until, holder = excluded.holder",
+            note,
+            &holder,
+        )
+        .await;
+        let store = &h.context.stores.store;
+        let version = &h.context.version.name;
+        let claim = store
+            .claim(
+                version,
+                worker.holder(),
+                std::time::Duration::from_secs(5),
+                1,
+                1_000,
+                elf::store::ClaimScope::ALL,
+            )
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(claim.notes[0].lost_claims, lost);
+    }
+}

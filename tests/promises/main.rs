@@ -24,6 +24,7 @@ mod embedding;
 mod http_api;
 mod index_home;
 mod late;
+mod locks;
 mod lost_transactions;
 mod mcp;
 mod migrations;

@@ -273,6 +273,8 @@ function drawFacts(s) {
   fill("worker.holder", s.holder ?? unknown);
   fill("worker.started", s.started_at ? { since: s.started_at } : "not yet");
   fill("worker.batches", w?.paused ? `paused: ${w.paused.reason}` : big(w?.batches_in_flight));
+  const [lock] = s.lock_waits ?? [];
+  fill("worker.lock", lock ? `on ${lock.on}, held by ${lock.held_by}` : "no");
   for (const name of ["notes", "failed", "dead", "chunks", "points"]) fill(`worker.${name}`, big(w?.[name]));
   for (const name of ["embedded", "reused"]) {
     fill(`worker.${name}`, w ? { text: count(w[name]) + share(w[name], w.chunks), title: digits(w[name]) } : unknown);

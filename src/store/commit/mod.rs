@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use uuid::Uuid;
 
-use super::{CollectionRow, Limit, Store, StoreError};
+use super::{CollectionRow, Limit, LiveChunk, Store, StoreError, Version};
 use crate::note::{AccessHash, Labels, TextHash};
 use locked::{Locked, lock, unchanged};
 use rows::{Written, statements, write};
@@ -35,6 +35,32 @@ pub struct NoteWrite<'a> {
     pub labels: Option<&'a Labels>,
     /// Whether Postgres may have chunks of it already.
     pub had_chunks: bool,
+}
+
+impl<'a> NoteWrite<'a> {
+    /// A note that has one chunk, for a write of which nothing stays.
+    fn of_chunk(chunk: &'a LiveChunk) -> Self {
+        let text = chunk.text.as_deref().unwrap_or_default();
+        let write = ChunkWrite {
+            chunk_id: chunk.chunk_id,
+            chunk_index: chunk.chunk_index,
+            start: chunk.start,
+            end: chunk.end,
+            text,
+            hash: TextHash::of(text),
+            vector: chunk.vector.as_deref().map(Arc::from),
+        };
+        Self {
+            note_id: chunk.note_id,
+            text_hash: write.hash,
+            chunks: vec![write],
+            pooled: chunk.vector.clone(),
+            access: None,
+            live: true,
+            labels: Some(&chunk.labels),
+            had_chunks: true,
+        }
+    }
 }
 
 /// A chunk and its vector.
@@ -134,6 +160,50 @@ impl Store {
         };
         // The commit of a note of many megabytes takes longer.
         self.measured_within(Limit::Batch, "commit", work).await
+    }
+
+    /// Whether Postgres takes a commit and an ack of the note of this chunk, which is indexed already.
+    /// Nothing of it stays. `None` if another transaction has the note.
+    pub async fn accepts(
+        &self,
+        version: &Version,
+        chunk: &LiveChunk,
+    ) -> Result<Option<bool>, StoreError> {
+        let Version { name, dim, .. } = version;
+        let work = async {
+            let mut tx = self.begin().await?;
+            let token =
+                sqlx::query_file_scalar!("sql/queries/lock_indexed_note.sql", chunk.note_id, name);
+            let Some(token) = token.fetch_optional(&mut *tx).await? else {
+                tx.rollback().await?;
+                return Ok(None);
+            };
+            let note = NoteWrite::of_chunk(chunk);
+            let locked = Locked {
+                notes: [chunk.note_id].into(),
+                ..Locked::default()
+            };
+            for rows in statements(&[&note], &locked) {
+                let written = write(&mut *tx, name, *dim, token, &rows).await?;
+                if written.ok_or_else(settings_were_lost)?.notes.is_empty() {
+                    tx.rollback().await?;
+                    return Ok(None);
+                }
+            }
+            sqlx::query_file!("sql/queries/requeue.sql", name, &[chunk.note_id][..], 0.0)
+                .execute(&mut *tx)
+                .await?;
+            // What would be checked at the end.
+            sqlx::raw_sql("set constraints all immediate")
+                .execute(&mut *tx)
+                .await?;
+            tx.rollback().await?;
+            Ok(Some(true))
+        };
+        match self.measured_within(Limit::Batch, "commit", work).await {
+            Err(error) if error.may_be_data() => Ok(Some(false)),
+            done => done,
+        }
     }
 
     /// Writes the notes with one statement and no transaction. `None` if one of them had chunks, if the

@@ -2,6 +2,7 @@
 //! `tests/data/cases` each, and here the right value of each.
 
 mod http;
+mod poolers;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -50,6 +51,7 @@ macro_rules! cases {
 cases! {
     schemas_that_every_client_takes: "17-mcp-schemas" => http::mcp_schemas;
     a_long_note_for_an_agent: "18-mcp-get-note" => http::mcp_get_note;
+    a_full_pooler: "08-xx000-is-passing" => poolers::a_full_pooler_is_waited_for;
 }
 
 #[test]

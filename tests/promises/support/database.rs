@@ -23,7 +23,11 @@ impl TestDatabase {
 
     /// The same, with `options` of `CREATE DATABASE`.
     pub async fn create_with(options: &str) -> Self {
-        let server = server();
+        Self::create_on(server(), options).await
+    }
+
+    /// The same, on another server.
+    pub async fn create_on(server: PgConnectOptions, options: &str) -> Self {
         let name = format!("elf_test_{}", Uuid::new_v4().simple());
         execute(&server, format!("CREATE DATABASE {name} {options}"))
             .await
@@ -73,6 +77,7 @@ impl TestDatabase {
 impl Drop for TestDatabase {
     fn drop(&mut self) {
         remove(
+            self.server.clone(),
             &self.name,
             format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name),
         );
@@ -97,18 +102,22 @@ impl Role {
 
 impl Drop for Role {
     fn drop(&mut self) {
-        remove(&self.name, format!("DROP ROLE IF EXISTS {}", self.name));
+        remove(
+            server(),
+            &self.name,
+            format!("DROP ROLE IF EXISTS {}", self.name),
+        );
     }
 }
 
-fn remove(name: &str, statement: String) {
+fn remove(server: PgConnectOptions, name: &str, statement: String) {
     // A runtime cannot wait inside another one, so it gets a thread.
     let dropping = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         runtime
-            .block_on(execute(&server(), statement))
+            .block_on(execute(&server, statement))
             .map_err(std::io::Error::other)
     });
     if let Ok(Err(error)) = dropping.join() {

@@ -141,7 +141,7 @@ impl Harness {
         registry::ensure_ready(&context.stores, &context.version)
             .await
             .unwrap();
-        let pool = context.stores.store.pool().clone();
+        let pool = PgPool::connect(&site.database.url()).await.unwrap();
         Self {
             context,
             config,

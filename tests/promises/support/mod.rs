@@ -14,6 +14,8 @@ pub mod embedding_server;
 pub mod harness;
 pub mod hooked;
 pub mod imports;
+pub mod own_postgres;
+pub mod pooler;
 pub mod prometheus;
 #[path = "../../support/proxy.rs"]
 pub mod proxy;
