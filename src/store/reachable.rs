@@ -1,6 +1,7 @@
 //! Notes as the HTTP API reads and writes them: each statement is limited to what a key reaches.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Instant;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -8,8 +9,9 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::write::WRITE;
-use super::{Reach, Store, StoreError, Transaction};
+use super::migrations::is_locked_out;
+use super::write::{SEVERAL_LIMIT, WRITE, WRITE_SEVERAL};
+use super::{LOCKED_PAUSE, Reach, Store, StoreError, Transaction};
 
 /// A note that a key reaches.
 #[derive(Debug)]
@@ -227,24 +229,38 @@ impl Store {
             notes.iter().map(|note| note.expires_at).collect();
         let sources: Vec<Value> = notes.iter().map(|note| note.source_ref.clone()).collect();
         let work = async {
-            let mut tx = Transaction::begin(&self.pool, WRITE).await?;
-            let written = sqlx::query_file_as!(
-                WrittenNote,
-                "sql/queries/add_notes.sql",
-                &ids,
-                &column(|note| &note.tenant_id) as _,
-                &column(|note| &note.project_id) as _,
-                &column(|note| &note.agent_id) as _,
-                &column(|note| &note.scope) as _,
-                &column(|note| &note.kind) as _,
-                &keys as _,
-                &column(|note| &note.text) as _,
-                &importance,
-                &confidence,
-                &expires as _,
-                &sources
-            );
-            let written = written.fetch_all(&mut *tx).await?;
+            let began = Instant::now();
+            let is_one = notes.len() == 1;
+            let (tx, written) = loop {
+                let begin = if is_one { WRITE } else { WRITE_SEVERAL };
+                let mut tx = Transaction::begin(&self.pool, begin).await?;
+                let written = sqlx::query_file_as!(
+                    WrittenNote,
+                    "sql/queries/add_notes.sql",
+                    &ids,
+                    &column(|note| &note.tenant_id) as _,
+                    &column(|note| &note.project_id) as _,
+                    &column(|note| &note.agent_id) as _,
+                    &column(|note| &note.scope) as _,
+                    &column(|note| &note.kind) as _,
+                    &keys as _,
+                    &column(|note| &note.text) as _,
+                    &importance,
+                    &confidence,
+                    &expires as _,
+                    &sources
+                );
+                match written.fetch_all(&mut *tx).await {
+                    Ok(written) => break (tx, written),
+                    Err(error)
+                        if !is_one && is_locked_out(&error) && began.elapsed() < SEVERAL_LIMIT =>
+                    {
+                        tx.rollback().await?;
+                        tokio::time::sleep(LOCKED_PAUSE).await;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            };
             let ids = ids_of(notes, &written).ok_or_else(|| {
                 let reason =
                     "a trigger of the application changed an id or a key, or dropped a row";

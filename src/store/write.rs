@@ -13,6 +13,14 @@ use super::{Limit, Store, StoreError};
 pub(super) const WRITE: &str =
     "begin; set local lock_timeout = '3s'; set local statement_timeout = '10s'";
 
+/// The same of several notes. While it has locked one, it waits for no other: an application that changes both,
+/// in whatever order, would be the victim of a deadlock. Postgres looks for one after a second.
+pub(super) const WRITE_SEVERAL: &str =
+    "begin; set local lock_timeout = '10ms'; set local statement_timeout = '10s'";
+
+/// For how long such a write is tried again, holding nothing in between.
+pub(super) const SEVERAL_LIMIT: Duration = Duration::from_secs(3);
+
 /// Begins the write of a command, which may be one of all notes: see [`Limit::Upkeep`].
 pub(super) const COMMAND: &str = "begin; set local statement_timeout = '30min'";
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use elf::note::Labels;
 use elf::reindex;
-use elf::store::{ClaimScope, ImportedNote, JobLease, Store, StoreError};
+use elf::store::{AddedNote, ClaimScope, ImportedNote, JobLease, Store, StoreError};
 use elf::verify;
 use futures::future::BoxFuture;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -77,7 +77,25 @@ fn imported(note_id: Uuid) -> ImportedNote {
     }
 }
 
-const STATEMENTS: [Statement; 10] = [
+fn added(note_id: Uuid) -> AddedNote {
+    let imported = imported(note_id);
+    AddedNote {
+        note_id: Uuid::new_v4(),
+        tenant_id: imported.labels.tenant_id,
+        project_id: imported.labels.project_id,
+        agent_id: imported.labels.agent_id,
+        scope: imported.labels.scope,
+        kind: imported.labels.kind,
+        key: Some(note_id.to_string()),
+        text: imported.text,
+        importance: 0.5,
+        confidence: 1.0,
+        expires_at: None,
+        source_ref: imported.source_ref,
+    }
+}
+
+const STATEMENTS: [Statement; 11] = [
     Statement {
         name: "drop a version",
         prepare: OLD_VERSION,
@@ -95,6 +113,13 @@ const STATEMENTS: [Statement; 10] = [
         prepare: NOTHING,
         run: |elf| {
             Box::pin(async move { elf.store.import(&elf.notes.map(imported)).await.map(drop) })
+        },
+    },
+    Statement {
+        name: "write notes of the same keys over HTTP",
+        prepare: "update memory_notes set key = note_id::text",
+        run: |elf| {
+            Box::pin(async move { elf.store.add_notes(&elf.notes.map(added)).await.map(drop) })
         },
     },
     Statement {
@@ -322,10 +347,10 @@ async fn against(
         .unwrap_or_else(|error| panic!("{what}: {error}"));
 }
 
-/// An application that looks for a deadlock before ELF does, so that it is the victim of each.
+/// An application that looks for a deadlock before ELF does, so that it is the victim of each that lasts.
 async fn application(url: &str) -> PgConnection {
     let mut application = PgConnection::connect(url).await.unwrap();
-    sqlx::raw_sql("set deadlock_timeout = '1ms'")
+    sqlx::raw_sql("set deadlock_timeout = '100ms'")
         .execute(&mut application)
         .await
         .unwrap();
