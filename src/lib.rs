@@ -54,6 +54,7 @@ mod backoff;
 mod bounds;
 mod error_class;
 mod shares;
+mod unicode;
 
 /// The chunker allocates for each token of a BPE or Unigram tokenizer: with glibc's allocator it
 /// takes twice as long. Here, so that tests and benches run with it too.

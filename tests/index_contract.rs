@@ -94,6 +94,8 @@ contract! {
         a_text_without_words_is_still_found_by_meaning
         search_never_leaves_its_filter
         language_none_stems_nothing
+        a_word_is_found_in_every_form_and_script
+        accents_are_folded_by_a_setting
     }
 }
 

@@ -23,11 +23,15 @@ with notes as materialized (
      order by n.updated_at desc nulls last
      limit $6
 ),
+-- A letter of a script without spaces between words, as `Unspaced` in src/unicode.rs. Each is a word of its own.
+unspaced as materialized (
+    select '[\u0e00-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\ua4cf\ua960-\ua97f\uaa60-\uaadf\uac00-\ud7ff\uf900-\ufaff\U0001b000-\U0001b2ff\U00020000-\U0003ffff]' as letter
+),
 -- Every word as an alternative, as BM25 has it.
 words as materialized (
     select string_agg('''' || replace(replace(w.lexeme, '\', '\\'), '''', '''''') || '''', ' | ')
                ::tsquery as query
-      from unnest(to_tsvector('simple', $3)) w
+      from unnest(to_tsvector('simple', regexp_replace($3, (select letter from unspaced), ' \& ', 'g'))) w
 ),
 chunks as materialized (
     select c.chunk_id, c.text, e.vec
@@ -52,7 +56,10 @@ scored as materialized (
            1 - (c.vec <=> $2::vector) as dense,
            case when c.text ilike any ($4::text[])
                 -- Null if no word of the query is a lexeme: ½ is none.
-                then coalesce(ts_rank_cd(to_tsvector('simple', c.text), (select query from words)), 0)
+                -- Without punctuation: the parser would take the 4417 of ERR-4417 for a negative number.
+                then coalesce(ts_rank_cd(to_tsvector('simple', regexp_replace(
+                         regexp_replace(normalize(c.text, nfkc), '[!-/:-@[-`{-~]+', ' ', 'g'),
+                         (select letter from unspaced), ' \& ', 'g')), (select query from words)), 0)
                 else 0 end as words
       from chunks c
 )

@@ -1,5 +1,6 @@
 //! Splits the text of a note into chunks.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::cuts::{self, CutPoint};
@@ -9,6 +10,7 @@ use super::window::Window;
 use super::words::Words;
 use super::{Chunk, ChunkError};
 use crate::config::{self, Boundaries};
+use crate::unicode::composed;
 
 /// Less room than this is a mistake in the settings: chunks would be fragments
 /// of words.
@@ -313,8 +315,14 @@ impl Chunker {
         self.fixed_tokens
     }
 
-    /// Tokens of a chunk as it is sent, exactly.
+    /// Tokens of a chunk as it is sent, in NFC, exactly.
     fn count(&self, window: &Window, start: usize, end: usize) -> Result<usize, ChunkError> {
+        let text = &window.text()[start..end];
+        if let Cow::Owned(composed) = composed(text) {
+            let sent = [self.prefix.as_str(), &composed].concat();
+            let plain = self.tokenizer.count_plain(&sent)?;
+            return Ok(plain + self.tokenizer.special_tokens());
+        }
         if self.prefix_is_apart && window.is_exact(start, end) {
             return Ok(self.fixed_tokens + window.tokens(start, end));
         }

@@ -1,12 +1,14 @@
 //! How texts become BM25 vectors.
 
-/// How texts become BM25 vectors; the fields have the engine's names.
+/// How texts become BM25 vectors.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bm25Options {
     /// Language of the stemmer and the stopwords: `english`, `german`… or `none`
     /// for neither.
     pub language: String,
+    /// Whether a word with an accent and the same word without it are one.
+    pub fold_accents: bool,
     /// Term frequency saturation.
     pub k: f64,
     /// Length normalisation, 0 to 1.
@@ -19,6 +21,7 @@ impl Default for Bm25Options {
     fn default() -> Self {
         Self {
             language: "english".into(),
+            fold_accents: false,
             k: 1.2,
             b: 0.75,
             avg_len: 256.0,

@@ -221,6 +221,7 @@ fn bm25(section: &mut Section<'_, '_>) -> Bm25Options {
     let default = Bm25Options::default();
     Bm25Options {
         language: section.text("language", &default.language, language),
+        fold_accents: section.flag("fold_accents", default.fold_accents),
         k: section.float("k", default.k, 0.0..=100.0),
         b: section.float("b", default.b, 0.0..=1.0),
         avg_len: section.float("avg_len", default.avg_len, 1.0..=1_000_000.0),

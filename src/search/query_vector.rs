@@ -8,6 +8,7 @@ use moka::sync::Cache;
 use crate::chunk::Chunker;
 use crate::embed::EmbedError;
 use crate::embed::provider::{Input, Provider};
+use crate::unicode::composed;
 
 /// Vectors that are remembered at most: 6 MB at 1,536 dimensions.
 const MAX_REMEMBERED: u64 = 1000;
@@ -51,11 +52,13 @@ impl QueryVectors {
         tenant: Option<&String>,
         query: &str,
     ) -> Result<Arc<[f32]>, EmbedError> {
-        let asked = (tenant.cloned(), query.to_owned());
+        // As the texts of notes are sent.
+        let query = composed(query);
+        let asked = (tenant.cloned(), query.clone().into_owned());
         if let Some(vector) = self.remembered.get(&asked) {
             return Ok(vector);
         }
-        let inputs = [self.input(query)];
+        let inputs = [self.input(&query)];
         let embedded = tokio::time::timeout(self.time, self.provider.embed(&inputs)).await;
         let mut outcomes = embedded.map_err(|_| EmbedError::Unavailable {
             reason: format!("no vector of the query within {:?}", self.time),

@@ -2,12 +2,13 @@
 //! candidates too.
 
 use std::collections::{HashMap, HashSet};
+use std::iter;
 
 use serde_json::Value;
-use unicode_segmentation::UnicodeSegmentation;
 use uuid::Uuid;
 
 use super::{Store, StoreError, Transaction};
+use crate::unicode::{self, decomposed};
 
 /// A longer note is shown without the text around its chunks: Postgres would read all of it.
 const MAX_CONTEXT_BYTES: i32 = 1 << 20;
@@ -178,7 +179,7 @@ impl Store {
             let vector = query
                 .vector
                 .map(|vector| pgvector::Vector::from(vector.to_vec()));
-            let words: Vec<&str> = query.words.map(words).unwrap_or_default();
+            let words = query.words.map(words).unwrap_or_default();
             let patterns = patterns(&words);
             let words = (!words.is_empty()).then(|| words.join(" "));
             let mut tx = Transaction::begin(&self.pool, BOUNDED).await?;
@@ -219,27 +220,23 @@ pub(super) const BOUNDED: &str = "begin isolation level read committed read only
 const MAX_WORDS: usize = 16;
 
 /// The longest words of a query, each once: they are mostly the rarest.
-fn words(query: &str) -> Vec<&str> {
+fn words(query: &str) -> Vec<String> {
     let mut seen = HashSet::new();
-    let mut words: Vec<&str> = query
-        .unicode_words()
-        .filter(|word| seen.insert(*word))
-        .collect();
+    let mut words = unicode::words(query, false);
+    words.retain(|word| seen.insert(word.clone()));
     words.sort_by_key(|word| std::cmp::Reverse(word.chars().count()));
     words.truncate(MAX_WORDS);
     words
 }
 
-/// Patterns for `ilike`, one for each word.
-fn patterns(words: &[&str]) -> Vec<String> {
-    let escape = |word: &&str| {
-        let escaped = word
-            .replace('\\', r"\\")
-            .replace('%', r"\%")
-            .replace('_', r"\_");
-        format!("%{escaped}%")
-    };
-    words.iter().map(escape).collect()
+/// Patterns for `ilike`, one for each word, and for its other form (NFD).
+fn patterns(words: &[String]) -> Vec<String> {
+    let forms = words.iter().flat_map(|word| {
+        let decomposed = decomposed(word);
+        let is_another = decomposed != *word;
+        iter::once(word.clone()).chain(is_another.then_some(decomposed))
+    });
+    forms.map(|word| format!("%{word}%")).collect()
 }
 
 #[cfg(test)]
@@ -247,11 +244,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_matches_its_word_alone() {
+    fn a_query_has_a_pattern_for_each_of_its_words() {
         assert_eq!(
-            patterns(&words("snake_case, twice: snake_case!")),
-            [r"%snake\_case%", "%twice%"]
+            patterns(&words("ERR-4417, twice: err 100%")),
+            ["%twice%", "%4417%", "%err%", "%100%"]
         );
+        let accented = words("Br\u{fb}l");
+        assert_eq!(patterns(&accented), ["%br\u{fb}l%", "%bru\u{302}l%"]);
         let long = (0..100).map(|n| format!("w{n} ")).collect::<String>();
         assert_eq!(words(&format!("{long}longest"))[0], "longest");
         assert_eq!(words(&long).len(), MAX_WORDS);

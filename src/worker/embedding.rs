@@ -1,5 +1,6 @@
 //! The vectors of a batch: looked up where they are known, embedded by the provider otherwise.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use super::{Report, Shared};
 use crate::embed::provider::{Input, Outcome};
 use crate::note::TextHash;
 use crate::store::StoreError;
+use crate::unicode::composed;
 
 /// The look-up and embedding of a batch's texts. Dropping it aborts the requests in flight;
 /// [`Self::stop_sending`] lets them end.
@@ -40,7 +42,8 @@ struct Wanted<'a> {
     hash: TextHash,
     /// The hash of the text as it is sent, with the prefix.
     input: TextHash,
-    text: &'a str,
+    /// In NFC: the same text in another form has nearly another vector.
+    text: Cow<'a, str>,
     tokens: usize,
 }
 
@@ -172,11 +175,11 @@ fn wanted<'a>(shared: &Shared, chunked_notes: &'a [ChunkedNote]) -> Vec<Wanted<'
             continue;
         };
         for HashedChunk { chunk, hash } in hashed_chunks {
-            let text = &note.text[chunk.start..chunk.end];
             if seen.insert(*hash) {
+                let text = composed(&note.text[chunk.start..chunk.end]);
                 wanted.push(Wanted {
                     hash: *hash,
-                    input: TextHash::of_both(&context.document_prefix, text),
+                    input: TextHash::of_both(&context.document_prefix, &text),
                     text,
                     tokens: chunk.tokens,
                 });

@@ -22,7 +22,6 @@ use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::{self, JoinHandle};
 use std::{fs, iter};
 
-use qdrant_edge::bm25_embed::EdgeBm25;
 use qdrant_edge::{EdgeShard, OperationError, OperationResult, UpdateOperation};
 use tokio::sync::oneshot;
 
@@ -43,7 +42,7 @@ const POISON: &str = "no thread panics while holding it";
 /// An open collection.
 pub(super) struct Collection {
     pub(super) spec: CollectionSpec,
-    pub(super) bm25: EdgeBm25,
+    pub(super) bm25: convert::Bm25,
     shard: Arc<Shard>,
     writer: Mutex<Option<Writer>>,
     /// Held so that no process opens the folder before the shard is closed.

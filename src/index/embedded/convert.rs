@@ -21,6 +21,7 @@ use crate::index::payload::{FIELD_INDEXES, FieldIndex, IMPORTANCE, REVISION, sho
 use crate::index::{
     BM25, CollectionSpec, DENSE, Filter, Point, Query, Relabel, StoredPoint, UpsertMode,
 };
+use crate::unicode::for_keywords;
 
 pub(super) fn shard_config(spec: &CollectionSpec, on_disk: bool) -> EdgeConfig {
     // No quantization: the engine compresses vectors only in `EdgeShard::optimize`,
@@ -66,10 +67,33 @@ pub(super) fn field_indexes() -> Vec<UpdateOperation> {
     FIELD_INDEXES.into_iter().map(operation).collect()
 }
 
-/// How texts become BM25 vectors, as a server would make them.
-pub(super) fn bm25(options: &Bm25Options) -> Result<EdgeBm25, String> {
+/// Makes BM25 vectors of texts, as a server would.
+#[derive(Debug)]
+pub(super) struct Bm25 {
+    fold_accents: bool,
+    engine: EdgeBm25,
+}
+
+impl Bm25 {
+    fn document(&self, text: &str) -> SparseVector {
+        self.engine
+            .embed_document(&for_keywords(text, self.fold_accents))
+    }
+
+    fn query(&self, words: &str) -> SparseVector {
+        self.engine
+            .embed_query(&for_keywords(words, self.fold_accents))
+    }
+}
+
+pub(super) fn bm25(options: &Bm25Options) -> Result<Bm25, String> {
     options.check()?;
-    let mut config = json!({ "k": options.k, "b": options.b, "avg_len": options.avg_len });
+    let mut config = json!({
+        "k": options.k,
+        "b": options.b,
+        "avg_len": options.avg_len,
+        "ascii_folding": options.fold_accents,
+    });
     if options.language == NO_LANGUAGE {
         // A server accepts "none", this engine needs a language. It has no stemmer for
         // Basque, whose stopwords are replaced by an empty list.
@@ -80,15 +104,15 @@ pub(super) fn bm25(options: &Bm25Options) -> Result<EdgeBm25, String> {
     }
     let config: EdgeBm25Config =
         serde_json::from_value(config).map_err(|error| error.to_string())?;
-    EdgeBm25::new(config).map_err(|error| error.to_string())
+    let engine = EdgeBm25::new(config).map_err(|error| error.to_string())?;
+    Ok(Bm25 {
+        fold_accents: options.fold_accents,
+        engine,
+    })
 }
 
 /// The operations that write points: one condition each, so one revision each.
-pub(super) fn upserts(
-    points: Vec<Point>,
-    mode: UpsertMode,
-    bm25: &EdgeBm25,
-) -> Vec<UpdateOperation> {
+pub(super) fn upserts(points: Vec<Point>, mode: UpsertMode, bm25: &Bm25) -> Vec<UpdateOperation> {
     let mut by_revision = std::collections::BTreeMap::<i64, Vec<_>>::new();
     for point in points {
         let revision = match mode {
@@ -129,9 +153,9 @@ pub(super) fn upserts(
     by_revision.into_iter().map(upsert).collect()
 }
 
-fn point_struct(point: Point, bm25: &EdgeBm25) -> PointStruct {
+fn point_struct(point: Point, bm25: &Bm25) -> PointStruct {
     let mut vectors =
-        NamedVectors::default().add_vector(BM25, Vector::from(bm25.embed_document(&point.text)));
+        NamedVectors::default().add_vector(BM25, Vector::from(bm25.document(&point.text)));
     if let Some(dense) = point.vector {
         vectors = vectors.add_vector(DENSE, Vector::new_dense(dense));
     }
@@ -349,7 +373,7 @@ pub(super) struct Search {
     pub(super) bm25: Option<QueryRequest>,
 }
 
-pub(super) fn search(query: &Query, bm25: &EdgeBm25) -> Search {
+pub(super) fn search(query: &Query, bm25: &Bm25) -> Search {
     let nearest = |using: &str, vector: VectorInternal| {
         ScoringQuery::Vector(QueryEnum::Nearest(NamedQuery::new(vector, using)))
     };
@@ -357,7 +381,7 @@ pub(super) fn search(query: &Query, bm25: &EdgeBm25) -> Search {
         .vector
         .as_ref()
         .map(|vector| nearest(DENSE, VectorInternal::Dense(vector.clone())));
-    let words: Option<SparseVector> = query.words.as_ref().map(|words| bm25.embed_query(words));
+    let words: Option<SparseVector> = query.words.as_ref().map(|words| bm25.query(words));
     // A query of only stopwords has an empty BM25 vector.
     let words = words
         .filter(|words| !words.indices.is_empty())

@@ -81,6 +81,7 @@ fn without_points(collection: &str, revision: Option<i64>, timeout_secs: u64) ->
 
 fn put_point(out: &mut Vec<u8>, point: &Point, bm25: &Bm25Document) {
     let id = point.payload.chunk_id.to_string();
+    let text = bm25.prepared(&point.text);
     let payload: Vec<(&str, Field<'_>)> = point
         .payload
         .fields()
@@ -92,7 +93,7 @@ fn put_point(out: &mut Vec<u8>, point: &Point, bm25: &Bm25Document) {
         .iter()
         .map(|(name, field)| field_len(number::PAYLOAD, entry_len(name, value_len(field))))
         .sum();
-    let document_len = field_len(number::TEXT_OF_DOCUMENT, point.text.len()) + bm25.rest.len();
+    let document_len = field_len(number::TEXT_OF_DOCUMENT, text.len()) + bm25.rest.len();
     let bm25_len = field_len(number::DOCUMENT, document_len);
     let dense = point.vector.as_deref().map(|numbers| {
         let numbers_len = size_of_val(numbers);
@@ -119,7 +120,7 @@ fn put_point(out: &mut Vec<u8>, point: &Point, bm25: &Bm25Document) {
     begin(out, number::NAMED_OF_VECTORS, named_len);
     begin_entry(out, number::VECTOR_OF_NAMED, BM25, bm25_len);
     begin(out, number::DOCUMENT, document_len);
-    put(out, number::TEXT_OF_DOCUMENT, point.text.as_bytes());
+    put(out, number::TEXT_OF_DOCUMENT, text.as_bytes());
     out.extend_from_slice(&bm25.rest);
     if let Some((numbers, numbers_len, dense_len)) = dense {
         begin_entry(

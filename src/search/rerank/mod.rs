@@ -3,6 +3,7 @@
 
 mod http;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::pause::Pause;
 use crate::config::{self, RerankApi};
 #[cfg(feature = "local")]
 use crate::embed::{EmbedError, local::CrossEncoder};
+use crate::unicode::composed;
 use http::Http;
 
 /// How long searches do without a reranker that is unavailable. Otherwise each would wait for it.
@@ -129,6 +131,10 @@ impl Reranker {
         if texts.is_empty() {
             return Ok(Arc::default());
         }
+        // As the embedder gets them.
+        let query = &*composed(query);
+        let texts: Vec<Cow<'_, str>> = texts.iter().map(|text| composed(text)).collect();
+        let texts: &[&str] = &texts.iter().map(AsRef::as_ref).collect::<Vec<_>>();
         let asked = (tenant.cloned(), hash(query, texts));
         if let Some(scores) = self.remembered.get(&asked) {
             return Ok(scores);

@@ -2,6 +2,7 @@
 
 use elf::config::Bm25Options;
 use elf::index::{CollectionSpec, UpsertMode};
+use uuid::Uuid;
 
 use super::{EAST, NORTH, UP};
 use crate::setup::{Bench, by_keyword, by_meaning, id, ids, noon, point, query, spec};
@@ -181,4 +182,75 @@ pub async fn language_none_stems_nothing(bench: Bench) {
     // Neither English nor Basque stopwords are taken out.
     assert_eq!(by_word("the").await, [id(3)]);
     assert_eq!(by_word("eta").await, [id(2)]);
+}
+
+fn sorted<const N: usize>(points: [u64; N]) -> Vec<Uuid> {
+    let mut ids = points.map(id).to_vec();
+    ids.sort();
+    ids
+}
+
+pub async fn a_word_is_found_in_every_form_and_script(bench: Bench) {
+    bench.create().await;
+    let points = vec![
+        point(1, EAST, "Br\u{fb}l\u{e9}"),
+        point(2, EAST, "Bru\u{302}le\u{301}"),
+        point(3, NORTH, "Brule"),
+        point(4, UP, "警報GX-5521が出たら弁を開める"),
+        point(5, UP, "型番はTR2200です"),
+        point(6, UP, "เครื่องTR2200เสีย"),
+        point(7, UP, "警報ＧＸ－５５２１"),
+    ];
+    bench
+        .index
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
+        .await
+        .unwrap();
+    let by_word = async |word: &str| {
+        let mut found = by_keyword(&bench.search(&query([0.5, 0.5, 0.5, 0.0], word)).await);
+        found.sort();
+        found
+    };
+    for word in ["Br\u{fb}l\u{e9}", "bru\u{302}le\u{301}"] {
+        assert_eq!(by_word(word).await, sorted([1, 2]), "{word}");
+    }
+    assert_eq!(by_word("GX-5521").await, sorted([4, 7]));
+    assert_eq!(by_word("ＧＸ-5521").await, sorted([4, 7]));
+    assert_eq!(by_word("TR2200").await, sorted([5, 6]));
+    // A word of two letters inside of a run.
+    assert_eq!(by_word("警報").await, sorted([4, 7]));
+}
+
+pub async fn accents_are_folded_by_a_setting(bench: Bench) {
+    let bm25 = Bm25Options {
+        fold_accents: true,
+        ..Bm25Options::default()
+    };
+    bench
+        .index
+        .create_collection(&bench.name, &CollectionSpec { bm25, ..spec() })
+        .await
+        .unwrap();
+    let points = vec![
+        point(1, EAST, "Br\u{fb}l\u{e9}"),
+        point(2, EAST, "Bru\u{302}le\u{301}"),
+        point(3, NORTH, "Brule"),
+        point(4, UP, "Straße, Øresund, καφέ"),
+    ];
+    bench
+        .index
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
+        .await
+        .unwrap();
+    let by_word = async |word: &str| {
+        let mut found = by_keyword(&bench.search(&query([0.5, 0.5, 0.5, 0.0], word)).await);
+        found.sort();
+        found
+    };
+    for word in ["brule", "Br\u{fb}l\u{e9}", "bru\u{302}le\u{301}"] {
+        assert_eq!(by_word(word).await, sorted([1, 2, 3]), "{word}");
+    }
+    for word in ["strasse", "oresund", "καφε"] {
+        assert_eq!(by_word(word).await, [id(4)], "{word}");
+    }
 }

@@ -1,0 +1,201 @@
+//! One form for what Unicode writes in several, alike for notes and queries. What is stored and
+//! shown stays the exact text of the note.
+
+use std::borrow::Cow;
+
+use unicode_normalization_alignments::{UnicodeNormalization, is_nfc};
+
+/// A text in NFC: `é` is one code point, however it was typed.
+pub fn composed(text: &str) -> Cow<'_, str> {
+    match text.is_ascii() || is_nfc(text) {
+        true => Cow::Borrowed(text),
+        false => Cow::Owned(text.nfc().map(|(c, _)| c).collect()),
+    }
+}
+
+/// A text in NFD: `é` is `e` and U+0301.
+pub fn decomposed(text: &str) -> String {
+    text.nfd().map(|(c, _)| c).collect()
+}
+
+/// A text as an engine for keywords gets it: in NFKC, with spaces between its words.
+///
+/// Engines compare code points, and take for a word whatever stands between characters that are
+/// neither letter nor number. In `警報GX-5521が` they would see the words `警報GX` and `5521が`.
+pub fn for_keywords(text: &str, fold_accents: bool) -> Cow<'_, str> {
+    if text.is_ascii() {
+        return Cow::Borrowed(text);
+    }
+    let characters = text.chars().filter(|c| !is_invisible(*c));
+    Cow::Owned(match fold_accents {
+        false => spaced(characters.nfkc().map(|(c, _)| c)),
+        true => {
+            // The engine folds what is a letter of its own, such as ø and ß.
+            let unmarked = characters.nfkd().map(|(c, _)| c).filter(|c| !is_accent(*c));
+            spaced(unmarked.nfc().map(|(c, _)| c))
+        }
+    })
+}
+
+/// The words of a text, in lower case, without stemmer and stopwords.
+pub fn words(text: &str, fold_accents: bool) -> Vec<String> {
+    let text = for_keywords(text, fold_accents).to_lowercase();
+    let words = text.split(|c: char| !c.is_alphanumeric());
+    let words = words.filter(|word| !word.is_empty());
+    words.map(str::to_owned).collect()
+}
+
+/// Puts a space between letters of different scripts, and a run of a script without spaces between words as its
+/// pairs of letters: `開めた` is `開め めた`. So a word of two letters and more is found inside of it.
+fn spaced(characters: impl Iterator<Item = char>) -> String {
+    let mut text = String::new();
+    let mut before: Option<(char, Script)> = None;
+    let mut is_pair = false;
+    for c in characters {
+        let script = Script::of(c);
+        match (before, script) {
+            (Some((_, last)), Some(script)) if last != script => {
+                text.push(' ');
+                is_pair = false;
+            }
+            (Some((last, _)), Some(Script::Unspaced)) => {
+                if is_pair {
+                    text.extend([' ', last]);
+                }
+                is_pair = true;
+            }
+            _ => is_pair = false,
+        }
+        text.push(c);
+        before = script.map(|script| (c, script));
+    }
+    text
+}
+
+/// Soft hyphens and joiners: a word with one looks like the word without it.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{2060}' | '\u{feff}')
+}
+
+/// An accent of a Latin, Greek or Cyrillic letter. Other marks, such as those of が, make another
+/// letter.
+fn is_accent(c: char) -> bool {
+    matches!(c, '\u{300}'..='\u{36f}')
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Script {
+    /// Numbers too: an id has both.
+    Latin,
+    /// Written without spaces between words, or, as in Korean, with endings behind foreign words.
+    Unspaced,
+    Other,
+}
+
+impl Script {
+    /// The script of a letter or number; `None` for what separates words.
+    fn of(c: char) -> Option<Self> {
+        c.is_alphanumeric().then_some(match c {
+            '\0'..='\u{2af}'
+            | '\u{1d00}'..='\u{1eff}'
+            | '\u{2c60}'..='\u{2c7f}'
+            | '\u{a720}'..='\u{a7ff}'
+            | '\u{ab30}'..='\u{ab6f}' => Self::Latin,
+            // Thai, Lao, Tibetan and Burmese; Khmer; Chinese, Japanese, Korean and Yi.
+            '\u{e00}'..='\u{109f}'
+            | '\u{1100}'..='\u{11ff}'
+            | '\u{1780}'..='\u{17ff}'
+            | '\u{2e80}'..='\u{a4cf}'
+            | '\u{a960}'..='\u{a97f}'
+            | '\u{aa60}'..='\u{aadf}'
+            | '\u{ac00}'..='\u{d7ff}'
+            | '\u{f900}'..='\u{faff}'
+            | '\u{1b000}'..='\u{1b2ff}'
+            | '\u{20000}'..='\u{3ffff}' => Self::Unspaced,
+            _ => Self::Other,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_a_word_in_every_script() {
+        for text in [
+            "警報GX-5521が出たら",
+            "请检查错误GX-5521的原因",
+            "오류GX-5521에서",
+            "ข้อผิดพลาดGX-5521เกิดขึ้น",
+            "ຜິດGX-5521ພາດ",
+            "កំហុសGX-5521នៅ",
+            "အမှားGX-5521ကို",
+            "ошибкаGX-5521а",
+            "שגיאהבGX-5521",
+            "警報ＧＸ－５５２１が",
+            "GX\u{2011}5521",
+            "GX-55\u{ad}21",
+        ] {
+            let words = words(text, false);
+            for word in ["gx", "5521"] {
+                assert!(words.iter().any(|w| w == word), "{text}: {words:?}");
+            }
+        }
+        assert_eq!(
+            words("型番はTR2200です", false),
+            ["型番", "番は", "tr2200", "です"]
+        );
+        assert_eq!(words("Café店", false), ["café", "店"]);
+    }
+
+    #[test]
+    fn a_word_inside_a_text_without_spaces_is_a_part_of_it() {
+        for (text, word) in [
+            ("今天北京下雨", "北京"),
+            ("ポンプの圧力が低い", "圧力"),
+            ("서울에서 만나요", "서울"),
+            ("วันนี้ฝนตก", "ฝนตก"),
+        ] {
+            let all = words(text, false);
+            let of_word = words(word, false);
+            assert!(
+                of_word.iter().all(|pair| all.contains(pair)),
+                "{all:?} {of_word:?}"
+            );
+        }
+        assert_eq!(words("魚", false), ["魚"]);
+        assert_eq!(words("abc déf", false), ["abc", "déf"]);
+    }
+
+    #[test]
+    fn composed_and_decomposed_texts_have_the_same_words() {
+        for text in ["Brûlé Zürich", "Việt Nam", "각하", "ガラス", "Ἀθῆναι"] {
+            let decomposed = decomposed(text);
+            assert_ne!(text, decomposed);
+            assert_eq!(composed(&decomposed), text);
+            assert_eq!(words(text, false), words(&decomposed, false));
+            assert_eq!(words(text, true), words(&decomposed, true));
+        }
+    }
+
+    #[test]
+    fn accents_are_folded_where_that_is_wanted() {
+        for (text, folded) in [
+            ("Brûlé", "brule"),
+            ("Bru\u{302}le\u{301}", "brule"),
+            ("καφέ", "καφε"),
+            ("ёлка", "елка"),
+            ("が", "が"),
+        ] {
+            assert_eq!(words(text, true), [folded]);
+        }
+        assert_eq!(words("Brûlé", false), ["brûlé"]);
+    }
+
+    #[test]
+    fn an_ascii_text_is_handed_on_as_it_is() {
+        let text = for_keywords("ERR-4417: SKU_123 v1.2.3", true);
+        assert!(matches!(text, Cow::Borrowed("ERR-4417: SKU_123 v1.2.3")));
+    }
+}
