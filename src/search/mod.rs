@@ -38,6 +38,7 @@ use crate::error_class::ErrorClass;
 use crate::index::{Filter, IndexError, Query};
 use crate::registry::IndexContext;
 use crate::store::{StoreError, Surroundings};
+use crate::unicode;
 pub use again::PastItem;
 pub use answer::{Answer, Degradation, Item, Missing};
 pub use context::Context;
@@ -48,6 +49,7 @@ use ranking::{Live, Ranked};
 pub use request::{By, Request};
 pub use rerank::{RerankError, Reranker};
 use retrieve::is_without_index;
+use threshold::Compared;
 pub use threshold::Nearness;
 use trace::timed;
 pub use trace::{StageTimes, Trace};
@@ -257,7 +259,7 @@ impl Searcher {
         // Postgres has other scores, and the limit of BM25 is for notes that the meaning missed.
         let is_comparable = !is_without_index(degraded) && query.vector.is_some();
         let cut = is_comparable
-            .then(|| self.cut(&mut best, request.limit))
+            .then(|| self.cut(&mut best, request))
             .flatten();
         best.truncate(wanted);
         let stitching = self.stitch(&query.filter, best, around);
@@ -282,18 +284,28 @@ impl Searcher {
     }
 
     /// Leaves out notes that are not near enough.
-    fn cut(&self, best: &mut Vec<Live>, wanted: usize) -> Option<Cut> {
+    fn cut(&self, best: &mut Vec<Live>, request: &Request) -> Option<Cut> {
         let settings = &self.settings.threshold;
         if settings.enough == 0 {
             return None;
         }
-        let nearness = |live: &Live| Nearness {
-            dense: live.ranked.candidate.dense,
-            bm25: live.ranked.candidate.bm25,
+        let words = |text: &str| unicode::words(text, self.stores.bm25.fold_accents);
+        let texts: Vec<_> = best.iter().map(|live| words(&live.chunk.text)).collect();
+        let shares = match request.by {
+            By::Dense => vec![0.0; best.len()],
+            By::Bm25 | By::Hybrid => threshold::shares_of_words(&words(&request.text), &texts),
         };
-        let notes: Vec<Nearness> = best.iter().map(nearness).collect();
-        let limits = threshold::limits(settings, wanted, &notes);
-        best.retain(|live| limits.let_pass(&nearness(live)));
+        let compared = |(live, words): (&Live, f32)| Compared {
+            nearness: Nearness {
+                dense: live.ranked.candidate.dense,
+                bm25: live.ranked.candidate.bm25,
+            },
+            words,
+        };
+        let notes: Vec<Compared> = best.iter().zip(shares).map(compared).collect();
+        let limits = threshold::limits(settings, request.limit, &notes);
+        let mut passing = notes.iter().map(|note| limits.let_pass(note));
+        best.retain(|_| passing.next() == Some(true));
         Some(Cut {
             limits,
             nearest: threshold::nearest(&notes),
