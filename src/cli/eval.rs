@@ -381,20 +381,27 @@ impl Way {
         (id, text): (&str, &str),
         args: &Args,
     ) -> anyhow::Result<()> {
-        let request = request(args, text, self);
+        let mut request = request(args, text, self);
+        // As BEIR measures: a query that is a document does not find itself.
+        let is_document = dataset.queried_documents.contains(id);
+        request.limit += usize::from(is_document);
         let began = Instant::now();
-        let answer = searcher.search(&request).await?;
+        let mut answer = searcher.search(&request).await?;
         self.times_ms.push(began.elapsed().as_secs_f64() * 1e3);
         if let Some(missing) = answer.degraded.first() {
             anyhow::bail!("the search was answered in part: {}", missing.reason);
         }
+        answer
+            .items
+            .retain(|item| !is_document || item.key.as_deref() != Some(id));
+        answer.items.truncate(args.k.into());
         self.empty += usize::from(answer.items.is_empty());
         for quote in dataset.quotes.get(id).into_iter().flatten() {
             self.look_for(quote, &answer.items);
         }
         let keys = answer.items.into_iter().filter_map(|item| item.key);
         let ranking: Vec<String> = keys.collect();
-        let scores = of_ranking(&ranking, &dataset.relevant[id], request.limit);
+        let scores = of_ranking(&ranking, &dataset.relevant[id], args.k.into());
         self.scores.insert(id.to_owned(), scores);
         Ok(())
     }

@@ -1,6 +1,9 @@
 //! A folder in the format of BEIR (Thakur et al. 2021): `corpus.jsonl` and `queries.jsonl` with
 //! `_id` and `text`, and `qrels/<split>.tsv` with the columns query, document and grade.
 //!
+//! It reads the sets as they are: the qrels with or without names of the columns, grades like `1.0`, titles and
+//! texts that are `null`, ids that are numbers.
+//!
 //! Two additions make a set of one's own easy to write. `corpus` may be a folder of text files,
 //! whose paths in it are their ids. A fourth column of the qrels may quote the words that answer.
 
@@ -10,8 +13,10 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::Context;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+
+use crate::unicode::composed;
 
 /// The grade of every relevant document of a query. Only grades above 0 are in it.
 pub type Relevant = BTreeMap<String, u32>;
@@ -27,6 +32,9 @@ pub struct Dataset {
     pub relevant: BTreeMap<String, Relevant>,
     /// The quoted answers, by query id.
     pub quotes: BTreeMap<String, Vec<Quote>>,
+    /// The ids of queries that are documents themselves, which answer no query: a document has the same id, and
+    /// no grade for the query.
+    pub queried_documents: HashSet<String>,
 }
 
 /// The words of a document that answer a query.
@@ -42,18 +50,38 @@ pub struct Quote {
 #[derive(Debug, Deserialize)]
 pub struct Document {
     /// Its id.
-    #[serde(rename = "_id")]
+    #[serde(rename = "_id", deserialize_with = "id")]
     pub id: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     title: String,
+    #[serde(deserialize_with = "or_empty")]
     text: String,
 }
 
 #[derive(Deserialize)]
 struct Query {
-    #[serde(rename = "_id")]
+    #[serde(rename = "_id", deserialize_with = "id")]
     id: String,
+    #[serde(deserialize_with = "or_empty")]
     text: String,
+}
+
+fn id<'d, D: Deserializer<'d>>(value: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Id {
+        Text(String),
+        Number(serde_json::Number),
+    }
+    Ok(match Id::deserialize(value)? {
+        Id::Text(text) => text,
+        Id::Number(number) => number.to_string(),
+    })
+}
+
+/// An empty string for `null`.
+fn or_empty<'d, D: Deserializer<'d>>(value: D) -> Result<String, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or_default())
 }
 
 impl Document {
@@ -76,27 +104,38 @@ impl Dataset {
         let queries: Vec<Query> = lines(&folder.join("queries.jsonl"))?;
         distinct(documents.iter().map(|d| d.id.as_str()), "corpus.jsonl")?;
         distinct(queries.iter().map(|q| q.id.as_str()), "queries.jsonl")?;
-        if let Some(query) = queries.iter().find(|query| query.text.trim().is_empty()) {
-            anyhow::bail!("query {:?} of queries.jsonl has no text", query.id);
-        }
-        let Qrels { relevant, quoted } =
-            Qrels::read(&folder.join("qrels").join(format!("{split}.tsv")))?;
+        let Qrels { relevant, quoted } = Qrels::read(&folder.join("qrels"), split)?;
         let quotes = find_quotes(&documents, quoted)?;
         let queries: Vec<(String, String)> = queries
             .into_iter()
             .filter(|query| relevant.contains_key(&query.id))
             .map(|query| (query.id, query.text))
             .collect();
+        if let Some((id, _)) = queries.iter().find(|(_, text)| text.trim().is_empty()) {
+            anyhow::bail!("query {id:?} of queries.jsonl has no text");
+        }
         anyhow::ensure!(
             !queries.is_empty(),
             "no query of {} has a relevant document in qrels/{split}.tsv",
             folder.display()
         );
+        let ids: HashSet<&str> = documents.iter().map(|d| d.id.as_str()).collect();
+        let mut graded = queries.iter().flat_map(|(id, _)| relevant[id].keys());
+        anyhow::ensure!(
+            graded.any(|id| ids.contains(id.as_str())),
+            "no document of qrels/{split}.tsv is in the corpus: its columns must be query, document and grade"
+        );
+        let is_document = |(id, _): &&(String, String)| {
+            ids.contains(id.as_str()) && !relevant[id].contains_key(id)
+        };
+        let queried_documents = queries.iter().filter(is_document);
+        let queried_documents = queried_documents.map(|(id, _)| id.clone()).collect();
         Ok(Self {
             documents,
             queries,
             relevant,
             quotes,
+            queried_documents,
         })
     }
 }
@@ -107,15 +146,20 @@ fn files(folder: &Path) -> anyhow::Result<Vec<Document>> {
     while let Some(next) = folders.pop() {
         let name = next.display().to_string();
         for entry in fs::read_dir(&next).with_context(|| format!("failed to read {name}"))? {
-            let path = entry?.path();
-            if path.is_dir() {
+            let entry = entry?;
+            let (path, kind) = (entry.path(), entry.file_type()?);
+            // A link may lead back into the folder for ever.
+            if kind.is_symlink() || entry.file_name().as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            if kind.is_dir() {
                 folders.push(path);
                 continue;
             }
             let text = fs::read_to_string(&path)
                 .with_context(|| format!("failed to read {}", path.display()))?;
             documents.push(Document {
-                id: path.strip_prefix(folder)?.to_string_lossy().into_owned(),
+                id: composed(&path.strip_prefix(folder)?.to_string_lossy()).into_owned(),
                 title: String::new(),
                 text,
             });
@@ -161,7 +205,7 @@ fn distinct<'a>(ids: impl Iterator<Item = &'a str>, file: &str) -> anyhow::Resul
 
 fn lines<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Vec<T>> {
     let name = path.display();
-    let text = fs::read_to_string(path).with_context(|| format!("failed to read {name}"))?;
+    let text = read(path)?;
     let numbered = text
         .lines()
         .enumerate()
@@ -169,6 +213,20 @@ fn lines<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Vec<T>> {
     numbered
         .map(|(i, line)| serde_json::from_str(line).with_context(|| format!("{name}:{}", i + 1)))
         .collect()
+}
+
+/// The text of a file, without a byte order mark.
+fn read(path: &Path) -> anyhow::Result<String> {
+    let failed = || {
+        let packed = path.with_added_extension("gz");
+        let hint = match packed.exists() {
+            true => format!(": unpack {}", packed.display()),
+            false => String::new(),
+        };
+        format!("failed to read {}{hint}", path.display())
+    };
+    let text = fs::read_to_string(path).with_context(failed)?;
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned())
 }
 
 /// What a file of qrels says.
@@ -185,25 +243,30 @@ struct Quoted {
 }
 
 impl Qrels {
-    fn read(path: &Path) -> anyhow::Result<Self> {
+    fn read(folder: &Path, split: &str) -> anyhow::Result<Self> {
+        let path = folder.join(format!("{split}.tsv"));
         let name = path.display();
-        let text = fs::read_to_string(path).with_context(|| format!("failed to read {name}"))?;
+        let text = read(&path).with_context(|| {
+            let splits = splits(folder).join(", ");
+            format!("failed to read {name}; the folder has these splits: {splits}")
+        })?;
         let mut qrels = Self::default();
-        // The first line has the names of the columns.
-        for (i, line) in text.lines().enumerate().skip(1) {
+        for (i, line) in text.lines().enumerate() {
             if line.trim().is_empty() {
                 continue;
             }
-            let columns: Vec<&str> = line.split('\t').collect();
-            let grade = columns
-                .get(2)
-                .and_then(|grade| grade.trim().parse::<i64>().ok());
-            let (&[query, document, _, ref quote @ ..], Some(grade)) = (columns.as_slice(), grade)
-            else {
+            let columns: Vec<&str> = line.split('\t').map(str::trim).collect();
+            let &[query, document, grade, ref quote @ ..] = columns.as_slice() else {
                 anyhow::bail!(
                     "{name}:{}: not query, document and grade with tabs between",
                     i + 1
                 );
+            };
+            let grade = match grade.parse::<f64>() {
+                Ok(number) if number.fract() == 0.0 => number as i64,
+                // The names of the columns.
+                Err(_) if i == 0 => continue,
+                _ => anyhow::bail!("{name}:{}: the grade {grade:?} is no whole number", i + 1),
             };
             if let Some(grade) = u32::try_from(grade).ok().filter(|grade| *grade > 0) {
                 let of_query = qrels.relevant.entry(query.to_owned()).or_default();
@@ -219,6 +282,17 @@ impl Qrels {
         }
         Ok(qrels)
     }
+}
+
+/// The names of the splits in the folder of the qrels.
+fn splits(qrels: &Path) -> Vec<String> {
+    let entries = fs::read_dir(qrels).into_iter().flatten().flatten();
+    let mut splits: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter_map(|name| name.strip_suffix(".tsv").map(str::to_owned))
+        .collect();
+    splits.sort();
+    splits
 }
 
 #[cfg(test)]
@@ -280,5 +354,57 @@ mod tests {
         assert!(error.to_string().contains("test.tsv:2"), "{error}");
         let error = Dataset::read(dir.path(), "dev").unwrap_err();
         assert!(error.to_string().contains("dev.tsv"), "{error}");
+    }
+
+    #[test]
+    fn a_set_is_read_as_it_is() {
+        let dir = folder("1\ta\t1.0\r\n1\tb\t0\r\n7\tgone\t1\r\n");
+        let corpus = "\u{feff}{\"_id\":\"a\",\"title\":null,\"text\":\"x\"}\r\n\
+                      {\"_id\":7,\"title\":\"T\",\"text\":null}\r\n";
+        fs::write(dir.path().join("corpus.jsonl"), corpus).unwrap();
+        let queries = "{\"_id\":1,\"text\":\"q\"}\n{\"_id\":\"unasked\",\"text\":null}\n";
+        fs::write(dir.path().join("queries.jsonl"), queries).unwrap();
+        let set = Dataset::read(dir.path(), "test").unwrap();
+        assert_eq!(set.queries, [("1".to_owned(), "q".to_owned())]);
+        assert_eq!(set.relevant["1"], Relevant::from([("a".to_owned(), 1)]));
+        let texts: Vec<String> = set.documents.iter().map(Document::text).collect();
+        assert_eq!(texts, ["x", "T\n\n"]);
+        assert_eq!(set.documents[1].id, "7");
+    }
+
+    #[test]
+    fn what_is_no_set_is_named() {
+        let wrong = |qrels: &str, split: &str| {
+            let error = Dataset::read(folder(qrels).path(), split).unwrap_err();
+            format!("{error:#}")
+        };
+        let header = "query-id\tcorpus-id\tscore\n";
+        for (qrels, word) in [
+            ("1\ta\t1\n1\tb\tgood\n", "test.tsv:2: the grade \"good\""),
+            ("1\ta\t0.5\n2\tb\t0.5\n", "test.tsv:1: the grade \"0.5\""),
+            // As TREC writes it.
+            ("1\t0\ta\t1\n1\t0\tb\t1\n", "test.tsv:2: the grade \"b\""),
+            (
+                "1\t0\t184\t1\n",
+                "no document of qrels/test.tsv is in the corpus",
+            ),
+        ] {
+            assert!(
+                wrong(qrels, "test").contains(word),
+                "{}",
+                wrong(qrels, "test")
+            );
+        }
+        let error = wrong(header, "dev");
+        assert!(
+            error.contains("dev.tsv") && error.contains("splits: test"),
+            "{error}"
+        );
+
+        let packed = folder("1\ta\t1\n");
+        let corpus = packed.path().join("corpus.jsonl");
+        fs::rename(&corpus, packed.path().join("corpus.jsonl.gz")).unwrap();
+        let error = Dataset::read(packed.path(), "test").unwrap_err();
+        assert!(error.to_string().contains("unpack"), "{error:#}");
     }
 }

@@ -106,6 +106,55 @@ async fn what_is_not_near_enough_is_not_found_and_the_answer_says_how_near_it_wa
 }
 
 #[tokio::test]
+async fn the_only_note_with_an_id_is_near_enough_though_its_score_is_low() {
+    let (mut h, note) = with_note("The code ERR-4417 means that the gauge is frozen.").await;
+    // As far as these vectors are from each other, any note is near in meaning in the end.
+    h.config.search.threshold = Threshold {
+        enough: 1,
+        dense: 0.9999,
+        dense_floor: -1.0,
+        bm25: 100.0,
+        bm25_floor: 50.0,
+    };
+    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+    for query in ["ERR-4417", "err 4417", "what does ERR-4417 mean?"] {
+        let answer = searcher.search(&Request::hybrid(query, 5)).await.unwrap();
+        let notes: Vec<Uuid> = answer.items.iter().map(|item| item.note_id).collect();
+        assert_eq!(notes, [note], "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_query_that_is_a_document_does_not_find_itself() {
+    let site = Site::start().await;
+    let line = |id: &str, text: &str| {
+        format!(
+            "{}\n",
+            serde_json::json!({"_id": id, "title": null, "text": text})
+        )
+    };
+    let twins = [
+        ("a", "zebra baobab"),
+        ("b", "zebra baobab acacia"),
+        ("c", "gauge"),
+    ];
+    let corpus: String = twins.iter().map(|(id, text)| line(id, text)).collect();
+    site.write("set/corpus.jsonl", corpus);
+    // One is a document of the corpus, and the other has its id by chance.
+    site.write(
+        "set/queries.jsonl",
+        line("a", "zebra baobab") + &line("c", "gauge"),
+    );
+    site.write("set/qrels/test.tsv", "a\tb\t1.0\r\nc\tc\t1.0\r\n");
+    let report = site.json(&["eval", "set", "-k", "1"]).await;
+    assert_eq!(
+        (&report["queries"], &report["documents"]),
+        (&2.into(), &3.into())
+    );
+    assert_eq!(report["bm25"]["mrr"], 1.0, "{report}");
+}
+
+#[tokio::test]
 async fn a_near_note_is_found_whatever_else_is_before_it_and_how_many_are_wanted() {
     let mut h = Harness::start().await;
     for n in 0..8 {
