@@ -1,6 +1,7 @@
 //! What a note is, when it is live, and the ids of its chunks.
 
 use chrono::{DateTime, Utc};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -95,6 +96,13 @@ impl TextHash {
 /// id every time, so that writing a chunk again replaces it (UUIDv5, RFC 9562).
 pub fn chunk_id(note_id: Uuid, chunk_index: u32) -> Uuid {
     Uuid::new_v5(&note_id, &chunk_index.to_be_bytes())
+}
+
+/// Of a field of JSON that may be left out: `Some(None)` for `null`.
+pub fn present<'d, D: Deserializer<'d>, T: Deserialize<'d>>(
+    value: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(value).map(Some)
 }
 
 /// Whether a string of `value` has a NUL character, which Postgres does not store.

@@ -1,31 +1,14 @@
-//! Reading notes, known vectors and chunks; writing notes for `elf import`.
+//! Reading notes, known vectors and chunks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use sqlx::PgExecutor;
 use uuid::Uuid;
 
-use super::migrations::is_locked_out;
 use super::write::COMMAND;
 use super::{LOCKED_PAUSE, Limit, Store, StoreError, Transaction};
 use crate::note::{Labels, Note, TextHash};
-
-/// A note for [`Store::import`].
-#[derive(Debug, Clone)]
-pub struct ImportedNote {
-    /// Its id, derived from the key, so that a second import finds the note.
-    pub note_id: Uuid,
-    /// The text.
-    pub text: String,
-    /// Tenant, project, agent, scope, type, key and weights. Postgres sets `updated_at`.
-    pub labels: Labels,
-    /// When it stops being live.
-    pub expires_at: Option<DateTime<Utc>>,
-    /// Its source, for the column `source_ref`.
-    pub source_ref: serde_json::Value,
-}
 
 /// Selects notes: every field that is set must match.
 #[derive(Debug, Clone, Default)]
@@ -114,16 +97,6 @@ impl Store {
             .await
     }
 
-    /// Those of these notes that exist and belong to another tenant.
-    pub async fn notes_of_others(
-        &self,
-        ids: &[Uuid],
-        tenant: &str,
-    ) -> Result<Vec<Uuid>, StoreError> {
-        let foreign = sqlx::query_file_scalar!("sql/queries/notes_of_others.sql", ids, tenant);
-        Ok(foreign.fetch_all(&self.pool).await?)
-    }
-
     /// The notes of this tenant and this agent.
     pub async fn evaluated_notes(
         &self,
@@ -208,37 +181,6 @@ impl Store {
             .await
     }
 
-    /// Writes notes that are new or differ from their row, and returns how many. The trigger
-    /// enqueues them.
-    ///
-    /// It waits for no row while it has locked another one: an application that changes two of them, in
-    /// whatever order, would be the victim of a deadlock.
-    pub async fn import(&self, notes: &[ImportedNote]) -> Result<u64, StoreError> {
-        match self.import_at_once(notes).await {
-            Err(error) if is_locked_out(&error) => {}
-            imported => return Ok(imported?),
-        }
-        let mut imported = 0;
-        for note in notes {
-            imported += import(&self.pool, std::slice::from_ref(note)).await?;
-        }
-        Ok(imported)
-    }
-
-    /// Writes all of them in one transaction, which fails if another one has locked a row.
-    async fn import_at_once(&self, notes: &[ImportedNote]) -> Result<u64, sqlx::Error> {
-        let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
-        // The timeout is for new rows that another transaction inserts too.
-        let begin = "begin isolation level read committed; set local lock_timeout = '10ms'";
-        let mut tx = Transaction::begin(&self.pool, begin).await?;
-        sqlx::query_file_scalar!("sql/queries/lock_imported.sql", &ids)
-            .fetch_all(&mut *tx)
-            .await?;
-        let imported = import(&mut *tx, notes).await?;
-        tx.commit().await?;
-        Ok(imported)
-    }
-
     /// Enqueues the selected notes, and returns how many.
     pub async fn enqueue(&self, which: &Selection) -> Result<u64, StoreError> {
         let work = async {
@@ -279,34 +221,4 @@ impl Store {
             .map(|row| (row.note_id, row.text))
             .collect())
     }
-}
-
-async fn import(on: impl PgExecutor<'_>, notes: &[ImportedNote]) -> Result<u64, sqlx::Error> {
-    let ids: Vec<Uuid> = notes.iter().map(|n| n.note_id).collect();
-    let column =
-        |get: fn(&Labels) -> &str| -> Vec<&str> { notes.iter().map(|n| get(&n.labels)).collect() };
-    let keys: Vec<Option<&str>> = notes.iter().map(|n| n.labels.key.as_deref()).collect();
-    let texts: Vec<&str> = notes.iter().map(|n| n.text.as_str()).collect();
-    let importance: Vec<f32> = notes.iter().map(|n| n.labels.importance).collect();
-    let confidence: Vec<f32> = notes.iter().map(|n| n.labels.confidence).collect();
-    let expires: Vec<Option<DateTime<Utc>>> = notes.iter().map(|n| n.expires_at).collect();
-    let sources: Vec<serde_json::Value> = notes.iter().map(|n| n.source_ref.clone()).collect();
-    let done = sqlx::query_file!(
-        "sql/queries/import_notes.sql",
-        &ids,
-        &column(|l| &l.tenant_id) as _,
-        &column(|l| &l.project_id) as _,
-        &column(|l| &l.agent_id) as _,
-        &column(|l| &l.scope) as _,
-        &column(|l| &l.kind) as _,
-        &keys as _,
-        &texts as _,
-        &importance,
-        &confidence,
-        &expires as _,
-        &sources
-    )
-    .execute(on)
-    .await?;
-    Ok(done.rows_affected())
 }

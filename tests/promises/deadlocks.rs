@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use elf::note::Labels;
 use elf::reindex;
-use elf::store::{AddedNote, ClaimScope, ImportedNote, JobLease, Store, StoreError};
+use elf::store::{AddedNote, ClaimScope, Field, ImportedNote, JobLease, Store, StoreError};
 use elf::verify;
 use futures::future::BoxFuture;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -58,22 +57,21 @@ const OLD_VERSION: &str = "
     select note_id, 'old', embedding_dim, vec from note_embeddings;";
 
 fn imported(note_id: Uuid) -> ImportedNote {
+    let label = |value: &str| Field::or(Some(value.to_owned()), String::new());
     ImportedNote {
         note_id,
+        is_keyed: false,
         text: format!("imported {}", Uuid::new_v4()),
-        labels: Labels {
-            tenant_id: "t".into(),
-            project_id: "p".into(),
-            agent_id: "a".into(),
-            scope: "s".into(),
-            kind: "n".into(),
-            key: None,
-            importance: 0.5,
-            confidence: 1.0,
-            updated_at: chrono::Utc::now(),
-        },
-        expires_at: None,
-        source_ref: serde_json::json!({}),
+        tenant_id: label("t"),
+        project_id: label("p"),
+        agent_id: label("a"),
+        scope: label("s"),
+        kind: label("n"),
+        key: Field::default(),
+        importance: Field::or(None, 0.5),
+        confidence: Field::or(None, 1.0),
+        expires_at: Field::default(),
+        source_ref: Field::or(None, serde_json::json!({})),
     }
 }
 
@@ -112,7 +110,10 @@ const STATEMENTS: [Statement; 11] = [
         name: "import",
         prepare: NOTHING,
         run: |elf| {
-            Box::pin(async move { elf.store.import(&elf.notes.map(imported)).await.map(drop) })
+            Box::pin(async move {
+                let notes = elf.notes.map(imported);
+                elf.store.import(&notes.each_ref()).await.map(drop)
+            })
         },
     },
     Statement {

@@ -82,7 +82,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     store.migrate().await?;
 
     let began = Instant::now();
-    let notes = import::import_folder(&store, &args.notes).await?;
+    let notes = import::import_folder(&store, &args.notes, config.worker.max_note_bytes).await?;
     say("Import")?;
     print(&format!(
         "{notes} notes from {} in {:.2} s, each with its outbox row in the same transaction",

@@ -1,18 +1,22 @@
 //! Which files of a folder `elf import` reads, and which it passes over.
 
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
+use std::fs::DirEntry;
+use std::path::{Component, Path, PathBuf};
 
-use anyhow::Context;
 use serde::Serialize;
 
 use crate::cli::output::print_error;
+use crate::unicode::composed;
 
 /// The files of a folder and of the folders in it.
 #[derive(Default)]
 pub(super) struct Files {
-    /// Each is a note, in the order of their paths.
-    pub texts: Vec<PathBuf>,
+    /// Each is a note, with its key, in the order of the keys.
+    pub texts: Vec<(String, PathBuf)>,
     pub passed_over: PassedOver,
+    /// What cannot be imported, and why.
+    pub problems: Vec<String>,
 }
 
 /// How many files are no notes, by reason.
@@ -26,36 +30,100 @@ pub(super) struct PassedOver {
 }
 
 impl Files {
-    /// Finds them.
-    pub fn of(folder: &Path) -> anyhow::Result<Self> {
+    /// Finds them. A folder that cannot be listed is a problem, and the others are searched.
+    pub fn of(folder: &Path) -> Self {
         let mut files = Self::default();
-        files.find_in(folder)?;
+        files.find_in(folder, folder);
         files.texts.sort();
-        Ok(files)
+        files.drop_twins();
+        files
     }
 
-    fn find_in(&mut self, folder: &Path) -> anyhow::Result<()> {
-        let entries = folder
-            .read_dir()
-            .with_context(|| format!("failed to list {}", folder.display()))?;
+    fn find_in(&mut self, root: &Path, folder: &Path) {
+        let entries = match folder.read_dir() {
+            Ok(entries) => entries,
+            Err(error) => return self.cannot("list", folder, &error),
+        };
         for entry in entries {
-            let entry = entry?;
-            let path = entry.path();
-            // A link may lead out of the folder, or back into it for ever.
-            if entry.file_type()?.is_symlink() {
-                print_error(&format!("elf: ignored {}: a symbolic link", path.display()));
-                self.passed_over.symbolic_links += 1;
-            } else if entry.file_name().as_encoded_bytes().starts_with(b".") {
-                self.passed_over.hidden += 1;
-            } else if path.is_dir() {
-                self.find_in(&path)?;
-            } else if is_text(&path) && path.is_file() {
-                self.texts.push(path);
-            } else {
-                self.passed_over.other += 1;
+            match entry {
+                Ok(entry) => self.add(root, &entry),
+                Err(error) => self.cannot("list all of", folder, &error),
             }
         }
-        Ok(())
+    }
+
+    fn add(&mut self, root: &Path, entry: &DirEntry) {
+        let path = entry.path();
+        // Not what the name leads to: a folder may be listed that may not be entered.
+        let kind = match entry.file_type() {
+            Ok(kind) => kind,
+            Err(error) => return self.cannot("read", &path, &error),
+        };
+        // A link may lead out of the folder, or back into it for ever.
+        if kind.is_symlink() {
+            print_error(&format!("elf: ignored {}: a symbolic link", shown(&path)));
+            self.passed_over.symbolic_links += 1;
+        } else if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            self.passed_over.hidden += 1;
+        } else if kind.is_dir() {
+            self.find_in(root, &path);
+        } else if is_text(&path) && kind.is_file() {
+            match key_of(path.strip_prefix(root).unwrap_or(&path)) {
+                Ok(key) => self.texts.push((key, path)),
+                Err(problem) => self.problems.push(format!("{}: {problem}", shown(&path))),
+            }
+        } else {
+            self.passed_over.other += 1;
+        }
+    }
+
+    fn cannot(&mut self, what: &str, path: &Path, error: &std::io::Error) {
+        let path = shown(path);
+        self.problems
+            .push(format!("{path}: cannot {what} it: {error}"));
+    }
+
+    /// Of files whose names differ in the form of Unicode alone, the first is the note.
+    fn drop_twins(&mut self) {
+        let mut first: HashMap<String, PathBuf> = HashMap::new();
+        let (texts, problems) = (&mut self.texts, &mut self.problems);
+        texts.retain(|(key, path)| match first.get(key) {
+            Some(twin) => {
+                problems.push(format!(
+                    "{path:?}: {twin:?} has the same name in another form of Unicode; rename one"
+                ));
+                false
+            }
+            None => {
+                first.insert(key.clone(), path.clone());
+                true
+            }
+        });
+    }
+}
+
+/// The key of a file: its path, cleaned and in NFC. macOS and Linux write one name in two forms.
+pub(super) fn key_of(path: &Path) -> Result<String, &'static str> {
+    let mut key: Vec<&str> = Vec::new();
+    for component in path.components() {
+        let name = component.as_os_str().to_str();
+        let name =
+            name.ok_or("its name is not UTF-8, and the name is the key of the note; rename it")?;
+        match (component, key.last()) {
+            (Component::CurDir, _) | (Component::ParentDir, Some(&"")) => {}
+            (Component::ParentDir, Some(last)) if *last != ".." => drop(key.pop()),
+            (Component::RootDir, _) => key.push(""),
+            _ => key.push(name),
+        }
+    }
+    Ok(composed(&key.join("/")).into_owned())
+}
+
+/// A path for a message: escaped where it is not UTF-8 or has a line break.
+pub(super) fn shown(path: &Path) -> String {
+    match path.to_str() {
+        Some(name) if !name.contains(char::is_control) => name.to_owned(),
+        _ => format!("{path:?}"),
     }
 }
 
@@ -88,6 +156,11 @@ pub(super) fn is_text(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
@@ -110,5 +183,25 @@ mod tests {
         };
         let reasons = passed_over.reasons().expect("two reasons hold");
         assert_eq!(reasons, "2 neither .md nor .txt, 1 symbolic link");
+    }
+
+    #[test]
+    fn a_key_is_the_cleaned_path() {
+        for (path, key) in [
+            ("README.md", "README.md"),
+            ("./x//README.md", "x/README.md"),
+            ("x/./y/../README.md", "x/README.md"),
+            ("../y/README.md", "../y/README.md"),
+            ("../../a.md", "../../a.md"),
+            ("/srv/notes/a.md", "/srv/notes/a.md"),
+            ("/../a.md", "/a.md"),
+            ("Mu\u{308}hle.md", "M\u{fc}hle.md"),
+        ] {
+            assert_eq!(key_of(Path::new(path)).unwrap(), key, "{path}");
+        }
+        let name = Path::new(OsStr::from_bytes(b"log\xff.md"));
+        assert!(key_of(name).unwrap_err().contains("not UTF-8"));
+        assert_eq!(shown(name), r#""log\xFF.md""#);
+        assert_eq!(shown(Path::new("two\nlines.md")), r#""two\nlines.md""#);
     }
 }

@@ -1,37 +1,43 @@
 //! `elf import`
 
 mod folder;
+mod lines;
+mod note;
+mod text;
 
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use chrono::{DateTime, Utc};
-use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
 use super::output::{Output, print_error};
 use super::wiring;
 use crate::config::Config;
+use crate::error_class::ErrorClass;
 use crate::eval::Document;
-use crate::note::{Labels, holds_nul};
-use crate::store::{ImportedNote, Store};
-use folder::{Files, PassedOver, is_text};
+use crate::store::{Imported, ImportedNote, Store, StoreError};
+use folder::{Files, PassedOver, is_text, key_of, shown};
+use lines::Place;
+use note::Line;
 
 /// Notes in one statement.
 const BATCH_NOTES: usize = 500;
 /// Text in one statement, roughly.
 const BATCH_BYTES: usize = 4 << 20;
-/// The UUIDv5 namespace of note ids that are derived from keys.
-const KEYS: Uuid = Uuid::from_u128(0x656c_6600_6b65_7973_8000_6e6f_7465_7321);
+
+/// JSON writes a character in six bytes at most, and a line has other fields.
+const JSON_OF_A_BYTE: u64 = 6;
+const MAX_OTHER_FIELDS: u64 = 1 << 20;
 
 /// The tenant of notes that name none.
 pub const DEFAULT_TENANT: &str = "default";
 
 /// Arguments of `elf import`.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub struct Args {
     /// A folder of .md and .txt files, one such file, or JSONL; - reads JSONL from stdin
     path: PathBuf,
@@ -42,84 +48,70 @@ pub struct Args {
     /// With --tenant: accept lines that name another tenant
     #[arg(long, requires = "tenant")]
     tenant_from_file: bool,
-    /// The project of notes whose JSONL line has no project_id
-    #[arg(long, default_value = "default")]
-    project: String,
-    /// The agent of notes whose JSONL line has no agent_id
-    #[arg(long, default_value = "import")]
-    agent: String,
-    /// The scope of notes whose JSONL line has no scope
-    #[arg(long, default_value = "shared")]
-    scope: String,
-    /// The type of notes whose JSONL line has no type
-    #[arg(long = "type", default_value = "note")]
-    kind: String,
-}
-
-/// A line of JSONL. `text` is required, and one of `key` and `note_id`.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Line {
-    note_id: Option<Uuid>,
-    key: Option<String>,
-    text: String,
-    tenant_id: Option<String>,
-    project_id: Option<String>,
-    agent_id: Option<String>,
+    /// The project of notes whose JSONL line has no project_id [default: default]
+    #[arg(long)]
+    project: Option<String>,
+    /// The agent of notes whose JSONL line has no agent_id [default: import]
+    #[arg(long)]
+    agent: Option<String>,
+    /// The scope of notes whose JSONL line has no scope [default: shared]
+    #[arg(long)]
     scope: Option<String>,
-    #[serde(rename = "type")]
+    /// The type of notes whose JSONL line has no type [default: note]
+    #[arg(long = "type")]
     kind: Option<String>,
-    importance: Option<f32>,
-    confidence: Option<f32>,
-    expires_at: Option<DateTime<Utc>>,
-    source_ref: Option<serde_json::Value>,
 }
 
-/// Writes notes to `memory_notes`. A note with the same id or key is replaced if it differs,
-/// and left unchanged if not.
+/// Writes notes to `memory_notes`. Of a note that is there, what the import names and what differs
+/// is changed; the rest stays as the application left it.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let store = wiring::store(config).await?;
     store.check_schema().await?;
-    let done = import(&store, &args).await?;
+    let done = import(&store, &args, config.worker.max_note_bytes).await?;
     out.report(
         &json!({
             "read": done.read,
-            "changed": done.changed,
+            "changed": done.imported.changed,
             "skipped": done.skipped,
             "passed_over": done.passed_over,
         }),
-        |_| lines(&done),
+        |_| lines_of(&done),
     )?;
     anyhow::ensure!(
         done.skipped == 0,
-        "skipped {} notes: the lines above say why",
+        "skipped {} notes, files or folders: the lines above say why",
         done.skipped
     );
     Ok(())
 }
 
-fn lines(done: &Done) -> String {
-    let notes = format!("{} notes read, {} new or changed", done.read, done.changed);
-    match done.passed_over.reasons() {
-        Some(reasons) => format!("{notes}\nfiles passed over: {reasons}"),
-        None => notes,
+fn lines_of(done: &Done) -> String {
+    let Imported { changed, not_live } = done.imported;
+    let mut lines = format!("{} notes read, {changed} new or changed", done.read);
+    if not_live > 0 {
+        lines += &format!(
+            "\nof the changed ones {not_live} are archived or expired, and stay so: no search finds them"
+        );
     }
+    if let Some(reasons) = done.passed_over.reasons() {
+        lines += &format!("\nfiles passed over: {reasons}");
+    }
+    lines
 }
 
 /// Imports a folder with the defaults of the command line, and returns how many
 /// notes are new or changed.
-pub async fn import_folder(store: &Store, folder: &Path) -> anyhow::Result<u64> {
-    let text = |s: &str| s.to_owned();
+pub async fn import_folder(
+    store: &Store,
+    folder: &Path,
+    max_note_bytes: u64,
+) -> anyhow::Result<u64> {
     let args = Args {
         path: folder.to_owned(),
-        tenant: None,
-        tenant_from_file: false,
-        project: text("default"),
-        agent: text("import"),
-        scope: text("shared"),
-        kind: text("note"),
+        ..Args::default()
     };
-    Ok(import(store, &args).await?.changed)
+    let done = import(store, &args, max_note_bytes).await?;
+    Ok(done.imported.changed)
 }
 
 /// The agent of the notes that `elf eval` writes.
@@ -133,29 +125,30 @@ pub async fn import_documents(
     tenant: &str,
 ) -> anyhow::Result<u64> {
     let args = Args {
-        path: PathBuf::new(),
         tenant: Some(tenant.to_owned()),
-        tenant_from_file: false,
-        project: "default".into(),
-        agent: EVALUATION_AGENT.into(),
-        scope: "shared".into(),
-        kind: "document".into(),
+        agent: Some(EVALUATION_AGENT.into()),
+        kind: Some("document".into()),
+        ..Args::default()
     };
     let document = |document: &Document| {
         let line = Line {
             text: document.text(),
-            key: Some(document.id.clone()),
+            key: Some(Some(document.id.clone())),
             ..Line::default()
         };
-        note(line, &args).with_context(|| format!("document {:?}", document.id))
+        let place = format!("document {:?}", document.id);
+        match note::of_line(line, &args) {
+            Ok(note) => Ok(Placed { place, note }),
+            Err(problem) => Err(format!("{place}: {problem:#}")),
+        }
     };
     // Every document first: one that cannot be written leaves nothing behind.
     for checked in documents.iter().map(document) {
-        checked?;
+        checked.map_err(anyhow::Error::msg)?;
     }
-    Ok(write_all(store, &args, documents.iter().map(document))
-        .await?
-        .changed)
+    let done = write_all(store, &args, documents.iter().map(document)).await?;
+    anyhow::ensure!(done.skipped == 0, "Postgres does not accept every document");
+    Ok(done.imported.changed)
 }
 
 impl Args {
@@ -168,13 +161,23 @@ impl Args {
 #[derive(Default)]
 struct Done {
     read: u64,
-    changed: u64,
+    imported: Imported,
     skipped: u64,
     passed_over: PassedOver,
 }
 
-async fn import(store: &Store, args: &Args) -> anyhow::Result<Done> {
-    let (notes, passed_over) = read(args)?;
+/// A note, and where it was read.
+struct Placed {
+    place: String,
+    note: ImportedNote,
+}
+
+/// A note, or why there is none.
+type Read = Result<Placed, String>;
+type Notes<'a> = Box<dyn Iterator<Item = Read> + 'a>;
+
+async fn import(store: &Store, args: &Args, max_note_bytes: u64) -> anyhow::Result<Done> {
+    let (notes, passed_over) = read(args, max_note_bytes)?;
     Ok(Done {
         passed_over,
         ..write_all(store, args, notes).await?
@@ -184,199 +187,209 @@ async fn import(store: &Store, args: &Args) -> anyhow::Result<Done> {
 async fn write_all(
     store: &Store,
     args: &Args,
-    notes: impl Iterator<Item = anyhow::Result<ImportedNote>>,
+    notes: impl Iterator<Item = Read>,
 ) -> anyhow::Result<Done> {
     let mut done = Done::default();
-    let mut batch = Vec::new();
+    let (mut batch, mut bytes) = (Vec::new(), 0);
     for note in notes {
         match note {
-            Ok(note) => batch.push(note),
-            Err(problem) => {
-                print_error(&format!("elf: skipped {problem:#}"));
-                done.skipped += 1;
+            Ok(note) => {
+                bytes += note.note.text.len();
+                batch.push(note);
             }
+            Err(problem) => done.skip(&problem),
         }
-        let bytes: usize = batch.iter().map(|n: &ImportedNote| n.text.len()).sum();
         if batch.len() >= BATCH_NOTES || bytes >= BATCH_BYTES {
-            write(store, args, &mut batch, &mut done).await?;
+            write(store, args, std::mem::take(&mut batch), &mut done).await?;
+            bytes = 0;
         }
     }
-    write(store, args, &mut batch, &mut done).await?;
+    write(store, args, batch, &mut done).await?;
     Ok(done)
+}
+
+impl Done {
+    fn skip(&mut self, problem: &str) {
+        print_error(&format!("elf: skipped {problem}"));
+        self.skipped += 1;
+    }
 }
 
 async fn write(
     store: &Store,
     args: &Args,
-    batch: &mut Vec<ImportedNote>,
+    mut batch: Vec<Placed>,
     done: &mut Done,
 ) -> anyhow::Result<()> {
-    // One statement cannot write a row twice: of two notes with one id it writes the last.
-    let read = batch.len() as u64;
-    let mut seen = std::collections::HashSet::new();
-    let mut notes: Vec<ImportedNote> = batch
-        .drain(..)
-        .rev()
-        .filter(|n| seen.insert(n.note_id))
-        .collect();
-    notes.reverse();
+    done.read += batch.len() as u64;
+    find_by_key(store, &mut batch).await?;
     if let Some(tenant) = args.only_tenant() {
-        let ids: Vec<Uuid> = notes.iter().map(|note| note.note_id).collect();
-        let foreign = store.notes_of_others(&ids, tenant).await?;
-        for note_id in &foreign {
-            print_error(&format!(
-                "elf: skipped note {note_id}: a note of another tenant has this id"
-            ));
+        let ids: Vec<Uuid> = batch.iter().map(|placed| placed.note.note_id).collect();
+        let foreign: HashSet<Uuid> = store
+            .notes_of_others(&ids, tenant)
+            .await?
+            .into_iter()
+            .collect();
+        batch.retain(|Placed { place, note }| {
+            let is_foreign = foreign.contains(&note.note_id);
+            if is_foreign {
+                let id = note.note_id;
+                done.skip(&format!(
+                    "{place}: a note of another tenant has the id {id}"
+                ));
+            }
+            !is_foreign
+        });
+    }
+    let mut rejected = Vec::new();
+    while !batch.is_empty() {
+        let (part, rest) = distinct(batch);
+        write_or_split(store, part, done, &mut rejected).await?;
+        batch = rest;
+    }
+    // The key of one may have been that of another until now, or of a note that was written meanwhile.
+    find_by_key(store, &mut rejected).await?;
+    for Placed { place, note } in rejected {
+        match store.import(&[&note]).await {
+            Ok(imported) => done.imported += imported,
+            Err(error) if error.class() == ErrorClass::Item => {
+                done.skip(&format!(
+                    "{place}: Postgres does not accept the note: {error}"
+                ));
+            }
+            Err(error) => return Err(failed(error)),
         }
-        done.skipped += foreign.len() as u64;
-        notes.retain(|note| !foreign.contains(&note.note_id));
     }
-    if !notes.is_empty() {
-        done.changed += store
-            .import(&notes)
-            .await
-            .context("failed to write notes")?;
-    }
-    done.read += read;
     Ok(())
 }
 
-type Notes<'a> = Box<dyn Iterator<Item = anyhow::Result<ImportedNote>> + 'a>;
+/// Gives notes the ids of those that have their keys.
+async fn find_by_key(store: &Store, batch: &mut [Placed]) -> anyhow::Result<()> {
+    let keyed = batch.iter_mut().map(|placed| &mut placed.note);
+    let mut keyed: Vec<&mut ImportedNote> = keyed.filter(|note| note.is_keyed).collect();
+    if keyed.is_empty() {
+        return Ok(());
+    }
+    let asked: Vec<&ImportedNote> = keyed.iter().map(|note| &**note).collect();
+    let found = store.notes_of_keys(&asked).await.map_err(failed)?;
+    for (note, found) in keyed.iter_mut().zip(found) {
+        note.note_id = found.unwrap_or(note.note_id);
+    }
+    Ok(())
+}
+
+/// The first of each note, and the rest: one statement cannot write a row twice.
+fn distinct(notes: Vec<Placed>) -> (Vec<Placed>, Vec<Placed>) {
+    let mut seen = HashSet::new();
+    notes
+        .into_iter()
+        .partition(|placed| seen.insert(placed.note.note_id))
+}
+
+/// Writes notes; what Postgres rejects is halved until a note stands alone.
+async fn write_or_split(
+    store: &Store,
+    notes: Vec<Placed>,
+    done: &mut Done,
+    rejected: &mut Vec<Placed>,
+) -> anyhow::Result<()> {
+    let mut parts = vec![notes];
+    while let Some(mut part) = parts.pop() {
+        let notes: Vec<&ImportedNote> = part.iter().map(|placed| &placed.note).collect();
+        match store.import(&notes).await {
+            Ok(imported) => done.imported += imported,
+            Err(error) if error.class() != ErrorClass::Item => return Err(failed(error)),
+            Err(_) if part.len() == 1 => rejected.append(&mut part),
+            Err(_) => {
+                let second = part.split_off(part.len() / 2);
+                parts.extend([second, part]);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn failed(error: StoreError) -> anyhow::Error {
+    anyhow::Error::new(error).context("failed to write notes")
+}
 
 /// The notes of a path, and which files in it are none.
-fn read(args: &Args) -> anyhow::Result<(Notes<'_>, PassedOver)> {
+fn read(args: &Args, max_note_bytes: u64) -> anyhow::Result<(Notes<'_>, PassedOver)> {
     let path = &args.path;
     let none = PassedOver::default();
     if path.as_os_str() == "-" {
         let stdin = BufReader::new(std::io::stdin());
-        return Ok((jsonl("stdin", stdin, args), none));
+        let notes = jsonl("stdin".to_owned(), stdin, args, max_note_bytes)?;
+        return Ok((notes, none));
     }
+    let name = shown(path);
     let metadata = path
         .metadata()
-        .with_context(|| format!("failed to read {}", path.display()))?;
+        .with_context(|| format!("failed to read {name}"))?;
     if metadata.is_dir() {
-        let Files { texts, passed_over } = Files::of(path)?;
-        if texts.is_empty() {
-            let reasons = passed_over.reasons();
+        let files = Files::of(path);
+        if files.texts.is_empty() && files.problems.is_empty() {
+            let reasons = files.passed_over.reasons();
             let reasons = reasons.map(|reasons| format!("; files passed over: {reasons}"));
-            let (folder, reasons) = (path.display(), reasons.unwrap_or_default());
-            anyhow::bail!("no .md or .txt file in {folder}{reasons}");
+            anyhow::bail!(
+                "no .md or .txt file in {name}{}",
+                reasons.unwrap_or_default()
+            );
         }
-        let notes = texts.into_iter().map(|file| text_file(path, &file, args));
-        return Ok((Box::new(notes), passed_over));
+        let problems = files.problems.into_iter().map(Err);
+        let notes = (files.texts.into_iter())
+            .map(move |(key, file)| text_file(key, &file, args, max_note_bytes));
+        return Ok((Box::new(problems.chain(notes)), files.passed_over));
     }
     if is_text(path) {
-        let folder = path.parent().unwrap_or(Path::new(""));
-        let note = std::iter::once(text_file(folder, path, args));
-        return Ok((Box::new(note), none));
+        let note = match key_of(path) {
+            Ok(key) => text_file(key, path, args, max_note_bytes),
+            Err(problem) => Err(format!("{name}: {problem}")),
+        };
+        return Ok((Box::new(std::iter::once(note)), none));
     }
-    let file = File::open(path).with_context(|| format!("failed to open {}", path.display()))?;
-    let name = path.to_string_lossy().into_owned();
-    Ok((jsonl(name, BufReader::new(file), args), none))
+    let file = File::open(path).with_context(|| format!("failed to open {name}"))?;
+    let notes = jsonl(name, BufReader::new(file), args, max_note_bytes)?;
+    Ok((notes, none))
 }
 
-fn text_file(folder: &Path, file: &Path, args: &Args) -> anyhow::Result<ImportedNote> {
-    let name = || file.display().to_string();
-    let text = std::fs::read(file).with_context(name)?;
-    let text = String::from_utf8(text).with_context(name)?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned();
-    let key = file
-        .strip_prefix(folder)
-        .unwrap_or(file)
-        .to_string_lossy()
-        .into_owned();
-    let source = json!({ "file": key });
-    note(
-        Line {
-            text,
-            key: Some(key),
-            source_ref: Some(source),
-            ..Line::default()
-        },
-        args,
-    )
-    .with_context(name)
-}
-
-fn jsonl<'a>(name: impl Into<String>, reader: impl BufRead + 'a, args: &'a Args) -> Notes<'a> {
-    let name = name.into();
-    let lines = reader
-        .lines()
-        .enumerate()
-        .filter(|(_, l)| !l.as_ref().is_ok_and(|l| l.trim().is_empty()));
-    Box::new(lines.map(move |(i, line)| {
-        let place = || format!("{name}:{}", i + 1);
-        let line = line.with_context(place)?;
-        let line: Line = serde_json::from_str(&line).map_err(|error| {
-            let said = error.to_string();
-            // The line that serde counts is always the first.
-            let what = said.split(" at line ").next().unwrap_or(&said);
-            let what = what.replace("struct Line", "an object with \"text\"");
-            anyhow::anyhow!("{}: column {}: {what}", place(), error.column())
+fn text_file(key: String, file: &Path, args: &Args, max_note_bytes: u64) -> Read {
+    let place = shown(file);
+    let note = || {
+        let bytes = text::read_at_most(File::open(file)?, max_note_bytes)?;
+        let bytes = bytes.with_context(|| {
+            format!("longer than worker.max_note_bytes, {max_note_bytes} bytes")
         })?;
-        note(line, args).with_context(place)
-    }))
-}
-
-fn note(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
-    let or = |given: Option<String>, default: &str| given.unwrap_or_else(|| default.to_owned());
-    if let (Some(only), Some(named)) = (args.only_tenant(), &line.tenant_id) {
-        anyhow::ensure!(
-            only == named,
-            "the note is of the tenant {named:?}, not {only:?}; --tenant-from-file allows it"
-        );
+        let text = text::decode(bytes).map_err(anyhow::Error::msg)?;
+        note::of_file(key, text, args)
+    };
+    match note() {
+        Ok(note) => Ok(Placed { place, note }),
+        Err(problem) => Err(format!("{place}: {problem:#}")),
     }
-    let labels = Labels {
-        tenant_id: or(
-            line.tenant_id,
-            args.tenant.as_deref().unwrap_or(DEFAULT_TENANT),
-        ),
-        project_id: or(line.project_id, &args.project),
-        agent_id: or(line.agent_id, &args.agent),
-        scope: or(line.scope, &args.scope),
-        kind: or(line.kind, &args.kind),
-        key: line.key,
-        importance: line.importance.unwrap_or(0.5),
-        confidence: line.confidence.unwrap_or(1.0),
-        updated_at: DateTime::UNIX_EPOCH,
-    };
-    let note_id = match (line.note_id, &labels.key) {
-        (Some(id), _) => id,
-        (None, Some(key)) => id_of(&labels, key),
-        (None, None) => anyhow::bail!("the note has neither a key nor a note_id"),
-    };
-    let source_ref = line.source_ref.unwrap_or_else(|| json!({}));
-    let strings = [
-        &line.text,
-        labels.key.as_ref().unwrap_or(&line.text),
-        &labels.tenant_id,
-        &labels.project_id,
-        &labels.agent_id,
-        &labels.scope,
-        &labels.kind,
-    ];
-    anyhow::ensure!(
-        !strings.iter().any(|string| string.contains('\0')) && !holds_nul(&source_ref),
-        "the note holds a NUL character, which Postgres cannot store"
-    );
-    Ok(ImportedNote {
-        note_id,
-        text: line.text,
-        labels,
-        expires_at: line.expires_at,
-        source_ref,
-    })
 }
 
-/// The id of a note with `key`: the same key under the same access labels is the same note.
-fn id_of(labels: &Labels, key: &str) -> Uuid {
-    let Labels {
-        tenant_id,
-        project_id,
-        agent_id,
-        scope,
-        ..
-    } = labels;
-    let name = serde_json::to_vec(&[tenant_id.as_str(), project_id, agent_id, scope, key]);
-    Uuid::new_v5(&KEYS, &name.expect("strings are JSON"))
+fn jsonl<'a>(
+    name: String,
+    reader: impl std::io::BufRead + 'a,
+    args: &'a Args,
+    max_note_bytes: u64,
+) -> anyhow::Result<Notes<'a>> {
+    let most = JSON_OF_A_BYTE * max_note_bytes + MAX_OTHER_FIELDS;
+    let objects = lines::objects(reader, most).with_context(|| format!("failed to read {name}"))?;
+    let mut seen: HashMap<Uuid, Place> = HashMap::new();
+    Ok(Box::new(objects.map(move |(place, object)| {
+        let note = object.and_then(|object| {
+            let note = note::of_line(Line::parse(&object)?, args);
+            note.map_err(|problem| format!("{problem:#}"))
+        });
+        let note = note.map_err(|problem| format!("{name}{place}: {problem}"))?;
+        if let Some(before) = seen.insert(note.note_id, place) {
+            print_error(&format!(
+                "elf: {name}{place} replaces what {name}{before} says of the same note"
+            ));
+        }
+        let place = format!("{name}{place}");
+        Ok(Placed { place, note })
+    })))
 }

@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -21,7 +21,7 @@ use super::body::at_most;
 use super::error::{ApiError, ErrorBody};
 use super::wait::{Wait, Written, asked, written};
 use super::{Api, Body, Shared};
-use crate::note::holds_nul;
+use crate::note::{holds_nul, present};
 use crate::store::{AddedNote, NoteChange, ReachableChunk, ReachableNote};
 
 /// Most notes in one request.
@@ -118,13 +118,6 @@ pub struct ChangedNote {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<DateTime<Utc>>)]
     expires_at: Option<Option<DateTime<Utc>>>,
-}
-
-/// `Some(None)` for `null`.
-fn present<'d, D: Deserializer<'d>, T: Deserialize<'d>>(
-    value: D,
-) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(value).map(Some)
 }
 
 /// A note.

@@ -1,6 +1,7 @@
 //! Small inputs that people met in production with systems that do ELF's job: one folder in
 //! `tests/data/cases` each, and here the right value of each.
 
+mod files;
 mod http;
 mod poolers;
 
@@ -49,6 +50,12 @@ macro_rules! cases {
 }
 
 cases! {
+    a_changed_key_is_a_change_and_an_import_resets_nothing: "12-import-key" => files::import_key;
+    a_byte_order_mark_is_no_part_of_a_line: "13-bom" => files::byte_order_mark;
+    accents_are_found_in_every_form: "19-accents" => files::accents;
+    names_of_files_are_told_apart_and_found_again: "20-file-names" => files::file_names;
+    an_unreadable_folder_is_named: "21-unreadable-folder" => files::unreadable_folder;
+    an_id_in_a_text_without_spaces_is_found: "24-id-in-cjk" => files::id_in_cjk;
     schemas_that_every_client_takes: "17-mcp-schemas" => http::mcp_schemas;
     a_long_note_for_an_agent: "18-mcp-get-note" => http::mcp_get_note;
     a_full_pooler: "08-xx000-is-passing" => poolers::a_full_pooler_is_waited_for;

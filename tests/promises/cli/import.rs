@@ -29,10 +29,6 @@ async fn a_folder_is_imported_and_only_what_changed_the_next_time() {
     assert_eq!(site.json(&["import", "notes"]).await, of_folder(3, 0, 0));
     site.write("notes/a.md", "The first note, edited.");
     assert_eq!(site.json(&["import", "notes"]).await, of_folder(3, 1, 0));
-    // A file's key is its path below the folder, so this is the same note.
-    for file in ["notes/a.md", "notes/UPPER.MD"] {
-        assert_eq!(site.json(&["import", file]).await, counts(1, 0, 0));
-    }
 
     let mut db = site.connect().await;
     let notes: Vec<(String, String, String, String)> = sqlx::query_as(
@@ -198,4 +194,251 @@ async fn an_import_for_one_tenant_touches_no_other() {
     .await
     .exits(0);
     assert!(rows().await.contains(&row("acme", "Allowed.")));
+}
+
+#[tokio::test]
+async fn files_of_one_name_in_two_folders_are_two_notes() {
+    let site = Site::start().await;
+    site.write("x/README.md", "The first.");
+    site.write("y/README.md", "The second.");
+    for file in ["x/README.md", "y/README.md"] {
+        assert_eq!(site.json(&["import", file]).await, counts(1, 1, 0));
+    }
+    // However the path is written.
+    let absolute = site.path("x/README.md");
+    for (file, changed) in [
+        ("./x//README.md", 0),
+        ("y/../y/README.md", 0),
+        (absolute.to_str().unwrap(), 1),
+    ] {
+        assert_eq!(
+            site.json(&["import", file]).await,
+            counts(1, changed, 0),
+            "{file}"
+        );
+    }
+    let keys: Vec<String> =
+        sqlx::query_scalar("select key from memory_notes order by key collate \"C\"")
+            .fetch_all(&mut site.connect().await)
+            .await
+            .unwrap();
+    assert_eq!(
+        keys,
+        [absolute.to_str().unwrap(), "x/README.md", "y/README.md"]
+    );
+}
+
+/// What an import may reset: `(text, type, scope, key, importance, confidence, status, expires, source_ref)`.
+type Row = (
+    String,
+    String,
+    String,
+    Option<String>,
+    f32,
+    f32,
+    String,
+    bool,
+    Value,
+);
+
+async fn row(site: &Site, id: uuid::Uuid) -> Row {
+    sqlx::query_as(
+        "select text, type, scope, key, importance, confidence, status, expires_at is not null, source_ref
+           from memory_notes where note_id = $1",
+    )
+    .bind(id)
+    .fetch_one(&mut site.connect().await)
+    .await
+    .unwrap()
+}
+
+#[tokio::test]
+async fn an_import_sets_what_it_names_and_nothing_else() {
+    let site = Site::start().await;
+    let import = async |args: &[&str], line: Value| {
+        let args = [&["import", "-", "--json"], args].concat();
+        let done = site.elf_reading(&args, line.to_string().as_bytes()).await;
+        done.exits(0).json()["changed"].as_u64().unwrap()
+    };
+    let execute = async |sql: &str| {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()))
+            .execute(&mut site.connect().await)
+            .await
+            .unwrap();
+    };
+    let id = uuid::Uuid::from_u128(7);
+    let line = |text: &str| json!({"note_id": id, "text": text});
+    assert_eq!(import(&[], line("One.")).await, 1);
+    execute(
+        "update memory_notes set type = 'fact', scope = 'private', key = 'mine', importance = 0.9,
+                confidence = 0.1, status = 'archived', expires_at = now() + interval '9 days',
+                source_ref = '{\"page\": 7}', tenant_id = 'acme', project_id = 'p', agent_id = 'a'",
+    )
+    .await;
+    let set = row(&site, id).await;
+    assert_eq!(import(&[], line("One.")).await, 0);
+    assert_eq!(row(&site, id).await, set);
+    // A changed line changes what it names: the note stays archived, and the import says so.
+    let changed = site
+        .elf_reading(&["import", "-"], line("Two.").to_string().as_bytes())
+        .await;
+    assert!(
+        changed.stdout.contains("1 are archived or expired"),
+        "{changed:?}"
+    );
+    let mut expected = set;
+    expected.0 = "Two.".into();
+    assert_eq!(row(&site, id).await, expected);
+    // Null names something only where a column may be null.
+    let mut named = line("Two.");
+    named["key"] = Value::Null;
+    named["expires_at"] = Value::Null;
+    named["importance"] = json!(0.25);
+    assert_eq!(import(&["--type", "note"], named).await, 1);
+    (expected.3, expected.7, expected.4, expected.1) = (None, false, 0.25, "note".into());
+    assert_eq!(row(&site, id).await, expected);
+    let labels: (String, String, String) =
+        sqlx::query_as("select tenant_id, project_id, agent_id from memory_notes")
+            .fetch_one(&mut site.connect().await)
+            .await
+            .unwrap();
+    assert_eq!(labels, ("acme".into(), "p".into(), "a".into()));
+    execute("delete from memory_notes").await;
+
+    // A key finds the note that an application wrote with it.
+    let own = uuid::Uuid::from_u128(8);
+    execute(&format!(
+        "insert into memory_notes (note_id, tenant_id, project_id, agent_id, scope, type, key, text)
+         values ('{own}', 'default', 'default', 'import', 'shared', 'fact', 'k', 'Theirs.')"
+    ))
+    .await;
+    assert_eq!(import(&[], json!({"key": "k", "text": "Theirs."})).await, 0);
+    assert_eq!(
+        import(&[], json!({"key": "k", "text": "Changed."})).await,
+        1
+    );
+    assert_eq!(row(&site, own).await.0, "Changed.");
+    // A note that the application moved to another scope is not made anew in the old one.
+    let moved = json!({"key": "m", "text": "Moved."});
+    assert_eq!(import(&[], moved.clone()).await, 1);
+    execute("update memory_notes set scope = 'private', key = 'n' where key = 'm'").await;
+    assert_eq!(import(&[], moved).await, 0);
+    let notes: i64 = sqlx::query_scalar("select count(*) from memory_notes")
+        .fetch_one(&mut site.connect().await)
+        .await
+        .unwrap();
+    assert_eq!(notes, 2);
+    // A file's source is the file's only while nobody has set another.
+    site.write("f/a.md", "A file.");
+    assert_eq!(site.json(&["import", "f"]).await["changed"], 1);
+    execute("update memory_notes set source_ref = '{\"url\": \"x\"}' where key = 'a.md'").await;
+    assert_eq!(site.json(&["import", "f"]).await["changed"], 0);
+}
+
+#[tokio::test]
+async fn lines_of_one_note_are_written_in_their_order_and_named() {
+    let site = Site::start().await;
+    let lines = "{\"key\": \"a\", \"text\": \"First.\", \"importance\": 0.75}\n\
+                 {\"key\": \"b\", \"text\": \"Other.\"}\n\
+                 {\"key\": \"a\", \"text\": \"Second.\"}\n";
+    let done = site
+        .elf_reading(&["import", "-", "--json"], lines.as_bytes())
+        .await;
+    let done = done.exits(0).says(&["stdin:3 replaces what stdin:1 says"]);
+    assert_eq!(done.json(), counts(3, 3, 0));
+    let a: (String, f32) =
+        sqlx::query_as("select text, importance from memory_notes where key = 'a'")
+            .fetch_one(&mut site.connect().await)
+            .await
+            .unwrap();
+    assert_eq!(a, ("Second.".into(), 0.75));
+}
+
+#[tokio::test]
+async fn a_note_that_postgres_rejects_is_named_and_the_others_are_written() {
+    let site = Site::start().await;
+    sqlx::raw_sql(
+        "alter table memory_notes add check (importance <= 1);
+         create unique index on memory_notes (tenant_id, project_id, agent_id, scope, key) where key <> ''",
+    )
+    .execute(&mut site.connect().await)
+    .await
+    .unwrap();
+    let id = |n: u128| uuid::Uuid::from_u128(n);
+    let note = |n: u128, key: &str, importance: f32| json!({"note_id": id(n), "key": key, "text": format!("Note {n}."), "importance": importance});
+    let import = async |notes: &[Value]| {
+        let lines: String = notes.iter().map(|note| format!("{note}\n")).collect();
+        site.elf_reading(&["import", "-", "--json"], lines.as_bytes())
+            .await
+    };
+    let mut notes: Vec<Value> = (1..=40).map(|n| note(n, &format!("k{n}"), 0.5)).collect();
+    notes[20]["importance"] = json!(7);
+    let done = import(&notes)
+        .await
+        .exits(1)
+        .says(&["stdin:21: Postgres does not accept the note"]);
+    assert_eq!(done.json(), counts(40, 39, 1));
+    // A key that goes from one note to another, whichever of them comes first.
+    let done = import(&[note(2, "k1", 0.5), note(1, "k0", 0.5)])
+        .await
+        .exits(0);
+    assert_eq!(done.json(), counts(2, 2, 0));
+    let done = import(&[note(3, "k1", 0.5)]).await.exits(1);
+    assert_eq!(done.json(), counts(1, 0, 1));
+}
+
+#[tokio::test]
+async fn files_of_other_forms_are_read_or_named() {
+    let site = Site::start().await;
+    let utf16 = |text: &str| -> Vec<u8> {
+        let units = format!("\u{feff}{text}");
+        units.encode_utf16().flat_map(u16::to_le_bytes).collect()
+    };
+    let lines = "{\"key\":\"a\",\"text\":\"Gr\u{f6}\u{df}e\"}\r\n{\"key\":\"b\",\"text\":\"x\"}";
+    site.write("wide.jsonl", utf16(lines));
+    assert_eq!(site.json(&["import", "wide.jsonl"]).await, counts(2, 2, 0));
+    site.write("crlf.jsonl", lines);
+    assert_eq!(site.json(&["import", "crlf.jsonl"]).await, counts(2, 0, 0));
+    site.write(
+        "array.json",
+        "[\n {\"key\":\"a\",\"text\":\"Gr\u{f6}\u{df}e\"},\n {\"key\":\"c\"}\n]\n",
+    );
+    let done = site.elf(&["import", "array.json", "--json"]).await.exits(1);
+    let done = done.says(&["array.json: item 2: column"]);
+    assert_eq!(done.json(), counts(1, 0, 1));
+    for (bytes, reason) in [
+        (&b"\x1f\x8b\x08\0\0"[..], "compressed"),
+        (b"{\"key\":\"s\",\"text\":\"\\ud83d\"}", ":1: column"),
+        (b"{\0\"\0k\0", ":1: column 2"),
+    ] {
+        site.write("bad.jsonl", bytes);
+        let done = site.elf(&["import", "bad.jsonl", "--json"]).await.exits(1);
+        let done = done.says(&["bad.jsonl", reason]);
+        assert_eq!(done.json(), counts(0, 0, 1));
+    }
+    site.write("notes/wide.md", utf16("A wide file."));
+    site.write("notes/empty.md", "");
+    site.write("notes/-dash.md", "A dash.");
+    site.write("notes/two\nlines.md", b"\xff\xff");
+    let fifo = site.path("notes/fifo.md");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&fifo)
+            .status()
+            .unwrap()
+            .success()
+    );
+    std::os::unix::fs::symlink("..", site.path("notes/loop")).unwrap();
+    let done = site.elf(&["import", "notes", "--json"]).await.exits(1);
+    let done = done.says(&[
+        r#""notes/two\nlines.md": not UTF-8"#,
+        "loop: a symbolic link",
+    ]);
+    let mut expected = counts(3, 3, 1);
+    expected["passed_over"] = json!({"other": 1, "hidden": 0, "symbolic_links": 1});
+    assert_eq!(done.json(), expected);
+    site.configure("[worker]\n", "[worker]\nmax_note_bytes = 10\n");
+    site.write("long/long.md", "More than ten bytes.");
+    let done = site.elf(&["import", "long"]).await.exits(1);
+    done.says(&["long/long.md: longer than worker.max_note_bytes, 10 bytes"]);
 }

@@ -1,0 +1,139 @@
+//! What a line or a file says of a note.
+
+use chrono::{DateTime, Utc};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{Args, DEFAULT_TENANT};
+use crate::note::{holds_nul, present};
+use crate::store::{Field, ImportedNote};
+
+/// The UUIDv5 namespace of note ids that are derived from keys.
+const KEYS: Uuid = Uuid::from_u128(0x656c_6600_6b65_7973_8000_6e6f_7465_7321);
+
+/// A line of JSONL. `text` is required, and one of `key` and `note_id`.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Line {
+    pub note_id: Option<Uuid>,
+    #[serde(default, deserialize_with = "present")]
+    pub key: Option<Option<String>>,
+    pub text: String,
+    pub tenant_id: Option<String>,
+    pub project_id: Option<String>,
+    pub agent_id: Option<String>,
+    pub scope: Option<String>,
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    pub importance: Option<f32>,
+    pub confidence: Option<f32>,
+    #[serde(default, deserialize_with = "present")]
+    pub expires_at: Option<Option<DateTime<Utc>>>,
+    pub source_ref: Option<Value>,
+}
+
+impl Line {
+    /// Reads one. The error says at which column it is wrong.
+    pub fn parse(line: &str) -> Result<Self, String> {
+        serde_json::from_str(line).map_err(|error| {
+            let said = error.to_string();
+            // The line that serde counts is always the first.
+            let what = said.split(" at line ").next().unwrap_or(&said);
+            let what = what.replace("struct Line", "an object with \"text\"");
+            let hint = match line.contains('\0') {
+                true => "; it looks like UTF-16 without a byte order mark: convert it to UTF-8",
+                false => "",
+            };
+            format!("column {}: {what}{hint}", error.column())
+        })
+    }
+}
+
+/// The note of a text file. Its source is that of a new note alone: an application may have set another.
+pub(super) fn of_file(key: String, text: String, args: &Args) -> anyhow::Result<ImportedNote> {
+    let source = json!({ "file": key });
+    let line = Line {
+        text,
+        key: Some(Some(key)),
+        ..Line::default()
+    };
+    let mut note = of_line(line, args)?;
+    note.source_ref.value = source;
+    Ok(note)
+}
+
+/// The note of a line. The labels and the key of a line without `note_id` say which note it is: if
+/// the application has changed them since, they stay as they are.
+pub(super) fn of_line(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
+    if let (Some(only), Some(named)) = (args.only_tenant(), &line.tenant_id) {
+        anyhow::ensure!(
+            only == named,
+            "the note is of the tenant {named:?}, not {only:?}; --tenant-from-file allows it"
+        );
+    }
+    let by_id = line.note_id.is_some();
+    let identity = |of_line: Option<String>, of_args: &Option<String>, default: &str| {
+        let field = Field::or(of_line.or_else(|| of_args.clone()), default.to_owned());
+        Field {
+            is_named: field.is_named && by_id,
+            ..field
+        }
+    };
+    let tenant_id = identity(line.tenant_id, &args.tenant, DEFAULT_TENANT);
+    let project_id = identity(line.project_id, &args.project, "default");
+    let agent_id = identity(line.agent_id, &args.agent, "import");
+    let scope = identity(line.scope, &args.scope, "shared");
+    let kind = Field::or(line.kind.or_else(|| args.kind.clone()), "note".to_owned());
+    let key = Field {
+        is_named: line.key.is_some() && by_id,
+        value: line.key.flatten(),
+    };
+    let note_id = match (line.note_id, &key.value) {
+        (Some(id), _) => id,
+        (None, Some(key)) => {
+            let labels = [&tenant_id, &project_id, &agent_id, &scope].map(|l| l.value.as_str());
+            id_of(labels, key)
+        }
+        (None, None) => anyhow::bail!("the note has neither a key nor a note_id"),
+    };
+    let note = ImportedNote {
+        note_id,
+        is_keyed: !by_id,
+        text: line.text,
+        tenant_id,
+        project_id,
+        agent_id,
+        scope,
+        kind,
+        key,
+        importance: Field::or(line.importance, 0.5),
+        confidence: Field::or(line.confidence, 1.0),
+        expires_at: Field::or(line.expires_at, None),
+        source_ref: Field::or(line.source_ref, json!({})),
+    };
+    let labels = [
+        &note.tenant_id,
+        &note.project_id,
+        &note.agent_id,
+        &note.scope,
+        &note.kind,
+    ];
+    let mut strings = labels
+        .iter()
+        .map(|label| &label.value)
+        .chain(&note.key.value);
+    anyhow::ensure!(
+        !note.text.contains('\0')
+            && !strings.any(|string| string.contains('\0'))
+            && !holds_nul(&note.source_ref.value),
+        "the note holds a NUL character, which Postgres cannot store"
+    );
+    Ok(note)
+}
+
+/// The id of a note with `key`: the same key under the same access labels is the same note.
+fn id_of([tenant_id, project_id, agent_id, scope]: [&str; 4], key: &str) -> Uuid {
+    let name = serde_json::to_vec(&[tenant_id, project_id, agent_id, scope, key]);
+    Uuid::new_v5(&KEYS, &name.expect("strings are JSON"))
+}
