@@ -149,7 +149,8 @@ fn result(mut answer: Value) -> Result<CallToolResponse, ErrorData> {
             error.unwrap_or_else(|error| ErrorData::internal_error(error.to_string(), None))
         );
     }
-    let mut result = match serde_json::from_value::<CallToolResult>(answer["result"].take()) {
+    let given = answer.get_mut("result").map(Value::take);
+    let mut result = match serde_json::from_value::<CallToolResult>(given.unwrap_or_default()) {
         Ok(result) => result,
         Err(_) => CallToolResult::error(vec![ContentBlock::text(answer.to_string())]),
     };
