@@ -5,7 +5,7 @@ do $$
 declare
     writer    constant text := 'elf_outbox_writer';
     functions constant text[] := array['elf_note_inserted', 'elf_note_updated', 'elf_note_deleted',
-                                       'elf_notes_truncated'];
+                                       'elf_notes_truncated', 'elf_note_replicated'];
     elf       constant text := (select relnamespace::regnamespace from pg_catalog.pg_class
                                  where oid = 'indexing_outbox'::regclass);
     name      text;

@@ -3,26 +3,31 @@
 
 create extension if not exists vector;
 
--- The application's table. When it exists already it is kept as it is, and
--- `elf migrate` has checked that it has what ELF reads.
-create table if not exists memory_notes (
-    note_id           uuid primary key default gen_random_uuid(),
-    tenant_id         text not null,
-    project_id        text not null,
-    agent_id          text not null,
-    scope             text not null,
-    type              text not null,
-    key               text,
-    text              text not null,
-    importance        real not null default 0.5,
-    confidence        real not null default 1.0,
-    status            text not null default 'active',
-    created_at        timestamptz not null default now(),
-    updated_at        timestamptz not null default now(),
-    expires_at        timestamptz,
-    embedding_version text,
-    source_ref        jsonb not null default '{}'
-);
+-- The application's table. When it exists already, in whichever schema of search_path, it is kept as it is,
+-- and `elf migrate` has checked that it has what ELF reads.
+do $$
+begin
+    if to_regclass('memory_notes') is null then
+        create table memory_notes (
+            note_id           uuid primary key default gen_random_uuid(),
+            tenant_id         text not null,
+            project_id        text not null,
+            agent_id          text not null,
+            scope             text not null,
+            type              text not null,
+            key               text,
+            text              text not null,
+            importance        real not null default 0.5,
+            confidence        real not null default 1.0,
+            status            text not null default 'active',
+            created_at        timestamptz not null default now(),
+            updated_at        timestamptz not null default now(),
+            expires_at        timestamptz,
+            embedding_version text,
+            source_ref        jsonb not null default '{}'
+        );
+    end if;
+end $$;
 
 -- The expiry sweep reads this index and nothing else.
 create index if not exists memory_notes_expires_at_idx

@@ -31,7 +31,7 @@ pub fn run(path: &Path, command: Command, out: Output) -> anyhow::Result<()> {
     };
     match command {
         Command::Check => {
-            let warnings = config.clear_text_warnings();
+            let warnings = config.warnings();
             let report = json!({ "ok": true, "path": path, "warnings": warnings });
             out.report(&report, |_| {
                 let warnings = warnings

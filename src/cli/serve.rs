@@ -36,7 +36,7 @@ pub async fn run(config: &Config, args: Args) -> anyhow::Result<()> {
         .http_bind
         .as_deref()
         .context("set service.http_bind, for example \"127.0.0.1:9465\"")?;
-    for warning in config.clear_text_warnings() {
+    for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
     let stop = stop_on_signals(&format!(

@@ -72,7 +72,7 @@ async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
 }
 
 async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
-    for warning in config.clear_text_warnings() {
+    for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
     let config = &shared_between_worker_and_api(config);

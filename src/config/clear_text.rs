@@ -1,30 +1,20 @@
 //! Warnings about secrets that would pass a network without encryption.
 
-use std::str::FromStr;
-
 use reqwest::Url;
-use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
-use super::{Config, is_loopback};
+use super::{Config, Dsn, is_loopback};
 
 impl Config {
     /// One sentence for each setting under which a secret passes a network without encryption.
-    pub fn clear_text_warnings(&self) -> Vec<String> {
+    pub(super) fn clear_text_warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let mut warn = |key: &str, what: &str, remedy: &str| {
             warnings.push(format!(
                 "{key} sends {what} over the network without encryption: {remedy}"
             ));
         };
-        if let Ok(options) = PgConnectOptions::from_str(self.storage.postgres.dsn.expose())
-            && options.get_socket().is_none()
-            && !options.get_host().starts_with('/')
-            && !is_loopback(options.get_host())
-            && matches!(
-                options.get_ssl_mode(),
-                PgSslMode::Disable | PgSslMode::Allow | PgSslMode::Prefer
-            )
-        {
+        let dsn = Dsn::parse(self.storage.postgres.dsn.expose());
+        if dsn.as_ref().is_ok_and(Dsn::is_clear) {
             warn(
                 "storage.postgres.dsn",
                 "a password and notes",

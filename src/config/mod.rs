@@ -9,6 +9,7 @@
 mod bm25;
 mod clear_text;
 mod document;
+mod dsn;
 mod error;
 mod read;
 mod section;
@@ -18,6 +19,7 @@ mod tests;
 mod value;
 
 pub use bm25::{Bm25Options, NO_LANGUAGE};
+pub use dsn::Dsn;
 pub use error::{ConfigError, Problem};
 
 use std::path::PathBuf;
@@ -40,6 +42,17 @@ impl Config {
     /// The settings in effect, defaults included, as a file; secrets as `***`.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("every setting has a form in TOML")
+    }
+
+    /// One sentence for each setting that does not do what its author may believe.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.clear_text_warnings();
+        let dsn = Dsn::parse(self.storage.postgres.dsn.expose());
+        let without_effect = dsn.map(|dsn| dsn.without_effect).unwrap_or_default();
+        warnings.extend(without_effect.into_iter().map(|parameter| {
+            format!("storage.postgres.dsn: {parameter} has no effect on ELF, remove it")
+        }));
+        warnings
     }
 
     /// The source of the tokenizer that counts the tokens of chunks: a Hugging Face repository,
@@ -411,6 +424,7 @@ impl serde::Serialize for Secret {
 /// Whether a `HOST` or `HOST:PORT` is a loopback address, which only this machine reaches.
 pub fn is_loopback(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
+        _ if host.parse::<std::net::Ipv6Addr>().is_ok() => host,
         // An IPv6 address without a port ends in a bracket.
         Some((name, port)) if !port.ends_with(']') => name,
         _ => host,

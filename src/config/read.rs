@@ -11,9 +11,9 @@ use super::document::Known;
 use super::section::{self, Section};
 use super::value::{Refusal, Surroundings};
 use super::{
-    Boundaries, Chunking, Config, ConfigError, Datatype, Embedding, FusionMethod, Outbox, Postgres,
-    Problem, ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi, Search, Service,
-    Storage, Threshold, VectorType, Worker, is_loopback,
+    Boundaries, Chunking, Config, ConfigError, Datatype, Dsn, Embedding, FusionMethod, Outbox,
+    Postgres, Problem, ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi, Search,
+    Service, Storage, Threshold, VectorType, Worker, is_loopback,
 };
 
 const MINUTE_MS: u64 = 60_000;
@@ -451,13 +451,7 @@ fn log_filter(text: &str) -> Result<(), Refusal> {
 
 /// The error does not repeat the URL, because it contains a password.
 fn postgres_url(text: &str) -> Result<(), Refusal> {
-    holds(
-        text.starts_with("postgres://") || text.starts_with("postgresql://"),
-        || "must begin with postgres:// or postgresql://".to_owned(),
-    )?;
-    Url::parse(text)
-        .map(drop)
-        .map_err(|error| format!("is not a URL: {error}"))
+    Dsn::parse(text).map(drop)
 }
 
 fn qdrant_url(text: &str) -> Result<(), Refusal> {

@@ -96,8 +96,13 @@ async fn copy_range(
         let upto = page.last().map_or(range.upper_bound, |last| last.chunk_id);
         let (size, lacking) = (page.len() as u64, missing_vectors(&page));
         let missing = without_vector(&page, notice);
+        let lost = page.iter().filter(|chunk| chunk.unreadable.is_some());
+        let lost: Vec<Uuid> = lost.map(|chunk| chunk.chunk_id).collect();
         let page = target.points(page);
         let write = || async {
+            if !lost.is_empty() {
+                store.drop_unreadable(version, &lost).await?;
+            }
             if !missing.is_empty() {
                 store.requeue(version, &missing).await?;
             }
@@ -130,15 +135,23 @@ async fn copy_range(
 }
 
 fn missing_vectors(page: &[LiveChunk]) -> u64 {
-    page.iter().filter(|chunk| !chunk.has_point()).count() as u64
+    page.iter().filter(|chunk| lacks_point(chunk)).count() as u64
 }
 
-/// The notes of chunks that lost their vector: a worker will embed them.
+fn lacks_point(chunk: &LiveChunk) -> bool {
+    !chunk.has_point() || chunk.unreadable.is_some()
+}
+
+/// The notes of chunks that lost their vector, or that Postgres cannot read: a worker will embed them.
 fn without_vector(page: &[LiveChunk], notice: &Notice) -> Vec<Uuid> {
     let mut notes = Vec::new();
-    for chunk in page.iter().filter(|chunk| !chunk.has_point()) {
+    for chunk in page.iter().filter(|chunk| lacks_point(chunk)) {
+        let why = match &chunk.unreadable {
+            Some(reason) => format!("unreadable ({reason})"),
+            None => "no vector".into(),
+        };
         notice(format!(
-            "no vector: chunk {} of note {}; the note is in the outbox",
+            "{why}: chunk {} of note {}; the note is in the outbox",
             chunk.chunk_id, chunk.note_id
         ));
         notes.push(chunk.note_id);

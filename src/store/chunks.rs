@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Limit, Store, StoreError, Version, lock_setup};
+use super::unreadable::read_each;
+use super::{Limit, Store, StoreError, Version};
 use crate::note::{Labels, TextHash};
 
 /// A chunk of a live note, from which ELF makes a point.
@@ -37,6 +38,8 @@ pub struct LiveChunk {
     pub expires_at: Option<DateTime<Utc>>,
     /// The labels that a search can filter on.
     pub labels: Labels,
+    /// What Postgres says if it cannot read the text or the vector.
+    pub unreadable: Option<String>,
 }
 
 /// An inconsistency of a live note: something in Postgres that does not follow from its text.
@@ -46,6 +49,8 @@ pub struct NoteProblem {
     pub note_id: Uuid,
     /// The problem, in words.
     pub problem: String,
+    /// Whether a worker mends it by indexing the note again.
+    pub is_mendable: bool,
 }
 
 /// How much of a chunk to read.
@@ -88,6 +93,7 @@ macro_rules! live_chunk {
                 confidence: row.confidence,
                 updated_at: row.updated_at,
             },
+            unreadable: None,
         }
     }};
 }
@@ -102,8 +108,32 @@ impl LiveChunk {
 impl Store {
     /// Up to `limit` chunks of live notes with ids above `after` and up to `upto`, in order of
     /// their ids. Fewer than `limit` means the end. [`Depth::Whole`] is an exception: it stops
-    /// after about `max_bytes` of text too, and only an empty page means the end.
+    /// after about `max_bytes` of text too, and only an empty page means the end. A chunk that Postgres
+    /// cannot read as a whole comes with its payload alone.
     pub async fn live_chunks(
+        &self,
+        version: &str,
+        after: Uuid,
+        upto: Uuid,
+        limit: usize,
+        max_bytes: usize,
+        depth: Depth,
+    ) -> Result<Vec<LiveChunk>, StoreError> {
+        match self
+            .chunk_page(version, after, upto, limit, max_bytes, depth)
+            .await
+        {
+            Err(StoreError::Unreadable(_)) if depth != Depth::Payload => {}
+            page => return page,
+        }
+        let page = self
+            .chunk_page(version, after, upto, limit, 0, Depth::Payload)
+            .await?;
+        let ids: Vec<Uuid> = page.iter().map(|chunk| chunk.chunk_id).collect();
+        self.live_chunks_by_id(version, &ids).await
+    }
+
+    async fn chunk_page(
         &self,
         version: &str,
         after: Uuid,
@@ -129,16 +159,91 @@ impl Store {
             .collect())
     }
 
-    /// Those of `chunk_ids` that belong to live notes, with vector and text.
+    /// Those of `chunk_ids` that belong to live notes, with vector and text, in order of their ids. A chunk
+    /// that Postgres cannot read as a whole comes with its payload alone.
     pub async fn live_chunks_by_id(
         &self,
         version: &str,
         chunk_ids: &[Uuid],
     ) -> Result<Vec<LiveChunk>, StoreError> {
-        let chunks = sqlx::query_file!("sql/queries/chunks_by_id.sql", version, chunk_ids)
-            .fetch_all(&self.pool);
-        let rows = self.answered(Limit::Statement, chunks).await?;
-        Ok(rows.into_iter().map(|row| live_chunk!(row, Some)).collect())
+        let (rows, unreadable) = read_each(chunk_ids, |ids| {
+            let rows = sqlx::query_file!("sql/queries/chunks_by_id.sql", version, ids);
+            self.answered(Limit::Statement, rows.fetch_all(&self.pool))
+        })
+        .await?;
+        let mut chunks: Vec<LiveChunk> =
+            rows.into_iter().map(|row| live_chunk!(row, Some)).collect();
+        for (id, reason) in unreadable {
+            let before = Uuid::from_u128(id.as_u128().saturating_sub(1));
+            let alone = self
+                .chunk_page(version, before, *id, 1, 0, Depth::Payload)
+                .await?;
+            chunks.extend(alone.into_iter().map(|chunk| LiveChunk {
+                unreadable: Some(reason.clone()),
+                ..chunk
+            }));
+        }
+        chunks.sort_unstable_by_key(|chunk| chunk.chunk_id);
+        Ok(chunks)
+    }
+
+    /// Deletes those of `chunk_ids` whose text or vector Postgres cannot read, and the pooled vectors of their
+    /// notes, which it returns. A worker that indexes these notes makes all of it again.
+    pub async fn drop_unreadable(
+        &self,
+        version: &str,
+        chunk_ids: &[Uuid],
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let chunks = self.live_chunks_by_id(version, chunk_ids).await?;
+        let lost = chunks.iter().filter(|chunk| chunk.unreadable.is_some());
+        let (lost, mut notes): (Vec<Uuid>, Vec<Uuid>) =
+            lost.map(|chunk| (chunk.chunk_id, chunk.note_id)).unzip();
+        notes.sort_unstable();
+        notes.dedup();
+        let work = async {
+            let mut tx = self.begin().await?;
+            for (drop, ids) in [
+                (
+                    "delete from note_embeddings where embedding_version = $1 and note_id = any ($2)",
+                    &notes,
+                ),
+                (
+                    "delete from memory_note_chunks where embedding_version = $1 and chunk_id = any ($2)",
+                    &lost,
+                ),
+            ] {
+                sqlx::query(drop)
+                    .bind(version)
+                    .bind(ids)
+                    .execute(&mut *tx)
+                    .await?;
+            }
+            tx.commit().await?;
+            Ok::<_, StoreError>(())
+        };
+        self.answered(Limit::Batch, work).await?;
+        Ok(notes)
+    }
+
+    /// The chunks of a note.
+    pub async fn chunks_of(&self, version: &str, note: Uuid) -> Result<Vec<Uuid>, StoreError> {
+        let chunks =
+            "select chunk_id from memory_note_chunks where note_id = $1 and embedding_version = $2";
+        let chunks = sqlx::query_scalar(chunks)
+            .bind(note)
+            .bind(version)
+            .fetch_all(&self.keyed);
+        self.answered(Limit::Statement, chunks).await
+    }
+
+    pub(super) async fn next_live_note(&self, after: Uuid) -> Result<Option<Uuid>, StoreError> {
+        let next = "select note_id from memory_notes
+                     where note_id > $1 and status = 'active' and (expires_at is null or expires_at > now())
+                     order by note_id limit 1";
+        let next = sqlx::query_scalar(next)
+            .bind(after)
+            .fetch_optional(&self.keyed);
+        self.answered(Limit::Statement, next).await
     }
 
     /// How many points the index has to have: the chunks of live notes that have a vector or
@@ -178,8 +283,48 @@ impl Store {
 
     /// Checks the next `limit` live notes after `after`, at least one, with about `max_bytes` of
     /// text together. With a `sample` below 1, it checks that fraction of the notes. Returns the
-    /// last checked note and their number (`None` at the end), and the problems found.
+    /// last checked note and their number (`None` at the end), and the problems found. A note that Postgres
+    /// cannot read is a problem.
     pub async fn note_problems(
+        &self,
+        version: &str,
+        dim: usize,
+        after: Uuid,
+        limit: usize,
+        max_bytes: usize,
+        sample: f64,
+    ) -> Result<(Option<(Uuid, u64)>, Vec<NoteProblem>), StoreError> {
+        let mut limit = limit;
+        // Up to a note that cannot be read, and then that note alone.
+        while limit > 1 {
+            match self
+                .problem_page(version, dim, after, limit, max_bytes, sample)
+                .await
+            {
+                Err(StoreError::Unreadable(_)) => limit /= 2,
+                page => return page,
+            }
+        }
+        let reason = match self
+            .problem_page(version, dim, after, 1, max_bytes, 1.0)
+            .await
+        {
+            Err(StoreError::Unreadable(reason)) => reason,
+            page => return page,
+        };
+        let next = self.next_live_note(after).await?;
+        let problem = next.map(|note_id| NoteProblem {
+            note_id,
+            problem: format!("Postgres cannot read it, or what is made of it: {reason}"),
+            is_mendable: false,
+        });
+        Ok((
+            next.map(|note_id| (note_id, 1)),
+            problem.into_iter().collect(),
+        ))
+    }
+
+    async fn problem_page(
         &self,
         version: &str,
         dim: usize,
@@ -204,6 +349,7 @@ impl Store {
             Some(NoteProblem {
                 note_id: row.note_id,
                 problem,
+                is_mendable: true,
             })
         });
         Ok((looked_at, problems.collect()))
@@ -214,7 +360,7 @@ impl Store {
         let work = async {
             // One process at a time: the second of two `setval` could set the sequence back.
             let mut tx = self.begin().await?;
-            lock_setup(&mut tx).await?;
+            self.lock_setup(&mut tx).await?;
             let last = sqlx::query_file_scalar!("sql/queries/raise_tokens.sql", revision)
                 .fetch_one(&mut *tx)
                 .await?;

@@ -297,7 +297,7 @@ impl Store {
         self.measured("ack", work).await
     }
 
-    /// Deletes the state of acked notes that are deleted from `memory_notes`.
+    /// Deletes the state of acked notes that are deleted from `memory_notes`, and what chunks they have left.
     pub async fn forget(
         &self,
         version: &str,
@@ -305,6 +305,9 @@ impl Store {
         notes: &[Uuid],
     ) -> Result<(), StoreError> {
         let work = async {
+            sqlx::query_file!("sql/queries/forget_chunks.sql", version, token, notes)
+                .execute(&self.keyed)
+                .await?;
             sqlx::query_file!("sql/queries/forget_states.sql", version, token, notes)
                 .execute(&self.pool)
                 .await?;

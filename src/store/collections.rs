@@ -3,7 +3,7 @@
 use sqlx::PgExecutor;
 use uuid::Uuid;
 
-use super::{JobLease, Lifecycle, Limit, Store, StoreError, Transaction, lock_setup};
+use super::{JobLease, Lifecycle, Limit, Store, StoreError, Transaction};
 
 /// A range of chunk ids that a rebuild reads in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,7 +90,7 @@ impl Store {
     ) -> Result<CollectionRow, StoreError> {
         let work = async {
             let mut tx = self.begin().await?;
-            lock_setup(&mut tx).await?;
+            self.lock_setup(&mut tx).await?;
             if let Some(first) = collections(&mut *tx, version).await?.into_iter().next() {
                 return Ok(first);
             }

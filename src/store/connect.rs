@@ -1,6 +1,5 @@
 //! Connects, with the settings of ELF's sessions.
 
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
@@ -10,6 +9,7 @@ use sqlx::postgres::PgConnectOptions;
 
 use super::pool::Pool;
 use super::{STATEMENT_LIMIT, Store, StoreError, limit};
+use crate::config::Dsn;
 
 /// A plan that Postgres caches while a table is empty is a sequential scan, and Postgres would
 /// use it after a bulk load too. So it plans every statement anew. [`Store::begin`] and
@@ -34,6 +34,12 @@ const KEEPALIVES: [(&str, &str); 3] = [
     ("tcp_keepalives_count", "3"),
 ];
 
+/// What a role or a database may have set with an application in mind.
+const SESSION: [(&str, &str); 2] = [
+    ("idle_session_timeout", "0"),
+    ("default_transaction_isolation", "read committed"),
+];
+
 /// Connections that are not for statements of the two pools: one that listens, and one that cancels.
 const OTHERS: u32 = 2;
 
@@ -50,11 +56,43 @@ impl Store {
         max_connections: u32,
         statement_limit: Duration,
     ) -> Result<Self, StoreError> {
-        let options = PgConnectOptions::from_str(dsn)
-            .map_err(|e| StoreError::Schema(format!("storage.postgres.dsn: {e}")))?
+        let dsn = Dsn::parse(dsn)
+            .map_err(|problem| StoreError::Schema(format!("storage.postgres.dsn {problem}")))?;
+        dsn.check_files().map_err(StoreError::Schema)?;
+        let options = dsn
+            .options()
+            .clone()
+            // The looks at locks find ELF's sessions by it.
             .application_name("elf")
             // sqlx would log the full text of a slow statement.
             .disable_statement_logging();
+        let at = |error| match error {
+            StoreError::Unavailable(reason) => {
+                StoreError::Unavailable(format!("{}: {reason}", dsn.place()))
+            }
+            other => other,
+        };
+        let open = |options| Self::open(options, max_connections, statement_limit);
+        let store = open(options.clone()).await.map_err(at)?;
+        let Some(unseen) = store.unseen_vectors().await? else {
+            return Ok(store);
+        };
+        let Some(search_path) = unseen.search_path() else {
+            return Err(unseen.unreachable());
+        };
+        let options = options.options([("search_path", search_path)]);
+        let store = open(options).await.map_err(at)?;
+        match store.unseen_vectors().await? {
+            None => Ok(store),
+            Some(_) => Err(unseen.unreachable()),
+        }
+    }
+
+    async fn open(
+        options: PgConnectOptions,
+        max_connections: u32,
+        statement_limit: Duration,
+    ) -> Result<Self, StoreError> {
         let mut store = Self::of(&options, max_connections, statement_limit, true);
         // Both at once: a connection pooler may accept the settings of one and refuse those of the other.
         let opened = tokio::try_join!(store.pool.acquire(), store.keyed.acquire());
@@ -110,7 +148,7 @@ pub fn pool_sizes(max: u32) -> (u32, u32) {
 
 /// Postgres ends what ELF gives up, also when ELF cannot ask for it.
 fn limited(options: PgConnectOptions, statement: Duration) -> PgConnectOptions {
-    options.options(KEEPALIVES).options([
+    options.options(KEEPALIVES).options(SESSION).options([
         ("statement_timeout", statement.as_millis().to_string()),
         (
             "lock_timeout",

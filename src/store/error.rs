@@ -48,6 +48,9 @@ pub enum StoreError {
     /// Postgres rejected a value in a statement.
     #[error("Postgres rejected a value: {0}")]
     Rejected(String),
+    /// A part of a row is lost on the disk of Postgres.
+    #[error("Postgres cannot read a row: {0}")]
+    Unreadable(String),
     /// Another note of the same tenant, project, agent and scope has this key.
     #[error("another note has this key: {0}")]
     KeyTaken(String),
@@ -74,7 +77,7 @@ impl StoreError {
             Self::Schema(_) | Self::Outdated(_) | Self::OtherVectorType { .. } => {
                 ErrorClass::Configuration
             }
-            Self::Rejected(_) | Self::KeyTaken(_) => ErrorClass::Item,
+            Self::Rejected(_) | Self::KeyTaken(_) | Self::Unreadable(_) => ErrorClass::Item,
             Self::JobLost => ErrorClass::Precondition,
         }
     }
@@ -83,7 +86,7 @@ impl StoreError {
     pub fn may_be_data(&self) -> bool {
         matches!(
             self,
-            Self::Rejected(_) | Self::KeyTaken(_) | Self::Interrupted(_)
+            Self::Rejected(_) | Self::KeyTaken(_) | Self::Unreadable(_) | Self::Interrupted(_)
         )
     }
 
@@ -96,7 +99,9 @@ impl StoreError {
             Self::Locked(_) => "locked",
             Self::Schema(_) | Self::Outdated(_) | Self::OtherVectorType { .. } => "schema",
             // No step of the job is measured.
-            Self::Rejected(_) | Self::KeyTaken(_) | Self::JobLost => "rejected",
+            Self::Rejected(_) | Self::KeyTaken(_) | Self::Unreadable(_) | Self::JobLost => {
+                "rejected"
+            }
         }
     }
 }
@@ -118,6 +123,7 @@ impl From<sqlx::Error> for StoreError {
                 }
                 match meaning_of(&refusal.code().unwrap_or_default()) {
                     Meaning::Value => Self::Rejected(message),
+                    Meaning::Row => Self::Unreadable(message),
                     Meaning::State => Self::Unavailable(message),
                     Meaning::Lock => Self::Locked(message),
                     Meaning::Failure => Self::Interrupted(message),
@@ -162,6 +168,8 @@ impl StoreError {
 /// What an SQLSTATE says about the statement that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meaning {
+    /// A row that Postgres has and cannot read.
+    Row,
     /// A value of the statement was rejected: by Postgres, a constraint, or a trigger or function of the
     /// application.
     Value,
@@ -222,6 +230,7 @@ const MEANINGS: &[(&str, Meaning)] = &[
     ("F0", Meaning::State),         // configuration file error
     ("HV", Meaning::State),         // foreign data wrapper error: another server
     ("P0", Meaning::Value),         // exception of a trigger
+    ("XX001", Meaning::Row),        // corrupted data
     ("XX", Meaning::Failure),       // internal error, corrupted data; a pooler that is full
 ];
 
@@ -241,7 +250,7 @@ fn meaning_of(sqlstate: &str) -> Meaning {
 pub(super) fn may_pass(sqlstate: &str) -> bool {
     !matches!(
         meaning_of(sqlstate),
-        Meaning::Value | Meaning::Configuration
+        Meaning::Value | Meaning::Row | Meaning::Configuration
     )
 }
 
@@ -304,7 +313,7 @@ mod tests {
             ),
             ("26000", "another session of a pooler", Connection),
             ("XX000", "an internal error, a pooler that is full", Failure),
-            ("XX001", "a corrupted row", Failure),
+            ("XX001", "a corrupted row", Row),
             ("XX002", "a corrupted index", Failure),
             ("42501", "no right to the table", Configuration),
             ("42P01", "no such table", Configuration),

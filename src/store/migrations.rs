@@ -9,16 +9,18 @@
 //! `make sqlx`, and add a row to the tables in `sql/README.md` and `docs/operations.md`.
 
 use std::borrow::Cow;
-use std::convert::Infallible;
 use std::time::Duration;
 
 use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, SqlSafeStr};
 
+use super::placement::{self, Purpose};
 use super::schema::{
-    MIGRATIONS_TABLE, applied, check_compatible, check_encoding, check_notes_table,
+    MIGRATIONS_TABLE, applied, applied_exists, check_compatible, check_encoding, check_notes_table,
     check_same_build, migrator,
 };
+use super::setup_lock::{WITHOUT_TIMEOUTS, pid};
+use super::vector_extension::ensure_vectors;
 use super::{Store, StoreError};
 use crate::backoff;
 
@@ -26,13 +28,17 @@ use crate::backoff;
 /// table. So a migration leaves the lock queue after this time, and tries again later.
 const LOCK_TIMEOUT: &str = "1s";
 
+/// What a migration outside of a transaction needs. `create index concurrently` waits until every older
+/// transaction has ended, and no application waits behind it.
+const SESSION_OF_AN_INDEX: &str = "
+set lock_timeout = 0;
+set statement_timeout = 0;
+set default_transaction_isolation = 'read committed';
+select set_config(name, '0', false) from pg_settings where name = 'transaction_timeout'";
+
 /// Pauses between two tries for a lock. Meanwhile applications can use the table.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-
-/// How often to look which sessions block a migration. Shorter than [`LOCK_TIMEOUT`], so that
-/// it happens while the migration waits.
-const LOOK_EVERY: Duration = Duration::from_millis(400);
 
 /// SQLSTATE of a lock timeout, and of a deadlock.
 const NO_LOCK: [&str; 2] = ["55P03", "40P01"];
@@ -51,51 +57,30 @@ impl Store {
     pub async fn apply(&self, migrator: &Migrator) -> Result<usize, StoreError> {
         let mut conn = self.pool.acquire().await?;
         let pending = pending(&mut conn, migrator).await?;
+        let purpose = match pending.is_empty() {
+            true => Purpose::Work,
+            false => Purpose::Migrate,
+        };
+        placement::check(&mut conn, purpose).await?;
         check_encoding(&mut conn).await?;
         check_notes_table(&mut conn).await?;
         if pending.is_empty() {
             return Ok(0);
         }
-        // The settings and the lock below belong to the session and end with it.
+        check_writable(&mut conn).await?;
+        ensure_vectors(&mut conn).await?;
+        // What an index needs belongs to the session and ends with it.
         conn.close_on_drop();
         let mut session = conn;
-        no_statement_timeout(&mut session).await?;
-        self.lock_migrations(&mut session).await?;
-        session
-            .ensure_migrations_table(MIGRATIONS_TABLE)
-            .await
-            .map_err(not_migrated)?;
+        ensure_migrations_table(&mut session).await?;
+        let lock = self.lock_migrations().await?;
         // Another process may have applied them while this one waited.
         let pending = self::pending(&mut session, migrator).await?;
         for migration in &pending {
             self.apply_when_unlocked(&mut session, migration).await?;
         }
+        lock.release().await?;
         Ok(pending.len())
-    }
-
-    /// Lets one process migrate at a time.
-    ///
-    /// It polls instead of waiting in Postgres: `create index concurrently` waits for every older
-    /// statement. If one of these statements waited for this lock, the two would wait for each
-    /// other.
-    pub(super) async fn lock_migrations(
-        &self,
-        session: &mut PgConnection,
-    ) -> Result<(), StoreError> {
-        for tries in 1.. {
-            // The key is arbitrary and ELF's own.
-            let is_ours: bool = sqlx::query_scalar("select pg_try_advisory_lock(0x656c6d)")
-                .fetch_one(&mut *session)
-                .await?;
-            if is_ours {
-                break;
-            }
-            if tries == 1 {
-                tracing::warn!("waiting for another process that migrates this database");
-            }
-            pause(tries).await;
-        }
-        Ok(())
     }
 
     async fn apply_when_unlocked(
@@ -103,18 +88,20 @@ impl Store {
         session: &mut PgConnection,
         migration: &Migration,
     ) -> Result<(), StoreError> {
-        let timeout = format!("set lock_timeout = '{}'", lock_timeout(migration));
-        sqlx::raw_sql(AssertSqlSafe(timeout))
-            .execute(&mut *session)
-            .await?;
-        let pid: i32 = sqlx::query_scalar("select pg_backend_pid()")
-            .fetch_one(&mut *session)
-            .await?;
+        let migration = with_settings(migration);
+        if migration.no_tx {
+            // It cannot set them itself. They end with the session.
+            sqlx::raw_sql(SESSION_OF_AN_INDEX)
+                .execute(&mut *session)
+                .await?;
+        }
+        let pid = pid(session).await?;
+        let waiting = format!("migration {} is waiting for a lock", migration.version);
         for tries in 1.. {
-            drop_invalid_index(session, migration).await?;
+            drop_invalid_index(session, &migration).await?;
             let applied = tokio::select! {
-                applied = session.apply(MIGRATIONS_TABLE, migration) => applied,
-                never = self.log_blockers(pid, migration.version) => match never {},
+                applied = session.apply(MIGRATIONS_TABLE, &migration) => applied,
+                never = self.log_blockers(pid, &waiting) => match never {},
             };
             match applied {
                 Ok(_) => break,
@@ -136,45 +123,61 @@ impl Store {
         }
         Ok(())
     }
-
-    /// Logs which sessions block the session `pid`, whenever these change.
-    async fn log_blockers(&self, pid: i32, migration: i64) -> Infallible {
-        let mut known = None;
-        loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            // An error is harmless: only the log message depends on the answer.
-            let found = self.blockers(pid).await.unwrap_or_default();
-            if found.is_some() && found != known {
-                let by = found.as_deref().unwrap_or_default();
-                tracing::warn!(migration, by, "migration waiting for a lock");
-                known = found;
-            }
-        }
-    }
-
-    async fn blockers(&self, pid: i32) -> Result<Option<String>, sqlx::Error> {
-        // Postgres hides the state of other roles' sessions from a role without
-        // pg_read_all_stats; then the columns are null.
-        sqlx::query_scalar(
-            "select string_agg(format('process %s (%s, %s for %s s)', pid,
-                                      coalesce(nullif(application_name, ''), usename),
-                                      coalesce(state, backend_type),
-                                      extract(epoch from clock_timestamp()
-                                              - coalesce(xact_start, backend_start))::int), ', '
-                               order by pid)
-               from pg_stat_activity where pid = any (pg_blocking_pids($1))",
-        )
-        .bind(pid)
-        .fetch_one(&self.control)
-        .await
-    }
 }
 
-/// A migration takes as long as its tables are large, whatever the role's limit is.
-pub(super) async fn no_statement_timeout(session: &mut PgConnection) -> Result<(), StoreError> {
-    sqlx::raw_sql("set statement_timeout = 0; set idle_in_transaction_session_timeout = 0")
-        .execute(session)
+/// A migration that sets in its transaction what it needs. Its checksum stays that of the file.
+fn with_settings(migration: &Migration) -> Migration {
+    let mut own = migration.clone();
+    if !own.no_tx {
+        let sql = format!(
+            "{WITHOUT_TIMEOUTS} set local lock_timeout = '{LOCK_TIMEOUT}';\n{}",
+            own.sql.as_str()
+        );
+        own.sql = AssertSqlSafe(sql).into_sql_str();
+    }
+    own
+}
+
+/// Makes the table of the applied migrations.
+async fn ensure_migrations_table(session: &mut PgConnection) -> Result<(), StoreError> {
+    let mut transaction = session.begin().await?;
+    sqlx::raw_sql(WITHOUT_TIMEOUTS)
+        .execute(&mut *transaction)
         .await?;
+    let made = transaction.ensure_migrations_table(MIGRATIONS_TABLE).await;
+    match made {
+        Ok(()) => transaction.commit().await?,
+        Err(error) => {
+            transaction.rollback().await?;
+            // `if not exists` fails if another process makes it at the same moment.
+            if applied_exists(session).await? {
+                return Ok(());
+            }
+            return Err(not_migrated(error));
+        }
+    }
+    Ok(())
+}
+
+/// Fails with the reason if the database accepts no writes: a standby, or a database that an operator, or
+/// a service whose disk is nearly full, has made read-only. A migration respects that, and may be tried again later.
+async fn check_writable(conn: &mut PgConnection) -> Result<(), StoreError> {
+    let (is_standby, is_read_only, role): (bool, bool, String) = sqlx::query_as(
+        "select pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool, current_user::text",
+    )
+    .fetch_one(conn)
+    .await?;
+    if is_standby {
+        return Err(StoreError::Unavailable(
+            "it is a standby, which accepts no writes: storage.postgres.dsn must lead to the primary".into(),
+        ));
+    }
+    if is_read_only {
+        return Err(StoreError::Unavailable(format!(
+            "it accepts no writes: default_transaction_read_only is on, for the role {role}, its database or \
+             the server (\\drds in psql shows where)"
+        )));
+    }
     Ok(())
 }
 
@@ -189,16 +192,6 @@ async fn pending(
     check_same_build(migrator, &applied)?;
     let is_pending = |m: &&Migration| !applied.contains_key(&m.version);
     Ok(migrator.iter().filter(is_pending).cloned().collect())
-}
-
-/// How long a migration may wait for one lock, as a value for `lock_timeout`.
-fn lock_timeout(migration: &Migration) -> &'static str {
-    // `create index concurrently` waits until every older transaction has ended, and no
-    // application waits behind it.
-    match concurrent_index(migration) {
-        Some(_) => "0",
-        None => LOCK_TIMEOUT,
-    }
 }
 
 /// A run that was killed while it built an index concurrently leaves an invalid index, which
@@ -272,7 +265,6 @@ fn not_migrated(error: MigrateError) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use sqlx::SqlSafeStr;
     use sqlx::migrate::MigrationType;
 
     use super::*;
@@ -284,19 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn only_a_concurrent_index_waits_for_as_long_as_it_takes() {
+    fn an_index_that_is_built_concurrently_is_found() {
         let builds = migration(
             "-- no-transaction\ncreate unique index concurrently if not exists a_b_idx\n    on a (b);",
         );
         assert_eq!(concurrent_index(&builds).as_deref(), Some("a_b_idx"));
-        assert_eq!(lock_timeout(&builds), "0");
         let fills = migration("-- no-transaction\ndo $$ begin commit; end $$;");
         assert_eq!(concurrent_index(&fills), None);
-        assert_eq!(lock_timeout(&fills), LOCK_TIMEOUT);
-        assert_eq!(
-            lock_timeout(&migration("alter table a add b int;")),
-            LOCK_TIMEOUT
-        );
     }
 
     /// Outside of a transaction Postgres accepts one statement only, and `concurrent_index` finds

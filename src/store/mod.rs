@@ -19,16 +19,20 @@ mod listen;
 mod locks;
 mod migrations;
 mod notes;
+mod placement;
 mod pool;
 mod reachable;
 mod report;
 mod rights;
 mod schema;
 mod search;
+mod setup_lock;
 mod traces;
 mod transaction;
 mod trust;
+mod unreadable;
 mod upkeep;
+mod vector_extension;
 mod vector_type;
 mod verify_runs;
 mod versions;
@@ -41,9 +45,9 @@ use std::time::Duration;
 use futures::TryFutureExt;
 use futures::future::BoxFuture;
 use metrics::{counter, histogram};
+use sqlx::Postgres;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Map;
-use sqlx::{PgConnection, Postgres};
 
 use crate::telemetry;
 use limit::Limit;
@@ -64,7 +68,7 @@ pub use import::{Field, Imported, ImportedNote};
 pub use jobs::{HeldJob, JobLease, RunningJob};
 pub use lifecycle::Lifecycle;
 pub use locks::LockWait;
-pub use notes::Selection;
+pub use notes::{LoadedNotes, Selection};
 pub use pool::{Pool, PooledConnection};
 pub use reachable::{AddedNote, Duplicate, NoteChange, NotePart, ReachableChunk, ReachableNote};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
@@ -269,14 +273,4 @@ impl Store {
             })
         })
     }
-}
-
-/// Locks out other processes that set up the index of this database, until the transaction
-/// ends.
-async fn lock_setup(conn: &mut PgConnection) -> Result<(), StoreError> {
-    // The key is arbitrary and ELF's own.
-    sqlx::query("select pg_advisory_xact_lock(0x656c66)")
-        .execute(conn)
-        .await?;
-    Ok(())
 }

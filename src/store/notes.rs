@@ -6,9 +6,22 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use super::unreadable::{read_each, read_those_that_can_be};
 use super::write::COMMAND;
 use super::{LOCKED_PAUSE, Limit, Store, StoreError, Transaction};
 use crate::note::{Labels, Note, TextHash};
+
+/// Notes as they are now.
+#[derive(Debug)]
+pub struct LoadedNotes {
+    /// Those that have a row.
+    pub notes: HashMap<Uuid, Note>,
+    /// Those that Postgres cannot read, and what it says. One whose text alone is lost is in `notes` too, without
+    /// its text.
+    pub unreadable: HashMap<Uuid, String>,
+    /// The time by the clock of Postgres; if no note has a row, that of this process.
+    pub now: DateTime<Utc>,
+}
 
 /// Selects notes: every field that is set must match.
 #[derive(Debug, Clone, Default)]
@@ -26,20 +39,51 @@ pub struct Selection {
 }
 
 impl Store {
-    /// The rows of these notes, and the time by the clock of Postgres. A note without a row is
-    /// not in the map; if none has one, the time is that of this process. A text of more than `max_bytes` is not read: `text` is empty and
-    /// `text_bytes` has its length.
+    /// The rows of these notes. A text of more than `max_bytes` is not read: `text` is empty and
+    /// `text_bytes` has its length. Fails if Postgres can read none of them, and none of three others.
     pub async fn load_notes(
         &self,
         ids: &[Uuid],
         max_bytes: u64,
-    ) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
+    ) -> Result<LoadedNotes, StoreError> {
         let work = async {
-            let rows = sqlx::query_file!("sql/queries/load_notes.sql", ids, max_bytes as i64)
-                .fetch_all(&self.keyed)
-                .await?;
-            let now = rows.first().map_or_else(Utc::now, |row| row.now);
-            let notes = rows.into_iter().map(|row| Note {
+            let read = |ids| self.note_rows(ids, max_bytes as i64);
+            let (mut rows, unreadable) = read_each(ids, read).await?;
+            let lost: Vec<Uuid> = unreadable.iter().map(|(id, _)| **id).collect();
+            if rows.is_empty() && !lost.is_empty() {
+                let others = self.others(&lost).await?;
+                let read = |ids| self.note_rows(ids, max_bytes as i64);
+                let (found, lost) = read_each(&others, read).await?;
+                if let ([], Some((_, reason))) = (&found[..], lost.first()) {
+                    return Err(StoreError::Unavailable(reason.clone()));
+                }
+            }
+            // Their labels and their end may be readable.
+            rows.extend(read_each(&lost, |ids| self.note_rows(ids, 0)).await?.0);
+            let unreadable = unreadable.into_iter().map(|(id, reason)| (*id, reason));
+            Ok(LoadedNotes {
+                now: rows.first().map_or_else(Utc::now, |(_, now)| *now),
+                notes: rows
+                    .into_iter()
+                    .map(|(note, _)| (note.note_id, note))
+                    .collect(),
+                unreadable: unreadable.collect(),
+            })
+        };
+        self.measured("load", work).await
+    }
+
+    /// Notes, and when they were read.
+    async fn note_rows(
+        &self,
+        ids: &[Uuid],
+        max_bytes: i64,
+    ) -> Result<Vec<(Note, DateTime<Utc>)>, StoreError> {
+        let rows = sqlx::query_file!("sql/queries/load_notes.sql", ids, max_bytes as _)
+            .fetch_all(&self.keyed)
+            .await?;
+        let notes = rows.into_iter().map(|row| {
+            let note = Note {
                 note_id: row.note_id,
                 text: row.text,
                 text_bytes: row.text_bytes as u64,
@@ -56,10 +100,19 @@ impl Store {
                     confidence: row.confidence,
                     updated_at: row.updated_at,
                 },
-            });
-            Ok((notes.map(|n| (n.note_id, n)).collect(), now))
-        };
-        self.measured("load", work).await
+            };
+            (note, row.now)
+        });
+        Ok(notes.collect())
+    }
+
+    /// Three notes that are not among these, if there are so many.
+    async fn others(&self, notes: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+        let others = "select note_id from memory_notes where note_id <> all ($1) limit 3";
+        Ok(sqlx::query_scalar(others)
+            .bind(notes)
+            .fetch_all(&self.pool)
+            .await?)
     }
 
     /// The vectors of those texts that were embedded before, under this version or another one of
@@ -71,9 +124,13 @@ impl Store {
     ) -> Result<HashMap<TextHash, Arc<[f32]>>, StoreError> {
         let work = async {
             let hashes: Vec<&[u8]> = hashes.iter().map(|h| &h.0[..]).collect();
-            let rows = sqlx::query_file!("sql/queries/known_vectors.sql", version, &hashes as _)
-                .fetch_all(&self.keyed)
-                .await?;
+            let rows = read_those_that_can_be(&hashes, |hashes| async move {
+                sqlx::query_file!("sql/queries/known_vectors.sql", version, hashes as _)
+                    .fetch_all(&self.keyed)
+                    .await
+                    .map_err(StoreError::from)
+            })
+            .await?;
             let known = rows.into_iter().filter_map(|row| {
                 let hash: [u8; 32] = row.text_sha256.try_into().ok()?;
                 Some((TextHash(hash), Arc::from(Vec::from(row.vec))))
@@ -204,6 +261,25 @@ impl Store {
     /// The texts of live notes with ids above `after`, in order of their ids: at least one, at
     /// most `max_notes`, and about `max_bytes` together.
     pub async fn live_texts(
+        &self,
+        after: Uuid,
+        max_notes: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<(Uuid, String)>, StoreError> {
+        let mut limit = max_notes;
+        loop {
+            match self.text_page(after, limit, max_bytes).await {
+                Err(StoreError::Unreadable(_)) if limit > 1 => limit /= 2,
+                Err(StoreError::Unreadable(_)) => {
+                    let next = self.next_live_note(after).await?;
+                    return Ok(next.map(|note| (note, String::new())).into_iter().collect());
+                }
+                page => return page,
+            }
+        }
+    }
+
+    async fn text_page(
         &self,
         after: Uuid,
         max_notes: usize,

@@ -219,11 +219,17 @@ impl Pool {
         .await?;
         let backend = start.filter(|_| is_marked);
         if backend.is_some() {
-            // Postgres then notices that this process was killed, also while its statement waits. Not every
-            // platform can.
-            let notice = sqlx::raw_sql("set client_connection_check_interval = '2s'");
-            if let Err(error @ sqlx::Error::Io(_)) = notice.execute(connection).await {
-                return Err(error);
+            for setting in [
+                // Postgres then notices that this process was killed, also while its statement waits. Not
+                // every platform can.
+                "set client_connection_check_interval = '2s'",
+                // A role may have one for its application. Postgres before 17 does not know it.
+                "set transaction_timeout = 0",
+            ] {
+                let set = sqlx::raw_sql(setting).execute(&mut *connection).await;
+                if let Err(error @ sqlx::Error::Io(_)) = set {
+                    return Err(error);
+                }
             }
         }
         Ok(backend.map(|start| Backend { pid, start }))

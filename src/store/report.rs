@@ -114,20 +114,41 @@ impl Store {
             .await
     }
 
-    /// The latest dead letters, `limit` at most.
+    /// The latest dead letters, `limit` at most. A text that Postgres cannot read has no preview.
     pub async fn dead_letters(&self, limit: i64) -> Result<Vec<DeadLetter>, StoreError> {
-        let letters = sqlx::query_file_as!(DeadLetter, "sql/queries/dead_list.sql", limit)
-            .fetch_all(&self.pool)
-            .await?;
+        let list = async |with_texts: bool| {
+            sqlx::query_file_as!(DeadLetter, "sql/queries/dead_list.sql", limit, with_texts)
+                .fetch_all(&self.pool)
+                .await
+                .map_err(StoreError::from)
+        };
+        match list(true).await {
+            Err(StoreError::Unreadable(_)) => {}
+            letters => return letters,
+        }
+        let mut letters = list(false).await?;
+        for letter in &mut letters {
+            let alone = self.dead_letter(letter.outbox_id).await?;
+            letter.text_preview = alone
+                .into_iter()
+                .next()
+                .and_then(|alone| alone.text_preview);
+        }
         Ok(letters)
     }
 
     /// The dead letters with this outbox id or note id.
     pub async fn dead_letter(&self, id: Uuid) -> Result<Vec<DeadLetter>, StoreError> {
-        let letters = sqlx::query_file_as!(DeadLetter, "sql/queries/dead_show.sql", id)
-            .fetch_all(&self.pool)
-            .await?;
-        Ok(letters)
+        let show = async |with_texts: bool| {
+            sqlx::query_file_as!(DeadLetter, "sql/queries/dead_show.sql", id, with_texts)
+                .fetch_all(&self.pool)
+                .await
+                .map_err(StoreError::from)
+        };
+        match show(true).await {
+            Err(StoreError::Unreadable(_)) => show(false).await,
+            letters => letters,
+        }
     }
 
     /// Makes dead letters due again: all, or those with these outbox or note ids. Returns how

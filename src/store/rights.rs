@@ -3,12 +3,12 @@
 
 use sqlx::PgConnection;
 
-use super::{Store, StoreError, lock_setup};
+use super::{Store, StoreError};
 
 /// Whether the role of `sql/trigger_role.sql`, which can write the outbox, owns the trigger
 /// functions, and PUBLIC cannot execute them.
 const TRIGGERS_ARE_SAFE: &str = "
-select count(*) = 4 and bool_and(
+select count(*) = 5 and bool_and(
            r.rolname = 'elf_outbox_writer' and not has_function_privilege('public', p.oid, 'execute')
            and has_schema_privilege(r.oid, p.pronamespace, 'usage')
            and has_column_privilege(r.oid, o.oid, 'note_id', 'insert')
@@ -18,7 +18,8 @@ select count(*) = 4 and bool_and(
   join pg_proc p on p.pronamespace = o.relnamespace
   join pg_roles r on r.oid = p.proowner
  where o.oid = 'indexing_outbox'::regclass
-   and p.proname in ('elf_note_inserted', 'elf_note_updated', 'elf_note_deleted', 'elf_notes_truncated')";
+   and p.proname in ('elf_note_inserted', 'elf_note_updated', 'elf_note_deleted',
+                     'elf_notes_truncated', 'elf_note_replicated')";
 
 /// Schemas in which Postgres looks for the operators and functions of ELF's statements, and other
 /// roles that may create some there. ELF trusts the owner of a schema, and a superuser may do
@@ -41,7 +42,7 @@ impl Store {
     pub async fn restrict_triggers(&self) -> Result<Vec<String>, StoreError> {
         let mut notes = Vec::new();
         let mut transaction = self.begin().await?;
-        lock_setup(&mut transaction).await?;
+        self.lock_setup(&mut transaction).await?;
         let is_safe: bool = sqlx::query_scalar(TRIGGERS_ARE_SAFE)
             .fetch_one(&mut *transaction)
             .await?;
@@ -66,6 +67,7 @@ impl Store {
                 Err(error) => return Err(error.into()),
             }
         }
+        notes.extend(self.restore_trigger_modes().await?);
         let mut connection = self.pool.acquire().await?;
         let creators: Vec<(String, String)> = sqlx::query_as(OTHER_CREATORS)
             .fetch_all(&mut *connection)
@@ -88,6 +90,33 @@ impl Store {
             );
         }
         Ok(notes)
+    }
+}
+
+impl Store {
+    /// Gives the triggers the modes of the migrations, which a restore may have changed. Returns a note if it
+    /// could not: applications do not wait long behind it.
+    async fn restore_trigger_modes(&self) -> Result<Option<String>, StoreError> {
+        let mut transaction = self.begin().await?;
+        let restore = concat!(
+            "set local lock_timeout = '1s';",
+            include_str!("../../sql/trigger_modes.sql")
+        );
+        match sqlx::raw_sql(restore).execute(&mut *transaction).await {
+            Ok(_) => {
+                transaction.commit().await?;
+                Ok(None)
+            }
+            Err(sqlx::Error::Database(error)) => {
+                let reason = error.message().to_owned();
+                transaction.rollback().await?;
+                Ok(Some(format!(
+                    "changes that arrive by logical replication may not be indexed, because ELF could not enable \
+                     its triggers for them: {reason}; run `elf migrate` again"
+                )))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

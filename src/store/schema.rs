@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::PgConnection;
 use sqlx::migrate::{Migrate, Migrator};
 
+use super::placement::{self, Purpose};
 use super::rights::check_row_security;
 use super::{Limit, Store, StoreError};
 
@@ -27,6 +28,7 @@ impl Store {
     pub async fn check_schema(&self) -> Result<(), StoreError> {
         let work = async {
             let mut conn = self.pool.acquire().await?;
+            placement::check(&mut conn, Purpose::Work).await?;
             let applied = applied(&mut conn).await?;
             let migrator = migrator();
             check_compatible(&mut conn, &migrator, &applied).await?;
@@ -85,13 +87,17 @@ pub(super) fn check_same_build(migrator: &Migrator, applied: &Applied) -> Result
     Ok(())
 }
 
+/// Whether there is a table of the applied migrations.
+pub(super) async fn applied_exists(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("select to_regclass($1) is not null")
+        .bind(MIGRATIONS_TABLE)
+        .fetch_one(conn)
+        .await
+}
+
 /// The applied migrations.
 pub(super) async fn applied(conn: &mut PgConnection) -> Result<Applied, StoreError> {
-    let exists: bool = sqlx::query_scalar("select to_regclass($1) is not null")
-        .bind(MIGRATIONS_TABLE)
-        .fetch_one(&mut *conn)
-        .await?;
-    if !exists {
+    if !applied_exists(conn).await? {
         return Ok(Applied::new());
     }
     let rows = conn
@@ -143,24 +149,14 @@ pub(super) async fn check_encoding(conn: &mut PgConnection) -> Result<(), StoreE
 pub(super) async fn check_notes_table(conn: &mut PgConnection) -> Result<(), StoreError> {
     let columns: Vec<(String, String)> = sqlx::query_as(
         "select column_name::text, data_type::text from information_schema.columns
-          where table_name = 'memory_notes' and table_schema = any (current_schemas(false))",
+          where table_name = 'memory_notes' and table_schema = (
+                select nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+                 where c.oid = to_regclass('memory_notes'))",
     )
     .fetch_all(&mut *conn)
     .await?;
     if columns.is_empty() {
         return Ok(());
-    }
-    let is_partitioned: bool = sqlx::query_scalar(
-        "select coalesce((select relkind = 'p' from pg_class where oid = to_regclass('memory_notes')), false)",
-    )
-    .fetch_one(&mut *conn)
-    .await?;
-    if is_partitioned {
-        return Err(StoreError::Schema(
-            "the table memory_notes is partitioned, and Postgres cannot index such a table while it is \
-             used: ELF needs one that is not"
-                .into(),
-        ));
     }
     let mut problems = note_column_problems(&columns.into_iter().collect());
     let unique: bool = sqlx::query_scalar(

@@ -7,6 +7,7 @@ use std::iter;
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::unreadable::read_those_that_can_be;
 use super::{Store, StoreError, Transaction};
 use crate::unicode::{self, decomposed};
 
@@ -99,9 +100,13 @@ impl Store {
         wanted: &Value,
     ) -> Result<HashMap<Uuid, ChunkText>, StoreError> {
         let work = async {
-            let rows = sqlx::query_file!("sql/queries/revalidate.sql", version, chunks, wanted)
-                .fetch_all(&self.keyed)
-                .await?;
+            let rows = read_those_that_can_be(chunks, |chunks| async move {
+                sqlx::query_file!("sql/queries/revalidate.sql", version, chunks, wanted)
+                    .fetch_all(&self.keyed)
+                    .await
+                    .map_err(StoreError::from)
+            })
+            .await?;
             let chunks = rows.into_iter().map(|row| ChunkText {
                 chunk_id: row.chunk_id,
                 note_id: row.note_id,
@@ -127,14 +132,18 @@ impl Store {
         wanted: &Value,
     ) -> Result<HashMap<Uuid, Surroundings>, StoreError> {
         let work = async {
-            let rows = sqlx::query_file!(
-                "sql/queries/search_context.sql",
-                version,
-                chunks,
-                wanted,
-                MAX_CONTEXT_BYTES
-            )
-            .fetch_all(&self.keyed)
+            let rows = read_those_that_can_be(chunks, |chunks| async move {
+                sqlx::query_file!(
+                    "sql/queries/search_context.sql",
+                    version,
+                    chunks,
+                    wanted,
+                    MAX_CONTEXT_BYTES
+                )
+                .fetch_all(&self.keyed)
+                .await
+                .map_err(StoreError::from)
+            })
             .await?;
             let surroundings = rows.into_iter().map(|row| {
                 let start_offset = row.start_offset as usize;
@@ -157,9 +166,13 @@ impl Store {
         chunks: &[Uuid],
     ) -> Result<HashMap<Uuid, Vec<f32>>, StoreError> {
         let work = async {
-            let rows = sqlx::query_file!("sql/queries/chunk_vectors.sql", version, chunks)
-                .fetch_all(&self.keyed)
-                .await?;
+            let rows = read_those_that_can_be(chunks, |chunks| async move {
+                sqlx::query_file!("sql/queries/chunk_vectors.sql", version, chunks)
+                    .fetch_all(&self.keyed)
+                    .await
+                    .map_err(StoreError::from)
+            })
+            .await?;
             let vectors = rows
                 .into_iter()
                 .map(|row| (row.chunk_id, Vec::from(row.vec)));

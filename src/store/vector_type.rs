@@ -5,7 +5,8 @@
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use super::migrations::{is_locked_out, no_statement_timeout, pause};
+use super::migrations::{is_locked_out, pause};
+use super::setup_lock::WITHOUT_TIMEOUTS;
 use super::{Store, StoreError};
 use crate::config::VectorType;
 
@@ -37,16 +38,15 @@ impl Store {
         if other_type(&mut conn, wanted).await?.is_none() {
             return Ok(false);
         }
-        // The settings and the lock below belong to the session and end with it.
+        let lock = self.lock_migrations().await?;
         conn.close_on_drop();
         let mut session = conn;
-        no_statement_timeout(&mut session).await?;
-        self.lock_migrations(&mut session).await?;
         // Another process may have changed them while this one waited.
         let is_changed = other_type(&mut session, wanted).await?.is_some();
         if is_changed {
             change(&mut session, wanted).await?;
         }
+        lock.release().await?;
         Ok(is_changed)
     }
 }
@@ -57,7 +57,7 @@ async fn change(session: &mut PgConnection, wanted: VectorType) -> Result<(), St
     let change = |table| format!("alter table {table} alter vec type {name} using vec::{name};");
     // Postgres executes the statements of one string in one transaction.
     let statements = format!(
-        "set lock_timeout = '{LOCK_TIMEOUT}';
+        "{WITHOUT_TIMEOUTS} set local lock_timeout = '{LOCK_TIMEOUT}';
          lock table {} in access exclusive mode; {}",
         TABLES.join(", "),
         TABLES.map(change).concat(),

@@ -6,7 +6,7 @@ use sqlx::query::Map;
 use sqlx::{PgExecutor, Postgres};
 use uuid::Uuid;
 
-use super::{JobLease, LOCKED_PAUSE, Lifecycle, Limit, Store, StoreError, Transaction, lock_setup};
+use super::{JobLease, LOCKED_PAUSE, Lifecycle, Limit, Store, StoreError, Transaction};
 
 /// Rows that one statement deletes. The limit keeps each transaction short.
 const DROP_ROWS: i64 = 5_000;
@@ -59,7 +59,7 @@ impl Store {
     /// worker's if that worker was faster.
     pub async fn register_first_version(&self, version: &Version) -> Result<Version, StoreError> {
         let mut tx = self.begin().await?;
-        lock_setup(&mut tx).await?;
+        self.lock_setup(&mut tx).await?;
         if let Some(active) = active_version(&mut *tx).await? {
             return Ok(active);
         }

@@ -120,6 +120,7 @@ mod tests {
                 confidence: 1.0,
                 updated_at: chrono::DateTime::UNIX_EPOCH,
             },
+            unreadable: None,
         }
     }
 

@@ -201,9 +201,16 @@ async fn notes(
         }
         report.inconsistent += problems.len() as u64;
         if options.repair && !problems.is_empty() {
-            let ids: Vec<Uuid> = problems.iter().map(|p| p.note_id).collect();
+            let mendable = problems.iter().filter(|problem| problem.is_mendable);
+            let ids: Vec<Uuid> = mendable.map(|problem| problem.note_id).collect();
             store.requeue(version, &ids).await?;
             report.repaired += ids.len() as u64;
+            for lost in problems.iter().filter(|problem| !problem.is_mendable) {
+                let chunks = store.chunks_of(version, lost.note_id).await?;
+                let notes = store.drop_unreadable(version, &chunks).await?;
+                store.requeue(version, &notes).await?;
+                report.repaired += notes.len() as u64;
+            }
         }
         let Some((last, count)) = looked_at else {
             return Ok(report);

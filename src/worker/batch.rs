@@ -24,7 +24,7 @@ use super::{Checkpoint, Report, Shared, WorkerContext, unacked};
 use crate::note::{AccessHash, Note, TextHash};
 use crate::registry::{self, RegistryError};
 use crate::store::{
-    Claim, Claimed, Committed, LOST_CLAIMS_UNTIL_ALONE, NoteWrite, StoreError, Version,
+    Claim, Claimed, Committed, LOST_CLAIMS_UNTIL_ALONE, LoadedNotes, NoteWrite, StoreError, Version,
 };
 
 /// A batch whose vectors all arrive within this time is written in one transaction.
@@ -173,13 +173,10 @@ impl Batch<'_> {
     }
 
     /// Loads the rows as they are now: they are newer than every outbox row of the claim.
-    async fn load(
-        &self,
-        max_bytes: u64,
-    ) -> Result<(HashMap<Uuid, Note>, DateTime<Utc>), StoreError> {
+    async fn load(&self, max_bytes: u64) -> Result<LoadedNotes, StoreError> {
         let store = &self.shared.context.stores.store;
         let loaded = store.load_notes(&self.oldest_first, max_bytes).await?;
-        self.loaded.get_or_init(|| (loaded.1, Instant::now()));
+        self.loaded.get_or_init(|| (loaded.now, Instant::now()));
         Ok(loaded)
     }
 
@@ -191,19 +188,21 @@ impl Batch<'_> {
         chunked.live && chunked.note.as_ref().is_some_and(is_over)
     }
 
-    async fn chunk(
-        &self,
-        (mut rows, now): (HashMap<Uuid, Note>, DateTime<Utc>),
-    ) -> Vec<ChunkedNote> {
+    async fn chunk(&self, mut rows: LoadedNotes) -> Vec<ChunkedNote> {
         let chunker = self.shared.context.chunker.clone();
         let max_bytes = self.shared.settings.max_note_bytes;
         let oldest_first = self.oldest_first.iter();
-        let notes: Vec<(Uuid, Option<Note>)> =
-            oldest_first.map(|id| (*id, rows.remove(id))).collect();
+        let notes: Vec<(Uuid, Option<Note>)> = oldest_first
+            .map(|id| (*id, rows.notes.remove(id)))
+            .collect();
+        let (now, unreadable) = (rows.now, rows.unreadable);
         let chunk_all = move || {
             notes
                 .into_iter()
-                .map(|(id, note)| plan::chunk_note(&chunker, id, note, now, max_bytes))
+                .map(|(id, note)| match unreadable.get(&id) {
+                    Some(reason) => plan::unreadable_note(id, note, now, reason),
+                    None => plan::chunk_note(&chunker, id, note, now, max_bytes),
+                })
                 .collect()
         };
         tokio::task::spawn_blocking(chunk_all)
@@ -220,21 +219,22 @@ impl Batch<'_> {
     /// Does what needs no text: converges notes that are not live, and gives the points of
     /// live notes the access labels of their rows. Returns the live notes.
     async fn converge_access(&self) -> Result<Vec<Uuid>, RegistryError> {
-        let (mut rows, now) = stage("load", self.load(0)).await?;
+        let mut rows = stage("load", self.load(0)).await?;
         let without_text = |id: &Uuid| {
-            let note = rows.remove(id);
+            let note = rows.notes.remove(id);
             ChunkedNote {
                 note_id: *id,
-                live: note.as_ref().is_some_and(|note| note.is_live(now)),
+                live: note.as_ref().is_some_and(|note| note.is_live(rows.now)),
                 note,
                 hashed_chunks: Ok(Vec::new()),
             }
         };
+        // A row that cannot be read may be live.
         let (live, gone): (Vec<ChunkedNote>, Vec<ChunkedNote>) = self
             .oldest_first
             .iter()
             .map(without_text)
-            .partition(|chunked| chunked.live);
+            .partition(|chunked| chunked.live || rows.unreadable.contains_key(&chunked.note_id));
         let writes: Vec<PlannedWrite> = gone.iter().map(plan::removal_of).collect();
         self.write_or_split(&writes, &mut HashSet::new()).await?;
         self.apply_access_labels(live.iter()).await?;

@@ -23,7 +23,23 @@ pub struct ChunkedNote {
     /// Whether it is live, so that searches may find it.
     pub live: bool,
     /// Its chunks, or why it has none.
-    pub hashed_chunks: Result<Vec<HashedChunk>, String>,
+    pub hashed_chunks: Result<Vec<HashedChunk>, NoChunks>,
+}
+
+/// Why a note has no chunks, which no retry changes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NoChunks {
+    /// What rejects it.
+    pub by: FailedBy,
+    /// For `elf dead show`. Never holds the text.
+    pub reason: String,
+}
+
+impl From<String> for NoChunks {
+    fn from(reason: String) -> Self {
+        let by = FailedBy::Text;
+        Self { by, reason }
+    }
 }
 
 /// A chunk before it has its vector.
@@ -78,8 +94,9 @@ pub fn chunk_note(
             "its text has {} bytes, and `worker.max_note_bytes` allows {max_bytes}: shorten \
              the note or raise the limit, then run `elf dead retry {note_id}`",
             note.text_bytes
-        )),
-        Some(note) if live => hashed_chunks(chunker, &note.text),
+        )
+        .into()),
+        Some(note) if live => hashed_chunks(chunker, &note.text).map_err(NoChunks::from),
         _ => Ok(Vec::new()),
     };
     ChunkedNote {
@@ -87,6 +104,30 @@ pub fn chunk_note(
         note,
         live,
         hashed_chunks,
+    }
+}
+
+/// A note that Postgres cannot read. Its row may be readable without its text.
+pub fn unreadable_note(
+    note_id: Uuid,
+    note: Option<Note>,
+    now: DateTime<Utc>,
+    reason: &str,
+) -> ChunkedNote {
+    let live = note.as_ref().is_some_and(|note| note.is_live(now));
+    let is_over = note.is_some() && !live;
+    let reason = format!(
+        "Postgres cannot read it: {reason}; restore the note from a backup, or write its text again"
+    );
+    let by = FailedBy::Postgres;
+    ChunkedNote {
+        note_id,
+        note,
+        live,
+        hashed_chunks: match is_over {
+            true => Ok(Vec::new()),
+            false => Err(NoChunks { by, reason }),
+        },
     }
 }
 
@@ -129,9 +170,9 @@ pub fn write_of<'a>(
     let hashed_chunks = chunked
         .hashed_chunks
         .as_ref()
-        .map_err(|reason| Unwritable::Fails {
+        .map_err(|NoChunks { by, reason }| Unwritable::Fails {
             reason: reason.clone(),
-            by: FailedBy::Text,
+            by: *by,
             // Chunking is deterministic: a retry would fail the same way.
             permanent: true,
         })?;

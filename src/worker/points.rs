@@ -263,6 +263,7 @@ impl Batch<'_> {
             status: note.status.clone(),
             expires_at: note.expires_at,
             labels: note.labels.clone(),
+            unreadable: None,
         };
         registry::payload(&live, &self.shared.context.version.name)
     }

@@ -8,6 +8,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqlSafeStr};
 
 use crate::support::DEADLINE;
+use crate::support::database::Role;
 use crate::support::eventually;
 use crate::support::harness::Harness;
 use crate::support::site::Site;
@@ -154,9 +155,9 @@ async fn a_schema_that_takes_a_newer_program_is_refused_with_what_to_do() {
 #[tokio::test]
 async fn migrations_with_a_concurrent_index_that_start_at_once_all_succeed() {
     let site = Site::start().await;
-    let store = store(&site).await;
+    let stores = futures::future::join_all([(); 4].map(|()| store(&site))).await;
     let upgrade = future(&COMPATIBLE);
-    let all = [(); 4].map(|()| store.apply(&upgrade));
+    let all = stores.iter().map(|store| store.apply(&upgrade));
     let done = tokio::time::timeout(DEADLINE, futures::future::join_all(all)).await;
     let applied: Vec<usize> = done
         .expect("they end")
@@ -236,4 +237,92 @@ create unique index concurrently if not exists memory_notes_text_idx on memory_n
     assert_eq!(store(&site).await.apply(&upgrade).await.unwrap(), 1);
     let is_valid: bool = sqlx::query_scalar(valid).fetch_one(&mut db).await.unwrap();
     assert!(is_valid);
+}
+
+/// Any role can take an advisory lock of any key.
+#[tokio::test]
+async fn advisory_locks_of_another_role_hold_no_migration_and_no_worker_up() {
+    let site = Site::empty().await;
+    let mut other = site.connect().await;
+    // Those that ELF had once, and that of sqlx's own migrator: all keys are free to anyone.
+    execute(
+        &mut other,
+        "select pg_advisory_lock(x'656c6d'::bigint), pg_advisory_lock(x'656c66'::bigint);",
+    )
+    .await;
+    site.elf(&["migrate"]).await.exits(0);
+    site.note("The lighthouse is green.").await;
+    let worked = site.json(&["worker", "--once", "--migrate"]).await;
+    assert_eq!(worked["notes"], 1);
+}
+
+/// What a role with the right to read ELF's tables can lock does not hold it up either.
+#[tokio::test]
+async fn a_role_that_reads_elfs_tables_holds_no_migration_up() {
+    let role = Role::create("login").await;
+    let site = Site::start().await;
+    let mut owner = site.connect().await;
+    execute(
+        &mut owner,
+        &format!(
+            "grant select on elf_migrations, elf_schema to {};
+             delete from elf_migrations where version = 18",
+            role.name
+        ),
+    )
+    .await;
+    let mut reader = PgConnection::connect(&site.database.url_as(&role))
+        .await
+        .unwrap();
+    execute(
+        &mut reader,
+        "begin; lock table elf_migrations, elf_schema in access share mode",
+    )
+    .await;
+    assert_eq!(site.json(&["migrate"]).await["applied"], 1);
+}
+
+/// A process of ELF that hangs while it migrates is named.
+#[tokio::test]
+async fn a_migration_that_waits_for_another_one_names_it() {
+    let site = Site::start().await;
+    let mut hanging = site.connect().await;
+    execute(
+        &mut hanging,
+        "set application_name = 'elf on another machine';
+         delete from elf_migrations where version = 18",
+    )
+    .await;
+    execute(
+        &mut hanging,
+        "begin; lock table elf_migrations in share update exclusive mode",
+    )
+    .await;
+    let pid: i32 = sqlx::query_scalar("select pg_backend_pid()")
+        .fetch_one(&mut hanging)
+        .await
+        .unwrap();
+    let migrating = site.begin(&["migrate", "--json"]);
+    let said = migrating
+        .says("waiting for another process that migrates")
+        .await;
+    assert!(said.contains(&format!("process {pid} (")), "{said}");
+    assert!(said.contains("elf on another machine"), "{said}");
+    execute(&mut hanging, "commit").await;
+    assert_eq!(migrating.ended().await.exits(0).json()["applied"], 1);
+}
+
+/// A migration respects that, whoever set it: services do so when a disk is nearly full.
+#[tokio::test]
+async fn a_database_that_is_read_only_is_not_migrated_and_says_why() {
+    let site = Site::empty().await;
+    let mut db = site.connect().await;
+    let name: String = sqlx::query_scalar("select current_database()")
+        .fetch_one(&mut db)
+        .await
+        .unwrap();
+    let set = format!("alter database {name} set default_transaction_read_only = on");
+    execute(&mut db, &set).await;
+    let refused = site.elf(&["migrate"]).await.exits(1);
+    refused.says(&["accepts no writes", "default_transaction_read_only is on"]);
 }

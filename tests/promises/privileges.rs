@@ -70,6 +70,12 @@ fn attach(function: &str) -> String {
             "update on bait referencing old table as old_rows new table as new_rows"
         }
         "elf_note_deleted" => "delete on bait referencing old table as old_rows",
+        "elf_note_replicated" => {
+            return format!(
+                "create trigger t after insert on bait for each row execute function {function}();
+                 alter table bait enable always trigger t;"
+            );
+        }
         _ => "truncate on bait",
     };
     format!("create trigger t after {event} for each statement execute function {function}();")
@@ -82,10 +88,11 @@ async fn assert_triggers_are_restricted(db: &mut PgConnection) {
         "select proowner::regrole || case when prosecdef then '' else ' as the caller' end
                 || case when has_function_privilege('public', oid, 'execute') then ' for all' else '' end
            from pg_proc where proname in ('elf_note_inserted', 'elf_note_updated',
-                                          'elf_note_deleted', 'elf_notes_truncated')",
+                                          'elf_note_deleted', 'elf_notes_truncated',
+                                          'elf_note_replicated')",
     )
     .await;
-    assert_eq!(owners, ["elf_outbox_writer"; 4]);
+    assert_eq!(owners, ["elf_outbox_writer"; 5]);
     let rights = all(
         db,
         "select c.relname || ' ' || lower(p) || case when has_table_privilege(r.oid, c.oid, p) then '' else ' of columns' end

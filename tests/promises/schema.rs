@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
 use crate::support::DEADLINE;
-use crate::support::database::TestDatabase;
+use crate::support::database::{Role, TestDatabase};
 use crate::support::site::Site;
 
 async fn execute(db: &mut PgConnection, statements: &str) {
@@ -144,7 +144,219 @@ async fn a_partitioned_notes_table_is_refused() {
     let table = "create table memory_notes (note_id uuid primary key) partition by hash (note_id)";
     execute(&mut db, table).await;
     let done = site.elf(&["migrate"]).await.exits(78);
-    done.says(&["the table memory_notes is partitioned"]);
+    done.says(&["the table public.memory_notes is partitioned"]);
+}
+
+/// Relations of an ordinary schema, partition children and inheritance included.
+async fn relations(db: &mut PgConnection, schema: &str) -> i64 {
+    count(
+        db,
+        &format!("pg_class where relnamespace = to_regnamespace('{schema}') and relkind = 'r'"),
+    )
+    .await
+}
+
+#[tokio::test]
+async fn a_notes_table_that_triggers_cannot_follow_is_refused_and_left_alone() {
+    let columns =
+        "note_id uuid, tenant_id text, project_id text, agent_id text, scope text, type text,
+                   key text, text text, importance real, confidence real, status text,
+                   updated_at timestamptz, expires_at timestamptz";
+    let cases = [
+        (
+            format!("create table t ({columns}); create view memory_notes as select * from t"),
+            "a view",
+        ),
+        (
+            format!(
+                "create table t ({columns}); create materialized view memory_notes as select * from t"
+            ),
+            "a view",
+        ),
+        (
+            format!("create unlogged table memory_notes ({columns}, primary key (note_id))"),
+            "unlogged",
+        ),
+        (
+            format!(
+                "create table t ({columns}) partition by hash (note_id);
+                 create table memory_notes partition of t (primary key (note_id))
+                     for values with (modulus 1, remainder 0)"
+            ),
+            "a partition, or inherits",
+        ),
+        (
+            format!(
+                "create table t ({columns}); create table memory_notes (primary key (note_id)) inherits (t)"
+            ),
+            "a partition, or inherits",
+        ),
+    ];
+    for (statements, word) in cases {
+        let site = Site::empty().await;
+        let mut db = site.connect().await;
+        execute(&mut db, &statements).await;
+        let before = relations(&mut db, "public").await;
+        site.elf(&["migrate"])
+            .await
+            .exits(78)
+            .says(&["public.memory_notes", word]);
+        assert_eq!(relations(&mut db, "public").await, before, "{word}");
+    }
+}
+
+/// ELF's own schema comes first in `search_path`, and the application's table is in the next one.
+#[tokio::test]
+async fn notes_in_a_later_schema_of_search_path_are_used_and_not_shadowed() {
+    let site = Site::empty().await;
+    let mut db = site.connect().await;
+    execute(&mut db, OWN_TABLE).await;
+    execute(&mut db, "create schema elf").await;
+    let url = site.database.url();
+    let separator = if url.contains('?') { '&' } else { '?' };
+    site.configure(
+        &url,
+        &format!("{url}{separator}options=-c%20search_path%3Delf,public"),
+    );
+    site.elf(&["migrate"]).await.exits(0);
+    assert_eq!(
+        count(&mut db, "pg_class where relname = 'memory_notes'").await,
+        1
+    );
+    assert_eq!(count(&mut db, "elf.indexing_outbox").await, 2);
+    let worked = site.json(&["worker", "--once"]).await;
+    assert_eq!((&worked["notes"], &worked["dead"]), (&2.into(), &0.into()));
+    execute(
+        &mut db,
+        "update memory_notes set text = 'The lighthouse is red.' where scope = 'team'",
+    )
+    .await;
+    assert_eq!(site.json(&["worker", "--once"]).await["notes"], 1);
+    assert_eq!(site.json(&["migrate"]).await["applied"], 0);
+
+    // A table that comes to stand before it later.
+    execute(
+        &mut db,
+        "create table elf.memory_notes (like public.memory_notes including all)",
+    )
+    .await;
+    let refused = site.elf(&["worker", "--once"]).await.exits(78);
+    refused.says(&["public.memory_notes", "elf.memory_notes hides it"]);
+}
+
+#[tokio::test]
+async fn notes_and_tables_that_search_path_does_not_find_are_named() {
+    let site = Site::empty().await;
+    let mut db = site.connect().await;
+    execute(
+        &mut db,
+        &OWN_TABLE.replace("create table", "create schema app; create table"),
+    )
+    .await;
+    let setup =
+        "create extension vector; alter table memory_notes set schema app; create schema elf";
+    execute(&mut db, setup).await;
+    let url = site.database.url();
+    let separator = if url.contains('?') { '&' } else { '?' };
+    let mut dsn = url.clone();
+    let mut use_path = |path: &str| {
+        let new = format!("{url}{separator}options=-c%20search_path%3D{path}");
+        site.configure(&dsn, &new);
+        dsn = new;
+    };
+    use_path("elf,public");
+    let refused = site.elf(&["migrate"]).await.exits(78);
+    refused.says(&[
+        "in the schema app",
+        "empty one in elf",
+        "set search_path = elf, app",
+    ]);
+    assert_eq!(relations(&mut db, "elf").await, 0, "something was made");
+    use_path("nowhere");
+    site.elf(&["migrate"])
+        .await
+        .exits(78)
+        .says(&["search_path is nowhere", "grant usage, create"]);
+
+    use_path("app,public");
+    site.elf(&["migrate"]).await.exits(0);
+    for args in [&["migrate"][..], &["worker", "--once"], &["status"]] {
+        use_path("elf,public");
+        site.elf(args)
+            .await
+            .exits(78)
+            .says(&["the schema app has ELF's tables"]);
+    }
+    // Found, but new tables would stand elsewhere.
+    execute(&mut db, "delete from app.elf_migrations where version = 18").await;
+    use_path("elf,app,public");
+    site.elf(&["migrate"])
+        .await
+        .exits(78)
+        .says(&["new ones in elf"]);
+    use_path("app,public");
+    assert_eq!(site.json(&["migrate"]).await["applied"], 1);
+    // A second ELF begins with notes of its own.
+    execute(
+        &mut db,
+        "create table elf.memory_notes (like app.memory_notes including all)",
+    )
+    .await;
+    use_path("elf,public");
+    site.elf(&["migrate"]).await.exits(0);
+    assert_eq!(count(&mut db, "elf.indexing_outbox").await, 0);
+    // The extension must not lead to the tables of the other one.
+    execute(&mut db, "alter extension vector set schema app").await;
+    let refused = site.elf(&["status"]).await.exits(78);
+    refused.says(&["pgvector is in the schema app", "move the extension"]);
+}
+
+#[tokio::test]
+async fn notes_of_another_owner_are_refused_with_what_to_grant() {
+    let role = Role::create("login").await;
+    let site = Site::empty().await;
+    let mut db = site.connect().await;
+    execute(&mut db, OWN_TABLE).await;
+    execute(
+        &mut db,
+        &format!(
+            "create extension vector; grant usage, create on schema public to {0};
+             grant all on memory_notes to {0}",
+            role.name
+        ),
+    )
+    .await;
+    site.configure(&site.database.url(), &site.database.url_as(&role));
+    let refused = site.elf(&["migrate"]).await.exits(78);
+    refused.says(&[
+        "public.memory_notes belongs to postgres",
+        &format!("to {}", role.name),
+    ]);
+    assert_eq!(relations(&mut db, "public").await, 1);
+}
+
+#[tokio::test]
+async fn a_role_that_may_not_make_the_extension_is_told_what_to_do() {
+    let role = Role::create("login").await;
+    let site = Site::empty().await;
+    let mut db = site.connect().await;
+    execute(
+        &mut db,
+        &format!("grant usage, create on schema public to {}", role.name),
+    )
+    .await;
+    site.configure(&site.database.url(), &site.database.url_as(&role));
+    let refused = site.elf(&["migrate"]).await.exits(78);
+    refused.says(&[
+        "may not create the extension pgvector",
+        "create extension vector",
+    ]);
+    execute(&mut db, "create extension vector; update pg_extension set extversion = '0.3.2' where extname = 'vector'")
+        .await;
+    site.elf(&["migrate"])
+        .await
+        .exits(78)
+        .says(&["pgvector 0.3.2", "0.4 or newer"]);
 }
 
 /// An application's own table: uuid ids, an enum, names of limited length, its own
@@ -311,7 +523,7 @@ async fn a_session_that_changed_one_note_may_change_many() {
     let mut db = site.connect().await;
     execute(
         &mut db,
-        "set session_replication_role = replica;
+        "alter table memory_notes disable trigger elf_note_replicated; set session_replication_role = replica;
          insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
          select 't', 'p', 'a', 's', 'n', 'note ' || n from generate_series(1, 20000) n;
          set session_replication_role = origin;

@@ -68,6 +68,27 @@ async fn a_postgres_is_verified_by_its_authority_and_its_name() {
         .exits(0);
     let done = site.elf(&["status"]).await;
     assert_ne!(done.code, Some(0), "an unknown authority is trusted");
+    use_dsn(encrypted(
+        &site.database,
+        right.port(),
+        "sslrootcert=system",
+    ));
+    elf_with(&site, &["status"], &[("SSL_CERT_FILE", ca)])
+        .await
+        .exits(0);
+    let done = site.elf(&["status"]).await;
+    assert_ne!(done.code, Some(0), "an unknown authority is trusted");
+    // As with libpq: who names an authority wants it asked.
+    let another = Authority::new();
+    site.write("right.pem", std::fs::read(ca).unwrap());
+    site.write("another.pem", std::fs::read(another.ca_file()).unwrap());
+    for (file, is_trusted) in [("right.pem", true), ("another.pem", false)] {
+        let file = site.path(file).display().to_string();
+        let options = format!("sslmode=require&sslrootcert={file}");
+        use_dsn(encrypted(&site.database, right.port(), &options));
+        let done = site.elf(&["status"]).await;
+        assert_eq!(done.code == Some(0), is_trusted, "{file}: {}", done.stderr);
+    }
 
     use_dsn(encrypted(
         &site.database,
@@ -76,6 +97,48 @@ async fn a_postgres_is_verified_by_its_authority_and_its_name() {
     ));
     let done = site.elf(&["status"]).await;
     assert_ne!(done.code, Some(0), "another host's certificate is taken");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_url_of_postgres_is_named() {
+    let site = Site::empty().await;
+    let mut dsn = site.database.url();
+    let mut use_dsn = |new: &str| {
+        site.configure(&dsn, new);
+        dsn = new.to_owned();
+    };
+    for (url, code, words) in [
+        (
+            "postgres://db/d?sslmode=verify-full&sslrootcert=/no/such/ca.pem",
+            78,
+            ["/no/such/ca.pem", "sslrootcert"],
+        ),
+        (
+            "postgres://db/d?sslcert=/no/such.pem&sslkey=/no/such.key",
+            78,
+            ["/no/such.pem", "sslcert"],
+        ),
+        (
+            "postgres://a:5432,b:5432/d?target_session_attrs=read-write",
+            78,
+            ["dsn", "several hosts"],
+        ),
+        ("postgres://db/d?service=notes", 78, ["dsn", "service file"]),
+        (
+            "postgres://db/d?sslmod=verify-full",
+            78,
+            ["dsn", "the parameter sslmod"],
+        ),
+        (
+            "postgres://u@%2Fno%2Fsuch/d",
+            1,
+            ["unavailable", "/no/such/.s.PGSQL.5432"],
+        ),
+        ("postgres://u@[::1]:1/d", 1, ["unavailable", "::1:1"]),
+    ] {
+        use_dsn(url);
+        site.elf(&["status"]).await.exits(code).says(&words);
+    }
 }
 
 #[tokio::test]

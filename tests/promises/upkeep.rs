@@ -163,7 +163,7 @@ async fn expiry_goes_on_within_seconds_when_its_worker_is_killed() {
     first.kill().await;
     // As if it had expired with time alone: no trigger.
     sqlx::raw_sql(AssertSqlSafe(format!(
-        "begin; set local session_replication_role = replica;
+        "begin; alter table memory_notes disable trigger elf_note_replicated; set local session_replication_role = replica;
          update memory_notes set expires_at = now() where note_id = '{note}'; commit"
     )))
     .execute(&db)
@@ -257,7 +257,7 @@ async fn notes_that_expire_at_once_are_enqueued_page_by_page() {
     let h = Harness::start().await;
     h.stock(12_000).await;
     sqlx::raw_sql(
-        "begin; set local session_replication_role = replica;
+        "begin; alter table memory_notes disable trigger elf_note_replicated; set local session_replication_role = replica;
          update memory_notes
             set expires_at = case hashtext(note_id::text) % 2 when 0 then '-infinity' else now() end;
          commit",
@@ -298,7 +298,7 @@ async fn a_worker_takes_all_out_that_expire_at_once() {
     let h = Harness::start_with(|toml| toml.replace("batch_notes = 16", "batch_notes = 256")).await;
     h.stock(6_000).await;
     sqlx::raw_sql(
-        "begin; set local session_replication_role = replica;
+        "begin; alter table memory_notes disable trigger elf_note_replicated; set local session_replication_role = replica;
          update memory_notes set expires_at = now(); commit",
     )
     .execute(&h.pool)

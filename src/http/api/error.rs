@@ -168,6 +168,12 @@ impl From<JsonRejection> for ApiError {
 impl From<StoreError> for ApiError {
     /// The answer does not say what Postgres said: it may name hosts and columns. The log does.
     fn from(error: StoreError) -> Self {
+        if let StoreError::Unreadable(_) = error {
+            tracing::error!(%error, "request failed");
+            let message =
+                "the database cannot read what was asked for: its operator has to restore it";
+            return Self::new(StatusCode::INTERNAL_SERVER_ERROR, "unreadable", message);
+        }
         match error.class() {
             _ if matches!(error, StoreError::KeyTaken(_)) => Self::new(
                 StatusCode::CONFLICT,

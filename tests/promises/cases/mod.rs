@@ -4,6 +4,9 @@
 mod files;
 mod http;
 mod poolers;
+mod postgres_settings;
+mod replication;
+mod unreadable_row;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -56,9 +59,21 @@ cases! {
     names_of_files_are_told_apart_and_found_again: "20-file-names" => files::file_names;
     an_unreadable_folder_is_named: "21-unreadable-folder" => files::unreadable_folder;
     an_id_in_a_text_without_spaces_is_found: "24-id-in-cjk" => files::id_in_cjk;
+    statement_timeout: "07-statement-timeout" => postgres_settings::statement_timeout;
+    unreadable_row: "10-unreadable-row" => unreadable_row::unreadable_row;
+    logical_replication: "11-logical-replication" => replication::logical_replication;
+    vector_in_another_schema: "23-vector-in-another-schema" => postgres_settings::vector_in_another_schema;
     schemas_that_every_client_takes: "17-mcp-schemas" => http::mcp_schemas;
     a_long_note_for_an_agent: "18-mcp-get-note" => http::mcp_get_note;
     a_full_pooler: "08-xx000-is-passing" => poolers::a_full_pooler_is_waited_for;
+}
+
+/// The statement with which `elf migrate` makes `memory_notes`.
+fn notes_table() -> String {
+    let first = include_str!("../../../sql/migrations/0001_notes_and_index.sql");
+    let begin = first.find("create table memory_notes").unwrap();
+    let statement = &first[begin..];
+    statement[..statement.find(';').unwrap()].to_owned()
 }
 
 #[test]

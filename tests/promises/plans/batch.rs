@@ -306,7 +306,7 @@ impl Batch {
     pub(super) async fn age(&self, h: &Harness) {
         let age = format!(
             "begin;
-             set local session_replication_role = replica;
+             alter table memory_notes disable trigger elf_note_replicated; set local session_replication_role = replica;
              update memory_notes set expires_at = now() - interval '5 minutes';
              insert into index_versions (embedding_version, embedding_dim, settings, state)
              values ('{BUILT}', 8, '{{}}', 'building');

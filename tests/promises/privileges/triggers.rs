@@ -7,11 +7,12 @@ use crate::support::components::missing;
 use crate::support::database::Role;
 use crate::support::site::Site;
 
-const TRIGGER_FUNCTIONS: [&str; 4] = [
+const TRIGGER_FUNCTIONS: [&str; 5] = [
     "elf_note_inserted",
     "elf_note_updated",
     "elf_note_deleted",
     "elf_notes_truncated",
+    "elf_note_replicated",
 ];
 
 #[tokio::test]
@@ -49,7 +50,9 @@ async fn a_trigger_function_does_nothing_for_another_table_even_where_it_is_atta
         .await;
         execute(&mut tx, &attach(function)).await;
         let fire = match function {
-            "elf_note_inserted" => "insert into bait values (row('x')::pg_temp.bait_id)",
+            "elf_note_inserted" | "elf_note_replicated" => {
+                "insert into bait values (row('x')::pg_temp.bait_id)"
+            }
             "elf_note_updated" => "update bait set text = 'x'",
             "elf_note_deleted" => "delete from bait",
             _ => "truncate bait",

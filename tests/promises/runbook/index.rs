@@ -108,7 +108,7 @@ async fn a_rebuild_that_died_is_seen_and_resumes_as_written() {
 
 /// So many that a rebuild takes seconds.
 const MANY_CHUNKS: &str = "
-    set session_replication_role = replica;
+    alter table memory_notes disable trigger elf_note_replicated; set session_replication_role = replica;
     insert into memory_notes (note_id, tenant_id, project_id, agent_id, scope, type, text)
     select md5('note' || n)::uuid, 't', 'p', 'a', 's', 'n', 'Note ' || n from generate_series(1, 8000) n;
     insert into memory_note_chunks (chunk_id, note_id, chunk_index, start_offset, end_offset, text, text_sha256,

@@ -48,7 +48,7 @@ async fn an_upgrade_and_the_way_back_work_as_written() {
     upgrade.end();
     m.shows(leases.clone(), &["DROP TABLE", "UPDATE 1", "DELETE 1"])
         .await;
-    m.shows(revision.clone(), &["ALTER TABLE", "UPDATE 1", "DELETE 4"])
+    m.shows(revision.clone(), &["ALTER TABLE", "UPDATE 1", "DELETE 5"])
         .await;
     m.shows(texts.clone(), &["CREATE INDEX", "UPDATE 1", "DELETE 3"])
         .await;
@@ -60,12 +60,12 @@ async fn an_upgrade_and_the_way_back_work_as_written() {
         .says(&["run `elf migrate`"]);
     m.shows(
         forward,
-        &["elf 0.", "applied 9 migrations", "2 live, 2 indexed"],
+        &["elf 0.", "applied 10 migrations", "2 live, 2 indexed"],
     )
     .await;
     m.is_ready(true).await;
     m.shows(leases, &["DELETE 1"]).await;
-    m.shows(revision, &["DELETE 4"]).await;
+    m.shows(revision, &["DELETE 5"]).await;
     m.shows(texts, &["DELETE 3"]).await;
     m.shows(renames, &["DELETE 1"]).await;
     m.run("elf migrate").await.exits(0);

@@ -346,7 +346,7 @@ async fn the_comparison_finds_each_kind_of_difference() {
     let index = &h.context.stores.index;
     index.delete(&h.context.stores.alias, &lost).await.unwrap();
     // The triggers are off, so no outbox row follows.
-    let changes = "begin; set local session_replication_role = replica;
+    let changes = "begin; alter table memory_notes disable trigger elf_note_replicated; set local session_replication_role = replica;
         update memory_notes set text = text || ' And more.' where text like '%stale%';
         delete from memory_notes where text like '%orphaned%';
         update memory_notes set tenant_id = 'another', expires_at = '2999-01-01' where text like '%mislabelled%';
@@ -386,7 +386,7 @@ async fn the_comparison_finds_each_kind_of_difference() {
     assert!(found.stale.is_empty(), "{:?}", found.stale);
 
     sqlx::raw_sql(
-        "begin; set local session_replication_role = replica;
+        "begin; alter table memory_notes disable trigger elf_note_replicated; set local session_replication_role = replica;
          update memory_notes set text = 'Q' || substr(text, 2) where text like '%mislabelled%';
          update note_index_state set revision = revision + 1
           where note_id in (select note_id from memory_notes where text like '%stale%');

@@ -19,6 +19,11 @@ pub struct OwnPostgres {
 impl OwnPostgres {
     /// Starts one, or says why `test` is skipped.
     pub fn start(test: &str) -> Option<Self> {
+        Self::start_with(test, "")
+    }
+
+    /// The same, with more arguments of the server.
+    pub fn start_with(test: &str, more: &str) -> Option<Self> {
         let Some(programs) = programs() else {
             eprintln!("{test}: skipped, there is no initdb in .elf/; run `make setup`");
             return None;
@@ -36,7 +41,7 @@ impl OwnPostgres {
             &["-D", &data, "-A", "trust", "-U", "postgres", "-N"],
         );
         let settings = format!(
-            "-p {} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off",
+            "-p {} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off {more}",
             own.port
         );
         let log = own.folder.path().join("log").display().to_string();

@@ -26,7 +26,7 @@ impl Harness {
             .collect();
         let mut tx = self.pool.begin().await.unwrap();
         // No triggers: nothing goes into the outbox.
-        sqlx::raw_sql("set local session_replication_role = replica")
+        sqlx::raw_sql("alter table memory_notes disable trigger elf_note_replicated; set local session_replication_role = replica")
             .execute(&mut *tx)
             .await
             .unwrap();
