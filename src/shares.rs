@@ -57,6 +57,16 @@ fn may_have(all: u64, total: u64, tenant: u64, key: u64, amount: u64) -> bool {
     (tenant == amount || tenant <= free) && (key == amount || key <= 4 * left_to_tenant)
 }
 
+impl Holder {
+    /// A part of ELF that works for a tenant and knows no key.
+    pub fn of_tenant(tenant: Option<&String>) -> Self {
+        Self {
+            tenant: tenant.map(String::as_str).unwrap_or_default().into(),
+            key: Uuid::nil(),
+        }
+    }
+}
+
 impl Shares {
     /// `all` of something, all free.
     pub fn new(all: u64) -> Arc<Self> {

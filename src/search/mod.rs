@@ -37,6 +37,7 @@ use crate::embed::provider::Provider;
 use crate::error_class::ErrorClass;
 use crate::index::{Filter, IndexError, Query};
 use crate::registry::IndexContext;
+use crate::shares::Shares;
 use crate::store::{StoreError, Surroundings};
 use crate::unicode;
 pub use again::PastItem;
@@ -63,7 +64,7 @@ const MORE: usize = 4;
 /// Scans of Postgres at once, when the index is away. The others of its connections look up keys
 /// and notes.
 const FULL_SCANS: usize = 1;
-const SMALL_SCANS: usize = 4;
+const SMALL_SCANS: u64 = 6;
 
 /// With a threshold, as many notes are compared with its limits, at least: the nearest note need
 /// not be the first.
@@ -84,9 +85,9 @@ pub struct Searcher {
     /// The version that is searched.
     version: String,
     settings: config::Search,
-    index_pause: Pause,
+    index_pause: Arc<Pause>,
     full_scans: Semaphore,
-    small_scans: Semaphore,
+    small_scans: Arc<Shares>,
     reranker: Option<Reranker>,
 }
 
@@ -145,9 +146,9 @@ impl Searcher {
             version: version.to_owned(),
             reranker,
             settings,
-            index_pause: Pause::default(),
+            index_pause: Arc::default(),
             full_scans: Semaphore::new(FULL_SCANS),
-            small_scans: Semaphore::new(SMALL_SCANS),
+            small_scans: Shares::new(SMALL_SCANS),
         }
     }
 

@@ -10,6 +10,7 @@ use super::{SearchError, Searcher};
 use crate::error_class::ErrorClass;
 use crate::index::{Answer, Candidate, IndexError, Query, StoredPoint};
 use crate::registry::{self, RegistryError};
+use crate::shares::Holder;
 use crate::store::{PostgresQuery, Scan, StoreError};
 
 /// Time limit for the index.
@@ -17,6 +18,9 @@ const INDEX_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long searches do without an index that passed its time limit. Otherwise each would wait.
 const INDEX_PAUSE: Duration = Duration::from_secs(5);
+
+/// How long a search waits for its turn to scan Postgres.
+const SCAN_WAIT: Duration = Duration::from_secs(10);
 
 impl Searcher {
     /// The candidates of the index. If it does not answer, those of Postgres.
@@ -108,15 +112,33 @@ impl Searcher {
             return Err(late());
         }
         let Ok(answer) = tokio::time::timeout(INDEX_TIMEOUT, asking).await else {
-            self.index_pause.begin(INDEX_PAUSE);
+            self.suspect_index();
             return Err(late());
         };
         answer
     }
 
+    /// One search may be slow by itself. A search for one word in all notes is not, unless the index
+    /// is.
+    fn suspect_index(&self) {
+        let index = self.stores.index.clone();
+        let searched = self.searched().to_owned();
+        let query = Query {
+            words: Some("a".to_owned()),
+            candidates: 1,
+            ..Query::default()
+        };
+        let works = async move {
+            let asking = index.search(&searched, &query);
+            tokio::time::timeout(INDEX_TIMEOUT, asking).await.is_ok()
+        };
+        self.index_pause.begin_unless(works, INDEX_PAUSE);
+    }
+
     /// While one search scans all that may be scanned, others scan less, and so does a search whose
     /// scan is not over in time: better few notes than none, and other work of the process goes on.
     async fn candidates_of_postgres(&self, query: &Query) -> Result<Vec<Candidate>, SearchError> {
+        let holder = Holder::of_tenant(query.filter.keywords.get("tenant_id"));
         let query = PostgresQuery {
             vector: query.vector.as_deref(),
             words: query.words.as_deref(),
@@ -132,8 +154,9 @@ impl Searcher {
         let found = match found {
             Some(found) => found,
             None => {
-                let turn = self.small_scans.acquire().await;
-                let _turn = turn.expect("the semaphore is never closed");
+                let turn = self.small_scans.take_within(&holder, 1, SCAN_WAIT).await;
+                let late = || StoreError::Unavailable("too many searches without the index".into());
+                let _turn = turn.ok_or_else(late)?;
                 store.search(&self.version, query, Scan::SMALL).await?
             }
         };

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
+use sqlx::types::Json;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -85,7 +86,7 @@ pub struct AddedNote {
     pub importance: f32,
     pub confidence: f32,
     pub expires_at: Option<DateTime<Utc>>,
-    pub source_ref: Value,
+    pub source_ref: Box<RawValue>,
 }
 
 /// What to change of a note; `None` leaves a column as it is.
@@ -227,7 +228,8 @@ impl Store {
         let confidence: Vec<f32> = notes.iter().map(|note| note.confidence).collect();
         let expires: Vec<Option<DateTime<Utc>>> =
             notes.iter().map(|note| note.expires_at).collect();
-        let sources: Vec<Value> = notes.iter().map(|note| note.source_ref.clone()).collect();
+        let sources: Vec<Json<&RawValue>> =
+            notes.iter().map(|note| Json(&*note.source_ref)).collect();
         let work = async {
             let began = Instant::now();
             let is_one = notes.len() == 1;
@@ -248,7 +250,7 @@ impl Store {
                     &importance,
                     &confidence,
                     &expires as _,
-                    &sources
+                    &sources as _
                 );
                 match written.fetch_all(&mut *tx).await {
                     Ok(written) => break (tx, written),

@@ -374,3 +374,79 @@ async fn records_of_one_tenant_leave_room_for_those_of_another() {
     );
     eventually(async || served.ask(Method::GET, &path, &other, None).await.status == 200).await;
 }
+
+#[tokio::test]
+async fn what_a_thousand_notes_come_from_is_not_kept_parsed() {
+    let served = Served::start().await;
+    let writer = served.key(&["--tenant", "t", "--write"]).await;
+    let before = megabytes(&served.worker, "VmHWM");
+    let source = format!("{{\"of\":[{}]}}", ["1"; 8_000].join(","));
+    let note = format!(
+        "{{\"project_id\":\"p\",\"agent_id\":\"a\",\"scope\":\"s\",\"type\":\"n\",\"text\":\"x\",\
+          \"source_ref\":{source}}}"
+    );
+    let body = format!("{{\"notes\":[{}]}}", vec![note; 1000].join(","));
+    let most = 30 + ((body.len() as u64 * 5) >> 20);
+    let answered = reqwest::Client::new()
+        .post(format!("{}/v2/notes", served.url))
+        .bearer_auth(&writer)
+        .header("content-type", "application/json")
+        .body(body)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answered.status(), 201);
+    let kept = "select min(jsonb_array_length(source_ref -> 'of')) from memory_notes";
+    let kept: i32 = sqlx::query_scalar(kept)
+        .fetch_one(&mut served.site.connect().await)
+        .await
+        .unwrap();
+    assert_eq!(kept, 8_000);
+    let grown = grown(&served.worker, before);
+    assert!(grown < most, "{grown} MB");
+}
+
+#[tokio::test]
+async fn long_notes_of_one_tenant_leave_a_place_to_those_of_others() {
+    let site = Site::start().await;
+    site.configure("timeout_ms = 2000", "timeout_ms = 60000");
+    let worker = site.worker();
+    worker.says("worker started").await;
+    // Whatever is claimed stays in flight.
+    site.provider.hold();
+    let mut database = site.connect().await;
+    sqlx::query(
+        "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+         select 't', 'p', 'a', 's', 'n', repeat('zebra ', 350000) from generate_series(1, 6)",
+    )
+    .execute(&mut database)
+    .await
+    .unwrap();
+    let token =
+        "select max(lease_token) from note_index_state s join memory_notes n using (note_id)
+                  where n.tenant_id = $1 and s.holder is not null";
+    let mut looking = site.connect().await;
+    let mut token = async |tenant: &str| -> Option<i64> {
+        let look = sqlx::query_scalar(token).bind(tenant);
+        look.fetch_one(&mut looking).await.unwrap()
+    };
+    while token("t").await.is_none() {}
+    sqlx::query(
+        "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+         values ('u', 'p', 'a', 's', 'n', 'The okapi sleeps.')",
+    )
+    .execute(&mut database)
+    .await
+    .unwrap();
+    // A claim that only applies access labels is short.
+    let stays = tokio::time::timeout(Duration::from_secs(30), async {
+        loop {
+            let before = token("u").await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if before.is_some() && token("u").await == before {
+                break;
+            }
+        }
+    });
+    stays.await.expect("a place is left for it");
+}

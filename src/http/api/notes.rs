@@ -431,15 +431,21 @@ fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote,
         importance: note.importance,
         confidence: note.confidence,
         expires_at: note.expires_at,
-        source_ref: source_ref(note.source_ref.as_deref())?,
+        source_ref: source_ref(note.source_ref)?,
     })
 }
 
-/// Parsed only after its size was checked: a parsed value may take 60 times as much memory.
-fn source_ref(given: Option<&RawValue>) -> Result<Value, ApiError> {
-    let given = given.map_or("{}", RawValue::get);
-    let parsed = match given.len() {
-        ..=MAX_SOURCE_REF => serde_json::from_str(given).ok().filter(Value::is_object),
+/// Parsed only after its size was checked, and not kept so: a parsed value may take 60 times as much
+/// memory.
+fn source_ref(given: Option<Box<RawValue>>) -> Result<Box<RawValue>, ApiError> {
+    let Some(given) = given else {
+        let empty = RawValue::from_string("{}".into());
+        return Ok(empty.expect("this is JSON"));
+    };
+    let parsed = match given.get().len() {
+        ..=MAX_SOURCE_REF => serde_json::from_str(given.get())
+            .ok()
+            .filter(Value::is_object),
         _ => None,
     };
     let wrong = || {
@@ -449,7 +455,7 @@ fn source_ref(given: Option<&RawValue>) -> Result<Value, ApiError> {
     let parsed = parsed.ok_or_else(wrong)?;
     match holds_nul(&parsed) {
         true => Err(nul_in("source_ref")),
-        false => Ok(parsed),
+        false => Ok(given),
     }
 }
 
