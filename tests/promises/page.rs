@@ -80,7 +80,7 @@ async fn the_page_answers_at_once_whether_all_is_well() {
     );
     assert_eq!(browser.text("[data-f='key.dead']").await, "0");
     assert_eq!(browser.text("#dead-count").await, "none");
-    browser.shows("#circuit", "Closed").await;
+    browser.shows("#circuit", "Working").await;
     browser.shows("#collections", "active, served").await;
     browser.shows("[data-f='index.alias']", "→").await;
     // Each chart says in words what it draws.
@@ -139,14 +139,14 @@ async fn an_outage_is_shown_with_its_reason_and_a_link() {
     browser
         .shows("#todo", "docs/operations.md#provider-unavailable")
         .await;
-    browser.shows("#circuit", "pen").await;
+    browser.shows("#circuit", "Paused").await;
     browser.shows("#announce", "Not ready").await;
     browser.shows("[data-f='key.waiting']", "1").await;
     site.provider.heal();
     browser
         .shows("#verdict-title", "Ready, and nothing waits")
         .await;
-    browser.shows("#circuit", "Closed").await;
+    browser.shows("#circuit", "Working").await;
     browser.assert_clean().await;
 }
 

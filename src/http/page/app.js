@@ -229,7 +229,7 @@ function drawFacts(s) {
   fill("notes.indexed", n ? { text: count(n.indexed) + share(n.indexed, n.live), title: digits(n.indexed) } : unknown);
   fill("notes.chunks", big(n?.chunks));
 
-  const circuit = { closed: "Closed: requests are sent", open: "Open: no requests are sent", half_open: "Half open: one probe is in flight" };
+  const circuit = { closed: "Working: texts are sent", open: "Paused: no text is sent before a probe is answered", half_open: "Paused: a probe is in flight" };
   setText($("circuit"), p ? (circuit[p.state] ?? p.state) : "Not known yet");
   $("circuit").dataset.state = { closed: "good", open: "bad" }[p?.state] ?? "warn";
   document.querySelector("[data-row='provider.reason']").hidden = p?.reason == null;
