@@ -22,8 +22,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use elf::config;
-use elf::embed::connect_pinned;
 use elf::embed::provider::{Input, Provider};
+use elf::embed::{Purpose, connect_pinned};
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Semaphore};
@@ -250,7 +250,7 @@ async fn send_all(kind: &Kind, url: &str) -> Result<f64> {
         running.spawn(async move {
             while !batch.is_empty() {
                 provider.ready().await;
-                let outcomes = provider.embed(&batch).await;
+                let outcomes = provider.embed(&batch, Purpose::Note).await;
                 let mut outcomes = outcomes.iter();
                 batch.retain(|_| outcomes.next().is_some_and(|outcome| outcome.is_err()));
             }

@@ -124,7 +124,7 @@ async fn embedded(lines: &[String]) -> Result<Vec<Vec<f32>>> {
     let mut vectors = Vec::with_capacity(lines.len());
     for request in lines.chunks(64) {
         let texts: Vec<&str> = request.iter().map(String::as_str).collect();
-        vectors.extend(local.embed(&texts).await?);
+        vectors.extend(local.vectors(&texts).await?);
     }
     Ok(vectors)
 }

@@ -228,6 +228,12 @@ pub struct Embedding {
     pub document_prefix: String,
     /// Put before every query: `query: ` for E5 models.
     pub query_prefix: String,
+    /// Further fields of a request for notes, such as `input_type`.
+    #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub document_fields: Fields,
+    /// Further fields of a request for a query.
+    #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub query_fields: Fields,
     /// Certificates (PEM) of authorities that ELF trusts beside the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<String>,
@@ -241,6 +247,9 @@ pub struct Embedding {
     #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub headers: std::collections::BTreeMap<String, Secret>,
 }
+
+/// Fields of a JSON object, by their names.
+pub type Fields = std::collections::BTreeMap<String, serde_json::Value>;
 
 /// The kind of provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]

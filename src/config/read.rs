@@ -244,10 +244,11 @@ fn embedding(section: &mut Section<'_, '_>) -> Embedding {
         ProviderKind::Openai => (256, 100_000),
         ProviderKind::Local => (32, 8192),
     };
+    let api_base = section.text("api_base", "https://api.openai.com", http_url_with_query);
     let embedding = Embedding {
         provider,
-        api_base: section.text("api_base", "https://api.openai.com", http_url),
-        path: section.text("path", "/v1/embeddings", absolute_path),
+        path: section.text("path", path_below(&api_base), absolute_path),
+        api_base,
         model: match provider {
             ProviderKind::Openai => section.text("model", "text-embedding-3-small", not_empty),
             ProviderKind::Local => section.required_text(
@@ -267,6 +268,8 @@ fn embedding(section: &mut Section<'_, '_>) -> Embedding {
         usd_per_million_tokens: section.float_or_unset("usd_per_million_tokens", 0.0..=1e6),
         document_prefix: section.text("document_prefix", "", anything),
         query_prefix: section.text("query_prefix", "", anything),
+        document_fields: section.fields("document_fields", field),
+        query_fields: section.fields("query_fields", field),
         ca_file: section.text_or_unset("ca_file", not_empty),
         client_cert_file: section.text_or_unset("client_cert_file", not_empty),
         client_key_file: section.text_or_unset("client_key_file", not_empty),
@@ -278,6 +281,18 @@ fn embedding(section: &mut Section<'_, '_>) -> Embedding {
         || "client_cert_file and client_key_file go together".to_owned(),
     );
     embedding
+}
+
+/// Where an address has its embeddings endpoint. OpenAI's clients take one that ends with `/v1`,
+/// Azure's one with the deployment.
+fn path_below(api_base: &str) -> &'static str {
+    let base = api_base.split('?').next().unwrap_or_default();
+    let is_whole = base.trim_end_matches('/').ends_with("/v1") || base.contains("/deployments/");
+    if is_whole {
+        "/embeddings"
+    } else {
+        "/v1/embeddings"
+    }
 }
 
 fn chunking(section: &mut Section<'_, '_>) -> Chunking {
@@ -466,17 +481,35 @@ fn qdrant_url(text: &str) -> Result<(), Refusal> {
     }
 }
 
-/// The error does not repeat the URL, because it may contain a password.
 fn http_url(text: &str) -> Result<(), Refusal> {
+    http_url_with_query(text)?;
+    holds(!text.contains('?'), || "must contain no query".to_owned())
+}
+
+/// The error does not repeat the URL, because it may contain a password.
+fn http_url_with_query(text: &str) -> Result<(), Refusal> {
     let url = Url::parse(text)
         .ok()
         .filter(|url| ["http", "https"].contains(&url.scheme()) && url.has_host())
         .ok_or("must be http://HOST or https://HOST")?;
     // Messages print URLs. They never print `api_key` or `headers`.
-    let is_open = url.username().is_empty() && url.password().is_none() && url.query().is_none();
+    let secret = ["key", "token", "secret", "pass", "auth", "sig"];
+    let is_secret = |name: &str| secret.iter().any(|word| name.to_lowercase().contains(word));
+    let is_open = url.username().is_empty()
+        && url.password().is_none()
+        && !url.query_pairs().any(|(name, _)| is_secret(&name));
     holds(is_open, || {
-        "must contain no user, password or query: set a secret as api_key or in headers".to_owned()
+        "must contain no user, password or key: set a secret as api_key or in headers".to_owned()
     })
+}
+
+/// A field of a request that ELF does not set itself.
+fn field(name: &str) -> Result<(), Refusal> {
+    match name {
+        "model" | "dimensions" => Err(format!("set providers.embedding.{name} instead")),
+        "input" | "encoding_format" => Err("is what ELF itself sets".to_owned()),
+        _ => Ok(()),
+    }
 }
 
 fn absolute_path(text: &str) -> Result<(), Refusal> {

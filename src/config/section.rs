@@ -9,9 +9,9 @@ use toml::de::{DeTable, DeValue};
 
 use super::document::{Document, Entry, Known, Unknown};
 use super::value::{
-    Int, Refusal, Surroundings, checked, in_range, integer, kind, number, one_of, resolve, string,
+    Int, Refusal, Surroundings, checked, in_range, integer, json, kind, number, one_of, resolve, string,
 };
-use super::{Problem, Secret};
+use super::{Fields, Problem, Secret};
 
 /// The keys of one table, and the document that they are in.
 pub(super) struct Section<'s, 'd> {
@@ -219,6 +219,22 @@ impl<'d> Section<'_, 'd> {
         check: impl Fn(&str, &str) -> Result<(), Refusal>,
     ) -> BTreeMap<String, Secret> {
         let surroundings = self.document.surroundings;
+        self.map(name, |name, value| {
+            resolve(string(value)?, surroundings, &|secret: &str| check(name, secret))
+        })
+    }
+
+    /// A table of values of any kind under names of the user's choice, which pass `check`.
+    pub fn fields(&mut self, name: &str, check: impl Fn(&str) -> Result<(), Refusal>) -> Fields {
+        self.map(name, |name, value| check(name).and_then(|()| json(value)))
+    }
+
+    /// A table under names of the user's choice.
+    fn map<T>(
+        &mut self,
+        name: &str,
+        read: impl Fn(&str, &DeValue<'d>) -> Result<T, Refusal>,
+    ) -> BTreeMap<String, T> {
         self.document.known.push(Known {
             path: self.path_of(name),
             default: None,
@@ -226,16 +242,14 @@ impl<'d> Section<'_, 'd> {
         });
         self.section(name, |section| {
             let entries = std::mem::take(&mut section.entries);
-            let mut secrets = BTreeMap::new();
+            let mut map = BTreeMap::new();
             for (name, Entry { line, value }) in entries {
-                match string(&value).and_then(|text| {
-                    resolve(text, surroundings, &|secret: &str| check(&name, secret))
-                }) {
-                    Ok(secret) => drop(secrets.insert(name, secret)),
+                match read(&name, &value) {
+                    Ok(value) => drop(map.insert(name, value)),
                     Err(refusal) => section.refuse(&name, line, refusal),
                 }
             }
-            secrets
+            map
         })
     }
 

@@ -61,6 +61,29 @@ pub(super) fn in_range<T: PartialOrd + Display>(
     ))
 }
 
+/// The value as JSON. Tables come in the order of their keys.
+pub(super) fn json(value: &DeValue<'_>) -> Result<serde_json::Value, Refusal> {
+    Ok(match value {
+        DeValue::String(text) => text.as_ref().into(),
+        DeValue::Integer(_) => integer::<i64>(value)?.into(),
+        DeValue::Float(_) => number(value)?.into(),
+        DeValue::Boolean(flag) => (*flag).into(),
+        DeValue::Array(values) => {
+            let values = values.iter().map(|value| json(value.get_ref()));
+            values.collect::<Result<Vec<_>, _>>()?.into()
+        }
+        DeValue::Table(table) => {
+            let fields = table.iter().map(|(name, value)| {
+                let name = name.get_ref().as_ref().to_owned();
+                Ok((name, json(value.get_ref())?))
+            });
+            let fields = fields.collect::<Result<std::collections::BTreeMap<_, _>, Refusal>>()?;
+            fields.into_iter().collect()
+        }
+        DeValue::Datetime(_) => return Err("must not be a date: JSON has none".to_owned()),
+    })
+}
+
 pub(super) fn string<'v>(value: &'v DeValue<'_>) -> Result<&'v str, Refusal> {
     value
         .as_str()

@@ -16,7 +16,7 @@ pub mod openai;
 pub mod provider;
 mod redact;
 
-pub(crate) use redact::redact;
+pub(crate) use redact::{readable, redact};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,10 +35,29 @@ pub trait Embedder: Send + Sync {
     fn embed<'a>(
         &'a self,
         texts: &'a [&'a str],
-    ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, EmbedError>>;
+        purpose: Purpose,
+    ) -> BoxFuture<'a, Result<Embedded, EmbedError>>;
 
     /// How much one call of [`Embedder::embed`] may hold.
     fn limits(&self) -> Limits;
+}
+
+/// What a text is. Some models make other vectors of queries than of notes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// A chunk of a note.
+    Note,
+    /// What a search looks for. Its failure is that search's alone.
+    Query,
+}
+
+/// The answer to one request.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Embedded {
+    /// One vector for each text, in their order.
+    pub vectors: Vec<Vec<f32>>,
+    /// Tokens that the provider counted in all texts, where it says so.
+    pub tokens: Option<u64>,
 }
 
 /// How much one request may hold.
@@ -59,6 +78,15 @@ pub enum EmbedError {
         /// What the provider said.
         reason: String,
     },
+    /// The request holds more than the provider takes, and the provider says how much that is.
+    /// Only an [`Embedder`] returns this; [`provider::Provider`] makes its requests smaller.
+    #[error("the embedding provider takes smaller requests: {reason}")]
+    TooMuch {
+        /// What the provider said.
+        reason: String,
+        /// What it takes.
+        most: Most,
+    },
     /// The provider is unavailable or busy; the same request may work later.
     #[error("the embedding provider is unavailable: {reason}")]
     Unavailable {
@@ -67,8 +95,8 @@ pub enum EmbedError {
         /// The pause that the provider asked for.
         retry_after: Option<Duration>,
         /// Whether this request may be the cause. True for a 500 or a malformed
-        /// answer; false for a 429, a 503 or a refused connection.
-        /// [`provider::Provider`] finds out by embedding another text.
+        /// answer; false for a 429, a refused connection, and whatever comes with a
+        /// `Retry-After`. [`provider::Provider`] finds out by embedding another text.
         perhaps_input: bool,
     },
     /// The provider did not answer in time, and may still be computing the answer. Only
@@ -79,12 +107,23 @@ pub enum EmbedError {
         /// What timed out.
         reason: String,
     },
-    /// Nothing will work until an operator changes something.
+    /// Nothing will work until an operator changes something. From an [`Embedder`] it is a
+    /// guess: a firewall answers 403 to one text among many. [`provider::Provider`] finds
+    /// out by embedding another text.
     #[error("the embedding provider refuses the configuration: {reason}")]
     Config {
         /// What is wrong and which key of `elf.toml` to change.
         reason: String,
     },
+}
+
+/// The largest request that a provider takes, by its own words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Most {
+    /// Texts in a request.
+    Texts(usize),
+    /// Tokens in a request, all texts together.
+    Tokens(usize),
 }
 
 impl EmbedError {
@@ -121,7 +160,7 @@ impl EmbedError {
     /// What has to change before the same work can succeed.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Input { .. } => ErrorClass::Item,
+            Self::Input { .. } | Self::TooMuch { .. } => ErrorClass::Item,
             Self::Unavailable { .. } | Self::TimedOut { .. } => ErrorClass::Provider,
             Self::Config { .. } => ErrorClass::Configuration,
         }
@@ -131,6 +170,7 @@ impl EmbedError {
     pub fn reason(&self) -> &str {
         match self {
             Self::Input { reason }
+            | Self::TooMuch { reason, .. }
             | Self::Unavailable { reason, .. }
             | Self::TimedOut { reason }
             | Self::Config { reason } => reason,
@@ -234,16 +274,19 @@ async fn connect_local(
 /// [`PROBE`]. At start, its error tells a refused configuration from a provider that
 /// is unavailable.
 pub async fn probe(embedder: &dyn Embedder) -> Result<usize, EmbedError> {
-    let vectors = embedder.embed(&[PROBE]).await.map_err(|error| match error {
+    let embedded = embedder.embed(&[PROBE], Purpose::Note).await;
+    let embedded = embedded.map_err(|error| match error {
         // A provider that rejects this text rejects every text: its settings are wrong.
-        EmbedError::Input { reason } => EmbedError::config(format!(
-            "it rejects every text, even {PROBE:?}: {reason}; check `providers.embedding.model` \
-             and `providers.embedding.path`"
-        )),
+        EmbedError::Input { reason } | EmbedError::TooMuch { reason, .. } => {
+            EmbedError::config(format!(
+                "it rejects every text, even {PROBE:?}: {reason}; check `model`, `path` and \
+                 `document_fields` of [providers.embedding]"
+            ))
+        }
         EmbedError::TimedOut { reason } => EmbedError::failed(reason),
         error => error,
     })?;
-    match vectors.first() {
+    match embedded.vectors.first() {
         Some(vector) => Ok(vector.len()),
         None => Err(EmbedError::failed("it gave no vector for one text")),
     }

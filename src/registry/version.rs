@@ -36,6 +36,15 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
         ("chunking.max_tokens", json!(chunking.max_tokens)),
         ("chunking.overlap_tokens", json!(chunking.overlap_tokens)),
     ];
+    if embedding.provider == ProviderKind::Openai {
+        if !embedding.document_fields.is_empty() {
+            settings.push((FIELDS, json!(embedding.document_fields)));
+        }
+        // Azure ignores the model's name: the address names the model.
+        if let Some(deployment) = deployment(&embedding.api_base) {
+            settings.push((DEPLOYMENT, json!(deployment)));
+        }
+    }
     // Versions that are older than the setting are greedy, and keep their names.
     if chunking.boundaries != Boundaries::Greedy {
         settings.push((BOUNDARIES, json!(chunking.boundaries)));
@@ -60,6 +69,10 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
 const TOKENIZER: &str = "chunking.tokenizer_sha256";
 const WEIGHTS: &str = "providers.embedding.weights_sha256";
 
+/// Only in versions that have them.
+const FIELDS: &str = "providers.embedding.document_fields";
+const DEPLOYMENT: &str = "providers.embedding.api_base";
+
 /// Only in versions whose boundaries are not greedy.
 const BOUNDARIES: &str = "chunking.boundaries";
 
@@ -78,8 +91,18 @@ fn label(key: &str) -> &str {
     match key {
         TOKENIZER => "the tokenizer of chunking.tokenizer_repo (its SHA-256)",
         WEIGHTS => "the weights of providers.embedding.model (their SHA-256)",
+        DEPLOYMENT => "the deployment in providers.embedding.api_base",
         key => key,
     }
+}
+
+/// The deployment that an address of Azure names.
+fn deployment(api_base: &str) -> Option<&str> {
+    let (_, after) = api_base.split_once("/deployments/")?;
+    after
+        .split(['/', '?'])
+        .next()
+        .filter(|name| !name.is_empty())
 }
 
 /// The version with the weights of a local model in its settings. `known` are the versions in
@@ -212,6 +235,40 @@ mod tests {
             (&changed[0].from, &changed[0].to),
             (&json!("greedy"), &json!("stable"))
         );
+    }
+
+    #[test]
+    fn what_shapes_the_vectors_of_notes_is_part_of_the_version() {
+        let toml = "[storage.postgres]\ndsn = \"postgres://h/d\"\n[storage.qdrant]\n\
+                    url = \"http://h:6334\"\n[providers.embedding]\nmodel = \"m\"\n";
+        let version = |keys: &str| {
+            let toml = format!("{toml}{keys}");
+            let config = Config::parse(&toml, "elf.toml", &|_| None).expect("a configuration");
+            embedding_version(&config, "tokenizer", 8)
+        };
+        let plain = version("api_base = \"http://h\"");
+        for same in [
+            "api_base = \"http://other/v1?api-version=3\"",
+            "query_fields = { input_type = \"query\" }",
+            "query_prefix = \"query: \"",
+        ] {
+            assert_eq!(version(same), plain, "{same}");
+        }
+        let fields =
+            version("document_fields = { z = [1, { b = 2, a = 1.5 }], input_type = \"p\" }");
+        let [changed] = &changes(&plain, &fields)[..] else {
+            panic!("{:?}", fields.settings);
+        };
+        assert_eq!(changed.key, FIELDS);
+        assert_eq!(
+            changed.to.to_string(),
+            r#"{"input_type":"p","z":[1,{"a":1.5,"b":2}]}"#
+        );
+        let azure =
+            |name| format!("api_base = \"https://h/openai/deployments/{name}?api-version=1\"");
+        let (small, large) = (version(&azure("small")), version(&azure("large")));
+        assert_ne!(small.name, large.name);
+        assert_eq!(changes(&small, &large)[0].to, json!("large"));
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use moka::sync::Cache;
 
 use crate::chunk::Chunker;
-use crate::embed::EmbedError;
 use crate::embed::provider::{Input, Provider};
+use crate::embed::{EmbedError, Purpose};
 use crate::unicode::composed;
 
 /// Vectors that are remembered at most: 6 MB at 1,536 dimensions.
@@ -59,7 +59,8 @@ impl QueryVectors {
             return Ok(vector);
         }
         let inputs = [self.input(&query)];
-        let embedded = tokio::time::timeout(self.time, self.provider.embed(&inputs)).await;
+        let embedding = self.provider.embed(&inputs, Purpose::Query);
+        let embedded = tokio::time::timeout(self.time, embedding).await;
         let mut outcomes = embedded.map_err(|_| EmbedError::Unavailable {
             reason: format!("no vector of the query within {:?}", self.time),
             retry_after: None,

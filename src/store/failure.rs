@@ -82,7 +82,8 @@ impl Store {
                 token,
                 note.note_id,
                 &note.outbox_ids,
-                failure.reason,
+                // Postgres takes no U+0000. A reason may hold one of another program.
+                failure.reason.replace('\0', ""),
                 delay_secs,
                 failure.failures as i32,
                 &failure.text.0[..],

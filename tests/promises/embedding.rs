@@ -1,6 +1,8 @@
 //! The `openai` embedder and the provider around it, over real sockets.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod dialects;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use crate::support::embedding_server::{Behaviour, DIM, EmbeddingServer, vector_o
 use crate::support::harness::Harness;
 use elf::config::{self, Secret};
 use elf::embed::provider::{CircuitState, Input, Provider, Timing};
-use elf::embed::{EmbedError, Embedder, ModelFacts, connect, connect_pinned};
+use elf::embed::{EmbedError, Embedder, ModelFacts, Purpose, connect, connect_pinned};
 use futures::FutureExt;
 
 /// Pauses too short to slow a test down.
@@ -46,6 +48,8 @@ fn settings(server: &EmbeddingServer) -> config::Embedding {
         usd_per_million_tokens: None,
         document_prefix: String::new(),
         query_prefix: String::new(),
+        document_fields: Default::default(),
+        query_fields: Default::default(),
     }
 }
 
@@ -60,6 +64,15 @@ async fn provider(server: &EmbeddingServer, timing: Timing) -> Provider {
     Provider::with_timing(embedder(server).await, &settings(server), timing)
 }
 
+/// The vectors of one request for notes.
+async fn vectors(
+    embedder: &Arc<dyn Embedder>,
+    texts: &[&str],
+) -> Result<Vec<Vec<f32>>, EmbedError> {
+    let embedded = embedder.embed(texts, Purpose::Note).await;
+    embedded.map(|embedded| embedded.vectors)
+}
+
 fn inputs<T: AsRef<str>>(texts: &[T]) -> Vec<Input<'_>> {
     texts
         .iter()
@@ -72,7 +85,7 @@ async fn warm_up(provider: &Provider) {
     let texts: Vec<String> = (0..100).map(|n| format!("warm {n}")).collect();
     assert!(
         provider
-            .embed(&inputs(&texts))
+            .embed(&inputs(&texts), Purpose::Note)
             .await
             .iter()
             .all(Result::is_ok)
@@ -82,10 +95,9 @@ async fn warm_up(provider: &Provider) {
 /// The error of a single request for two texts.
 async fn meets(behaviour: Behaviour) -> EmbedError {
     let server = EmbeddingServer::start().await;
-    server.script([behaviour]);
+    server.always(behaviour);
     let embedder = embedder(&server).await;
-    embedder
-        .embed(&["one text", "another text"])
+    vectors(&embedder, &["one text", "another text"])
         .await
         .unwrap_err()
 }
@@ -121,7 +133,7 @@ async fn a_request_carries_model_key_headers_and_texts() {
         0,
         "a configured dimension needs no request"
     );
-    let vectors = embedder.embed(&["a", "b"]).await.unwrap();
+    let vectors = vectors(&embedder, &["a", "b"]).await.unwrap();
     assert_eq!(vectors, [vector_of("a", DIM), vector_of("b", DIM)]);
     let request = &server.request_log()[0];
     assert_eq!(request.headers["authorization"], "Bearer sk-very-secret");
@@ -139,44 +151,11 @@ async fn without_a_configured_dimension_the_server_is_asked() {
     assert_eq!(server.requests(), 1);
     assert!(server.request_log()[0].body.get("dimensions").is_none());
     server.script([Behaviour::WrongDimension]);
-    let error = embedder.embed(&["a"]).await.unwrap_err();
+    let error = vectors(&embedder, &["a"]).await.unwrap_err();
     assert!(
         matches!(error, EmbedError::Config { .. }),
         "pinned by the probe: {error}"
     );
-}
-
-#[tokio::test]
-async fn vectors_of_any_form_and_order_are_understood() {
-    let server = EmbeddingServer::start().await;
-    server.script([Behaviour::Embed, Behaviour::Decimal, Behaviour::Reversed]);
-    let embedder = embedder(&server).await;
-    for _ in 0..3 {
-        let vectors = embedder.embed(&["a", "b", "c"]).await.unwrap();
-        let expected: Vec<_> = ["a", "b", "c"].map(|text| vector_of(text, DIM)).into();
-        for (vector, expected) in vectors.iter().zip(&expected) {
-            let same = vector
-                .iter()
-                .zip(expected)
-                .all(|(a, b)| (a - b).abs() < 1e-6);
-            assert!(same, "{vector:?} is not {expected:?}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_server_without_base64_is_asked_for_decimals_from_then_on() {
-    let server = EmbeddingServer::start().await;
-    server.forget_base64();
-    let embedder = embedder(&server).await;
-    embedder.embed(&["a"]).await.unwrap();
-    embedder.embed(&["b"]).await.unwrap();
-    let formats: Vec<_> = server
-        .request_log()
-        .iter()
-        .map(|request| request.body["encoding_format"].as_str().map(str::to_owned))
-        .collect();
-    assert_eq!(formats, [Some("base64".to_owned()), None, None]);
 }
 
 #[tokio::test]
@@ -213,7 +192,7 @@ async fn vectors_without_a_direction_are_the_inputs_fault() {
     server.script([Behaviour::NanLiteral]);
     let settings = settings(&server);
     let (embedder, _) = connect_pinned(&settings, Some(2)).await.unwrap();
-    let error = embedder.embed(&["a"]).await.unwrap_err();
+    let error = vectors(&embedder, &["a"]).await.unwrap_err();
     assert!(matches!(error, EmbedError::Input { .. }), "{error:?}");
 }
 
@@ -229,7 +208,7 @@ async fn a_server_that_never_answers_times_out() {
     assert!(may_be_the_inputs_fault(&error), "{error:?}");
     assert!(error.to_string().contains("timeout_ms"), "{error}");
     let (embedder, _) = connect_pinned(&settings, Some(DIM)).await.unwrap();
-    let error = embedder.embed(&["a"]).await.unwrap_err();
+    let error = vectors(&embedder, &["a"]).await.unwrap_err();
     assert!(matches!(error, EmbedError::TimedOut { .. }), "{error:?}");
 }
 
@@ -262,7 +241,7 @@ async fn a_slow_server_that_shares_one_processor_gets_each_text_once() {
     let (embedder, _) = connect_pinned(&settings, Some(DIM)).await.unwrap();
     let provider = Provider::new(embedder, &settings);
     let texts: Vec<String> = (0..410).map(|n| format!("text {n}")).collect();
-    let outcomes = provider.embed(&inputs(&texts)).await;
+    let outcomes = provider.embed(&inputs(&texts), Purpose::Note).await;
     for (text, outcome) in texts.iter().zip(outcomes) {
         assert_eq!(outcome.unwrap().to_vec(), vector_of(text, DIM));
     }
@@ -303,7 +282,7 @@ async fn a_text_that_the_server_never_answers_is_found_and_no_other_is_blamed() 
     let provider = Provider::with_timing(embedder, &settings, LONG);
     let mut texts: Vec<String> = (0..64).map(|n| format!("text {n}")).collect();
     texts[37] = "poison".to_owned();
-    let outcomes = provider.embed(&inputs(&texts)).await;
+    let outcomes = provider.embed(&inputs(&texts), Purpose::Note).await;
     for (text, outcome) in texts.iter().zip(outcomes) {
         match (text.as_str(), outcome) {
             ("poison", Err(EmbedError::Input { .. })) => {}
@@ -416,7 +395,7 @@ async fn many_texts_come_back_in_order_from_requests_within_the_limits() {
     let (embedder, _) = connect_pinned(&settings, Some(DIM)).await.unwrap();
     let provider = Provider::new(embedder, &settings);
     let texts: Vec<String> = (0..20).map(|n| format!("text {n}")).collect();
-    let vectors = provider.embed(&inputs(&texts)).await;
+    let vectors = provider.embed(&inputs(&texts), Purpose::Note).await;
     for (text, vector) in texts.iter().zip(vectors) {
         assert_eq!(vector.unwrap().to_vec(), vector_of(text, DIM));
     }
@@ -434,7 +413,7 @@ async fn one_bad_text_among_64_is_found_in_a_logarithmic_number_of_requests() {
         let before = server.requests();
         let mut texts: Vec<String> = (0..64).map(|n| format!("text {n}")).collect();
         texts[37] = "poison".to_owned();
-        let outcomes = provider.embed(&inputs(&texts)).await;
+        let outcomes = provider.embed(&inputs(&texts), Purpose::Note).await;
         for (text, outcome) in texts.iter().zip(outcomes) {
             match (text.as_str(), outcome) {
                 ("poison", Err(EmbedError::Input { .. })) => {}
@@ -459,7 +438,9 @@ async fn a_text_that_makes_the_server_fail_is_found_though_the_server_blames_its
         let server = EmbeddingServer::start().await;
         server.poison("poison", behaviour.clone());
         let provider = provider(&server, LONG).await;
-        let outcomes = provider.embed(&inputs(&["a", "b", "poison", "c"])).await;
+        let outcomes = provider
+            .embed(&inputs(&["a", "b", "poison", "c"]), Purpose::Note)
+            .await;
         assert!(
             matches!(outcomes[2], Err(EmbedError::Input { .. })),
             "{behaviour:?}: {outcomes:?}"
@@ -474,11 +455,36 @@ async fn a_text_that_makes_the_server_fail_is_found_though_the_server_blames_its
 }
 
 #[tokio::test]
+async fn a_query_that_hangs_is_asked_apart_the_next_time() {
+    let server = EmbeddingServer::start().await;
+    server.poison("poison", Behaviour::Never);
+    let provider = provider(&server, LONG).await;
+    let ask = |text: &'static str| {
+        let provider = provider.clone();
+        tokio::spawn(async move { provider.embed(&inputs(&[text]), Purpose::Query).await })
+    };
+    let first = ask("poison");
+    server.arrived(1).await;
+    // As a search does after its time.
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    assert!(ask("one").await.unwrap()[0].is_ok());
+    let second = ask("poison");
+    server.arrived(3).await;
+    assert!(
+        ask("another").await.unwrap()[0].is_ok(),
+        "it waits for no lane"
+    );
+    second.abort();
+    assert_eq!(provider.state(), CircuitState::Closed);
+}
+
+#[tokio::test]
 async fn one_failed_request_is_retried_unnoticed() {
     let server = EmbeddingServer::start().await;
     server.script([Behaviour::Status(500)]);
     let provider = provider(&server, LONG).await;
-    let outcomes = provider.embed(&inputs(&["a"])).await;
+    let outcomes = provider.embed(&inputs(&["a"]), Purpose::Note).await;
     assert!(outcomes[0].is_ok());
 }
 
@@ -489,14 +495,14 @@ async fn the_same_text_in_flight_twice_is_embedded_once() {
     server.hold();
     let embed = |texts: &'static [&'static str]| {
         let provider = provider.clone();
-        tokio::spawn(async move { provider.embed(&inputs(texts)).await })
+        tokio::spawn(async move { provider.embed(&inputs(texts), Purpose::Note).await })
     };
     let first = embed(&["shared", "first", "shared"]);
     server.holding(1).await;
     // Both are called; the server is given a second request only when it has shown
     // that it computes more than one at once.
     let texts = inputs(&["second", "shared"]);
-    let mut second = Box::pin(provider.embed(&texts));
+    let mut second = Box::pin(provider.embed(&texts, Purpose::Note));
     assert!((&mut second).now_or_never().is_none());
     server.release();
     let (first, second) = (first.await.unwrap(), second.await);
@@ -514,12 +520,12 @@ async fn a_text_whose_call_was_cancelled_is_embedded_by_a_waiting_call() {
     server.hold();
     let embed = |texts: &'static [&'static str]| {
         let provider = provider.clone();
-        tokio::spawn(async move { provider.embed(&inputs(texts)).await })
+        tokio::spawn(async move { provider.embed(&inputs(texts), Purpose::Note).await })
     };
     let first = embed(&["shared"]);
     server.holding(1).await;
     let texts = inputs(&["second", "shared"]);
-    let mut second = Box::pin(provider.embed(&texts));
+    let mut second = Box::pin(provider.embed(&texts, Purpose::Note));
     assert!((&mut second).now_or_never().is_none());
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
@@ -532,7 +538,7 @@ async fn an_outage_pauses_all_calls_and_one_probe_resumes() {
     let server = EmbeddingServer::start().await;
     server.always(Behaviour::Status(503));
     let provider = provider(&server, QUICK).await;
-    let outcomes = provider.embed(&inputs(&["a", "b"])).await;
+    let outcomes = provider.embed(&inputs(&["a", "b"]), Purpose::Note).await;
     assert!(
         outcomes
             .iter()
@@ -548,7 +554,7 @@ async fn an_outage_pauses_all_calls_and_one_probe_resumes() {
     server.heal();
     provider.ready().await;
     assert_eq!(provider.state(), CircuitState::Closed);
-    assert!(provider.embed(&inputs(&["a"])).await[0].is_ok());
+    assert!(provider.embed(&inputs(&["a"]), Purpose::Note).await[0].is_ok());
     assert_eq!(server.texts_seen(), ["a", "b", "a"]);
 }
 
@@ -563,7 +569,7 @@ async fn nothing_is_sent_while_the_circuit_is_open() {
     )]);
     let provider = provider(&server, QUICK).await;
     for _ in 0..5 {
-        let outcomes = provider.embed(&inputs(&["a"])).await;
+        let outcomes = provider.embed(&inputs(&["a"]), Purpose::Note).await;
         assert!(matches!(outcomes[0], Err(EmbedError::Unavailable { .. })));
     }
     assert_eq!(server.requests(), 1);
@@ -578,12 +584,12 @@ async fn an_outage_with_status_500_blames_no_text() {
     let server = EmbeddingServer::start().await;
     server.always(Behaviour::Status(500));
     let provider = provider(&server, LONG).await;
-    let outcomes = provider.embed(&inputs(&["a"])).await;
+    let outcomes = provider.embed(&inputs(&["a"]), Purpose::Note).await;
     assert!(
         matches!(outcomes[0], Err(EmbedError::Unavailable { .. })),
         "{outcomes:?}"
     );
-    assert_eq!(server.requests(), 2, "the text and the probe");
+    assert_eq!(server.texts_seen(), ["a", "a", "a"], "in each form");
 }
 
 #[tokio::test]
@@ -591,7 +597,7 @@ async fn a_server_that_rejects_everything_blames_no_text() {
     let server = EmbeddingServer::start().await;
     server.always(Behaviour::Status(400));
     let provider = provider(&server, LONG).await;
-    let outcomes = provider.embed(&inputs(&["a"])).await;
+    let outcomes = provider.embed(&inputs(&["a"]), Purpose::Note).await;
     assert!(
         matches!(&outcomes[0], Err(EmbedError::Config { reason }) if reason.contains("even \"probe\"")),
         "{outcomes:?}"
@@ -603,7 +609,7 @@ async fn a_refused_configuration_is_checked_again_until_it_is_accepted() {
     let server = EmbeddingServer::start().await;
     server.always(Behaviour::Status(401));
     let provider = provider(&server, QUICK).await;
-    let outcomes = provider.embed(&inputs(&["a"])).await;
+    let outcomes = provider.embed(&inputs(&["a"]), Purpose::Note).await;
     assert!(matches!(outcomes[0], Err(EmbedError::Config { .. })));
     assert!(matches!(
         provider.state().error(),
@@ -612,5 +618,5 @@ async fn a_refused_configuration_is_checked_again_until_it_is_accepted() {
     server.arrived(3).await;
     server.heal();
     provider.ready().await;
-    assert!(provider.embed(&inputs(&["a"])).await[0].is_ok());
+    assert!(provider.embed(&inputs(&["a"]), Purpose::Note).await[0].is_ok());
 }

@@ -11,6 +11,7 @@ use elf::config::{Rerank, RerankApi};
 use elf::search::{Answer, Missing, Request, Searcher};
 use serde_json::{Value, json};
 
+use crate::support::eventually;
 use crate::support::harness::{Harness, sentences};
 
 /// What the reranker does.
@@ -28,6 +29,8 @@ enum Does {
 #[derive(Clone)]
 struct RerankServer {
     does: Does,
+    /// What it does with a query that has this word in it.
+    meets: Arc<Mutex<Option<(&'static str, Does)>>>,
     asked: Arc<Mutex<Vec<Value>>>,
 }
 
@@ -35,6 +38,7 @@ impl RerankServer {
     async fn start(does: Does) -> (Self, String) {
         let server = Self {
             does,
+            meets: Arc::default(),
             asked: Arc::default(),
         };
         let app = Router::new()
@@ -44,6 +48,10 @@ impl RerankServer {
         let url = format!("http://{}/rerank", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, app).await });
         (server, url)
+    }
+
+    fn meets(&self, word: &'static str, does: Does) {
+        *self.meets.lock().unwrap() = Some((word, does));
     }
 
     fn asked(&self) -> Vec<Value> {
@@ -75,7 +83,10 @@ async fn rerank(
             }
         })
         .collect();
-    match server.does {
+    let query = request["query"].as_str().unwrap();
+    let met = *server.meets.lock().unwrap();
+    let met = met.filter(|(word, _)| query.contains(word));
+    match met.map_or(server.does, |(_, does)| does) {
         Does::CountZebras => {}
         Does::Fail => return (StatusCode::BAD_GATEWAY, Json(json!("no model"))),
         Does::Hang => std::future::pending().await,
@@ -163,6 +174,26 @@ async fn a_reranker_puts_the_notes_in_order() {
     }
 }
 
+/// What one search meets is that search's alone.
+#[tokio::test]
+async fn a_query_that_the_reranker_fails_on_switches_it_off_for_no_other() {
+    let mut h = with_zebras().await;
+    for does in [Does::Fail, Does::Hang] {
+        let (server, url) = RerankServer::start(Does::CountZebras).await;
+        server.meets("<script>", does);
+        let searcher = searcher(&mut h, &url, RerankApi::Cohere).await;
+        for query in ["zebra <script>", "zebra <script> again", "zebra sleeps"] {
+            let answer = searcher.search(&Request::hybrid(query, 3)).await.unwrap();
+            let is_bad = query.contains("<script>");
+            assert_eq!(answer.degraded.len(), usize::from(is_bad), "{answer:?}");
+        }
+        // Each bad query was followed by a probe that passed.
+        eventually(async || server.asked().len() >= 4).await;
+        let searched = searcher.search(&Request::hybrid("zebra", 3)).await;
+        assert_eq!(searched.unwrap().degraded, []);
+    }
+}
+
 #[tokio::test]
 async fn without_its_reranker_a_search_keeps_the_fused_order() {
     let mut h = with_zebras().await;
@@ -187,11 +218,15 @@ async fn without_its_reranker_a_search_keeps_the_fused_order() {
             assert!(answer.degraded[0].reason.contains(&url), "{answer:?}");
             assert!(answer.items.iter().all(|item| item.rerank.is_none()));
         }
-        // What may be the fault of one request is no reason to do without the reranker.
-        let asked = match does {
-            Does::LeaveOneOut => 2,
-            _ => 1,
-        };
+        // A plain text fails too: searches do without the reranker for a while.
+        let searcher = searcher(&mut h, &url, RerankApi::Cohere).await;
+        eventually(async || {
+            let answer = searcher.search(&Request::hybrid("zebra", 4)).await.unwrap();
+            answer.degraded[0].reason.contains("a moment ago")
+        })
+        .await;
+        let asked = server.asked().len();
+        searcher.search(&Request::hybrid("zebra", 4)).await.unwrap();
         assert_eq!(server.asked().len(), asked);
     }
 }

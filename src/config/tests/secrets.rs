@@ -110,7 +110,7 @@ fn a_secret_in_a_url_is_refused_because_urls_are_printed() {
         let error = Config::parse(&text, "elf.toml", &|_| None)
             .unwrap_err()
             .to_string();
-        assert!(error.contains("no user, password or query"), "{error}");
+        assert!(error.contains("no user, password or key"), "{error}");
         assert!(!error.contains("pw"), "{error}");
     }
 }

@@ -373,3 +373,48 @@ fn a_client_certificate_goes_with_its_key() {
         Some("ca.pem")
     );
 }
+
+#[test]
+fn fields_of_a_request_are_any_values_but_those_that_elf_sets() {
+    let section = "providers.embedding";
+    let fields =
+        "document_fields = { input_type = \"passage\", n = 1, deep = { on = true, f = [0.5] } }";
+    let config = with(section, fields).unwrap();
+    let fields = serde_json::to_value(&config.providers.embedding.document_fields).unwrap();
+    let expected = serde_json::json!({
+        "input_type": "passage", "n": 1, "deep": { "on": true, "f": [0.5] },
+    });
+    assert_eq!(fields, expected);
+    let shown = config.to_toml();
+    let again = shown.replace("\"***\"", "\"postgres://elf:hunter2@localhost/elf\"");
+    let again = parse(&again).unwrap();
+    assert_eq!(again.providers, config.providers, "{shown}");
+    for (name, said) in [
+        ("input", "is what ELF itself sets"),
+        ("encoding_format", "is what ELF itself sets"),
+        ("model", "set providers.embedding.model instead"),
+        ("dimensions", "set providers.embedding.dimensions instead"),
+    ] {
+        let error = with(section, &format!("query_fields = {{ {name} = 1 }}")).unwrap_err();
+        assert!(error.contains(said), "{error}");
+    }
+    let date = "query_fields = { since = 2026-01-01 }";
+    let error = with(section, date).unwrap_err();
+    assert!(error.contains("must not be a date"), "{error}");
+}
+
+#[test]
+fn the_path_follows_the_address() {
+    for (api_base, path) in [
+        ("https://api.openai.com", "/v1/embeddings"),
+        ("https://api.openai.com/v1", "/embeddings"),
+        ("https://api.openai.com/v1/", "/embeddings"),
+        (
+            "https://h/openai/deployments/small?api-version=2024-10-21",
+            "/embeddings",
+        ),
+    ] {
+        let config = with("providers.embedding", &format!("api_base = {api_base:?}")).unwrap();
+        assert_eq!(config.providers.embedding.path, path, "{api_base}");
+    }
+}

@@ -22,7 +22,7 @@ use tokenizers::Tokenizer;
 use tokio::sync::Semaphore;
 
 use super::check::{self, Indexed};
-use super::{EmbedError, Embedder, Limits};
+use super::{EmbedError, Embedded, Embedder, Limits, Purpose};
 use crate::hub::{HubError, ModelFiles};
 use config::Config;
 pub use cross_encoder::CrossEncoder;
@@ -148,7 +148,8 @@ impl Local {
         self.model.weights
     }
 
-    async fn request(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+    /// One vector for each text, in their order.
+    pub async fn vectors(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
         let core = self
             .cores
             .clone()
@@ -173,8 +174,13 @@ impl Embedder for Local {
     fn embed<'a>(
         &'a self,
         texts: &'a [&'a str],
-    ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, EmbedError>> {
-        self.request(texts).boxed()
+        _: Purpose,
+    ) -> BoxFuture<'a, Result<Embedded, EmbedError>> {
+        let embedded = |vectors| Embedded {
+            vectors,
+            tokens: None,
+        };
+        async move { self.vectors(texts).await.map(embedded) }.boxed()
     }
 
     fn limits(&self) -> Limits {

@@ -52,7 +52,7 @@ async fn agrees(local: &Local, references: &[Reference]) {
         .iter()
         .map(|reference| &*reference.text)
         .collect();
-    let vectors = local.embed(&texts).await.unwrap();
+    let vectors = local.vectors(&texts).await.unwrap();
     for (reference, vector) in references.iter().zip(&vectors) {
         let text = &reference.text;
         let cosine = cosine(&reference.vector, vector);
@@ -90,9 +90,9 @@ async fn roberta_with_max_pooling_gives_the_vectors_of_sentence_transformers() {
 async fn a_text_has_the_same_vector_alone_and_among_longer_ones() {
     let local = open(&data("tiny-roberta")).await;
     let texts = ["ELF", "a much longer text than the other one", "x y z"];
-    let together = local.embed(&texts).await.unwrap();
+    let together = local.vectors(&texts).await.unwrap();
     for (text, vector) in texts.iter().zip(&together) {
-        let alone = local.embed(&[text]).await.unwrap();
+        let alone = local.vectors(&[text]).await.unwrap();
         assert_eq!(&alone[0], vector, "{text}");
     }
 }
@@ -108,9 +108,9 @@ async fn a_text_beyond_the_window_is_refused_and_never_cut() {
         .unwrap()
         .len();
     assert_eq!(tokens, local.window());
-    local.embed(&[&fits]).await.unwrap();
+    local.vectors(&[&fits]).await.unwrap();
     let error = local
-        .embed(&["short", &format!("{fits}x")])
+        .vectors(&["short", &format!("{fits}x")])
         .await
         .unwrap_err();
     assert_eq!(
@@ -130,8 +130,8 @@ async fn texts_that_are_hardly_texts_have_vectors() {
         "\u{200d}",
         "e\u{301}",
     ];
-    assert_eq!(local.embed(&texts).await.unwrap().len(), texts.len());
-    assert!(local.embed(&[]).await.unwrap().is_empty());
+    assert_eq!(local.vectors(&texts).await.unwrap().len(), texts.len());
+    assert!(local.vectors(&[]).await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -183,6 +183,8 @@ async fn connecting_tells_dimension_and_window_and_refuses_another_dimension() {
         usd_per_million_tokens: None,
         document_prefix: String::new(),
         query_prefix: String::new(),
+        document_fields: Default::default(),
+        query_fields: Default::default(),
     };
     let (embedder, facts) = connect(&settings).await.unwrap();
     assert_eq!((facts.dim, facts.window), (32, Some(120)));

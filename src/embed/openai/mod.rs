@@ -1,22 +1,25 @@
-//! Any server that speaks OpenAI's embeddings API: OpenAI, TEI, vLLM, Ollama,
+//! Any server that speaks OpenAI's embeddings API: OpenAI, Azure, TEI, vLLM, Ollama,
 //! LM Studio.
 
+mod format;
 mod refusal;
 mod tls;
+mod url;
 mod wire;
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Response, StatusCode, Url, redirect};
+use reqwest::{Client, Response, Url, redirect};
+use serde_json::Value;
 
-use super::redact::redact;
-use super::{EmbedError, Embedder, Limits, check, limits_of};
+use super::{EmbedError, Embedded, Embedder, Limits, Purpose, check, limits_of, readable, redact};
 use crate::config;
+use format::{AboutFormat, Format, Negotiation};
 use refusal::Refusal;
 
 /// A reachable server completes a handshake sooner than this.
@@ -37,21 +40,42 @@ const MAX_DIM: usize = 1 << 16;
 /// How much ELF reads of an answer without vectors.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 
+/// A proxy that answers 504 sooner has not waited for a slow server.
+const SHORTEST_WAIT: Duration = Duration::from_secs(1);
+
 /// An embeddings endpoint with everything it is sent.
 pub struct OpenAi {
     client: Client,
     url: Url,
+    /// The URL in messages, without its query.
+    name: String,
     model: String,
     /// Asked for in every request.
     dimensions: Option<usize>,
+    /// Further fields of the body, for notes and for queries.
+    note_fields: BTreeMap<String, Value>,
+    query_fields: BTreeMap<String, Value>,
     /// Floats that every vector must have. The first answer sets it where it is unknown.
     dim: OnceLock<usize>,
     limits: Limits,
-    /// Whether the server has not yet refused base64 vectors, which are a third
-    /// of the size of decimal ones and cost no parsing.
-    base64: AtomicBool,
+    formats: Negotiation,
     /// Values that no message may contain.
     secrets: Vec<String>,
+}
+
+/// Why one request returned no vectors.
+struct Failure {
+    error: EmbedError,
+    about_format: AboutFormat,
+}
+
+impl From<EmbedError> for Failure {
+    fn from(error: EmbedError) -> Self {
+        Self {
+            error,
+            about_format: AboutFormat::No,
+        }
+    }
 }
 
 impl OpenAi {
@@ -62,7 +86,7 @@ impl OpenAi {
     ///
     /// `Config` when the address, the key or a header cannot be sent.
     pub fn new(settings: &config::Embedding, dim: Option<usize>) -> Result<Self, EmbedError> {
-        let url = endpoint(&settings.api_base, &settings.path)?;
+        let url = url::endpoint(&settings.api_base, &settings.path)?;
         let timeout = Duration::from_millis(settings.timeout_ms);
         let client = tls::trust(Client::builder(), settings)?
             .user_agent(concat!("elf/", env!("CARGO_PKG_VERSION")))
@@ -81,43 +105,63 @@ impl OpenAi {
         let secrets = settings.api_key.iter().chain(settings.headers.values());
         Ok(Self {
             client,
+            name: url::without_query(&url),
             url,
             model: settings.model.clone(),
             dimensions: settings.dimensions,
+            note_fields: settings.document_fields.clone(),
+            query_fields: settings.query_fields.clone(),
             dim: dim.map(OnceLock::from).unwrap_or_default(),
             limits: limits_of(settings),
-            base64: AtomicBool::new(true),
+            formats: Negotiation::new(),
             secrets: secrets.map(|secret| secret.expose().to_owned()).collect(),
         })
     }
 
-    async fn request(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-        let base64 = self.base64.load(Ordering::Relaxed);
-        match self.send(texts, base64).await? {
-            Ok(vectors) => Ok(vectors),
-            Err(refusal) if base64 && refusal.is_about_base64() => {
-                tracing::info!(url = %self.url, "base64 vectors refused, requesting decimal ones");
-                self.base64.store(false, Ordering::Relaxed);
-                self.send(texts, false)
-                    .await?
-                    .map_err(|refusal| self.to_error(&refusal))
-            }
-            Err(refusal) => Err(self.to_error(&refusal)),
+    async fn request(&self, texts: &[&str], purpose: Purpose) -> Result<Embedded, EmbedError> {
+        let mut format = self.formats.current();
+        let mut unclear = None;
+        loop {
+            let failure = match self.send(texts, purpose, format).await {
+                Ok(embedded) => {
+                    if self.formats.worked(format) {
+                        tracing::info!(url = self.name, ?format, "vectors come in another form");
+                    }
+                    return Ok(embedded);
+                }
+                Err(failure) => failure,
+            };
+            let next = self.formats.after(format, failure.about_format);
+            // If no form works, the first failure without a reason tells most.
+            let error = match failure.about_format {
+                AboutFormat::Perhaps => unclear.take().unwrap_or(failure.error),
+                AboutFormat::Yes | AboutFormat::No => failure.error,
+            };
+            let Some(next) = next else {
+                return Err(error);
+            };
+            format = next;
+            unclear = (failure.about_format == AboutFormat::Perhaps).then_some(error);
         }
     }
 
-    /// The inner error is a status other than 200.
     async fn send(
         &self,
         texts: &[&str],
-        base64: bool,
-    ) -> Result<Result<Vec<Vec<f32>>, Refusal>, EmbedError> {
+        purpose: Purpose,
+        format: Format,
+    ) -> Result<Embedded, Failure> {
         let request = wire::Request {
             model: &self.model,
             input: texts,
-            encoding_format: base64.then_some("base64"),
+            encoding_format: format.value(),
             dimensions: self.dimensions,
+            fields: match purpose {
+                Purpose::Note => &self.note_fields,
+                Purpose::Query => &self.query_fields,
+            },
         };
+        let sent = Instant::now();
         let response = self
             .client
             .post(self.url.clone())
@@ -125,9 +169,9 @@ impl OpenAi {
             .send()
             .await
             .map_err(|error| self.broken(&error))?;
-        let status = response.status();
-        if status != StatusCode::OK {
-            return Ok(Err(self.refusal(status, response, texts).await));
+        if !response.status().is_success() {
+            let waited = sent.elapsed() >= SHORTEST_WAIT;
+            return Err(self.refused(response, texts, waited).await);
         }
         let kind = response
             .headers()
@@ -141,47 +185,71 @@ impl OpenAi {
             .await
             .map_err(|error| self.broken(&error))?;
         if !whole {
-            return Err(EmbedError::failed(format!(
+            return Err(Failure::from(EmbedError::failed(format!(
                 "{} answered with more than {max_bytes} bytes, which is more than {} vectors of \
                  {} floats take; check `providers.embedding.api_base`, `path`, `model` and \
                  `dimensions`",
-                self.url,
+                self.name,
                 texts.len(),
                 dim.unwrap_or(MAX_DIM)
-            )));
+            ))));
         }
-        let answer = wire::parse(&body).map_err(|error| {
-            EmbedError::failed(format!(
-                "{} answered 200 with something other than embeddings ({kind}; {error}): {}",
-                self.url,
-                self.redact(
-                    &String::from_utf8_lossy(&body[..body.len().min(2000)]),
-                    texts
-                )
-            ))
-        })?;
-        let vectors = check::answer(answer, texts.len(), dim)?;
+        let perhaps = |error: EmbedError| Failure {
+            about_format: match error {
+                EmbedError::Input { .. } | EmbedError::TooMuch { .. } => AboutFormat::No,
+                _ => AboutFormat::Perhaps,
+            },
+            error,
+        };
+        let answer = match wire::parse(&body) {
+            Ok(answer) => answer,
+            Err(error) => {
+                if let Some(refusal) = Refusal::in_success(&body) {
+                    return Err(self.failure(refusal, texts, false));
+                }
+                let said = readable(&body[..body.len().min(2000)]);
+                return Err(perhaps(EmbedError::failed(format!(
+                    "{} answered 200 with something other than embeddings ({kind}; {error}): {}",
+                    self.name,
+                    self.redact(&said, texts)
+                ))));
+            }
+        };
+        let vectors = check::answer(answer.vectors, texts.len(), dim).map_err(perhaps)?;
         if let Some(first) = vectors.first() {
             self.dim.get_or_init(|| first.len());
         }
-        Ok(Ok(vectors))
+        Ok(Embedded {
+            vectors,
+            tokens: answer.tokens,
+        })
     }
 
-    async fn refusal(&self, status: StatusCode, response: Response, texts: &[&str]) -> Refusal {
-        let headers = response.headers().clone();
+    async fn refused(&self, response: Response, texts: &[&str], waited: bool) -> Failure {
+        let (status, headers) = (response.status(), response.headers().clone());
         // Where the body cannot be read, the status is enough.
         let (body, _) = read(response, MAX_REFUSAL_BYTES).await.unwrap_or_default();
-        let mut refusal = Refusal::new(status, &headers, &body, chrono::Utc::now());
-        refusal.message = self.redact(&refusal.message, texts);
-        refusal
+        let refusal = Refusal::new(status, &headers, &body, chrono::Utc::now());
+        self.failure(refusal, texts, waited)
     }
 
-    fn to_error(&self, refusal: &Refusal) -> EmbedError {
-        refusal.to_error(self.url.as_str(), &self.model)
+    fn failure(&self, mut refusal: Refusal, texts: &[&str], waited: bool) -> Failure {
+        // Before the texts are taken out, which may be digits.
+        let most = refusal.most(texts.len());
+        let about_format = refusal.about_format();
+        refusal.message = self.redact(&refusal.message, texts);
+        let error = match refusal.to_error(&self.name, &self.model, most) {
+            EmbedError::TimedOut { reason } if !waited => EmbedError::failed(reason),
+            error => error,
+        };
+        Failure {
+            error,
+            about_format,
+        }
     }
 
     fn broken(&self, error: &reqwest::Error) -> EmbedError {
-        let url = &self.url;
+        let url = &self.name;
         if error.is_connect() {
             return EmbedError::unavailable(format!("cannot connect to {url}: {}", causes(error)));
         }
@@ -206,39 +274,14 @@ impl Embedder for OpenAi {
     fn embed<'a>(
         &'a self,
         texts: &'a [&'a str],
-    ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, EmbedError>> {
-        self.request(texts).boxed()
+        purpose: Purpose,
+    ) -> BoxFuture<'a, Result<Embedded, EmbedError>> {
+        self.request(texts, purpose).boxed()
     }
 
     fn limits(&self) -> Limits {
         self.limits
     }
-}
-
-fn endpoint(base: &str, path: &str) -> Result<Url, EmbedError> {
-    let joined = format!(
-        "{}/{}",
-        base.trim_end_matches('/'),
-        path.trim_start_matches('/')
-    );
-    let url = Url::parse(joined.trim_end_matches('/')).map_err(|error| {
-        EmbedError::config(format!(
-            "`providers.embedding.api_base` and `path` do not form a URL ({joined}): {error}"
-        ))
-    })?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(EmbedError::config(format!(
-            "`providers.embedding.api_base` must begin with http:// or https://, not {}:",
-            url.scheme()
-        )));
-    }
-    if url.password().is_some() || !url.username().is_empty() {
-        return Err(EmbedError::config(
-            "`providers.embedding.api_base` holds a user or password, which logs would show; \
-             put them into `providers.embedding.headers`",
-        ));
-    }
-    Ok(url)
 }
 
 fn headers(settings: &config::Embedding) -> Result<HeaderMap, EmbedError> {
@@ -314,33 +357,6 @@ fn causes(error: &reqwest::Error) -> String {
 #[expect(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_path_goes_below_the_base_whatever_the_slashes() {
-        for (base, path) in [
-            ("https://api.openai.com/v1", "embeddings"),
-            ("https://api.openai.com/v1/", "/embeddings"),
-            ("https://api.openai.com", "/v1/embeddings"),
-            ("https://api.openai.com/v1/embeddings", ""),
-        ] {
-            let url = endpoint(base, path).unwrap();
-            assert_eq!(url.as_str(), "https://api.openai.com/v1/embeddings");
-        }
-    }
-
-    #[test]
-    fn an_address_that_cannot_work_is_refused_with_its_key() {
-        for base in [
-            "",
-            "localhost:8080",
-            "ftp://host/",
-            "http://me:secret@host/",
-        ] {
-            let error = endpoint(base, "/v1/embeddings").unwrap_err();
-            assert!(matches!(&error, EmbedError::Config { reason }
-                if reason.contains("providers.embedding.api_base") && !reason.contains("secret")));
-        }
-    }
 
     #[test]
     fn a_key_that_no_header_can_carry_is_refused_without_telling_it() {

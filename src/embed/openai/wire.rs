@@ -1,12 +1,14 @@
 //! The bodies: POST /v1/embeddings as OpenAI documents it
 //! (<https://platform.openai.com/docs/api-reference/embeddings/create>).
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::embed::check::Indexed;
 
@@ -18,22 +20,37 @@ pub struct Request<'a> {
     pub encoding_format: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dimensions: Option<usize>,
+    /// Fields that the operator adds. They have none of the names above.
+    #[serde(flatten)]
+    pub fields: &'a BTreeMap<String, Value>,
+}
+
+/// What an answer says, unchecked.
+#[derive(Debug)]
+pub struct Answer {
+    /// In the server's order and number.
+    pub vectors: Vec<Indexed>,
+    /// Tokens that the server counted in all texts.
+    pub tokens: Option<u64>,
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct Body {
     data: Vec<Datum>,
+    #[serde(default)]
+    usage: Value,
 }
 
 #[derive(Deserialize)]
 struct Datum {
-    index: Option<usize>,
+    #[serde(default)]
+    index: Value,
     embedding: Embedding,
 }
 
-/// The vectors of an answer, in the server's order and number, unchecked.
-pub fn parse(body: &[u8]) -> Result<Vec<Indexed>, serde_json::Error> {
-    let answer: Answer = match serde_json::from_slice(body) {
+/// Reads an answer.
+pub fn parse(body: &[u8]) -> Result<Answer, serde_json::Error> {
+    let body: Body = match serde_json::from_slice(body) {
         Ok(answer) => answer,
         // JSON has no NaN, but Python's encoder writes it. It means that one text has
         // no vector, not that the whole answer is malformed.
@@ -43,10 +60,14 @@ pub fn parse(body: &[u8]) -> Result<Vec<Indexed>, serde_json::Error> {
         },
     };
     let indexed = |datum: Datum| Indexed {
-        index: datum.index,
+        index: datum.index.as_u64().map(|index| index as usize),
         vector: datum.embedding.0,
     };
-    Ok(answer.data.into_iter().map(indexed).collect())
+    let counted = [&body.usage["prompt_tokens"], &body.usage["total_tokens"]];
+    Ok(Answer {
+        vectors: body.data.into_iter().map(indexed).collect(),
+        tokens: counted.iter().find_map(|tokens| tokens.as_u64()),
+    })
 }
 
 fn as_null(body: &[u8]) -> Option<String> {
@@ -111,6 +132,7 @@ mod tests {
 
     fn vectors(body: &str) -> Result<Vec<Vec<f32>>, serde_json::Error> {
         Ok(parse(body.as_bytes())?
+            .vectors
             .into_iter()
             .map(|item| item.vector)
             .collect())
@@ -132,6 +154,20 @@ mod tests {
         for bad in ["null", "NaN", "Infinity", "-Infinity"] {
             let body = format!(r#"{{"data":[{{"embedding":[1.0,{bad}]}}]}}"#);
             assert!(vectors(&body).unwrap()[0][1].is_nan(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_read_where_the_server_counts_them() {
+        for (usage, tokens) in [
+            (r#","usage":{"prompt_tokens":7,"total_tokens":9}"#, Some(7)),
+            (r#","usage":{"total_tokens":9}"#, Some(9)),
+            (r#","usage":{"prompt_tokens":null}"#, None),
+            (r#","usage":null"#, None),
+            ("", None),
+        ] {
+            let body = format!(r#"{{"data":[{{"embedding":[1.0],"index":"0"}}]{usage}}}"#);
+            assert_eq!(parse(body.as_bytes()).unwrap().tokens, tokens, "{usage}");
         }
     }
 

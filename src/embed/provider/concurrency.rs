@@ -5,17 +5,23 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use super::ceiling::Learned;
 use super::clock::Clock;
 use super::metrics;
 use super::pace::{Pace, Sent};
 use crate::config;
 use crate::embed::{EmbedError, Limits};
 
+/// Lanes for suspects. Two, so that one half of a request is answered while the other half hangs.
+const APART: usize = 2;
+
 /// Between one lane and as many as are configured. Waiting requests enter in the
 /// order in which they came.
 pub struct AdaptiveConcurrency {
     state: Mutex<State>,
     free: Semaphore,
+    /// More of them, for requests that may hang or fail.
+    apart: Semaphore,
     clock: Clock,
     usd_per_token: Option<f64>,
 }
@@ -36,6 +42,7 @@ impl AdaptiveConcurrency {
         Self {
             state: Mutex::new(State { pace, open }),
             free: Semaphore::new(open),
+            apart: Semaphore::new(APART),
             clock,
             usd_per_token: settings.usd_per_million_tokens.map(|usd| usd / 1e6),
         }
@@ -48,6 +55,30 @@ impl AdaptiveConcurrency {
         Lane {
             lanes: self,
             sent: None,
+            apart: false,
+        }
+    }
+
+    /// Waits for a lane of those that suspects have. It teaches nothing about the pace.
+    pub async fn enter_apart(&self) -> Lane<'_> {
+        let permit = self.apart.acquire().await;
+        permit.expect("the semaphore is never closed").forget();
+        Lane {
+            lanes: self,
+            sent: None,
+            apart: true,
+        }
+    }
+
+    /// Makes requests smaller for a while, because the provider refused a larger one.
+    pub fn learn(&self, learned: Learned) {
+        let now = self.clock.now();
+        if self.lock().pace.learn_ceiling(learned, now) {
+            tracing::info!(
+                most = ?learned,
+                "the provider refused a larger request, sending smaller ones; max_batch_inputs and \
+                 max_batch_tokens of [providers.embedding] set the limits"
+            );
         }
     }
 
@@ -72,9 +103,16 @@ pub struct Lane<'a> {
     lanes: &'a AdaptiveConcurrency,
     /// The request in flight, and its tokens.
     sent: Option<(Sent, usize)>,
+    /// Whether it is a lane of the suspects.
+    apart: bool,
 }
 
 impl Lane<'_> {
+    /// Whether it is a lane of the suspects.
+    pub fn is_apart(&self) -> bool {
+        self.apart
+    }
+
     /// How many texts of these `tokens` the request may hold, one at least.
     pub fn fits(&self, tokens: &mut dyn Iterator<Item = usize>) -> usize {
         let now = self.lanes.clock.now();
@@ -84,7 +122,12 @@ impl Lane<'_> {
     /// Records that a request with texts of these `tokens` is sent.
     pub fn send(&mut self, tokens: &[usize]) {
         let now = self.lanes.clock.now();
-        let sent = self.lanes.lock().pace.sent(tokens.iter().copied(), now);
+        let texts = tokens.iter().copied();
+        let pace = &mut self.lanes.lock().pace;
+        let sent = match self.apart {
+            true => pace.sent_apart(texts, now),
+            false => pace.sent(texts, now),
+        };
         self.sent = Some((sent, tokens.iter().sum()));
     }
 
@@ -97,12 +140,15 @@ impl Lane<'_> {
         let now = self.lanes.clock.now();
         let mut state = self.lanes.lock();
         let unexplained = !state.pace.explains(&sent, now);
+        if let Err(EmbedError::TimedOut { .. }) = result {
+            metrics::abandoned(tokens, self.lanes.usd_per_token);
+        }
+        if self.apart {
+            return (now - sent.at, unexplained);
+        }
         match result {
             Ok(_) => state.pace.answered(&sent, now),
-            Err(EmbedError::TimedOut { .. }) => {
-                state.pace.timed_out(&sent, now);
-                metrics::abandoned(tokens, self.lanes.usd_per_token);
-            }
+            Err(EmbedError::TimedOut { .. }) => state.pace.timed_out(&sent, now),
             Err(EmbedError::Unavailable { .. }) => state.pace.refused(&sent, now),
             Err(_) => state.pace.ended(now),
         }
@@ -116,8 +162,13 @@ impl Drop for Lane<'_> {
         let mut state = self.lanes.lock();
         // The caller was cancelled, and its request with it.
         if let Some((_, tokens)) = self.sent.take() {
-            state.pace.ended(self.lanes.clock.now());
             metrics::abandoned(tokens, self.lanes.usd_per_token);
+            if !self.apart {
+                state.pace.ended(self.lanes.clock.now());
+            }
+        }
+        if self.apart {
+            return self.lanes.apart.add_permits(1);
         }
         if state.open > state.pace.allowed() {
             state.open -= 1;

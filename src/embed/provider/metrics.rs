@@ -16,7 +16,7 @@ pub fn request<T>(
 ) {
     let outcome = match result {
         Ok(_) => "ok",
-        Err(EmbedError::Input { .. }) => "input",
+        Err(EmbedError::Input { .. } | EmbedError::TooMuch { .. }) => "input",
         Err(EmbedError::Unavailable { .. } | EmbedError::TimedOut { .. }) => "unavailable",
         Err(EmbedError::Config { .. }) => "config",
     };

@@ -2,6 +2,7 @@
 //! requests at the provider's pace and within its limits, sends each text once, and
 //! decides whether a failure is the fault of a text.
 
+mod ceiling;
 mod circuit;
 mod clock;
 mod concurrency;
@@ -14,6 +15,8 @@ mod request;
 #[cfg(test)]
 mod simulated;
 mod speed;
+mod suspect;
+mod truncation;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -29,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 pub use circuit::{CircuitState, Timing};
 pub use in_flight::Outcome;
 
-use super::{EmbedError, Embedder, PROBE, probe};
+use super::{EmbedError, Embedder, PROBE, Purpose, probe};
 use crate::config;
 use crate::note::TextHash;
 use circuit::Circuit;
@@ -39,6 +42,8 @@ use in_flight::{InFlightTexts, Reservation};
 use queue::{Part, Queue, Text};
 use rate::Rate;
 use request::Ended;
+use suspect::{Answers, Suspects};
+use truncation::Truncation;
 
 /// A text as it is sent, prefix included.
 #[derive(Debug, Clone)]
@@ -67,10 +72,11 @@ impl<'a> Input<'a> {
 /// request. The rest of ELF calls this. Clones share everything.
 ///
 /// A failure is the fault of a text only if the request held that text alone and
-/// the provider embedded something else meanwhile. Every other failure opens the
+/// the provider embedded something else meanwhile. What no answer explains opens the
 /// circuit. While it is open, every call returns at once with `Unavailable` or
 /// `Config`, and ELF sends only one probe after each pause. A probe that succeeds
-/// closes the circuit.
+/// closes the circuit. Texts that may be the cause of a failure are sent after all others
+/// then. A query opens the circuit only if a probe fails too.
 #[derive(Clone)]
 pub struct Provider(Arc<Shared>);
 
@@ -102,14 +108,16 @@ struct Shared {
     circuit: Circuit,
     lanes: AdaptiveConcurrency,
     rate: Rate,
-    in_flight: InFlightTexts,
+    /// Texts in flight: those of notes, and queries.
+    notes: InFlightTexts,
+    queries: InFlightTexts,
+    suspects: Suspects,
+    truncation: Truncation,
     clock: Clock,
     model: String,
     usd_per_token: Option<f64>,
-    /// Requests that returned vectors since the start, probes included.
-    successes: AtomicU64,
-    /// Requests that returned vectors since the start, probes not included.
-    answers: AtomicU64,
+    /// Requests that returned vectors since the start: all of them, and those with texts.
+    answered: [AtomicU64; 2],
     /// Held while a failed request probes whether the provider works at all.
     probing: Mutex<()>,
 }
@@ -140,23 +148,25 @@ impl Provider {
             embedder,
             circuit: Circuit::new(timing, clock.clone()),
             rate: Rate::new(settings, clock.clone()),
-            in_flight: InFlightTexts::default(),
+            notes: InFlightTexts::default(),
+            queries: InFlightTexts::default(),
+            suspects: Suspects::new(),
+            truncation: Truncation::default(),
             clock,
             model: settings.model.clone(),
             usd_per_token: settings.usd_per_million_tokens.map(|usd| usd / 1e6),
-            successes: AtomicU64::new(0),
-            answers: AtomicU64::new(0),
+            answered: Default::default(),
             probing: Mutex::new(()),
         }))
     }
 
     /// One outcome for each of `inputs`, in their order. Equal texts are sent
     /// once, also when another call has one of them in flight.
-    pub async fn embed(&self, inputs: &[Input<'_>]) -> Vec<Outcome> {
+    pub async fn embed(&self, inputs: &[Input<'_>], purpose: Purpose) -> Vec<Outcome> {
         let mut outcomes = HashMap::with_capacity(inputs.len());
-        let reservations = self.reserve(inputs.iter().map(|input| input.hash));
         let never = CancellationToken::new();
-        self.embed_each(inputs, reservations, &never, |hash, outcome, _| {
+        let none = Reservations(HashMap::new());
+        self.embed_reserved(inputs, purpose, none, &never, |hash, outcome, _| {
             outcomes.insert(hash, outcome.clone());
         })
         .await;
@@ -167,7 +177,7 @@ impl Provider {
             .collect()
     }
 
-    /// Reserves texts by the hash of what is sent. Until the reservation is dropped, no other call
+    /// Reserves texts of notes by the hash of what is sent. Until the reservation is dropped, no other call
     /// sends the text. A caller that reserves first and then reads the stored vectors finds
     /// every vector that an earlier call received.
     pub fn reserve(&self, hashes: impl Iterator<Item = TextHash>) -> Reservations<'_> {
@@ -175,12 +185,12 @@ impl Provider {
         for hash in hashes {
             reservations
                 .entry(hash)
-                .or_insert_with(|| self.0.in_flight.reserve(hash));
+                .or_insert_with(|| self.0.notes.reserve(hash));
         }
         Reservations(reservations)
     }
 
-    /// Calls `each` once for every distinct text of `inputs`, as soon as its
+    /// Embeds texts of notes. Calls `each` once for every distinct text of `inputs`, as soon as its
     /// outcome is known. The text may be in a request of this call or of another
     /// call. The third argument of `each` is whether this call sent the text. After
     /// `stop` this call sends nothing more, but waits for its requests in flight: the
@@ -188,12 +198,28 @@ impl Provider {
     pub async fn embed_each(
         &self,
         inputs: &[Input<'_>],
+        reservations: Reservations<'_>,
+        stop: &CancellationToken,
+        each: impl FnMut(TextHash, &Outcome, bool) + Send,
+    ) {
+        self.embed_reserved(inputs, Purpose::Note, reservations, stop, each)
+            .await;
+    }
+
+    async fn embed_reserved(
+        &self,
+        inputs: &[Input<'_>],
+        purpose: Purpose,
         Reservations(mut reservations): Reservations<'_>,
         stop: &CancellationToken,
         mut each: impl FnMut(TextHash, &Outcome, bool) + Send,
     ) {
         let shared = &*self.0;
-        let before = shared.successes();
+        let in_flight = match purpose {
+            Purpose::Note => &shared.notes,
+            Purpose::Query => &shared.queries,
+        };
+        let before = shared.answers().all;
         let mut seen = HashSet::new();
         let mut unreserved: Vec<&Input> = inputs
             .iter()
@@ -205,11 +231,15 @@ impl Provider {
         // Kept across the iterations of the loop: a new turn would have to queue again
         // behind the other calls.
         let mut turn = pin!(shared.turn());
+        let mut apart = pin!(shared.turn_apart());
         loop {
             for input in unreserved.drain(..) {
                 let reserved = reservations.remove(&input.hash);
-                match reserved.unwrap_or_else(|| shared.in_flight.reserve(input.hash)) {
-                    Reservation::Mine(ticket) => queue.push((input, ticket)),
+                match reserved.unwrap_or_else(|| in_flight.reserve(input.hash)) {
+                    Reservation::Mine(ticket) => {
+                        let history = shared.suspects.history(purpose, input.hash);
+                        queue.push((input, ticket), history);
+                    }
                     Reservation::Theirs(pending) => {
                         theirs.push(async move { (input, in_flight::wait(pending).await) });
                     }
@@ -220,6 +250,16 @@ impl Provider {
                 queue.drain().for_each(drop);
                 theirs.clear();
             }
+            let now = shared.answers();
+            let (has_plain, has_apart) = (queue.has(false, now), queue.has(true, now));
+            // A turn that nothing waits for would keep its lane from the other calls.
+            if !has_plain {
+                turn.set(shared.turn());
+            }
+            if !has_apart {
+                apart.set(shared.turn_apart());
+            }
+            let mut entered = None;
             tokio::select! {
                 biased;
                 () = stop.cancelled(), if !queue.is_empty() || !theirs.is_empty() => {}
@@ -237,21 +277,27 @@ impl Provider {
                     Ended::Next => queue.push_front(part),
                     Ended::Last => queue.push_back(part),
                 },
-                lane = &mut turn, if !queue.is_empty() => {
-                    match lane {
-                        Ok(lane) => {
-                            let part = queue.take(|tokens| lane.fits(tokens));
-                            requests.extend(part.map(|part| self.request(lane, part, before)));
-                        }
-                        Err(error) => {
-                            for text in queue.drain() {
-                                answer(text, Err(error.clone()), &mut each);
-                            }
-                        }
-                    }
+                lane = &mut turn, if has_plain => {
                     turn.set(shared.turn());
+                    entered = Some(lane);
+                }
+                lane = &mut apart, if has_apart => {
+                    apart.set(shared.turn_apart());
+                    entered = Some(lane);
                 }
                 else => break,
+            }
+            match entered {
+                Some(Ok(lane)) => {
+                    let part = queue.take(lane.is_apart(), now, |tokens| lane.fits(tokens));
+                    requests.extend(part.map(|part| self.request(lane, part, purpose, before)));
+                }
+                Some(Err(error)) => {
+                    for text in queue.drain() {
+                        answer(text, Err(error.clone()), &mut each);
+                    }
+                }
+                None => {}
             }
         }
     }
@@ -259,7 +305,7 @@ impl Provider {
     /// Probes whether the provider embeds at all. If it does not, the circuit opens,
     /// and the error says whether waiting can help.
     pub async fn check(&self) -> Result<(), EmbedError> {
-        self.probe_unless_embedded_since(self.0.successes()).await
+        self.probe_unless_embedded_since(self.0.answers().all).await
     }
 
     /// Waits until the circuit is closed. Until then the worker claims only to index what needs
@@ -288,7 +334,7 @@ impl Provider {
     async fn probe_unless_embedded_since(&self, before: u64) -> Result<(), EmbedError> {
         // Requests that failed together wait for one probe.
         let _one = self.0.probing.lock().await;
-        if self.0.successes() > before {
+        if self.0.answers().all > before {
             return Ok(());
         }
         if let Some(error) = self.0.circuit.state().error() {
@@ -316,6 +362,15 @@ impl Shared {
         }
     }
 
+    /// Waits for a lane of those that suspects have.
+    async fn turn_apart(&self) -> Result<Lane<'_>, EmbedError> {
+        tokio::select! {
+            biased;
+            error = self.circuit.refused() => Err(error),
+            lane = self.lanes.enter_apart() => Ok(lane),
+        }
+    }
+
     /// Asks the provider for the vector of a text that every working provider embeds.
     async fn probe(&self) -> Result<(), EmbedError> {
         self.rate.wait(PROBE.len()).await;
@@ -323,16 +378,16 @@ impl Shared {
         let result = probe(&*self.embedder).await;
         metrics::request(&result, self.clock.now() - sent, 0, None);
         result.map(|_| {
-            self.successes.fetch_add(1, Ordering::Relaxed);
+            self.answered[0].fetch_add(1, Ordering::Relaxed);
         })
     }
 
-    fn successes(&self) -> u64 {
-        self.successes.load(Ordering::Relaxed)
-    }
-
-    fn answers(&self) -> u64 {
-        self.answers.load(Ordering::Relaxed)
+    fn answers(&self) -> Answers {
+        let [all, texts] = &self.answered;
+        Answers {
+            all: all.load(Ordering::Relaxed),
+            texts: texts.load(Ordering::Relaxed),
+        }
     }
 }
 

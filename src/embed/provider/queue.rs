@@ -1,9 +1,12 @@
 //! The texts that a call has still to send.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::Input;
+use super::ceiling::Split;
 use super::in_flight::Ticket;
+use super::suspect::{Answers, History};
 
 /// A text with the ticket that obliges the call to embed it.
 pub type Text<'a> = (&'a Input<'a>, Ticket<'a>);
@@ -15,20 +18,25 @@ pub struct Queue<'a>(VecDeque<Part<'a>>);
 /// Texts with the same history. A request never holds texts of two parts.
 pub struct Part<'a> {
     pub texts: VecDeque<Text<'a>>,
-    /// The most texts that one request may hold.
-    pub most: usize,
-    /// Whether the provider failed on exactly these texts, perhaps by chance.
-    pub failed: bool,
-    /// The count of answers before the first request with these texts that timed out.
-    pub timed_out: Option<u64>,
+    pub history: History,
+    /// The refused request that they were part of.
+    pub split: Option<Arc<Split>>,
 }
 
 impl<'a> Part<'a> {
-    /// The same texts, in requests of half the size at most.
-    pub fn halved(mut self) -> Self {
-        self.most = (self.texts.len() / 2).max(1);
-        self.failed = false;
+    /// The same texts, in requests with at most `most` texts, and with fewer than this one.
+    pub fn split(mut self, most: usize) -> Self {
+        let texts = self.texts.len();
+        self.split = Some(Arc::new(Split::of(texts)));
+        self.history.most = most.min(texts - 1).max(1);
+        self.history.failed = false;
         self
+    }
+
+    /// The same texts, in requests of half the size at most.
+    pub fn halved(self) -> Self {
+        let half = self.texts.len() / 2;
+        self.split(half)
     }
 
     /// Tokens of each text.
@@ -38,16 +46,20 @@ impl<'a> Part<'a> {
 }
 
 impl<'a> Queue<'a> {
-    /// Adds a text that was never sent.
-    pub fn push(&mut self, text: Text<'a>) {
-        match self.0.back_mut() {
-            Some(part) if part.most == usize::MAX => part.texts.push_back(text),
-            _ => self.0.push_back(Part {
-                texts: VecDeque::from([text]),
-                most: usize::MAX,
-                failed: false,
-                timed_out: None,
-            }),
+    /// Adds a text. Those that were never sent go before all others.
+    pub fn push(&mut self, text: Text<'a>, history: History) {
+        let alike = |part: &&mut Part| part.split.is_none() && part.history == history;
+        if let Some(part) = self.0.iter_mut().rev().find(alike) {
+            return part.texts.push_back(text);
+        }
+        let part = Part {
+            texts: VecDeque::from([text]),
+            history,
+            split: None,
+        };
+        match history == History::default() {
+            true => self.0.push_front(part),
+            false => self.0.push_back(part),
         }
     }
 
@@ -66,21 +78,33 @@ impl<'a> Queue<'a> {
         self.0.is_empty()
     }
 
-    /// Takes the texts of the next request. `fits` says how many of texts with
-    /// these tokens it may hold; it holds one at least. `None` when the queue is empty.
+    /// Whether a text waits that goes apart, or one that does not.
+    pub fn has(&self, apart: bool, now: Answers) -> bool {
+        let goes = |part: &Part| part.history.goes_apart(now) == apart;
+        self.0.iter().any(goes)
+    }
+
+    /// Takes the texts of the next request, of those that go apart or of the others. `fits` says
+    /// how many of texts with these tokens it may hold; it holds one at least. `None` when there
+    /// is none.
     pub fn take(
         &mut self,
+        apart: bool,
+        now: Answers,
         fits: impl FnOnce(&mut dyn Iterator<Item = usize>) -> usize,
     ) -> Option<Part<'a>> {
-        let first = self.0.front_mut()?;
+        let goes = |part: &Part| part.history.goes_apart(now) == apart;
+        let at = self.0.iter().position(goes)?;
+        let first = &mut self.0[at];
         let fitting = fits(&mut first.texts.iter().map(|(input, _)| input.tokens));
-        let count = fitting.min(first.most).clamp(1, first.texts.len());
+        let count = fitting.min(first.history.most).clamp(1, first.texts.len());
         if count == first.texts.len() {
-            return self.0.pop_front();
+            return self.0.remove(at);
         }
         Some(Part {
             texts: first.texts.drain(..count).collect(),
-            ..*first
+            history: first.history,
+            split: first.split.clone(),
         })
     }
 

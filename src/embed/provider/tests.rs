@@ -10,15 +10,17 @@ use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::simulated::{Ended, Kind, Server};
+use super::suspect::MOST_FAILURES_ALONE;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::embed::Limits;
+use crate::embed::{Embedded, Limits};
 
 /// Answers as many requests as `let_through` has permits, and records when each came.
 struct Fake {
     sent: Mutex<Vec<(Instant, usize)>>,
-    errors: Mutex<Vec<EmbedError>>,
+    /// The outcomes of the next requests, the last one first; later ones succeed.
+    errors: Mutex<Vec<Option<EmbedError>>>,
     let_through: Semaphore,
     clock: Clock,
     most_at_once: Mutex<(usize, usize)>,
@@ -40,7 +42,8 @@ impl Embedder for Fake {
     fn embed<'a>(
         &'a self,
         texts: &'a [&'a str],
-    ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, EmbedError>> {
+        _: Purpose,
+    ) -> BoxFuture<'a, Result<Embedded, EmbedError>> {
         async move {
             self.sent
                 .lock()
@@ -53,9 +56,9 @@ impl Embedder for Fake {
             }
             self.let_through.acquire().await.unwrap().forget();
             self.most_at_once.lock().unwrap().0 -= 1;
-            match self.errors.lock().unwrap().pop() {
+            match self.errors.lock().unwrap().pop().flatten() {
                 Some(error) => Err(error),
-                None => Ok(vec![vec![1.0]; texts.len()]),
+                None => Ok(embedded(texts.len())),
             }
         }
         .boxed()
@@ -66,6 +69,13 @@ impl Embedder for Fake {
             max_inputs: 1,
             max_tokens: 1000,
         }
+    }
+}
+
+fn embedded(texts: usize) -> Embedded {
+    Embedded {
+        vectors: vec![vec![1.0]; texts],
+        tokens: None,
     }
 }
 
@@ -90,6 +100,8 @@ pub(super) fn settings() -> config::Embedding {
         usd_per_million_tokens: None,
         document_prefix: String::new(),
         query_prefix: String::new(),
+        document_fields: Default::default(),
+        query_fields: Default::default(),
     }
 }
 
@@ -125,7 +137,7 @@ async fn tokens_per_minute_are_honoured() {
     };
     let provider = provider(&fake, &settings);
     let started = fake.clock.now();
-    let outcomes = provider.embed(&inputs(20, 100)).await;
+    let outcomes = provider.embed(&inputs(20, 100), Purpose::Note).await;
     assert!(outcomes.iter().all(Result::is_ok));
     assert_eq!(most_in_a_minute(&fake.sent.lock().unwrap()), 5);
     assert_eq!(
@@ -145,7 +157,7 @@ async fn requests_per_minute_are_honoured() {
     let provider = provider(&fake, &settings);
     assert!(
         provider
-            .embed(&inputs(30, 1))
+            .embed(&inputs(30, 1), Purpose::Note)
             .await
             .iter()
             .all(Result::is_ok)
@@ -159,19 +171,90 @@ async fn an_outage_ends_waiting_calls_at_once() {
     fake.errors
         .lock()
         .unwrap()
-        .push(EmbedError::unavailable("refused"));
+        .push(Some(EmbedError::unavailable("refused")));
     let settings = config::Embedding {
         concurrency: 1,
         ..settings()
     };
     let provider = provider(&fake, &settings);
-    let outcomes = provider.embed(&inputs(50, 1)).await;
+    let outcomes = provider.embed(&inputs(50, 1), Purpose::Note).await;
     assert!(
         outcomes
             .iter()
             .all(|outcome| *outcome == Err(EmbedError::unavailable("refused")))
     );
     assert_eq!(fake.sent.lock().unwrap().len(), 1);
+}
+
+/// The provider dies of a text, and its probe fails: an outage, as far as one can see then.
+#[tokio::test]
+async fn a_text_that_takes_the_provider_down_each_time_is_found() {
+    let fake = Fake::new(1000);
+    let provider = provider(&fake, &settings());
+    for round in 1..=MOST_FAILURES_ALONE {
+        let dies = EmbedError::failed("the answer was cut off");
+        let is_down = EmbedError::unavailable("cannot connect");
+        *fake.errors.lock().unwrap() = vec![None, Some(is_down), Some(dies)];
+        let outcome = provider.embed(&inputs(1, 1), Purpose::Note).await.remove(0);
+        match outcome.unwrap_err() {
+            EmbedError::Input { .. } => assert_eq!(round, MOST_FAILURES_ALONE),
+            EmbedError::Unavailable { .. } => assert!(round < MOST_FAILURES_ALONE),
+            error => panic!("{round}: {error}"),
+        }
+        provider.ready().await;
+    }
+    let outcome = provider.embed(&inputs(1, 1), Purpose::Note).await.remove(0);
+    assert!(outcome.is_ok(), "it is tried again");
+}
+
+/// A limit of tokens lets a probe pass.
+#[tokio::test]
+async fn a_429_is_a_texts_fault_only_if_other_texts_pass() {
+    for others_pass in [false, true] {
+        let fake = Fake::new(1000);
+        let provider = provider(&fake, &settings());
+        let mut blamed = false;
+        for round in 0..2 * MOST_FAILURES_ALONE {
+            let busy = EmbedError::unavailable("429");
+            *fake.errors.lock().unwrap() = vec![None, Some(busy)];
+            let outcome = provider.embed(&inputs(1, 1), Purpose::Note).await.remove(0);
+            blamed |= matches!(outcome, Err(EmbedError::Input { .. }));
+            fake.errors.lock().unwrap().clear();
+            provider.ready().await;
+            if others_pass {
+                let other = [Input::new(format!("other {round}"), 1)];
+                assert!(provider.embed(&other, Purpose::Note).await[0].is_ok());
+            }
+        }
+        assert_eq!(blamed, others_pass);
+    }
+}
+
+#[tokio::test]
+async fn what_a_query_meets_pauses_nothing() {
+    let busy = EmbedError::Unavailable {
+        reason: "busy".into(),
+        retry_after: Some(Duration::from_secs(20)),
+        perhaps_input: false,
+    };
+    for error in [busy, EmbedError::config("403"), EmbedError::failed("500")] {
+        let fake = Fake::new(1000);
+        let provider = provider(&fake, &settings());
+        // The query, a probe, and the query once more if it may have been chance.
+        *fake.errors.lock().unwrap() = vec![Some(error.clone()), None, Some(error.clone())];
+        let outcome = provider
+            .embed(&inputs(1, 1), Purpose::Query)
+            .await
+            .remove(0);
+        assert!(outcome.is_err(), "{error}");
+        assert_eq!(provider.state(), CircuitState::Closed, "{error}");
+    }
+    let fake = Fake::new(1000);
+    let provider = provider(&fake, &settings());
+    let refused = Some(EmbedError::unavailable("refused"));
+    *fake.errors.lock().unwrap() = vec![refused.clone(), refused];
+    provider.embed(&inputs(1, 1), Purpose::Query).await;
+    assert_ne!(provider.state(), CircuitState::Closed, "a probe fails too");
 }
 
 #[tokio::test]
@@ -182,10 +265,10 @@ async fn the_probe_comes_after_the_pause_that_was_asked_for() {
         retry_after: Some(Duration::from_secs(20)),
         perhaps_input: false,
     };
-    *fake.errors.lock().unwrap() = vec![busy.clone(), busy];
+    *fake.errors.lock().unwrap() = vec![Some(busy.clone()), Some(busy)];
     let provider = provider(&fake, &settings());
     let started = fake.clock.now();
-    assert!(provider.embed(&inputs(1, 1)).await[0].is_err());
+    assert!(provider.embed(&inputs(1, 1), Purpose::Note).await[0].is_err());
     provider.ready().await;
     let sent: Vec<u64> = fake
         .sent
@@ -373,7 +456,8 @@ impl Embedder for Slow {
     fn embed<'a>(
         &'a self,
         texts: &'a [&'a str],
-    ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, EmbedError>> {
+        _: Purpose,
+    ) -> BoxFuture<'a, Result<Embedded, EmbedError>> {
         async move {
             let answered = {
                 let mut inner = self.inner.lock().unwrap();
@@ -390,7 +474,7 @@ impl Embedder for Slow {
                 answered
             };
             if answered.await.unwrap() {
-                return Ok(vec![vec![1.0]; texts.len()]);
+                return Ok(embedded(texts.len()));
             }
             Err(EmbedError::TimedOut {
                 reason: "no answer".to_owned(),
@@ -415,7 +499,10 @@ async fn a_call_reaches_what_its_server_can_and_sends_each_text_once() {
         let slow = Slow::new(server);
         let provider = slow.provider();
         let (first, second) = (inputs(1000, 100), inputs(2000, 100));
-        let both = futures::future::join(provider.embed(&first), provider.embed(&second[1000..]));
+        let both = futures::future::join(
+            provider.embed(&first, Purpose::Note),
+            provider.embed(&second[1000..], Purpose::Note),
+        );
         let (first, second) = slow.run(both).await;
         assert!(first.iter().chain(&second).all(Result::is_ok), "{kind:?}");
         let ratio = best / slow.inner.lock().unwrap().server.answered_at();
@@ -428,7 +515,8 @@ async fn a_call_reaches_what_its_server_can_and_sends_each_text_once() {
 async fn no_more_requests_are_in_flight_than_configured() {
     let slow = Slow::new(Server::new(Kind::Parallel(64), 0.1, 0.0));
     let provider = slow.provider();
-    slow.run(provider.embed(&inputs(60_000, 100))).await;
+    slow.run(provider.embed(&inputs(60_000, 100), Purpose::Note))
+        .await;
     assert_eq!(slow.inner.lock().unwrap().max_in_flight, 16);
 }
 
@@ -441,7 +529,7 @@ async fn what_timed_out_goes_again_in_requests_of_half_the_size_at_most() {
     let mut rounds = 0;
     while !texts.is_empty() {
         slow.run(provider.ready()).await;
-        let outcomes = slow.run(provider.embed(&texts)).await;
+        let outcomes = slow.run(provider.embed(&texts, Purpose::Note)).await;
         let mut outcomes = outcomes.into_iter();
         texts.retain(|_| match outcomes.next().unwrap() {
             Ok(_) => false,
@@ -474,7 +562,9 @@ async fn a_text_that_hangs_the_server_is_found_though_it_only_times_out() {
     let slow = Slow::new(Server::new(Kind::Parallel(8), 0.02, 0.001));
     slow.inner.lock().unwrap().hangs = Some("137");
     let provider = slow.provider();
-    let outcomes = slow.run(provider.embed(&inputs(300, 100))).await;
+    let outcomes = slow
+        .run(provider.embed(&inputs(300, 100), Purpose::Note))
+        .await;
     for (n, outcome) in outcomes.iter().enumerate() {
         match outcome {
             Err(EmbedError::Input { .. }) => assert_eq!(n, 137),
@@ -491,7 +581,9 @@ async fn a_text_that_hangs_the_server_is_found_though_it_only_times_out() {
 async fn a_single_text_beyond_the_timeout_is_not_blamed_while_no_other_is_quick() {
     let slow = Slow::new(Server::new(Kind::Serial, 0.01, 0.15).changing_at(5.0, 400.0));
     let provider = slow.provider();
-    let outcomes = slow.run(provider.embed(&inputs(60, 100))).await;
+    let outcomes = slow
+        .run(provider.embed(&inputs(60, 100), Purpose::Note))
+        .await;
     let blamed = outcomes
         .iter()
         .filter(|outcome| matches!(outcome, Err(EmbedError::Input { .. })));

@@ -12,9 +12,9 @@ use reqwest::{Client, Response, redirect};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Failure, RerankError};
+use super::RerankError;
 use crate::config::{self, RerankApi};
-use crate::embed::redact;
+use crate::embed::{readable, redact};
 
 /// Bytes of an answer that are read for each text, and once beside. Cohere has about 60. Others send
 /// the texts back: JSON writes a byte as six (`\u0000`) at most.
@@ -68,7 +68,7 @@ impl Http {
     }
 
     /// A score for each text, in their order.
-    pub async fn scores(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>, Failure> {
+    pub async fn scores(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>, String> {
         let body = body(&self.settings, query, texts);
         let asking = self.client.post(&self.settings.url).json(&body).send();
         let unanswered = |error| self.unanswered(error);
@@ -81,36 +81,23 @@ impl Http {
             let key = self.settings.api_key.as_ref();
             let secrets: Vec<&str> = key.into_iter().map(config::Secret::expose).collect();
             let quoted = [texts, &[query]].concat();
-            let said = redact(&String::from_utf8_lossy(&answer), &quoted, &secrets);
-            return Err(Failure {
-                reason: format!("status {status}: {said}"),
-                is_its_state: status.is_server_error()
-                    || [401, 403, 404, 408, 429].contains(&status.as_u16()),
-            });
+            let said = redact(&readable(&answer), &quoted, &secrets);
+            return Err(format!("status {status}: {said}"));
         }
-        let about_this = |reason| Failure {
-            reason,
-            is_its_state: false,
-        };
         if answer.len() == limit {
-            return Err(about_this(format!(
-                "its answer is longer than {limit} bytes"
-            )));
+            return Err(format!("its answer is longer than {limit} bytes"));
         }
-        scores_of(&answer, texts.len()).map_err(about_this)
+        scores_of(&answer, texts.len())
     }
 
-    fn unanswered(&self, error: reqwest::Error) -> Failure {
-        Failure {
-            reason: match error.is_timeout() {
-                true => format!(
-                    "no answer within {} ms (search.rerank.timeout_ms)",
-                    self.settings.timeout_ms
-                ),
-                // The message of the caller has the URL already.
-                false => error.without_url().to_string(),
-            },
-            is_its_state: true,
+    fn unanswered(&self, error: reqwest::Error) -> String {
+        match error.is_timeout() {
+            true => format!(
+                "no answer within {} ms (search.rerank.timeout_ms)",
+                self.settings.timeout_ms
+            ),
+            // The message of the caller has the URL already.
+            false => error.without_url().to_string(),
         }
     }
 }

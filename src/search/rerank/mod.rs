@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use moka::sync::Cache;
 use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
 
 use super::pause::Pause;
 use crate::config::{self, RerankApi};
@@ -19,6 +20,9 @@ use http::Http;
 
 /// How long searches do without a reranker that is unavailable. Otherwise each would wait for it.
 const PAUSE: Duration = Duration::from_secs(5);
+
+/// What every working reranker ranks. It is part of no note and of no query.
+const PROBE: &str = "probe";
 
 /// Answers that are remembered at most: 400 KB with 100 scores each.
 const MAX_REMEMBERED: u64 = 1000;
@@ -35,10 +39,30 @@ pub struct Reranker {
     /// Its URL, or its model.
     name: String,
     notes: usize,
-    model: Model,
-    pause: Pause,
+    health: Arc<Health>,
     /// By all texts together: some models score a text by the others beside it.
     remembered: Cache<Asked, Arc<[f32]>>,
+}
+
+/// Whether it works for searches at all. What one search meets is that search's alone: a firewall
+/// answers 403 to one text, and a model may need longer than its time for one.
+struct Health {
+    model: Model,
+    pause: Pause,
+    /// Held while a probe is in flight.
+    probing: Mutex<()>,
+}
+
+impl Health {
+    /// Begins the pause if the reranker does not rank a plain text either.
+    async fn probe(&self) {
+        let Ok(_one) = self.probing.try_lock() else {
+            return;
+        };
+        if self.model.scores(PROBE, &[PROBE]).await.is_err() {
+            self.pause.begin(PAUSE);
+        }
+    }
 }
 
 enum Model {
@@ -66,12 +90,15 @@ pub enum RerankError {
     },
 }
 
-/// Why one request has no scores.
-struct Failure {
-    reason: String,
-    /// Whether the next request is likely to fail too: the reranker is unavailable or refuses the
-    /// key. If not, the cause may be in this request, and others go on.
-    is_its_state: bool,
+impl Model {
+    /// A score for each text, in their order, or why there is none.
+    async fn scores(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>, String> {
+        match self {
+            Self::Http(http) => http.scores(query, texts).await,
+            #[cfg(feature = "local")]
+            Self::Local { encoder, time } => local_scores(encoder, *time, query, texts).await,
+        }
+    }
 }
 
 impl Reranker {
@@ -102,8 +129,11 @@ impl Reranker {
         Ok(Self {
             name,
             notes,
-            model,
-            pause: Pause::default(),
+            health: Arc::new(Health {
+                model,
+                pause: Pause::default(),
+                probing: Mutex::default(),
+            }),
             remembered: Cache::builder()
                 .max_capacity(MAX_REMEMBERED)
                 .time_to_live(REMEMBERED)
@@ -139,20 +169,18 @@ impl Reranker {
         if let Some(scores) = self.remembered.get(&asked) {
             return Ok(scores);
         }
-        if self.pause.is_on() {
+        if self.health.pause.is_on() {
             return Err(unavailable("it failed a moment ago".into()));
         }
-        let answered = match &self.model {
-            Model::Http(http) => http.scores(query, texts).await,
-            #[cfg(feature = "local")]
-            Model::Local { encoder, time } => local_scores(encoder, *time, query, texts).await,
-        };
-        let scores = answered.map_err(|failure| {
-            if failure.is_its_state {
-                self.pause.begin(PAUSE);
+        let scores = match self.health.model.scores(query, texts).await {
+            Ok(scores) => scores,
+            Err(reason) => {
+                // Not awaited: the answer to this search is late enough.
+                let health = self.health.clone();
+                tokio::spawn(async move { health.probe().await });
+                return Err(unavailable(reason));
             }
-            unavailable(failure.reason)
-        })?;
+        };
         let scores: Arc<[f32]> = scores.into();
         self.remembered.insert(asked, scores.clone());
         Ok(scores)
@@ -174,9 +202,10 @@ fn hash(query: &str, texts: &[&str]) -> [u8; 32] {
 fn reason(error: EmbedError) -> String {
     match error {
         EmbedError::Input { reason }
+        | EmbedError::TooMuch { reason, .. }
         | EmbedError::Config { reason }
-        | EmbedError::Unavailable { reason, .. } => reason,
-        late @ EmbedError::TimedOut { .. } => late.to_string(),
+        | EmbedError::Unavailable { reason, .. }
+        | EmbedError::TimedOut { reason } => reason,
     }
 }
 
@@ -186,17 +215,12 @@ async fn local_scores(
     time: Duration,
     query: &str,
     texts: &[&str],
-) -> Result<Vec<f32>, Failure> {
-    // Another query may be shorter, or its texts.
-    let failure = |reason| Failure {
-        reason,
-        is_its_state: false,
-    };
+) -> Result<Vec<f32>, String> {
     match tokio::time::timeout(time, encoder.scores(query, texts)).await {
-        Ok(scored) => scored.map_err(|error| failure(reason(error))),
-        Err(_) => Err(failure(format!(
+        Ok(scored) => scored.map_err(reason),
+        Err(_) => Err(format!(
             "no scores within {} ms (search.rerank.timeout_ms)",
             time.as_millis()
-        ))),
+        )),
     }
 }

@@ -7,6 +7,7 @@ mod poolers;
 mod postgres_settings;
 mod replication;
 mod unreadable_row;
+mod provider;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -65,6 +66,12 @@ cases! {
     vector_in_another_schema: "23-vector-in-another-schema" => postgres_settings::vector_in_another_schema;
     schemas_that_every_client_takes: "17-mcp-schemas" => http::mcp_schemas;
     a_long_note_for_an_agent: "18-mcp-get-note" => http::mcp_get_note;
+    nul_in_a_message: "01-nul-in-message" => provider::nul_in_a_message;
+    forbidden_for_one_text: "02-403-for-one-text" => provider::forbidden_for_one_text;
+    failed_dependency: "03-424" => provider::failed_dependency;
+    base64_answered_empty: "04-base64-answered-empty" => provider::base64_answered_empty;
+    index_left_out: "06-index-left-out" => provider::index_left_out;
+    required_field: "16-required-field" => provider::required_field;
     a_full_pooler: "08-xx000-is-passing" => poolers::a_full_pooler_is_waited_for;
 }
 

@@ -1,6 +1,8 @@
-//! A small embeddings server that fails on demand as real ones fail by accident.
-//! It speaks the wire protocol over real sockets. Its vectors are made from the
+//! A small embeddings server that fails on demand as real ones fail by accident, and speaks any of
+//! their dialects. It speaks the wire protocol over real sockets. Its vectors are made from the
 //! SHA-256 of the text, so the same text always has the same vector.
+
+mod dialect;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,6 +19,8 @@ use futures::stream;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
+
+pub use dialect::{Base64, Dialect, Indexes, When};
 
 /// Floats in each vector, unless the server was started with another number.
 pub const DIM: usize = 8;
@@ -39,10 +43,10 @@ pub enum Behaviour {
     Status(u16),
     /// Answers with a status, one header and a body.
     Answer(u16, &'static str, String, String),
+    /// Answers with a status and these bytes.
+    Raw(u16, Vec<u8>),
     /// Leaves the last vector out.
     TooFew,
-    /// Gives the right vectors with their right indexes, last one first.
-    Reversed,
     /// Gives each vector one float too many.
     WrongDimension,
     /// Gives the first vector a NaN, as base64.
@@ -57,8 +61,6 @@ pub enum Behaviour {
     CutShort,
     /// Never answers.
     Never,
-    /// Gives decimal numbers, whatever it was asked for.
-    Decimal,
     /// Answers with far more bytes than vectors take.
     Endless,
     /// Answers with a few bytes that decompress to far more than vectors take.
@@ -85,9 +87,8 @@ struct Shared {
 #[derive(Default)]
 struct Inner {
     script: VecDeque<Behaviour>,
-    always: Option<Behaviour>,
-    poison: Option<(String, Behaviour)>,
-    knows_base64: bool,
+    rules: Vec<(When, Behaviour)>,
+    dialect: Dialect,
     /// The time of a text on the one processor that all requests share.
     processor: Option<Duration>,
     requests: Vec<Request>,
@@ -116,10 +117,7 @@ impl EmbeddingServer {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let shared = Arc::new(Shared {
             dim,
-            state: Mutex::new(Inner {
-                knows_base64: true,
-                ..Inner::default()
-            }),
+            state: Mutex::default(),
             held: watch::Sender::new(false),
             processor: Arc::default(),
             arrived: watch::Sender::new(0),
@@ -164,29 +162,35 @@ impl EmbeddingServer {
         self
     }
 
-    /// The behaviour of every request from now on, after the script has ended.
-    pub fn always(&self, behaviour: Behaviour) -> &Self {
-        self.state().always = Some(behaviour);
+    /// The behaviour of requests from now on. It replaces that of an earlier rule for the same.
+    pub fn rule(&self, when: When, behaviour: Behaviour) -> &Self {
+        let mut state = self.state();
+        state.rules.retain(|(earlier, _)| *earlier != when);
+        state.rules.push((when, behaviour));
+        drop(state);
         self
     }
 
-    /// Ends script, `always` and poison.
-    pub fn heal(&self) {
-        let mut state = self.state();
-        state.script.clear();
-        state.always = None;
-        state.poison = None;
+    /// The behaviour of every request from now on, after the script has ended.
+    pub fn always(&self, behaviour: Behaviour) -> &Self {
+        self.rule(When::Always, behaviour)
     }
 
     /// The behaviour of every request that has a text with `word` in it.
     pub fn poison(&self, word: &str, behaviour: Behaviour) -> &Self {
-        self.state().poison = Some((word.to_owned(), behaviour));
-        self
+        self.rule(When::Contains(word.to_owned()), behaviour)
     }
 
-    /// From now on a request for base64 is answered with a 400.
-    pub fn forget_base64(&self) -> &Self {
-        self.state().knows_base64 = false;
+    /// Ends script and rules.
+    pub fn heal(&self) {
+        let mut state = self.state();
+        state.script.clear();
+        state.rules.clear();
+    }
+
+    /// What it does from now on where servers differ.
+    pub fn speaks(&self, dialect: Dialect) -> &Self {
+        self.state().dialect = dialect;
         self
     }
 
@@ -205,6 +209,11 @@ impl EmbeddingServer {
     /// Requests that wait are answered, and later ones at once.
     pub fn release(&self) {
         self.shared.held.send_replace(false);
+    }
+
+    /// Whether requests wait.
+    pub fn is_holding(&self) -> bool {
+        *self.shared.waiting.borrow() > 0
     }
 
     /// Waits until `count` requests are held.
@@ -251,23 +260,26 @@ async fn answer(
     let body: Value = serde_json::from_str(&body).unwrap();
     let texts: Vec<String> = serde_json::from_value(body["input"].clone()).unwrap();
     let wants_base64 = body["encoding_format"] == "base64";
-    let (behaviour, knows_base64) = {
+    let (behaviour, dialect) = {
         let mut state = shared.state.lock().unwrap();
+        let rule = |wanted: bool| {
+            let is_for = |(when, _): &&(When, Behaviour)| {
+                (*when == When::Always) == wanted && when.is_for(&body, &texts)
+            };
+            state
+                .rules
+                .iter()
+                .find(is_for)
+                .map(|(_, done)| done.clone())
+        };
+        let (ruled, always) = (rule(false), rule(true));
+        let done = ruled.or_else(|| state.script.pop_front()).or(always);
         state.requests.push(Request {
             headers,
             body,
             texts: texts.clone(),
         });
-        let poisoned = state
-            .poison
-            .as_ref()
-            .filter(|(word, _)| texts.iter().any(|text| text.contains(word)))
-            .map(|(_, behaviour)| behaviour.clone());
-        let scripted = state.script.pop_front().or_else(|| state.always.clone());
-        (
-            poisoned.or(scripted).unwrap_or(Behaviour::Embed),
-            state.knows_base64,
-        )
+        (done.unwrap_or(Behaviour::Embed), state.dialect.clone())
     };
     shared.arrived.send_modify(|arrived| *arrived += 1);
     if *shared.held.borrow() {
@@ -280,17 +292,26 @@ async fn answer(
     if let Some(per_text) = per_text {
         compute(shared.processor.clone(), texts.len(), per_text).await;
     }
-    if wants_base64 && !knows_base64 {
-        return error(400, "encoding_format base64 is not supported");
+    if wants_base64 {
+        match &dialect.base64 {
+            Base64::Refused => return error(400, "encoding_format base64 is not supported"),
+            Base64::Answered(body) => return json_body(body.clone()),
+            Base64::Given | Base64::Ignored => {}
+        }
     }
     let mut vectors: Vec<Vec<f32>> = texts
         .iter()
         .map(|text| vector_of(text, shared.dim))
         .collect();
-    let mut base64 = wants_base64;
+    if dialect.fused {
+        vectors.truncate(1);
+    }
+    let base64 = wants_base64 && dialect.base64 == Base64::Given;
     match behaviour {
-        Behaviour::Embed | Behaviour::Reversed | Behaviour::CutShort | Behaviour::NanLiteral => {}
-        Behaviour::Decimal => base64 = false,
+        Behaviour::Embed | Behaviour::CutShort | Behaviour::NanLiteral => {}
+        Behaviour::Raw(status, body) => {
+            return respond(status, "content-type", "text/html", Body::from(body));
+        }
         Behaviour::Status(status) => return error(status, "scripted"),
         Behaviour::Answer(status, name, value, body) => {
             return respond(status, name, &value, Body::from(body));
@@ -317,12 +338,23 @@ async fn answer(
     let mut data: Vec<Value> = vectors
         .iter()
         .enumerate()
-        .map(|(index, vector)| json!({"object": "embedding", "index": index, "embedding": encoded(vector, base64)}))
+        .map(|(place, vector)| {
+            let mut item = json!({"object": "embedding", "embedding": encoded(vector, base64)});
+            if let Some(index) = dialect.indexes.of(place) {
+                item["index"] = json!(index);
+            }
+            item
+        })
         .collect();
-    if behaviour == Behaviour::Reversed {
+    if dialect.indexes == Indexes::Reversed {
         data.reverse();
     }
-    let mut body = json!({"object": "list", "data": data, "model": "test"}).to_string();
+    let mut answer = json!({"object": "list", "data": data, "model": "test"});
+    if let Some(window) = dialect.window {
+        let read = |text: &String| text.split_whitespace().count().min(window);
+        answer["usage"] = json!({"prompt_tokens": texts.iter().map(read).sum::<usize>()});
+    }
+    let mut body = answer.to_string();
     if behaviour == Behaviour::NanLiteral {
         body = r#"{"data":[{"index":0,"embedding":[NaN,1.0]}]}"#.to_owned();
     }
@@ -333,6 +365,10 @@ async fn answer(
         let parts = stream::iter([Ok(body), Err("cut short")]);
         return respond(200, "content-length", &promised, Body::from_stream(parts));
     }
+    json_body(body)
+}
+
+fn json_body(body: String) -> Response<Body> {
     respond(200, "content-type", "application/json", Body::from(body))
 }
 

@@ -109,6 +109,72 @@ async fn an_outage_of_the_provider_spends_no_attempts() {
     h.assert_converged().await;
 }
 
+/// Works until the note with `word` alone is left, dead-lettered.
+async fn is_dead_lettered_alone(h: &Harness, word: &str) {
+    let working = h.work();
+    let others = format!("memory_notes where text not like '%{word}%'");
+    let others = h.count(&others).await;
+    eventually(async || h.points().await.len() as i64 == others).await;
+    eventually(async || h.count("indexing_outbox where status <> 'DEAD'").await == 0).await;
+    working.stop().await;
+    assert_eq!(h.count("indexing_outbox").await, 1);
+    let dead: String =
+        sqlx::query_scalar("select text from memory_notes join indexing_outbox using (note_id)")
+            .fetch_one(&h.pool)
+            .await
+            .unwrap();
+    assert!(dead.contains(word), "{dead}");
+}
+
+/// It is the oldest, so that each batch begins with it.
+#[tokio::test]
+async fn a_text_that_is_never_answered_holds_no_queue_up() {
+    let h =
+        Harness::start_with(|toml| toml.replace("timeout_ms = 2000", "timeout_ms = 1000")).await;
+    h.provider.poison("arsenic", Behaviour::Never);
+    let before = h.provider.requests();
+    h.insert("a spoon of arsenic").await;
+    let working = h.work();
+    // The text, and a probe after it timed out.
+    h.provider.arrived(before + 2).await;
+    for i in 0..40 {
+        h.insert(&format!("wholesome note {i}")).await;
+    }
+    eventually(async || h.points().await.len() == 40).await;
+    working.stop().await;
+    is_dead_lettered_alone(&h, "arsenic").await;
+}
+
+/// As a rate limiter or an overloaded server says it of all texts.
+#[tokio::test]
+async fn a_text_that_the_provider_is_too_busy_for_each_time_stops_no_other_note() {
+    let busy = |status, retry_after: &str| {
+        let body = String::from("{}");
+        Behaviour::Answer(status, "retry-after", retry_after.into(), body)
+    };
+    for behaviour in [Behaviour::Status(429), busy(429, "0"), busy(503, "0")] {
+        let h = Harness::start().await;
+        h.provider.poison("arsenic", behaviour);
+        h.insert("a spoon of arsenic").await;
+        for i in 0..40 {
+            h.insert(&format!("wholesome note {i}")).await;
+        }
+        let working = h.work();
+        eventually(async || h.points().await.len() == 40).await;
+        // Without other texts it may be the provider. They go on to pass.
+        let dead = "indexing_outbox where status = 'DEAD'";
+        let mut i = 40;
+        while h.count(dead).await == 0 {
+            assert!(i < 400, "{i} notes passed, and it is not found");
+            h.insert(&format!("wholesome note {i}")).await;
+            i += 1;
+            eventually(async || h.points().await.len() == i).await;
+        }
+        working.stop().await;
+        assert_eq!(h.count("indexing_outbox").await, 1);
+    }
+}
+
 #[tokio::test]
 async fn a_note_that_postgres_rejects_is_dead_lettered_alone() {
     let h = Harness::start().await;

@@ -8,6 +8,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::ceiling::{Ceiling, Learned};
 use super::speed::Speed;
 use crate::embed::Limits;
 
@@ -54,6 +55,8 @@ const TRIAL_AFTER: std::ops::RangeInclusive<usize> = 32..=256;
 /// What is known of the provider's pace, and the limits that follow from it.
 pub struct Pace {
     limits: Limits,
+    /// What the provider refused.
+    ceiling: Ceiling,
     max_in_flight: usize,
     timeout_secs: f64,
     speed: Speed,
@@ -110,6 +113,7 @@ impl Pace {
     pub fn new(limits: Limits, max_in_flight: usize, timeout: Duration) -> Self {
         Self {
             limits,
+            ceiling: Ceiling::default(),
             max_in_flight: max_in_flight.max(1),
             timeout_secs: timeout.as_secs_f64(),
             speed: Speed::default(),
@@ -147,14 +151,21 @@ impl Pace {
             Some(reach) if !stale => (reach, self.limits.max_inputs),
             _ => (f64::INFINITY, self.limits.max_inputs.min(FIRST_TEXTS)),
         };
-        let most = reach.min(self.quick_weight());
+        let ceiling = self.ceiling.at(now);
+        let most = reach.min(self.quick_weight()).min(ceiling.weight as f64);
+        let max_tokens = self.limits.max_tokens.min(ceiling.tokens);
         let (mut sum, mut weight) = (0, 0);
-        let fitting = tokens.take(inputs).take_while(|tokens| {
+        let fitting = tokens.take(inputs.min(ceiling.texts)).take_while(|tokens| {
             sum += tokens;
             weight += tokens + TEXT_WEIGHT;
-            sum <= self.limits.max_tokens && weight as f64 <= most
+            sum <= max_tokens && weight as f64 <= most
         });
         fitting.count().max(1)
+    }
+
+    /// Makes requests smaller for a while. Returns whether they were larger before.
+    pub fn learn_ceiling(&mut self, learned: Learned, now: Instant) -> bool {
+        self.ceiling.learn(learned, now)
     }
 
     /// Whether the pace explains how long the request has taken: it is slow, or unknown.
@@ -167,9 +178,14 @@ impl Pace {
     /// Records that a request is sent.
     pub fn sent(&mut self, tokens: impl IntoIterator<Item = usize>, now: Instant) -> Sent {
         self.count(1, now);
+        self.sent_apart(tokens, now)
+    }
+
+    /// A request that the pace has no part in.
+    pub fn sent_apart(&self, tokens: impl IntoIterator<Item = usize>, now: Instant) -> Sent {
         Sent {
             at: now,
-            weight: weight(tokens),
+            weight: weight(tokens) as f64,
             in_flight_secs: self.in_flight_secs,
         }
     }
@@ -356,9 +372,10 @@ fn required_throughput(before: usize, after: usize) -> f64 {
     }
 }
 
-fn weight(tokens: impl IntoIterator<Item = usize>) -> f64 {
+/// What texts of these `tokens` weigh together.
+pub fn weight(tokens: impl IntoIterator<Item = usize>) -> usize {
     let weights = tokens.into_iter().map(|tokens| tokens + TEXT_WEIGHT);
-    weights.sum::<usize>() as f64
+    weights.sum()
 }
 
 fn secs_between(earlier: Instant, later: Instant) -> f64 {
