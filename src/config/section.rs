@@ -9,7 +9,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::document::{Document, Entry, Known, Unknown};
 use super::value::{
-    Int, Refusal, Surroundings, checked, in_range, integer, json, kind, number, one_of, resolve, string,
+    Int, Refusal, Surroundings, checked, in_range, integer, json, kind, number, one_of, resolve,
+    string,
 };
 use super::{Fields, Problem, Secret};
 
@@ -220,7 +221,9 @@ impl<'d> Section<'_, 'd> {
     ) -> BTreeMap<String, Secret> {
         let surroundings = self.document.surroundings;
         self.map(name, |name, value| {
-            resolve(string(value)?, surroundings, &|secret: &str| check(name, secret))
+            resolve(string(value)?, surroundings, &|secret: &str| {
+                check(name, secret)
+            })
         })
     }
 

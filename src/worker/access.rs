@@ -1,18 +1,88 @@
-//! Applies access labels at once, also when the new text cannot be written.
+//! Applies deletions and access labels at once, also when the new text cannot be written, or waits
+//! for its vector.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use uuid::Uuid;
 
 use super::batch::Batch;
-use super::plan::ChunkedNote;
+use super::lease::{self, Survived};
+use super::plan::{self, ChunkedNote, PlannedWrite};
 use super::stage::stage;
 use crate::error_class::ErrorClass;
 use crate::note::{AccessHash, Note, TextHash};
 use crate::registry::RegistryError;
-use crate::store::{ChunkWrite, OldChunk, Target};
+use crate::store::{ChunkWrite, LoadedNotes, OldChunk, Target};
 
 impl Batch<'_> {
+    /// Looks at the rows of notes that wait for their vectors. Of those that are not live any more
+    /// the points are deleted; those with other access labels get them, and are released: what was
+    /// loaded has the old ones. Returns both.
+    pub(super) async fn converge_changed_access(
+        &self,
+        waiting: &[&ChunkedNote],
+    ) -> Result<HashSet<Uuid>, RegistryError> {
+        let ids: Vec<Uuid> = waiting.iter().map(|chunked| chunked.note_id).collect();
+        let store = &self.shared.context.stores.store;
+        let rows = stage("load", store.load_notes(&ids, 0)).await?;
+        let has_changed = |chunked: &&&ChunkedNote| {
+            let row = rows.notes.get(&chunked.note_id);
+            let row = row.filter(|note| note.is_live(rows.now));
+            let access = |note: &Note| note.labels.access();
+            chunked.live
+                && !rows.unreadable.contains_key(&chunked.note_id)
+                && row.map(access) != chunked.note.as_ref().map(access)
+        };
+        let changed: Vec<Uuid> = waiting
+            .iter()
+            .filter(has_changed)
+            .map(|chunked| chunked.note_id)
+            .collect();
+        if !changed.is_empty() {
+            let live = self.converge_access(&changed, rows).await?;
+            lease::release(self.shared, self.token, &live, Survived::Yes).await;
+        }
+        Ok(changed.into_iter().collect())
+    }
+
+    pub(super) async fn converge_access_and_release(&self) -> Result<(), RegistryError> {
+        let live = self.load_and_converge_access().await?;
+        lease::release(self.shared, self.token, &live, Survived::Unknown).await;
+        Ok(())
+    }
+
+    pub(super) async fn load_and_converge_access(&self) -> Result<Vec<Uuid>, RegistryError> {
+        let rows = stage("load", self.load(0)).await?;
+        self.converge_access(&self.oldest_first, rows).await
+    }
+
+    /// Does what needs no text: converges notes that are not live, and gives the points of
+    /// live notes the access labels of their rows. Returns the live notes.
+    async fn converge_access(
+        &self,
+        notes: &[Uuid],
+        mut rows: LoadedNotes,
+    ) -> Result<Vec<Uuid>, RegistryError> {
+        let without_text = |id: &Uuid| {
+            let note = rows.notes.remove(id);
+            ChunkedNote {
+                note_id: *id,
+                live: note.as_ref().is_some_and(|note| note.is_live(rows.now)),
+                note,
+                hashed_chunks: Ok(Vec::new()),
+            }
+        };
+        // A row that cannot be read may be live.
+        let (live, gone): (Vec<ChunkedNote>, Vec<ChunkedNote>) = notes
+            .iter()
+            .map(without_text)
+            .partition(|chunked| chunked.live || rows.unreadable.contains_key(&chunked.note_id));
+        let writes: Vec<PlannedWrite> = gone.iter().map(plan::removal_of).collect();
+        self.write_or_split(&writes, &mut HashSet::new()).await?;
+        self.apply_access_labels(live.iter()).await?;
+        Ok(live.iter().map(|chunked| chunked.note_id).collect())
+    }
+
     /// Gives the points of notes whose text cannot be written now the access labels of their
     /// rows; the points keep their text. If Postgres or the index rejects that of one note, its points
     /// are deleted, so that no reader finds a note under labels it no longer has.

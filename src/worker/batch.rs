@@ -113,7 +113,7 @@ impl<E: Into<RegistryError>> From<E> for WriteError {
 pub(super) struct Batch<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) token: i64,
-    oldest_first: Vec<Uuid>,
+    pub(super) oldest_first: Vec<Uuid>,
     pub(super) notes: HashMap<Uuid, &'a Claimed>,
     pub(super) spans: NoteSpans,
     /// The time of Postgres when the rows were loaded, and of this process.
@@ -126,7 +126,7 @@ impl Batch<'_> {
         // come first, because they do not need the text, which may be what kills the worker.
         let is_alone = |note: &Claimed| note.lost_claims >= LOST_CLAIMS_UNTIL_ALONE;
         if self.notes.values().any(|note| is_alone(note))
-            && (Box::pin(self.converge_access()).await?.is_empty()
+            && (Box::pin(self.load_and_converge_access()).await?.is_empty()
                 || self.dead_letter_after_lost_claims().await?)
         {
             return Ok(());
@@ -139,13 +139,12 @@ impl Batch<'_> {
         let chunked_notes = Arc::new(chunked_notes);
         let mut embedding = Embedding::start(self.shared, chunked_notes.clone());
         let converged = Box::pin(self.converge_slices(&chunked_notes, &mut embedding)).await;
-        if converged.is_err() {
-            embedding.stop_sending();
-        }
+        embedding.stop_sending();
         converged
     }
 
-    /// Writes notes as their vectors arrive.
+    /// Writes notes as their vectors arrive. A note whose access changes meanwhile does not wait
+    /// for its vectors.
     async fn converge_slices(
         &self,
         chunked_notes: &[ChunkedNote],
@@ -155,6 +154,10 @@ impl Batch<'_> {
         let mut time = FIRST_SLICE;
         loop {
             let more = stage("embed", embedding.collect(time)).await?;
+            if more && time == SLICE {
+                let changed = Box::pin(self.converge_changed_access(&undecided)).await?;
+                undecided.retain(|chunked| !changed.contains(&chunked.note_id));
+            }
             let Embedding { vectors, fresh, .. } = &mut *embedding;
             let (slice, rest) = undecided
                 .into_iter()
@@ -166,14 +169,14 @@ impl Batch<'_> {
                 // Boxed, as is what it awaits: a batch is one task, and its stack is small.
                 Box::pin(self.converge_slice(&slice, vectors, fresh)).await?;
             }
-            if !more {
+            if !more || undecided.is_empty() {
                 return Ok(());
             }
         }
     }
 
     /// Loads the rows as they are now: they are newer than every outbox row of the claim.
-    async fn load(&self, max_bytes: u64) -> Result<LoadedNotes, StoreError> {
+    pub(super) async fn load(&self, max_bytes: u64) -> Result<LoadedNotes, StoreError> {
         let store = &self.shared.context.stores.store;
         let loaded = store.load_notes(&self.oldest_first, max_bytes).await?;
         self.loaded.get_or_init(|| (loaded.now, Instant::now()));
@@ -208,37 +211,6 @@ impl Batch<'_> {
         tokio::task::spawn_blocking(chunk_all)
             .await
             .expect("a panic is caught note by note")
-    }
-
-    async fn converge_access_and_release(&self) -> Result<(), RegistryError> {
-        let live = self.converge_access().await?;
-        lease::release(self.shared, self.token, &live, Survived::Unknown).await;
-        Ok(())
-    }
-
-    /// Does what needs no text: converges notes that are not live, and gives the points of
-    /// live notes the access labels of their rows. Returns the live notes.
-    async fn converge_access(&self) -> Result<Vec<Uuid>, RegistryError> {
-        let mut rows = stage("load", self.load(0)).await?;
-        let without_text = |id: &Uuid| {
-            let note = rows.notes.remove(id);
-            ChunkedNote {
-                note_id: *id,
-                live: note.as_ref().is_some_and(|note| note.is_live(rows.now)),
-                note,
-                hashed_chunks: Ok(Vec::new()),
-            }
-        };
-        // A row that cannot be read may be live.
-        let (live, gone): (Vec<ChunkedNote>, Vec<ChunkedNote>) = self
-            .oldest_first
-            .iter()
-            .map(without_text)
-            .partition(|chunked| chunked.live || rows.unreadable.contains_key(&chunked.note_id));
-        let writes: Vec<PlannedWrite> = gone.iter().map(plan::removal_of).collect();
-        self.write_or_split(&writes, &mut HashSet::new()).await?;
-        self.apply_access_labels(live.iter()).await?;
-        Ok(live.iter().map(|chunked| chunked.note_id).collect())
     }
 
     /// Writes the notes that have all of their vectors, or may be found by keyword first. Each of

@@ -268,6 +268,66 @@ async fn deletions_and_labels_do_not_wait_for_the_backlog_of_a_slow_provider() {
     h.assert_converged().await;
 }
 
+/// The texts of the notes themselves are at a provider that does not answer.
+#[tokio::test]
+async fn access_changes_of_notes_in_flight_do_not_wait_for_the_provider() {
+    let h =
+        Harness::start_with(|toml| toml.replace("timeout_ms = 2000", "timeout_ms = 60000")).await;
+    let [deleted, archived, expired, moved, kept] = {
+        let mut notes = [Uuid::nil(); 5];
+        for (i, note) in notes.iter_mut().enumerate() {
+            *note = h.insert(&sentences(9, &format!("matter {i}"))).await;
+        }
+        notes
+    };
+    h.drain().await;
+    let chunks = h.points_of(moved).await;
+    h.provider.hold();
+    for note in [deleted, archived, expired, moved, kept] {
+        h.edit(note, "a text that takes long").await;
+    }
+    let working = h.work();
+    h.provider.holding(1).await;
+    let leased = "note_index_state where lease_until > now()";
+    assert_eq!(h.count(leased).await, 5);
+
+    h.delete(deleted).await;
+    for (note, change) in [
+        (archived, "set status = 'archived' || $2"),
+        (
+            expired,
+            "set expires_at = now() + interval '1 second', type = type || $2",
+        ),
+        (moved, "set tenant_id = 'u' || $2"),
+    ] {
+        let statement = format!("update memory_notes {change} where note_id = $1");
+        sqlx::query(sqlx::AssertSqlSafe(statement))
+            .bind(note)
+            .bind("")
+            .execute(&h.pool)
+            .await
+            .unwrap();
+    }
+    for note in [deleted, archived, expired] {
+        eventually(async || h.points_of(note).await == 0).await;
+    }
+    eventually(async || visible_to(&h, "t", moved).await == 0).await;
+    assert_eq!(visible_to(&h, "u", moved).await, chunks, "no gap");
+    assert_eq!(visible_to(&h, "t", kept).await, chunks, "it waits");
+    assert!(
+        h.provider.is_holding(),
+        "the provider has not answered meanwhile"
+    );
+
+    h.provider.release();
+    eventually(async || h.count("indexing_outbox").await == 0).await;
+    working.stop().await;
+    h.assert_converged().await;
+    let sent = h.provider.texts_seen();
+    let times = sent.iter().filter(|text| text.contains("takes long"));
+    assert_eq!(times.count(), 1, "a note that is claimed again pays once");
+}
+
 /// All batches wait for vectors, and the process dies while it applies a deletion and new labels.
 #[tokio::test]
 async fn a_crash_at_any_stage_of_an_access_change_leaves_nothing_visible() {
