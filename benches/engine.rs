@@ -83,6 +83,7 @@ pub fn values(json: &serde_json::Value) -> Result<HashMap<String, Value>> {
                 Some(integer) => integer.into(),
                 None => n.as_f64().unwrap_or(f64::NAN).into(),
             },
+            serde_json::Value::Bool(is_true) => (*is_true).into(),
             other => unreachable!("a payload has no {other}"),
         }
     };

@@ -5,7 +5,7 @@
 //! `DATABASE_URL` names the Postgres server. Qdrant is the one at `QDRANT_URL`, else the `qdrant`
 //! program on the PATH. Reports are written to `target/bench/`.
 
-#![expect(
+#![allow(
     clippy::large_futures,
     reason = "a bench polls them on the main thread"
 )]

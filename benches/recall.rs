@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use elf::config::{Bm25Options, Config};
+use elf::embed::Limits;
 use elf::embed::local::Local;
-use elf::embed::{Embedder, Limits};
 use elf::index::{self, CollectionSpec};
 use qdrant_client::Qdrant;
 use qdrant_client::qdrant::point_id::PointIdOptions;

@@ -3,8 +3,7 @@
 -- $1 version, $2 holder, $3 lease seconds, $4 notes at most, $5 bytes of text at most,
 -- $6 and $7 only rows after this one (available_at, outbox_id), null for all,
 -- $8 with this many lost claims a note is claimed alone, $9 with this many it is not claimed,
--- $10 only rows that became due within so many seconds, null for all, $11 only notes of at most so many
--- bytes of text, null for all
+-- $10 only rows that became due within so many seconds, null for all
 
 -- Rows without a version are for the active one. Workers do not claim for a retired version.
 with recursive me as materialized (
@@ -96,14 +95,13 @@ picks as (
 -- octet_length of a large text does not read the text. A subquery looks up one row; a join may
 -- read all of memory_notes.
 sized as (
-    select p.note_id, p.available_at, p.outbox_id, p.bytes,
+    select p.note_id, p.available_at, p.outbox_id,
            sum(p.bytes) over (order by p.n) - p.bytes as bytes_before
       from (select p.note_id, p.n, p.available_at, p.outbox_id,
                    coalesce((select octet_length(n.text) from memory_notes n
                               where n.note_id = p.note_id), 0) as bytes
               from picks p
             offset 0) p
-     where $11::bigint is null or p.bytes <= $11
 ),
 batch as materialized (select nextval('elf_lease_token') as token),
 -- Ordered, so that two claims cannot deadlock. A claim that waited for another one finds the note
@@ -171,11 +169,10 @@ select l.note_id as "note_id!",
        greatest(l.available_at, '0001-01-01 00:00+00') as "picked_at!",
        l.outbox_id as "picked_id!",
        (select count(*) from picks) as "picks!",
-       l.bytes as "bytes!",
        greatest(r.oldest, '0001-01-01 00:00+00') as "oldest!"
   -- A full join, because Postgres could make a join of few rows a nested loop, which compares each note
   -- with each other one.
-  from (select l.*, z.available_at, z.outbox_id, z.bytes
+  from (select l.*, z.available_at, z.outbox_id
           from leased l
           full join sized z using (note_id)
         offset 0) l

@@ -7,6 +7,8 @@ with held as materialized (
       from note_index_state s
      where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
        and s.lease_until is not null
+       -- A renewal that waited for a connection may come after the note was deferred.
+       and s.holder is not null
      order by s.note_id
        for update skip locked
 )
@@ -14,3 +16,4 @@ update note_index_state s
    set leased_at = now(), lease_until = now() + make_interval(secs => $4)
  where s.note_id = any (array(select h.note_id from held h))
    and s.embedding_version = $1 and s.lease_token = $2 and s.lease_until is not null
+   and s.holder is not null

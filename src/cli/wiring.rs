@@ -131,7 +131,12 @@ pub async fn search_context(config: &Config) -> anyhow::Result<WorkerContext> {
     let index = index::connect_to_search(&config.storage.qdrant)
         .await
         .context(NO_INDEX)?;
-    Ok(worker_context_of(setup, config, index))
+    let context = worker_context_of(setup, config, index);
+    // An engine that does not answer is told with the search.
+    if let Ok(Some(problem)) = registry::home_problem(&context.stores).await {
+        tracing::warn!("answers may be old: {problem}");
+    }
+    Ok(context)
 }
 
 /// The context of a worker or a search, on an engine that is open already.

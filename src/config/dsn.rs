@@ -9,7 +9,6 @@ use std::path::Path;
 use std::str::FromStr;
 
 use reqwest::Url;
-use sqlx::ConnectOptions;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 /// How to connect to Postgres.
@@ -311,6 +310,8 @@ fn is_name(key: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use sqlx::ConnectOptions;
+
     use super::*;
 
     fn parsed(rest: &str) -> Dsn {
@@ -437,20 +438,20 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_used_is_named() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("ca.pem");
         let dsn = parsed(&format!(
             "db/notes?sslmode=verify-full&sslrootcert={}",
             path.display()
         ));
         let name = path.display().to_string();
-        let missing = dsn.check_files().unwrap_err();
+        let missing = dsn.check_files().expect_err("there is no file");
         assert!(
             missing.contains(&name) && missing.contains("sslrootcert"),
             "{missing}"
         );
-        std::fs::write(&path, "not a certificate").unwrap();
-        let empty = dsn.check_files().unwrap_err();
+        std::fs::write(&path, "not a certificate").expect("it is written");
+        let empty = dsn.check_files().expect_err("it has no certificate");
         assert!(
             empty.contains(&name) && empty.contains("no CERTIFICATE"),
             "{empty}"

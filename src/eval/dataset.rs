@@ -105,7 +105,6 @@ impl Dataset {
         distinct(documents.iter().map(|d| d.id.as_str()), "corpus.jsonl")?;
         distinct(queries.iter().map(|q| q.id.as_str()), "queries.jsonl")?;
         let Qrels { relevant, quoted } = Qrels::read(&folder.join("qrels"), split)?;
-        let quotes = find_quotes(&documents, quoted)?;
         let queries: Vec<(String, String)> = queries
             .into_iter()
             .filter(|query| relevant.contains_key(&query.id))
@@ -125,6 +124,7 @@ impl Dataset {
             graded.any(|id| ids.contains(id.as_str())),
             "no document of qrels/{split}.tsv is in the corpus: its columns must be query, document and grade"
         );
+        let quotes = find_quotes(&documents, quoted)?;
         let is_document = |(id, _): &&(String, String)| {
             ids.contains(id.as_str()) && !relevant[id].contains_key(id)
         };

@@ -227,9 +227,9 @@ async fn rebuild(
         bm25: context.bm25.clone(),
         embedding_version: version.name.clone(),
     };
-    move_home(context, options.take_alias).await?;
     let registered = context.store.registered_collections().await?;
     check_alias_is_ours(context, options, &registered, &version.name).await?;
+    move_home(context, options.take_alias).await?;
     let ours: Vec<&CollectionRow> = registered
         .iter()
         .filter(|c| c.version == version.name)

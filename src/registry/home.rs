@@ -37,7 +37,7 @@ pub async fn adopt_copy(context: &IndexContext) -> Result<(), RegistryError> {
 pub async fn move_home(context: &IndexContext, take_alias: bool) -> Result<(), RegistryError> {
     let why = match look(context).await? {
         Home::Same => return Ok(()),
-        Home::New => return Ok(record(context).await?),
+        Home::New => return record(context).await,
         Home::Elsewhere(why) | Home::Copied(why) => why,
     };
     let index = context.index.place();

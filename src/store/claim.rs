@@ -24,8 +24,6 @@ pub struct Claim {
     pub upto: Position,
     /// Whether there may be more notes of its scope.
     pub has_more: bool,
-    /// Bytes of the texts.
-    pub bytes: usize,
 }
 
 /// Which of the outbox rows that are due a claim reads.
@@ -46,8 +44,6 @@ pub struct ClaimScope {
     pub due: Due,
     /// Only notes with fewer lost claims than this.
     pub lost_below: u32,
-    /// Only notes of at most so many bytes of text.
-    pub longest: Option<usize>,
 }
 
 impl ClaimScope {
@@ -55,7 +51,6 @@ impl ClaimScope {
     pub const ALL: Self = Self {
         due: Due::All,
         lost_below: u32::MAX,
-        longest: None,
     };
 }
 
@@ -142,8 +137,7 @@ impl Store {
                 after.map(|position| position.outbox_id),
                 LOST_CLAIMS_UNTIL_ALONE as i32,
                 i32::try_from(scope.lost_below).unwrap_or(i32::MAX),
-                within_secs,
-                scope.longest.map(|bytes| bytes as i64)
+                within_secs
             )
             .fetch_all(&self.keyed)
             .await?;
@@ -156,7 +150,6 @@ impl Store {
             });
             let upto = upto.max().expect("a claim without notes has ended above");
             let picks = rows.first().map_or(0, |row| row.picks as usize);
-            let bytes = rows.iter().map(|row| row.bytes as usize).sum();
             let notes: Vec<Claimed> = rows
                 .into_iter()
                 .map(|row| Claimed {
@@ -185,7 +178,6 @@ impl Store {
                 notes,
                 upto,
                 has_more,
-                bytes,
             }))
         };
         self.measured("claim", work).await

@@ -67,7 +67,7 @@ impl Store {
             // sqlx would log the full text of a slow statement.
             .disable_statement_logging();
         let at = |error| match error {
-            StoreError::Unavailable(reason) => {
+            StoreError::Unavailable(reason) | StoreError::Interrupted(reason) => {
                 StoreError::Unavailable(format!("{}: {reason}", dsn.place()))
             }
             other => other,

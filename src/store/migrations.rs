@@ -115,7 +115,7 @@ impl Store {
                 }
                 Err(error) => {
                     // An invalid unique index still refuses what an application writes.
-                    let _ = drop_invalid_index(session, migration).await;
+                    let _ = drop_invalid_index(session, &migration).await;
                     return Err(not_migrated(error));
                 }
             }

@@ -416,7 +416,7 @@ mod tests {
             first: None,
             relations: Vec::new(),
         };
-        let problem = placement.problem(Purpose::Migrate).unwrap();
+        let problem = placement.problem(Purpose::Migrate).expect("there is one");
         assert!(
             problem.contains("\"$user\"") && problem.contains("grant usage, create"),
             "{problem}"

@@ -253,8 +253,10 @@ impl Pool {
     async fn reclaim(self, mut given_up: GivenUp) {
         let session = &mut given_up.session;
         let mut has_ended = session.ends_within(PATIENCE).await;
+        // A cancel without an answer may come later, and would hit the next statement of the session.
+        let mut is_signalled = true;
         if !has_ended && let Some(backend) = session.backend.clone() {
-            self.signal("cancel", &backend).await;
+            is_signalled = self.signal("cancel", &backend).await;
             has_ended = session.ends_within(RETURN_LIMIT).await;
             if !has_ended {
                 self.signal("terminate", &backend).await;
@@ -270,7 +272,8 @@ impl Pool {
             in_transaction,
             closes,
         } = given_up;
-        let is_usable = has_ended && (!in_transaction || session.rolls_back().await);
+        let is_usable =
+            has_ended && is_signalled && (!in_transaction || session.rolls_back().await);
         match is_usable {
             true if !closes && session.opened.elapsed() < LONGEST_LIFE => self.put_back(session),
             true => drop(timeout(RETURN_LIMIT, session.connection.close()).await),
@@ -280,10 +283,10 @@ impl Pool {
     }
 
     /// Cancels or terminates what a backend does. A backend that has ended is left alone, and so is one
-    /// that has its id now.
-    async fn signal(&self, how: &'static str, backend: &Backend) {
+    /// that has its id now. Returns whether Postgres has answered.
+    async fn signal(&self, how: &'static str, backend: &Backend) -> bool {
         let Some(control) = &self.0.control else {
-            return;
+            return true;
         };
         let statement = match how {
             "cancel" => {
@@ -303,11 +306,13 @@ impl Pool {
                 .fetch_optional(&mut *connection)
                 .await
         };
-        match timeout(CONNECT_LIMIT, sent).await {
+        let sent = timeout(CONNECT_LIMIT, sent).await;
+        match &sent {
             Ok(Ok(_)) => tracing::debug!(pid = backend.pid, how, "ended a statement"),
             Ok(Err(error)) => tracing::debug!(%error, how, "could not end a statement"),
             Err(_) => tracing::debug!(how, "could not end a statement: no answer"),
         }
+        matches!(sent, Ok(Ok(_)))
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {

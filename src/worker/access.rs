@@ -1,7 +1,7 @@
 //! Applies deletions and access labels at once, also when the new text cannot be written, or waits
 //! for its vector.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use uuid::Uuid;
 

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use super::Shared;
 use super::batch::{self, Extent};
-use super::claim::Size;
 use super::walk::Walk;
 
 /// How long all batches must be in flight before the walk begins, and how long the walk
@@ -44,7 +43,7 @@ impl AccessWalk {
         if shared.circuit.outage().is_some() {
             return;
         }
-        match shared.claim(self.walk.due(Instant::now()), Size::Any).await {
+        match shared.claim(self.walk.due(Instant::now())).await {
             Some(claim) => {
                 self.walk.took(claim.upto);
                 self.is_at_end = false;

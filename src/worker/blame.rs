@@ -218,12 +218,21 @@ impl Batch<'_> {
             ..
         } = &self.shared.context;
         let blamed: HashSet<Uuid> = part.iter().map(|write| write.chunked.note_id).collect();
+        // A chunk without a vector proves nothing about vectors.
+        let has_vector = |write: &PlannedWrite<'_>| {
+            let mut chunks = write.rows.chunks.iter();
+            chunks.any(|chunk| chunk.vector.is_some())
+        };
+        let needs_vector = part.iter().any(has_vector);
         for after in [Uuid::new_v4(), Uuid::nil()] {
             let page = store
                 .live_chunks(&version.name, after, Uuid::max(), 64, 1 << 20, Depth::Whole)
                 .await?;
-            let is_another =
-                |chunk: &LiveChunk| chunk.has_point() && !blamed.contains(&chunk.note_id);
+            let is_another = |chunk: &LiveChunk| {
+                chunk.has_point()
+                    && (chunk.has_vector || !needs_vector)
+                    && !blamed.contains(&chunk.note_id)
+            };
             if let Some(another) = page.into_iter().find(is_another) {
                 return Ok(Some(another));
             }

@@ -1,7 +1,6 @@
 //! Claims the notes of a batch.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use metrics::{counter, histogram};
@@ -11,52 +10,6 @@ use crate::store::{Claim, ClaimScope, Due};
 
 /// Text claimed at once, so that a batch of long notes does not fill the memory.
 const BATCH_BYTES: usize = 4 << 20;
-
-/// A batch of more text is long: the provider may need a minute for it.
-const LONG_BATCH_BYTES: usize = 1 << 20;
-
-/// A short batch has at most so much text, and each of its notes.
-const SHORT_BATCH_BYTES: usize = 256 << 10;
-
-/// How much text a claim takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Size {
-    Any,
-    /// Long notes wait.
-    Short,
-}
-
-/// The long batches in flight. They leave one place to short ones: the long notes of one tenant must
-/// not hold up those of all others.
-#[derive(Debug, Clone, Default)]
-pub(super) struct LongBatches(Arc<AtomicUsize>);
-
-/// A long batch, until it is dropped.
-pub(super) struct LongBatch(Arc<AtomicUsize>);
-
-impl LongBatches {
-    /// The size of the next batch, of which `places` may be in flight.
-    pub(super) fn next(&self, places: usize) -> Size {
-        match self.0.load(Ordering::Relaxed) + 1 >= places && places > 1 {
-            true => Size::Short,
-            false => Size::Any,
-        }
-    }
-
-    /// Counts a batch, if it is long.
-    pub(super) fn begin(&self, claim: &Claim) -> Option<LongBatch> {
-        (claim.bytes > LONG_BATCH_BYTES).then(|| {
-            self.0.fetch_add(1, Ordering::Relaxed);
-            LongBatch(self.0.clone())
-        })
-    }
-}
-
-impl Drop for LongBatch {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// How long a worker that has indexed no note yet trusts that no note with so many lost claims is due.
 /// Otherwise each of its polls would claim twice.
@@ -82,7 +35,7 @@ impl Suspects {
 impl Shared {
     /// Claims a batch of the notes that are `due`. `None` when there is none, or Postgres is
     /// unavailable.
-    pub(super) async fn claim(&self, due: Due, size: Size) -> Option<Claim> {
+    pub(super) async fn claim(&self, due: Due) -> Option<Claim> {
         if let Err(error) = lost_transactions::ensure_tokens_after_reconnect(self).await {
             self.circuit.open(error.to_string());
             return None;
@@ -93,22 +46,14 @@ impl Shared {
             return None;
         }
         let began = Instant::now();
-        let (bytes, longest) = match size {
-            Size::Any => (BATCH_BYTES, None),
-            Size::Short => (SHORT_BATCH_BYTES, Some(SHORT_BATCH_BYTES)),
-        };
         let claim = |lost_below| {
             self.context.stores.store.claim(
                 &self.context.version.name,
                 &self.holder,
                 self.settings.lease(),
                 self.settings.batch_notes,
-                bytes,
-                ClaimScope {
-                    due,
-                    lost_below,
-                    longest,
-                },
+                BATCH_BYTES,
+                ClaimScope { due, lost_below },
             )
         };
         // A note with enough lost claims to be dead-lettered comes last: the worker first indexes

@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::access_walk::AccessWalk;
 use super::batch::{self, Extent};
-use super::claim::LongBatches;
 use super::fresh::Fresh;
 use super::lease::{self, Survived};
 use super::low_water::LowWater;
@@ -30,7 +29,6 @@ pub(super) struct ClaimLoop<'a> {
     drain: Option<Drain>,
     /// One for each batch that may be in flight.
     permits: Arc<Semaphore>,
-    long: LongBatches,
     fresh: Fresh,
     low_water: LowWater,
     /// The walk of the claims; `None` while the provider works.
@@ -57,7 +55,6 @@ impl<'a> ClaimLoop<'a> {
             stop,
             drain,
             permits: Arc::new(Semaphore::new(shared.settings.concurrency)),
-            long: LongBatches::default(),
             fresh: Fresh::new(Instant::now()),
             low_water: LowWater::default(),
             walk: None,
@@ -243,10 +240,9 @@ impl<'a> ClaimLoop<'a> {
             self.stop.cancelled().await;
             tokio::time::sleep(grace.max(RELEASE_LIMIT)).await;
         };
-        let size = self.long.next(self.shared.settings.concurrency);
         tokio::select! {
             biased;
-            claimed = self.shared.claim(due, size) => Continue(claimed),
+            claimed = self.shared.claim(due) => Continue(claimed),
             () = late => self.stopped(),
         }
     }
@@ -265,10 +261,9 @@ impl<'a> ClaimLoop<'a> {
         // Ended batches stay in the set until they are joined.
         while self.batches.try_join_next().is_some() {}
         let shared = self.shared.clone();
-        let long = self.long.begin(&claim);
         self.batches.spawn(async move {
             batch::run(&shared, claim, Extent::Whole).await;
-            drop((permit, long));
+            drop(permit);
             // New rows of these notes woke the worker while it could not claim them.
             shared.wake.notify_one();
         });

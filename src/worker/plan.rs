@@ -117,7 +117,7 @@ pub fn unreadable_note(
     let live = note.as_ref().is_some_and(|note| note.is_live(now));
     let is_over = note.is_some() && !live;
     let reason = format!(
-        "Postgres cannot read it: {reason}; restore the note from a backup, or write its text again"
+        "Postgres cannot read it: {reason}; restore the note from a backup, or delete it and insert it again"
     );
     let by = FailedBy::Postgres;
     ChunkedNote {

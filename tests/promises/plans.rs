@@ -102,7 +102,7 @@ const KEYED: [(&str, &str, usize); 11] = [
         include_str!("../../sql/queries/known_hashes.sql"),
         2,
     ),
-    ("claim", include_str!("../../sql/queries/claim.sql"), 11),
+    ("claim", include_str!("../../sql/queries/claim.sql"), 10),
     ("ack", include_str!("../../sql/queries/ack.sql"), 7),
     ("expire", include_str!("../../sql/queries/expire.sql"), 6),
 ];
@@ -410,7 +410,7 @@ async fn done_rows_that_are_kept_cost_a_claim_nothing() {
         let query = include_str!("../../sql/queries/claim.sql");
         for within in ["null::float8", "3::float8"] {
             let mut arguments = claim_arguments(&h.context.version.name);
-            arguments[9] = within.into();
+            *arguments.last_mut().unwrap() = within.into();
             let cost = explained(&mut connection, "force_custom_plan", query, &arguments).await;
             assert!(cost.rows < 100.0, "{within}, analysed {analysed}: {cost:?}");
         }

@@ -113,7 +113,7 @@ async fn the_search_page_is_accessible_and_takes_hostile_texts_as_text() {
     let secret = served.key(&["--tenant", "t", "--write"]).await;
     let hostile = "<img src=x onerror=\"document.title='taken'\"> </mark><script>document.title='taken'</script> zebra";
     let key = "<b>key</b>".repeat(20);
-    let note = |text: &str| json!({"project_id": "p", "agent_id": "a", "scope": "s", "type": "n", "key": key, "text": text});
+    let note = |text: &str| json!({"project_id": "p", "agent_id": "a", "scope": "s", "type": "n", "key": format!("{key}{}", text.len()), "text": text});
     let body = json!({"notes": [note(hostile), note(&format!("zebra {}", "long".repeat(400)))]});
     let path = "/v2/notes?wait=indexed";
     let added = served.ask(Method::POST, path, &secret, Some(body)).await;

@@ -25,8 +25,8 @@ fn numbers_keep_to_their_ranges() {
         (
             "storage.postgres",
             "pool_max_conns",
-            "1",
-            "2",
+            "9",
+            "10",
             "1000",
             "1001",
         ),

@@ -64,7 +64,7 @@ impl Refusal {
             _ => return AboutFormat::No,
         }
         let words = ["encoding_format", "encoding format", "base64"];
-        match self.param == "encoding_format" || words.iter().any(|word| says(&word)) {
+        match self.param == "encoding_format" || words.iter().any(says) {
             true => AboutFormat::Yes,
             false => AboutFormat::Perhaps,
         }

@@ -233,7 +233,9 @@ impl Shared {
         let span = tracing::debug_span!("request", texts = texts.len(), tokens = total);
         let query = (purpose == Purpose::Query).then(|| UnansweredQuery::of(self, part));
         let result = self.embedder.embed(&texts, purpose).instrument(span).await;
-        query.map(UnansweredQuery::answered);
+        if let Some(query) = query {
+            query.answered();
+        }
         let (took, unexplained) = lane.end(&result);
         metrics::request(&result, took, total, self.usd_per_token);
         let embedded = match result {

@@ -5,9 +5,9 @@ mod files;
 mod http;
 mod poolers;
 mod postgres_settings;
+mod provider;
 mod replication;
 mod unreadable_row;
-mod provider;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

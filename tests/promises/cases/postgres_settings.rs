@@ -73,8 +73,10 @@ pub async fn statement_timeout(case: Case) {
     assert_eq!(enqueued, 200_000);
     execute(
         &mut site.connect().await,
-        "truncate indexing_outbox;
-         insert into indexing_outbox (note_id) select note_id from memory_notes limit 20",
+        "delete from memory_notes
+          where note_id not in (select note_id from memory_notes limit 20);
+         truncate indexing_outbox;
+         insert into indexing_outbox (note_id) select note_id from memory_notes",
     )
     .await;
     let worked = site.json(&["worker", "--once", "--migrate"]).await;

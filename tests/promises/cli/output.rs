@@ -26,6 +26,7 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
         "other_versions",
         "collection",
         "job",
+        "lock_waits",
     ];
     let collection_keys = ["alias", "name", "points", "status"];
     let outbox_keys = ["pending", "leased", "failed", "dead", "oldest_pending_secs"];

@@ -397,7 +397,6 @@ pub(super) fn claim_arguments(version: &str) -> Vec<String> {
         elf::store::LOST_CLAIMS_UNTIL_ALONE.to_string(),
         i32::MAX.to_string(),
         "null::float8".into(),
-        "null::bigint".into(),
     ]
 }
 

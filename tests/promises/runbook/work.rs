@@ -90,7 +90,7 @@ async fn a_slow_provider_and_a_long_transaction_show_as_written() {
     );
     let mut application = m.db().await;
     let mut transaction = application.begin().await.unwrap();
-    sqlx::query("update memory_notes set key = 'held'")
+    sqlx::query("update memory_notes set key = note_id::text")
         .execute(&mut *transaction)
         .await
         .unwrap();

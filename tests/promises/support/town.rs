@@ -86,7 +86,7 @@ impl Town {
         sqlx::query_scalar(
             "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, key, text, importance)
              select 'tenant-' || i % 20, 'project-' || i % 3, 'agent-' || i % 7, 'scope-' || i % 4,
-                    'fact', case when i % 2 = 0 then 'key-' || i end, text, (i % 10) / 10.0
+                    'fact', case when i % 2 = 0 then 'key-' || gen_random_uuid() end, text, (i % 10) / 10.0
                from unnest($1::text[]) with ordinality as u (text, i)
              returning note_id",
         )

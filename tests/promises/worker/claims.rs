@@ -201,7 +201,6 @@ async fn rows_read_by_a_claim(h: &Harness, version: &str) -> f64 {
         .bind(elf::store::LOST_CLAIMS_UNTIL_ALONE as i32)
         .bind(i32::MAX)
         .bind(None::<f64>)
-        .bind(None::<i64>)
         .fetch_one(&mut *transaction)
         .await
         .unwrap();

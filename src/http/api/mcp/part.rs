@@ -121,7 +121,7 @@ mod tests {
             let part = with_text(json!({}), bytes, &asked, text.len());
             assert!(fit::cost(&part) <= fit::MAX_COST);
             assert_eq!(part["start_offset"], offset);
-            read.push_str(part["text"].as_str().unwrap());
+            read.push_str(part["text"].as_str().expect("a text"));
             match part["next_offset"].as_u64() {
                 Some(next) => offset = next as usize,
                 None => return read,

@@ -128,7 +128,7 @@ mod tests {
                     "required",
                     "items",
                 ];
-                let fields = schema.as_object().unwrap();
+                let fields = schema.as_object().expect("an object");
                 for field in fields.keys() {
                     assert!(known.contains(&field.as_str()), "{path} has {field}");
                 }
@@ -141,10 +141,13 @@ mod tests {
                 );
                 assert!(schema.get("enum").is_none() || kind == "string", "{path}");
                 if kind == "object" {
-                    let fields = schema["properties"].as_object().unwrap();
+                    let fields = schema["properties"].as_object().expect("an object");
                     assert!(!fields.is_empty(), "{path} has no properties");
                     for required in schema["required"].as_array().into_iter().flatten() {
-                        assert!(fields.contains_key(required.as_str().unwrap()), "{path}");
+                        assert!(
+                            fields.contains_key(required.as_str().expect("a name")),
+                            "{path}"
+                        );
                     }
                 } else {
                     assert!(schema.get("properties").is_none() && schema.get("required").is_none());
