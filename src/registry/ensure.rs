@@ -257,7 +257,7 @@ async fn create_collection(
     );
     let written = context.store.collections(&version.name).await?;
     if !written.iter().any(|collection| collection.name == name) {
-        // It was missing because a job has retired and dropped it. Nobody would drop it again.
+        // It was missing because a job has retired and dropped it. No job would drop it again.
         context.index.drop_collection(name).await?;
     }
     Ok(())

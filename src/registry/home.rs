@@ -1,5 +1,5 @@
 //! The index that belongs to the database. Another folder, another server or a copied database would
-//! make a second index without a word, or write into somebody else's.
+//! make a second index without a word, or write into another database's.
 
 use super::{IndexContext, RegistryError};
 use crate::index::IndexPlace;

@@ -150,7 +150,7 @@ mod tests {
         std::fs::write(demo.join("thesis.txt"), "mine").unwrap();
         leftovers(&demo).unwrap_err();
 
-        // An index of somebody's, a folder with a file of that name, and an empty one.
+        // Another program's index, a folder with a file of that name, and an empty one.
         let index = dir.path().join("index");
         std::fs::create_dir_all(index.join("collections")).unwrap();
         std::fs::write(index.join("lock"), "").unwrap();
