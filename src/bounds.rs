@@ -62,7 +62,7 @@ impl Bounds {
             requests: (api_connections / 4).min(64),
             waiting: (api_connections / 4).min(256),
             // The others look up keys and notes.
-            statements: (pool - pool.div_ceil(4)).max(1),
+            statements: (pool - pool.div_ceil(5)).max(1),
             // While two tenants write their longest notes, others still write.
             bytes: (3 * COPIES * max_note_bytes).max(LEAST_BYTES),
         }

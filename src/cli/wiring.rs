@@ -132,10 +132,7 @@ pub async fn search_context(config: &Config) -> anyhow::Result<WorkerContext> {
         .await
         .context(NO_INDEX)?;
     let context = worker_context_of(setup, config, index);
-    // An engine that does not answer is told with the search.
-    if let Ok(Some(problem)) = registry::home_problem(&context.stores).await {
-        tracing::warn!("answers may be old: {problem}");
-    }
+    registry::check_home_to_search(&context.stores).await?;
     Ok(context)
 }
 

@@ -1,6 +1,9 @@
 //! `elf worker`
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
 
 use super::admin_port::AdminPort;
 use super::output::Output;
@@ -10,7 +13,11 @@ use super::start::{connect_and_ensure_ready, ensure_ready_with_retries};
 use super::{serve as http_api, systemd, wiring};
 use crate::bounds::Bounds;
 use crate::config::Config;
+use crate::store::{self, Store};
 use crate::worker::{Report, Worker, WorkerError};
+
+/// How soon `--once` looks again for notes whose lease has ended.
+const LEASES_POLL: Duration = Duration::from_secs(1);
 
 /// Arguments of `elf worker`.
 #[derive(clap::Args)]
@@ -57,27 +64,48 @@ async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
             }
         }
     });
-    let drained = worker.drain(stop).await;
+    let drained = drain_to_the_end(&worker, &store, &version, config, &stop).await;
     progress.finish();
     drained?;
-    let counts = store.outbox_counts(Some(&version)).await?;
-    if counts.leased > 0 {
-        tracing::warn!(
-            notes = counts.leased,
-            lease_secs = config.worker.lease_secs,
-            "notes are leased by another worker, or by one that was killed: not waiting for them"
-        );
-    }
     Ok(worker.totals())
+}
+
+/// Also indexes what a worker that was killed had leased. Another worker that lives indexes what it has
+/// leased itself.
+async fn drain_to_the_end(
+    worker: &Worker,
+    store: &Store,
+    version: &str,
+    config: &Config,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let leases_end = Instant::now() + config.worker.lease();
+    loop {
+        worker.drain(stop.clone()).await?;
+        let notes = store.outbox_counts(Some(version)).await?.leased;
+        if notes == 0 {
+            return Ok(());
+        }
+        if Instant::now() > leases_end {
+            tracing::warn!(
+                notes,
+                "another worker has these notes leased and works on them"
+            );
+            return Ok(());
+        }
+        tracing::debug!(notes, "waiting for leases of another worker to end");
+        stop.run_until_cancelled(tokio::time::sleep(LEASES_POLL))
+            .await;
+    }
 }
 
 async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
-    let config = &shared_between_worker_and_api(config);
+    let (config, for_api) = &shared_between_worker_and_api(config);
     let stop = stop_on_signals(&in_flight(config))?;
-    let bounds = Bounds::of_this_process(config);
+    let bounds = Bounds::of_this_process(for_api);
     let admin_port = AdminPort::start(&config.service, bounds).await?;
     let begun = tokio::select! {
         begun = ensure_ready_with_retries(config, migrate, &admin_port.health, &stop) => begun?,
@@ -94,8 +122,8 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     let api = match &config.service.http_bind {
         Some(bind) => {
             let mut context = context.clone();
-            context.stores.store = wiring::store(config).await?;
-            Some(http_api::start(config, bind, context, bounds, stop.clone()).await?)
+            context.stores.store = wiring::store(for_api).await?;
+            Some(http_api::start(for_api, bind, context, bounds, stop.clone()).await?)
         }
         None => None,
     };
@@ -117,13 +145,17 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     Ok(worker.totals())
 }
 
-/// Worker and API have half of the connections each, so that searches do not take those of the worker.
-fn shared_between_worker_and_api(config: &Config) -> Config {
-    let mut shared = config.clone();
-    if shared.service.http_bind.is_some() {
-        shared.storage.postgres.pool_max_conns /= 2;
+/// The settings of the worker and those of its API, which has most connections: its clients share them, and
+/// none may have all. Neither takes those of the other.
+fn shared_between_worker_and_api(config: &Config) -> (Config, Config) {
+    let (mut worker, mut api) = (config.clone(), config.clone());
+    if config.service.http_bind.is_some() {
+        let all = config.storage.postgres.pool_max_conns;
+        let of_worker = (all / 3).max(store::LEAST_CONNECTIONS);
+        worker.storage.postgres.pool_max_conns = of_worker;
+        api.storage.postgres.pool_max_conns = all - of_worker;
     }
-    shared
+    (worker, api)
 }
 
 fn lines(report: &Report) -> String {

@@ -158,9 +158,8 @@ fn postgres(section: &mut Section<'_, '_>) -> Postgres {
             "dsn = \"postgres://user:password@host:5432/database\"",
             postgres_url,
         ),
-        // At least ten, of which the API may have half: a store needs one to listen for new work, one to
-        // cancel what hangs, and three for the work.
-        pool_max_conns: section.int("pool_max_conns", 24, 10..=1000),
+        // At least what a worker and its API need.
+        pool_max_conns: section.int("pool_max_conns", 36, 10..=1000),
         vector_type: section.choice_or_unset(
             "vector_type",
             &[VectorType::Vector, VectorType::Halfvec].map(|each| (each.name(), each)),

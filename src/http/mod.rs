@@ -23,7 +23,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use self::access::Access;
@@ -36,7 +36,7 @@ use crate::telemetry::Metrics;
 /// Requests of the page at once: each may wait for Postgres. Health and metrics do not.
 const MAX_PAGE_REQUESTS: usize = 4;
 
-/// How long a further one waits for its turn.
+/// How long a further one waits for its turn, as long as those that wait leave most connections.
 const PLACE_WAIT: Duration = Duration::from_secs(2);
 
 /// Time limit from the end of a request's head to its answer.
@@ -72,7 +72,7 @@ impl Admin {
 /// Binds `service.admin_bind` and serves it in the background. Returns the bound address: with
 /// port 0 the system chooses the port.
 pub async fn serve(bind: &str, admin: Arc<Admin>, bounds: Bounds) -> std::io::Result<SocketAddr> {
-    listen(bind, router(admin), bounds).await
+    listen(bind, router(admin, bounds), bounds).await
 }
 
 /// Binds `bind` and serves the metrics alone, likewise.
@@ -99,8 +99,11 @@ async fn listen(bind: &str, router: Router, bounds: Bounds) -> std::io::Result<S
     Ok(address)
 }
 
-fn router(admin: Arc<Admin>) -> Router {
-    let places = Arc::new(Semaphore::new(MAX_PAGE_REQUESTS));
+fn router(admin: Arc<Admin>, bounds: Bounds) -> Router {
+    let places = Arc::new(Places {
+        free: Semaphore::new(MAX_PAGE_REQUESTS),
+        waiting: Semaphore::new(bounds.admin_connections / 4),
+    });
     let api = Router::new()
         .route("/api/status", get(status::show))
         .route("/api/dead", get(dead::list))
@@ -121,9 +124,23 @@ fn router(admin: Arc<Admin>) -> Router {
         .with_state(admin)
 }
 
+/// Places for requests of the page, and for those that wait for one.
+struct Places {
+    free: Semaphore,
+    waiting: Semaphore,
+}
+
+impl Places {
+    async fn take(&self) -> Option<SemaphorePermit<'_>> {
+        let _waits = self.waiting.try_acquire().ok()?;
+        let place = tokio::time::timeout(PLACE_WAIT, self.free.acquire()).await;
+        place.ok()?.ok()
+    }
+}
+
 /// Refuses a request while many others are answered: health needs connections too.
-async fn few(State(places): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
-    let Ok(_place) = tokio::time::timeout(PLACE_WAIT, places.acquire()).await else {
+async fn few(State(places): State<Arc<Places>>, request: Request, next: Next) -> Response {
+    let Some(_place) = places.take().await else {
         connection::refuse("requests");
         let what = "too many requests of the page are being answered: try again later";
         return problem(StatusCode::SERVICE_UNAVAILABLE, what);

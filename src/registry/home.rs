@@ -1,9 +1,14 @@
 //! The index that belongs to the database. Another folder, another server or a copied database would
 //! make a second index without a word, or write into another database's.
 
+use uuid::Uuid;
+
 use super::{IndexContext, RegistryError};
-use crate::index::IndexPlace;
-use crate::store::{Database, IndexHome};
+use crate::index::{Filter, IndexPlace};
+use crate::store::{Database, Depth, IndexHome};
+
+/// Chunks of the database that are looked for in an index.
+const SAMPLE: usize = 256;
 
 /// Checks that the engine has the index of this database, and records it at first, when it has moved
 /// and when it was lost. For everything that writes.
@@ -15,7 +20,17 @@ pub async fn check_home(context: &IndexContext) -> Result<(), RegistryError> {
     }
 }
 
-/// What is wrong with the index of this engine, for commands that only read.
+/// Checks that a search finds the notes of this database in this engine, as far as the engine answers.
+pub async fn check_home_to_search(context: &IndexContext) -> Result<(), RegistryError> {
+    match look(context).await {
+        Ok(Home::Elsewhere(why)) => return Err(RegistryError::Mismatch(why)),
+        Ok(Home::Copied(why)) => tracing::warn!("answers may be old: {why}"),
+        Ok(Home::Same | Home::New) | Err(_) => {}
+    }
+    Ok(())
+}
+
+/// What is wrong with the index of this engine, for commands that only report.
 pub async fn home_problem(context: &IndexContext) -> Result<Option<String>, RegistryError> {
     match look(context).await? {
         Home::Same | Home::New => Ok(None),
@@ -35,16 +50,18 @@ pub async fn adopt_copy(context: &IndexContext) -> Result<(), RegistryError> {
 /// Makes this engine the one that has the index: a rebuild fills it. What the engine has under the
 /// alias may be another database's, so an operator has to say that it is not.
 pub async fn move_home(context: &IndexContext, take_alias: bool) -> Result<(), RegistryError> {
-    let why = match look(context).await? {
+    match look(context).await? {
         Home::Same => return Ok(()),
         Home::New => return record(context).await,
-        Home::Elsewhere(why) | Home::Copied(why) => why,
-    };
+        Home::Elsewhere(_) | Home::Copied(_) => {}
+    }
     let index = context.index.place();
     if !take_alias && context.index.resolve(&context.alias).await?.is_some() {
         return Err(RegistryError::Mismatch(format!(
-            "{why}. If nothing else uses the alias {:?} of {}, run `elf rebuild --take-alias`",
-            context.alias, index.place
+            "{} has the alias {:?} already, and this database does not know that it is its own: if \
+             nothing else uses the alias, run `elf rebuild --take-alias`, else set \
+             storage.qdrant.alias or storage.qdrant.url to another one",
+            index.place, context.alias
         )));
     }
     record(context).await?;
@@ -70,25 +87,62 @@ async fn look(context: &IndexContext) -> Result<Home, RegistryError> {
     let Some(recorded) = store.index_home().await? else {
         return Ok(Home::New);
     };
-    let found = index.place();
+    let place = index.place();
     let database = store.this_database().await?;
     // Nothing to look for if everything is as it was.
-    let is_same = is_at(&recorded, &found) && recorded.owner.is(&database);
-    let has_collection = !is_same && has_collection(context).await?;
-    Ok(decide(&recorded, &found, &database, has_collection))
+    let found = match is_at(&recorded, &place) && recorded.owner.is(&database) {
+        true => Found::Own,
+        false => find(context).await?,
+    };
+    Ok(decide(&recorded, &place, &database, found))
 }
 
-/// Whether the engine has the collection that is served.
-async fn has_collection(context: &IndexContext) -> Result<bool, RegistryError> {
+/// What the engine has under the name of the collection that is served. Every database calls its first
+/// one the same, so the name is no proof: a point of this database is.
+async fn find(context: &IndexContext) -> Result<Found, RegistryError> {
     let IndexContext { store, index, .. } = context;
     let Some(active) = store.active_version().await? else {
-        return Ok(false);
+        return Ok(Found::Nothing);
     };
     let written = store.collections(&active.name).await?;
-    let Some(main) = written.first() else {
-        return Ok(false);
+    let Some(name) = written.first().map(|main| &*main.name) else {
+        return Ok(Found::Nothing);
     };
-    Ok(index.collection(&main.name).await?.is_some())
+    if index.collection(name).await?.is_none() {
+        return Ok(Found::Nothing);
+    }
+    if index.count(name, &Filter::default()).await? == 0 {
+        return Ok(Found::Own);
+    }
+    let chunks = store
+        .live_chunks(
+            &active.name,
+            Uuid::nil(),
+            Uuid::max(),
+            SAMPLE,
+            0,
+            Depth::Payload,
+        )
+        .await?;
+    let own = Filter {
+        chunk_ids: Some(chunks.iter().map(|chunk| chunk.chunk_id).collect()),
+        ..Filter::default()
+    };
+    Ok(match index.count(name, &own).await? {
+        0 => Found::Foreign,
+        _ => Found::Own,
+    })
+}
+
+/// The collection that is served, as an engine has it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Found {
+    /// None of its name.
+    Nothing,
+    /// With points, and none that it should have.
+    Foreign,
+    /// With points of this database, or empty.
+    Own,
 }
 
 #[derive(Debug, PartialEq)]
@@ -103,20 +157,15 @@ enum Home {
     Copied(String),
 }
 
-fn decide(
-    recorded: &IndexHome,
-    found: &IndexPlace,
-    database: &Database,
-    has_collection: bool,
-) -> Home {
+fn decide(recorded: &IndexHome, found: &IndexPlace, database: &Database, served: Found) -> Home {
     let IndexHome { place, id, owner } = recorded;
     let is_moved = match (id, &found.id) {
         (Some(recorded), Some(found)) => recorded == found,
         // A server has no id; it may have another name now.
-        (None, None) => has_collection,
+        (None, None) => served == Found::Own,
         _ => false,
     };
-    let is_lost = *place == found.place && !has_collection;
+    let is_lost = *place == found.place && served == Found::Nothing;
     if !is_at(recorded, found) && !is_moved && !is_lost {
         return Home::Elsewhere(format!(
             "the index of this database is in {place}, and storage.qdrant.url names {}, which does not \
@@ -164,35 +213,46 @@ mod tests {
         }
     }
 
-    fn decided(recorded: IndexPlace, found: &IndexPlace, has_collection: bool) -> Home {
+    fn decided(recorded: IndexPlace, found: &IndexPlace, served: Found) -> Home {
         let owner = Database::new("5", Some("server"));
         let recorded = home(&recorded, owner.clone());
-        decide(&recorded, found, &owner, has_collection)
+        decide(&recorded, found, &owner, served)
     }
 
     #[test]
     fn a_folder_is_known_by_its_id_wherever_it_is() {
         let (here, there) = (place("a", Some(1)), place("b", Some(1)));
-        assert_eq!(decided(here.clone(), &there, true), Home::New, "moved");
+        assert_eq!(
+            decided(here.clone(), &there, Found::Own),
+            Home::New,
+            "moved"
+        );
         let other = place("b", Some(2));
-        for has_collection in [true, false] {
-            let found = decided(here.clone(), &other, has_collection);
+        for served in [Found::Nothing, Found::Foreign, Found::Own] {
+            let found = decided(here.clone(), &other, served);
             assert!(matches!(found, Home::Elsewhere(_)), "{found:?}");
         }
         let lost = place("a", Some(2));
-        assert_eq!(decided(here.clone(), &lost, false), Home::New, "lost");
-        let replaced = decided(here, &lost, true);
+        assert_eq!(
+            decided(here.clone(), &lost, Found::Nothing),
+            Home::New,
+            "lost"
+        );
+        let replaced = decided(here, &lost, Found::Foreign);
         assert!(matches!(replaced, Home::Elsewhere(_)), "{replaced:?}");
     }
 
     #[test]
     fn a_server_is_known_by_what_it_has() {
         let (old, new) = (place("http://a", None), place("http://b", None));
-        assert_eq!(decided(old.clone(), &new, true), Home::New, "another name");
-        let empty = decided(old.clone(), &new, false);
-        assert!(matches!(empty, Home::Elsewhere(_)), "{empty:?}");
-        assert_eq!(decided(old.clone(), &old, true), Home::Same);
-        let folder = decided(old, &place("c", Some(3)), true);
+        let renamed = decided(old.clone(), &new, Found::Own);
+        assert_eq!(renamed, Home::New, "another name");
+        for served in [Found::Nothing, Found::Foreign] {
+            let other = decided(old.clone(), &new, served);
+            assert!(matches!(other, Home::Elsewhere(_)), "{other:?}");
+        }
+        assert_eq!(decided(old.clone(), &old, Found::Own), Home::Same);
+        let folder = decided(old, &place("c", Some(3)), Found::Own);
         assert!(matches!(folder, Home::Elsewhere(_)), "{folder:?}");
     }
 
@@ -205,10 +265,15 @@ mod tests {
             Database::new("6", Some("server")),
             Database::new("5", Some("other")),
         ] {
-            let found = decide(&recorded(owner), &here, &this, true);
+            let found = decide(&recorded(owner), &here, &this, Found::Own);
             assert!(matches!(found, Home::Copied(_)), "{found:?}");
         }
-        let hidden = decide(&recorded(Database::new("5", None)), &here, &this, true);
+        let hidden = decide(
+            &recorded(Database::new("5", None)),
+            &here,
+            &this,
+            Found::Own,
+        );
         assert_eq!(hidden, Home::Same);
     }
 }

@@ -80,6 +80,20 @@ impl Store {
         self.measured("search", work).await
     }
 
+    /// The hashes of keys that are not revoked, at most so many, the newest first.
+    pub async fn api_key_hashes(&self, limit: u64) -> Result<Vec<SecretHash>, StoreError> {
+        let work = async {
+            let hashes = sqlx::query_scalar!(
+                "select secret_sha256 from elf_api_keys where revoked_at is null order by created_at desc limit $1",
+                limit.cast_signed()
+            );
+            let hashes = hashes.fetch_all(&self.pool).await?;
+            let hash = |hash: Vec<u8>| hash.try_into().ok().map(SecretHash);
+            Ok(hashes.into_iter().filter_map(hash).collect())
+        };
+        self.measured("search", work).await
+    }
+
     /// Makes a key, and returns its id.
     pub async fn create_api_key(
         &self,

@@ -17,7 +17,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, SqlSafeStr};
 use super::placement::{self, Purpose};
 use super::schema::{
     MIGRATIONS_TABLE, applied, applied_exists, check_compatible, check_encoding, check_notes_table,
-    check_same_build, migrator,
+    check_same_build, migrator, no_notes_table,
 };
 use super::setup_lock::{WITHOUT_TIMEOUTS, pid};
 use super::vector_extension::ensure_vectors;
@@ -63,9 +63,12 @@ impl Store {
         };
         placement::check(&mut conn, purpose).await?;
         check_encoding(&mut conn).await?;
-        check_notes_table(&mut conn).await?;
+        let has_notes = check_notes_table(&mut conn).await?;
         if pending.is_empty() {
-            return Ok(0);
+            return match has_notes {
+                true => Ok(0),
+                false => Err(no_notes_table()),
+            };
         }
         check_writable(&mut conn).await?;
         ensure_vectors(&mut conn).await?;

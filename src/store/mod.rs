@@ -60,7 +60,7 @@ pub use chunks::{Depth, LiveChunk, NoteProblem};
 pub use claim::{Claim, ClaimScope, Claimed, Due, LOST_CLAIMS_UNTIL_ALONE, Position, holder};
 pub use collections::{CollectionRow, HeldServed, Range};
 pub use commit::{ChunkWrite, Committed, NoteWrite, Target};
-pub use connect::pool_sizes;
+pub use connect::{LEAST_CONNECTIONS, pool_sizes};
 pub use error::StoreError;
 pub use failure::{FailedBy, Failure, Retry};
 pub use home::{Database, IndexHome};

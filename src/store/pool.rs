@@ -30,6 +30,9 @@ use crate::backoff;
 /// How long a statement that was given up may take to end by itself.
 const PATIENCE: Duration = Duration::from_millis(300);
 
+/// How long an idle session may take to answer before it counts as lost.
+const PING_LIMIT: Duration = Duration::from_secs(1);
+
 /// A session that is older is closed: the caches of a backend grow, and after a change of addresses the old
 /// ones are left some time.
 const LONGEST_LIFE: Duration = Duration::from_secs(30 * 60);
@@ -175,11 +178,14 @@ impl Pool {
             if self.0.trust.has(idle.since.elapsed()) {
                 return Ok(idle.session);
             }
-            let works = idle.session.connection.ping().await.is_ok();
+            let answer = timeout(PING_LIMIT, idle.session.connection.ping()).await;
+            let works = matches!(answer, Ok(Ok(())));
             self.0.trust.record(works);
             if works {
                 return Ok(idle.session);
             }
+            // What took this one as a rule took those that were idle with it.
+            self.idle().clear();
         }
         for tries in 1.. {
             match self.open().await {

@@ -41,7 +41,10 @@ impl Store {
             }
             check_same_build(&migrator, &applied)?;
             check_encoding(&mut conn).await?;
-            check_notes_table(&mut conn).await
+            match check_notes_table(&mut conn).await? {
+                true => Ok(()),
+                false => Err(no_notes_table()),
+            }
         };
         self.answered(Limit::Statement, work).await
     }
@@ -144,9 +147,16 @@ pub(super) async fn check_encoding(conn: &mut PgConnection) -> Result<(), StoreE
     }
 }
 
-/// Checks a `memory_notes` that the application made for the columns that ELF reads. Without the
-/// table there is nothing to check: the first migration makes it.
-pub(super) async fn check_notes_table(conn: &mut PgConnection) -> Result<(), StoreError> {
+/// After all migrations.
+pub(super) fn no_notes_table() -> StoreError {
+    StoreError::Schema(
+        "the table memory_notes is missing: it was dropped or renamed after `elf migrate`".into(),
+    )
+}
+
+/// Checks a `memory_notes` that the application made for the columns that ELF reads. Returns whether
+/// there is one: the first migration makes it.
+pub(super) async fn check_notes_table(conn: &mut PgConnection) -> Result<bool, StoreError> {
     let columns: Vec<(String, String)> = sqlx::query_as(
         "select column_name::text, data_type::text from information_schema.columns
           where table_name = 'memory_notes' and table_schema = (
@@ -156,7 +166,7 @@ pub(super) async fn check_notes_table(conn: &mut PgConnection) -> Result<(), Sto
     .fetch_all(&mut *conn)
     .await?;
     if columns.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     let mut problems = note_column_problems(&columns.into_iter().collect());
     let unique: bool = sqlx::query_scalar(
@@ -172,7 +182,8 @@ pub(super) async fn check_notes_table(conn: &mut PgConnection) -> Result<(), Sto
         problems.push("note_id is neither the primary key nor unique by itself".into());
     }
     if problems.is_empty() {
-        return check_row_security(conn).await;
+        check_row_security(conn).await?;
+        return Ok(true);
     }
     Err(StoreError::Schema(format!(
         "the table memory_notes lacks what ELF reads: {}; add it and run `elf migrate` again \

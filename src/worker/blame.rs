@@ -18,9 +18,10 @@ use crate::store::{
     StoreError,
 };
 
-/// How often the write of a single note is tried when it is interrupted although Postgres and
-/// the index answer.
-const MAX_TRIES_ALONE: u32 = 3;
+/// How often the write of a single note is tried before it is blamed, when it is interrupted or rejected
+/// although another note is taken. More than once: an outage may end between the two writes.
+const MAX_INTERRUPTIONS: u32 = 3;
+const MAX_REJECTIONS: u32 = 2;
 
 // What lost claims in a row lead to (ADR 15):
 //
@@ -138,9 +139,13 @@ impl Batch<'_> {
             // A database or a collection that is missing or misconfigured is no note's fault.
             Box::pin(registry::ensure_ready(&context.stores, &context.version)).await?;
             if let [only] = part {
+                let max_tries = match is_rejection {
+                    true => MAX_REJECTIONS,
+                    false => MAX_INTERRUPTIONS,
+                };
                 // The cause may be the state of Postgres or of the index.
                 match Box::pin(self.try_another(&error, part)).await? {
-                    OtherNote::Taken if is_rejection || tries >= MAX_TRIES_ALONE => {
+                    OtherNote::Taken if tries >= max_tries => {
                         self.fail_alone(only, by, &error).await?;
                     }
                     OtherNote::Taken => parts.push((part, tries + 1)),

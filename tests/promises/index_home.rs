@@ -37,7 +37,11 @@ async fn another_folder_is_refused_until_a_rebuild_fills_it() {
     site.configure("embedded:index", "embedded:other");
     let (here, there) = (site.path("index"), site.path("other"));
     let (here, there) = (here.to_str().unwrap(), there.to_str().unwrap());
-    for args in [&["worker", "--once"][..], &["reindex", "--swap"]] {
+    for args in [
+        &["worker", "--once"][..],
+        &["reindex", "--swap"],
+        &["search", "zebra"],
+    ] {
         let done = site.elf(args).await.exits(78);
         done.says(&[here, there, "elf rebuild"]);
     }

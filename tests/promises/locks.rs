@@ -19,7 +19,7 @@ use crate::support::own_postgres::{OwnPostgres, give_to_server};
 use crate::support::site::{Running, Site};
 
 /// `storage.postgres.pool_max_conns` if it is not set.
-const MAY_OPEN: i64 = 24;
+const MAY_OPEN: i64 = 36;
 
 /// Sessions of ELF in the database of `db`, those that match `condition`.
 async fn sessions(db: &mut PgConnection, condition: &str) -> i64 {

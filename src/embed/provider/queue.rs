@@ -46,7 +46,7 @@ impl<'a> Part<'a> {
 }
 
 impl<'a> Queue<'a> {
-    /// Adds a text. Those that were never sent go before all others.
+    /// Adds a text, behind those that are sent before it.
     pub fn push(&mut self, text: Text<'a>, history: History) {
         let alike = |part: &&mut Part| part.split.is_none() && part.history == history;
         if let Some(part) = self.0.iter_mut().rev().find(alike) {
@@ -57,10 +57,9 @@ impl<'a> Queue<'a> {
             history,
             split: None,
         };
-        match history == History::default() {
-            true => self.0.push_front(part),
-            false => self.0.push_back(part),
-        }
+        let is_later = |other: &Part| history.is_sent_before(&other.history);
+        let at = self.0.iter().position(is_later).unwrap_or(self.0.len());
+        self.0.insert(at, part);
     }
 
     /// Texts that go before all others.

@@ -133,10 +133,10 @@ impl Provider {
                 halves.split = None;
                 (halves, Ended::Last)
             }
-            // The pace does not explain the timeout, and other texts were embedded since: after
-            // one more try this text is at fault.
+            // The pace does not explain the timeout, or it learned from this text alone, and other
+            // texts were embedded since: after one more try this text is at fault.
             EmbedError::TimedOut { .. }
-                if failed.unexplained
+                if (failed.unexplained || before.hangs)
                     && part
                         .history
                         .timed_out

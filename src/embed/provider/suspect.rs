@@ -80,8 +80,17 @@ impl History {
     /// Whether it goes apart, so that no other text waits for it: it hangs or failed again, and
     /// the provider has embedded other texts since. After an outage, all texts have failed once.
     pub fn goes_apart(&self, now: Answers) -> bool {
-        let is_likely = self.hangs || self.failures > 1;
-        is_likely && self.failed_at.is_some_and(|at| now.texts > at.texts)
+        let hangs = self.hangs && self.timed_out.is_some_and(|since| now.texts > since);
+        let failed_again =
+            self.failures > 1 && self.failed_at.is_some_and(|at| now.texts > at.texts);
+        hangs || failed_again
+    }
+
+    /// Whether a text with this history is sent before one with `other`: it never failed, or its last
+    /// failure is longer ago. So each of several suspects has its turn, although one of them ends it.
+    pub fn is_sent_before(&self, other: &Self) -> bool {
+        let last_failure = |history: &Self| history.failed_at.map(|at| at.all);
+        last_failure(self) < last_failure(other)
     }
 }
 
@@ -139,8 +148,24 @@ mod tests {
         assert!(twice.goes_apart(answers(6)));
         let hangs = History {
             hangs: true,
+            timed_out: Some(3),
             ..once
         };
+        assert!(!hangs.goes_apart(answers(3)), "nothing else was embedded");
         assert!(hangs.goes_apart(answers(4)));
+        let again = hangs.after_failure(1, answers(4), others);
+        assert!(again.goes_apart(answers(4)), "it is known by then");
+    }
+
+    #[test]
+    fn the_text_that_failed_last_is_sent_last() {
+        let failed = |all| History {
+            failed_at: Some(Answers { all, texts: 0 }),
+            ..History::default()
+        };
+        let never = History::default();
+        for (first, second) in [(never, failed(0)), (failed(0), failed(1))] {
+            assert!(first.is_sent_before(&second) && !second.is_sent_before(&first));
+        }
     }
 }

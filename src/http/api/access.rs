@@ -22,7 +22,7 @@ use super::places::Held;
 use super::{Api, Shared};
 use crate::http::connection::refuse;
 use crate::shares::Holder;
-use crate::store::{ApiKey, Reach, SecretHash};
+use crate::store::{ApiKey, Reach, SecretHash, Store};
 
 /// What a secret begins with, so that scanners of source code can find one that leaked.
 const PREFIX: &str = "elf_";
@@ -31,7 +31,7 @@ const PREFIX: &str = "elf_";
 /// the requests that have a place.
 const KNOWN_LOOKUPS: usize = 16;
 
-/// The same for secrets that no recent request had: whoever has no key may send as many as it can.
+/// The same for secrets that are not known to be keys: whoever has no key may send as many as it can.
 const UNKNOWN_LOOKUPS: usize = 4;
 
 /// How many of these wait for their turn.
@@ -40,9 +40,8 @@ const UNKNOWN_WAITING: usize = 64;
 /// How long a request waits for its turn to have its key looked up.
 const MAX_LOOKUP_WAIT: Duration = Duration::from_secs(2);
 
-/// How many secrets count as known, and for how long after their last request.
+/// How many secrets count as known: those that are keys at the start, and those found since.
 const MAX_KNOWN: u64 = 10_000;
-const KNOWN: Duration = Duration::from_secs(600);
 
 /// A new secret, and its hash.
 pub fn new_secret() -> (String, SecretHash) {
@@ -65,21 +64,24 @@ pub struct Lookups {
     known: Cache<[u8; 32], ()>,
 }
 
-impl Default for Lookups {
-    fn default() -> Self {
+impl Lookups {
+    /// With the keys of now: strangers who send secrets at the start keep none of them out.
+    pub async fn of(store: &Store) -> Self {
+        let known = Cache::new(MAX_KNOWN);
+        match store.api_key_hashes(MAX_KNOWN).await {
+            Ok(hashes) => hashes.into_iter().for_each(|hash| known.insert(hash.0, ())),
+            Err(error) => {
+                tracing::warn!(%error, "could not read the keys, finding them one by one")
+            }
+        }
         Self {
             of_known: Semaphore::new(KNOWN_LOOKUPS),
             of_unknown: Semaphore::new(UNKNOWN_LOOKUPS),
             waiting: Semaphore::new(UNKNOWN_WAITING),
-            known: Cache::builder()
-                .max_capacity(MAX_KNOWN)
-                .time_to_idle(KNOWN)
-                .build(),
+            known,
         }
     }
-}
 
-impl Lookups {
     async fn key(&self, api: &Api, secret: &str) -> Result<Option<ApiKey>, ApiError> {
         let hash = hash(secret);
         let known = hash.0;

@@ -128,7 +128,8 @@ pub async fn serve(
     let forgetting = trace_log::forget(api.store.clone(), api.trace_days);
     let forgetting = AbortOnDropHandle::new(tokio::spawn(forgetting));
     let (traces, recording) = TraceLog::start(&api);
-    let app = router(api, traces, stop.clone());
+    let lookups = Lookups::of(&api.store).await;
+    let app = router(api, lookups, traces, stop.clone());
     let serving = tokio::spawn(async move {
         connection::accept(listener, app, bounds, stop).await;
         drop(forgetting);
@@ -137,13 +138,13 @@ pub async fn serve(
     Ok((address, AbortOnDropHandle::new(serving)))
 }
 
-fn router(api: Api, traces: TraceLog, stop: CancellationToken) -> Router {
+fn router(api: Api, lookups: Lookups, traces: TraceLog, stop: CancellationToken) -> Router {
     let body_limit = usize::try_from(api.max_note_bytes).unwrap_or(usize::MAX) + BODY_MARGIN;
     let shared = Arc::new(Shared {
         places: Places::new(api.bounds),
         api,
         traces,
-        lookups: Lookups::default(),
+        lookups,
         refused: Refused::default(),
         readiness: Mutex::default(),
         stop,

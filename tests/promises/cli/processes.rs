@@ -15,6 +15,14 @@ async fn migrate_can_run_again() {
     assert!(first["applied"].as_u64().unwrap() > 0, "{first}");
     let again = site.json(&["migrate"]).await;
     assert_eq!(again["applied"], 0);
+    sqlx::query("alter table memory_notes rename to notes")
+        .execute(&mut site.connect().await)
+        .await
+        .unwrap();
+    for command in ["migrate", "status"] {
+        let done = site.elf(&[command]).await.exits(78);
+        done.says(&["memory_notes is missing"]);
+    }
 }
 
 #[tokio::test]
