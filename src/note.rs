@@ -105,6 +105,14 @@ pub fn present<'d, D: Deserializer<'d>, T: Deserialize<'d>>(
     Option::deserialize(value).map(Some)
 }
 
+/// Checks a value that is 0 to 1, such as an importance.
+pub fn check_zero_to_one(field: &str, value: f32) -> Result<(), String> {
+    match (0.0..=1.0).contains(&value) {
+        true => Ok(()),
+        false => Err(format!("{field} must be 0 to 1, not {value}")),
+    }
+}
+
 /// Whether a string of `value` has a NUL character, which Postgres does not store.
 pub fn holds_nul(value: &Value) -> bool {
     match value {

@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(short, long, default_value_t = 10, value_parser = value::whole::<1, 100>)]
     pub(super) k: u16,
     /// The tenant that the documents are indexed in, and deleted from at the end
-    #[arg(long, default_value = DEFAULT_TENANT)]
+    #[arg(long, default_value = DEFAULT_TENANT, value_parser = value::tenant)]
     pub(super) tenant: String,
     /// Keep the documents indexed, so that the next run embeds nothing
     #[arg(long)]

@@ -1,6 +1,7 @@
 //! Which files of a folder `elf import` reads, and which it passes over.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::DirEntry;
 use std::path::{Component, Path, PathBuf};
 
@@ -154,11 +155,19 @@ pub(super) fn is_text(path: &Path) -> bool {
         .is_some_and(|e| e.eq_ignore_ascii_case("md") || e.eq_ignore_ascii_case("txt"))
 }
 
+/// Whether a file may be JSONL by its name. A pipe of the shell, such as `/dev/fd/63`, has no extension.
+pub(super) fn may_be_jsonl(path: &Path) -> bool {
+    let is_known = |e: &OsStr| {
+        let known = ["jsonl", "ndjson", "json"];
+        known.iter().any(|known| e.eq_ignore_ascii_case(known))
+    };
+    path.extension().is_none_or(is_known)
+}
+
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-    use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
 
     use super::*;
@@ -170,6 +179,12 @@ mod tests {
         }
         for name in ["md", "a.mdx", "a.pdf", ".md"] {
             assert!(!is_text(Path::new(name)), "{name}");
+        }
+        for name in ["a.jsonl", "a.JSON", "b.ndjson", "/dev/fd/63"] {
+            assert!(may_be_jsonl(Path::new(name)), "{name}");
+        }
+        for name in ["a.docx", "a.csv", "a.jsonl.gz"] {
+            assert!(!may_be_jsonl(Path::new(name)), "{name}");
         }
     }
 

@@ -15,12 +15,12 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::output::{Output, print_error};
-use super::wiring;
+use super::{value, wiring};
 use crate::config::Config;
 use crate::error_class::ErrorClass;
 use crate::eval::Document;
 use crate::store::{Imported, ImportedNote, Store, StoreError};
-use folder::{Files, PassedOver, is_text, key_of, shown};
+use folder::{Files, PassedOver, is_text, key_of, may_be_jsonl, shown};
 use lines::Place;
 use note::Line;
 
@@ -43,7 +43,7 @@ pub struct Args {
     path: PathBuf,
     /// The tenant of the notes; a JSONL line that names another tenant is skipped. Without
     /// this, a line's tenant_id counts, or "default" if it has none
-    #[arg(long)]
+    #[arg(long, value_parser = value::tenant)]
     tenant: Option<String>,
     /// With --tenant: accept lines that name another tenant
     #[arg(long, requires = "tenant")]
@@ -348,6 +348,11 @@ fn read(args: &Args, max_note_bytes: u64) -> anyhow::Result<(Notes<'_>, PassedOv
         };
         return Ok((Box::new(std::iter::once(note)), none));
     }
+    anyhow::ensure!(
+        may_be_jsonl(path),
+        "cannot import {name}: `elf import` reads folders, .md and .txt files, and JSONL (.jsonl, \
+         .ndjson, .json, or - for stdin)"
+    );
     let file = File::open(path).with_context(|| format!("failed to open {name}"))?;
     let notes = jsonl(name, BufReader::new(file), args, max_note_bytes)?;
     Ok((notes, none))

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{Args, DEFAULT_TENANT};
-use crate::note::{holds_nul, present};
+use crate::cli::value;
+use crate::note::{check_zero_to_one, holds_nul, present};
 use crate::store::{Field, ImportedNote};
 
 /// The UUIDv5 namespace of note ids that are derived from keys.
@@ -72,6 +73,13 @@ pub(super) fn of_line(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
             "the note is of the tenant {named:?}, not {only:?}; --tenant-from-file allows it"
         );
     }
+    for (field, share) in [
+        ("importance", line.importance),
+        ("confidence", line.confidence),
+    ] {
+        let checked = share.map_or(Ok(()), |share| check_zero_to_one(field, share));
+        checked.map_err(anyhow::Error::msg)?;
+    }
     let by_id = line.note_id.is_some();
     let identity = |of_line: Option<String>, of_args: &Option<String>, default: &str| {
         let field = Field::or(of_line.or_else(|| of_args.clone()), default.to_owned());
@@ -81,6 +89,7 @@ pub(super) fn of_line(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
         }
     };
     let tenant_id = identity(line.tenant_id, &args.tenant, DEFAULT_TENANT);
+    value::tenant(&tenant_id.value).map_err(anyhow::Error::msg)?;
     let project_id = identity(line.project_id, &args.project, "default");
     let agent_id = identity(line.agent_id, &args.agent, "import");
     let scope = identity(line.scope, &args.scope, "shared");

@@ -21,7 +21,7 @@ use super::body::at_most;
 use super::error::{ApiError, ErrorBody};
 use super::wait::{Wait, Written, asked, written};
 use super::{Api, Body, Shared};
-use crate::note::{holds_nul, present};
+use crate::note::{check_zero_to_one, holds_nul, present};
 use crate::store::{AddedNote, NoteChange, ReachableChunk, ReachableNote};
 
 /// Most notes in one request.
@@ -526,13 +526,8 @@ fn check_text(shared: &Shared, text: &str) -> Result<(), ApiError> {
 }
 
 pub fn check_share(field: &str, value: Option<f32>) -> Result<(), ApiError> {
-    match value {
-        Some(value) if !(0.0..=1.0).contains(&value) => {
-            let message = format!("{field} must be 0 to 1, not {value}");
-            Err(ApiError::invalid(field, message))
-        }
-        _ => Ok(()),
-    }
+    let checked = value.map_or(Ok(()), |value| check_zero_to_one(field, value));
+    checked.map_err(|message| ApiError::invalid(field, message))
 }
 
 impl From<ReachableNote> for ShownNote {

@@ -118,6 +118,10 @@ async fn what_cannot_be_imported_is_named_and_the_rest_is_imported() {
         b"{\"key\": \"NUL\", \"text\": \"in the scope\", \"scope\": \"\\u0000\"}",
         b"{\"key\": \"NUL\", \"text\": \"in the source\", \"source_ref\": {\"a\": [\"\\u0000\"]}}",
         b"[1, 2]",
+        b"{\"key\": \"twice\", \"text\": \"x\", \"text\": \"y\"}",
+        b"{\"key\": \"too important\", \"text\": \"x\", \"importance\": 9}",
+        b"{\"key\": \"too sure\", \"text\": \"x\", \"confidence\": -0.5}",
+        b"{\"key\": \"of nobody\", \"text\": \"x\", \"tenant_id\": \"\"}",
     ];
     for (i, line) in bad.iter().enumerate() {
         let before = format!("{{\"key\": \"{i} before\", \"text\": \"Before.\"}}\n");
@@ -127,6 +131,15 @@ async fn what_cannot_be_imported_is_named_and_the_rest_is_imported() {
         let done = done.exits(1).says(&["stdin:2"]);
         let expected = counts(2, 2, 1);
         assert_eq!(done.json(), expected, "{:?}", String::from_utf8_lossy(line));
+    }
+    let twice = site.elf_reading(&["import", "-"], bad[10]).await;
+    twice.says(&["stdin:1: column", "duplicate field `text`"]);
+    let nine = site.elf_reading(&["import", "-"], bad[11]).await;
+    nine.says(&["stdin:1: importance must be 0 to 1, not 9"]);
+    for file in ["d.docx", "deeper/x.csv"] {
+        site.write(file, "{\"key\": \"k\", \"text\": \"x\"}");
+        let done = site.elf(&["import", file]).await.exits(1);
+        done.says(&[file, ".md and .txt files", ".jsonl"]);
     }
     site.write("LICENSE", "License\nno JSON\n");
     let done = site.elf(&["import", "LICENSE"]).await.exits(1);
@@ -358,7 +371,7 @@ async fn lines_of_one_note_are_written_in_their_order_and_named() {
 async fn a_note_that_postgres_rejects_is_named_and_the_others_are_written() {
     let site = Site::start().await;
     sqlx::raw_sql(
-        "alter table memory_notes add check (importance <= 1);
+        "alter table memory_notes add check (importance < 0.75);
          create unique index on memory_notes (tenant_id, project_id, agent_id, scope, key) where key <> ''",
     )
     .execute(&mut site.connect().await)
@@ -372,7 +385,7 @@ async fn a_note_that_postgres_rejects_is_named_and_the_others_are_written() {
             .await
     };
     let mut notes: Vec<Value> = (1..=40).map(|n| note(n, &format!("k{n}"), 0.5)).collect();
-    notes[20]["importance"] = json!(7);
+    notes[20]["importance"] = json!(0.75);
     let done = import(&notes)
         .await
         .exits(1)
