@@ -15,6 +15,7 @@ use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
 use serde_json::{Value, json};
 
+use super::value;
 use crate::config::is_loopback;
 use crate::http::api::mcp;
 
@@ -31,7 +32,12 @@ const TIMEOUT: Duration = Duration::from_secs(80);
 )]
 pub struct Args {
     /// The HTTP API of a running `elf worker` or `elf serve`
-    #[arg(long, env = "ELF_API_URL", default_value = "http://127.0.0.1:9465")]
+    #[arg(
+        long,
+        env = "ELF_API_URL",
+        default_value = "http://127.0.0.1:9465",
+        value_parser = value::http_url
+    )]
     url: String,
 }
 

@@ -1,6 +1,7 @@
 //! Values of arguments. An error says how to write the value.
 
 use chrono::{DateTime, Datelike, Utc};
+use reqwest::Url;
 use uuid::Uuid;
 
 /// An id that an error shows as an example.
@@ -55,6 +56,15 @@ pub fn query(text: &str) -> Result<String, String> {
 /// The name of a tenant.
 pub fn tenant(text: &str) -> Result<String, String> {
     filled(text, "the tenant is empty: write its name")
+}
+
+/// The URL of an HTTP server.
+pub fn http_url(text: &str) -> Result<String, String> {
+    let is_http = |url: &Url| ["http", "https"].contains(&url.scheme());
+    match Url::parse(text).is_ok_and(|url| is_http(&url)) {
+        true => Ok(text.trim().into()),
+        false => Err("write a URL such as http://127.0.0.1:9465".into()),
+    }
 }
 
 fn filled(text: &str, or: &str) -> Result<String, String> {

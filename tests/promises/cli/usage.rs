@@ -113,6 +113,15 @@ async fn a_wrong_value_is_told_how_to_write_it() {
         ),
         (&["key", "revoke", "abc"], "an id that `elf key list` shows"),
         (&["key", "create", "--tenant", ""], "the tenant is empty"),
+        (&["import", "-", "--tenant", ""], "the tenant is empty"),
+        (
+            &["mcp", "--url", "foo"],
+            "'foo' for '--url <URL>': write a URL such as http://127.0.0.1:9465",
+        ),
+        (
+            &["mcp", "--url", "localhost:9465"],
+            "write a URL such as http://127.0.0.1:9465",
+        ),
         (
             &["eval", "set", "-k", "0"],
             "write a whole number from 1 to 100",
