@@ -391,8 +391,9 @@ pub enum IndexError {
     },
     /// Another process, or another part of this one, has the embedded engine's folder open.
     #[error(
-        "{engine} is in use by {holder}; only one process can have it open: stop that one, or run \
-         a Qdrant server for several processes (storage.qdrant.url = \"http://host:6334\")"
+        "{engine} is in use by {holder}; only one process can have it open: ask the HTTP API of that \
+         one (service.http_bind), stop it, or run a Qdrant server for several processes \
+         (storage.qdrant.url = \"http://host:6334\")"
     )]
     InUse {
         /// Which engine, and where.

@@ -31,8 +31,13 @@ pub(super) struct Embedded {
 impl Embedded {
     /// Opens the folder, or makes it.
     pub(super) async fn open(dir: PathBuf, on_disk: bool) -> Result<Self, IndexError> {
-        let engine = format!("qdrant-edge {VERSION} in {}", dir.display());
-        let opened = tokio::task::spawn_blocking(move || Shared::open(engine, dir, on_disk)).await;
+        let open = move || {
+            // Without `..`, for messages.
+            let place = dir.canonicalize().unwrap_or_else(|_| dir.clone());
+            let engine = format!("qdrant-edge {VERSION} in {}", place.display());
+            Shared::open(engine, dir, on_disk)
+        };
+        let opened = tokio::task::spawn_blocking(open).await;
         let shared = opened.expect("opening a folder does not panic")?;
         Ok(Self {
             shared: Arc::new(shared),
