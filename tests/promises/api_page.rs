@@ -71,7 +71,7 @@ async fn every_request_of_the_api_can_be_tried() {
     let command = browser.run(command).await;
     let ran = tokio::process::Command::new("sh")
         .args(["-c", command.as_str().unwrap()])
-        .env("ELF_KEY", &secret)
+        .env("ELF_API_KEY", &secret)
         .output()
         .await
         .unwrap();

@@ -634,7 +634,7 @@ async fn the_requests_of_the_readme_do_what_it_says() {
     let blocks = crate::support::docs::blocks("README.md", "bash");
     assert_eq!(blocks.len(), 1);
     let mut command = crate::support::docs::shell(&served.site, &blocks[0]);
-    command.env("API", &served.url).env("KEY", &secret);
+    command.env("API", &served.url).env("ELF_API_KEY", &secret);
     let done = crate::support::site::run(command, b"").await.exits(0);
     let mut answers = serde_json::Deserializer::from_str(&done.stdout).into_iter::<Value>();
     let added = answers.next().unwrap().unwrap();

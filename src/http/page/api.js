@@ -115,7 +115,7 @@ function requestOf(method, path, operation, form) {
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
 function curl({ method, url, body }) {
-  const parts = ["curl", `-X ${method}`, quoted(url.href), '-H "Authorization: Bearer $ELF_KEY"'];
+  const parts = ["curl", `-X ${method}`, quoted(url.href), '-H "Authorization: Bearer $ELF_API_KEY"'];
   if (body !== undefined) parts.push("-H 'Content-Type: application/json'", `-d ${quoted(body)}`);
   return parts.join(" ");
 }
