@@ -20,7 +20,7 @@ pub struct Args {
     /// Compare the vectors too
     #[arg(long)]
     deep: bool,
-    /// Check only this share of the points, in percent
+    /// Check only this share of the points and of the notes, in percent
     #[arg(long, value_name = "P", default_value_t = 100.0, value_parser = percent)]
     sample: f64,
     /// List every difference on stderr
