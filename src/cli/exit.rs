@@ -11,7 +11,7 @@ use crate::index::IndexError;
 use crate::rebuild::RebuildError;
 use crate::registry::RegistryError;
 use crate::reindex::ReindexError;
-use crate::search::SearchError;
+use crate::search::{RerankError, SearchError};
 use crate::store::StoreError;
 
 const FAILED: u8 = 1;
@@ -52,6 +52,7 @@ fn class(cause: &(dyn Error + 'static)) -> Option<ErrorClass> {
         .or_else(|| of(cause, RebuildError::class))
         .or_else(|| of(cause, ReindexError::class))
         .or_else(|| of(cause, SearchError::class))
+        .or_else(|| of(cause, RerankError::class))
 }
 
 #[cfg(test)]
@@ -67,11 +68,12 @@ mod tests {
 
     #[test]
     fn a_wrapped_refusal_is_still_a_configuration_error() {
-        let errors: [anyhow::Error; 4] = [
+        let errors: [anyhow::Error; 5] = [
             denied().into(),
             RegistryError::from(denied()).into(),
             RebuildError::from(denied()).into(),
             ReindexError::from(RegistryError::from(denied())).into(),
+            RerankError::Config("no such model".into()).into(),
         ];
         for error in errors {
             assert_eq!(code(&error.context("failed to start")), CONFIGURATION);

@@ -2,7 +2,7 @@
 
 use super::{IndexContext, Options, RebuildError, drop_collection};
 use crate::index::CollectionSpec;
-use crate::registry::{Job, RegistryError, free_collection_name, id_ranges};
+use crate::registry::{Job, RegistryError, check_alias, free_collection_name, id_ranges};
 use crate::store::{CollectionRow, Range};
 
 /// Ranges that are copied concurrently: while one waits for the engine, another reads.
@@ -19,14 +19,7 @@ pub(super) async fn check_alias_is_ours(
     version: &str,
 ) -> Result<(), RebuildError> {
     let alias = &context.alias;
-    let other = registered.iter().find(|c| c.alias != *alias);
-    if let Some(other) = other {
-        return Err(RegistryError::OtherAlias {
-            registered: other.alias.clone(),
-            configured: alias.clone(),
-        }
-        .into());
-    }
+    check_alias(alias, registered)?;
     let what = match context.index.resolve(alias).await? {
         Some(name) if registered.iter().any(|c| c.name == name) => return Ok(()),
         Some(name) if !registered.is_empty() && is_of(context, &name, version).await? => {

@@ -7,6 +7,17 @@ use crate::store::{CollectionRow, Lifecycle, RegisteredVersion};
 /// when another process moves it at the same moment.
 const MAX_TRIES: u32 = 10;
 
+/// Checks that `registered` collections belong to the alias of the configuration.
+pub fn check_alias(alias: &str, registered: &[CollectionRow]) -> Result<(), RegistryError> {
+    match registered.iter().find(|c| c.alias != alias) {
+        None => Ok(()),
+        Some(other) => Err(RegistryError::OtherAlias {
+            registered: other.alias.clone(),
+            configured: alias.to_owned(),
+        }),
+    }
+}
+
 /// Points the alias at the active collection of the active version, unless it already points
 /// at a collection that workers write for this version. Every process that changes what is
 /// served calls this after its commit, so the last call finds alias and Postgres in step.

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use super::{IndexContext, RegistryError, check_home, differences, ensure_tokens, reconcile_alias};
+use super::{
+    IndexContext, RegistryError, check_alias, check_home, differences, ensure_tokens,
+    reconcile_alias,
+};
 use crate::index::{CollectionInfo, CollectionSpec, IndexError};
 use crate::store::{CollectionRow, Lifecycle, RegisteredVersion, Store, StoreError, Version};
 
@@ -158,12 +161,7 @@ async fn main_collection(
                     .await?
             }
         };
-        if collection.alias != context.alias {
-            return Err(RegistryError::OtherAlias {
-                registered: collection.alias,
-                configured: context.alias.clone(),
-            });
-        }
+        check_alias(&context.alias, std::slice::from_ref(&collection))?;
         let info = context.index.collection(&collection.name).await?;
         if info.is_some() {
             return Ok((collection, info));

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::config::Bm25Options;
 use crate::index::VectorIndex;
 use crate::store::Store;
-pub use alias::{alias_problem, problem_of_target, reconcile_alias};
+pub use alias::{alias_problem, check_alias, problem_of_target, reconcile_alias};
 pub use collections::free_collection_name;
 pub use ensure::{
     check_spec, check_version_is_active, ensure_ready, register_or_check_version, spec,

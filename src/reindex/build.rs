@@ -140,13 +140,7 @@ async fn begin(context: &WorkerContext, job: &Job) -> Result<Lifecycle, ReindexE
         Some(own) => return Ok(own.state),
         None => {}
     }
-    if let Some(other) = registered.iter().find(|c| c.alias != *alias) {
-        return Err(RegistryError::OtherAlias {
-            registered: other.alias.clone(),
-            configured: alias.clone(),
-        }
-        .into());
-    }
+    registry::check_alias(alias, &registered)?;
     registry::check_home(&context.stores).await?;
     // The engine first, so that a registered collection always existed.
     let spec = registry::spec(&context.stores, &context.version);

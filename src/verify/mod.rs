@@ -19,8 +19,8 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::registry::{
-    CollectionTarget, IndexContext, Notice, Progress, RegistryError, alias_problem, home_problem,
-    reconcile_alias,
+    CollectionTarget, IndexContext, Notice, Progress, RegistryError, alias_problem, check_alias,
+    home_problem, reconcile_alias,
 };
 use crate::store::{CollectionRow, VerifyCursor};
 
@@ -135,7 +135,7 @@ pub async fn run(context: &IndexContext, options: &Options) -> Result<Report, Re
         return Err(RegistryError::NothingIndexed);
     };
     if let Some(problem) = home_problem(context).await? {
-        return Err(RegistryError::NotServed(problem));
+        return Err(RegistryError::Mismatch(problem));
     }
     let registered = store.registered_collections().await?;
     let served = |c: &&CollectionRow| c.version == version.name && c.is_active();
@@ -148,6 +148,7 @@ pub async fn run(context: &IndexContext, options: &Options) -> Result<Report, Re
             )));
         }
     };
+    check_alias(alias, std::slice::from_ref(collection))?;
     if options.repair {
         reconcile_alias(context).await?;
     } else if let Some(problem) = alias_problem(context).await? {

@@ -49,7 +49,7 @@ async fn another_folder_is_refused_until_a_rebuild_fills_it() {
     assert!(status.stdout.contains(here), "{}", status.stdout);
     site.elf(&["verify"])
         .await
-        .exits(1)
+        .exits(78)
         .says(&[here, "elf rebuild"]);
 
     site.elf(&["rebuild"]).await.exits(0);
@@ -141,7 +141,7 @@ async fn the_demo_deletes_nothing_that_it_did_not_make() {
     std::fs::create_dir(&theirs).unwrap();
     std::fs::write(theirs.join("lock"), "the lock of another program").unwrap();
     let url = site.database.url();
-    let arguments = ["demo", "--database-url", &url, "--dir"];
+    let arguments = ["demo", "--notes", ".", "--database-url", &url, "--dir"];
     let dir = theirs.to_str().unwrap();
     let done = site.elf(&[&arguments[..], &[dir]].concat()).await;
     done.exits(1).says(&[dir, "--dir"]);

@@ -15,6 +15,7 @@ use super::pause::Pause;
 use crate::config::{self, RerankApi};
 #[cfg(feature = "local")]
 use crate::embed::{EmbedError, local::CrossEncoder};
+use crate::error_class::ErrorClass;
 use crate::unicode::composed;
 use http::Http;
 
@@ -81,13 +82,23 @@ pub enum RerankError {
     #[error("search.rerank cannot be used: {0}")]
     Config(String),
     /// It did not answer, or not within its time.
-    #[error("the reranker {name} did not rank the results: {reason}")]
+    #[error("the reranker {name} is unavailable: {reason}")]
     Unavailable {
         /// Its URL, or its model.
         name: String,
         /// What happened.
         reason: String,
     },
+}
+
+impl RerankError {
+    /// What has to change before the same work can succeed.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Config(_) => ErrorClass::Configuration,
+            Self::Unavailable { .. } => ErrorClass::Provider,
+        }
+    }
 }
 
 impl Model {
@@ -112,9 +123,16 @@ impl Reranker {
             #[cfg(feature = "local")]
             RerankApi::Local => Model::Local {
                 time: Duration::from_millis(settings.timeout_ms),
-                encoder: CrossEncoder::open(&settings.model)
-                    .await
-                    .map_err(|error| RerankError::Config(reason(error)))?,
+                encoder: CrossEncoder::open(&settings.model).await.map_err(
+                    |error| match error {
+                        // The hub may answer later.
+                        EmbedError::Unavailable { reason, .. } => RerankError::Unavailable {
+                            name: name.clone(),
+                            reason,
+                        },
+                        error => RerankError::Config(reason(error)),
+                    },
+                )?,
             },
             #[cfg(not(feature = "local"))]
             RerankApi::Local => {
