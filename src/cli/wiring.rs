@@ -6,13 +6,13 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::chunk::{Chunker, Tokenizer};
-use crate::config::Config;
+use crate::config::{Config, Dsn};
 use crate::embed::provider::Provider;
 use crate::embed::{self, Embedder};
 use crate::index::{self, VectorIndex};
 use crate::registry::{self, IndexContext, embedding_version, with_weights};
 use crate::search::{Reranker, Searcher};
-use crate::store::{RegisteredVersion, Store, Version};
+use crate::store::{RegisteredVersion, Store, StoreError, Version};
 use crate::worker::WorkerContext;
 
 const NO_INDEX: &str = "failed to open storage.qdrant.url";
@@ -20,9 +20,20 @@ const NO_INDEX: &str = "failed to open storage.qdrant.url";
 /// Connects to Postgres.
 pub async fn store(config: &Config) -> anyhow::Result<Store> {
     let postgres = &config.storage.postgres;
-    Store::connect(postgres.dsn.expose(), postgres.pool_max_conns)
-        .await
-        .context("failed to connect to storage.postgres.dsn")
+    let dsn = postgres.dsn.expose();
+    let connected = Store::connect(dsn, postgres.pool_max_conns).await;
+    connected.map_err(|error| {
+        let place = match &error {
+            // It has the place.
+            StoreError::Unavailable(_) => None,
+            _ => Dsn::parse(dsn)
+                .ok()
+                .map(|dsn| format!(" ({})", dsn.place())),
+        };
+        let place = place.unwrap_or_default();
+        anyhow::Error::new(error)
+            .context(format!("failed to connect to storage.postgres.dsn{place}"))
+    })
 }
 
 /// Connects to the vector engine.

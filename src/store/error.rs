@@ -8,6 +8,9 @@ use crate::error_class::ErrorClass;
 /// The unique index on the keys of notes.
 const KEY_INDEX: &str = "memory_notes_key_idx";
 
+/// What the driver says of a server that does not encrypt. Every other error of TLS may pass.
+const NO_TLS: &str = "server does not support TLS";
+
 /// Why Postgres did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -138,6 +141,11 @@ impl From<sqlx::Error> for StoreError {
             Error::Io(_) | Error::Protocol(_) => Self::Interrupted(reason),
             Error::Configuration(_) => Self::Schema(format!("storage.postgres.dsn: {reason}")),
             Error::Migrate(error) => Self::of_migration(*error),
+            Error::Tls(error) if error.to_string() == NO_TLS => Self::Schema(
+                "Postgres has no TLS, and sslmode in storage.postgres.dsn (or PGSSLMODE) demands it: \
+                 set up TLS there, or change sslmode"
+                    .into(),
+            ),
             // See `pool::NotConnected`.
             Error::AnyDriverError(error) => Self::Unavailable(error.to_string()),
             // No connection, TLS that fails, a pool that is closed; and what only an application
@@ -341,6 +349,7 @@ mod tests {
         assert_eq!(class(Error::Protocol("cut".into())), interrupted);
         let configuration = (ErrorClass::Configuration, false);
         assert_eq!(class(Error::Configuration(other())), configuration);
+        assert_eq!(class(Error::Tls(NO_TLS.into())), configuration);
         for error in [
             Error::PoolTimedOut,
             Error::PoolClosed,

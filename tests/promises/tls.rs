@@ -139,6 +139,13 @@ async fn what_is_wrong_with_a_url_of_postgres_is_named() {
         use_dsn(url);
         site.elf(&["status"]).await.exits(code).says(&words);
     }
+    // The tests' Postgres has no TLS. A worker does not wait for it.
+    let (_, port) = site.database.server();
+    use_dsn(&encrypted(&site.database, port, "sslmode=require"));
+    for args in [&["status"][..], &["worker"]] {
+        let done = site.elf(args).await.exits(78);
+        done.says(&["sslmode", &format!("localhost:{port}"), "has no TLS"]);
+    }
 }
 
 #[tokio::test]
