@@ -7,7 +7,7 @@ use super::output::{Output, with_causes};
 use super::wiring;
 use crate::config::Config;
 use crate::index::IndexError;
-use crate::registry::{self, RegistryError};
+use crate::registry::{self, Change, RegistryError};
 use crate::store::{
     Lifecycle, LockWait, OutboxCounts, RegisteredVersion, RunningJob, Store, StoreError,
 };
@@ -18,6 +18,8 @@ struct Status {
     notes: Notes,
     chunks: i64,
     embedding_version: Option<String>,
+    /// Settings in which the configuration asks for another version.
+    asked_changes: Vec<Change>,
     /// Versions that a reindex builds, or that are kept for a rollback.
     other_versions: Vec<OtherVersion>,
     collection: Collection,
@@ -99,7 +101,9 @@ pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
         .await?
         .into_iter()
         .partition(|known| known.state == Lifecycle::Active);
-    let version = active.into_iter().next().map(|known| known.version.name);
+    let active = active.into_iter().next().map(|known| known.version);
+    let asked_changes = active.as_ref().map(|v| registry::asked_changes(v, config));
+    let version = active.map(|version| version.name);
     let mut other_versions = Vec::new();
     for known in others {
         other_versions.push(OtherVersion::of(&store, known).await?);
@@ -115,6 +119,7 @@ pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
         },
         chunks: counts.chunks,
         embedding_version: version,
+        asked_changes: asked_changes.unwrap_or_default(),
         other_versions,
         collection: collection(config, store.clone()).await,
         job: store.running_job().await?,
@@ -189,12 +194,21 @@ fn lines(status: &Status) -> String {
         notes,
         chunks,
         collection,
+        asked_changes,
         other_versions,
         job,
         lock_waits,
         ..
     } = status;
     let line = |other: &OtherVersion| other.line(job.as_ref());
+    let asked = match &asked_changes[..] {
+        [] => String::new(),
+        changes => {
+            let changes: Vec<String> = changes.iter().map(Change::line).collect();
+            let changes = changes.join("; ");
+            format!("\n            the configuration asks for another one: {changes}")
+        }
+    };
     let others: String = other_versions.iter().map(line).collect();
     let job = match job {
         Some(job) => format!(
@@ -220,7 +234,7 @@ fn lines(status: &Status) -> String {
         "outbox      {} pending, {} leased, {} failed, {} dead{oldest}\n\
          notes       {} live, {} indexed\n\
          chunks      {chunks}\n\
-         version     {}{others}\n\
+         version     {}{asked}{others}\n\
          collection  {} → {points}{problem}{job}{waits}",
         outbox.pending,
         outbox.leased,

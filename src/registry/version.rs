@@ -142,13 +142,22 @@ pub fn with_weights(version: Version, weights: [u8; 32], known: &[RegisteredVers
 /// What differs between the version in the database and the one that the
 /// configuration asks for, a line per setting.
 pub fn differences(database: &Version, config: &Version) -> Vec<String> {
-    changes(database, config)
-        .into_iter()
-        .map(|Change { key, from, to }| {
-            let label = label(&key);
-            format!("{label} is {to} in the configuration, {from} in the database")
-        })
-        .collect()
+    let changes = changes(database, config);
+    changes.iter().map(Change::line).collect()
+}
+
+/// The settings in which a configuration asks for another version than the one that is served, as far as
+/// the configuration alone tells: no file of a model is read, and no provider is asked.
+pub fn asked_changes(served: &Version, config: &Config) -> Vec<Change> {
+    let tokenizer = served.settings.get(TOKENIZER).and_then(Value::as_str);
+    let dim = config.providers.embedding.dimensions.unwrap_or(served.dim);
+    let asked = embedding_version(config, tokenizer.unwrap_or_default(), dim);
+    if asked.name == served.name {
+        return Vec::new();
+    }
+    let mut changes = changes(served, &asked);
+    changes.retain(|change| change.key != WEIGHTS);
+    changes
 }
 
 /// A setting in which two versions differ; values as JSON, null where there is none.
@@ -160,6 +169,15 @@ pub struct Change {
     pub from: Value,
     /// Its value in the other.
     pub to: Value,
+}
+
+impl Change {
+    /// From the version in the database to the one that the configuration asks for, in words.
+    pub fn line(&self) -> String {
+        let Self { key, from, to } = self;
+        let label = label(key);
+        format!("{label} is {to} in the configuration, {from} in the database")
+    }
 }
 
 /// The settings in which `to` differs from `from`, in order of their keys.

@@ -1,6 +1,8 @@
 //! A wrong configuration ends a command with code 78 and a message that names each setting.
 //! A secret is never printed.
 
+use serde_json::json;
+
 use super::elf_with;
 use crate::support::embedding_server::Behaviour;
 use crate::support::site::{Site, elf, run};
@@ -139,12 +141,38 @@ async fn other_settings_than_those_of_the_database_are_refused_by_name() {
         let done = site.elf(args).await.exits(78);
         done.says(&["chunking.max_tokens", "48", "32"]);
     }
+    let requests = site.provider.requests();
+    let changes = &site.json(&["status"]).await["asked_changes"];
+    let expected = json!([{"key": "chunking.max_tokens", "from": 32, "to": 48}]);
+    assert_eq!(*changes, expected);
+    let status = site.elf(&["status"]).await.exits(0);
+    let told =
+        "asks for another one: chunking.max_tokens is 48 in the configuration, 32 in the database";
+    assert!(status.stdout.contains(told), "{status:?}");
+    assert_eq!(site.provider.requests(), requests);
     site.configure("max_tokens = 48", "max_tokens = 32");
     site.configure("model = \"test\"", "model = \"another\"");
     let done = site.elf(&["worker", "--once"]).await.exits(78);
     done.says(&["providers.embedding.model", "another", "test"]);
     site.configure("model = \"another\"", "model = \"test\"");
     site.json(&["worker", "--once"]).await;
+    assert_eq!(site.json(&["status"]).await["asked_changes"], json!([]));
+    site.configure(
+        "[storage.qdrant]",
+        "[storage.qdrant]\nalias = \"elsewhere\"",
+    );
+    for args in [
+        &["worker", "--once"][..],
+        &["verify"],
+        &["verify", "--repair"],
+        &["rebuild"],
+    ] {
+        let done = site.elf(args).await.exits(78);
+        done.says(&[
+            "storage.qdrant.alias is \"elsewhere\"",
+            "put the setting back",
+        ]);
+    }
 }
 
 #[tokio::test]

@@ -23,6 +23,7 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
         "notes",
         "chunks",
         "embedding_version",
+        "asked_changes",
         "other_versions",
         "collection",
         "job",
