@@ -117,6 +117,11 @@ async fn dry_run(config: &Config, out: Output) -> anyhow::Result<()> {
     let estimate = reindex::estimate(&store, &chunker, &version, &counts).await;
     progress.finish();
     let estimate = estimate?;
+    let served = store.active_version().await?;
+    let next = match served.is_some_and(|served| served.name == version.name) {
+        true => "it is served: there is nothing to build",
+        false => "nothing was written; `elf reindex` builds it",
+    };
     let tokens = estimate.tokens;
     out.report(&Priced::new(config, estimate, tokens), |priced| {
         let Estimate {
@@ -130,7 +135,7 @@ async fn dry_run(config: &Config, out: Output) -> anyhow::Result<()> {
         format!(
             "{version}: {notes} notes, {chunks} chunks, {known} of them known\n\
              to embed: {to_embed} texts of {tokens} tokens at most{}\n\
-             nothing was written; `elf reindex` builds it",
+             {next}",
             priced.cost()
         )
     })

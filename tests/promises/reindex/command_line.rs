@@ -118,6 +118,9 @@ async fn a_change_of_the_chunking_is_reindexed_on_the_command_line() {
         .exits(1)
         .says(&["nothing to roll back to"]);
     assert_eq!(site.json(&["reindex"]).await["version"], back["version"]);
+    let estimate = site.elf(&["reindex", "--dry-run"]).await.exits(0);
+    let told = "it is served: there is nothing to build";
+    assert!(estimate.stdout.contains(told), "{estimate:?}");
     site.elf(&["reindex", "--dry-run", "--swap"]).await.exits(2);
 }
 
