@@ -194,8 +194,6 @@ async fn catch_up(
     let enough = stop.child_token();
     let watching = async {
         let outcome = loop {
-            let notes = worker.totals().notes;
-            progress.set(notes, due.max(notes));
             if stop.is_cancelled() {
                 break Err(ReindexError::Stopped);
             }
@@ -213,8 +211,18 @@ async fn catch_up(
         enough.cancel();
         outcome
     };
-    let ((), outcome) = tokio::join!(worker.run(enough.clone()), watching);
-    outcome
+    // Until the worker has ended: after a stop, work in flight still gets done.
+    let counting = async {
+        loop {
+            let notes = worker.totals().notes;
+            progress.set(notes, due.max(notes));
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    tokio::select! {
+        ((), outcome) = async { tokio::join!(worker.run(enough.clone()), watching) } => outcome,
+        () = counting => unreachable!("it counts until it is dropped"),
+    }
 }
 
 async fn is_caught_up(context: &WorkerContext) -> Result<bool, ReindexError> {

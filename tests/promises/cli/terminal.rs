@@ -1,6 +1,7 @@
 //! What a person at a terminal sees: progress, and what Ctrl-C does.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, ChildStdout};
@@ -113,6 +114,28 @@ async fn ctrl_c_says_what_it_waits_for_and_a_second_one_ends_it_at_once() {
 }
 
 #[tokio::test]
+async fn what_is_done_after_ctrl_c_is_counted() {
+    let site = Site::start().await;
+    site.configure("grace_secs = 5", "grace_secs = 600");
+    site.configure("log_level = \"debug\"", "log_level = \"error\"");
+    site.configure("timeout_ms = 2000", "timeout_ms = 600000");
+    site.json(&["worker", "--once"]).await;
+    site.configure("max_tokens = 32", "max_tokens = 24");
+    site.configure("model = \"test\"", "model = \"test\"\nmax_batch_inputs = 1");
+    for text in ["Embedded late.", "Embedded later."] {
+        site.note(text).await;
+    }
+    // A slice of a batch takes a second.
+    site.provider.share_processor(Duration::from_secs(3));
+    let mut terminal = Terminal::start(&site, &["reindex"]);
+    eventually(async || !site.provider.texts_seen().is_empty()).await;
+    terminal.press_ctrl_c().await;
+    terminal.shows("A second Ctrl-C ends it at once").await;
+    terminal.shows("reindexing 1 of 2").await;
+    assert_eq!(terminal.ended().await, Some(1), "{}", terminal.shown);
+}
+
+#[tokio::test]
 async fn the_progress_of_an_evaluation_counts_its_documents_alone() {
     let site = Site::start().await;
     site.configure("log_level = \"debug\"", "log_level = \"error\"");
@@ -128,8 +151,7 @@ async fn the_progress_of_an_evaluation_counts_its_documents_alone() {
     for n in 0..60 {
         site.note(&format!("Note {n} of the application.")).await;
     }
-    site.provider
-        .share_processor(std::time::Duration::from_millis(20));
+    site.provider.share_processor(Duration::from_millis(20));
     let mut terminal = Terminal::start(&site, &["eval", "set"]);
     assert_eq!(terminal.ended().await, Some(0), "{}", terminal.shown);
     let bars = terminal.shown.split("indexing documents ").skip(1);
