@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 use unicode_segmentation::UnicodeSegmentation;
 use uuid::Uuid;
@@ -74,6 +73,11 @@ pub struct Args {
 
 /// Imports, indexes, searches, edits and deletes.
 pub async fn run(args: Args) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        args.notes.is_dir(),
+        "there is no folder {}: name one that holds .md and .txt files with --notes",
+        args.notes.display()
+    );
     let _lock = start_anew(&args).await?;
     let config = configure(&args, MAX_TOKENS)?;
     let _logging = telemetry::init_logging(&config.service);
@@ -177,7 +181,7 @@ async fn show(searcher: &Searcher, query: &str) -> anyhow::Result<()> {
     ))
 }
 
-/// Replaces one sentence in the second half of the longest note.
+/// Replaces one sentence in the second half of the longest note, or adds one.
 async fn edit(
     context: &WorkerContext,
     worker: &Arc<Worker>,
@@ -188,11 +192,18 @@ async fn edit(
     )
     .fetch_one(context.stores.store.pool())
     .await?;
-    let (old, edited) =
-        replace_sentence(&text, "The spare zymurgometer lives in the blue cabinet. ")
-            .context("the longest note has no sentence to replace")?;
-    say(&format!("Edit one sentence of {key}"))?;
-    print(&format!("was: {}", excerpt(old, 100)))?;
+    let new = "The spare zymurgometer lives in the blue cabinet. ";
+    let edited = match replace_sentence(&text, new) {
+        Some((old, edited)) => {
+            say(&format!("Edit one sentence of {key}"))?;
+            print(&format!("was: {}", excerpt(old, 100)))?;
+            edited
+        }
+        None => {
+            say(&format!("Add a sentence to {key}"))?;
+            format!("{text}\n{new}")
+        }
+    };
     sqlx::query("update memory_notes set text = $2, updated_at = now() where key = $1")
         .bind(&key)
         .bind(&edited)
@@ -203,7 +214,7 @@ async fn edit(
     show(searcher, "where is the zymurgometer").await
 }
 
-/// The sentence that is replaced, and the text with `new` in its place.
+/// The sentence that is replaced, and the text with `new` in its place. `None` if no sentence is long enough.
 fn replace_sentence<'a>(text: &'a str, new: &str) -> Option<(&'a str, String)> {
     let (start, old) = text
         .split_sentence_bound_indices()

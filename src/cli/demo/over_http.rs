@@ -51,7 +51,9 @@ pub async fn search(config: &Config, context: &WorkerContext) -> anyhow::Result<
         "params": { "name": "search", "arguments": asked },
     });
     let answer = post(address, "/mcp", &secret, &call).await?;
-    show(&call["params"], &answer["result"]["structuredContent"])?;
+    let found = answer["result"]["content"][0]["text"].as_str();
+    let found = serde_json::from_str(found.context("the tool answered without a text")?)?;
+    show(&call["params"], &found)?;
     stop.cancel();
     serving.await?;
     Ok(())
@@ -75,10 +77,13 @@ async fn post(
 }
 
 fn show(asked: &Value, found: &Value) -> anyhow::Result<()> {
-    let best = &found["items"][0];
-    let text = best["text"].as_str().context("the search found nothing")?;
+    let items = found["items"].as_array();
+    let best = items.context("the answer has no items")?.first();
     print(&format!("asked: {asked}"))?;
-    let key = best["key"].as_str().unwrap_or_default();
+    let Some(best) = best else {
+        return print("found: nothing");
+    };
+    let [key, text] = ["key", "text"].map(|field| best[field].as_str().unwrap_or_default());
     print(&format!(
         "found: {}: {}",
         excerpt(key, 100),

@@ -179,10 +179,38 @@ async fn a_second_demo_leaves_the_first_alone() {
         .await
         .unwrap();
     let database = format!("--database-url={}", site.database.url());
-    site.elf(&["demo", &database])
+    site.elf(&["demo", "--notes", ".", &database])
         .await
         .exits(1)
         .says(&["another demo is running", "--keep"]);
+    site.elf(&["demo", &database])
+        .await
+        .exits(1)
+        .says(&["no folder examples/notes", "--notes"]);
+}
+
+/// Also on notes without a sentence that it could replace.
+#[cfg(all(feature = "embedded", feature = "local"))]
+#[tokio::test]
+async fn the_demo_runs_to_its_end_on_notes_of_others() {
+    use crate::support::{harness::model, own_postgres::OwnPostgres};
+
+    let Some(server) = OwnPostgres::start("the_demo_runs_to_its_end_on_notes_of_others") else {
+        return;
+    };
+    let site = Site::empty().await;
+    site.write("own/list.md", "- milk\n- eggs\n");
+    site.write("own/ann.txt", "Call Ann.");
+    let url = sqlx::ConnectOptions::to_url_lossy(&server.options()).to_string();
+    let model = std::fs::canonicalize(model()).unwrap();
+    let [notes, dir] = [["--notes", "own"], ["--dir", "demo"]];
+    let more = ["--database-url", &url, "--model", model.to_str().unwrap()];
+    let args = [&["demo"][..], &notes, &dir, &more].concat();
+    let done = site.elf(&args).await.exits(0);
+    for told in ["Add a sentence to list.md", "found: ", "== Done"] {
+        assert!(done.stdout.contains(told), "{told}: {done:?}");
+    }
+    assert!(!done.stdout.contains("found: nothing"), "{done:?}");
 }
 
 /// A script must not take an interrupted run for a complete one.
