@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::support::database::TestDatabase;
+use crate::support::qdrant::Qdrant;
 use crate::support::site::{Site, elf, run};
 
 /// A site with a note that is indexed, whose URL is relative.
@@ -72,6 +73,34 @@ async fn a_folder_that_moved_is_the_same_index_and_a_lost_one_is_filled_again() 
         site.elf(args).await.exits(0);
     }
     std::fs::remove_dir_all(site.path("moved")).unwrap();
+    site.elf(&["worker", "--once"]).await.exits(0);
+    site.elf(&["verify"]).await.exits(0);
+}
+
+/// Every database calls its first collection the same.
+#[tokio::test]
+async fn the_index_of_another_database_on_a_server_is_not_taken_over() {
+    let test = "the_index_of_another_database_on_a_server_is_not_taken_over";
+    let (Some(own), Some(foreign)) = (Qdrant::start(test).await, Qdrant::start(test).await) else {
+        return;
+    };
+    let (site, other) = (Site::start().await, Site::start().await);
+    for (site, server) in [(&site, &own), (&other, &foreign)] {
+        site.use_server(&server.url());
+        site.note("A zebra stands there.").await;
+        site.elf(&["worker", "--once"]).await.exits(0);
+    }
+    site.configure(&own.url(), &foreign.url());
+    for args in [&["worker", "--once"][..], &["search", "zebra"], &["verify"]] {
+        let done = site.elf(args).await.exits(78);
+        done.says(&[&own.url(), &foreign.url(), "elf rebuild"]);
+    }
+    let refused = site.elf(&["rebuild"]).await.exits(78);
+    refused.says(&[&foreign.url(), "--take-alias"]);
+    other.elf(&["verify"]).await.exits(0);
+
+    let renamed = own.url().replace("127.0.0.1", "localhost");
+    site.configure(&foreign.url(), &renamed);
     site.elf(&["worker", "--once"]).await.exits(0);
     site.elf(&["verify"]).await.exits(0);
 }
