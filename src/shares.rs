@@ -58,6 +58,14 @@ fn may_have(all: u64, total: u64, tenant: u64, key: u64, amount: u64) -> bool {
 }
 
 impl Holder {
+    /// A key of the HTTP API.
+    pub fn of_key(tenant: &str, key: Uuid) -> Self {
+        Self {
+            tenant: tenant.into(),
+            key,
+        }
+    }
+
     /// A part of ELF that works for a tenant and knows no key.
     pub fn of_tenant(tenant: Option<&String>) -> Self {
         Self {

@@ -1,6 +1,6 @@
 -- Leases a batch of distinct due notes, oldest first, and returns the outbox rows that the ack of
 -- the batch will delete.
--- $1 version, $2 holder, $3 lease seconds, $4 notes at most, $5 bytes of text at most,
+-- $1 version, $2 holder, $3 lease seconds, $4 notes at most, $5 bytes of text at most, negative to read no text's length,
 -- $6 and $7 only rows after this one (available_at, outbox_id), null for all,
 -- $8 with this many lost claims a note is claimed alone, $9 with this many it is not claimed,
 -- $10 only rows that became due within so many seconds, null for all
@@ -98,8 +98,10 @@ sized as (
     select p.note_id, p.available_at, p.outbox_id,
            sum(p.bytes) over (order by p.n) - p.bytes as bytes_before
       from (select p.note_id, p.n, p.available_at, p.outbox_id,
-                   coalesce((select octet_length(n.text) from memory_notes n
-                              where n.note_id = p.note_id), 0) as bytes
+                   case when $5::bigint >= 0
+                        then coalesce((select octet_length(n.text) from memory_notes n
+                                        where n.note_id = p.note_id), 0)
+                        else 0 end as bytes
               from picks p
             offset 0) p
 ),
@@ -111,7 +113,7 @@ leased as (
     select z.note_id, $1, b.token, now(), now() + make_interval(secs => $3), $2
       from sized z
      cross join batch b
-     where z.bytes_before < $5
+     where z.bytes_before < $5::bigint or $5::bigint < 0
      order by z.note_id
     on conflict (note_id, embedding_version) do update
        set lease_token = excluded.lease_token,

@@ -105,7 +105,12 @@ fn unavailable_part(error: &anyhow::Error) -> Option<Part> {
             Some(RegistryError::Index(error)) => (None, Some(error)),
             _ => (cause.downcast_ref(), cause.downcast_ref()),
         };
-        if let Some(StoreError::Outdated(_) | StoreError::OtherVectorType { .. }) = store {
+        if let Some(
+            StoreError::Outdated(_)
+            | StoreError::NotMigrated(_)
+            | StoreError::OtherVectorType { .. },
+        ) = store
+        {
             return Some(Part::Schema);
         }
         let provider = cause.downcast_ref().map(EmbedError::class);

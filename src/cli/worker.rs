@@ -13,7 +13,7 @@ use super::start::{connect_and_ensure_ready, ensure_ready_with_retries};
 use super::{serve as http_api, systemd, wiring};
 use crate::bounds::Bounds;
 use crate::config::Config;
-use crate::store::{self, Store};
+use crate::store::{self, Store, StoreError};
 use crate::worker::{Report, Worker, WorkerError};
 
 /// How soon `--once` looks again for notes whose lease has ended.
@@ -50,7 +50,11 @@ async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     let (store, version) = (context.stores.store.clone(), context.version.name.clone());
     // The total is notes and not outbox rows: a note may have several rows. The share is in
     // bytes, because the time that a note takes follows the length of its text.
-    let (due, bytes) = store.due_notes(&version).await?;
+    let (due, bytes) = match store.due_notes(&version).await {
+        // The worker finds the note.
+        Err(StoreError::Unreadable(_)) => (0, 0),
+        counted => counted?,
+    };
     let worker = Arc::new(Worker::new(context, &config.worker, &config.outbox));
     let progress = Progress::start_weighed("indexing", {
         let worker = worker.clone();
@@ -80,6 +84,7 @@ async fn drain_to_the_end(
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let leases_end = Instant::now() + config.worker.lease();
+    let mut is_told = false;
     loop {
         worker.drain(stop.clone()).await?;
         let notes = store.outbox_counts(Some(version)).await?.leased;
@@ -93,7 +98,14 @@ async fn drain_to_the_end(
             );
             return Ok(());
         }
-        tracing::debug!(notes, "waiting for leases of another worker to end");
+        if !is_told {
+            tracing::info!(
+                notes,
+                secs = config.worker.lease_secs,
+                "waiting for the leases of another worker to end"
+            );
+            is_told = true;
+        }
         stop.run_until_cancelled(tokio::time::sleep(LEASES_POLL))
             .await;
     }

@@ -139,6 +139,14 @@ impl EmbedError {
         }
     }
 
+    /// The same, with a pause of at most `longest`.
+    fn within(mut self, longest: Duration) -> Self {
+        if let Self::Unavailable { retry_after, .. } = &mut self {
+            *retry_after = retry_after.map(|asked| asked.min(longest));
+        }
+        self
+    }
+
     /// The provider failed on this request, because of its own state or of one of the texts.
     fn failed(reason: impl Into<String>) -> Self {
         Self::Unavailable {

@@ -26,9 +26,9 @@ pub(super) async fn check_alias_is_ours(
             if !options.take_alias {
                 return Err(RegistryError::Mismatch(format!(
                     "the alias {alias:?} points at the collection {name:?}, which this database \
-                     does not list. If Postgres was restored from a backup, and no other \
-                     database uses the alias, run `elf rebuild --take-alias`. Otherwise the \
-                     collection is that of another database: use another vector engine"
+                     does not list: it is an index that this database had before, or that of another \
+                     database. If no other database uses the alias, run `elf rebuild --take-alias`; \
+                     else use another vector engine"
                 ))
                 .into());
             }

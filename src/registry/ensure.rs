@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     IndexContext, RegistryError, check_alias, check_home, differences, ensure_tokens,
-    reconcile_alias,
+    reconcile_alias, record_home,
 };
 use crate::index::{CollectionInfo, CollectionSpec, IndexError};
 use crate::store::{CollectionRow, Lifecycle, RegisteredVersion, Store, StoreError, Version};
@@ -131,6 +131,7 @@ async fn ensure_once(context: &IndexContext, version: &Version) -> Result<(), Re
         )?,
         None => create_collection(context, version, &collection.name).await?,
     }
+    record_home(context).await?;
     forget_lost_rebuilds(context, version).await?;
     ensure_tokens(context, &version.name).await?;
     if known.state == Lifecycle::Active {

@@ -10,13 +10,20 @@ use crate::store::{Database, Depth, IndexHome};
 /// Chunks of the database that are looked for in an index.
 const SAMPLE: usize = 256;
 
-/// Checks that the engine has the index of this database, and records it at first, when it has moved
-/// and when it was lost. For everything that writes.
+/// Checks that the engine has the index of this database, or may have it. For everything that writes.
 pub async fn check_home(context: &IndexContext) -> Result<(), RegistryError> {
     match look(context).await? {
-        Home::Same => Ok(()),
-        Home::New => Ok(record(context).await?),
+        Home::Same | Home::New => Ok(()),
         Home::Elsewhere(why) | Home::Copied(why) => Err(RegistryError::Mismatch(why)),
+    }
+}
+
+/// Records where the index is: after the first start, and when it has moved or was lost. The engine has
+/// its collection by now.
+pub async fn record_home(context: &IndexContext) -> Result<(), RegistryError> {
+    match look(context).await? {
+        Home::New => record(context).await,
+        Home::Same | Home::Elsewhere(_) | Home::Copied(_) => Ok(()),
     }
 }
 
@@ -111,9 +118,6 @@ async fn find(context: &IndexContext) -> Result<Found, RegistryError> {
     if index.collection(name).await?.is_none() {
         return Ok(Found::Nothing);
     }
-    if index.count(name, &Filter::default()).await? == 0 {
-        return Ok(Found::Own);
-    }
     let chunks = store
         .live_chunks(
             &active.name,
@@ -124,6 +128,12 @@ async fn find(context: &IndexContext) -> Result<Found, RegistryError> {
             Depth::Payload,
         )
         .await?;
+    let is_empty = index.count(name, &Filter::default()).await? == 0;
+    match (is_empty, chunks.is_empty()) {
+        (true, true) => return Ok(Found::Own),
+        (true, false) => return Ok(Found::Nothing),
+        (false, _) => {}
+    }
     let own = Filter {
         chunk_ids: Some(chunks.iter().map(|chunk| chunk.chunk_id).collect()),
         ..Filter::default()
@@ -137,11 +147,11 @@ async fn find(context: &IndexContext) -> Result<Found, RegistryError> {
 /// The collection that is served, as an engine has it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Found {
-    /// None of its name.
+    /// None of its name, or an empty one.
     Nothing,
     /// With points, and none that it should have.
     Foreign,
-    /// With points of this database, or empty.
+    /// With points of this database, or as empty as it should be.
     Own,
 }
 

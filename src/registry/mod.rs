@@ -25,7 +25,9 @@ pub use ensure::{
     unless_retired, version_unless_retired,
 };
 pub use error::RegistryError;
-pub use home::{adopt_copy, check_home, check_home_to_search, home_problem, move_home};
+pub use home::{
+    adopt_copy, check_home, check_home_to_search, home_problem, move_home, record_home,
+};
 pub use job::{Job, Progress};
 pub use payload::payload;
 pub use target::{CollectionTarget, Notice, Refused, Written, id_ranges};

@@ -80,16 +80,23 @@ impl Store {
         self.measured("search", work).await
     }
 
-    /// The hashes of keys that are not revoked, at most so many, the newest first.
-    pub async fn api_key_hashes(&self, limit: u64) -> Result<Vec<SecretHash>, StoreError> {
+    /// The keys that are not revoked, at most so many, the newest first: hash, tenant and id.
+    pub async fn known_api_keys(
+        &self,
+        limit: u64,
+    ) -> Result<Vec<(SecretHash, String, Uuid)>, StoreError> {
         let work = async {
-            let hashes = sqlx::query_scalar!(
-                "select secret_sha256 from elf_api_keys where revoked_at is null order by created_at desc limit $1",
+            let keys = sqlx::query!(
+                "select secret_sha256, tenant_id, key_id from elf_api_keys
+                  where revoked_at is null order by created_at desc limit $1",
                 limit.cast_signed()
             );
-            let hashes = hashes.fetch_all(&self.pool).await?;
-            let hash = |hash: Vec<u8>| hash.try_into().ok().map(SecretHash);
-            Ok(hashes.into_iter().filter_map(hash).collect())
+            let keys = keys.fetch_all(&self.pool).await?.into_iter();
+            let known = keys.filter_map(|key| {
+                let hash = key.secret_sha256.try_into().ok()?;
+                Some((SecretHash(hash), key.tenant_id, key.key_id))
+            });
+            Ok(known.collect())
         };
         self.measured("search", work).await
     }

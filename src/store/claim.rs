@@ -12,6 +12,10 @@ use crate::note::{AccessHash, TextHash};
 /// note loses its claim.
 pub const LOST_CLAIMS_UNTIL_ALONE: u32 = 2;
 
+/// Notes of a claim that may not read how long they are, and how it says so.
+const NOTES_OF_ANY_LENGTH: usize = 16;
+const ANY_LENGTH: i64 = -1;
+
 /// A batch of notes leased to one worker under one token.
 #[derive(Debug, Clone)]
 pub struct Claim {
@@ -107,7 +111,8 @@ impl Claim {
 impl Store {
     /// Leases up to `max_notes` due notes of `scope` with about `max_bytes` of text together,
     /// oldest first. A note with [`LOST_CLAIMS_UNTIL_ALONE`] lost claims is claimed alone.
-    /// `None` when no note is due.
+    /// `None` when no note is due. If Postgres cannot read how long a note is, because a page is lost
+    /// on its disk, the claim is of few notes of any length: loading them finds the one.
     pub async fn claim(
         &self,
         version: &str,
@@ -115,6 +120,27 @@ impl Store {
         lease: Duration,
         max_notes: usize,
         max_bytes: usize,
+        scope: ClaimScope,
+    ) -> Result<Option<Claim>, StoreError> {
+        let bytes = i64::try_from(max_bytes).unwrap_or(i64::MAX);
+        let sized = self.claim_sized(version, holder, lease, max_notes, bytes, scope);
+        match sized.await {
+            Err(StoreError::Unreadable(_)) => {
+                let few = max_notes.min(NOTES_OF_ANY_LENGTH);
+                self.claim_sized(version, holder, lease, few, ANY_LENGTH, scope)
+                    .await
+            }
+            claimed => claimed,
+        }
+    }
+
+    async fn claim_sized(
+        &self,
+        version: &str,
+        holder: &str,
+        lease: Duration,
+        max_notes: usize,
+        max_bytes: i64,
         scope: ClaimScope,
     ) -> Result<Option<Claim>, StoreError> {
         let after = match scope.due {
@@ -132,7 +158,7 @@ impl Store {
                 holder,
                 lease.as_secs_f64(),
                 max_notes as i32,
-                max_bytes as i64,
+                max_bytes,
                 after.map(|position| position.available_at),
                 after.map(|position| position.outbox_id),
                 LOST_CLAIMS_UNTIL_ALONE as i32,

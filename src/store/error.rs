@@ -36,6 +36,12 @@ pub enum StoreError {
         "the database schema is older than this elf (migrations to apply: {0}): run `elf migrate`"
     )]
     Outdated(usize),
+    /// No migration has been applied. Another process may be about to.
+    #[error(
+        "the database {0} has no tables of ELF: run `elf migrate`, or change storage.postgres.dsn if it is the \
+         wrong one"
+    )]
+    NotMigrated(String),
     /// The columns of vectors are of another type than the configuration says. Another process may be
     /// changing them.
     #[error(
@@ -77,9 +83,10 @@ impl StoreError {
             | Self::Interrupted(_)
             | Self::Stale(_)
             | Self::Unconfirmed(_) => ErrorClass::Store,
-            Self::Schema(_) | Self::Outdated(_) | Self::OtherVectorType { .. } => {
-                ErrorClass::Configuration
-            }
+            Self::Schema(_)
+            | Self::Outdated(_)
+            | Self::NotMigrated(_)
+            | Self::OtherVectorType { .. } => ErrorClass::Configuration,
             Self::Rejected(_) | Self::KeyTaken(_) | Self::Unreadable(_) => ErrorClass::Item,
             Self::JobLost => ErrorClass::Precondition,
         }
@@ -100,7 +107,10 @@ impl StoreError {
                 "unavailable"
             }
             Self::Locked(_) => "locked",
-            Self::Schema(_) | Self::Outdated(_) | Self::OtherVectorType { .. } => "schema",
+            Self::Schema(_)
+            | Self::Outdated(_)
+            | Self::NotMigrated(_)
+            | Self::OtherVectorType { .. } => "schema",
             // No step of the job is measured.
             Self::Rejected(_) | Self::KeyTaken(_) | Self::Unreadable(_) | Self::JobLost => {
                 "rejected"

@@ -18,7 +18,7 @@ use sqlx::{
     ConnectOptions, Connection, Database, Either, Execute, Executor, PgConnection, Postgres, SqlStr,
 };
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{sleep, timeout, timeout_at};
 
 use super::connect::refuses_settings;
@@ -29,6 +29,11 @@ use crate::backoff;
 
 /// How long a statement that was given up may take to end by itself.
 const PATIENCE: Duration = Duration::from_millis(300);
+
+/// A connection that is being opened keeps its place for so long, also when nothing waits for it any more.
+/// Longer than a backend waits for a lock at its start: without the place, there could be more backends
+/// than places.
+const OPEN_LIMIT: Duration = Duration::from_secs(12);
 
 /// How long an idle session may take to answer before it counts as lost.
 const PING_LIMIT: Duration = Duration::from_secs(1);
@@ -133,15 +138,9 @@ impl Pool {
             Ok(Err(_)) => return Err(sqlx::Error::PoolClosed),
             Err(_) => return Err(NotConnected::Busy.into()),
         };
-        let mut refusal = None;
-        let session = match timeout_at(deadline, self.session(&mut refusal)).await {
-            Ok(session) => session?,
-            Err(_) => {
-                let reason = refusal.map_or(NotConnected::NoAnswer, |reason| {
-                    NotConnected::Refused { reason }
-                });
-                return Err(reason.into());
-            }
+        let (session, place) = match self.pop_working().await {
+            Some(session) => (session, place),
+            None => self.open_until(deadline, place).await?,
         };
         Ok(PooledConnection {
             session: Some(session),
@@ -171,33 +170,64 @@ impl Pool {
         *self.renewed() = Some(Instant::now());
     }
 
-    /// An idle session that works, or a new one. While Postgres refuses for a reason that may pass, it tries
-    /// again, and `refusal` has the reason.
-    async fn session(&self, refusal: &mut Option<String>) -> Result<Session, sqlx::Error> {
+    /// An idle session that works.
+    async fn pop_working(&self) -> Option<Session> {
         while let Some(mut idle) = self.pop_idle() {
             if self.0.trust.has(idle.since.elapsed()) {
-                return Ok(idle.session);
+                return Some(idle.session);
             }
             let answer = timeout(PING_LIMIT, idle.session.connection.ping()).await;
             let works = matches!(answer, Ok(Ok(())));
             self.0.trust.record(works);
             if works {
-                return Ok(idle.session);
+                return Some(idle.session);
             }
             // What took this one as a rule took those that were idle with it.
             self.idle().clear();
         }
+        None
+    }
+
+    /// A new session. While Postgres refuses for a reason that may pass, it tries again. A try that is given
+    /// up keeps its place until it has ended: its backend may still start.
+    async fn open_until(
+        &self,
+        deadline: tokio::time::Instant,
+        mut place: OwnedSemaphorePermit,
+    ) -> Result<(Session, OwnedSemaphorePermit), sqlx::Error> {
+        let mut refusal = NotConnected::NoAnswer;
         for tries in 1.. {
-            match self.open().await {
-                Ok(session) => return Ok(session),
+            let pool = self.clone();
+            let (sender, opened) = oneshot::channel();
+            tokio::spawn(async move {
+                let opened = match timeout(OPEN_LIMIT, pool.open()).await {
+                    Ok(opened) => opened,
+                    Err(_) => Err(NotConnected::NoAnswer.into()),
+                };
+                if let Err((Ok(session), place)) = sender.send((opened, place)) {
+                    pool.put_back(session);
+                    drop(place);
+                }
+            });
+            let Ok(Ok((opened, kept))) = timeout_at(deadline, opened).await else {
+                return Err(refusal.into());
+            };
+            place = kept;
+            match opened {
+                Ok(session) => return Ok((session, place)),
                 Err(error) if may_pass(&error) && !refuses_settings(&error) => {
-                    *refusal = Some(said(&error));
+                    refusal = NotConnected::Refused {
+                        reason: said(&error),
+                    };
                 }
                 Err(error) => return Err(error),
             }
-            sleep(backoff::delay(tries, FIRST_PAUSE, LONGEST_PAUSE, 0.5)).await;
+            let pause = backoff::delay(tries, FIRST_PAUSE, LONGEST_PAUSE, 0.5);
+            if timeout_at(deadline, sleep(pause)).await.is_err() {
+                break;
+            }
         }
-        unreachable!("the counter of tries does not run out")
+        Err(refusal.into())
     }
 
     async fn open(&self) -> Result<Session, sqlx::Error> {

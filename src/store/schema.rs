@@ -36,6 +36,11 @@ impl Store {
                 .iter()
                 .filter(|m| !applied.contains_key(&m.version))
                 .count();
+            if applied.is_empty() {
+                let database = sqlx::query_scalar("select quote_ident(current_database())");
+                let database = database.fetch_one(&mut *conn).await?;
+                return Err(StoreError::NotMigrated(database));
+            }
             if missing > 0 {
                 return Err(StoreError::Outdated(missing));
             }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::batch::{Batch, WriteError};
 use super::plan::PlannedWrite;
-use super::{Shared, WorkerContext, retry};
+use super::{Shared, WorkerContext, lease, retry};
 use crate::error_class::ErrorClass;
 use crate::index::UpsertMode;
 use crate::note::TextHash;
@@ -64,6 +64,12 @@ fn possible_rejecter(error: &RegistryError) -> Option<FailedBy> {
         }
         _ => None,
     }
+}
+
+/// Whether Postgres may lack something for one note alone: memory or time for a long one, or the disk
+/// under a part of a table. That blames no note, but must not hold up the others.
+fn may_be_one_notes(error: &RegistryError) -> bool {
+    matches!(error, RegistryError::Store(StoreError::Unavailable(_)))
 }
 
 /// What happened when another note was written just now, as it is.
@@ -131,9 +137,10 @@ impl Batch<'_> {
                 Err(WriteError::Data(error)) => error,
                 Err(WriteError::Check(error)) => return Err(error),
             };
-            let Some(by) = possible_rejecter(&error) else {
+            let by = possible_rejecter(&error);
+            if by.is_none() && !may_be_one_notes(&error) {
                 return Err(error);
-            };
+            }
             let is_rejection = error.class() == ErrorClass::Item;
             let context = &self.shared.context;
             // A database or a collection that is missing or misconfigured is no note's fault.
@@ -144,26 +151,37 @@ impl Batch<'_> {
                     false => MAX_INTERRUPTIONS,
                 };
                 // The cause may be the state of Postgres or of the index.
-                match Box::pin(self.try_another(&error, part)).await? {
-                    OtherNote::Taken if tries >= max_tries => {
+                match (Box::pin(self.try_another(&error, part)).await?, by) {
+                    (OtherNote::Taken, None) => self.set_aside(only, &error).await,
+                    (OtherNote::Taken, Some(by)) if tries >= max_tries => {
                         self.fail_alone(only, by, &error).await?;
                     }
-                    OtherNote::Taken => parts.push((part, tries + 1)),
-                    OtherNote::Missing if !parts.is_empty() => failed.push((part, error)),
-                    OtherNote::Missing | OtherNote::Rejected => return Err(error),
+                    (OtherNote::Taken, Some(_)) => parts.push((part, tries + 1)),
+                    (OtherNote::Missing, Some(_)) if !parts.is_empty() => {
+                        failed.push((part, error));
+                    }
+                    (OtherNote::Missing | OtherNote::Rejected, _) => return Err(error),
                 }
                 continue;
             }
             // If several notes fail, one of them may be to blame.
-            if !is_rejection
-                && Box::pin(self.try_another(&error, part)).await? == OtherNote::Rejected
-            {
-                return Err(error);
+            if !is_rejection {
+                match (Box::pin(self.try_another(&error, part)).await?, by) {
+                    (OtherNote::Rejected, _) | (OtherNote::Missing, None) => return Err(error),
+                    (OtherNote::Taken, _) | (OtherNote::Missing, Some(_)) => {}
+                }
             }
             let (left, right) = part.split_at(part.len() / 2);
             parts.push((right, 1));
             parts.push((left, 1));
         }
+    }
+
+    /// Leaves a note for later without an attempt.
+    async fn set_aside(&self, write: &PlannedWrite<'_>, error: &RegistryError) {
+        let note_id = write.rows.note_id;
+        tracing::warn!(%note_id, %error, "note set aside, Postgres takes others");
+        lease::set_aside(self.shared, self.token, note_id).await;
     }
 
     /// Counts a write that Postgres or the index rejects as a failure of its note.

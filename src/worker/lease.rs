@@ -14,6 +14,9 @@ use crate::store::Claim;
 /// How long a note stays leased while an application holds its row.
 const DEFERRED: Duration = Duration::from_millis(500);
 
+/// For how long a note is set aside for which Postgres lacks something, although it takes others.
+const SET_ASIDE: Duration = Duration::from_secs(30);
+
 /// The notes of the batches in flight that have no outcome yet, by token. The renewal
 /// renews their leases, and the end of the batch releases them.
 #[derive(Debug, Default)]
@@ -237,9 +240,18 @@ pub async fn release(shared: &Shared, token: i64, notes: &[Uuid], survived: Surv
 /// Released at once, the notes would be claimed again and again until the application commits.
 /// Notes whose lease was lost are left alone: the token no longer matches.
 pub async fn defer_skipped(shared: &Shared, token: i64, notes: &[Uuid]) {
+    defer_unless_late(shared, token, notes, DEFERRED).await;
+}
+
+/// Defers a note that Postgres does not take in its present state, so that the others are written.
+pub async fn set_aside(shared: &Shared, token: i64, note: Uuid) {
+    defer_unless_late(shared, token, &[note], SET_ASIDE).await;
+}
+
+async fn defer_unless_late(shared: &Shared, token: i64, notes: &[Uuid], time: Duration) {
     let (late, others) = shared.leases.split_off_late(token, notes);
     defer_late(shared, token, &late).await;
-    defer(shared, token, &others, DEFERRED).await;
+    defer(shared, token, &others, time).await;
 }
 
 async fn defer_late(shared: &Shared, token: i64, late: &[Uuid]) {

@@ -369,6 +369,25 @@ async fn a_note_for_which_postgres_fails_inside_is_dead_lettered_alone() {
     }
 }
 
+/// As Postgres says it of one long note: that it lacks memory, time or a part of its disk.
+#[tokio::test]
+async fn a_note_for_which_postgres_lacks_something_holds_up_no_other_and_is_not_blamed() {
+    for sqlstate in ["53200", "53400", "57014", "58030", "58P01"] {
+        let h = Harness::start().await;
+        h.insert("indexed before").await;
+        h.drain().await;
+        fail_chunks(&h, sqlstate, "%secret%").await;
+        h.insert("a secret").await;
+        insert_many(&h, 20).await;
+        let working = h.work();
+        eventually(async || h.points().await.len() == 21).await;
+        working.stop().await;
+        let blamed = "indexing_outbox where attempts > 0 or status <> 'PENDING'";
+        assert_eq!(h.count(blamed).await, 0, "{sqlstate}");
+        assert_eq!(h.count("indexing_outbox").await, 1, "{sqlstate}");
+    }
+}
+
 /// The worker lives: what it could not release says nothing about the note.
 #[tokio::test]
 async fn a_claim_that_its_own_worker_takes_over_does_not_count_as_lost() {

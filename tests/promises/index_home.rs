@@ -98,6 +98,12 @@ async fn the_index_of_another_database_on_a_server_is_not_taken_over() {
     let refused = site.elf(&["rebuild"]).await.exits(78);
     refused.says(&[&foreign.url(), "--take-alias"]);
     other.elf(&["verify"]).await.exits(0);
+    sqlx::query("delete from memory_notes")
+        .execute(&mut other.connect().await)
+        .await
+        .unwrap();
+    other.elf(&["worker", "--once"]).await.exits(0);
+    site.elf(&["search", "zebra"]).await.exits(78);
 
     let renamed = own.url().replace("127.0.0.1", "localhost");
     site.configure(&foreign.url(), &renamed);

@@ -1,6 +1,7 @@
 //! One request, and what happens to its texts when it ends.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tracing::Instrument;
 
@@ -12,6 +13,9 @@ use super::suspect::{Answers, History, MOST_FAILURES_ALONE};
 use super::{Provider, Shared, metrics, pace};
 use crate::embed::{EmbedError, Most, Purpose};
 use crate::note::TextHash;
+
+/// The longest pause that a provider gets which asks for one because of one text, and embeds others.
+const SHORT_PAUSE: Duration = Duration::from_secs(30);
 
 /// What happens to the texts of a request that ended.
 pub(super) enum Ended {
@@ -109,9 +113,16 @@ impl Provider {
         let failed_too_often = alone && part.history.failures_alone >= MOST_FAILURES_ALONE;
         // The provider asks for a pause. A query alone is no reason for one.
         if failed.asks_for_pause() && failed.purpose == Purpose::Note {
-            return match failed_too_often {
-                true => end(part, blame),
-                false => end(part, self.opened(failed.error)),
+            // It has embedded other texts since it asked before: it may mean these texts alone.
+            let asks_again = before.failures > 0 && part.history.failures > before.failures;
+            return match alone {
+                true if failed_too_often => end(part, blame),
+                true if asks_again => end(part, self.opened(failed.error.within(SHORT_PAUSE))),
+                false if asks_again => {
+                    metrics::retries(2);
+                    (part.halved(), Ended::Last)
+                }
+                _ => end(part, self.opened(failed.error)),
             };
         }
         // Before a text is blamed for a refusal, the provider embeds another one: an answer that came
@@ -133,16 +144,18 @@ impl Provider {
                 halves.split = None;
                 (halves, Ended::Last)
             }
-            // The pace does not explain the timeout, or it learned from this text alone, and other
-            // texts were embedded since: after one more try this text is at fault.
+            // The pace does not explain the timeout, and other texts were embedded since: after
+            // one more try this text is at fault, and remains so although the pace learns from it.
             EmbedError::TimedOut { .. }
-                if (failed.unexplained || before.hangs)
-                    && part
-                        .history
-                        .timed_out
-                        .is_some_and(|since| now.texts > since) =>
+                if before.at_fault
+                    || failed.unexplained
+                        && part
+                            .history
+                            .timed_out
+                            .is_some_and(|since| now.texts > since) =>
             {
                 if before.timed_out.is_some() {
+                    part.history.at_fault = true;
                     return end(part, blame);
                 }
                 metrics::retries(1);

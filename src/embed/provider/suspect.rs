@@ -42,6 +42,8 @@ pub struct History {
     pub failures_alone: u32,
     /// Whether it may hang: a request with it took longer than the pace explains.
     pub hangs: bool,
+    /// Whether it was blamed for that.
+    pub at_fault: bool,
 }
 
 impl Default for History {
@@ -55,6 +57,7 @@ impl Default for History {
             failures: 0,
             failures_alone: 0,
             hangs: false,
+            at_fault: false,
         }
     }
 }
@@ -77,8 +80,9 @@ impl History {
         self
     }
 
-    /// Whether it goes apart, so that no other text waits for it: it hangs or failed again, and
-    /// the provider has embedded other texts since. After an outage, all texts have failed once.
+    /// Whether it goes apart, so that no other text waits for it and the pace learns nothing from it:
+    /// it hangs or failed again, and the provider has embedded other texts since. After an outage, all
+    /// texts have failed once.
     pub fn goes_apart(&self, now: Answers) -> bool {
         let hangs = self.hangs && self.timed_out.is_some_and(|since| now.texts > since);
         let failed_again =

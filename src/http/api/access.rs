@@ -21,7 +21,7 @@ use super::error::ApiError;
 use super::places::Held;
 use super::{Api, Shared};
 use crate::http::connection::refuse;
-use crate::shares::Holder;
+use crate::shares::{Holder, Shares};
 use crate::store::{ApiKey, Reach, SecretHash, Store};
 
 /// What a secret begins with, so that scanners of source code can find one that leaked.
@@ -29,7 +29,10 @@ const PREFIX: &str = "elf_";
 
 /// Keys that are looked up at once. More would wait for a connection until they time out, beside
 /// the requests that have a place.
-const KNOWN_LOOKUPS: usize = 16;
+const KNOWN_LOOKUPS: u64 = 16;
+
+/// How many requests with known keys wait for that, over all keys.
+const KNOWN_WAITING: u64 = 256;
 
 /// The same for secrets that are not known to be keys: whoever has no key may send as many as it can.
 const UNKNOWN_LOOKUPS: usize = 4;
@@ -56,28 +59,35 @@ fn hash(secret: &str) -> SecretHash {
 }
 
 /// The turns of look-ups. Each request has its key looked up, known or not: a key that was revoked
-/// ends at once.
+/// ends at once. Known keys share their turns by tenant and key.
 pub struct Lookups {
-    of_known: Semaphore,
+    of_known: Arc<Shares>,
+    known_waiting: Arc<Shares>,
     of_unknown: Semaphore,
-    waiting: Semaphore,
-    known: Cache<[u8; 32], ()>,
+    unknown_waiting: Semaphore,
+    /// The holder of each known key.
+    known: Cache<[u8; 32], Holder>,
 }
 
 impl Lookups {
     /// With the keys of now: strangers who send secrets at the start keep none of them out.
     pub async fn of(store: &Store) -> Self {
         let known = Cache::new(MAX_KNOWN);
-        match store.api_key_hashes(MAX_KNOWN).await {
-            Ok(hashes) => hashes.into_iter().for_each(|hash| known.insert(hash.0, ())),
+        match store.known_api_keys(MAX_KNOWN).await {
+            Ok(keys) => {
+                for (hash, tenant, key) in keys {
+                    known.insert(hash.0, Holder::of_key(&tenant, key));
+                }
+            }
             Err(error) => {
                 tracing::warn!(%error, "could not read the keys, finding them one by one")
             }
         }
         Self {
-            of_known: Semaphore::new(KNOWN_LOOKUPS),
+            of_known: Shares::new(KNOWN_LOOKUPS),
+            known_waiting: Shares::new(KNOWN_WAITING),
             of_unknown: Semaphore::new(UNKNOWN_LOOKUPS),
-            waiting: Semaphore::new(UNKNOWN_WAITING),
+            unknown_waiting: Semaphore::new(UNKNOWN_WAITING),
             known,
         }
     }
@@ -85,26 +95,46 @@ impl Lookups {
     async fn key(&self, api: &Api, secret: &str) -> Result<Option<ApiKey>, ApiError> {
         let hash = hash(secret);
         let known = hash.0;
-        let refused = || {
-            refuse("keys");
-            ApiError::too_many()
+        let found = match self.known.get(&known) {
+            Some(holder) => self.look_up_known(api, hash, &holder).await?,
+            None => self.look_up_unknown(api, hash).await?,
         };
-        let (turns, _waiting) = match self.known.get(&known) {
-            Some(()) => (&self.of_known, None),
-            None => {
-                let waiting = self.waiting.try_acquire().map_err(|_| refused())?;
-                (&self.of_unknown, Some(waiting))
-            }
-        };
-        let turn = tokio::time::timeout(MAX_LOOKUP_WAIT, turns.acquire()).await;
-        let _turn = turn.map_err(|_| refused())?;
-        let key = api.store.api_key(hash, &api.version).await?;
-        match key {
-            Some(_) => self.known.insert(known, ()),
+        match &found {
+            Some(key) => self
+                .known
+                .insert(known, Holder::of_key(&key.reach.tenant_id, key.key_id)),
             None => self.known.invalidate(&known),
         }
-        Ok(key)
+        Ok(found)
     }
+
+    async fn look_up_known(
+        &self,
+        api: &Api,
+        hash: SecretHash,
+        holder: &Holder,
+    ) -> Result<Option<ApiKey>, ApiError> {
+        let _waits = self.known_waiting.take(holder, 1).ok_or_else(refused)?;
+        let turn = self.of_known.take_within(holder, 1, MAX_LOOKUP_WAIT);
+        let _turn = turn.await.ok_or_else(refused)?;
+        Ok(api.store.api_key(hash, &api.version).await?)
+    }
+
+    async fn look_up_unknown(
+        &self,
+        api: &Api,
+        hash: SecretHash,
+    ) -> Result<Option<ApiKey>, ApiError> {
+        let _waits = self.unknown_waiting.try_acquire().map_err(|_| refused())?;
+        let turn = tokio::time::timeout(MAX_LOOKUP_WAIT, self.of_unknown.acquire());
+        let _turn = turn.await.map_err(|_| refused())?;
+        Ok(api.store.api_key(hash, &api.version).await?)
+    }
+}
+
+fn refused() -> ApiError {
+    refuse("keys");
+    ApiError::too_many()
 }
 
 /// The key that a request was sent with, and what the request holds.
@@ -136,10 +166,7 @@ pub async fn admit(
             return error.into_response();
         }
     };
-    let holder = Holder {
-        tenant: key.reach.tenant_id.as_str().into(),
-        key: key.key_id,
-    };
+    let holder = Holder::of_key(&key.reach.tenant_id, key.key_id);
     let held = match shared.places.request(&holder) {
         Ok(held) => held,
         Err(error) => {

@@ -5,7 +5,9 @@ use uuid::Uuid;
 
 use super::Case;
 use crate::support::components::missing;
+use crate::support::database::TestDatabase;
 use crate::support::harness::sentences;
+use crate::support::own_postgres::OwnPostgres;
 use crate::support::site::Site;
 
 async fn execute(db: &mut PgConnection, statements: &str) {
@@ -171,4 +173,42 @@ async fn an_unreadable_chunk_is_made_again() {
         );
         site.elf(&["verify", "--deep"]).await.exits(0);
     }
+}
+
+/// Even how long its notes are cannot be read.
+#[tokio::test]
+async fn a_lost_page_holds_up_no_note_of_another_page() {
+    let test = "a_lost_page_holds_up_no_note_of_another_page";
+    let Some(server) = OwnPostgres::start(test) else {
+        return;
+    };
+    let database = TestDatabase::create_on(server.options(), "").await;
+    let site = Site::with_database(database).await;
+    site.elf(&["migrate"]).await.exits(0);
+    let mut db = site.connect().await;
+    execute(
+        &mut db,
+        "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text)
+         select 't', 'p', 'a', 'shared', 'note', repeat('word ' || i || ' ', 100)
+           from generate_series(1, 60) i",
+    )
+    .await;
+    let (file, lost): (String, i64) = sqlx::query_as(
+        "select pg_relation_filepath('memory_notes'),
+                (select count(*) from memory_notes where ctid < '(1,0)')",
+    )
+    .fetch_one(&mut db)
+    .await
+    .unwrap();
+    site.elf(&["worker", "--once"]).await.exits(0);
+    execute(
+        &mut db,
+        "insert into indexing_outbox (note_id) select note_id from memory_notes",
+    )
+    .await;
+    drop(db);
+    server.damage(&file, |bytes| bytes[..64].fill(0xff));
+    let worked = site.json(&["worker", "--once"]).await;
+    assert_eq!(worked["dead"], lost, "{worked}");
+    assert_eq!(worked["notes"], 60 - lost, "{worked}");
 }

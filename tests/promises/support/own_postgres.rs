@@ -40,16 +40,37 @@ impl OwnPostgres {
             "initdb",
             &["-D", &data, "-A", "trust", "-U", "postgres", "-N"],
         );
+        own.run_server(more);
+        Some(own)
+    }
+
+    fn run_server(&self, more: &str) {
         let settings = format!(
             "-p {} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off {more}",
-            own.port
+            self.port
         );
-        let log = own.folder.path().join("log").display().to_string();
-        own.run(
-            "pg_ctl",
-            &["start", "-w", "-D", &data, "-l", &log, "-o", &settings],
-        );
-        Some(own)
+        let log = self.folder.path().join("log").display().to_string();
+        let start = [
+            "start",
+            "-w",
+            "-D",
+            &self.data(),
+            "-l",
+            &log,
+            "-o",
+            &settings,
+        ];
+        self.run("pg_ctl", &start);
+    }
+
+    /// Changes a file of its data folder while it does not run.
+    pub fn damage(&self, file: &str, damage: impl FnOnce(&mut Vec<u8>)) {
+        self.run("pg_ctl", &["stop", "-w", "-m", "fast", "-D", &self.data()]);
+        let file = self.folder.path().join("data").join(file);
+        let mut bytes = std::fs::read(&file).unwrap();
+        damage(&mut bytes);
+        std::fs::write(&file, bytes).unwrap();
+        self.run_server("");
     }
 
     /// How to connect to it.
