@@ -15,7 +15,7 @@ import uuid
 from packages import ELF, ROOT, SetupError, fresh
 from postgres import URL_FILE, Server
 
-MIGRATIONS = ROOT / "sql" / "migrations"
+SQL = ROOT / "sql"
 
 
 def main():
@@ -27,7 +27,8 @@ def main():
     url = f"{admin_url.rpartition('/')[0]}/{database}"
     psql(server, admin_url, f"create database {database}")
     try:
-        for migration in sorted(MIGRATIONS.glob("*.sql")):
+        psql(server, url, f"\\i '{SQL}/init.sql'")
+        for migration in sorted(SQL.glob("migrations/*.sql")):
             psql(server, url, migration.read_text())
         prepare(url)
     finally:

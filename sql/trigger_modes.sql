@@ -1,4 +1,4 @@
--- Gives ELF's triggers the modes of migration 0022 again, where `pg_restore --disable-triggers` or an
+-- Gives ELF's triggers the modes of sql/tables again, where `pg_restore --disable-triggers` or an
 -- `enable trigger all` has given them others. A trigger that an operator disabled stays disabled.
 do $$
 declare

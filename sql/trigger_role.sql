@@ -1,5 +1,5 @@
 -- Makes a role that may only write the outbox the owner of the trigger functions of memory_notes.
--- `elf migrate` runs this whenever the role does not own them: after migration 0004, and after a
+-- `elf migrate` runs this whenever the role does not own them: the first time, and after a
 -- restore under another owner. All databases of a server share the role.
 do $$
 declare

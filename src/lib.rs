@@ -1,7 +1,7 @@
 //! ELF keeps a Qdrant index provably in step with notes that an application
 //! writes to Postgres. Postgres is the truth; Qdrant is derived from it.
 //!
-//! The way of a note: the application commits, and a trigger (`sql/migrations/`) writes an
+//! The way of a note: the application commits, and a trigger (`sql/tables/memory_notes.sql`) writes an
 //! outbox row. The [`worker`] claims it ([`store`]), splits the text into chunks ([`chunk`]),
 //! gets their vectors ([`embed`]), commits both to Postgres ([`store`]), upserts the points
 //! ([`index`]), then deletes the outbox row. A search asks the index, then revalidates each hit

@@ -17,15 +17,12 @@ write() {
     mv "$1.part" "$1"
 }
 
-# An earlier version of this script did not make this one, so a complete volume may lack it.
-if [ ! -e postgres_superuser_password ]; then
-    random | write postgres_superuser_password 0
-fi
 if [ -e complete ]; then
     exit 0
 fi
 postgres=$(random)
 qdrant=$(random)
+random | write postgres_superuser_password 0
 echo "$postgres" | write postgres_password 999
 echo "postgres://elf:$postgres@postgres:5432/elf" | write database_url 65532
 echo "service: {api_key: \"$qdrant\"}" | write qdrant.yaml 1000

@@ -39,11 +39,6 @@ pub async fn connect_and_ensure_ready(
         context.stores.store.check_vector_type(vector_type).await?;
     }
     registry::register_or_check_version(&context.stores.store, &context.version).await?;
-    context
-        .stores
-        .store
-        .record_settings(&context.version)
-        .await?;
     registry::ensure_ready(&context.stores, &context.version).await?;
     // With a pinned dimension the worker has sent no request to the provider yet. An
     // unavailable provider may recover; one that rejects the key or the model will not.

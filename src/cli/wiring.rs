@@ -10,7 +10,7 @@ use crate::config::{Config, Dsn};
 use crate::embed::provider::Provider;
 use crate::embed::{self, Embedder};
 use crate::index::{self, VectorIndex};
-use crate::registry::{self, IndexContext, embedding_version, with_weights};
+use crate::registry::{self, IndexContext, embedding_version};
 use crate::search::{Reranker, Searcher};
 use crate::store::{RegisteredVersion, Store, StoreError, Version};
 use crate::worker::WorkerContext;
@@ -99,10 +99,7 @@ pub async fn setup(config: &Config) -> anyhow::Result<EmbeddingSetup> {
         .await
         .context("failed to start providers.embedding")?;
     embed::check_window(config.chunking.max_tokens, facts.window, &embedding.model)?;
-    let mut version = embedding_version(config, &tokenizer, facts.dim);
-    if let Some(weights) = facts.weights {
-        version = with_weights(version, weights, &known);
-    }
+    let version = embedding_version(config, &tokenizer, facts.dim, facts.weights);
     Ok(EmbeddingSetup {
         store,
         chunker,
@@ -123,7 +120,9 @@ fn pinned_dimension(
         .iter()
         .map(|known| &known.version)
         .filter(|version| asked.is_none_or(|dim| dim == version.dim))
-        .find(|version| embedding_version(config, tokenizer, version.dim).name == version.name)
+        .find(|version| {
+            embedding_version(config, tokenizer, version.dim, None).name == version.name
+        })
         .map(|version| version.dim)
 }
 

@@ -10,9 +10,6 @@ use super::Problem;
 use super::suggestion::suggestion;
 use super::value::Surroundings;
 
-/// Keys that had another name, and the one they have now.
-const RENAMED: [(&str, &str); 1] = [("storage.qdrant.collection", "storage.qdrant.alias")];
-
 /// A document, with the keys and problems found so far.
 pub(super) struct Document<'d> {
     text: &'d str,
@@ -96,15 +93,10 @@ impl<'d> Document<'d> {
             } else {
                 format!("{section}.{name}")
             };
-            let renamed = RENAMED.iter().find(|(old, _)| *old == key);
-            let message = match renamed {
-                Some((_, new)) => format!("this key is called {new} now"),
-                None => format!("unknown key; {}", suggestion(section, name, &paths)),
-            };
             self.problems.push(Problem {
                 line: Some(*line),
                 key,
-                message,
+                message: format!("unknown key; {}", suggestion(section, name, &paths)),
             });
         }
     }

@@ -32,7 +32,7 @@ pub use job::{Job, Progress};
 pub use payload::payload;
 pub use target::{CollectionTarget, Notice, Refused, Written, id_ranges};
 pub use tokens::{check_tokens, ensure_tokens, raise_tokens};
-pub use version::{Change, asked_changes, changes, differences, embedding_version, with_weights};
+pub use version::{Change, asked_changes, changes, differences, embedding_version};
 
 /// A database and the index that is derived from it.
 #[derive(Clone)]

@@ -3,15 +3,20 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::config::{Boundaries, Config, ProviderKind};
-use crate::store::{RegisteredVersion, Version};
+use crate::config::{Config, ProviderKind};
+use crate::store::Version;
 
 /// The version that a configuration asks for. Two configurations have the same
 /// one exactly when their vectors may be mixed.
 ///
 /// `tokenizer` is the SHA-256 of the tokenizer's file in hex, `dim` the floats in
-/// a vector.
-pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Version {
+/// a vector, `weights` the SHA-256 of a local model's weights.
+pub fn embedding_version(
+    config: &Config,
+    tokenizer: &str,
+    dim: usize,
+    weights: Option<[u8; 32]>,
+) -> Version {
     let embedding = &config.providers.embedding;
     let chunking = &config.chunking;
     let provider = match embedding.provider {
@@ -33,6 +38,7 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
         ),
         (TOKENIZER, json!(tokenizer)),
         ("chunking.enabled", json!(chunking.enabled)),
+        ("chunking.boundaries", json!(chunking.boundaries)),
         ("chunking.max_tokens", json!(chunking.max_tokens)),
         ("chunking.overlap_tokens", json!(chunking.overlap_tokens)),
     ];
@@ -45,13 +51,12 @@ pub fn embedding_version(config: &Config, tokenizer: &str, dim: usize) -> Versio
             settings.push((DEPLOYMENT, json!(deployment)));
         }
     }
-    // Versions that are older than the setting are greedy, and keep their names.
-    if chunking.boundaries != Boundaries::Greedy {
-        settings.push((BOUNDARIES, json!(chunking.boundaries)));
+    if let Some(weights) = weights {
+        settings.push((WEIGHTS, json!(hex(&weights))));
     }
     let mut hash = Sha256::new();
     for (key, value) in &settings {
-        hash.update(format!("{}={value}\n", name_in_hash(key)));
+        hash.update(format!("{key}={value}\n"));
     }
     let digest = hex(&hash.finalize()[..4]);
     Version {
@@ -73,19 +78,6 @@ const WEIGHTS: &str = "providers.embedding.weights_sha256";
 const FIELDS: &str = "providers.embedding.document_fields";
 const DEPLOYMENT: &str = "providers.embedding.api_base";
 
-/// Only in versions whose boundaries are not greedy.
-const BOUNDARIES: &str = "chunking.boundaries";
-
-/// How the digest in a version's name spells a setting. It never changes: another spelling
-/// would give every database a version that it does not know.
-fn name_in_hash(key: &str) -> &str {
-    match key {
-        TOKENIZER => "chunking.tokenizer_repo (SHA-256 of the tokenizer)",
-        WEIGHTS => "providers.embedding.model (SHA-256 of the weights)",
-        key => key,
-    }
-}
-
 /// How messages for people call a setting.
 fn label(key: &str) -> &str {
     match key {
@@ -105,40 +97,6 @@ fn deployment(api_base: &str) -> Option<&str> {
         .filter(|name| !name.is_empty())
 }
 
-/// The version with the weights of a local model in its settings. `known` are the versions in
-/// the database.
-///
-/// A version that an older ELF registered without weights keeps its name. ELF takes these
-/// weights as its own, and [`crate::store::Store::record_settings`] records them. A version
-/// with other weights gets another name.
-pub fn with_weights(version: Version, weights: [u8; 32], known: &[RegisteredVersion]) -> Version {
-    let weights = hex(&weights);
-    let same_name = known
-        .iter()
-        .find(|known| known.version.name == version.name);
-    let is_of_these = |known: &RegisteredVersion| {
-        let recorded = known.version.settings.get(WEIGHTS);
-        recorded.is_none_or(|recorded| *recorded == weights)
-    };
-    let name = match (
-        same_name.is_some_and(is_of_these),
-        version.name.rsplit_once('-'),
-    ) {
-        (false, Some((model_and_dim, digest))) => {
-            let both = Sha256::digest(format!("{digest}\n{}={weights}\n", name_in_hash(WEIGHTS)));
-            format!("{model_and_dim}-{}", hex(&both[..4]))
-        }
-        _ => version.name,
-    };
-    let mut settings = version.settings;
-    settings[WEIGHTS] = weights.into();
-    Version {
-        name,
-        settings,
-        ..version
-    }
-}
-
 /// What differs between the version in the database and the one that the
 /// configuration asks for, a line per setting.
 pub fn differences(database: &Version, config: &Version) -> Vec<String> {
@@ -151,7 +109,7 @@ pub fn differences(database: &Version, config: &Version) -> Vec<String> {
 pub fn asked_changes(served: &Version, config: &Config) -> Vec<Change> {
     let tokenizer = served.settings.get(TOKENIZER).and_then(Value::as_str);
     let dim = config.providers.embedding.dimensions.unwrap_or(served.dim);
-    let asked = embedding_version(config, tokenizer.unwrap_or_default(), dim);
+    let asked = embedding_version(config, tokenizer.unwrap_or_default(), dim, None);
     if asked.name == served.name {
         return Vec::new();
     }
@@ -188,10 +146,7 @@ pub fn changes(from: &Version, to: &Version) -> Vec<Change> {
     let mut keys: Vec<&String> = old.keys().chain(new.keys()).collect();
     keys.sort();
     keys.dedup();
-    let value = |of: &Map<String, Value>, key: &String| match of.get(key) {
-        None if key == BOUNDARIES => json!(Boundaries::Greedy),
-        found => found.cloned().unwrap_or_default(),
-    };
+    let value = |of: &Map<String, Value>, key| of.get(key).cloned().unwrap_or_default();
     keys.into_iter()
         .filter(|key| old.get(*key) != new.get(*key))
         .map(|key| Change {
@@ -221,39 +176,7 @@ fn last_part(model: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use chrono::DateTime;
-
     use super::*;
-    use crate::store::Lifecycle;
-
-    fn known(version: &Version) -> RegisteredVersion {
-        RegisteredVersion {
-            version: version.clone(),
-            state: Lifecycle::Active,
-            state_since: DateTime::UNIX_EPOCH,
-            enqueued: true,
-        }
-    }
-
-    #[test]
-    fn a_greedy_version_keeps_the_name_that_it_had_before_the_setting() {
-        let toml = "[storage.postgres]\ndsn = \"postgres://h/d\"\n[providers.embedding]\n\
-                    api_base = \"http://h\"\nmodel = \"m\"\n[storage.qdrant]\nurl = \"http://h:6334\"";
-        let mut config = Config::parse(toml, "elf.toml", &|_| None).expect("a configuration");
-        let greedy = embedding_version(&config, "tokenizer", 8);
-        assert_eq!(greedy.name, "m-8-22d40ff3");
-        assert_eq!(greedy.settings.get(BOUNDARIES), None);
-
-        config.chunking.boundaries = Boundaries::Stable;
-        let stable = embedding_version(&config, "tokenizer", 8);
-        assert_ne!(stable.name, greedy.name);
-        let changed = changes(&greedy, &stable);
-        assert_eq!(changed.len(), 1, "{changed:?}");
-        assert_eq!(
-            (&changed[0].from, &changed[0].to),
-            (&json!("greedy"), &json!("stable"))
-        );
-    }
 
     #[test]
     fn what_shapes_the_vectors_of_notes_is_part_of_the_version() {
@@ -262,7 +185,7 @@ mod tests {
         let version = |keys: &str| {
             let toml = format!("{toml}{keys}");
             let config = Config::parse(&toml, "elf.toml", &|_| None).expect("a configuration");
-            embedding_version(&config, "tokenizer", 8)
+            embedding_version(&config, "tokenizer", 8, None)
         };
         let plain = version("api_base = \"http://h\"");
         for same in [
@@ -290,30 +213,16 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_part_of_a_version_and_one_without_them_is_completed() {
+    fn the_weights_of_a_local_model_are_part_of_a_version() {
         let toml = "[storage.postgres]\ndsn = \"postgres://h/d\"\n[providers.embedding]\nprovider = \"local\"\n\
                     model = \"org/m@v2\"\n[storage.qdrant]\nurl = \"embedded:x\"";
         let config = Config::parse(toml, "elf.toml", &|_| None).expect("a configuration");
-        let old = embedding_version(&config, "tokenizer", 8);
-        assert!(old.name.starts_with("m-8-"), "{}", old.name);
-
-        let fresh = with_weights(old.clone(), [1; 32], &[]);
-        assert_ne!(fresh.name, old.name);
-        assert_eq!(with_weights(old.clone(), [1; 32], &[known(&fresh)]), fresh);
-        let other = with_weights(old.clone(), [2; 32], &[known(&fresh)]);
-        assert_ne!(other.name, fresh.name);
-        let changed = changes(&fresh, &other);
+        let version = |weights| embedding_version(&config, "tokenizer", 8, Some(weights));
+        let (this, other) = (version([1; 32]), version([2; 32]));
+        assert!(this.name.starts_with("m-8-"), "{}", this.name);
+        assert_ne!(this.name, other.name);
+        let changed = changes(&this, &other);
         assert_eq!(changed.len(), 1, "{changed:?}");
         assert_eq!(changed[0].key, WEIGHTS);
-
-        // Registered by an older ELF.
-        let completed = with_weights(old.clone(), [1; 32], &[known(&old)]);
-        assert_eq!(completed.name, old.name);
-        assert_eq!(completed.settings, fresh.settings);
-        // And later the weights change.
-        let other = with_weights(old.clone(), [2; 32], &[known(&completed)]);
-        assert_ne!(other.name, old.name);
-        let again = with_weights(old.clone(), [1; 32], &[known(&completed)]);
-        assert_eq!(again, completed);
     }
 }

@@ -1,12 +1,13 @@
 //! Migrations: they change the schema while applications and workers use it.
 //!
-//! A migration runs in one transaction under a `lock_timeout`. One that begins with
-//! `-- no-transaction` is a single statement outside of any: `create index concurrently`, or
+//! Migration 1 is the schema of a new database ([`tables`]); later ones are files of
+//! `sql/migrations/`. A migration runs in one transaction under a `lock_timeout`. One that begins
+//! with `-- no-transaction` is a single statement outside of any: `create index concurrently`, or
 //! a `do` block that commits after every batch of a long data change.
 //!
-//! A new migration says whether older programs may run with it: either the comment
+//! A later migration says whether older programs may run with it: either the comment
 //! `-- oldest program: unchanged`, or `update elf_schema set oldest_program = N`. After it, run
-//! `make sqlx`, and add a row to the tables in `sql/README.md` and `docs/operations.md`.
+//! `make sqlx`, and say in `sql/README.md` what it locks.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use super::schema::{
 };
 use super::setup_lock::{WITHOUT_TIMEOUTS, pid};
 use super::vector_extension::ensure_vectors;
-use super::{Store, StoreError};
+use super::{Store, StoreError, tables};
 use crate::backoff;
 
 /// An application's statement on a table waits behind a migration that waits for the same
@@ -80,16 +81,25 @@ impl Store {
         // Another process may have applied them while this one waited.
         let pending = self::pending(&mut session, migrator).await?;
         for migration in &pending {
-            self.apply_when_unlocked(&mut session, migration).await?;
+            if migration.version == tables::FIRST && has_notes {
+                for index in tables::indexes_of_notes() {
+                    self.apply_when_unlocked(&mut session, &index, false)
+                        .await?;
+                }
+            }
+            self.apply_when_unlocked(&mut session, migration, true)
+                .await?;
         }
         lock.release().await?;
         Ok(pending.len())
     }
 
+    /// Applies `migration`, and records it if `is_whole`; otherwise it is a part of one.
     async fn apply_when_unlocked(
         &self,
         session: &mut PgConnection,
         migration: &Migration,
+        is_whole: bool,
     ) -> Result<(), StoreError> {
         let migration = with_settings(migration);
         if migration.no_tx {
@@ -102,12 +112,21 @@ impl Store {
         let waiting = format!("migration {} is waiting for a lock", migration.version);
         for tries in 1.. {
             drop_invalid_index(session, &migration).await?;
+            let apply = async {
+                match is_whole {
+                    true => session.apply(MIGRATIONS_TABLE, &migration).await.map(drop),
+                    false => {
+                        let part = sqlx::raw_sql(migration.sql.clone());
+                        Ok(part.execute(&mut *session).await.map(drop)?)
+                    }
+                }
+            };
             let applied = tokio::select! {
-                applied = session.apply(MIGRATIONS_TABLE, &migration) => applied,
+                applied = apply => applied,
                 never = self.log_blockers(pid, &waiting) => match never {},
             };
             match applied {
-                Ok(_) => break,
+                Ok(()) => break,
                 Err(
                     MigrateError::Execute(ref error) | MigrateError::ExecuteMigration(ref error, _),
                 ) if is_locked_out(error) => {
@@ -318,10 +337,9 @@ mod tests {
     /// programs it fits.
     #[test]
     fn a_migration_says_which_programs_may_continue() {
-        const THE_RECORD_ITSELF: i64 = 8;
         let silent: Vec<i64> = migrator()
             .iter()
-            .filter(|m| m.version > THE_RECORD_ITSELF && concurrent_index(m).is_none())
+            .filter(|m| m.version > tables::FIRST && concurrent_index(m).is_none())
             .filter(|m| {
                 let sql = m.sql.as_str();
                 !sql.contains("set oldest_program = ")

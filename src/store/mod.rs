@@ -27,6 +27,7 @@ mod rights;
 mod schema;
 mod search;
 mod setup_lock;
+mod tables;
 mod traces;
 mod transaction;
 mod trust;

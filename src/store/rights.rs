@@ -94,7 +94,7 @@ impl Store {
 }
 
 impl Store {
-    /// Gives the triggers the modes of the migrations, which a restore may have changed. Returns a note if it
+    /// Gives the triggers the modes of the schema, which a restore may have changed. Returns a note if it
     /// could not: applications do not wait long behind it.
     async fn restore_trigger_modes(&self) -> Result<Option<String>, StoreError> {
         let mut transaction = self.begin().await?;

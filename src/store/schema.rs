@@ -7,7 +7,7 @@ use sqlx::migrate::{Migrate, Migrator};
 
 use super::placement::{self, Purpose};
 use super::rights::check_row_security;
-use super::{Limit, Store, StoreError};
+use super::{Limit, Store, StoreError, tables};
 
 /// Not the default name of sqlx: the application may use sqlx for its own migrations.
 pub(super) const MIGRATIONS_TABLE: &str = "elf_migrations";
@@ -15,9 +15,10 @@ pub(super) const MIGRATIONS_TABLE: &str = "elf_migrations";
 /// Version → checksum of the applied migrations.
 pub(super) type Applied = BTreeMap<i64, Vec<u8>>;
 
-/// The migrations of this program.
+/// The migrations of this program: the schema of a new database, then what `sql/migrations` changes in it.
 pub fn migrator() -> Migrator {
     let mut migrator = sqlx::migrate!("sql/migrations");
+    migrator.migrations.to_mut().insert(0, tables::first());
     migrator.dangerous_set_table_name(MIGRATIONS_TABLE);
     migrator
 }

@@ -63,19 +63,10 @@ impl Store {
         if let Some(active) = active_version(&mut *tx).await? {
             return Ok(active);
         }
-        // The migration has enqueued every note, without a version.
+        // `sql/tables/memory_notes.sql` has enqueued every note, without a version.
         register(&mut *tx, version, Lifecycle::Active, true).await?;
         tx.commit().await?;
         Ok(version.clone())
-    }
-
-    /// Adds settings that the row of `version` lacks, because an older ELF registered it.
-    pub async fn record_settings(&self, version: &Version) -> Result<(), StoreError> {
-        let Version { name, settings, .. } = version;
-        let record = sqlx::query_file!("sql/queries/record_settings.sql", name, settings);
-        self.answered(Limit::Statement, record.execute(&self.pool))
-            .await?;
-        Ok(())
     }
 
     /// Enqueues for `version` every note, and every deleted note that may still have points. It

@@ -89,7 +89,7 @@ async fn with_a_dead_letter(text: &str) -> (Site, Running, Admin) {
 
 #[tokio::test]
 async fn readyz_says_what_fails_and_since_when() {
-    let (site, line) = Site::behind_a_proxy().await;
+    let (site, line) = Site::start().await.behind_a_proxy().await;
     let worker = site.worker();
     worker.says("worker started").await;
     let admin = Admin::of(&worker).await;

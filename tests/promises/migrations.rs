@@ -1,14 +1,14 @@
-//! Migrations beside applications that write and workers that work: the migrations of this
-//! build and those of a future one.
+//! Migrations beside applications that write and workers that work: the first one, and those of a
+//! future program.
 
 use std::time::{Duration, Instant};
 
 use elf::store::{Store, StoreError, migrator};
-use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::migrate::{Migrate, Migration, MigrationType, Migrator};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqlSafeStr};
 
 use crate::support::DEADLINE;
-use crate::support::database::Role;
+use crate::support::database::{Role, notes_table, notes_with_indexes};
 use crate::support::eventually;
 use crate::support::harness::Harness;
 use crate::support::site::Site;
@@ -175,16 +175,9 @@ async fn migrations_with_a_concurrent_index_that_start_at_once_all_succeed() {
 /// The application's other transactions continue.
 #[tokio::test]
 async fn an_application_never_waits_behind_a_migration_for_long() {
-    let site = Site::start().await;
+    let site = Site::empty().await;
     let (mut open, mut other) = (site.connect().await, site.connect().await);
-    // The schema before the migration that changes the outbox; every change of a note writes to
-    // the outbox.
-    execute(
-        &mut open,
-        "alter table indexing_outbox drop column failed_by;
-         delete from elf_migrations where version = 3;",
-    )
-    .await;
+    execute(&mut open, notes_with_indexes()).await;
     let mut transaction = open.begin().await.unwrap();
     let pid: i32 = sqlx::query_scalar("select pg_backend_pid()")
         .fetch_one(&mut *transaction)
@@ -213,6 +206,34 @@ async fn an_application_never_waits_behind_a_migration_for_long() {
     transaction.commit().await.unwrap();
     let done = migrating.ended().await.exits(0);
     assert_eq!(done.json()["applied"], 1);
+}
+
+/// An application has an open transaction on its notes when ELF first comes. The indexes of the notes are
+/// built without making anyone wait.
+#[tokio::test]
+async fn an_application_writes_while_the_indexes_of_its_notes_are_built() {
+    let site = Site::empty().await;
+    let (mut open, mut other) = (site.connect().await, site.connect().await);
+    execute(&mut open, notes_table()).await;
+    let mut transaction = open.begin().await.unwrap();
+    execute(&mut transaction, INSERT).await;
+    let migrating = site.begin(&["migrate", "--json"]);
+    migrating.says("migration 1 is waiting for a lock").await;
+    let build = "select query from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
+    let query: String = sqlx::query_scalar(build)
+        .fetch_one(&mut other)
+        .await
+        .unwrap();
+    assert!(query.starts_with("create index concurrently"), "{query}");
+    execute(&mut other, &format!("set lock_timeout = '200ms'; {INSERT}")).await;
+    transaction.commit().await.unwrap();
+    assert_eq!(migrating.ended().await.exits(0).json()["applied"], 1);
+    let enqueued = "select count(*) from indexing_outbox";
+    let enqueued: i64 = sqlx::query_scalar(enqueued)
+        .fetch_one(&mut other)
+        .await
+        .unwrap();
+    assert_eq!(enqueued, 2);
 }
 
 /// An invalid index, left by a build that was killed, is not taken for the index.
@@ -244,7 +265,7 @@ create unique index concurrently if not exists memory_notes_text_idx on memory_n
 async fn advisory_locks_of_another_role_hold_no_migration_and_no_worker_up() {
     let site = Site::empty().await;
     let mut other = site.connect().await;
-    // Those that ELF had once, and that of sqlx's own migrator: all keys are free to anyone.
+    // All keys are free to anyone.
     execute(
         &mut other,
         "select pg_advisory_lock(x'656c6d'::bigint), pg_advisory_lock(x'656c66'::bigint);",
@@ -262,15 +283,11 @@ async fn a_role_that_reads_elfs_tables_holds_no_migration_up() {
     let role = Role::create("login").await;
     let site = Site::start().await;
     let mut owner = site.connect().await;
-    execute(
-        &mut owner,
-        &format!(
-            "grant select on elf_migrations, elf_schema to {};
-             delete from elf_migrations where version = 18",
-            role.name
-        ),
-    )
-    .await;
+    let grant = format!(
+        "grant select on elf_migrations, elf_schema to {}",
+        role.name
+    );
+    execute(&mut owner, &grant).await;
     let mut reader = PgConnection::connect(&site.database.url_as(&role))
         .await
         .unwrap();
@@ -279,23 +296,24 @@ async fn a_role_that_reads_elfs_tables_holds_no_migration_up() {
         "begin; lock table elf_migrations, elf_schema in access share mode",
     )
     .await;
-    assert_eq!(site.json(&["migrate"]).await["applied"], 1);
+    let upgrade = future(&COMPATIBLE);
+    let migrated = store(&site).await.apply(&upgrade).await.unwrap();
+    assert_eq!(migrated, COMPATIBLE.len());
 }
 
 /// A process of ELF that hangs while it migrates is named.
 #[tokio::test]
 async fn a_migration_that_waits_for_another_one_names_it() {
-    let site = Site::start().await;
+    let site = Site::empty().await;
     let mut hanging = site.connect().await;
+    hanging
+        .ensure_migrations_table("elf_migrations")
+        .await
+        .unwrap();
     execute(
         &mut hanging,
-        "set application_name = 'elf on another machine';
-         delete from elf_migrations where version = 18",
-    )
-    .await;
-    execute(
-        &mut hanging,
-        "begin; lock table elf_migrations in share update exclusive mode",
+        "set application_name = 'elf on another machine'; begin;
+         lock table elf_migrations in share update exclusive mode",
     )
     .await;
     let pid: i32 = sqlx::query_scalar("select pg_backend_pid()")

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
 use crate::support::DEADLINE;
-use crate::support::database::{Role, TestDatabase};
+use crate::support::database::{Role, TestDatabase, notes_table};
 use crate::support::site::Site;
 
 async fn execute(db: &mut PgConnection, statements: &str) {
@@ -111,13 +111,12 @@ async fn a_notes_table_that_lacks_something_is_described_and_left_alone() {
 
 #[tokio::test]
 async fn a_key_that_two_notes_have_is_named_and_can_be_changed() {
-    let site = Site::start().await;
+    let site = Site::empty().await;
     let mut db = site.connect().await;
+    execute(&mut db, notes_table()).await;
     execute(
         &mut db,
-        "drop index memory_notes_key_idx;
-         delete from elf_migrations where version = 27;
-         insert into memory_notes (tenant_id, project_id, agent_id, scope, type, key, text)
+        "insert into memory_notes (tenant_id, project_id, agent_id, scope, type, key, text)
          values ('t', 'p', 'a', 's', 'n', 'twice', 'one'), ('t', 'p', 'a', 's', 'n', 'twice', 'two'),
                 ('t', 'p', 'a', 's', 'n', null, 'x'), ('t', 'p', 'a', 's', 'n', null, 'y'),
                 ('t', 'p', 'a', 's', 'n', '', 'x'), ('t', 'p', 'a', 's', 'n', '', 'y')",
@@ -125,9 +124,13 @@ async fn a_key_that_two_notes_have_is_named_and_can_be_changed() {
     .await;
     let done = site.elf(&["migrate"]).await.exits(78);
     done.says(&["the same key", "twice", "elf migrate"]);
-    // Nothing is left that would refuse a write.
+    // Nothing is left that would refuse a write, and ELF has made no table yet.
     let indexes = "pg_indexes where indexname = 'memory_notes_key_idx'";
     assert_eq!(count(&mut db, indexes).await, 0);
+    assert_eq!(
+        count(&mut db, "pg_tables where tablename = 'indexing_outbox'").await,
+        0
+    );
     execute(
         &mut db,
         "update memory_notes set key = 'once' where text = 'two'",
@@ -288,14 +291,21 @@ async fn notes_and_tables_that_search_path_does_not_find_are_named() {
             .says(&["the schema app has ELF's tables"]);
     }
     // Found, but new tables would stand elsewhere.
-    execute(&mut db, "delete from app.elf_migrations where version = 18").await;
+    execute(
+        &mut db,
+        "create table applied as select * from app.elf_migrations; delete from app.elf_migrations",
+    )
+    .await;
     use_path("elf,app,public");
     site.elf(&["migrate"])
         .await
         .exits(78)
         .says(&["new ones in elf"]);
-    use_path("app,public");
-    assert_eq!(site.json(&["migrate"]).await["applied"], 1);
+    execute(
+        &mut db,
+        "insert into app.elf_migrations select * from applied",
+    )
+    .await;
     // A second ELF begins with notes of its own.
     execute(
         &mut db,
@@ -514,8 +524,6 @@ async fn the_trigger_follows_every_kind_of_statement() {
     assert_eq!(take_outbox(&mut db).await, "UPSERT 1");
 }
 
-/// The trigger functions run as their owner: a table of the same name in the
-/// application's own temporary schema must not come in between.
 /// A session keeps the plan of the trigger's statement, and made it for one note.
 #[tokio::test]
 async fn a_session_that_changed_one_note_may_change_many() {
@@ -540,6 +548,8 @@ async fn a_session_that_changed_one_note_may_change_many() {
     assert_eq!(take_outbox(&mut db).await, "UPSERT 20000");
 }
 
+/// The trigger functions run as their owner: a table of the same name in the
+/// application's own temporary schema must not come in between.
 #[tokio::test]
 async fn an_application_cannot_put_its_own_table_in_the_place_of_the_outbox() {
     let site = Site::start().await;

@@ -10,6 +10,7 @@ use elf::worker::{Worker, WorkerContext};
 use sqlx::{Connection, PgConnection, Postgres, Transaction};
 use tokio_util::sync::CancellationToken;
 
+use crate::support::database::notes_with_indexes;
 use crate::support::eventually;
 use crate::support::harness::{Harness, sentences};
 use crate::support::hooked::{Hooked, Verb, When};
@@ -224,22 +225,15 @@ async fn a_count_that_hangs_delays_no_check() {
 
 #[tokio::test]
 async fn an_interrupted_migration_runs_again() {
-    let (site, line) = Site::behind_a_proxy().await;
+    let (site, line) = Site::empty().await.behind_a_proxy().await;
     let mut db = site.connect().await;
-    sqlx::raw_sql(
-        "alter table indexing_outbox drop column failed_by;
-         delete from elf_migrations where version = 3",
-    )
-    .execute(&mut db)
-    .await
-    .unwrap();
-    let held = lock(
-        &mut db,
-        "lock table indexing_outbox in access exclusive mode",
-    )
-    .await;
+    sqlx::raw_sql(notes_with_indexes())
+        .execute(&mut db)
+        .await
+        .unwrap();
+    let held = lock(&mut db, "lock table memory_notes in row exclusive mode").await;
     let worker = site.begin(&["worker", "--migrate"]);
-    hangs(&site, "add column failed_by").await;
+    hangs(&site, "set local lock_timeout").await;
     line.cut();
     worker.says("waiting to start").await;
     held.rollback().await.unwrap();

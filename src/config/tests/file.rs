@@ -11,15 +11,6 @@ fn surroundings(env: &dyn Fn(&str) -> Option<String>) -> Surroundings<'_> {
 }
 
 #[test]
-fn an_old_name_of_a_key_is_answered_with_the_new_one() {
-    let toml = "[storage.postgres]\ndsn = \"postgres://h/d\"\n[storage.qdrant]\n\
-                url = \"embedded:x\"\ncollection = \"notes\"";
-    let error = Config::parse(toml, "elf.toml", &|_| None).unwrap_err();
-    let said = "elf.toml:5: storage.qdrant.collection: this key is called storage.qdrant.alias now";
-    assert!(error.to_string().contains(said), "{error}");
-}
-
-#[test]
 fn two_keys_are_enough() {
     let config = parse(REQUIRED).unwrap();
     assert_eq!(config.service.admin_bind, "127.0.0.1:9464");

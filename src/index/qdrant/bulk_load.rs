@@ -60,7 +60,7 @@ const DEFAULT_SEGMENTS: u64 = 8;
 /// What is known of a collection that is loaded.
 pub(super) struct Loaded {
     now: Settings,
-    kept: Kept,
+    kept: Option<Kept>,
     /// The server was restarted, and optimises nothing until a setting changes or a point is
     /// written.
     waits: bool,
@@ -146,14 +146,12 @@ pub(super) struct Settings {
     segment: u64,
 }
 
-/// What the metadata says of a load. Without one it says nothing, and of one that an older ELF
-/// began only the threshold.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+/// What the metadata says of a load.
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Kept {
-    threshold: Option<u64>,
-    segment: Option<u64>,
+    before: Settings,
     /// The largest segment during the load.
-    during: Option<u64>,
+    during: u64,
 }
 
 fn now(config: &CollectionConfig) -> Settings {
@@ -166,28 +164,33 @@ fn now(config: &CollectionConfig) -> Settings {
     }
 }
 
-fn kept(config: &CollectionConfig) -> Kept {
+fn kept(config: &CollectionConfig) -> Option<Kept> {
     let number = |key| {
         let value = config.metadata.get(key).and_then(Value::as_integer)?;
         u64::try_from(value).ok()
     };
-    Kept {
-        threshold: number(THRESHOLD_BEFORE),
-        segment: number(SEGMENT_BEFORE),
-        during: number(SEGMENT_DURING),
-    }
+    Some(Kept {
+        before: Settings {
+            threshold: number(THRESHOLD_BEFORE)?,
+            segment: number(SEGMENT_BEFORE)?,
+        },
+        during: number(SEGMENT_DURING)?,
+    })
 }
 
 /// The settings without the load: those that are kept, but for what an operator set meanwhile.
-fn before(now: Settings, kept: Kept) -> Settings {
+fn before(now: Settings, kept: Option<Kept>) -> Settings {
+    let Some(Kept { before, during }) = kept else {
+        return now;
+    };
     Settings {
-        threshold: match kept.threshold {
-            Some(kept) if now.threshold == 0 => kept,
-            _ => now.threshold,
+        threshold: match now.threshold {
+            0 => before.threshold,
+            set => set,
         },
-        segment: match kept.segment {
-            Some(before) if kept.during == Some(now.segment) => before,
-            _ => now.segment,
+        segment: match now.segment {
+            own if own == during => before.segment,
+            set => set,
         },
     }
 }
@@ -200,8 +203,8 @@ pub(super) enum Step {
     Set(Settings),
 }
 
-fn begin_steps(now: Settings, kept: Kept, segment: u64) -> Vec<Step> {
-    if now.threshold == 0 && kept.during == Some(now.segment) {
+fn begin_steps(now: Settings, kept: Option<Kept>, segment: u64) -> Vec<Step> {
+    if now.threshold == 0 && kept.is_some_and(|kept| kept.during == now.segment) {
         // It has begun already.
         return vec![];
     }
@@ -214,7 +217,7 @@ fn begin_steps(now: Settings, kept: Kept, segment: u64) -> Vec<Step> {
     vec![Step::Remember { before, during }, Step::Set(during)]
 }
 
-fn end_steps(now: Settings, kept: Kept, waits: bool) -> Vec<Step> {
+fn end_steps(now: Settings, kept: Option<Kept>, waits: bool) -> Vec<Step> {
     let before = before(now, kept);
     let mut steps = Vec::new();
     // Else they were restored before a crash, or an operator has set others. To set the same
@@ -222,7 +225,7 @@ fn end_steps(now: Settings, kept: Kept, waits: bool) -> Vec<Step> {
     if now != before || waits {
         steps.push(Step::Set(before));
     }
-    if kept != Kept::default() {
+    if kept.is_some() {
         steps.push(Step::Forget);
     }
     steps
@@ -275,20 +278,17 @@ mod tests {
     };
 
     /// A collection's settings and what its metadata says to restore.
-    type State = (Settings, Kept);
+    type State = (Settings, Option<Kept>);
 
-    fn kept(before: Settings, during: Settings) -> Kept {
-        Kept {
-            threshold: Some(before.threshold),
-            segment: Some(before.segment),
-            during: Some(during.segment),
-        }
+    fn kept(before: Settings, during: Settings) -> Option<Kept> {
+        let during = during.segment;
+        Some(Kept { before, during })
     }
 
     fn after((now, kept_now): State, step: &Step) -> State {
         match step {
             Step::Remember { before, during } => (now, kept(*before, *during)),
-            Step::Forget => (now, Kept::default()),
+            Step::Forget => (now, None),
             Step::Set(settings) => (*settings, kept_now),
         }
     }
@@ -317,11 +317,11 @@ mod tests {
             };
             for crash_on in 0..=2 {
                 for crash_off in 0..=2 {
-                    let crashed = begun((own, Kept::default()), crash_on);
+                    let crashed = begun((own, None), crash_on);
                     let loading = begun(crashed, 2);
                     assert_eq!(loading, (during, kept(own, during)));
                     let crashed = ended(loading, crash_off);
-                    assert_eq!(ended(crashed, 2), (own, Kept::default()));
+                    assert_eq!(ended(crashed, 2), (own, None));
                     assert_eq!(begun(crashed, 2), (during, kept(own, during)));
                 }
             }
@@ -331,21 +331,21 @@ mod tests {
     #[test]
     fn a_repeated_switch_sends_nothing_to_the_server() {
         assert_eq!(begin_steps(DURING, kept(OWN, DURING), LOADING), []);
-        // A version of ELF with other segments began it.
+        // With another size of segments.
         assert_eq!(begin_steps(DURING, kept(OWN, DURING), 2 * LOADING), []);
-        assert_eq!(end_steps(OWN, Kept::default(), false), []);
+        assert_eq!(end_steps(OWN, None, false), []);
     }
 
     #[test]
     fn a_server_that_waits_is_woken() {
-        assert_eq!(end_steps(OWN, Kept::default(), true), [Step::Set(OWN)]);
+        assert_eq!(end_steps(OWN, None, true), [Step::Set(OWN)]);
     }
 
     #[test]
     fn a_segment_that_is_left_as_it_is_needs_a_graph() {
         for (threshold, segment) in [(0, LOADING), (20_000, 20_000), (60_000, LARGEST_THRESHOLD)] {
             let own = Settings { threshold, ..OWN };
-            assert_eq!(begun((own, Kept::default()), 2).0.segment, segment);
+            assert_eq!(begun((own, None), 2).0.segment, segment);
         }
     }
 
@@ -358,23 +358,9 @@ mod tests {
                 let wanted = |set, during, own| if set == during { own } else { set };
                 assert_eq!(settings.threshold, wanted(threshold, 0, OWN.threshold));
                 assert_eq!(settings.segment, wanted(segment, LOADING, OWN.segment));
-                assert_eq!(left, Kept::default());
+                assert_eq!(left, None);
             }
         }
-    }
-
-    #[test]
-    fn a_load_that_an_older_elf_began_goes_on() {
-        let old = Kept {
-            threshold: Some(7_000),
-            ..Kept::default()
-        };
-        let now = Settings {
-            threshold: 0,
-            ..OWN
-        };
-        assert_eq!(begun((now, old), 2), (DURING, kept(OWN, DURING)));
-        assert_eq!(ended((now, old), 2), (OWN, Kept::default()));
     }
 
     #[test]

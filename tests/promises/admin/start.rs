@@ -10,7 +10,7 @@ use crate::support::site::Site;
 
 #[tokio::test]
 async fn a_worker_waits_for_an_unavailable_postgres_when_it_starts() {
-    let (site, line) = Site::behind_a_proxy().await;
+    let (site, line) = Site::start().await.behind_a_proxy().await;
     line.cut();
     let worker = site.worker();
     let admin = Admin::of(&worker).await;

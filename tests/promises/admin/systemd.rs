@@ -63,7 +63,7 @@ async fn systemd_is_told_of_the_start_the_work_and_the_stop() {
 
 #[tokio::test]
 async fn systemd_neither_waits_for_an_unavailable_postgres_nor_kills_a_worker_that_does() {
-    let (site, line) = Site::behind_a_proxy().await;
+    let (site, line) = Site::start().await.behind_a_proxy().await;
     line.cut();
     let systemd = Systemd::of(&site);
     let worker = systemd.worker(&site);

@@ -75,14 +75,6 @@ cases! {
     a_full_pooler: "08-xx000-is-passing" => poolers::a_full_pooler_is_waited_for;
 }
 
-/// The statement with which `elf migrate` makes `memory_notes`.
-fn notes_table() -> String {
-    let first = include_str!("../../../sql/migrations/0001_notes_and_index.sql");
-    let begin = first.find("create table memory_notes").unwrap();
-    let statement = &first[begin..];
-    statement[..statement.find(';').unwrap()].to_owned()
-}
-
 #[test]
 fn every_folder_is_tried() {
     let folders = std::fs::read_dir(cases()).unwrap();

@@ -2,8 +2,8 @@
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use super::{Case, notes_table};
-use crate::support::database::{Role, TestDatabase};
+use super::Case;
+use crate::support::database::{Role, TestDatabase, notes_table};
 use crate::support::site::Site;
 
 async fn execute(db: &mut PgConnection, statements: &str) {
@@ -41,7 +41,7 @@ pub async fn statement_timeout(case: Case) {
     let mut owner = PgConnection::connect(&site.database.url_as(&role))
         .await
         .unwrap();
-    execute(&mut owner, &notes_table()).await;
+    execute(&mut owner, notes_table()).await;
     execute(&mut owner, insert).await;
     // Whatever may end a session, a transaction or a statement, and what else an administrator sets.
     let (timeout, _) = timeout.split_once('\n').unwrap();

@@ -3,7 +3,7 @@
 use sqlx::{AssertSqlSafe, ConnectOptions, PgPool};
 
 use super::Case;
-use super::notes_table;
+use crate::support::database::notes_table;
 use crate::support::eventually;
 use crate::support::own_postgres::OwnPostgres;
 use crate::support::site::Site;
@@ -45,7 +45,7 @@ pub async fn logical_replication(case: Case) {
 
     let file = case.text("setup.sql");
     let (_, changes) = file.split_once("while elf worker runs on B:\n").unwrap();
-    execute(&a, &notes_table()).await;
+    execute(&a, notes_table()).await;
     execute(
         &a,
         "create publication p for table memory_notes;

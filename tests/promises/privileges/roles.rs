@@ -119,25 +119,6 @@ async fn elf_works_as_a_role_of_its_own_where_no_role_can_be_made() {
     assert_triggers_are_restricted(&mut db).await;
 }
 
-/// A migration may have to change a function that another role has made.
-#[tokio::test]
-async fn a_role_that_may_not_change_the_triggers_is_told_what_to_grant() {
-    let elf = Role::create("").await;
-    let site = Site::empty().await;
-    run_role_sql(&site, &elf, "").await;
-    site.elf(&["migrate"]).await.exits(0);
-    let mut db = site.connect().await;
-    let before = format!(
-        "revoke elf_outbox_writer from {}; delete from elf_migrations where version = 18",
-        elf.name
-    );
-    execute(&mut db, &before).await;
-    let grant = format!("grant elf_outbox_writer to {}", elf.name);
-    site.elf(&["migrate"]).await.exits(78).says(&[&grant]);
-    execute(&mut db, &grant).await;
-    site.elf(&["migrate"]).await.exits(0);
-}
-
 /// Under another name, because the tests share a server.
 #[tokio::test]
 async fn a_role_that_may_create_roles_makes_the_one_for_the_triggers() {
@@ -240,7 +221,7 @@ async fn a_database_restored_without_owners_and_privileges_is_safe_after_migrate
         .exits(0);
     site.configure(&from, &to.url());
     let mut db = PgConnection::connect(&to.url()).await.unwrap();
-    // Before the migration PUBLIC may attach the functions, and they do nothing.
+    // Before `elf migrate` PUBLIC may attach the functions, and they do nothing.
     let mut tx = db.begin().await.unwrap();
     execute(&mut tx, &bait(&role.name)).await;
     execute(&mut tx, &attach("elf_note_inserted")).await;

@@ -38,37 +38,19 @@ async fn the_first_start_works_as_written() {
 }
 
 #[tokio::test]
-async fn an_upgrade_and_the_way_back_work_as_written() {
+async fn an_upgrade_works_as_written() {
     let Some(m) = Machine::working("upgrade", 2).await else {
         return;
     };
     let mut upgrade = Section::of("Upgrade");
-    let (forward, leases, revision) = (upgrade.next(), upgrade.next(), upgrade.next());
-    let (texts, renames) = (upgrade.next(), upgrade.next());
+    let forward = upgrade.next();
     upgrade.end();
-    m.shows(leases.clone(), &["DROP TABLE", "UPDATE 1", "DELETE 1"])
-        .await;
-    m.shows(revision.clone(), &["ALTER TABLE", "UPDATE 1", "DELETE 5"])
-        .await;
-    m.shows(texts.clone(), &["CREATE INDEX", "UPDATE 1", "DELETE 3"])
-        .await;
-    m.shows(renames.clone(), &["ALTER TABLE", "UPDATE 1", "DELETE 1"])
-        .await;
-    m.run("elf status")
-        .await
-        .exits(78)
-        .says(&["run `elf migrate`"]);
     m.shows(
         forward,
-        &["elf 0.", "applied 10 migrations", "2 live, 2 indexed"],
+        &["elf 0.", "the schema is up to date", "2 live, 2 indexed"],
     )
     .await;
     m.is_ready(true).await;
-    m.shows(leases, &["DELETE 1"]).await;
-    m.shows(revision, &["DELETE 5"]).await;
-    m.shows(texts, &["DELETE 3"]).await;
-    m.shows(renames, &["DELETE 1"]).await;
-    m.run("elf migrate").await.exits(0);
 }
 
 #[tokio::test]

@@ -7,6 +7,21 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use uuid::Uuid;
 
+/// What makes `memory_notes` as `elf migrate` does.
+pub fn notes_table() -> &'static str {
+    notes_until("-- `elf migrate` builds")
+}
+
+/// The same with its indexes, and without triggers.
+pub fn notes_with_indexes() -> &'static str {
+    notes_until("-- The trigger functions")
+}
+
+fn notes_until(comment: &str) -> &'static str {
+    let file = include_str!("../../../sql/tables/memory_notes.sql");
+    file.split_once(comment).expect("the comment").0
+}
+
 /// An empty database of the test's own on the test server. The end of the test drops it
 /// and its open connections.
 pub struct TestDatabase {

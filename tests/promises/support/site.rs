@@ -140,14 +140,13 @@ impl Site {
         site
     }
 
-    /// The same, with its Postgres behind a proxy that can cut connections.
-    pub async fn behind_a_proxy() -> (Self, Proxy) {
-        let site = Self::start().await;
-        let (host, port) = site.database.server();
+    /// With its Postgres behind a proxy that can cut connections.
+    pub async fn behind_a_proxy(self) -> (Self, Proxy) {
+        let (host, port) = self.database.server();
         let line = Proxy::to(host, port).await;
-        let (direct, through) = (site.database.url(), site.database.url_through(line.port()));
-        site.configure(&direct, &through);
-        (site, line)
+        let (direct, through) = (self.database.url(), self.database.url_through(line.port()));
+        self.configure(&direct, &through);
+        (self, line)
     }
 
     /// A path in the folder.
