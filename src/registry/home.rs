@@ -66,8 +66,8 @@ pub async fn move_home(context: &IndexContext, take_alias: bool) -> Result<(), R
     if !take_alias && context.index.resolve(&context.alias).await?.is_some() {
         return Err(RegistryError::Mismatch(format!(
             "{} has the alias {:?} already, and this database does not know that it is its own: if \
-             nothing else uses the alias, run `elf rebuild --take-alias`, else set \
-             storage.qdrant.alias or storage.qdrant.url to another one",
+             no other database uses the alias, run `elf rebuild --take-alias`; else set \
+             storage.qdrant.url to another engine",
             index.place, context.alias
         )));
     }

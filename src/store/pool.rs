@@ -274,7 +274,7 @@ impl Pool {
     fn pop_idle(&self) -> Option<Idle> {
         let renewed = *self.renewed();
         let mut idle = self.idle();
-        // The session that was used last, so that those that nobody needs grow old.
+        // The session that was used last, so that those beyond the need grow old.
         idle.retain(|idle| idle.is_usable(renewed));
         idle.pop()
     }
