@@ -1,9 +1,11 @@
 -- Reads the next states of a version, and enqueues those whose note is deleted and has no outbox
 -- row but for later. Such a state stays when its worker died between the ack and forget_states.sql. Another
--- round deletes it.
+-- round deletes it. A worker that acked the note within a minute may live and be about to delete the state.
 -- $1 version, $2 note ids above this, $3 states at most
 with page as materialized (
-    select s.note_id, s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true as is_leased
+    select s.note_id,
+           s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true
+           or s.indexed_at between now() - interval '1 minute' and now() as is_held
       from note_index_state s
      where s.embedding_version = $1 and s.note_id > $2
      order by s.note_id
@@ -13,7 +15,7 @@ gone as (
     insert into indexing_outbox (note_id, op, embedding_version)
     select p.note_id, 'DELETE', $1
       from page p
-     where p.is_leased is not true
+     where p.is_held is not true
        and (select n.note_id from memory_notes n where n.note_id = p.note_id) is null
        and (select true
               from indexing_outbox o
