@@ -6,7 +6,7 @@
 It installs validators from PyPI and npm into .elf/, and checks syntax and schemas with
 them. It also checks that the files agree with each other: paths, ports, names, keys,
 metrics, times, versions. If a validator cannot be installed, the script says so and skips
-that check. docs/deploy.md lists what this script does not check.
+that check. docs/operate/deploy.md lists what this script does not check.
 """
 
 import json
@@ -473,9 +473,9 @@ def debian(check):
 
 
 def documentation(check):
-    page = ROOT / "docs" / "deploy.md"
+    page = ROOT / "docs" / "operate" / "deploy.md"
     for link in re.findall(r"\]\(([^)#:]+)\)", read(page)):
-        check.that((page.parent / link).exists(), f"docs/deploy.md: there is no {link}")
+        check.that((page.parent / link).exists(), f"docs/operate/deploy.md: there is no {link}")
 
 
 def main(elf):

@@ -1,7 +1,7 @@
 //! One score out of two: how near a chunk is in meaning, and how well its words match.
 //!
 //! Every candidate has both scores, whichever ranking found it. The default weighs the rankings
-//! by how far the best of each stands out. `docs/quality.md` has the figures behind it.
+//! by how far the best of each stands out. `docs/inside/quality.md` has the figures behind it.
 
 use crate::config::FusionMethod;
 use crate::index::Candidate;

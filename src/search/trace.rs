@@ -36,7 +36,7 @@ pub struct Trace {
 
 /// What the stages of a search took. A stage that ran twice has the sum.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-#[expect(missing_docs, reason = "docs/search.md describes the stages")]
+#[expect(missing_docs, reason = "docs/guide/search.md describes the stages")]
 pub struct StageTimes {
     pub embed: Duration,
     pub retrieve: Duration,

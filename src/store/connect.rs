@@ -103,7 +103,7 @@ impl Store {
             Err(error) if refuses_settings(&error) => {
                 tracing::warn!(
                     "connection pooler does not pass on settings, set plan_cache_mode, \
-                     statement_timeout and lock_timeout for the role: docs/operations.md, PgBouncer"
+                     statement_timeout and lock_timeout for the role: docs/operate/runbook.md, PgBouncer"
                 );
                 store = Self::of(&options, max_connections, statement_limit, false);
                 store.pool.acquire().await?;

@@ -85,7 +85,7 @@ impl Store {
         if is_superuser {
             notes.push(
                 "the role of storage.postgres.dsn is a superuser, which ELF does not need: \
-                 docs/deploy.md (A role for ELF)"
+                 docs/operate/deploy.md (A role for ELF)"
                     .into(),
             );
         }

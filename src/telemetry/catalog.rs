@@ -2,7 +2,7 @@
 //! listed here. A new metric:
 //!
 //! 1. List it here, and record it where it happens.
-//! 2. Write `docs/metrics.md`: `ELF_WRITE_DOCS=1 cargo test --test promises telemetry::`.
+//! 2. Write `docs/reference/metrics.md`: `ELF_WRITE_DOCS=1 cargo test --test promises telemetry::`.
 //! 3. Give it a panel or a rule in `deploy/`.
 //! 4. If the worker in `tests/promises/telemetry.rs` does not report it, extend that scenario.
 
@@ -198,7 +198,7 @@ const fn histogram(
     }
 }
 
-/// The metrics, under the headings of `docs/metrics.md`.
+/// The metrics, under the headings of `docs/reference/metrics.md`.
 pub const CATALOG: &[(&str, &[Metric])] = &[
     (
         "Freshness and backlog",

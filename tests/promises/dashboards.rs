@@ -21,7 +21,7 @@ use crate::support::{DEADLINE, eventually};
 use files::{anchors, dashboard, dashboard_expressions, panels, read, rules, yaml_files};
 use promql::{Selector, sides, spoken};
 
-const RUNBOOK: &str = "docs/operations.md";
+const RUNBOOK: &str = "docs/operate/runbook.md";
 
 /// The metric of the catalog that a name in an expression means.
 fn in_catalog(name: &str) -> Option<&'static Metric> {

@@ -137,7 +137,7 @@ async fn an_outage_is_shown_with_its_reason_and_a_link() {
     browser.shows("#verdict-why", "Failing for").await;
     browser.shows("#todo", "503").await;
     browser
-        .shows("#todo", "docs/operations.md#provider-unavailable")
+        .shows("#todo", "docs/operate/runbook.md#provider-unavailable")
         .await;
     browser.shows("#circuit", "Paused").await;
     browser.shows("#announce", "Not ready").await;
@@ -167,7 +167,7 @@ async fn when_the_worker_is_gone_the_page_says_so_keeps_what_it_saw_and_recovers
     browser.shows("#verdict-why", "Next try in").await;
     browser.shows("#age", "old").await;
     browser
-        .shows("#todo", "docs/operations.md#worker-absent")
+        .shows("#todo", "docs/operate/runbook.md#worker-absent")
         .await;
     browser
         .until("document.body.classList.contains('stale')")

@@ -81,7 +81,7 @@ async fn the_python_of_the_readme_compiles() {
 #[test]
 fn every_test_that_the_guarantees_name_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = std::fs::read_to_string(root.join("docs/guarantees.md")).unwrap();
+    let page = std::fs::read_to_string(root.join("docs/inside/guarantees.md")).unwrap();
     let mut sources = String::new();
     read_all(&root.join("tests"), &mut sources);
     // A name of four words and more between backticks is a test's.
@@ -104,7 +104,7 @@ fn every_test_that_the_guarantees_name_is_there() {
 #[test]
 fn every_file_that_the_guarantees_name_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = std::fs::read_to_string(root.join("docs/guarantees.md")).unwrap();
+    let page = std::fs::read_to_string(root.join("docs/inside/guarantees.md")).unwrap();
     let quoted = page.split('`').skip(1).step_by(2);
     let linked = page
         .split("](")
@@ -127,7 +127,7 @@ fn every_file_that_the_guarantees_name_is_there() {
     }
     let is_there = |name: &&str| {
         root.join(name).exists()
-            || root.join("docs").join(name).exists()
+            || root.join("docs/inside").join(name).exists()
             || files
                 .iter()
                 .any(|file| file.ends_with(name.trim_end_matches('/')))

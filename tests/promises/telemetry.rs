@@ -12,7 +12,7 @@ use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
 use crate::support::site::Site;
 
-/// `docs/metrics.md`, as the catalog has it.
+/// `docs/reference/metrics.md`, as the catalog has it.
 fn page() -> String {
     let mut page = String::from(
         "# Metrics\n\n\
@@ -66,14 +66,14 @@ fn row(metric: &Metric) -> String {
 
 #[test]
 fn the_page_of_metrics_is_that_of_the_catalog() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/metrics.md");
     if std::env::var_os("ELF_WRITE_DOCS").is_some() {
         std::fs::write(&path, page()).unwrap();
     }
     let written = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         written == page(),
-        "docs/metrics.md is not what the catalog says: run ELF_WRITE_DOCS=1 cargo test --test promises telemetry::"
+        "docs/reference/metrics.md is not what the catalog says: run ELF_WRITE_DOCS=1 cargo test --test promises telemetry::"
     );
 }
 

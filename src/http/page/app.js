@@ -5,7 +5,7 @@ import { bytes, chart, count, counted, digits, duration, el, lasting, moment, no
 
 const EVERY_MS = 2000, LONGEST_WAIT_MS = 30_000, TIMEOUT_MS = 10_000;
 const TOKEN = "elf-admin-token";
-const RUNBOOK = "docs/operations.md#";
+const RUNBOOK = "docs/operate/runbook.md#";
 /** The runbook section for each failing check; `worker-absent` for every other check. */
 const SECTIONS = { postgres: "postgres-unavailable", schema: "upgrade", index: "qdrant-lost", alias: "qdrant-lost", provider: "provider-unavailable" };
 /** A change that waits longer is late. */

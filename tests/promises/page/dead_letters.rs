@@ -36,7 +36,7 @@ async fn dead_letters_are_retried_and_discarded_after_a_confirmation() {
         .shows("#verdict-title", "Ready, but 3 notes are dead-lettered")
         .await;
     browser
-        .shows("#todo", "docs/operations.md#dead-letters")
+        .shows("#todo", "docs/operate/runbook.md#dead-letters")
         .await;
     browser.shows("#dead-count", "showing 3 of 3").await;
     for words in ["The embedding provider rejected it", "poison", "UPSERT"] {

@@ -1,4 +1,4 @@
-//! The promises of `docs/guarantees.md` at the size that people run: default settings and
+//! The promises of `docs/inside/guarantees.md` at the size that people run: default settings and
 //! thousands of notes of real text. The tests that take minutes are in `slow.rs`.
 
 mod harm;

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use crate::support::docs::page;
 
-const PAGE: &str = "docs/operations.md";
+const PAGE: &str = "docs/operate/runbook.md";
 
 /// Alerts link to these.
 const SECTIONS: [&str; 16] = [
@@ -59,13 +59,13 @@ fn every_alert_and_every_link_leads_to_a_section() {
     let anchor = |heading: &str| heading.to_lowercase().replace(' ', "-");
     let known: Vec<String> = SECTIONS.iter().map(|s| anchor(s)).collect();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut pages = vec![page(PAGE).replace("](#", "](operations.md#")];
+    let mut pages = vec![page(PAGE).replace("](#", "](runbook.md#")];
     for entry in std::fs::read_dir(root.join("deploy/prometheus/rules")).unwrap() {
         pages.push(std::fs::read_to_string(entry.unwrap().path()).unwrap());
     }
     let mut links = 0;
     for text in &pages {
-        for rest in text.split("operations.md#").skip(1) {
+        for rest in text.split("runbook.md#").skip(1) {
             let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-');
             let link = &rest[..end.unwrap_or(rest.len())];
             assert!(known.iter().any(|k| k == link), "nothing is at #{link}");
