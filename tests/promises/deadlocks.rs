@@ -1,17 +1,27 @@
 //! An application that changes two notes in any order is never the victim of a deadlock with ELF: ELF waits
 //! for no row that an application may have locked while it has locked another one.
 
+use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 
-use elf::reindex;
-use elf::store::{AddedNote, ClaimScope, Field, ImportedNote, JobLease, Store, StoreError};
+use elf::config::VectorType;
+use elf::rebuild;
+use elf::reindex::{self, Then};
+use elf::store::{
+    AddedNote, ClaimScope, Field, ImportedNote, JobLease, Lifecycle, Store, StoreError,
+};
 use elf::verify;
+use elf::worker::Worker;
 use futures::future::BoxFuture;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::support::database::notes_table;
 use crate::support::harness::{Harness, sentences};
+use crate::support::site::Site;
 
 /// What an application does with a note in a transaction.
 const CHANGES: [&str; 5] = [
@@ -218,7 +228,8 @@ async fn an_application_is_no_victim_of_statements_on_several_notes() {
                 execute(&h, statement.prepare).await;
                 let elf = tokio::spawn((statement.run)(acting.clone()));
                 let what = format!("{}, and: {change}", statement.name);
-                against(&h, elf, change, order.map(|i| acting.notes[i]), &what).await;
+                let (url, order) = (h.database.url(), order.map(|i| acting.notes[i]));
+                against(&url, elf, [change; 2], order, &what).await;
             }
         }
     }
@@ -237,21 +248,127 @@ async fn an_application_is_no_victim_of_a_worker_or_a_verify() {
                     execute(&h, "update memory_note_chunks set text = 'wrong'").await;
                     tokio::spawn(async move {
                         let options = verify::Options::repairing();
-                        verify::run(&context.stores, &options).await.unwrap();
-                        Ok(())
+                        let verified = verify::run(&context.stores, &options).await;
+                        verified.map(drop).map_err(|error| error.to_string())
                     })
                 } else {
                     execute(&h, "update memory_notes set text = 'edited by the test'").await;
                     let worker = h.worker();
                     tokio::spawn(async move {
-                        worker.drain(CancellationToken::new()).await.unwrap();
-                        Ok(())
+                        let drained = worker.drain(CancellationToken::new()).await;
+                        drained.map(drop).map_err(|error| error.to_string())
                     })
                 };
-                against(&h, elf, change, order.map(|i| acting.notes[i]), change).await;
+                let (url, order) = (h.database.url(), order.map(|i| acting.notes[i]));
+                against(&url, elf, [change; 2], order, change).await;
                 h.drain_with_retries().await;
                 h.assert_converged().await;
             }
+        }
+    }
+}
+
+/// Jobs lock tables too. An application that changed its first note in one way may change the second in
+/// another, which takes locks on more tables.
+const PAIRS: [[&str; 2]; 5] = [
+    [CHANGES[0], CHANGES[0]],
+    [CHANGES[0], CHANGES[1]],
+    [CHANGES[1], CHANGES[0]],
+    [CHANGES[3], CHANGES[2]],
+    [CHANGES[4], CHANGES[0]],
+];
+
+#[tokio::test]
+async fn an_application_is_no_victim_of_a_rebuild() {
+    let h = Harness::start().await;
+    for changes in PAIRS {
+        for order in [[0, 1], [1, 0]] {
+            let acting = acting_on_two_notes(&h).await;
+            let stores = h.context.stores.clone();
+            let elf = tokio::spawn(async move {
+                let options = rebuild::Options {
+                    swap_last: false,
+                    take_alias: false,
+                    keep_old: false,
+                    restart: false,
+                    notice: Arc::new(|_| {}),
+                };
+                let stop = CancellationToken::new();
+                let rebuilt = rebuild::run(&stores, &options, Arc::default(), stop).await;
+                rebuilt.map(drop)
+            });
+            let (url, order) = (h.database.url(), order.map(|i| acting.notes[i]));
+            against(&url, elf, changes, order, &format!("rebuild: {changes:?}")).await;
+            h.drain_with_retries().await;
+            h.assert_exact().await;
+        }
+    }
+}
+
+/// It builds the version, compares it and serves it.
+#[tokio::test]
+async fn an_application_is_no_victim_of_a_reindex() {
+    for changes in PAIRS {
+        for order in [[0, 1], [1, 0]] {
+            let h = Harness::start().await;
+            let acting = acting_on_two_notes(&h).await;
+            let mut config = h.config.clone();
+            config.chunking.max_tokens = 24;
+            let new = h.context_of(&config).await;
+            let worker = Worker::new(new.clone(), &config.worker, &config.outbox);
+            // Changes of the application are first for the old version.
+            let old = h.work();
+            let elf = tokio::spawn({
+                let new = new.clone();
+                async move {
+                    let options = verify::Options {
+                        repair: false,
+                        ..verify::Options::repairing()
+                    };
+                    let stop = CancellationToken::new();
+                    let run = reindex::run(&new, &worker, Then::Swap, &options, stop);
+                    run.await.map(drop)
+                }
+            });
+            let (url, order) = (h.database.url(), order.map(|i| acting.notes[i]));
+            against(&url, elf, changes, order, &format!("reindex: {changes:?}")).await;
+            old.stop().await;
+            let served = new.stores.store.version(&new.version.name).await.unwrap();
+            assert_eq!(served.unwrap().state, Lifecycle::Active, "{changes:?}");
+        }
+    }
+}
+
+/// The schema comes to a table of an application, and the vectors get another type.
+#[tokio::test]
+async fn an_application_is_no_victim_of_a_migration() {
+    for changes in PAIRS {
+        for order in [[0, 1], [1, 0]] {
+            let site = Site::empty().await;
+            let url = site.database.url();
+            let notes = [Uuid::new_v4(), Uuid::new_v4()];
+            let mut db = site.connect().await;
+            sqlx::raw_sql(notes_table()).execute(&mut db).await.unwrap();
+            for note in notes {
+                let insert = sqlx::query(CHANGES[3]).bind(note);
+                insert.execute(&mut db).await.unwrap();
+            }
+            let store = Store::connect(&url, 4).await.unwrap();
+            let order = order.map(|i| notes[i]);
+            let elf = tokio::spawn({
+                let store = store.clone();
+                async move { store.migrate().await.map(drop) }
+            });
+            against(&url, elf, changes, order, &format!("migrate: {changes:?}")).await;
+            for note in notes {
+                let insert = sqlx::query(CHANGES[3]).bind(note);
+                insert.execute(&mut db).await.unwrap();
+            }
+            let elf = tokio::spawn(async move {
+                let changed = store.change_vector_type(VectorType::Halfvec).await;
+                changed.map(drop)
+            });
+            against(&url, elf, changes, order, &format!("halfvec: {changes:?}")).await;
         }
     }
 }
@@ -287,7 +404,8 @@ async fn an_application_that_truncates_is_no_victim() {
                     .await
             })
         };
-        waits_or_ends(&h, || truncated.is_finished()).await;
+        let mut observer = PgConnection::connect(&h.database.url()).await.unwrap();
+        waits_or_ends(&mut observer, || truncated.is_finished()).await;
         held.commit().await.unwrap();
         truncated
             .await
@@ -323,22 +441,23 @@ async fn acting_on_two_notes(h: &Harness) -> Acting {
 }
 
 /// An application changes the first note, ELF comes to both, and the application changes the second one.
-async fn against(
-    h: &Harness,
-    elf: tokio::task::JoinHandle<Result<(), StoreError>>,
-    change: &'static str,
+async fn against<E: Display>(
+    url: &str,
+    elf: JoinHandle<Result<(), E>>,
+    changes: [&'static str; 2],
     [first, second]: [Uuid; 2],
     what: &str,
 ) {
-    let mut application = application(&h.database.url()).await;
+    let mut observer = PgConnection::connect(url).await.unwrap();
+    let mut application = application(url).await;
     let mut transaction = application.begin().await.unwrap();
-    let did = sqlx::query(change)
+    let did = sqlx::query(changes[0])
         .bind(first)
         .execute(&mut *transaction)
         .await;
     did.unwrap_or_else(|error| panic!("{what}: {error}"));
-    waits_or_ends(h, || elf.is_finished()).await;
-    let did = sqlx::query(change)
+    waits_or_ends(&mut observer, || elf.is_finished()).await;
+    let did = sqlx::query(changes[1])
         .bind(second)
         .execute(&mut *transaction)
         .await;
@@ -361,11 +480,15 @@ async fn application(url: &str) -> PgConnection {
 
 /// Waits until a session of this database waits for a lock, or something has ended. What waits without a
 /// lock has come as far as it can after a moment.
-async fn waits_or_ends(h: &Harness, has_ended: impl Fn() -> bool) {
-    let waiting =
-        "pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+async fn waits_or_ends(observer: &mut PgConnection, has_ended: impl Fn() -> bool) {
+    let waiting = "select exists (select from pg_stat_activity
+                    where datname = current_database() and wait_event_type = 'Lock')";
     for _ in 0..30 {
-        if has_ended() || h.count(waiting).await > 0 {
+        let waits: bool = sqlx::query_scalar(waiting)
+            .fetch_one(&mut *observer)
+            .await
+            .unwrap();
+        if waits || has_ended() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -9,14 +9,10 @@ mod swap;
 mod vectors;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use elf::cli::wiring::{self, EmbeddingSetup};
 use elf::config::Config;
-use elf::embed::provider::Provider;
 use elf::index::StoredPoint;
 use elf::note::chunk_id;
-use elf::registry::IndexContext;
 use elf::reindex::{self, ReindexError, Report, Then};
 use elf::store::Lifecycle;
 use elf::verify;
@@ -36,22 +32,7 @@ struct Beside {
 async fn beside(h: &Harness, change: impl FnOnce(&mut Config)) -> Beside {
     let mut config = h.config.clone();
     change(&mut config);
-    let EmbeddingSetup {
-        store,
-        chunker,
-        embedder,
-        version,
-    } = wiring::setup(&config).await.unwrap();
-    let context = WorkerContext {
-        stores: IndexContext {
-            store,
-            ..h.context.stores.clone()
-        },
-        provider: Arc::new(Provider::new(embedder, &config.providers.embedding)),
-        chunker,
-        version,
-        document_prefix: config.providers.embedding.document_prefix.clone(),
-    };
+    let context = h.context_of(&config).await;
     Beside { context, config }
 }
 

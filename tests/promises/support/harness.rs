@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use elf::cli::wiring;
+use elf::cli::wiring::{self, EmbeddingSetup};
 use elf::config::Config;
+use elf::embed::provider::Provider;
 use elf::index::{Filter, StoredPoint, VectorIndex};
 use elf::registry;
 use elf::store::JobLease;
@@ -228,6 +229,26 @@ impl Harness {
             .execute(&self.pool)
             .await
             .unwrap();
+    }
+
+    /// What a worker with another configuration needs, over the same index.
+    pub async fn context_of(&self, config: &Config) -> WorkerContext {
+        let EmbeddingSetup {
+            store,
+            chunker,
+            embedder,
+            version,
+        } = wiring::setup(config).await.unwrap();
+        WorkerContext {
+            stores: registry::IndexContext {
+                store,
+                ..self.context.stores.clone()
+            },
+            provider: Arc::new(Provider::new(embedder, &config.providers.embedding)),
+            chunker,
+            version,
+            document_prefix: config.providers.embedding.document_prefix.clone(),
+        }
     }
 
     pub fn worker(&self) -> Worker {
