@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import deploy_tools
+import pin_images
 from packages import ELF, ROOT, SetupError
 
 DEPLOY = ROOT / "deploy"
@@ -169,9 +170,6 @@ def dockerfile(check, elf):
     text = read(DOCKER / "Dockerfile")
     check.runs([deploy_tools.tool("hadolint"), DOCKER / "Dockerfile"])
     package = manifest()["package"]
-    for image in re.findall(r"^FROM (\S+)", text, re.M):
-        tag = image.partition(":")[2]
-        check.that(tag and tag != "latest", f"{image} names no version")
     check.runs([sys.executable, "-m", "doctest", ROOT / "scripts" / "pin_images.py"], cwd=ROOT / "scripts")
     check.that(f"FROM rust:{package['rust-version']}-" in text, "not built with the rust-version of Cargo.toml")
     check.that(f'version="{package["version"]}"' in text, "the label has another version than Cargo.toml")
@@ -472,6 +470,15 @@ def debian(check):
     check.that("#DEBHELPER#" in read(DEPLOY / "debian" / "postrm"), "postrm leaves no room for what cargo-deb adds")
 
 
+def images(check):
+    """Every image but our own is named by its version and its digest."""
+    for path in pin_images.FILES:
+        for _, image, digest in pin_images.IMAGE.findall(read(path)):
+            tag = image.rpartition(":")[2]
+            check.that(tag != "latest", f"{path.name}: {image} names no version")
+            check.that(digest or image.startswith("elf:"), f"{path.name}: {image} has no digest, run `make pin`")
+
+
 def documentation(check):
     page = ROOT / "docs" / "operate" / "deploy.md"
     for link in re.findall(r"\]\(([^)#:]+)\)", read(page)):
@@ -483,6 +490,7 @@ def main(elf):
         ("YAML", "yaml", lambda check: yaml_syntax(check)),
         ("elf.toml (elf config check)", "yaml", lambda check: configurations(check, elf)),
         ("Dockerfile (hadolint)", "hadolint", lambda check: dockerfile(check, elf)),
+        ("images", None, images),
         ("build context", None, build_context),
         ("compose.yaml (docker-compose)", "docker-compose", lambda check: compose(check, elf)),
         ("Kubernetes schemas (kubernetes-validate)", "kubernetes-validate", kubernetes_schemas),
