@@ -21,4 +21,5 @@ create extension if not exists vector;
 \ir tables/memory_note_chunks.sql
 \ir tables/note_chunk_embeddings.sql
 \ir tables/note_embeddings.sql
+\ir functions.sql
 \ir private_tables.sql

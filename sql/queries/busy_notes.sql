@@ -7,10 +7,10 @@ select u.note_id as "note_id!"
  where (select true
           from indexing_outbox o
          where o.note_id = u.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
-           and (o.status <> 'PENDING' or o.available_at <= greatest(now(), o.created_at))
+           and elf_is_for_now(o)
            and (o.embedding_version = $1 or o.embedding_version is null)
          limit 1)
-    or (select s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true
+    or (select elf_is_leased(s)
                or s.chunk_count > 0
                   and (select n.expires_at <= now() from memory_notes n where n.note_id = u.note_id)
           from note_index_state s

@@ -10,6 +10,4 @@ update memory_notes n
        expires_at = case when $13 then $14 else n.expires_at end,
        updated_at = now()
  where n.note_id = $1
-   and n.tenant_id::text = $2
-   and ($3::text is null or n.project_id::text = $3)
-   and ($4::text is null or n.agent_id::text = $4)
+   and elf_is_reached(n, $2, $3, $4)

@@ -21,33 +21,14 @@ select chunk_id, note_id, chunk_index, start_offset, end_offset, revision as "re
                case when $5 then c.text end as text,
                e.chunk_id is not null as has_vector, c.awaits_vector,
                case when $5 or $6 then e.vec::vector end as vec,
-               coalesce(n.status, '') as status,
-               case when n.expires_at is not null
-                    then least(greatest(n.expires_at, '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
-                end as expires_at,
-               coalesce(n.tenant_id::text, '') as tenant_id,
-               coalesce(n.project_id::text, '') as project_id,
-               coalesce(n.agent_id::text, '') as agent_id,
-               coalesce(n.scope::text, '') as scope,
-               coalesce(n.type::text, '') as kind,
-               n.key::text as key,
-               (case when abs(n.importance) between 1e-37 and 1e37 then n.importance else 0 end)::real
-                   as importance,
-               (case when abs(n.confidence) between 1e-37 and 1e37 then n.confidence else 0 end)::real
-                   as confidence,
-               least(greatest(coalesce(n.updated_at, 'epoch'), '0001-01-01 00:00+00'), '9999-12-31 00:00+00')
-                   as updated_at,
+               n.status, n.expires_at, n.tenant_id, n.project_id, n.agent_id, n.scope, n.kind, n.key,
+               n.importance, n.confidence, n.updated_at,
                -- octet_length reads the length of a large text without reading the text.
                octet_length(c.text) as bytes
           from memory_note_chunks c
         -- Laterals with `offset 0`, because Postgres would read a table that it takes for empty once
         -- for each chunk.
-         cross join lateral (
-                select *
-                  from memory_notes n
-                 where n.note_id = c.note_id
-                   and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
-                offset 0) n
+         cross join lateral elf_note(c.note_id) n
           left join lateral (
                 select e.chunk_id, e.vec
                   from note_chunk_embeddings e
@@ -57,6 +38,7 @@ select chunk_id, note_id, chunk_index, start_offset, end_offset, revision as "re
         -- it, choose the index on version and text hash, and read all rows of the version.
          where c.embedding_version is not distinct from $1
            and c.chunk_id > $2 and c.chunk_id <= $3
+           and n.is_live
          order by c.chunk_id
          limit $4) limited) page
  where not $5 or bytes_before < $7

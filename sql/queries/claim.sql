@@ -11,85 +11,22 @@ with recursive me as materialized (
       from index_versions v
      where v.embedding_version = $1 and v.state in ('active', 'building')
 ),
--- Walks the due rows in order and skips further rows of a note that it has picked: ten
--- thousand rows of one note cost one pass and do not hide other notes. Each step is two
--- range scans of an index, one for the rows of this version and one for the rows without a
--- version, so that it reads no rows of other versions. The second scan orders by the version
--- too: it is always null there, but Postgres does not know that and would sort. A scalar
--- subquery looks up the lease, because a join would read all of note_index_state. A lease that was taken
--- later than now was taken before the clock of Postgres went back, and is none.
+-- Walks the due rows in order and skips further rows of a note that it has picked: ten thousand rows of one
+-- note cost one pass and do not hide other notes. The first row stands before all of them.
 picks as (
-    (select u.note_id, u.available_at, u.outbox_id, 1 as n, array[u.note_id] as seen,
-            coalesce((select s.claims_lost >= $8 from note_index_state s
-                       where s.note_id = u.note_id and s.embedding_version = $1), false) as alone
-       from ((select o.note_id, o.available_at, o.outbox_id
-                from indexing_outbox o
-               where o.embedding_version = $1
-                 and exists (select from me)
-                 and o.status in ('PENDING', 'FAILED')
-                 and o.available_at <= now()
-                 and (o.available_at, o.outbox_id) > (
-                     coalesce($6, now() - make_interval(secs => $10), '-infinity'::timestamptz),
-                     coalesce($7, '00000000-0000-0000-0000-000000000000'::uuid))
-                 and not coalesce((select s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true
-                                               or s.claims_lost >= $9
-                                     from note_index_state s
-                                    where s.note_id = o.note_id and s.embedding_version = $1), false)
-               order by o.available_at, o.outbox_id
-               limit 1)
-             union all
-             (select o.note_id, o.available_at, o.outbox_id
-                from indexing_outbox o
-               where o.embedding_version is null
-                 and (select is_active from me)
-                 and o.status in ('PENDING', 'FAILED')
-                 and o.available_at <= now()
-                 and (o.available_at, o.outbox_id) > (
-                     coalesce($6, now() - make_interval(secs => $10), '-infinity'::timestamptz),
-                     coalesce($7, '00000000-0000-0000-0000-000000000000'::uuid))
-                 and not coalesce((select s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true
-                                               or s.claims_lost >= $9
-                                     from note_index_state s
-                                    where s.note_id = o.note_id and s.embedding_version = $1), false)
-               order by o.embedding_version, o.available_at, o.outbox_id
-               limit 1)) u
-      order by u.available_at, u.outbox_id
-      limit 1)
+    select null::uuid as note_id,
+           coalesce($6, now() - make_interval(secs => $10), '-infinity'::timestamptz) as available_at,
+           coalesce($7, '00000000-0000-0000-0000-000000000000'::uuid) as outbox_id,
+           0 as n, array[]::uuid[] as seen, false as alone
+      from me
     union all
-    select next.note_id, next.available_at, next.outbox_id, p.n + 1, p.seen || next.note_id, false
+    select next.note_id, next.available_at, next.outbox_id, p.n + 1, p.seen || next.note_id,
+           p.n = 0 and coalesce((select s.claims_lost >= $8 from note_index_state s
+                                  where s.note_id = next.note_id and s.embedding_version = $1), false)
       from picks p
-     cross join lateral (
-            select u.note_id, u.available_at, u.outbox_id
-              from ((select o.note_id, o.available_at, o.outbox_id
-                       from indexing_outbox o
-                      where o.embedding_version = $1
-                        and o.status in ('PENDING', 'FAILED')
-                        and o.available_at <= now()
-                        and (o.available_at, o.outbox_id) > (p.available_at, p.outbox_id)
-                        and o.note_id <> all (p.seen)
-                        and not coalesce((select s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true
-                                               or s.claims_lost >= $8
-                                            from note_index_state s
-                                           where s.note_id = o.note_id and s.embedding_version = $1), false)
-                      order by o.available_at, o.outbox_id
-                      limit 1)
-                    union all
-                    (select o.note_id, o.available_at, o.outbox_id
-                       from indexing_outbox o
-                      where o.embedding_version is null
-                        and (select is_active from me)
-                        and o.status in ('PENDING', 'FAILED')
-                        and o.available_at <= now()
-                        and (o.available_at, o.outbox_id) > (p.available_at, p.outbox_id)
-                        and o.note_id <> all (p.seen)
-                        and not coalesce((select s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true
-                                               or s.claims_lost >= $8
-                                            from note_index_state s
-                                           where s.note_id = o.note_id and s.embedding_version = $1), false)
-                      order by o.embedding_version, o.available_at, o.outbox_id
-                      limit 1)) u
-             order by u.available_at, u.outbox_id
-             limit 1) next
+     cross join me
+     cross join lateral elf_next_due($1, me.is_active, p.available_at, p.outbox_id, p.seen,
+                                     case when p.n = 0 then $9::int else $8::int end) next
      where p.n < $4 and not p.alone
 ),
 -- octet_length of a large text does not read the text. A subquery looks up one row; a join may
@@ -103,6 +40,7 @@ sized as (
                                         where n.note_id = p.note_id), 0)
                         else 0 end as bytes
               from picks p
+             where p.n > 0
             offset 0) p
 ),
 batch as materialized (select nextval('elf_lease_token') as token),
@@ -147,7 +85,7 @@ taken as (
        and o.embedding_version is null
        -- Not `in ('PENDING', 'FAILED')`: see expire.sql.
        and o.status <> 'DONE' and o.status <> 'DEAD'
-       and (o.status <> 'PENDING' or o.available_at <= greatest(now(), o.created_at))
+       and elf_is_for_now(o)
        and exists (select from building)
     returning o.note_id, o.op, o.available_at, o.created_at
 ),
@@ -170,7 +108,7 @@ select l.note_id as "note_id!",
        -- An application may write '-infinity', which no Rust timestamp can hold.
        greatest(l.available_at, '0001-01-01 00:00+00') as "picked_at!",
        l.outbox_id as "picked_id!",
-       (select count(*) from picks) as "picks!",
+       (select count(*) from sized) as "picks!",
        greatest(r.oldest, '0001-01-01 00:00+00') as "oldest!"
   -- A full join, because Postgres could make a join of few rows a nested loop, which compares each note
   -- with each other one.
@@ -194,7 +132,7 @@ select l.note_id as "note_id!",
                    and o.status <> 'DONE'
                    -- A row for later asks for one more round then, whatever is done before. (A row
                    -- that was written before the clock went back is not for later.)
-                   and (o.status <> 'PENDING' or o.available_at <= greatest(now(), o.created_at))
+                   and elf_is_for_now(o)
                    and (o.embedding_version = $1
                         or o.embedding_version is null and (select is_active from me))
                 offset 0) o) r

@@ -6,4 +6,4 @@ select count(*) as "count!"
          on e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
  where c.embedding_version is not distinct from $1 -- see chunk_page.sql
    and (e.chunk_id is not null or c.awaits_vector)
-   and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+   and elf_is_live(n)

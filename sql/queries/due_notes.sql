@@ -10,12 +10,6 @@ with due as materialized (
                             where v.embedding_version = $1 and v.state = 'active'))
 )
 select count(*) as "notes!",
-       coalesce(sum(octet_length(n.text)) filter (
-           where n.status = 'active' and (n.expires_at is null or n.expires_at > now())), 0)::bigint
-           as "bytes!"
+       coalesce(sum(n.text_bytes) filter (where n.is_live), 0)::bigint as "bytes!"
   from due d
-  left join lateral (
-        select n.text, n.status, n.expires_at
-          from memory_notes n
-         where n.note_id = d.note_id
-        offset 0) n on true
+  left join lateral elf_note(d.note_id) n on true

@@ -4,7 +4,7 @@
 -- $1 version, $2 note ids above this, $3 states at most
 with page as materialized (
     select s.note_id,
-           s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true
+           elf_is_leased(s)
            or s.indexed_at between now() - interval '1 minute' and now() as is_held
       from note_index_state s
      where s.embedding_version = $1 and s.note_id > $2
@@ -20,7 +20,7 @@ gone as (
        and (select true
               from indexing_outbox o
              where o.note_id = p.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
-               and (o.status <> 'PENDING' or o.available_at <= greatest(now(), o.created_at))
+               and elf_is_for_now(o)
                and (o.embedding_version = $1 or o.embedding_version is null)
              limit 1) is not true
     returning note_id

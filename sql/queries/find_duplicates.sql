@@ -8,18 +8,14 @@ with asked as materialized (
       from memory_notes n
       join note_embeddings e on e.note_id = n.note_id and e.embedding_version = $2
      where n.note_id = $1
-       and n.tenant_id::text = $3
-       and ($4::text is null or n.project_id::text = $4)
-       and ($5::text is null or n.agent_id::text = $5)
+       and elf_is_reached(n, $3, $4, $5)
 ),
 notes as materialized (
     select n.note_id, n.key::text as key
       from memory_notes n
      where n.note_id <> $1
-       and n.tenant_id::text = $3
-       and ($4::text is null or n.project_id::text = $4)
-       and ($5::text is null or n.agent_id::text = $5)
-       and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+       and elf_is_reached(n, $3, $4, $5)
+       and elf_is_live(n)
        and exists (select from asked)
 ),
 compared as materialized (

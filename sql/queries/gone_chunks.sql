@@ -4,7 +4,7 @@
 -- $1 version, $2 chunk ids
 select u.chunk_id as "chunk_id!"
   from unnest($2::uuid[]) as u (chunk_id)
- where (select (select n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+ where (select (select elf_is_live(n)
                   from memory_notes n
                  where n.note_id = c.note_id)
           from memory_note_chunks c

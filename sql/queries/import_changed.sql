@@ -35,4 +35,4 @@ update memory_notes n
        source_ref = coalesce(u.source_ref, n.source_ref), updated_at = now()
   from named u, changed c
  where u.note_id = n.note_id and c.note_id = n.note_id
-returning n.status = 'active' and (n.expires_at is null or n.expires_at > now()) as "is_live!"
+returning elf_is_live(n) as "is_live!"

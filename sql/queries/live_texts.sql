@@ -4,7 +4,7 @@ with page as (
     select n.note_id, octet_length(n.text) as bytes
       from memory_notes n
      where n.note_id > $1
-       and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+       and elf_is_live(n)
      order by n.note_id
      limit $2
 ),

@@ -7,7 +7,5 @@ select coalesce(sum(s.bytes), 0)::bigint as "bytes!"
         -- octet_length of a large text does not read the text.
         select octet_length(n.text) as bytes
           from memory_notes n
-         where n.note_id = u.note_id and n.tenant_id::text = $2
-           and ($3::text is null or n.project_id::text = $3)
-           and ($4::text is null or n.agent_id::text = $4)
+         where n.note_id = u.note_id and elf_is_reached(n, $2, $3, $4)
         offset 0) s

@@ -10,7 +10,5 @@ select c.chunk_id as "chunk_id!", c.chunk_index as "chunk_index!",
            and c.embedding_version is not distinct from $5 -- see chunk_page.sql
         offset 0) c
  where n.note_id = $1
-   and n.tenant_id::text = $2
-   and ($3::text is null or n.project_id::text = $3)
-   and ($4::text is null or n.agent_id::text = $4)
+   and elf_is_reached(n, $2, $3, $4)
  order by c.chunk_index

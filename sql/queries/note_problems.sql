@@ -7,7 +7,7 @@ with page as materialized (
     select n.note_id, octet_length(n.text) as bytes
       from memory_notes n
      where n.note_id > $3
-       and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+       and elf_is_live(n)
        and ($5::double precision >= 1 or random() < $5)
      order by n.note_id
      limit $4
@@ -29,11 +29,11 @@ select p.note_id as "note_id!",
        case
            when (select true from indexing_outbox o
                   where o.note_id = p.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
-                    and (o.status <> 'PENDING' or o.available_at <= greatest(now(), o.created_at))
+                    and elf_is_for_now(o)
                     and (o.embedding_version = $1 or o.embedding_version is null)
                   limit 1)
                then null
-           when s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true then null
+           when elf_is_leased(s) then null
            -- Its dead letter was purged: it is not indexed until it changes.
            when s.failures > 0 and s.failed_sha256 in (sha256(p.bytes), sha256('')) then null
            when s.indexed_at is null then 'it was never indexed'

@@ -3,7 +3,7 @@
 -- $1 version
 with live as materialized (
     select n.note_id from memory_notes n
-     where n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+     where elf_is_live(n)
 )
 select (select count(*) from live) as "live!",
        (select count(*) from live n

@@ -26,7 +26,7 @@ select count(*) filter (where o.status = 'PENDING' and l.note_id is null) as "pe
         select s.note_id
           from note_index_state s
          where s.note_id = o.note_id and s.embedding_version = o.embedding_version
-           and s.lease_until > now() and (s.leased_at > clock_timestamp()) is not true
+           and elf_is_leased(s)
         offset 0) l on true
  where o.embedding_version = $1
     or ($1::text is null

@@ -27,19 +27,5 @@ select c.chunk_id as "chunk_id!", a.start_offset as "start_offset!", n.bytes
                end as bytes
           from memory_notes n
          where n.note_id = c.note_id
-           and n.status = 'active' and (n.expires_at is null or n.expires_at > now())
-           and ($3::jsonb->>'tenant_id' is null or n.tenant_id::text = $3::jsonb->>'tenant_id')
-           and ($3::jsonb->>'project_id' is null or n.project_id::text = $3::jsonb->>'project_id')
-           and ($3::jsonb->>'agent_id' is null or n.agent_id::text = $3::jsonb->>'agent_id')
-           and ($3::jsonb->>'scope' is null or n.scope::text = $3::jsonb->>'scope')
-           and ($3::jsonb->>'type' is null or n.type::text = $3::jsonb->>'type')
-           and ($3::jsonb->>'key' is null or n.key::text = $3::jsonb->>'key')
-           and ($3::jsonb->>'status' is null or n.status::text = $3::jsonb->>'status')
-           and ($3::jsonb->>'updated_after' is null
-                or n.updated_at >= ($3::jsonb->>'updated_after')::timestamptz)
-           and ($3::jsonb->>'updated_before' is null
-                or n.updated_at < ($3::jsonb->>'updated_before')::timestamptz)
-           and ($3::jsonb->>'min_importance' is null
-            or case when abs(n.importance) between 1e-37 and 1e37 then n.importance else 0 end
-               >= ($3::jsonb->>'min_importance')::real)
+           and elf_is_like(n, $3)
         offset 0) n

@@ -5,21 +5,7 @@
 with notes as materialized (
     select n.note_id, n.updated_at
       from memory_notes n
-     where n.status = 'active' and (n.expires_at is null or n.expires_at > now())
-       and ($5::jsonb->>'tenant_id' is null or n.tenant_id::text = $5::jsonb->>'tenant_id')
-       and ($5::jsonb->>'project_id' is null or n.project_id::text = $5::jsonb->>'project_id')
-       and ($5::jsonb->>'agent_id' is null or n.agent_id::text = $5::jsonb->>'agent_id')
-       and ($5::jsonb->>'scope' is null or n.scope::text = $5::jsonb->>'scope')
-       and ($5::jsonb->>'type' is null or n.type::text = $5::jsonb->>'type')
-       and ($5::jsonb->>'key' is null or n.key::text = $5::jsonb->>'key')
-       and ($5::jsonb->>'status' is null or n.status::text = $5::jsonb->>'status')
-       and ($5::jsonb->>'updated_after' is null
-            or n.updated_at >= ($5::jsonb->>'updated_after')::timestamptz)
-       and ($5::jsonb->>'updated_before' is null
-            or n.updated_at < ($5::jsonb->>'updated_before')::timestamptz)
-       and ($5::jsonb->>'min_importance' is null
-            or case when abs(n.importance) between 1e-37 and 1e37 then n.importance else 0 end
-               >= ($5::jsonb->>'min_importance')::real)
+     where elf_is_like(n, $5)
      order by n.updated_at desc nulls last
      limit $6
 ),

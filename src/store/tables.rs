@@ -31,6 +31,7 @@ schema! {
     "tables/memory_note_chunks.sql"
     "tables/note_chunk_embeddings.sql"
     "tables/note_embeddings.sql"
+    "functions.sql"
     "private_tables.sql"
 }
 
