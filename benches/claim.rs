@@ -185,7 +185,9 @@ impl Claims {
             times.push(1e3 * began.elapsed().as_secs_f64());
             let ids = claim.note_ids();
             assert_eq!(ids.len(), NOTES);
-            self.store.release(VERSION, claim.token, &ids, true).await?;
+            self.store
+                .release(VERSION, claim.token, &ids, Duration::ZERO, true)
+                .await?;
         }
         Ok(crate::report::median(&times))
     }

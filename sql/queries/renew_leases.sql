@@ -7,7 +7,7 @@ with held as materialized (
       from note_index_state s
      where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
        and s.lease_until is not null
-       -- A renewal that waited for a connection may come after the note was deferred.
+       -- A renewal that waited for a connection may come after the lease was ended with a pause.
        and s.holder is not null
      order by s.note_id
        for update skip locked

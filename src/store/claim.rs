@@ -227,29 +227,6 @@ impl Store {
         self.measured("renew", work).await
     }
 
-    /// Defers notes for `pause`: until then no worker holds or claims them. Returns those whose
-    /// lease was still that of `token`.
-    pub async fn defer(
-        &self,
-        version: &str,
-        token: i64,
-        notes: &[Uuid],
-        pause: Duration,
-    ) -> Result<Vec<Uuid>, StoreError> {
-        let work = async {
-            let secs = pause.as_secs_f64();
-            let deferred = sqlx::query_file_scalar!(
-                "sql/queries/defer_notes.sql",
-                version,
-                token,
-                notes,
-                secs
-            );
-            Ok(deferred.fetch_all(&self.pool).await?)
-        };
-        self.measured("defer", work).await
-    }
-
     /// Those of `notes` that no claim after that of `token` has taken over.
     pub async fn held(
         &self,
@@ -262,7 +239,7 @@ impl Store {
         self.answered(Limit::Statement, held).await
     }
 
-    /// Releases leases: the notes are due as before, and no attempt is counted. With `survived`
+    /// Ends leases: the notes are due again after `pause`, and no attempt is counted. With `survived`
     /// the number of lost claims goes back to 0. Returns those whose lease was still that of
     /// `token`.
     pub async fn release(
@@ -270,6 +247,7 @@ impl Store {
         version: &str,
         token: i64,
         notes: &[Uuid],
+        pause: Duration,
         survived: bool,
     ) -> Result<Vec<Uuid>, StoreError> {
         let work = async {
@@ -278,6 +256,7 @@ impl Store {
                 version,
                 token,
                 notes,
+                pause.as_secs_f64(),
                 survived
             );
             Ok(released.fetch_all(&self.pool).await?)

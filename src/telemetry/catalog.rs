@@ -134,7 +134,7 @@ const REQUEST_OUTCOME: &[Label] = &[Label {
 const POSTGRES_OPERATION: Label = Label {
     name: "operation",
     values: &[
-        "claim", "load", "lookup", "commit", "ack", "fail", "release", "defer", "requeue", "renew",
+        "claim", "load", "lookup", "commit", "ack", "fail", "release", "requeue", "renew",
         "expire", "upkeep", "observe", "search", "trace",
     ],
 };

@@ -280,7 +280,7 @@ impl Batch<'_> {
             .partition(|write| committed.notes.contains(&write.chunked.note_id));
         if !skipped.is_empty() {
             let skipped: Vec<Uuid> = skipped.iter().map(|write| write.chunked.note_id).collect();
-            lease::defer_skipped(self.shared, self.token, &skipped).await;
+            lease::release_skipped(self.shared, self.token, &skipped).await;
         }
         let chunks = done.iter().flat_map(|write| &write.rows.chunks);
         let embedded = chunks.filter(|chunk| chunk.vector.is_some());

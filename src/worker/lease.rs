@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
-use super::{Shared, WorkerContext};
-use crate::registry::IndexContext;
+use super::Shared;
 use crate::store::Claim;
 
-/// How long a note stays leased while an application holds its row.
-const DEFERRED: Duration = Duration::from_millis(500);
+/// The pause of a note whose row an application holds.
+const SKIPPED: Duration = Duration::from_millis(500);
 
 /// For how long a note is set aside for which Postgres lacks something, although it takes others.
 const SET_ASIDE: Duration = Duration::from_secs(30);
@@ -217,59 +216,58 @@ pub enum Survived {
     Unknown,
 }
 
-/// Releases leases. If that fails they expire. The index may apply an unanswered upsert late,
-/// after the points of the next claim. Notes with one therefore stay leased for a whole lease, as
-/// they do after the worker is killed.
+/// Releases leases: the notes are due at once.
 pub async fn release(shared: &Shared, token: i64, notes: &[Uuid], survived: Survived) {
-    let (late, others) = shared.leases.split_off_late(token, notes);
-    defer_late(shared, token, &late).await;
-    shared.leases.remove(token, &others);
-    let WorkerContext {
-        stores: IndexContext { store, .. },
-        version,
-        ..
-    } = &shared.context;
-    let survived = survived == Survived::Yes;
-    match store.release(&version.name, token, &others, survived).await {
-        Ok(released) => shared.leases.ended(token, &released),
-        Err(error) => tracing::debug!(%error, token, "could not release leases, they will expire"),
-    }
+    release_after(shared, token, notes, Duration::ZERO, survived).await;
 }
 
-/// Defers notes that a commit skipped, because an application holds or deletes their rows.
-/// Released at once, the notes would be claimed again and again until the application commits.
+/// Releases notes that a commit skipped, because an application holds or deletes their rows.
+/// Due at once, the notes would be claimed again and again until the application commits.
 /// Notes whose lease was lost are left alone: the token no longer matches.
-pub async fn defer_skipped(shared: &Shared, token: i64, notes: &[Uuid]) {
-    defer_unless_late(shared, token, notes, DEFERRED).await;
+pub async fn release_skipped(shared: &Shared, token: i64, notes: &[Uuid]) {
+    release_after(shared, token, notes, SKIPPED, Survived::Unknown).await;
 }
 
-/// Defers a note that Postgres does not take in its present state, so that the others are written.
+/// Releases a note that Postgres does not take in its present state, so that the others are written.
 pub async fn set_aside(shared: &Shared, token: i64, note: Uuid) {
-    defer_unless_late(shared, token, &[note], SET_ASIDE).await;
+    release_after(shared, token, &[note], SET_ASIDE, Survived::Unknown).await;
 }
 
-async fn defer_unless_late(shared: &Shared, token: i64, notes: &[Uuid], time: Duration) {
+/// Releases leases: the notes are due after `pause`. If that fails the leases expire. The index may apply an
+/// unanswered upsert late, after the points of the next claim. Notes with one therefore wait for a
+/// whole lease, as they do after the worker is killed.
+async fn release_after(
+    shared: &Shared,
+    token: i64,
+    notes: &[Uuid],
+    pause: Duration,
+    survived: Survived,
+) {
     let (late, others) = shared.leases.split_off_late(token, notes);
-    defer_late(shared, token, &late).await;
-    defer(shared, token, &others, time).await;
-}
-
-async fn defer_late(shared: &Shared, token: i64, late: &[Uuid]) {
     if !late.is_empty() {
         let lease = shared.settings.lease();
-        defer(shared, token, late, lease).await;
+        end_leases(shared, token, &late, lease, Survived::Unknown).await;
         shared.leases.wait_for_unanswered(lease);
     }
+    end_leases(shared, token, &others, pause, survived).await;
 }
 
-async fn defer(shared: &Shared, token: i64, notes: &[Uuid], time: Duration) {
+async fn end_leases(
+    shared: &Shared,
+    token: i64,
+    notes: &[Uuid],
+    pause: Duration,
+    survived: Survived,
+) {
+    if notes.is_empty() {
+        return;
+    }
     shared.leases.remove(token, notes);
     let version = &shared.context.version.name;
     let store = &shared.context.stores.store;
-    match store.defer(version, token, notes, time).await {
-        Ok(deferred) => shared.leases.ended(token, &deferred),
-        Err(error) => {
-            tracing::debug!(%error, token, "could not defer notes, their leases will expire")
-        }
+    let survived = survived == Survived::Yes;
+    match store.release(version, token, notes, pause, survived).await {
+        Ok(released) => shared.leases.ended(token, &released),
+        Err(error) => tracing::debug!(%error, token, "could not release leases, they will expire"),
     }
 }

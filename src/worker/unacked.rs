@@ -84,13 +84,14 @@ async fn requeue_if_lost(shared: &Shared, unacked: &Unacked) -> Result<(), Store
         ..
     } = &shared.context;
     let pause = unacked.applied_by.saturating_duration_since(Instant::now());
-    // The next claim of a note that is still held comes after the upsert, at the latest when it
-    // is deferred until then.
+    // The next claim of a note that is still held comes after the upsert.
     let held = if pause.is_zero() {
         store.held(&version.name, *token, notes).await?
     } else {
         shared.leases.wait_for_unanswered(pause);
-        store.defer(&version.name, *token, notes, pause).await?
+        store
+            .release(&version.name, *token, notes, pause, false)
+            .await?
     };
     let held: HashSet<Uuid> = held.into_iter().collect();
     let is_lost = |note: &&Uuid| !held.contains(note);

@@ -171,13 +171,6 @@ impl Batch {
             ),
             statement!("chunks_by_id", version(), chunks()),
             statement!(
-                "defer_notes",
-                version(),
-                token(),
-                notes(),
-                "0.5::float8".into()
-            ),
-            statement!(
                 "expire",
                 version(),
                 "600::float8".into(),
@@ -259,7 +252,14 @@ impl Batch {
                 each("'s'", "text")
             ),
             statement!("record_access", version(), token(), notes(), hashes()),
-            statement!("release", version(), token(), notes(), "true".into()),
+            statement!(
+                "release",
+                version(),
+                token(),
+                notes(),
+                "0.5::float8".into(),
+                "true".into()
+            ),
             statement!("requeue", version(), notes(), "0::float8".into()),
             statement!(
                 "revalidate",

@@ -47,7 +47,7 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
 
     // Nor while another worker has the lease of the hot note.
     store
-        .release(version, claim.token, &[cold], false)
+        .release(version, claim.token, &[cold], Duration::ZERO, false)
         .await
         .unwrap();
     let other = store
@@ -64,11 +64,11 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
         .unwrap();
     assert_eq!(other.note_ids(), [cold]);
     store
-        .release(version, claim.token, &[hot], false)
+        .release(version, claim.token, &[hot], Duration::ZERO, false)
         .await
         .unwrap();
     store
-        .release(version, other.token, &[cold], false)
+        .release(version, other.token, &[cold], Duration::ZERO, false)
         .await
         .unwrap();
     let report = h.drain().await;
