@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::{Limit, Store, StoreError};
 use crate::note::{AccessHash, TextHash};
 
-/// A note with this many lost claims is claimed alone. If it kills the next worker too, no other
-/// note loses its claim.
+/// A note with this many lost claims is claimed alone, and indexed while its worker has nothing else in flight.
+/// If it kills the next worker too, no other note loses its claim.
 pub const LOST_CLAIMS_UNTIL_ALONE: u32 = 2;
 
 /// Notes of a claim that may not read how long they are, and how it says so.

@@ -23,24 +23,10 @@ use crate::store::{
 const MAX_INTERRUPTIONS: u32 = 3;
 const MAX_REJECTIONS: u32 = 2;
 
-// What lost claims in a row lead to (ADR 15):
-//
-// | lost claims | constant | the note |
-// |---|---|---|
-// | 2 | `LOST_CLAIMS_UNTIL_ALONE` | is claimed alone |
-// | 7 | `LOST_CLAIMS_UNTIL_UNACCOMPANIED` | is indexed with nothing else in flight |
-// | 10 | `LOST_CLAIMS_UNTIL_DEAD` | is dead-lettered |
-//
-// The first stands in `store/claim.rs`, because the statement of the claim needs it.
-
-/// A note that has lost this many claims is indexed while the worker has nothing else in
-/// flight, so that it cannot interrupt other notes again and again.
-const LOST_CLAIMS_UNTIL_UNACCOMPANIED: u32 = LOST_CLAIMS_UNTIL_ALONE + 5;
-
-/// A note that has lost this many claims, the last of them alone, is dead-lettered. The worker
+/// A note that has lost this many claims in a row, the last of them alone, is dead-lettered. The worker
 /// must have indexed another note before: if workers die before they index any note, no note
 /// is to blame.
-pub(super) const LOST_CLAIMS_UNTIL_DEAD: u32 = LOST_CLAIMS_UNTIL_UNACCOMPANIED + 3;
+pub(super) const LOST_CLAIMS_UNTIL_DEAD: u32 = LOST_CLAIMS_UNTIL_ALONE + 4;
 
 /// After an outage of Postgres or the index, this worker dead-letters no note for its lost claims for so
 /// long: workers that live lose claims while Postgres does not take them back.
@@ -49,7 +35,7 @@ const NO_BLAME_AFTER_OUTAGE: Duration = Duration::from_secs(600);
 /// Whether the claim holds a suspect: a note that may kill its worker.
 pub(super) fn is_suspect(claim: &Claim) -> bool {
     let lost = claim.notes.iter().map(|note| note.lost_claims);
-    lost.max().unwrap_or(0) >= LOST_CLAIMS_UNTIL_UNACCOMPANIED
+    lost.max().unwrap_or(0) >= LOST_CLAIMS_UNTIL_ALONE
 }
 
 /// What failed, Postgres or the index, if the data that was sent may be the cause: it was
@@ -100,7 +86,7 @@ impl Batch<'_> {
              longer than a lease. During the last {} of them the worker had nothing else in flight. \
              Look for the cause in the workers' log (out of memory, an abort in the tokenizer)",
             lost.lost_claims,
-            lost.lost_claims - LOST_CLAIMS_UNTIL_UNACCOMPANIED
+            lost.lost_claims - LOST_CLAIMS_UNTIL_ALONE
         );
         // The text is not loaded: loading it may have killed the earlier workers.
         let text = TextHash::of("");
