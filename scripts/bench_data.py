@@ -11,6 +11,7 @@ import gzip
 import json
 import shutil
 import struct
+import sys
 import zipfile
 
 from packages import ELF, SetupError, download, fresh, say
@@ -28,41 +29,16 @@ CL100K_WORDS = (
 def words(folder):
     """One file a language. A line has words of about the same frequency; line n (from 0) those of
     10^(-n/100)."""
+    # Its Python code is read out of the wheel.
+    sys.path.insert(0, str(download("msgpack==1.1.2", python="3.12")))
+    import msgpack
+
     with zipfile.ZipFile(download("wordfreq==3.1.1")) as wheel:
         for language in LANGUAGES:
             packed = gzip.decompress(wheel.read(f"wordfreq/data/small_{language}.msgpack.gz"))
-            buckets = unpacked(packed, 0)[0][1:]
+            buckets = msgpack.unpackb(packed)[1:]
             lines = "\n".join(" ".join(bucket) for bucket in buckets)
             (folder / f"{language}.txt").write_text(lines + "\n", encoding="utf-8")
-
-
-def unpacked(data, at):
-    """The value at this place of a MessagePack, and where the next one begins. Only what word lists
-    have: lists, maps, short texts, small numbers."""
-    kind, at = data[at], at + 1
-    if kind < 0x80:
-        return kind, at
-    if kind & 0xF0 == 0x80:
-        return fields(data, at, 2 * (kind & 0x0F))
-    if kind & 0xF0 == 0x90:
-        return fields(data, at, kind & 0x0F)
-    if kind == 0xDC:
-        return fields(data, at + 2, struct.unpack_from(">H", data, at)[0])
-    if kind & 0xE0 == 0xA0:
-        length = kind & 0x1F
-    elif kind == 0xD9:
-        length, at = data[at], at + 1
-    else:
-        raise SetupError(f"a word list has the unknown type {kind:#x}")
-    return data[at : at + length].decode(), at + length
-
-
-def fields(data, at, count):
-    values = []
-    for _ in range(count):
-        value, at = unpacked(data, at)
-        values.append(value)
-    return values, at
 
 
 def llama(file):

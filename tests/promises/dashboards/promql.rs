@@ -1,5 +1,8 @@
 //! Parses enough of PromQL to find the metrics and labels of an expression, and to query
 //! the data that an alert compares.
+//!
+//! `promql-parser` would save 130 lines. It brings 14 crates, and its features of chrono and regex make
+//! `make test` compile sqlx a second time: two minutes.
 
 use std::iter::Peekable;
 
