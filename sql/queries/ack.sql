@@ -1,8 +1,5 @@
 -- Ends the leases that are still held under this token, and deletes exactly the claimed outbox
--- rows of those notes, or marks them as done. To avoid deadlocks, every statement that locks both
--- states and outbox rows locks the states first, in order of their ids: this one, requeue.sql and
--- dead_retry.sql. `count(*)` of the locked rows reads all of them, where `exists` would lock one, and
--- the update the others in any order. Arrays select the rows to write, not joins: see lock_notes.sql.
+-- rows of those notes, or marks them as done.
 -- $1 version, $2 token, $3 note ids, $4 outbox ids, $5 the note of each outbox id,
 -- $6 whether to keep done rows, $7 the hash of the access labels of the points of each note of
 -- $3, null where it has no points
@@ -27,7 +24,7 @@ released as (
 rows as materialized (
     select u.outbox_id
       from unnest($4::uuid[], $5::uuid[]) as u (outbox_id, note_id)
-     where (u.note_id in (select note_id from held)) is true -- see commit_notes.sql
+     where (u.note_id in (select note_id from held)) is true
 ),
 deleted as (
     delete from indexing_outbox o

@@ -23,19 +23,14 @@ select chunk_id, note_id, chunk_index, start_offset, end_offset, revision as "re
                case when $5 or $6 then e.vec::vector end as vec,
                n.status, n.expires_at, n.tenant_id, n.project_id, n.agent_id, n.scope, n.kind, n.key,
                n.importance, n.confidence, n.updated_at,
-               -- octet_length reads the length of a large text without reading the text.
                octet_length(c.text) as bytes
           from memory_note_chunks c
-        -- Laterals with `offset 0`, because Postgres would read a table that it takes for empty once
-        -- for each chunk.
          cross join lateral elf_note(c.note_id) n
           left join lateral (
                 select e.chunk_id, e.vec
                   from note_chunk_embeddings e
                  where e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
                 offset 0) e on true
-        -- Not `=`: the statistics do not know a new version yet. Postgres would expect few rows for
-        -- it, choose the index on version and text hash, and read all rows of the version.
          where c.embedding_version is not distinct from $1
            and c.chunk_id > $2 and c.chunk_id <= $3
            and n.is_live

@@ -1,4 +1,4 @@
--- The vectors of these chunks. See revalidate.sql for `offset 0`.
+-- The vectors of these chunks.
 -- $1 version, $2 chunk ids
 select e.chunk_id as "chunk_id!", e.vec::vector as "vec!: pgvector::Vector"
   from unnest($2::uuid[]) as u (chunk_id)

@@ -16,7 +16,7 @@ select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chu
         select *
           from memory_note_chunks c
          where c.chunk_id = u.chunk_id
-           and c.embedding_version is not distinct from $1 -- see chunk_page.sql
+           and c.embedding_version is not distinct from $1
         offset 0) c
  cross join lateral elf_note(c.note_id) n
   left join lateral (

@@ -29,8 +29,6 @@ picks as (
                                      case when p.n = 0 then $9::int else $8::int end) next
      where p.n < $4 and not p.alone
 ),
--- octet_length of a large text does not read the text. A subquery looks up one row; a join may
--- read all of memory_notes.
 sized as (
     select p.note_id, p.available_at, p.outbox_id,
            sum(p.bytes) over (order by p.n) - p.bytes as bytes_before
@@ -83,7 +81,6 @@ taken as (
        set embedding_version = $1, updated_at = now()
      where o.note_id = any (array(select l.note_id from leased l))
        and o.embedding_version is null
-       -- Not `in ('PENDING', 'FAILED')`: see expire.sql.
        and o.status <> 'DONE' and o.status <> 'DEAD'
        and elf_is_for_now(o)
        and exists (select from building)

@@ -18,7 +18,6 @@ due as materialized (
       from indexing_outbox o
      where o.note_id = any (array(select distinct p.note_id from page p))
        and o.embedding_version = $1
-       -- Not `= 'PENDING'`: see expire.sql.
        and o.status <> 'DONE' and o.status is not distinct from 'PENDING'
        and o.available_at <= now()
      limit 10 * $4

@@ -1,5 +1,5 @@
--- Writes chunks, vectors and states of notes that are still leased under this token. It locks them as
--- lock_notes.sql does. In a transaction that has locked them before, that locks the same ones again.
+-- Writes chunks, vectors and states of notes that are still leased under this token. In a
+-- transaction that has locked them before, it locks the same ones again.
 -- One statement, so that it takes one turn. A commit of many bytes executes it several times in a
 -- transaction: the last execution has the states, and what is to be deleted.
 -- The statement has one snapshot. That is enough: a claim waits for the commits of the claims before it,
@@ -7,8 +7,6 @@
 -- snapshot.
 -- Without a transaction, it is executed with the settings of its connection. If they are not those of a
 -- transaction of ELF, it writes nothing and returns no row.
--- `(… in (select …)) is true` looks each row up in a hash table. Without `is true` it would be a join, and
--- where Postgres expects few rows, one that compares each row of a batch with each other one.
 -- $1 version, $2 dimension, $3 token,
 -- chunks: $4 ids, $5 note ids, $6 indexes, $7 and $8 offsets, $9 texts, $10 text hashes,
 -- $11 whether they await a vector,
@@ -110,7 +108,7 @@ states as (
 ),
 surplus as (
     delete from memory_note_chunks
-     where embedding_version is not distinct from $1 -- see chunk_page.sql
+     where embedding_version is not distinct from $1
        and chunk_id = any (array(
             select c.chunk_id
               from unnest($20::uuid[], $21::int[]) as u (note_id, chunk_count)
@@ -126,7 +124,7 @@ surplus as (
 -- The array comes from a subquery, so that Postgres plans for few rows and takes the index.
 old_vectors as (
     delete from note_chunk_embeddings
-     where embedding_version is not distinct from $1 -- see chunk_page.sql
+     where embedding_version is not distinct from $1
        and chunk_id = any (array(select unnest($22::uuid[])))
 ),
 old_pooled as (
@@ -137,7 +135,8 @@ old_pooled as (
               from unnest($23::uuid[]) as u (note_id)
              where (u.note_id in (select n.note_id from notes n)) is true))
 ),
--- See target_collections.sql.
+-- With the share lock, a rebuild that registers a collection waits for this statement, or this statement sees the
+-- collection.
 targets as materialized (
     select collection, state = 'building' as is_building
       from index_collections

@@ -1,5 +1,5 @@
 -- A retry is a new request, so `created_at` and with it the measured delay begin now. States are
--- locked before outbox rows, as in ack.sql. Skips a locked row: another transaction is acking or
+-- locked before outbox rows. Skips a locked row: another transaction is acking or
 -- purging it.
 -- $1 outbox or note ids, null for all
 with letters as materialized (

@@ -1,5 +1,5 @@
 -- Deletes notes that an evaluation wrote, and returns them. Passes over rows that another transaction has
--- locked, see drop_states.sql, and says whether it did.
+-- locked, and says whether it did.
 -- $1 tenant, $2 the agent of evaluations, $3 keys of notes to keep
 with found as materialized (
     select n.note_id

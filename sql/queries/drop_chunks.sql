@@ -1,4 +1,5 @@
--- See drop_states.sql. The vectors are deleted by foreign key: who locks one has locked its chunk before.
+-- Deletes a page of the chunks of a version, except those that another transaction has locked. A foreign key
+-- deletes their vectors.
 -- $1 version, $2 chunk ids above this, $3 rows at most
 with page as materialized (
     select chunk_id
@@ -10,13 +11,13 @@ with page as materialized (
 free as materialized (
     select chunk_id
       from memory_note_chunks
-     where embedding_version is not distinct from $1 -- see chunk_page.sql
+     where embedding_version is not distinct from $1
        and chunk_id = any (array(select chunk_id from page))
        for update skip locked
 ),
 gone as (
     delete from memory_note_chunks
-     where embedding_version is not distinct from $1 -- see chunk_page.sql
+     where embedding_version is not distinct from $1
        and chunk_id = any (array(select chunk_id from free))
     returning chunk_id
 )

@@ -1,4 +1,4 @@
--- See drop_states.sql.
+-- Deletes a page of the pooled vectors of a version, except those that another transaction has locked.
 -- $1 version, $2 note ids above this, $3 rows at most
 with page as materialized (
     select note_id

@@ -1,7 +1,4 @@
--- In order of the ids, so that no batch scans rows that earlier batches deleted. The last row of the
--- page tells how far it went: another transaction may have deleted the page meanwhile. Rows that another
--- transaction has locked are passed over: an application that deletes two of the notes, in whatever order,
--- must not wait for ELF while ELF waits for the application.
+-- Deletes a page of the states of a version, except those that another transaction has locked.
 -- $1 version, $2 note ids above this, $3 rows at most
 with page as materialized (
     select note_id

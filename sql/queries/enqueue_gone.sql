@@ -1,5 +1,5 @@
 -- Reads the next states of a version, and enqueues those whose note is deleted and has no outbox
--- row but for later. Such a state stays when its worker died between the ack and forget_states.sql. Another
+-- row but for later. Such a state stays when its worker died between the ack and the deletion of the state. Another
 -- round deletes it. A worker that acked the note within a minute may live and be about to delete the state.
 -- $1 version, $2 note ids above this, $3 states at most
 with page as materialized (

@@ -15,6 +15,4 @@ select n.note_id, 'UPSERT', d.embedding_version
 select s.note_id, 'DELETE', d.embedding_version
   from note_index_state s
   join due d using (embedding_version)
- -- A scalar subquery looks up one row for each state. Postgres could read all notes for each, if it
- -- takes the table for empty.
  where (select n.note_id from memory_notes n where n.note_id = s.note_id) is null

@@ -1,6 +1,5 @@
 -- Reads a page of expired notes, and enqueues those that still have points. It looks back for some
--- time, because a worker may have indexed a note while it expired. Scalar subqueries look up one row
--- for each expired note; a join may read both tables in full and find nothing.
+-- time, because a worker may have indexed a note while it expired.
 -- $1 version, $2 seconds to look back, null for all time, $3 and $4 only notes behind this one
 -- (expires_at, as text because it may be '-infinity', and note_id), null from the beginning,
 -- $5 notes at most, $6 whether a full page is one of a backlog
@@ -29,8 +28,6 @@ enqueued as (
        and (select true
               from indexing_outbox o
              where o.note_id = p.note_id
-               -- Not `in ('PENDING', 'FAILED')`: that allows the index on the due rows, and for a table
-               -- that it takes for empty Postgres would read all of them for each note.
                and o.status <> 'DONE' and o.status <> 'DEAD'
                and o.available_at <= now()
                and (o.embedding_version = $1

@@ -16,7 +16,7 @@ pooled as (
      where embedding_version = $1 and note_id = any (array(select g.note_id from gone g))
 )
 delete from memory_note_chunks
- where embedding_version is not distinct from $1 -- see chunk_page.sql
+ where embedding_version is not distinct from $1
    and chunk_id = any (array(
         select c.chunk_id
           from gone g

@@ -1,5 +1,5 @@
 -- Deletes the states of deleted notes whose points are deleted. Later tokens are higher all the
--- same, because they come from a sequence. See ack.sql for the order of the locks.
+-- same, because they come from a sequence.
 -- $1 version, $2 token, $3 note ids
 with gone as materialized (
     select s.note_id

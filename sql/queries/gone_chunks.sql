@@ -1,6 +1,5 @@
 -- Those of these chunks that must not have a point: they are deleted, or their note is not live.
 -- A chunk with a higher revision still exists; the worker that wrote it writes its point.
--- Scalar subqueries look up one row each; a join may read a whole table for each chunk.
 -- $1 version, $2 chunk ids
 select u.chunk_id as "chunk_id!"
   from unnest($2::uuid[]) as u (chunk_id)
@@ -9,5 +8,5 @@ select u.chunk_id as "chunk_id!"
                  where n.note_id = c.note_id)
           from memory_note_chunks c
          where c.chunk_id = u.chunk_id
-           and c.embedding_version is not distinct from $1 -- see chunk_page.sql
+           and c.embedding_version is not distinct from $1
        ) is not true

@@ -1,6 +1,5 @@
 -- Those of these texts that have a vector in the vector space of these settings. The version of the
 -- settings need not be registered. index_versions.vector_space has the same expression.
--- One row is read for each text, see known_vectors.sql.
 -- $1 settings, $2 text hashes
 select found.text_sha256 as "text_sha256!"
   from (select distinct h.hash from unnest($2::bytea[]) as h (hash)) as u

@@ -2,8 +2,6 @@
 -- vector space.
 -- For each text and version Postgres reads one row of the index on both, even if many chunks have
 -- that text. Chunks that have a vector come first.
--- The condition is `>=` with an order, not `=`: if most chunks have equal texts,
--- Postgres expects to find any text soon in a sequential scan, and with `=` it may choose one.
 -- $1 version, $2 text hashes
 select found.text_sha256 as "text_sha256!", found.vec as "vec!: pgvector::Vector"
   from unnest($2::bytea[]) as u (hash)

@@ -15,7 +15,6 @@ sized as (
 )
 select n.note_id, coalesce(n.text, '') as "text!"
   from sized s
- -- See chunk_page.sql.
  cross join lateral (
         select n.note_id, n.text from memory_notes n where n.note_id = s.note_id
         offset 0) n

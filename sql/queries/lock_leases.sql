@@ -1,6 +1,5 @@
 -- Locks the notes that are still leased under this token: no worker can claim them before the
 -- transaction ends.
--- See lock_notes.sql for `= any`.
 -- $1 version, $2 note ids, $3 token
 select s.note_id
   from note_index_state s

@@ -7,9 +7,6 @@
 -- skipped. So the hashes are those of the notes that are locked. So is one that has other access labels
 -- than those that were loaded: an application may have deleted it and inserted it again for another tenant,
 -- and the chunks are of the text that was loaded.
--- Here and in the other statements about leases, `= any` of an array selects the rows, not a join
--- with `unnest`. After a vacuum of an empty table Postgres assumes for some time that it is still
--- empty, and a join would read all of it once for each note.
 -- $1 version, $2 token, $3 note ids, $4 whether each is live, $5 chunk ids,
 -- $6 tenants of the notes, $7 projects, $8 agents, $9 scopes
 with leased as materialized (
@@ -38,7 +35,7 @@ present as materialized (
 notes as materialized (
     select u.note_id
       from unnest($3::uuid[], $4::bool[]) as u (note_id, live)
-     where (u.note_id in (select l.note_id from leased l)) is true -- see commit_notes.sql
+     where (u.note_id in (select l.note_id from leased l)) is true
        and (not u.live or u.note_id in (select p.note_id from present p))
 ),
 chunks as materialized (
@@ -52,7 +49,7 @@ chunks as materialized (
                        and e.embedding_version is not distinct from $1) as has_vector
               from memory_note_chunks c
              where c.chunk_id = u.chunk_id
-               and c.embedding_version is not distinct from $1 -- see chunk_page.sql
+               and c.embedding_version is not distinct from $1
              limit 1) c
      where c.has_vector and not c.awaits_vector
 )

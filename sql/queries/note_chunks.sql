@@ -7,7 +7,7 @@ select c.chunk_id as "chunk_id!", c.chunk_index as "chunk_index!",
         select *
           from memory_note_chunks c
          where c.note_id = n.note_id
-           and c.embedding_version is not distinct from $5 -- see chunk_page.sql
+           and c.embedding_version is not distinct from $5
         offset 0) c
  where n.note_id = $1
    and elf_is_reached(n, $2, $3, $4)

@@ -3,7 +3,6 @@
 -- $1 version, $2 dimension, $3 note ids above this, $4 notes at most, $5 the fraction of
 -- the notes to check, 0 to 1, $6 bytes of text at most; at least one note
 with page as materialized (
-    -- octet_length of a large text does not read the text.
     select n.note_id, octet_length(n.text) as bytes
       from memory_notes n
      where n.note_id > $3
@@ -21,7 +20,6 @@ texts as materialized (
     -- Converted once per note, because every chunk of the note is compared with these bytes.
     select s.note_id, convert_to(coalesce(n.text, ''), 'UTF8') as bytes
       from sized s
-     -- See chunk_page.sql.
      cross join lateral (select n.text from memory_notes n where n.note_id = s.note_id offset 0) n
      where s.bytes_before < $6
 )
@@ -52,7 +50,6 @@ select p.note_id as "note_id!",
                then 'its pooled vector is not the mean of its chunks'
        end as problem
   from texts p
-  -- With a limit Postgres looks up each row by its note; a join or an exists may read the table.
   left join lateral (
         select * from note_index_state s
          where s.note_id = p.note_id and s.embedding_version = $1
@@ -75,6 +72,5 @@ select p.note_id as "note_id!",
                   from note_chunk_embeddings e
                  where e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
                 offset 0) e on true
-         -- See chunk_page.sql.
          where c.note_id = p.note_id and c.embedding_version is not distinct from $1) k
  order by p.note_id

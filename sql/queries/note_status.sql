@@ -1,5 +1,4 @@
--- "is not distinct from" instead of "=": the statistics do not know a new version yet. With "="
--- Postgres would expect one row, and the join would read the other table once for each row.
+-- Counts live notes, those of them that were indexed, and their chunks.
 -- $1 version
 with live as materialized (
     select n.note_id from memory_notes n

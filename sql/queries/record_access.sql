@@ -1,5 +1,4 @@
--- Records the access labels that the points of these notes have now. See lock_notes.sql for
--- `= any`, and ack.sql for the order of the locks.
+-- Records the access labels that the points of these notes have now.
 -- $1 version, $2 token, $3 note ids, $4 hashes of the access labels
 with held as materialized (
     select s.note_id

@@ -13,8 +13,8 @@ select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.tex
         select e.chunk_id, e.vec
           from note_chunk_embeddings e
          where e.chunk_id = c.chunk_id and e.embedding_version = $1
-        offset 0) e on true -- see chunk_page.sql
+        offset 0) e on true
  where c.note_id = any ($3)
-   and c.embedding_version is not distinct from $1 -- see chunk_page.sql
+   and c.embedding_version is not distinct from $1
    and (e.chunk_id is not null or c.awaits_vector)
  order by c.note_id, c.chunk_index

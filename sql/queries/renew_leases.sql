@@ -1,6 +1,5 @@
 -- Renews leases, except those that a commit of this worker has locked: while it hangs, no worker can claim
--- these notes, and to wait for it would take one more connection each time. See ack.sql for the order of the
--- locks.
+-- these notes, and to wait for it would take one more connection each time.
 -- $1 version, $2 token, $3 note ids, $4 lease seconds
 with held as materialized (
     select s.note_id

@@ -1,6 +1,6 @@
 -- Requeues notes, unless their version was dropped meanwhile. Their chunks or points may be wrong, so
 -- they count as not confirmed, and the next commit writes all of them: also if they are acked between
--- the two. To avoid deadlocks, states are locked first, in order of their ids: see ack.sql.
+-- the two.
 -- $1 version, $2 note ids, $3 seconds until they are due
 with states as materialized (
     select s.note_id

@@ -8,7 +8,7 @@ with me as materialized (
       from index_versions v
      where v.embedding_version = $1 and v.state in ('active', 'building')
 ),
--- See claim.sql for the two scans. They leave out 'infinity', which no Rust timestamp can hold.
+-- The two scans leave out 'infinity', which no Rust timestamp can hold.
 page as materialized (
     select u.outbox_id, u.available_at
       from ((select o.outbox_id, o.available_at

@@ -1,6 +1,5 @@
 -- Those of these chunks that belong to a live note with the requested labels. A point that a crash
 -- left behind has no such chunk, and the note of a point with old labels has other labels now.
--- `offset 0` makes Postgres look up each row by its key, even with wrong statistics.
 -- $1 version, $2 chunk ids, $3 what the note must be like, by name
 select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chunk_index!",
        c.start_offset as "start_offset!", c.end_offset as "end_offset!", c.text as "text!",
@@ -14,7 +13,7 @@ select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chu
         select *
           from memory_note_chunks c
          where c.chunk_id = u.chunk_id
-           and c.embedding_version is not distinct from $1 -- see chunk_page.sql
+           and c.embedding_version is not distinct from $1
         offset 0) c
  cross join lateral (
         select n.key::text as key,

@@ -26,7 +26,7 @@ chunks as materialized (
             select c.chunk_id, c.text
               from memory_note_chunks c
              where c.note_id = n.note_id
-               and c.embedding_version is not distinct from $1 -- see chunk_page.sql
+               and c.embedding_version is not distinct from $1
             offset 0) c
       left join lateral (
             select e.vec::vector as vec

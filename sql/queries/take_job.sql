@@ -1,5 +1,5 @@
 -- Takes the one job if no process holds it. Returns the job that runs now. A step of the job locks its
--- row, see hold_job.sql: until that has ended, an expired lease is not free.
+-- row: until that has ended, an expired lease is not free.
 -- $1 kind, $2 subject, $3 holder, $4 lease seconds
 with expired as materialized (
     select from index_job

@@ -1,4 +1,4 @@
--- The search of a chunk in a trace, if a key may look at it: see trace.sql.
+-- The search of a chunk in a trace, if a key may look at it.
 -- $1 item id, $2 tenant, $3 project or null for all, $4 agent or null for all
 select t.trace_id
   from search_trace_items i
