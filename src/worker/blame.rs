@@ -23,7 +23,7 @@ use crate::store::{
 const MAX_INTERRUPTIONS: u32 = 3;
 const MAX_REJECTIONS: u32 = 2;
 
-// What lost claims in a row lead to (ADR 15):
+// What lost claims in a row lead to ("Blame" in docs/inside/decisions.md):
 //
 // | lost claims | constant | the note |
 // |---|---|---|
