@@ -23,6 +23,10 @@ const LEASES_POLL: Duration = Duration::from_secs(1);
 #[derive(clap::Args)]
 pub struct Args {
     /// Index what is due, then exit
+    ///
+    /// It waits for the leases of a worker that was killed, worker.lease_secs at most, and leaves the notes of a worker
+    /// that lives to that one. If Postgres or Qdrant is unavailable at the start, it fails at once. If one of them or
+    /// the provider is unavailable later, it waits worker.grace_secs, then fails.
     #[arg(long)]
     once: bool,
     /// Bring the schema up to date first
