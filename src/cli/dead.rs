@@ -17,7 +17,7 @@ pub enum Command {
         #[arg(long, default_value_t = 50, value_parser = value::whole::<1, 65_535>)]
         limit: u16,
     },
-    /// Show one dead letter, with its whole error and the beginning of the note's text
+    /// Show a dead letter, with its whole error and the beginning of the text
     Show {
         /// The outbox id or the note id
         #[arg(value_parser = value::dead_letter_id)]

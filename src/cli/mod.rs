@@ -52,7 +52,7 @@ pub struct Args {
     /// The configuration file [default: $ELF_CONFIG, else ./elf.toml]
     #[arg(short, long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Report as one JSON value on stdout
+    /// Print the report as one JSON value on stdout
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -63,31 +63,30 @@ pub struct Args {
 enum Command {
     /// Bring the database schema up to date
     ///
-    /// You may run it again, and several at once. Run it after each upgrade, after a restore of Postgres, and after a
-    /// change of storage.postgres.vector_type.
+    /// Run it after each upgrade, after a restore of Postgres, and after a change of storage.postgres.vector_type. Several
+    /// may run at once.
     Migrate,
     /// Index changed notes until stopped
     ///
-    /// A worker also serves the admin page, metrics and health checks on service.admin_bind, and the HTTP API on
-    /// service.http_bind if that is set. On SIGTERM it claims nothing more. Work in flight has worker.grace_secs to
-    /// end; then the worker releases the leases of the rest.
+    /// A worker also serves the admin page, metrics and health checks on service.admin_bind, and the HTTP API if
+    /// service.http_bind is set. After SIGTERM work in flight has worker.grace_secs to end; then the worker releases the
+    /// leases of the rest.
     Worker(worker::Args),
     /// Rebuild the index from Postgres, without an embedding call
     ///
-    /// Fills a new collection, points the alias at it and drops the old one. Searches and workers need not stop. If a
-    /// rebuild was interrupted, run it again: it resumes.
+    /// Fills a new collection, points the alias at it and drops the old one. Searches and workers need not stop. Run it
+    /// again if it was interrupted: it resumes.
     Rebuild(rebuild::Args),
     /// Build a new embedding version beside the served one, swap to it, or roll back
     ///
-    /// The new version is the one that the configuration asks for. Run it with a copy of the configuration: the
-    /// workers of the served version still use the old one. If it was interrupted, run it again: it resumes.
+    /// The configuration says which version. Run it with a copy: the workers of the served version still use the old
+    /// one. Run it again if it was interrupted: it resumes.
     Reindex(reindex::Args),
     /// Compare the index with Postgres, and Postgres with itself
     ///
-    /// Counts drift in four kinds: missing (a chunk without a point), stale (a point with another revision, payload or
-    /// version), orphaned (a point without a chunk) and inconsistent (a live note whose chunks, hash or vectors in
-    /// Postgres do not follow from its text). Workers need not stop: a note that a worker is about to index is no
-    /// drift.
+    /// Counts drift: missing (a chunk without a point), stale (a point with another revision, payload or version),
+    /// orphaned (a point without a chunk) and inconsistent (a live note whose chunks, hash or vectors in Postgres do not
+    /// follow from its text). Workers need not stop.
     Verify(verify::Args),
     /// Show backlog, notes, chunks and collection
     Status,
@@ -100,11 +99,11 @@ enum Command {
     Enqueue(enqueue::Args),
     /// Write a folder of .md and .txt files, or JSONL, to memory_notes
     ///
-    /// A note is identified by its key together with tenant, project, agent and scope, or by the note_id of its line.
-    /// The key of a file is its path below the folder, or as you give it for a single file. A second import changes only the notes that differ, and of these
-    /// only what the line or an option names. A file that you delete stays a note. What cannot be read or written is
-    /// named, the rest is imported, and the exit code is 1. Files of other types, hidden files and symbolic links are
-    /// passed over.
+    /// A note is known by its key together with tenant, project, agent and scope, or by the note_id of its line. The
+    /// key of a file is its path below the folder, or as you give it for a single file. A second import changes only
+    /// what differs and is named by the line or an option. A file that you delete stays a note. What cannot be read or
+    /// written is named, the rest is imported, and the exit code is 1. Files of other types, hidden files and symbolic
+    /// links are passed over.
     Import(import::Args),
     /// Show how a text is split into chunks: byte offsets and tokens
     Chunk(chunk::Args),
@@ -115,7 +114,7 @@ enum Command {
     Search(search::Args),
     /// Serve the HTTP API on service.http_bind until stopped
     ///
-    /// As many processes as you need may serve it, with a Qdrant server.
+    /// With a Qdrant server, any number of processes may.
     Serve(serve::Args),
     /// Serve the HTTP API as tools for an agent, on stdin and stdout (Model Context Protocol)
     Mcp(mcp::Args),

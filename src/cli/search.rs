@@ -34,10 +34,10 @@ pub struct Args {
     /// Only notes of this type
     #[arg(long = "type", value_name = "TYPE")]
     kind: Option<String>,
-    /// Only notes that were written at this time or later, for example 2026-11-01T00:00:00Z
+    /// Only notes written at this time or later, such as 2026-11-01T00:00:00Z
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     updated_after: Option<DateTime<Utc>>,
-    /// Only notes that were written before this time
+    /// Only notes written before this time
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     updated_before: Option<DateTime<Utc>>,
     /// Only notes of at least this importance, 0 to 1

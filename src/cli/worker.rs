@@ -24,9 +24,8 @@ const LEASES_POLL: Duration = Duration::from_secs(1);
 pub struct Args {
     /// Index what is due, then exit
     ///
-    /// It waits for the leases of a worker that was killed, worker.lease_secs at most, and leaves the notes of a worker
-    /// that lives to that one. If Postgres or Qdrant is unavailable at the start, it fails at once. If one of them or
-    /// the provider is unavailable later, it waits worker.grace_secs, then fails.
+    /// It waits for the leases of a worker that was killed, and leaves the notes of a worker that lives. It fails if
+    /// Postgres or Qdrant is unavailable at the start, or one of them or the provider for worker.grace_secs later.
     #[arg(long)]
     once: bool,
     /// Bring the schema up to date first

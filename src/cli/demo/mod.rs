@@ -49,8 +49,7 @@ const FEWER_TOKENS: usize = 128;
 /// Arguments of `elf demo`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A Postgres server with pgvector, with a user who may create databases; the
-    /// demo drops and makes the database elf_demo there
+    /// A Postgres server with pgvector and a user who may create databases; the demo drops and makes elf_demo
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     database_url: String,
     /// A sentence-transformers folder or Hugging Face repository

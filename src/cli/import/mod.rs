@@ -48,16 +48,16 @@ pub struct Args {
     /// Accept lines that name another tenant than --tenant
     #[arg(long, requires = "tenant")]
     tenant_from_file: bool,
-    /// The project of notes whose JSONL line has no project_id [default: default]
+    /// The project, where a line has no project_id [default: default]
     #[arg(long)]
     project: Option<String>,
-    /// The agent of notes whose JSONL line has no agent_id [default: import]
+    /// The agent, where a line has no agent_id [default: import]
     #[arg(long)]
     agent: Option<String>,
-    /// The scope of notes whose JSONL line has no scope [default: shared]
+    /// The scope, where a line has no scope [default: shared]
     #[arg(long)]
     scope: Option<String>,
-    /// The type of notes whose JSONL line has no type [default: note]
+    /// The type, where a line has no type [default: note]
     #[arg(long = "type", value_name = "TYPE")]
     kind: Option<String>,
 }

@@ -7,25 +7,25 @@ use super::{assert_written, made_of};
 
 const INTRODUCTION: &str = "# Command line
 
-`elf COMMAND --help` prints what this page says of a command. `elf completions SHELL` prints a completion script.
+`elf COMMAND --help` prints what this page says of a command.
 
 ## Every command
 
 ";
 
 const ANSWERS: &str = "
-With `--json` a command that reports something prints its report as one JSON value on stdout. Logs and errors go to stderr. A command that fails prints nothing on stdout, with two exceptions: `elf import` also says what it imported, and `elf config check` what is wrong, as `{\"ok\": false, \"path\": …, \"problems\": […]}`.
+Logs and errors go to stderr. A command that fails prints nothing on stdout, with two exceptions: `elf import` says what it imported, and with `--json` `elf config check` says what is wrong, as `{\"ok\": false, \"path\": …, \"problems\": […]}`.
 
-| exit code | meaning |
-|---|---|
-| 0 | done; a worker or `elf serve` was stopped |
-| 1 | failed, or stopped before the end |
-| 2 | wrong usage |
-| 3 | `elf verify` or `elf reindex --swap` found drift that was not repaired |
-| 78 | the configuration is wrong, or does not fit what is there |
-| 130, 143 | a second Ctrl-C or SIGTERM |
+Exit codes:
 
-After a first Ctrl-C or SIGTERM, `elf worker`, `serve`, `rebuild`, `reindex` and `eval` say what they wait for, and end. A second one ends them at once, which is as safe as a crash: run the command again. The other commands end at the first one.
+- 0: done; also a worker or `elf serve` that was stopped
+- 1: failed, or stopped before the end
+- 2: wrong usage
+- 3: `elf verify` or `elf reindex --swap` found drift that was not repaired
+- 78: the configuration is wrong, or does not fit what is there
+- 130, 143: a second Ctrl-C or SIGTERM
+
+After a first Ctrl-C or SIGTERM, `elf worker`, `serve`, `rebuild`, `reindex` and `eval` end what is in flight. A second one ends them at once, as safely as a crash: run the command again. Other commands end at the first one.
 ";
 
 fn page() -> String {
@@ -163,7 +163,7 @@ fn the_page_has_the_exit_codes_of_the_help() {
         .filter(|digits| !digits.is_empty());
     for code in codes {
         assert!(
-            ANSWERS.contains(&format!("\n| {code} | ")),
+            ANSWERS.contains(&format!("\n- {code}: ")),
             "{code} is missing"
         );
     }

@@ -11,21 +11,20 @@ use crate::support::api::{Served, ask};
 
 const INTRODUCTION: &str = "# HTTP API
 
-`elf worker` serves it on `service.http_bind` if that is set, and `elf serve` serves it alone. `GET /openapi.json` has what this page says as OpenAPI 3.1.
+`elf worker` serves it if `service.http_bind` is set, and `elf serve` serves it alone. `GET /openapi.json` describes it as OpenAPI 3.1.
 
 - A request under `/v2` sends a key of `elf key create`, as `Authorization: Bearer elf_…`. It reaches the notes of the key's tenant, and of one project or agent if the key is bound to it.
-- A body is JSON, with `content-type: application/json`. It has at most 64 KiB; with the texts of notes, 64 KiB more than `worker.max_note_bytes`.
-- A label, `type`, `status` or `key` has at most 1,000 bytes, a key with its tenant, project, agent and scope 2,500. No string has a NUL character.
-- A field that this page does not name is an error. A time is written as in RFC 3339.
-- With `?wait=indexed` a write is answered when the index has it, or with 202: after 30 seconds, while too many requests wait, or if a note is dead-lettered.
-- Each answer has an `x-request-id`, which the log lines have too. A client may send its own.
-- A process answers 64 requests at once; a tenant has half of these places at most. Memory for bodies and answers is shared likewise. A request ends after 75 seconds, and ELF closes the connection of a client that reads less than 32 KiB a second.
+- A body is JSON, with `content-type: application/json`, of 64 KiB at most; with texts of notes, 64 KiB more than `worker.max_note_bytes`. An unknown field is an error. A time is as in RFC 3339.
+- A label, `type`, `status` or `key` has 1,000 bytes at most, a key with its tenant, project, agent and scope 2,500. No string has a NUL character.
+- With `?wait=indexed` the answer to a write comes when the index has it, or as a 202: after 30 seconds, while too many requests wait, or if a note is dead-lettered.
+- Each answer has an `x-request-id`, as the log lines have. A client may send its own.
+- A process answers 64 requests at once, and a tenant has half of these places at most; memory is shared likewise. A request ends after 75 seconds. ELF cuts a client that reads less than 32 KiB a second.
 ";
 
 const ERRORS: &str = "
 ## Errors
 
-Any request may be answered with one, as `{\"error\": {\"code\", \"message\", \"details\"}}`: a word for programs, a sentence for people, and more for programs. Only for a request line or headers that are too long, the answer is a 414 or 431 without a body. Each code but `outcome_unknown` says that nothing was written.
+The body is `{\"error\": {\"code\", \"message\", \"details\"}}`: a word for programs, a sentence for people, and more for programs. A request line or headers that are too long get a 414 or 431 without a body. Each code but `outcome_unknown` says that nothing was written.
 
 ";
 
@@ -40,20 +39,16 @@ const CODES: &[(&str, &str, &str)] = &[
     (
         "403",
         "forbidden",
-        "The key may only read, or is bound to another project or agent.",
+        "The key may only read, or is bound to others.",
     ),
     (
         "404",
         "not_found",
-        "No such path, or the key reaches no note or search of this id. A note of another tenant and one that does not exist get the same words.",
+        "No such path, or the key reaches no note or search of this id: one that does not exist, or of another tenant.",
     ),
     ("405", "method_not_allowed", "The path has other methods."),
     ("408", "timeout", "The body took more than 30 seconds."),
-    (
-        "409",
-        "key_taken",
-        "Another note of the same tenant, project, agent and scope has the key.",
-    ),
+    ("409", "key_taken", "Another note has the key."),
     (
         "409",
         "not_indexed",
@@ -62,23 +57,23 @@ const CODES: &[(&str, &str, &str)] = &[
     (
         "413, 422",
         "too_large",
-        "The body is too large. 422: a text is longer than the server has memory for.",
+        "The body is too large; 422: the server has no memory for a text.",
     ),
     ("415", "not_json", "The `content-type` is another."),
     (
         "422",
         "invalid",
-        "A field is missing, unknown or has a wrong value. `details.field` names it, `details.note` is the place of the note in the list, from 0.",
+        "A field is missing, unknown or has a wrong value. `details.field` names it; `details.note` is the place of its note, from 0.",
     ),
     (
         "422",
         "rejected",
-        "Postgres rejects a value, or a check or trigger of the application does.",
+        "Postgres, or a check or trigger of the application, rejects a value.",
     ),
     (
         "429",
         "too_many_requests",
-        "Too many requests at once. Wait as `Retry-After` says.",
+        "Too many requests at once: wait as `Retry-After` says.",
     ),
     (
         "500",
@@ -94,17 +89,17 @@ const CODES: &[(&str, &str, &str)] = &[
     (
         "503",
         "outcome_unknown",
-        "Postgres did not confirm a write: it may have been done, or be done later. Send it again: with a `key` a note is one note.",
+        "Postgres did not confirm a write: it may be done. Send it again: with a `key` a note is one note.",
     ),
     (
         "503",
         "unavailable",
-        "Postgres is unavailable, or the request took too long. Wait as `Retry-After` says.",
+        "Postgres is unavailable, or the request took too long: wait as `Retry-After` says.",
     ),
     (
         "503",
         "version_replaced",
-        "The process serves an embedding version that another one has replaced: restart it with the new configuration.",
+        "Another embedding version has replaced the one of this process: restart it with the new configuration.",
     ),
 ];
 
@@ -146,7 +141,7 @@ const ORDER: [&str; 11] = [
 const USUAL: [&str; 6] = ["400", "401", "413", "422", "429", "503"];
 
 /// Objects that several answers have. Each of the others is explained where it is.
-const SHARED: [&str; 4] = ["Item", "ShownNote", "TracedChunk", "Written"];
+const SHARED: [&str; 3] = ["Item", "ShownNote", "Written"];
 
 fn page(api: &Value) -> String {
     let mut page = made_of("/openapi.json") + INTRODUCTION;
@@ -169,7 +164,7 @@ fn page(api: &Value) -> String {
     page += "\n## Objects of several answers\n";
     for name in SHARED {
         let schema = &api["components"]["schemas"][name];
-        page += &format!("\n### {name}\n\n{}\n\n", text(&schema["description"]));
+        page += &format!("\n### {name}\n\n");
         page += &fields(api, schema, "", false);
     }
     page += ERRORS;
@@ -233,7 +228,10 @@ fn described_request(api: &Value, request: &Value) -> String {
     if !errors.is_empty() {
         page += &format!(" Errors: {}.", errors.join(", "));
     }
-    match is_shared {
+    // For people who ask why a search found what it found.
+    let is_trace = request["tags"][0] == "traces";
+    match is_shared || is_trace {
+        true if is_trace => page + " `/openapi.json` has the fields.\n",
         true => page + "\n",
         false => page + &format!("\n\n{}", fields(api, schema, "", false)),
     }

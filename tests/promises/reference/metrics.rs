@@ -8,9 +8,9 @@ const INTRODUCTION: &str = "# Metrics
 
 `elf worker` serves these at `/metrics` on `service.admin_bind`, and `elf serve --metrics HOST:PORT` at `/metrics` there.
 
-A value is that of one process: add it up over all processes (`sum`). A *shared* value is that of the database or of the index: every worker reports the same, so take one (`max`). A worker reads most shared values from Postgres every 3 seconds. Values that are slow to count come every 15 seconds, or less often if counting would keep a connection busy; `elf_observed_timestamp_seconds` says when. A counter is there from the start, at 0. A histogram has `_bucket`, `_sum` and `_count`. No label holds an id.
+A value is that of one process: add it up over all processes (`sum`). A *shared* value is that of the database or the index: every worker reports the same, so take one (`max`). Workers read shared values every 3 seconds, and those that are slow to count every 15 seconds or less often. A counter is there from the start, at 0. A histogram has `_bucket`, `_sum` and `_count`. No label holds an id.
 
-Beside these there are `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds`, `process_threads` and `process_start_time_seconds`, as every Prometheus client has them.
+Beside these there are `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds`, `process_threads` and `process_start_time_seconds`.
 ";
 
 fn page() -> String {

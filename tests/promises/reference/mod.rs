@@ -24,7 +24,5 @@ fn assert_written(file: &str, page: &str) {
 
 /// The first line of a page that is made of `source`.
 fn made_of(source: &str) -> String {
-    format!(
-        "<!-- Made of {source}: ELF_WRITE_DOCS=1 cargo test --test promises reference:: -->\n\n"
-    )
+    format!("<!-- Made of {source} by tests/promises/reference -->\n\n")
 }

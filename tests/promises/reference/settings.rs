@@ -9,14 +9,12 @@ use crate::support::docs;
 
 const INTRODUCTION: &str = "# Settings
 
-ELF reads one file: `-c FILE`, else `$ELF_CONFIG`, else `./elf.toml`. Two settings are required, each other one has a default. `elf config check` lists every problem of a file, `elf config show` prints the settings in effect.
+ELF reads one file: `-c FILE`, else `$ELF_CONFIG`, else `./elf.toml`. `elf config check` lists its problems, `elf config show` prints the settings in effect.
 
-- Write a *secret* as it is, as `\"env:NAME\"` (an environment variable) or as `\"file:PATH\"` (the contents of a file). ELF never prints secrets.
+- Write a *secret* as it is, as `\"env:NAME\"` (an environment variable) or as `\"file:PATH\"` (the contents of a file). ELF never prints it.
 - A relative path starts at the folder of the file.
-- A key that ends with `_secs` is in seconds, `_ms` in milliseconds, `_bytes` in bytes.
+- `_secs` are seconds, `_ms` milliseconds.
 - `RUST_LOG` overrides `service.log_level`. With `OTEL_EXPORTER_OTLP_ENDPOINT` set, ELF sends traces there.
-
-`elf.toml.example` has every setting in this order, with its default.
 ";
 
 /// What `elf.toml.example` says of one key.
