@@ -15,10 +15,10 @@ use super::value::{
 use super::{Fields, Problem, Secret};
 
 /// What the list of settings says of a string that has no list of words.
-const TEXT: &str = "a string";
+const TEXT: &str = "string";
 
 /// The same of a secret.
-const SECRET: &str = "a secret";
+const SECRET: &str = "secret";
 
 /// The keys of one table, and the document that they are in.
 pub(super) struct Section<'s, 'd> {
@@ -244,7 +244,7 @@ impl<'d> Section<'_, 'd> {
         check: impl Fn(&str, &str) -> Result<(), Refusal>,
     ) -> BTreeMap<String, Secret> {
         let surroundings = self.document.surroundings;
-        self.map(name, "a table of secrets", |name, value| {
+        self.map(name, "table of secrets", |name, value| {
             resolve(string(value)?, surroundings, &|secret: &str| {
                 check(name, secret)
             })
@@ -253,7 +253,7 @@ impl<'d> Section<'_, 'd> {
 
     /// A table of values of any kind under names of the user's choice, which pass `check`.
     pub fn fields(&mut self, name: &str, check: impl Fn(&str) -> Result<(), Refusal>) -> Fields {
-        self.map(name, "a table", |name, value| {
+        self.map(name, "table", |name, value| {
             check(name).and_then(|()| json(value))
         })
     }

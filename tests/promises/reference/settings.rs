@@ -75,7 +75,7 @@ fn page() -> String {
 fn described(name: &str, setting: &Setting, line: &Line) -> String {
     let allowed = match &*setting.allowed {
         // The default or the sentence says that much.
-        "a string" | "true, false" => String::new(),
+        "string" | "true, false" => String::new(),
         words if words.contains('"') => format!("`{words}`"),
         other => other.to_owned(),
     };
