@@ -88,7 +88,7 @@ fn one() -> f32 {
     1.0
 }
 
-/// Notes to add, all or none: one, or up to 1,000.
+/// 1 to 1,000 notes; all are added or none.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"notes": [{"text": "The library opens at nine.", "key": "opening-hours"}]}))]

@@ -44,7 +44,7 @@ pub struct PastSearch {
     degraded: Vec<String>,
 }
 
-/// Notes of an answer.
+/// Which notes to read.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"note_ids": ["00000000-0000-0000-0000-000000000000"]}))]

@@ -24,7 +24,7 @@ const INTRODUCTION: &str = "# HTTP API
 const ERRORS: &str = "
 ## Errors
 
-The body is `{\"error\": {\"code\", \"message\", \"details\"}}`: a word for programs, a sentence for people, and more for programs. A request line or headers that are too long get a 414 or 431 without a body. Each code but `outcome_unknown` says that nothing was written.
+Any request may also get a 400, 401, 413, 422, 429 or 503. The body is `{\"error\": {\"code\", \"message\", \"details\"}}`: a word for programs, a sentence for people, and more for programs. A request line or headers that are too long get a 414 or 431 without a body. Each code but `outcome_unknown` says that nothing was written.
 
 ";
 
@@ -44,7 +44,7 @@ const CODES: &[(&str, &str, &str)] = &[
     (
         "404",
         "not_found",
-        "No such path, or the key reaches no note or search of this id: one that does not exist, or of another tenant.",
+        "No such path, or the key reaches no note or search of this id.",
     ),
     ("405", "method_not_allowed", "The path has other methods."),
     ("408", "timeout", "The body took more than 30 seconds."),
@@ -99,7 +99,7 @@ const CODES: &[(&str, &str, &str)] = &[
     (
         "503",
         "version_replaced",
-        "Another embedding version has replaced the one of this process: restart it with the new configuration.",
+        "Another embedding version is active: restart the process with its configuration.",
     ),
 ];
 
@@ -192,7 +192,12 @@ fn described_request(api: &Value, request: &Value) -> String {
         &request["requestBody"]["content"]["application/json"]["schema"],
     );
     if let Some((_, body)) = body {
-        page += &format!("\n\nBody:\n\n{}", fields(api, body, "", true));
+        let says = text(&body["description"]);
+        let says = match is_trivial(&says) {
+            true => String::new(),
+            false => format!(" {}", lower(&says)),
+        };
+        page += &format!("\n\nBody:{says}\n\n{}", fields(api, body, "", true));
     }
     let (mut statuses, mut errors, mut answer) = (Vec::new(), Vec::new(), None);
     for (status, response) in request["responses"].as_object().unwrap() {
@@ -315,7 +320,7 @@ fn fields(api: &Value, schema: &Value, before: &str, is_body: bool) -> String {
 
 /// Whether the name of a field says as much.
 fn is_trivial(says: &str) -> bool {
-    says.split(' ').count() < 4 && !says.contains("to")
+    says.split(' ').count() < 5 && !says.starts_with(|letter: char| letter.is_ascii_digit())
 }
 
 /// The type of a field.
