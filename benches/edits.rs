@@ -2,6 +2,14 @@
 //! changed or deleted, with both settings of `chunking.boundaries`.
 //!
 //! Edits and made texts come from a fixed seed.
+//!
+//! Tried and not kept, for stable boundaries: at least half of a chunk new instead of two fifths (means of 2.03 and
+//! 1.94 instead of 1.98 and 1.90); chunks that add no more than the size without the overlap (up to 7% more chunks);
+//! three chunks ahead instead of two (no gain); at least 0.6 or 0.7 of a chunk new (6 to 13% fewer chunks, 95% of 7 to
+//! 16). With 120 edits of each text, 95% is uncertain by about 1.
+//!
+//! Passed over: chunk ids that follow from the content. Between the commit and the new points, a search would drop a
+//! note whose only chunk was edited.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The plots for docs/inside/performance.md, as SVG.
+//! The plots of the reports, as SVG.
 
 use std::path::Path;
 

@@ -2,6 +2,12 @@
 //! else to do; verify against rebuild; and the memory of a rebuild. The rows are made in SQL.
 //!
 //! The engine's own optimising after the last point takes minutes and is no part of it.
+//!
+//! Both sides load into small segments, which made both about twice as fast. So what a rebuild does beside the engine
+//! weighs twice as much, and a verify, which did not change, is fewer times as fast. Of the 24 µs that Postgres takes
+//! for a point, 12 look up chunk, vector, note and revision, and 3 look again after the write; without the second
+//! look, points of a chunk that was deleted meanwhile would stay. Tried: to read the next page while one is written
+//! (no gain).
 
 use std::process::Stdio;
 use std::sync::Arc;

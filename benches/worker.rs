@@ -4,6 +4,16 @@
 //! those that it takes by itself.
 //!
 //! ELF's time is from the commit of the notes to the empty outbox.
+//!
+//! Tried and not kept:
+//!
+//! - To count the older points of a batch before they are deleted: Qdrant executes the writes of a collection one
+//!   after another, so the deletes took 12 ms instead of 37, and the upserts as much longer.
+//! - Triggers in place of the foreign keys: a twentieth of the time of Postgres, and a delete by an application would
+//!   have to trust them.
+//! - Eight batches in flight instead of four: 9% less time in one series, the same in another.
+//!
+//! Not tried: the upsert and the delete in one request. A note is searchable before the delete.
 
 use std::time::Duration;
 

@@ -9,7 +9,7 @@
 //!
 //! Postgres records what is served. [`reindex`] and [`rebuild`] change it
 //! ([`store::Store::serve_version`], [`store::Store::finish_rebuild`]). The [`registry`] checks
-//! it and reconciles the alias.
+//! it and reconciles the alias. `docs/inside/architecture.md` has the way of a note file by file.
 //!
 //! Where to add things:
 //!
@@ -19,7 +19,7 @@
 //!   `tests/index_contract/setup.rs`
 //! - a metric: as the header of `telemetry/catalog.rs` says
 //! - a command: a file in `cli/`, a variant in `cli/mod.rs` with its arms in `is_change` and in
-//!   the `match` that runs it, and a line in the README
+//!   the `match` that runs it
 //! - a setting: as the header of `config/mod.rs` says
 //! - a change of the schema: as the header of `store/migrations.rs` says
 

@@ -1,5 +1,5 @@
 -- The application's table. If it exists, in whichever schema of search_path, it is kept as it is,
--- and `elf migrate` has checked that it has what ELF reads. sql/README.md says what an application may write.
+-- and `elf migrate` has checked that it has what ELF reads. docs/reference/sql.md says what an application may write.
 do $$
 begin
     if to_regclass('memory_notes') is null then

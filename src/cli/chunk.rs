@@ -12,7 +12,7 @@ use crate::config::Config;
 /// Arguments of `elf chunk`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A UTF-8 text file; - reads stdin
+    /// A UTF-8 text file, - for stdin
     file: PathBuf,
 }
 

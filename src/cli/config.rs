@@ -10,9 +10,11 @@ use crate::config::{Config, ConfigError};
 /// Subcommands of `elf config`.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Read the file and report every error in it
+    /// List every problem of the file
+    ///
+    /// It reads the file alone, and opens no model, folder or server that the file names.
     Check,
-    /// Print every setting in effect, without secrets
+    /// Print the settings in effect, without secrets
     Show,
 }
 

@@ -11,21 +11,21 @@ use crate::store::DeadLetter;
 /// Subcommands of `elf dead`.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// The latest dead letters
+    /// List the latest dead letters
     List {
-        /// How many at most
+        /// Dead letters to list at most
         #[arg(long, default_value_t = 50, value_parser = value::whole::<1, 65_535>)]
         limit: u16,
     },
-    /// One dead letter, with its whole error and the beginning of the note's text
+    /// Show a dead letter, with its whole error and the beginning of the text
     Show {
-        /// Its outbox id or note id
+        /// The outbox id or the note id
         #[arg(value_parser = value::dead_letter_id)]
         id: Uuid,
     },
-    /// Retry them: their attempts are reset to 0
+    /// Retry dead letters; their attempts count from 0 again
     Retry(Which),
-    /// Delete them: the notes stay, but are not indexed until they change
+    /// Delete dead letters; their notes stay, but are not indexed until they change
     Purge(Which),
 }
 
@@ -34,9 +34,9 @@ pub enum Command {
 #[group(required = true, multiple = false)]
 pub struct Which {
     /// Outbox ids or note ids
-    #[arg(value_parser = value::dead_letter_id)]
+    #[arg(value_name = "ID", value_parser = value::dead_letter_id)]
     ids: Vec<Uuid>,
-    /// All of them
+    /// All dead letters, instead of ids
     #[arg(long)]
     all: bool,
 }

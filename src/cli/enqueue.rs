@@ -12,10 +12,10 @@ use crate::store::Selection;
 #[derive(clap::Args)]
 #[group(id = "which", required = true, multiple = true)]
 pub struct Args {
-    /// Every note
+    /// Every note, instead of the options below
     #[arg(long, conflicts_with_all = ["note", "tenant", "project", "agent", "scope", "kind"])]
     all: bool,
-    /// The note with this id; may be given several times
+    /// The note with this id; may be repeated
     #[arg(long, value_name = "ID", value_parser = value::note_id)]
     note: Vec<Uuid>,
     /// Notes of this tenant

@@ -39,24 +39,24 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Arguments of `elf eval`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A folder in the format of BEIR: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv
+    /// A folder in the format of BEIR: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv
     pub(super) folder: PathBuf,
-    /// Which file of qrels has the relevant documents
+    /// The file of qrels/ that names the relevant documents
     #[arg(long, default_value = DEFAULT_SPLIT)]
     pub(super) split: String,
-    /// Measure the first K documents of each ranking
+    /// Measure the first K documents of each ranking, 1 to 100
     #[arg(short, long, default_value_t = 10, value_parser = value::whole::<1, 100>)]
     pub(super) k: u16,
-    /// The tenant that the documents are indexed in, and deleted from at the end
+    /// The tenant of the documents
     #[arg(long, default_value = DEFAULT_TENANT, value_parser = value::tenant)]
     pub(super) tenant: String,
-    /// Keep the documents indexed, so that the next run embeds nothing
+    /// Keep the documents, so that the next run embeds nothing
     #[arg(long)]
     pub(super) keep: bool,
-    /// Compare with an earlier report of the same folder, which `--json` wrote to this file
+    /// Compare with an earlier report of the same folder: the output of `elf eval FOLDER --json`
     #[arg(long, value_name = "FILE")]
     pub(super) against: Option<PathBuf>,
-    /// Fail if hybrid search finds less than in that report; with a reranker in both, reranked search
+    /// Fail if hybrid search finds less than in that report; with a reranker in both, if reranked search does
     #[arg(long, requires = "against")]
     pub(super) gate: bool,
 }

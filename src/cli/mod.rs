@@ -52,7 +52,7 @@ pub struct Args {
     /// The configuration file [default: $ELF_CONFIG, else ./elf.toml]
     #[arg(short, long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Report as one JSON value on stdout
+    /// Print the report as one JSON value on stdout
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -62,14 +62,31 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// Bring the database schema up to date
+    ///
+    /// Run it after each upgrade, after a restore of Postgres, and after a change of storage.postgres.vector_type. Several
+    /// may run at once.
     Migrate,
     /// Index changed notes until stopped
+    ///
+    /// A worker also serves the admin page, metrics and health checks on service.admin_bind, and the HTTP API if
+    /// service.http_bind is set. After SIGTERM work in flight has worker.grace_secs to end; then the worker releases the
+    /// leases of the rest.
     Worker(worker::Args),
     /// Rebuild the index from Postgres, without an embedding call
+    ///
+    /// Fills a new collection, points the alias at it and drops the old one. Searches and workers need not stop. Run it
+    /// again if it was interrupted: it resumes.
     Rebuild(rebuild::Args),
     /// Build a new embedding version beside the served one, swap to it, or roll back
+    ///
+    /// The configuration says which version. Run it with a copy: the workers of the served version still use the old
+    /// one. Run it again if it was interrupted: it resumes.
     Reindex(reindex::Args),
-    /// Compare the index with Postgres, and repair it
+    /// Compare the index with Postgres, and Postgres with itself
+    ///
+    /// Counts drift: missing (a chunk without a point), stale (a point with another revision, payload or version),
+    /// orphaned (a point without a chunk) and inconsistent (a live note whose chunks, hash or vectors in Postgres do not
+    /// follow from its text). Workers need not stop.
     Verify(verify::Args),
     /// Show backlog, notes, chunks and collection
     Status,
@@ -77,24 +94,36 @@ enum Command {
     #[command(subcommand)]
     Dead(dead::Command),
     /// Put notes into the outbox, so that a worker indexes them again
+    ///
+    /// Name at least one option; a note has to match all of them. The worker embeds only what changed.
     Enqueue(enqueue::Args),
     /// Write a folder of .md and .txt files, or JSONL, to memory_notes
+    ///
+    /// A note is known by its key together with tenant, project, agent and scope, or by the note_id of its line. The
+    /// key of a file is its path below the folder, or as you give it for a single file. A second import changes only
+    /// what differs and is named by the line or an option. A file that you delete stays a note. What cannot be read or
+    /// written is named, the rest is imported, and the exit code is 1. Files of other types, hidden files and symbolic
+    /// links are passed over.
     Import(import::Args),
-    /// Show how a text is split into chunks
+    /// Show how a text is split into chunks: byte offsets and tokens
     Chunk(chunk::Args),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(config::Command),
-    /// Search by meaning and by keyword
+    /// Search notes by meaning and by keyword
     Search(search::Args),
-    /// Serve the HTTP API for applications until stopped
+    /// Serve the HTTP API on service.http_bind until stopped
+    ///
+    /// With a Qdrant server, any number of processes may.
     Serve(serve::Args),
     /// Serve the HTTP API as tools for an agent, on stdin and stdout (Model Context Protocol)
     Mcp(mcp::Args),
     /// Make, list, rotate or revoke keys of the HTTP API
     #[command(subcommand)]
     Key(key::Command),
-    /// Index documents, measure how well searches find the known answers, delete the documents
+    /// Measure how well searches find known answers
+    ///
+    /// Writes documents to memory_notes, indexes them, searches for each query, and deletes the documents at the end.
     Eval(eval::Args),
     /// Import example notes, index, search, edit and delete them
     Demo(demo::Args),

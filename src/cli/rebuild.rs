@@ -16,18 +16,18 @@ use crate::registry::{self, Notice};
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// Keep the old collection under its name; workers stop writing to it
+    /// Keep the old collection, which workers write no more, until the next rebuild without this option or
+    /// `elf rebuild drop`
     #[arg(long)]
     keep_old: bool,
-    /// If no collection is served, set the alias when the new collection is complete,
-    /// instead of at the start
+    /// If no collection is served, set the alias when the new collection is complete, instead of at the start
     #[arg(long)]
     swap_last: bool,
-    /// Take the alias over from a collection that this database does not list. After a restore
-    /// of Postgres, this may be its own later collection. It may also be that of another database
+    /// Take the alias over from a collection that this database does not list: after a restore of Postgres its own
+    /// later one, but it may also be that of another database
     #[arg(long)]
     take_alias: bool,
-    /// Start a new collection instead of resuming an earlier run
+    /// Start a new collection instead of resuming an earlier rebuild
     #[arg(long)]
     restart: bool,
     /// List chunks without a vector and refused points on stderr

@@ -26,7 +26,7 @@ use crate::worker::{Worker, WorkerContext};
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// Estimate chunks, tokens and cost; write nothing
+    /// Count the chunks, the tokens to embed and their cost; write nothing
     #[arg(long, conflicts_with = "swap")]
     pub(super) dry_run: bool,
     /// Swap to the new version when it is complete and verify finds no drift
@@ -35,7 +35,7 @@ pub struct Args {
     /// Swap only if `elf eval` of this folder finds no less with the new version
     #[arg(long, value_name = "FOLDER", requires_all = ["swap", "against"])]
     gate: Option<PathBuf>,
-    /// What it finds with the old version: the output of `elf eval FOLDER --json` before
+    /// What it found with the old version: the output of `elf eval FOLDER --json`
     #[arg(long, value_name = "FILE", requires = "gate")]
     against: Option<PathBuf>,
     /// List every difference from Postgres on stderr
@@ -48,6 +48,8 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     /// Serve the previous version again
+    ///
+    /// It is served at once, from its old collection. Its notes are enqueued: run a worker with its configuration.
     Rollback,
     /// Delete versions that are not served, from Postgres and from the index
     Drop {

@@ -16,7 +16,7 @@ pub struct Args {
     /// The text to search for
     #[arg(value_parser = value::query)]
     query: String,
-    /// Notes to return at most, each with its best chunk
+    /// Notes to return at most, 1 to 1000, each with its best chunk
     #[arg(short = 'n', long, default_value_t = 10, value_parser = value::whole::<1, 1000>)]
     limit: u16,
     /// Only notes of this tenant
@@ -32,21 +32,21 @@ pub struct Args {
     #[arg(long)]
     scope: Option<String>,
     /// Only notes of this type
-    #[arg(long = "type")]
+    #[arg(long = "type", value_name = "TYPE")]
     kind: Option<String>,
-    /// Only notes that were written at this time or later, for example 2026-11-01T00:00:00Z
+    /// Only notes written at this time or later, such as 2026-11-01T00:00:00Z
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     updated_after: Option<DateTime<Utc>>,
-    /// Only notes that were written before this time
+    /// Only notes written before this time
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     updated_before: Option<DateTime<Utc>>,
-    /// Only notes of at least this importance
+    /// Only notes of at least this importance, 0 to 1
     #[arg(long, value_name = "FROM_0_TO_1", value_parser = value::share)]
     min_importance: Option<f32>,
     /// Search by meaning alone, by keyword alone, or by both
     #[arg(long, value_enum, default_value_t = By::Hybrid)]
     by: By,
-    /// Leave the notes in the order of the fused score, although search.rerank is set
+    /// Keep the order of the fused score, although search.rerank is set
     #[arg(long)]
     no_rerank: bool,
 }

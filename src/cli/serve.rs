@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Arguments of `elf serve`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Serve Prometheus metrics at /metrics of this address, for example 127.0.0.1:9466
+    /// Serve Prometheus metrics at /metrics of this address, such as 127.0.0.1:9466
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<String>,
 }

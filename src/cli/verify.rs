@@ -17,10 +17,10 @@ pub struct Args {
     /// points, delete orphaned ones, put inconsistent notes into the outbox
     #[arg(long)]
     pub(super) repair: bool,
-    /// Compare the vectors too
+    /// Compare the dense vectors too
     #[arg(long)]
     deep: bool,
-    /// Check only this share of the points and of the notes, in percent
+    /// Check only this share of the points and of the notes, in percent: above 0, up to 100
     #[arg(long, value_name = "P", default_value_t = 100.0, value_parser = percent)]
     sample: f64,
     /// List every difference on stderr

@@ -23,6 +23,9 @@ const LEASES_POLL: Duration = Duration::from_secs(1);
 #[derive(clap::Args)]
 pub struct Args {
     /// Index what is due, then exit
+    ///
+    /// It waits for the leases of a worker that was killed, and leaves the notes of a worker that lives. It fails if
+    /// Postgres or Qdrant is unavailable at the start, or one of them or the provider for worker.grace_secs later.
     #[arg(long)]
     once: bool,
     /// Bring the schema up to date first

@@ -24,11 +24,9 @@ pub(super) struct Known {
     /// Dotted.
     pub(super) path: String,
     /// The default as TOML; `None` when the key has none.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "elf.toml.example is tested against it")
-    )]
     pub(super) default: Option<String>,
+    /// What it may be.
+    pub(super) allowed: String,
     /// The line on which the file sets it.
     pub(super) line: Option<usize>,
 }

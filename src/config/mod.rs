@@ -3,8 +3,9 @@
 //! `config/read.rs` has the defaults and the checks, and reports every error in a file at once.
 //!
 //! A new key is a field here and a line in `read.rs`, in the order of `elf.toml.example`, which
-//! must show it. A number also goes into the range table of `tests.rs`. A key that shapes a
-//! vector also goes into `registry/version.rs`.
+//! must show it with a comment. `ELF_WRITE_DOCS=1 cargo test --test promises reference::` then writes
+//! `docs/reference/settings.md`. A number also goes into the range table of `tests/values.rs`. A key that
+//! shapes a vector also goes into `registry/version.rs`.
 
 mod bm25;
 mod clear_text;
@@ -21,6 +22,7 @@ mod value;
 pub use bm25::{Bm25Options, NO_LANGUAGE};
 pub use dsn::Dsn;
 pub use error::{ConfigError, Problem};
+pub use read::settings;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -400,6 +402,17 @@ pub enum FusionMethod {
     Dbsf,
     /// Reciprocal ranks.
     Rrf,
+}
+
+/// A key of `elf.toml`.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// Dotted: `worker.lease_secs`.
+    pub key: String,
+    /// As TOML; `None` for a key without a default.
+    pub default: Option<String>,
+    /// What the value may be: a range, words, or a type.
+    pub allowed: String,
 }
 
 /// A value that is never printed. The file has it as `env:NAME`, `file:PATH` or in plain text.

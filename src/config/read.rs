@@ -13,7 +13,7 @@ use super::value::{Refusal, Surroundings};
 use super::{
     Boundaries, Chunking, Config, ConfigError, Datatype, Dsn, Embedding, FusionMethod, Outbox,
     Postgres, Problem, ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi, Search,
-    Service, Storage, Threshold, VectorType, Worker, is_loopback,
+    Service, Setting, Storage, Threshold, VectorType, Worker, is_loopback,
 };
 
 const MINUTE_MS: u64 = 60_000;
@@ -93,6 +93,22 @@ impl Config {
 fn folder_of(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     absolute.parent().unwrap_or(&absolute).to_owned()
+}
+
+/// Every key of `elf.toml`, in the order of `elf.toml.example`. docs/reference/settings.md is made of them.
+pub fn settings() -> Vec<Setting> {
+    let env = |_: &str| None;
+    let surroundings = Surroundings {
+        env: &env,
+        folder: Path::new(""),
+    };
+    let setting = |known: Known| Setting {
+        key: known.path,
+        default: known.default,
+        allowed: known.allowed,
+    };
+    let (_, known) = read("", surroundings);
+    known.into_iter().map(setting).collect()
 }
 
 /// Reads TOML; also returns every key that ELF knows.
@@ -218,8 +234,9 @@ fn qdrant(section: &mut Section<'_, '_>) -> Qdrant {
 
 fn bm25(section: &mut Section<'_, '_>) -> Bm25Options {
     let default = Bm25Options::default();
+    let words: Vec<&str> = LANGUAGES.into_iter().chain([NO_LANGUAGE]).collect();
     Bm25Options {
-        language: section.text("language", &default.language, language),
+        language: section.word("language", &default.language, &words),
         fold_accents: section.flag("fold_accents", default.fold_accents),
         k: section.float("k", default.k, 0.0..=100.0),
         b: section.float("b", default.b, 0.0..=1.0),
@@ -537,15 +554,6 @@ fn header(name: &str, value: &str) -> Result<(), Refusal> {
 fn header_value(text: &str) -> Result<(), Refusal> {
     holds(HeaderValue::from_str(text).is_ok(), || {
         "contains characters that an HTTP header must not contain".to_owned()
-    })
-}
-
-fn language(text: &str) -> Result<(), Refusal> {
-    holds(text == NO_LANGUAGE || LANGUAGES.contains(&text), || {
-        format!(
-            "must be {NO_LANGUAGE}, or one of {}, not {text:?}",
-            LANGUAGES.join(", ")
-        )
     })
 }
 

@@ -9,10 +9,16 @@ use toml::de::{DeTable, DeValue};
 
 use super::document::{Document, Entry, Known, Unknown};
 use super::value::{
-    Int, Refusal, Surroundings, checked, in_range, integer, json, kind, number, one_of, resolve,
-    string,
+    Int, Refusal, Surroundings, checked, in_range, integer, json, kind, number, one_of, quoted,
+    resolve, span, string,
 };
 use super::{Fields, Problem, Secret};
+
+/// What the list of settings says of a string that has no list of words.
+const TEXT: &str = "string";
+
+/// The same of a secret.
+const SECRET: &str = "secret";
 
 /// The keys of one table, and the document that they are in.
 pub(super) struct Section<'s, 'd> {
@@ -101,7 +107,7 @@ impl<'d> Section<'_, 'd> {
 
     /// A whole number.
     pub fn int<T: Int>(&mut self, name: &str, default: T, range: RangeInclusive<T>) -> T {
-        self.take(name, Some(default.to_string()), |value| {
+        self.take(name, Some(default.to_string()), span(&range), |value| {
             in_range(integer(value)?, &range)
         })
         .unwrap_or(default)
@@ -109,17 +115,21 @@ impl<'d> Section<'_, 'd> {
 
     /// A whole number without a default.
     pub fn int_or_unset<T: Int>(&mut self, name: &str, range: RangeInclusive<T>) -> Option<T> {
-        self.take(name, None, |value| in_range(integer(value)?, &range))
+        self.take(name, None, span(&range), |value| {
+            in_range(integer(value)?, &range)
+        })
     }
 
     /// One of these words, without a default.
     pub fn choice_or_unset<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
-        self.take(name, None, |value| one_of(string(value)?, words))
+        self.take(name, None, quoted(words), |value| {
+            one_of(string(value)?, words)
+        })
     }
 
     /// A number.
     pub fn float(&mut self, name: &str, default: f64, range: RangeInclusive<f64>) -> f64 {
-        self.take(name, Some(format!("{default:?}")), |value| {
+        self.take(name, Some(format!("{default:?}")), span(&range), |value| {
             in_range(number(value)?, &range)
         })
         .unwrap_or(default)
@@ -127,7 +137,9 @@ impl<'d> Section<'_, 'd> {
 
     /// A number without a default.
     pub fn float_or_unset(&mut self, name: &str, range: RangeInclusive<f64>) -> Option<f64> {
-        self.take(name, None, |value| in_range(number(value)?, &range))
+        self.take(name, None, span(&range), |value| {
+            in_range(number(value)?, &range)
+        })
     }
 
     /// `true` or `false`.
@@ -137,7 +149,7 @@ impl<'d> Section<'_, 'd> {
                 .as_bool()
                 .ok_or_else(|| format!("must be true or false, not {}", kind(value)))
         };
-        self.take(name, Some(default.to_string()), flag)
+        self.take(name, Some(default.to_string()), "true, false".into(), flag)
             .unwrap_or(default)
     }
 
@@ -152,8 +164,16 @@ impl<'d> Section<'_, 'd> {
             .iter()
             .find(|(_, value)| *value == default)
             .map(|(word, _)| format!("{word:?}"));
-        self.take(name, default_word, |value| one_of(string(value)?, words))
-            .unwrap_or(default)
+        self.take(name, default_word, quoted(words), |value| {
+            one_of(string(value)?, words)
+        })
+        .unwrap_or(default)
+    }
+
+    /// One of these words, as it is.
+    pub fn word(&mut self, name: &str, default: &str, words: &[&str]) -> String {
+        let words: Vec<_> = words.iter().map(|word| (*word, *word)).collect();
+        self.choice(name, default, &words).to_owned()
     }
 
     /// A string that passes `check`.
@@ -163,7 +183,7 @@ impl<'d> Section<'_, 'd> {
         default: &str,
         check: impl Fn(&str) -> Result<(), Refusal>,
     ) -> String {
-        self.take(name, Some(format!("{default:?}")), |value| {
+        self.take(name, Some(format!("{default:?}")), TEXT.into(), |value| {
             checked(string(value)?, &check)
         })
         .unwrap_or_else(|| default.to_owned())
@@ -175,7 +195,9 @@ impl<'d> Section<'_, 'd> {
         name: &str,
         check: impl Fn(&str) -> Result<(), Refusal>,
     ) -> Option<String> {
-        self.take(name, None, |value| checked(string(value)?, &check))
+        self.take(name, None, TEXT.into(), |value| {
+            checked(string(value)?, &check)
+        })
     }
 
     /// A required string. The error for a missing one quotes `write` as an example.
@@ -186,8 +208,10 @@ impl<'d> Section<'_, 'd> {
         check: impl Fn(&str) -> Result<(), Refusal>,
     ) -> String {
         self.report_if_missing(name, write);
-        self.take(name, None, |value| checked(string(value)?, &check))
-            .unwrap_or_default()
+        self.take(name, None, TEXT.into(), |value| {
+            checked(string(value)?, &check)
+        })
+        .unwrap_or_default()
     }
 
     /// A secret: `env:NAME`, `file:PATH` or the value itself. No problem repeats the value.
@@ -197,7 +221,7 @@ impl<'d> Section<'_, 'd> {
         check: impl Fn(&str) -> Result<(), Refusal>,
     ) -> Option<Secret> {
         let surroundings = self.document.surroundings;
-        self.take(name, None, |value| {
+        self.take(name, None, SECRET.into(), |value| {
             resolve(string(value)?, surroundings, &check)
         })
     }
@@ -220,7 +244,7 @@ impl<'d> Section<'_, 'd> {
         check: impl Fn(&str, &str) -> Result<(), Refusal>,
     ) -> BTreeMap<String, Secret> {
         let surroundings = self.document.surroundings;
-        self.map(name, |name, value| {
+        self.map(name, "table of secrets", |name, value| {
             resolve(string(value)?, surroundings, &|secret: &str| {
                 check(name, secret)
             })
@@ -229,18 +253,22 @@ impl<'d> Section<'_, 'd> {
 
     /// A table of values of any kind under names of the user's choice, which pass `check`.
     pub fn fields(&mut self, name: &str, check: impl Fn(&str) -> Result<(), Refusal>) -> Fields {
-        self.map(name, |name, value| check(name).and_then(|()| json(value)))
+        self.map(name, "table", |name, value| {
+            check(name).and_then(|()| json(value))
+        })
     }
 
     /// A table under names of the user's choice.
     fn map<T>(
         &mut self,
         name: &str,
+        allowed: &str,
         read: impl Fn(&str, &DeValue<'d>) -> Result<T, Refusal>,
     ) -> BTreeMap<String, T> {
         self.document.known.push(Known {
             path: self.path_of(name),
             default: None,
+            allowed: allowed.to_owned(),
             line: None,
         });
         self.section(name, |section| {
@@ -288,6 +316,7 @@ impl<'d> Section<'_, 'd> {
         &mut self,
         name: &str,
         default: Option<String>,
+        allowed: String,
         read: impl FnOnce(&DeValue<'d>) -> Result<T, Refusal>,
     ) -> Option<T> {
         let entry = self.entries.remove(name);
@@ -295,6 +324,7 @@ impl<'d> Section<'_, 'd> {
         self.document.known.push(Known {
             path: self.path_of(name),
             default,
+            allowed,
             line,
         });
         let Entry { line, value } = entry?;

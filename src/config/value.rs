@@ -130,6 +130,17 @@ pub(super) fn resolve(
     Ok(Secret::new(value))
 }
 
+/// A range, as a reader writes it.
+pub(super) fn span<T: Display>(range: &RangeInclusive<T>) -> String {
+    format!("{} to {}", range.start(), range.end())
+}
+
+/// Words, as TOML has them.
+pub(super) fn quoted<T>(words: &[(&str, T)]) -> String {
+    let words: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+    words.join(", ")
+}
+
 pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",

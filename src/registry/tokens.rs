@@ -1,7 +1,7 @@
 //! Compares the tokens of leases with the revisions in the index. A Postgres that lost its
 //! newest transactions (a failover to a standby that lagged, or a restore) has lost tokens that
 //! the index has seen. It issues them again, and a conditional upsert under such a token
-//! silently changes nothing. See ADR 13.
+//! silently changes nothing. `docs/inside/decisions.md` says what else shows it.
 
 use metrics::counter;
 use uuid::Uuid;

@@ -18,7 +18,7 @@ pub struct PastItem {
     /// The note as it is now, with the scores of that time.
     #[serde(flatten)]
     pub item: Item,
-    /// Whether the note was indexed again since then, so that its text may be another.
+    /// Whether the note was indexed again since then: its text may be another.
     pub changed: bool,
 }
 

@@ -67,19 +67,17 @@ pub struct Item {
     pub chunk_id: Uuid,
     /// Its position in the note, from 0.
     pub chunk_index: u32,
-    /// Where it begins: a UTF-8 byte offset into the note's text.
+    /// The byte offset in the note's text (UTF-8) where it begins.
     pub start_offset: usize,
-    /// Where it ends, likewise.
+    /// The byte offset where it ends.
     pub end_offset: usize,
     /// The fused score, comparable within one search only.
     pub score: f32,
     /// Cosine of the query's vector and the chunk's, -1 to 1.
     pub dense: Option<f32>,
-    /// BM25 score; 0 if the chunk has no word of the query. Without the index, the rank that
-    /// Postgres gives its words (`ts_rank_cd`).
+    /// BM25 score; 0 if the chunk has no word of the query. Without the index, `ts_rank_cd` of Postgres.
     pub bm25: f32,
-    /// What the reranker says of `context`, on the scale of its model. Notes that have it are first,
-    /// in its order.
+    /// The reranker's score of `context`, on the scale of its model. Notes that have it are first, in its order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rerank: Option<f32>,
     /// The chunk's text.

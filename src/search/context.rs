@@ -4,13 +4,12 @@ use serde::Serialize;
 
 use crate::store::{ChunkText, Surroundings};
 
-/// A slice of a note's text: a chunk with the chunk before it and the chunk after it, where it
-/// has them. What chunks share is in it once.
+/// A slice of a note's text: a chunk with the chunk before it and the chunk after it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Context {
-    /// Where it begins: a UTF-8 byte offset into the note's text.
+    /// The byte offset in the note's text (UTF-8) where it begins.
     pub start_offset: usize,
-    /// Where it ends, likewise.
+    /// The byte offset where it ends.
     pub end_offset: usize,
     /// The slice.
     pub text: String,

@@ -17,7 +17,7 @@ use crate::config;
 const STEPS: u8 = 4;
 
 /// A note with this share of the words of the query passes, see [`shares_of_words`]. No note has it for questions
-/// about something else: docs/inside/quality.md.
+/// about something else, see `docs/inside/quality.md`.
 const MOST_WORDS: f32 = 0.6;
 
 /// What a word that no compared note has weighs: the query may only ask with it.

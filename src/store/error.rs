@@ -143,7 +143,7 @@ impl From<sqlx::Error> for StoreError {
                     Meaning::Connection => Self::Stale(message),
                     Meaning::Configuration => Self::Schema(format!(
                         "Postgres refuses: {message}; check storage.postgres.dsn, and that its \
-                         role has the rights in sql/README.md"
+                         role has the rights in docs/reference/sql.md"
                     )),
                 }
             }

@@ -7,7 +7,7 @@
 //!
 //! A later migration says whether older programs may run with it: either the comment
 //! `-- oldest program: unchanged`, or `update elf_schema set oldest_program = N`. After it, run
-//! `make sqlx`, and say in `sql/README.md` what it locks.
+//! `make sqlx`, and say in `docs/reference/sql.md` what it locks.
 
 use std::borrow::Cow;
 use std::time::Duration;

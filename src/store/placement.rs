@@ -196,7 +196,7 @@ impl Placement {
                 {
                     true => format!(
                         "the schema {schema} has ELF's tables, and search_path ({}) does not lead there: {}; to \
-                     have a second ELF in {first}, create its {NOTES} there first (sql/README.md)",
+                     have a second ELF in {first}, create its {NOTES} there first (docs/reference/sql.md)",
                         self.search_path,
                         self.put_first(schema)
                     ),
@@ -215,7 +215,7 @@ impl Placement {
             others => Some(format!(
                 "{NOTES} is in the schema {others}, and search_path ({}) does not lead there, so `elf \
                  migrate` would make an empty one in {first}: {}; if ELF shall have notes of its own in \
-                 {first}, create {NOTES} there first (sql/README.md)",
+                 {first}, create {NOTES} there first (docs/reference/sql.md)",
                 self.search_path,
                 self.put_first(&format!("{first}, {others}"))
             )),

@@ -60,9 +60,9 @@ pub struct ReachableChunk {
     pub chunk_id: Uuid,
     /// Its position in the note, from 0.
     pub chunk_index: i32,
-    /// Where it begins: a UTF-8 byte offset into the note's text.
+    /// The byte offset in the note's text (UTF-8) where it begins.
     pub start_offset: i32,
-    /// Where it ends, likewise. The next chunk may begin before it.
+    /// The byte offset where it ends. The next chunk may begin before it.
     pub end_offset: i32,
     /// Its text.
     pub text: String,

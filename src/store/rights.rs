@@ -61,7 +61,7 @@ impl Store {
                         "the trigger functions of memory_notes run as the role of \
                          storage.postgres.dsn, because ELF could not make the role \
                          elf_outbox_writer their owner: {reason}; \
-                         sql/README.md (Rights) says what a DBA can do"
+                         docs/reference/sql.md (Rights) says what a DBA can do"
                     ));
                 }
                 Err(error) => return Err(error.into()),

@@ -193,7 +193,7 @@ pub(super) async fn check_notes_table(conn: &mut PgConnection) -> Result<bool, S
     }
     Err(StoreError::Schema(format!(
         "the table memory_notes lacks what ELF reads: {}; add it and run `elf migrate` again \
-         (sql/README.md has the whole table)",
+         (docs/reference/sql.md has the whole table)",
         problems.join("; ")
     )))
 }

@@ -62,16 +62,15 @@ pub struct TracedChunk {
     pub bm25: f32,
     /// The rank of this score among the candidates; without a word of the query it has none.
     pub bm25_rank: Option<i32>,
-    /// Whether the point was older than the chunk. Then the scores are those of the chunk as
-    /// Postgres has it.
+    /// Whether the point was older than the chunk. Then the scores are those of the chunk in Postgres.
     pub rescored: bool,
-    /// The score that the two became.
+    /// The fused score.
     pub fused: f32,
     /// Its rank among the candidates, before Postgres was asked.
     pub fused_rank: i32,
-    /// What the reranker says.
+    /// The reranker's score.
     pub rerank: Option<f32>,
-    /// Its score when the answer was made diverse (`search.mmr_lambda`).
+    /// Its score with `search.mmr_lambda` below 1.
     pub mmr: Option<f32>,
     /// The rank in the answer; `null` if another chunk of the note is there, or the answer is
     /// full.

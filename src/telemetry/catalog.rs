@@ -2,7 +2,7 @@
 //! listed here. A new metric:
 //!
 //! 1. List it here, and record it where it happens.
-//! 2. Write `docs/reference/metrics.md`: `ELF_WRITE_DOCS=1 cargo test --test promises telemetry::`.
+//! 2. Write `docs/reference/metrics.md`: `ELF_WRITE_DOCS=1 cargo test --test promises reference::`.
 //! 3. Give it a panel or a rule in `deploy/`.
 //! 4. If the worker in `tests/promises/telemetry.rs` does not report it, extend that scenario.
 
@@ -207,7 +207,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 "elf_commit_to_searchable_seconds",
                 LONG_SECONDS,
                 NONE,
-                "Time from the commit of a change, or from when it was due, until it is searchable",
+                "Time from the commit of a change until it is searchable; of a scheduled change, from when it was due",
             ),
             shared(
                 "elf_outbox_rows",
@@ -217,7 +217,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             shared(
                 "elf_outbox_oldest_pending_seconds",
                 NONE,
-                "How long the oldest pending outbox row of the served version has been due; 0 when no row is due",
+                "Time since the oldest pending outbox row of the served version became due; 0 when no row is due",
             ),
             shared(
                 "elf_outbox_dead_tuples",
@@ -237,7 +237,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             shared(
                 "elf_notes",
                 NOTE_STATE,
-                "Live notes, and the live notes that are indexed under the served version; one worker of all counts them",
+                "Live notes, and those of them that are indexed under the served version",
             ),
             shared(
                 "elf_coverage_ratio",
@@ -281,12 +281,12 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             counter(
                 "elf_notes_without_vectors_total",
                 NONE,
-                "Notes written without their vectors, to be found by keyword first (worker.bm25_first)",
+                "Notes indexed without their vectors, found by keyword until these come (worker.bm25_first)",
             ),
             counter(
                 "elf_note_attempts_failed_total",
                 NONE,
-                "Failed attempts that count against a note: its own failures, not those of an outage",
+                "Failed attempts that count against a note; an outage is no attempt",
             ),
             counter(
                 "elf_notes_dead_total",
@@ -321,12 +321,12 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             counter(
                 "elf_leases_lost_total",
                 NONE,
-                "Notes whose lease expired while a worker had them in flight",
+                "Notes whose lease was lost while a worker had them in flight",
             ),
             counter(
                 "elf_postgres_rollbacks_total",
                 NONE,
-                "Times that this worker detected that Postgres had lost its newest transactions",
+                "Times that this worker found a rolled-back Postgres: one that lost its newest transactions",
             ),
         ],
     ),
@@ -347,12 +347,12 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             counter(
                 "elf_embedding_retries_total",
                 NONE,
-                "Requests for texts that were sent before: halves of a rejected batch, parts of a request that timed out, and retries",
+                "Requests with texts that were sent before: half of a rejected batch, part of a request that timed out, or a retry",
             ),
             gauge(
                 "elf_embedding_circuit_open",
                 NONE,
-                "1 while ELF sends no requests, because the provider is unavailable or rejects the configuration",
+                "1 while ELF sends nothing but probes: the provider is unavailable, or rejects the configuration",
             ),
             counter(
                 "elf_embedding_tokens_total",
@@ -362,17 +362,17 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             counter(
                 "elf_embedding_tokens_abandoned_total",
                 NONE,
-                "Tokens of requests that timed out: the provider may have computed and charged them",
+                "Tokens of requests that timed out; the provider may charge for them",
             ),
             gauge(
                 "elf_embedding_request_texts",
                 NONE,
-                "Texts in the latest request: all that were waiting, or as many as the pace of the provider allows",
+                "Texts in the latest request",
             ),
             gauge(
                 "elf_embedding_in_flight_limit",
                 NONE,
-                "Requests that ELF keeps in flight at most, adapted to the pace of the provider, up to providers.embedding.concurrency",
+                "Most requests that may be in flight now; it follows the pace of the provider, up to providers.embedding.concurrency",
             ),
             counter(
                 "elf_embedding_tokens_saved_total",
@@ -382,7 +382,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             gauge(
                 "elf_embedding_cost_usd",
                 NONE,
-                "Estimated cost in US dollars of the tokens since the start of the process, abandoned ones included, at providers.embedding.usd_per_million_tokens; only rises",
+                "Cost of the tokens since the start of the process, abandoned ones included, at providers.embedding.usd_per_million_tokens; only rises",
             ),
         ],
     ),
@@ -403,12 +403,12 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             gauge(
                 "elf_postgres_lock_waits",
                 NONE,
-                "Statements of ELF that wait for a lock of another session, as this process last saw",
+                "Statements of ELF that wait for a lock of another session",
             ),
             gauge(
                 "elf_postgres_lock_wait_seconds",
                 NONE,
-                "How long the longest of them has waited",
+                "Longest time that one of these statements has waited",
             ),
             histogram(
                 "elf_index_operation_seconds",
@@ -445,17 +445,17 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             counter(
                 "elf_search_traces_lost_total",
                 NONE,
-                "Records of searches that Postgres did not take in time",
+                "Records of searches that ELF dropped, because Postgres did not take them in time",
             ),
             counter(
                 "elf_http_refused_total",
                 REFUSED,
-                "What clients of the two ports were refused, by what they would have taken from others: connections closed for a new one or for a slow reader, key look-ups, requests, memory, long statements, waits for the index",
+                "Refused to clients of the two ports, so that others get their share: a connection closed for a new one, or of a slow reader; a look-up of a key; a request; memory; a long statement; a wait for the index",
             ),
             counter(
                 "elf_http_keys_refused_total",
                 NONE,
-                "Requests to the HTTP API with a key that is none, or was revoked",
+                "Requests to the HTTP API with a key that does not exist or was revoked",
             ),
         ],
     ),
@@ -518,7 +518,7 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             gauge(
                 "elf_check_ok",
                 CHECK,
-                "1 while this check of /readyz holds; NaN or absent before it has run, while the start waits for another check",
+                "1 while this check of /readyz holds; NaN or absent before it has run",
             ),
             gauge(
                 "elf_build_info",

@@ -23,7 +23,8 @@ use crate::store::{
 const MAX_INTERRUPTIONS: u32 = 3;
 const MAX_REJECTIONS: u32 = 2;
 
-/// A note that has lost this many claims in a row, the last of them alone, is dead-lettered. The worker
+/// A note that has lost this many claims in a row, the last of them alone, is dead-lettered ("Blame" in
+/// docs/inside/decisions.md). The worker
 /// must have indexed another note before: if workers die before they index any note, no note
 /// is to blame.
 pub(super) const LOST_CLAIMS_UNTIL_DEAD: u32 = LOST_CLAIMS_UNTIL_ALONE + 4;

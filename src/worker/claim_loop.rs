@@ -87,7 +87,7 @@ impl<'a> ClaimLoop<'a> {
         let permit = self.wait_for_permit().await?;
         self.wait_for_stores().await?;
         // Until a suspect has ended, the worker claims nothing: a neighbour that was claimed
-        // beside it would die with it each time, and be blamed too (ADR 15).
+        // beside it would die with it each time, and be blamed too.
         if self.claimed_suspect && !self.batches.is_empty() {
             drop(permit);
             return self.wait_for_suspect().await;

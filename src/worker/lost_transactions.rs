@@ -1,5 +1,5 @@
 //! Detects a Postgres that lost its newest transactions, before the worker acks anything under
-//! a token that Postgres issues a second time. See ADR 13.
+//! a token that Postgres issues a second time.
 //!
 //! There are four signs:
 //!

@@ -2,7 +2,7 @@
 //!
 //! The claim that took over such a note may have deleted the older points before the upsert. The
 //! points of the upsert then belong to no chunk, and no outbox row is left to remove them. So the
-//! worker requeues the note (ADR 3).
+//! worker requeues the note: "Lost leases" in `docs/inside/decisions.md`.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Mutex;

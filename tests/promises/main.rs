@@ -34,6 +34,7 @@ mod privileges;
 mod readme;
 mod real_size;
 mod rebuild;
+mod reference;
 mod reindex;
 mod rerank;
 mod runbook;

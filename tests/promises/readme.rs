@@ -58,7 +58,7 @@ async fn the_configurations_of_the_readme_are_right() {
 async fn the_statements_of_the_documentation_work() {
     let site = Site::start().await;
     let mut db = site.connect().await;
-    for file in ["README.md", "sql/README.md"] {
+    for file in ["README.md"] {
         for block in blocks(file, "sql") {
             let done = sqlx::raw_sql(AssertSqlSafe(block.clone()))
                 .execute(&mut db)

@@ -1,9 +1,8 @@
 //! Metrics, logs and traces: what they contain, and what they never contain.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
-use elf::telemetry::catalog::{self, Kind, Metric, Scope};
+use elf::telemetry::catalog::{self, Kind, Metric};
 use reqwest::Method;
 use serde_json::Value;
 
@@ -11,71 +10,6 @@ use crate::support::api;
 use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
 use crate::support::site::Site;
-
-/// `docs/reference/metrics.md`, as the catalog has it.
-fn page() -> String {
-    let mut page = String::from(
-        "# Metrics\n\n\
-         What `elf worker` serves at `/metrics` on `service.admin_bind`. This page is made of \
-         `src/telemetry/catalog.rs`: `ELF_WRITE_DOCS=1 cargo test --test promises telemetry::` writes it.\n\n\
-         *process* is what this process did: add it up over all workers (`sum`). *shared* is what the \
-         database or the index is like: every worker reports the same, so take one (`max`). A worker reads \
-         most values from Postgres every 3 seconds. It reads values that are slow to count every 15 seconds, or less \
-         often if counting would keep a connection busy; `elf_observed_timestamp_seconds` says when. Counters are there \
-         from the start, at 0. A histogram has `_bucket`, `_sum` and `_count`. No label holds an id.\n\n\
-         Beside these there are `process_cpu_seconds_total`, `process_resident_memory_bytes`, \
-         `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds`, `process_threads` and \
-         `process_start_time_seconds`, as every Prometheus client has them.\n",
-    );
-    for (heading, metrics) in catalog::CATALOG {
-        page += &format!(
-            "\n## {heading}\n\n| metric | type | of | labels | what it says |\n|---|---|---|---|---|\n"
-        );
-        for metric in *metrics {
-            page += &row(metric);
-        }
-    }
-    page
-}
-
-fn row(metric: &Metric) -> String {
-    let kind = match metric.kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Histogram(_) => "histogram",
-    };
-    let scope = match metric.scope {
-        Scope::Process => "process",
-        Scope::Shared => "shared",
-    };
-    let label = |label: &catalog::Label| {
-        let values = match label.name {
-            "version" => "of the program".to_owned(),
-            _ => label.values.join(", "),
-        };
-        format!("`{}`: {values}", label.name)
-    };
-    let labels: Vec<String> = metric.labels.iter().map(label).collect();
-    format!(
-        "| `{}` | {kind} | {scope} | {} | {} |\n",
-        metric.name,
-        labels.join("; "),
-        metric.help
-    )
-}
-
-#[test]
-fn the_page_of_metrics_is_that_of_the_catalog() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/metrics.md");
-    if std::env::var_os("ELF_WRITE_DOCS").is_some() {
-        std::fs::write(&path, page()).unwrap();
-    }
-    let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(
-        written == page(),
-        "docs/reference/metrics.md is not what the catalog says: run ELF_WRITE_DOCS=1 cargo test --test promises telemetry::"
-    );
-}
 
 #[test]
 fn the_names_of_metrics_are_prometheuss_way() {

@@ -49,8 +49,7 @@ const FEWER_TOKENS: usize = 128;
 /// Arguments of `elf demo`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A Postgres server with pgvector, as a user who may create databases; the
-    /// demo drops and makes the database elf_demo there
+    /// A Postgres server with pgvector and a user who may create databases; the demo drops and makes elf_demo
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     database_url: String,
     /// A sentence-transformers folder or Hugging Face repository
@@ -60,13 +59,13 @@ pub struct Args {
         default_value = "sentence-transformers/all-MiniLM-L6-v2"
     )]
     model: String,
-    /// Where the embedded vector engine keeps its files; emptied first if the demo made it
+    /// The folder of the embedded vector engine; emptied first if the demo made it
     #[arg(long, env = "ELF_DEMO_DIR", default_value = ".elf/demo")]
     dir: PathBuf,
     /// The folder of notes to import
     #[arg(long, default_value = "examples/notes")]
     notes: PathBuf,
-    /// At the end, keep the worker and its admin page running until stopped
+    /// Keep the worker and its admin page running at the end, until stopped
     #[arg(long)]
     keep: bool,
 }

@@ -39,26 +39,26 @@ pub const DEFAULT_TENANT: &str = "default";
 /// Arguments of `elf import`.
 #[derive(clap::Args, Default)]
 pub struct Args {
-    /// A folder of .md and .txt files, one such file, or JSONL; - reads JSONL from stdin
+    /// A folder of .md and .txt files, one such file, or JSONL; - for JSONL from stdin
     path: PathBuf,
-    /// The tenant of the notes; a JSONL line that names another tenant is skipped. Without
-    /// this, a line's tenant_id counts, or "default" if it has none
+    /// The tenant of the notes; a JSONL line that names another one is skipped [default: the line's tenant_id, else
+    /// default]
     #[arg(long, value_parser = value::tenant)]
     tenant: Option<String>,
-    /// With --tenant: accept lines that name another tenant
+    /// Accept lines that name another tenant than --tenant
     #[arg(long, requires = "tenant")]
     tenant_from_file: bool,
-    /// The project of notes whose JSONL line has no project_id [default: default]
+    /// The project, where a line has no project_id [default: default]
     #[arg(long)]
     project: Option<String>,
-    /// The agent of notes whose JSONL line has no agent_id [default: import]
+    /// The agent, where a line has no agent_id [default: import]
     #[arg(long)]
     agent: Option<String>,
-    /// The scope of notes whose JSONL line has no scope [default: shared]
+    /// The scope, where a line has no scope [default: shared]
     #[arg(long)]
     scope: Option<String>,
-    /// The type of notes whose JSONL line has no type [default: note]
-    #[arg(long = "type")]
+    /// The type, where a line has no type [default: note]
+    #[arg(long = "type", value_name = "TYPE")]
     kind: Option<String>,
 }
 

@@ -55,7 +55,7 @@ pub struct NewNote {
     #[schema(default = "note")]
     kind: String,
     /// The application's own name for the note, unique in its tenant, project, agent and scope. A note that has it
-    /// already is replaced, so the same request sent twice is one note.
+    /// already is replaced, so a request that is sent twice makes one note.
     key: Option<String>,
     /// 0 to 1.
     #[serde(default = "half")]
@@ -67,7 +67,7 @@ pub struct NewNote {
     confidence: f32,
     /// When the note stops being live.
     expires_at: Option<DateTime<Utc>>,
-    /// Where the note comes from, in the application's words: an object of at most 64 KiB.
+    /// Where the note comes from, in the application's words, of at most 64 KiB.
     #[schema(value_type = Option<Object>)]
     source_ref: Option<Box<RawValue>>,
 }
@@ -88,7 +88,7 @@ fn one() -> f32 {
     1.0
 }
 
-/// Notes to add, all or none: one, or up to 1,000.
+/// 1 to 1,000 notes; all are added or none.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"notes": [{"text": "The library opens at nine.", "key": "opening-hours"}]}))]
@@ -139,8 +139,8 @@ pub struct ShownNote {
     expires_at: Option<DateTime<Utc>>,
     /// Whether the index has the note as it is here.
     indexed: bool,
-    /// What rejects the note, if a worker has dead-lettered it: `text`, `provider`, `postgres`,
-    /// `index` or `process`. `elf dead show` has the reason.
+    /// What rejects the note, if it is dead-lettered: `text`, `provider`, `postgres`, `index` or `process`.
+    /// `elf dead show` has the reason.
     dead_letter: Option<String>,
 }
 
@@ -359,7 +359,7 @@ pub async fn change(
     params(("id" = Uuid, Path,), Wait),
     responses(
         (status = 200, body = Written),
-        (status = 202, description = "Deleted, and its points are in the index for more than 30 seconds; no search shows them", body = Written),
+        (status = 202, description = "Deleted, and not removed from the index within 30 seconds; no search shows it", body = Written),
         (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
         (status = 403, description = "The key may only read", body = ErrorBody),
         (status = 404, description = "The key reaches no note of this id", body = ErrorBody),

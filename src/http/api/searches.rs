@@ -40,7 +40,7 @@ pub struct SearchRequest {
     #[serde(default = "default_by")]
     #[schema(default = "hybrid")]
     by: By,
-    /// Whether the reranker, if the server has one, puts the notes in order.
+    /// Whether the reranker puts the notes in order, if the server has one.
     #[serde(default = "yes")]
     #[schema(default = true)]
     rerank: bool,
@@ -94,18 +94,17 @@ pub struct NoteFilter {
 /// What a search found.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SearchResponse {
-    /// Under this id `GET /v2/searches/{id}` finds the answer again. `null` if the search was not
-    /// recorded: the operator does not want it, or Postgres is too slow for it.
+    /// The id of the search for `GET /v2/searches/{id}`; `null` if the search was not recorded.
     search_id: Option<Uuid>,
     /// The best notes, best first, each with its best chunk.
     items: Vec<Item>,
-    /// What the search had to do without: `query_vector` (found by keyword alone), `index`
-    /// (Postgres searched the newest notes), `rerank` (the order is that of the fused score).
+    /// What the search did without: `query_vector` (found by keyword alone), `index` (Postgres searched
+    /// the newest notes), `rerank` (the order is that of the fused score).
     degraded: Vec<Missing>,
-    /// With `[search.threshold]`: the limits that the search came to. Each note reaches one of them.
+    /// With `[search.threshold]`: the limits in effect. Each note reaches one of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     threshold: Option<Nearness>,
-    /// If no note reaches one: how near the nearest came, in each way.
+    /// If no note reaches a limit: how near the nearest came, in each way.
     #[serde(skip_serializing_if = "Option::is_none")]
     nearest: Option<Nearness>,
 }

@@ -38,14 +38,13 @@ pub struct PastSearch {
     /// The rest of the request.
     request: Value,
     created_at: DateTime<Utc>,
-    /// The notes of the answer, in its order, as they are now. Without those that are not live
-    /// any more, or that this key does not reach.
+    /// The notes of the answer that are live and that this key reaches, in its order, as they are now.
     items: Vec<PastItem>,
     /// What the search did without.
     degraded: Vec<String>,
 }
 
-/// Notes of an answer.
+/// Which notes to read.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"note_ids": ["00000000-0000-0000-0000-000000000000"]}))]
@@ -59,8 +58,7 @@ pub struct ReadNotes {
 pub struct NotesRead {
     /// In the order of the request, each once.
     notes: Vec<ShownNote>,
-    /// Notes for which there was no room: the texts before them have 16 MiB or more together. Ask
-    /// for these again.
+    /// Notes for which there was no room: the texts before them have 16 MiB together. Ask for these again.
     left_out: Vec<Uuid>,
     /// Ids of the request that are in no note of the answer, or that this key reaches no more.
     missing: Vec<Uuid>,
@@ -80,8 +78,7 @@ pub struct ShownTrace {
     degraded: Vec<String>,
     /// Candidates of the index.
     candidates: i32,
-    /// Candidates that Postgres did not confirm: their note is not live or has other labels by
-    /// now, or the text has changed.
+    /// Candidates that Postgres did not confirm: the note is not live, has other labels or another text.
     dropped: i32,
     /// Milliseconds of each stage.
     #[schema(example = json!({"embed": 1.2, "retrieve": 3.1, "revalidate": 0.9, "stitch": 0.8, "rerank": 0.0}))]
