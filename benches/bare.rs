@@ -116,7 +116,7 @@ pub async fn rate(
 /// A database with the notes and an empty collection.
 pub struct Bare {
     site: Site,
-    stores: Arc<Stores>,
+    serving: Arc<Stores>,
     batches: Vec<Batch>,
 }
 
@@ -172,7 +172,7 @@ impl Bare {
         // The collection and its payload indexes are ELF's. What is measured is not.
         let elf = index::connect(&config.storage.qdrant).await?;
         elf.create_collection(&collection, &spec).await?;
-        let stores = Stores {
+        let serving = Stores {
             postgres: Mutex::default(),
             dsn: site.dsn.clone(),
             client: engine::client(&engine.url)?,
@@ -197,7 +197,7 @@ impl Bare {
         batches.retain(|batch| !batch.chunks.is_empty());
         Ok(Self {
             site,
-            stores: Arc::new(stores),
+            serving: Arc::new(serving),
             batches,
         })
     }
@@ -208,8 +208,8 @@ impl Bare {
         let began = Instant::now();
         stream::iter(batches)
             .map(|batch| {
-                let stores = self.stores.clone();
-                tokio::spawn(async move { stores.index(batch, parts).await })
+                let serving = self.serving.clone();
+                tokio::spawn(async move { serving.index(batch, parts).await })
             })
             .buffer_unordered(lanes)
             .map(|ended| ended?)
@@ -223,21 +223,21 @@ impl Bare {
         let mut took = Vec::new();
         for _ in 0..count {
             let batch = self.batches.pop().ok_or("no notes are left")?;
-            let vectors = [stand_in::vector(took.len() as u64, self.stores.dim)];
+            let vectors = [stand_in::vector(took.len() as u64, self.serving.dim)];
             let began = Instant::now();
-            self.stores.copy(&batch.chunks, &vectors).await?;
-            self.stores.upsert(&batch.chunks, &vectors).await?;
+            self.serving.copy(&batch.chunks, &vectors).await?;
+            self.serving.upsert(&batch.chunks, &vectors).await?;
             took.push(began.elapsed().as_secs_f64());
         }
         Ok(took)
     }
 
     pub async fn end(self) -> Result<()> {
-        self.stores
+        self.serving
             .client
-            .delete_collection(&self.stores.collection)
+            .delete_collection(&self.serving.collection)
             .await?;
-        self.stores.postgres.lock().await.clear();
+        self.serving.postgres.lock().await.clear();
         self.site.end().await
     }
 }
@@ -259,8 +259,8 @@ fn chunks(note_id: Uuid, note: &Note) -> impl Iterator<Item = Chunk> {
 impl Stores {
     async fn index(self: Arc<Self>, batch: Batch, parts: Parts) -> Result<()> {
         if parts.encode {
-            let stores = self.clone();
-            tokio::task::spawn_blocking(move || stores.encode(&batch.texts)).await??;
+            let serving = self.clone();
+            tokio::task::spawn_blocking(move || serving.encode(&batch.texts)).await??;
         }
         let chunks = batch.chunks;
         let vectors = match parts.embed {

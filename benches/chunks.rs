@@ -30,9 +30,9 @@ pub async fn run(options: Options) -> Result<()> {
     for size in sizes {
         // At 128 dimensions, or three million would not fit.
         let database = Database::create(&corpus, *size, 128).await?;
-        let stores = database.stores(&engine.url).await?;
+        let serving = database.serving(&engine.url).await?;
         let done = rebuild::run(
-            &stores,
+            &serving,
             &to_the_end(),
             Arc::default(),
             CancellationToken::new(),
@@ -40,7 +40,7 @@ pub async fn run(options: Options) -> Result<()> {
         .await?;
         assert_eq!(done.points, *size as u64);
         let peak = process::peak_mb(std::process::id())?;
-        let verified = verify_rate(&database, &stores, done.collection).await?;
+        let verified = verify_rate(&database, &serving, done.collection).await?;
         let verify_seconds = *size as f64 / verified;
         for (what, unit, value) in [
             ("copied", "points/s", done.points_per_sec),
@@ -53,7 +53,7 @@ pub async fn run(options: Options) -> Result<()> {
             report.value(&name, unit, vec![value], Target::None);
         }
         line.points.push((*size as f64, done.points_per_sec));
-        database.end(&stores).await?;
+        database.end(&serving).await?;
     }
     let path = report::folder(options)?.join("chunks.svg");
     plot::lines(

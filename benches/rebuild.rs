@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use elf::rebuild::{self, RebuildError};
-use elf::registry::{self, CollectionTarget, IndexContext, Progress};
+use elf::serving::{self, CollectionTarget, Progress, Serving};
 use elf::store::Depth;
 use elf::verify;
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -44,9 +44,9 @@ pub async fn run(options: Options) -> Result<()> {
     let chunks = options.size(100_000, 2000);
     for dim in DIMS {
         let database = Database::create(&corpus, chunks, dim).await?;
-        let stores = database.stores(&engine.url).await?;
-        speeds(&mut report, options, &engine, &database, &stores).await?;
-        database.end(&stores).await?;
+        let serving = database.serving(&engine.url).await?;
+        speeds(&mut report, options, &engine, &database, &serving).await?;
+        database.end(&serving).await?;
     }
     let mut peaks = Vec::new();
     for chunks in [chunks, options.size(1_000_000, 4000)] {
@@ -69,10 +69,10 @@ async fn speeds(
     options: Options,
     engine: &Engine,
     database: &Database,
-    stores: &IndexContext,
+    serving: &Serving,
 ) -> Result<()> {
     let dim = database.dim;
-    let bare = Bare::new(engine, database, stores).await?;
+    let bare = Bare::new(engine, database, serving).await?;
     let setting = bare.best_setting(options).await?;
     report.fact(
         &format!("bare client at {dim} dimensions"),
@@ -85,9 +85,9 @@ async fn speeds(
     let [rebuilt, upserted] = Rounds::of(options)
         .measure(
             async || {
-                let (rate, collection) = copied(stores).await?;
-                verified.push(verify_rate(database, stores, collection).await?);
-                rebuild::drop_leftovers(stores).await?;
+                let (rate, collection) = copied(serving).await?;
+                verified.push(verify_rate(database, serving, collection).await?);
+                rebuild::drop_leftovers(serving).await?;
                 Ok(rate)
             },
             async || bare.rate(setting).await,
@@ -124,13 +124,13 @@ pub fn to_the_end() -> rebuild::Options {
 }
 
 /// Points per second of a rebuild, and the collection that it has filled.
-pub async fn copied(stores: &IndexContext) -> Result<(f64, String)> {
+pub async fn copied(serving: &Serving) -> Result<(f64, String)> {
     let options = to_the_end();
     let progress = Arc::new(Progress::default());
     let stop = CancellationToken::new();
     let running = tokio::spawn({
-        let (stores, progress, stop) = (stores.clone(), progress.clone(), stop.clone());
-        async move { rebuild::run(&stores, &options, progress, stop).await }
+        let (serving, progress, stop) = (serving.clone(), progress.clone(), stop.clone());
+        async move { rebuild::run(&serving, &options, progress, stop).await }
     });
     let wait = || tokio::time::sleep(Duration::from_millis(5));
     while progress.total() == 0 && !running.is_finished() {
@@ -148,7 +148,7 @@ pub async fn copied(stores: &IndexContext) -> Result<(f64, String)> {
         Ok(_) => return Err("the rebuild swapped the alias before it was stopped".into()),
         ended => return Err(format!("the rebuild ended early: {ended:?}").into()),
     }
-    let collections = stores.store.registered_collections().await?;
+    let collections = serving.store.registered_collections().await?;
     let filled = collections.into_iter().find(|c| c.is_building());
     Ok((rate, filled.ok_or("no collection was filled")?.name))
 }
@@ -156,12 +156,12 @@ pub async fn copied(stores: &IndexContext) -> Result<(f64, String)> {
 /// Chunks per second of a verify that finds no drift.
 pub async fn verify_rate(
     database: &Database,
-    stores: &IndexContext,
+    serving: &Serving,
     collection: String,
 ) -> Result<f64> {
     let target = CollectionTarget {
-        store: stores.store.clone(),
-        index: stores.index.clone(),
+        store: serving.store.clone(),
+        index: serving.index.clone(),
         version: database.version().name,
         collection,
         writes: Default::default(),
@@ -184,21 +184,17 @@ pub async fn verify_rate(
 struct Bare<'a> {
     client: qdrant_client::Qdrant,
     database: &'a Database,
-    stores: &'a IndexContext,
+    serving: &'a Serving,
     points: Vec<PointStruct>,
 }
 
 impl<'a> Bare<'a> {
-    async fn new(
-        engine: &Engine,
-        database: &'a Database,
-        stores: &'a IndexContext,
-    ) -> Result<Self> {
+    async fn new(engine: &Engine, database: &'a Database, serving: &'a Serving) -> Result<Self> {
         Ok(Self {
             client: engine::client(&engine.url)?,
-            points: ready_made(database, stores).await?,
+            points: ready_made(database, serving).await?,
             database,
-            stores,
+            serving,
         })
     }
 
@@ -233,10 +229,10 @@ impl<'a> Bare<'a> {
 
     /// Points per second into a collection like the one that a rebuild fills.
     async fn rate(&self, setting: Setting) -> Result<f64> {
-        let name = format!("{}_bare", self.stores.alias);
-        let index = &self.stores.index;
+        let name = format!("{}_bare", self.serving.alias);
+        let index = &self.serving.index;
         index
-            .create_collection(&name, &self.database.spec(self.stores))
+            .create_collection(&name, &self.database.spec(self.serving))
             .await?;
         index.begin_load(&name).await?;
         let requests: Vec<UpsertPointsBuilder> = self
@@ -256,7 +252,7 @@ impl<'a> Bare<'a> {
             .await?;
         let rate = self.points.len() as f64 / began.elapsed().as_secs_f64();
         assert_eq!(
-            self.database.points(self.stores, &name).await?,
+            self.database.points(self.serving, &name).await?,
             self.points.len() as u64
         );
         index.drop_collection(&name).await?;
@@ -264,13 +260,13 @@ impl<'a> Bare<'a> {
     }
 }
 
-async fn ready_made(database: &Database, stores: &IndexContext) -> Result<Vec<PointStruct>> {
-    let options = engine::values(&serde_json::to_value(&stores.bm25)?)?;
+async fn ready_made(database: &Database, serving: &Serving) -> Result<Vec<PointStruct>> {
+    let options = engine::values(&serde_json::to_value(&serving.bm25)?)?;
     let version = database.version().name;
     let mut points = Vec::new();
     let mut after = Uuid::nil();
     loop {
-        let page = stores
+        let page = serving
             .store
             .live_chunks(&version, after, Uuid::max(), 512, 8 << 20, Depth::Whole)
             .await?;
@@ -279,7 +275,7 @@ async fn ready_made(database: &Database, stores: &IndexContext) -> Result<Vec<Po
         };
         after = last.chunk_id;
         for chunk in page {
-            let payload = registry::payload(&chunk, &version).to_json();
+            let payload = serving::payload(&chunk, &version).to_json();
             let text = chunk.text.ok_or("no text")?;
             let document = DocumentBuilder::new(text, "qdrant/bm25")
                 .options(options.clone())
@@ -300,7 +296,7 @@ async fn ready_made(database: &Database, stores: &IndexContext) -> Result<Vec<Po
 /// The peak memory in MB of the program `elf rebuild`, up to its last point.
 async fn shipped(engine: &Engine, corpus: &Corpus, chunks: usize) -> Result<f64> {
     let database = Database::create(corpus, chunks, DIMS[0]).await?;
-    let stores = database.stores(&engine.url).await?;
+    let serving = database.serving(&engine.url).await?;
     let folder = tempfile::tempdir()?;
     std::fs::write(
         folder.path().join("elf.toml"),
@@ -319,7 +315,7 @@ async fn shipped(engine: &Engine, corpus: &Corpus, chunks: usize) -> Result<f64>
     let mut peak = 0.0;
     loop {
         let done: i64 = sqlx::query_scalar(copied)
-            .fetch_one(stores.store.pool())
+            .fetch_one(serving.store.pool())
             .await?;
         if let Ok(now) = process::peak_mb(rebuild.id()) {
             peak = now;
@@ -338,6 +334,6 @@ async fn shipped(engine: &Engine, corpus: &Corpus, chunks: usize) -> Result<f64>
     }
     rebuild.kill()?;
     rebuild.wait()?;
-    database.end(&stores).await?;
+    database.end(&serving).await?;
     Ok(peak)
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use elf::config::VectorType;
-use elf::registry::IndexContext;
+use elf::serving::Serving;
 use qdrant_client::qdrant::QueryPointsBuilder;
 
 use crate::corpus::{Corpus, Kind};
@@ -210,9 +210,9 @@ async fn quantization(
     const WIDE: usize = 1536;
     let database = Database::create(corpus, options.size(50_000, 400), WIDE).await?;
     for (setting, toml) in KEPT {
-        let stores = database.with_settings(&engine.url, toml).await?;
+        let serving = database.with_settings(&engine.url, toml).await?;
         let client = engine::client(&engine.url)?;
-        let (rate, collection) = copied(&stores).await?;
+        let (rate, collection) = copied(&serving).await?;
         report.value(
             &format!("{setting}: rebuild"),
             "points/s",
@@ -220,7 +220,7 @@ async fn quantization(
             Target::None,
         );
         let began = Instant::now();
-        stores.index.end_load(&collection).await?;
+        serving.index.end_load(&collection).await?;
         wait_for_graphs(&client, &collection).await?;
         report.value(
             &format!("{setting}: graphs"),
@@ -252,30 +252,33 @@ async fn quantization(
             vec![median(&millis)],
             Target::None,
         );
-        database.drop_collections(&stores).await?;
+        database.drop_collections(&serving).await?;
     }
-    let stores = database.stores(&engine.url).await?;
-    halfvec(report, &stores).await?;
-    database.end(&stores).await
+    let serving = database.serving(&engine.url).await?;
+    halfvec(report, &serving).await?;
+    database.end(&serving).await
 }
 
 /// The other type of vectors in Postgres: the size of their table, and what a change and a rebuild cost.
-async fn halfvec(report: &mut Report, stores: &IndexContext) -> Result<()> {
+async fn halfvec(report: &mut Report, serving: &Serving) -> Result<()> {
     let bytes_a_chunk = async || -> Result<f64> {
         let bytes: f64 = sqlx::query_scalar(
             "select pg_total_relation_size('note_chunk_embeddings')::float8
                     / (select count(*) from note_chunk_embeddings)",
         )
-        .fetch_one(stores.store.pool())
+        .fetch_one(serving.store.pool())
         .await?;
         Ok(bytes)
     };
     let float32 = bytes_a_chunk().await?;
     let began = Instant::now();
-    stores.store.change_vector_type(VectorType::Halfvec).await?;
+    serving
+        .store
+        .change_vector_type(VectorType::Halfvec)
+        .await?;
     let secs = began.elapsed().as_secs_f64();
     let float16 = bytes_a_chunk().await?;
-    let (rate, _) = copied(stores).await?;
+    let (rate, _) = copied(serving).await?;
     for (name, unit, value) in [
         ("vector: bytes of its row with its key", "bytes", float32),
         ("halfvec: bytes of its row with its key", "bytes", float16),

@@ -14,8 +14,8 @@ use elf::embed::connect_pinned;
 use elf::embed::provider::Provider;
 use elf::index::Filter;
 use elf::rebuild;
-use elf::registry::{IndexContext, Progress};
 use elf::search::{Request, Searcher};
+use elf::serving::{Progress, Serving};
 use elf::worker::{Worker, WorkerContext};
 use qdrant_client::Qdrant;
 use qdrant_client::qdrant::{
@@ -48,14 +48,14 @@ pub async fn run(options: Options) -> Result<()> {
     report.fact("tenants", TENANTS);
     report.fact("dimensions", DIM);
     let database = Database::create(&corpus, options.size(100_000, 2000), DIM).await?;
-    let stores = database.stores(&engine.url).await?;
+    let serving = database.serving(&engine.url).await?;
     report.fact(
         "seconds to fill the index",
-        format!("{:.0}", fill(&stores).await?),
+        format!("{:.0}", fill(&serving).await?),
     );
     let provider = StandIn::start(DIM, Duration::ZERO)?;
-    let bench = Arc::new(Bench::new(&database, stores.clone(), &engine.url, &provider).await?);
-    let queries = queries(&stores, options.size(500, 10)).await?;
+    let bench = Arc::new(Bench::new(&database, serving.clone(), &engine.url, &provider).await?);
+    let queries = queries(&serving, options.size(500, 10)).await?;
     for query in &queries {
         bench.searcher.embed_ahead(&request(query, None)).await?;
         bench
@@ -107,7 +107,7 @@ pub async fn run(options: Options) -> Result<()> {
         Target::None,
     );
     // The engine may still be busy with the load.
-    if let Err(error) = database.end(&stores).await {
+    if let Err(error) = database.end(&serving).await {
         eprintln!("search: the database of the bench is left behind: {error}");
     }
     report.write()
@@ -151,7 +151,7 @@ fn compare(
 }
 
 /// Writes the points, and waits until the engine has built its graphs; the seconds.
-async fn fill(stores: &IndexContext) -> Result<f64> {
+async fn fill(serving: &Serving) -> Result<f64> {
     let options = rebuild::Options {
         swap_last: false,
         take_alias: false,
@@ -161,12 +161,12 @@ async fn fill(stores: &IndexContext) -> Result<f64> {
     };
     let progress = Arc::new(Progress::default());
     let began = Instant::now();
-    rebuild::run(stores, &options, progress, CancellationToken::new()).await?;
+    rebuild::run(serving, &options, progress, CancellationToken::new()).await?;
     Ok(began.elapsed().as_secs_f64())
 }
 
 /// Some words of a chunk each, and words of another one.
-async fn queries(stores: &IndexContext, count: usize) -> Result<Vec<String>> {
+async fn queries(serving: &Serving, count: usize) -> Result<Vec<String>> {
     let rows: Vec<(String, String)> = sqlx::query_as(
         "select split_part(a.text, ' ', 5) || ' ' || split_part(a.text, ' ', 9) || ' '
                 || split_part(a.text, ' ', 30),
@@ -177,7 +177,7 @@ async fn queries(stores: &IndexContext, count: usize) -> Result<Vec<String>> {
           where a.n % 199 = 0 or $1 < 100 limit $1",
     )
     .bind(count as i64)
-    .fetch_all(stores.store.pool())
+    .fetch_all(serving.store.pool())
     .await?;
     Ok(rows.into_iter().map(|(a, b)| format!("{a} {b}")).collect())
 }
@@ -203,7 +203,7 @@ struct Bench {
 impl Bench {
     async fn new(
         database: &Database,
-        stores: IndexContext,
+        serving: Serving,
         url: &str,
         provider: &StandIn,
     ) -> Result<Self> {
@@ -219,7 +219,7 @@ impl Bench {
         let settings = &config.providers.embedding;
         let (embedder, _) = connect_pinned(settings, Some(DIM)).await?;
         let context = WorkerContext {
-            stores: stores.clone(),
+            serving: serving.clone(),
             provider: Arc::new(Provider::new(embedder, settings)),
             chunker: Arc::new(Chunker::new(tokenizer.clone(), &config.chunking, "")?),
             version: database.version(),
@@ -227,7 +227,7 @@ impl Bench {
         };
         Ok(Self {
             searcher: Searcher::new(
-                stores,
+                serving,
                 context.provider.clone(),
                 &context.version.name,
                 "",
@@ -297,7 +297,7 @@ impl Bench {
 
     /// The hybrid query of the engine, and the texts of its ten best from Postgres.
     async fn bare(&self, query: &str, tenant: Option<&str>) -> Result<Duration> {
-        let options = engine::values(&serde_json::to_value(&self.context.stores.bm25)?)?;
+        let options = engine::values(&serde_json::to_value(&self.context.serving.bm25)?)?;
         let document = DocumentBuilder::new(query, "qdrant/bm25")
             .options(options)
             .build();
@@ -320,7 +320,7 @@ impl Bench {
         let found = self
             .bare
             .query(
-                QueryPointsBuilder::new(&self.context.stores.alias)
+                QueryPointsBuilder::new(&self.context.serving.alias)
                     .add_prefetch(prefetch(vector, "dense"))
                     .add_prefetch(prefetch(words, "bm25"))
                     .query(Query::new_fusion(Fusion::Rrf))
@@ -339,7 +339,7 @@ impl Bench {
         )
         .bind(&ids)
         .bind(&self.context.version.name)
-        .fetch_all(self.context.stores.store.pool())
+        .fetch_all(self.context.serving.store.pool())
         .await?;
         let took = began.elapsed();
         assert!(!texts.is_empty() || tenant.is_some(), "{query}");
@@ -352,7 +352,7 @@ impl Bench {
         queries: &[String],
     ) -> Result<(Vec<Duration>, Vec<Duration>, u64)> {
         let stop = CancellationToken::new();
-        let pool = self.context.stores.store.pool().clone();
+        let pool = self.context.serving.store.pool().clone();
         sqlx::query("update memory_notes set text = text || ' again'")
             .execute(&pool)
             .await?;

@@ -2,7 +2,7 @@
 
 use elf::config::Config;
 use elf::index::{self, CollectionSpec, Filter};
-use elf::registry::IndexContext;
+use elf::serving::Serving;
 use elf::store::{Store, Version};
 use sqlx::AssertSqlSafe;
 
@@ -72,63 +72,66 @@ impl Database {
     }
 
     /// The stores, with an empty collection as after the loss of the index.
-    pub async fn stores(&self, url: &str) -> Result<IndexContext> {
+    pub async fn serving(&self, url: &str) -> Result<Serving> {
         self.with_settings(url, "").await
     }
 
     /// [`Self::stores`], with more settings of `[storage.qdrant]`.
-    pub async fn with_settings(&self, url: &str, settings: &str) -> Result<IndexContext> {
+    pub async fn with_settings(&self, url: &str, settings: &str) -> Result<Serving> {
         let text = format!(
             "[storage.postgres]\ndsn = {:?}\n[storage.qdrant]\nurl = {url:?}\nalias = {:?}\n{settings}",
             self.dsn()?,
             self.name
         );
         let config = Config::parse(&text, "bench", &|_| None)?;
-        let stores = IndexContext {
+        let serving = Serving {
             store: Store::connect(config.storage.postgres.dsn.expose(), 10).await?,
             index: index::connect(&config.storage.qdrant).await?,
             alias: config.storage.qdrant.alias.clone(),
             bm25: config.storage.qdrant.bm25,
         };
-        let first = stores
+        let first = serving
             .store
-            .register_first_collection(&self.version().name, &stores.alias)
+            .register_first_collection(&self.version().name, &serving.alias)
             .await?;
-        stores
+        serving
             .index
-            .create_collection(&first.name, &self.spec(&stores))
+            .create_collection(&first.name, &self.spec(&serving))
             .await?;
-        stores.index.point_alias(&stores.alias, &first.name).await?;
-        Ok(stores)
+        serving
+            .index
+            .point_alias(&serving.alias, &first.name)
+            .await?;
+        Ok(serving)
     }
 
-    pub fn spec(&self, stores: &IndexContext) -> CollectionSpec {
+    pub fn spec(&self, serving: &Serving) -> CollectionSpec {
         CollectionSpec {
             dim: self.dim,
-            bm25: stores.bm25.clone(),
+            bm25: serving.bm25.clone(),
             embedding_version: self.version().name,
         }
     }
 
     /// Points of a collection.
-    pub async fn points(&self, stores: &IndexContext, collection: &str) -> Result<u64> {
-        Ok(stores.index.count(collection, &Filter::default()).await?)
+    pub async fn points(&self, serving: &Serving, collection: &str) -> Result<u64> {
+        Ok(serving.index.count(collection, &Filter::default()).await?)
     }
 
     /// Drops the collections, and forgets them and their rebuild.
-    pub async fn drop_collections(&self, stores: &IndexContext) -> Result<()> {
-        for collection in stores.store.registered_collections().await? {
-            stores.index.drop_collection(&collection.name).await?;
+    pub async fn drop_collections(&self, serving: &Serving) -> Result<()> {
+        for collection in serving.store.registered_collections().await? {
+            serving.index.drop_collection(&collection.name).await?;
         }
         sqlx::raw_sql("delete from index_job; delete from index_collections")
-            .execute(stores.store.pool())
+            .execute(serving.store.pool())
             .await?;
-        stores.store.pool().close().await;
+        serving.store.pool().close().await;
         Ok(())
     }
 
-    pub async fn end(self, stores: &IndexContext) -> Result<()> {
-        self.drop_collections(stores).await?;
+    pub async fn end(self, serving: &Serving) -> Result<()> {
+        self.drop_collections(serving).await?;
         drop_database(&self.name).await
     }
 }

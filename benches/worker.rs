@@ -250,8 +250,8 @@ async fn slow_provider(
         .measure(
             async || elf.rate(&texts).await,
             async || {
-                let (stores, _) = bare::rate(engine, &free, setting, Parts::ALL, &notes).await?;
-                Ok(stores.min(provider_limit))
+                let (serving, _) = bare::rate(engine, &free, setting, Parts::ALL, &notes).await?;
+                Ok(serving.min(provider_limit))
             },
         )
         .await?;

@@ -1,7 +1,7 @@
 //! How errors are classed: by what has to change before the same work can succeed.
 
 /// What has to change before the same work can succeed. The errors of Postgres, index,
-/// provider, hub, tokenizer, chunker and registry, and of the commands over them, return it from
+/// provider, hub, tokenizer, chunker and serving, and of the commands over them, return it from
 /// `class()`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {

@@ -8,7 +8,7 @@
 //! in Postgres.
 //!
 //! Postgres records what is served. [`reindex`] and [`rebuild`] change it
-//! ([`store::Store::serve_version`], [`store::Store::finish_rebuild`]). The [`registry`] checks
+//! ([`store::Store::serve_version`], [`store::Store::finish_rebuild`]). The [`serving`] checks
 //! it and reconciles the alias. `docs/inside/architecture.md` has the way of a note file by file.
 //!
 //! Where to add things:
@@ -36,8 +36,8 @@ pub mod store;
 
 // What is served, and who keeps it in step.
 pub mod rebuild;
-pub mod registry;
 pub mod reindex;
+pub mod serving;
 pub mod verify;
 pub mod worker;
 

@@ -19,8 +19,8 @@ use super::{import, start, value, wiring};
 use crate::config::Config;
 use crate::eval::{Comparison, Dataset, Measured, Quote, Report, Scores, of_ranking};
 use crate::index::Filter;
-use crate::registry;
 use crate::search::{By, Item, Request, Searcher};
+use crate::serving;
 use crate::store::{PooledConnection, Store};
 use crate::worker::{Worker, WorkerContext, WorkerError};
 
@@ -88,7 +88,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     let context = stop.run_until_cancelled(connecting).await;
     let context = context.context(STOPPED)??;
     // Searches ask the alias, which serves the active version.
-    registry::check_version_is_active(&context.stores.store, &context.version).await?;
+    serving::check_version_is_active(&context.serving.store, &context.version).await?;
     let searcher = wiring::searcher(&context, config).await?;
     let evaluation = Evaluation::new(context, searcher, config, stop);
     let report = evaluation.run(&dataset, &args).await?;
@@ -146,7 +146,7 @@ impl Evaluation {
         stop: CancellationToken,
     ) -> Self {
         Self {
-            store: context.stores.store.clone(),
+            store: context.serving.store.clone(),
             version: context.version.name.clone(),
             searcher,
             worker: Arc::new(Worker::new(context, &config.worker, &config.outbox)),

@@ -9,9 +9,9 @@ use crate::embed::EmbedError;
 use crate::error_class::ErrorClass;
 use crate::index::IndexError;
 use crate::rebuild::RebuildError;
-use crate::registry::RegistryError;
 use crate::reindex::ReindexError;
 use crate::search::{RerankError, SearchError};
+use crate::serving::ServingError;
 use crate::store::StoreError;
 
 const FAILED: u8 = 1;
@@ -48,7 +48,7 @@ fn class(cause: &(dyn Error + 'static)) -> Option<ErrorClass> {
         .or_else(|| of(cause, EmbedError::class))
         .or_else(|| of(cause, StoreError::class))
         .or_else(|| of(cause, IndexError::class))
-        .or_else(|| of(cause, RegistryError::class))
+        .or_else(|| of(cause, ServingError::class))
         .or_else(|| of(cause, RebuildError::class))
         .or_else(|| of(cause, ReindexError::class))
         .or_else(|| of(cause, SearchError::class))
@@ -70,9 +70,9 @@ mod tests {
     fn a_wrapped_refusal_is_still_a_configuration_error() {
         let errors: [anyhow::Error; 5] = [
             denied().into(),
-            RegistryError::from(denied()).into(),
+            ServingError::from(denied()).into(),
             RebuildError::from(denied()).into(),
-            ReindexError::from(RegistryError::from(denied())).into(),
+            ReindexError::from(ServingError::from(denied())).into(),
             RerankError::Config("no such model".into()).into(),
         ];
         for error in errors {

@@ -10,7 +10,7 @@ use super::signals::stop_on_signals;
 use super::wiring;
 use crate::config::Config;
 use crate::rebuild::{self, Report};
-use crate::registry::{self, Notice};
+use crate::serving::{self, Notice};
 
 /// Arguments of `elf rebuild`.
 #[derive(clap::Args)]
@@ -65,7 +65,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         restart: args.restart,
         notice: notice(args.verbose),
     };
-    let counts = Arc::new(registry::Progress::default());
+    let counts = Arc::new(serving::Progress::default());
     let stop = stop_on_signals("writes in flight end; run it again to resume")?;
     let progress = Progress::start("rebuilding", {
         let counts = counts.clone();

@@ -15,8 +15,8 @@ use super::signals::{in_flight, stop_on_signals};
 use super::wiring::{self, EmbeddingSetup};
 use crate::config::Config;
 use crate::embed::EmbedError;
-use crate::registry;
 use crate::reindex::{self, Dropped, Estimate, Report, RolledBack, Then};
+use crate::serving;
 use crate::store::{CollectionRow, Lifecycle};
 use crate::telemetry;
 use crate::verify;
@@ -111,7 +111,7 @@ async fn dry_run(config: &Config, out: Output) -> anyhow::Result<()> {
         version,
         ..
     } = wiring::setup(config).await?;
-    let counts = Arc::new(registry::Progress::default());
+    let counts = Arc::new(serving::Progress::default());
     let progress = Progress::start("counting", {
         let counts = counts.clone();
         move || (counts.done(), counts.total())
@@ -155,7 +155,7 @@ async fn build(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     }
     let stop = stop_on_signals(&format!("{}; run it again to resume", in_flight(config)))?;
     let worker = Worker::new(context.clone(), &config.worker, &config.outbox);
-    let counts = Arc::new(registry::Progress::default());
+    let counts = Arc::new(serving::Progress::default());
     let options = verify::Options {
         repair: false,
         notice: notice(args.verbose),
@@ -189,7 +189,7 @@ async fn pass(
     config: &Config,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let collections = context.stores.store.registered_collections().await?;
+    let collections = context.serving.store.registered_collections().await?;
     let of_version = |c: &&CollectionRow| c.version == context.version.name && c.is_active();
     let collection = collections.iter().find(of_version);
     let collection = collection.context("the new version has no collection yet")?;

@@ -14,7 +14,7 @@ use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::http::api::{self, Api};
 use crate::http::{self, Admin};
-use crate::registry;
+use crate::serving;
 use crate::telemetry::{self, Metrics};
 use crate::worker::WorkerContext;
 
@@ -86,7 +86,7 @@ async fn watch(context: WorkerContext, metrics: Metrics) {
         ticks.tick().await;
         metrics.free_samples();
         let is_active =
-            registry::check_version_is_active(&context.stores.store, &context.version).await;
+            serving::check_version_is_active(&context.serving.store, &context.version).await;
         gauge!("elf_ready").set(f64::from(u8::from(is_active.is_ok())));
     }
 }
@@ -113,7 +113,7 @@ pub async fn start(
     stop: CancellationToken,
 ) -> anyhow::Result<AbortOnDropHandle<()>> {
     let api = Api {
-        store: context.stores.store.clone(),
+        store: context.serving.store.clone(),
         searcher: wiring::searcher(&context, config).await?,
         version: context.version.name.clone(),
         max_note_bytes: config.worker.max_note_bytes,

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::embed::EmbedError;
 use crate::index::IndexError;
 use crate::observe::{Health, Part};
-use crate::registry::{self, RegistryError};
+use crate::serving::{self, ServingError};
 use crate::store::StoreError;
 use crate::worker::WorkerContext;
 
@@ -36,10 +36,10 @@ pub async fn connect_and_ensure_ready(
     }
     let context = wiring::worker_context(config).await?;
     if let Some(vector_type) = config.storage.postgres.vector_type {
-        context.stores.store.check_vector_type(vector_type).await?;
+        context.serving.store.check_vector_type(vector_type).await?;
     }
-    registry::register_or_check_version(&context.stores.store, &context.version).await?;
-    registry::ensure_ready(&context.stores, &context.version).await?;
+    serving::register_or_check_version(&context.serving.store, &context.version).await?;
+    serving::ensure_ready(&context.serving, &context.version).await?;
     // With a pinned dimension the worker has sent no request to the provider yet. An
     // unavailable provider may recover; one that rejects the key or the model will not.
     if let Err(error @ EmbedError::Config { .. }) = context.provider.check().await {
@@ -96,8 +96,8 @@ fn unavailable_part(error: &anyhow::Error) -> Option<Part> {
     error.chain().find_map(|cause| {
         // `#[error(transparent)]` leaves the wrapped error out of the chain.
         let (store, index) = match cause.downcast_ref() {
-            Some(RegistryError::Store(error)) => (Some(error), None),
-            Some(RegistryError::Index(error)) => (None, Some(error)),
+            Some(ServingError::Store(error)) => (Some(error), None),
+            Some(ServingError::Index(error)) => (None, Some(error)),
             _ => (cause.downcast_ref(), cause.downcast_ref()),
         };
         if let Some(

@@ -7,7 +7,7 @@ use super::output::{Output, with_causes};
 use super::wiring;
 use crate::config::Config;
 use crate::index::IndexError;
-use crate::registry::{self, Change, RegistryError};
+use crate::serving::{self, Change, ServingError};
 use crate::store::{
     Lifecycle, LockWait, OutboxCounts, RegisteredVersion, RunningJob, Store, StoreError,
 };
@@ -102,7 +102,7 @@ pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
         .into_iter()
         .partition(|known| known.state == Lifecycle::Active);
     let active = active.into_iter().next().map(|known| known.version);
-    let asked_changes = active.as_ref().map(|v| registry::asked_changes(v, config));
+    let asked_changes = active.as_ref().map(|v| serving::asked_changes(v, config));
     let version = active.map(|version| version.name);
     let mut other_versions = Vec::new();
     for known in others {
@@ -171,13 +171,13 @@ async fn look_up(config: &Config, store: Store, collection: &mut Collection) -> 
         collection.status = info.status.to_string();
         collection.name = Some(name);
     }
-    if let Some(problem) = registry::home_problem(&context).await? {
+    if let Some(problem) = serving::home_problem(&context).await? {
         collection.error = Some(problem);
         return Ok(());
     }
-    collection.error = match registry::alias_problem(&context).await {
+    collection.error = match serving::alias_problem(&context).await {
         Ok(problem) => problem.map(|problem| format!("the alias {:?} {problem}", context.alias)),
-        Err(foreign @ RegistryError::ForeignAlias { .. }) => Some(foreign.to_string()),
+        Err(foreign @ ServingError::ForeignAlias { .. }) => Some(foreign.to_string()),
         Err(error) => return Err(error.into()),
     };
     Ok(())

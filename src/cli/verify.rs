@@ -7,7 +7,7 @@ use super::progress::Progress;
 use super::rebuild::notice;
 use super::wiring;
 use crate::config::Config;
-use crate::registry;
+use crate::serving;
 use crate::verify::{self, Report};
 
 /// Arguments of `elf verify`.
@@ -37,9 +37,9 @@ pub struct DriftFound;
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let context = wiring::index_context(config).await?;
     if args.repair {
-        registry::adopt_copy(&context).await?;
+        serving::adopt_copy(&context).await?;
     }
-    let counts = Arc::new(registry::Progress::default());
+    let counts = Arc::new(serving::Progress::default());
     if let Some(version) = context.store.active_version().await? {
         let chunks = context.store.count_points(&version.name).await?;
         counts.set(0, (chunks as f64 * args.sample / 100.0) as u64);

@@ -10,8 +10,8 @@ use crate::config::{Config, Dsn};
 use crate::embed::provider::Provider;
 use crate::embed::{self, Embedder};
 use crate::index::{self, VectorIndex};
-use crate::registry::{self, IndexContext, embedding_version};
 use crate::search::{Reranker, Searcher};
+use crate::serving::{self, Serving, embedding_version};
 use crate::store::{RegisteredVersion, Store, StoreError, Version};
 use crate::worker::WorkerContext;
 
@@ -47,15 +47,15 @@ pub async fn index(config: &Config) -> anyhow::Result<Arc<dyn VectorIndex>> {
 
 /// The context of a rebuild or a verify: no tokenizer and no model, so that neither can
 /// embed.
-pub async fn index_context(config: &Config) -> anyhow::Result<IndexContext> {
+pub async fn index_context(config: &Config) -> anyhow::Result<Serving> {
     let store = store(config).await?;
     store.check_schema().await?;
     with_index(config, store).await
 }
 
 /// Connects to the vector engine, and returns it together with `store`.
-pub async fn with_index(config: &Config, store: Store) -> anyhow::Result<IndexContext> {
-    Ok(IndexContext {
+pub async fn with_index(config: &Config, store: Store) -> anyhow::Result<Serving> {
+    Ok(Serving {
         store,
         index: index(config).await?,
         alias: config.storage.qdrant.alias.clone(),
@@ -127,7 +127,7 @@ fn pinned_dimension(
 }
 
 /// The context of a worker. The caller checks that the database has the version:
-/// [`registry::register_or_check_version`].
+/// [`serving::register_or_check_version`].
 pub async fn worker_context(config: &Config) -> anyhow::Result<WorkerContext> {
     let setup = setup(config).await?;
     Ok(worker_context_of(setup, config, index(config).await?))
@@ -137,12 +137,12 @@ pub async fn worker_context(config: &Config) -> anyhow::Result<WorkerContext> {
 /// does not answer.
 pub async fn search_context(config: &Config) -> anyhow::Result<WorkerContext> {
     let setup = setup(config).await?;
-    registry::check_version_is_active(&setup.store, &setup.version).await?;
+    serving::check_version_is_active(&setup.store, &setup.version).await?;
     let index = index::connect_to_search(&config.storage.qdrant)
         .await
         .context(NO_INDEX)?;
     let context = worker_context_of(setup, config, index);
-    registry::check_home_to_search(&context.stores).await?;
+    serving::check_home_to_search(&context.serving).await?;
     Ok(context)
 }
 
@@ -160,7 +160,7 @@ pub fn worker_context_of(
     } = setup;
     let embedding = &config.providers.embedding;
     WorkerContext {
-        stores: IndexContext {
+        serving: Serving {
             store,
             index,
             alias: config.storage.qdrant.alias.clone(),
@@ -184,7 +184,7 @@ pub async fn searcher(context: &WorkerContext, config: &Config) -> anyhow::Resul
     let chunker = Chunker::new(tokenizer, &config.chunking, prefix)
         .context("failed to count with providers.embedding.query_prefix")?;
     Ok(Searcher::new(
-        context.stores.clone(),
+        context.serving.clone(),
         context.provider.clone(),
         &context.version.name,
         prefix,

@@ -50,7 +50,7 @@ async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
         return Err(WorkerError::Stopped.into());
     };
     let context = context?;
-    let (store, version) = (context.stores.store.clone(), context.version.name.clone());
+    let (store, version) = (context.serving.store.clone(), context.version.name.clone());
     // The total is notes and not outbox rows: a note may have several rows. The share is in
     // bytes, because the time that a note takes follows the length of its text.
     let (due, bytes) = match store.due_notes(&version).await {
@@ -131,13 +131,13 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     };
     let (version, index) = (
         context.version.name.clone(),
-        context.stores.index.describe(),
+        context.serving.index.describe(),
     );
     let worker = Arc::new(Worker::new(context.clone(), &config.worker, &config.outbox));
     let api = match &config.service.http_bind {
         Some(bind) => {
             let mut context = context.clone();
-            context.stores.store = wiring::store(for_api).await?;
+            context.serving.store = wiring::store(for_api).await?;
             Some(http_api::start(for_api, bind, context, bounds, stop.clone()).await?)
         }
         None => None,

@@ -7,7 +7,7 @@
 //!
 //! Another kind of provider is a folder here with an [`Embedder`], a variant of
 //! `config::ProviderKind` with its defaults in `config/read.rs`, an arm in [`connect_pinned`], and
-//! an arm in `registry/version.rs`, where its name becomes part of the version.
+//! an arm in `serving/version.rs`, where its name becomes part of the version.
 
 pub mod check;
 #[cfg(feature = "local")]

@@ -53,9 +53,9 @@ fn of(observer: &Observer) -> Value {
         .map(|known| json!({ "name": known.version.name, "state": known.state, "since": known.state_since }))
         .collect();
     json!({
-        "engine": context.stores.index.describe(),
+        "engine": context.serving.index.describe(),
         "embedding_version": context.version.name,
-        "alias": context.stores.alias,
+        "alias": context.serving.alias,
         "holder": worker.holder(),
         "started_at": observer.started_at(),
         "observed_at": at,

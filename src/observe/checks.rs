@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Observer, Part};
 use crate::embed::EmbedError;
 use crate::error_class::ErrorClass;
-use crate::registry::{self, IndexContext};
+use crate::serving::{self, Serving};
 use crate::store::{CollectionRow, RegisteredVersion, StoreError};
 
 /// How long Postgres or the vector engine may take to answer before it counts as unavailable.
@@ -22,8 +22,8 @@ impl Observer {
     /// Makes every check of `/readyz`, that of the schema only `with_schema`: it reads the
     /// catalogue of Postgres.
     pub async fn check(&self, with_schema: bool) {
-        let store = &self.context.stores.store;
-        // The alias first, as in `registry::reconcile_alias`.
+        let store = &self.context.serving.store;
+        // The alias first, as in `serving::reconcile_alias`.
         let target = self.resolve_alias().await;
         let registered = postgres_answer(self.read_registered()).await;
         let schema = match with_schema && registered.is_ok() {
@@ -54,7 +54,7 @@ impl Observer {
 
     /// What the alias points at; an error when the engine does not answer.
     async fn resolve_alias(&self) -> Result<Option<String>, String> {
-        let IndexContext { index, alias, .. } = &self.context.stores;
+        let Serving { index, alias, .. } = &self.context.serving;
         match tokio::time::timeout(ANSWER_TIMEOUT, index.resolve(alias)).await {
             Ok(target) => target.map_err(|error| error.to_string()),
             Err(_) => Err(no_answer("the vector engine")),
@@ -62,7 +62,7 @@ impl Observer {
     }
 
     async fn read_registered(&self) -> Result<Registered, StoreError> {
-        let store = &self.context.stores.store;
+        let store = &self.context.serving.store;
         Ok(Registered {
             versions: store.versions().await?,
             collections: store.registered_collections().await?,
@@ -97,18 +97,18 @@ impl Observer {
             _ => None,
         };
         let version = &self.context.version.name;
-        let retired = registry::unless_retired(versions, version).err();
+        let retired = serving::unless_retired(versions, version).err();
         let problem = retired.map(|error| error.to_string()).or(refused);
         self.health.set(Part::Config, problem);
     }
 
     fn record_alias_check(&self, target: Option<&str>, registered: &Registered) {
-        let alias = &self.context.stores.alias;
+        let alias = &self.context.serving.alias;
         let Registered {
             versions,
             collections,
         } = registered;
-        let problem = match registry::problem_of_target(alias, target, versions, collections) {
+        let problem = match serving::problem_of_target(alias, target, versions, collections) {
             Ok(problem) => problem.map(|problem| format!("the alias {alias:?} {problem}")),
             Err(error) => Some(error.to_string()),
         };

@@ -124,7 +124,7 @@ impl Observer {
 
     /// Postgres, for what an operator changes.
     pub fn store(&self) -> &Store {
-        &self.context.stores.store
+        &self.context.serving.store
     }
 
     /// The worker's context.

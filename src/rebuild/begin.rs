@@ -1,8 +1,8 @@
 //! Chooses the collection to fill: the one of an unfinished run, or a new one.
 
-use super::{IndexContext, Options, RebuildError, drop_collection};
+use super::{Options, RebuildError, Serving, drop_collection};
 use crate::index::CollectionSpec;
-use crate::registry::{Job, RegistryError, check_alias, free_collection_name, id_ranges};
+use crate::serving::{Job, ServingError, check_alias, free_collection_name, id_ranges};
 use crate::store::{CollectionRow, Range};
 
 /// Ranges that are copied concurrently: while one waits for the engine, another reads.
@@ -13,7 +13,7 @@ const RANGES: u32 = 4;
 /// longer lists. It may as well be the collection of another database. So the operator decides:
 /// with `take_alias` the rebuild takes the alias over, and leaves that collection alone.
 pub(super) async fn check_alias_is_ours(
-    context: &IndexContext,
+    context: &Serving,
     options: &Options,
     registered: &[CollectionRow],
     version: &str,
@@ -24,7 +24,7 @@ pub(super) async fn check_alias_is_ours(
         Some(name) if registered.iter().any(|c| c.name == name) => return Ok(()),
         Some(name) if !registered.is_empty() && is_of(context, &name, version).await? => {
             if !options.take_alias {
-                return Err(RegistryError::Mismatch(format!(
+                return Err(ServingError::Mismatch(format!(
                     "the alias {alias:?} points at the collection {name:?}, which this database \
                      does not list: it is an index that this database had before, or that of another \
                      database. If no other database uses the alias, run `elf rebuild --take-alias`; \
@@ -43,7 +43,7 @@ pub(super) async fn check_alias_is_ours(
         None if context.index.collection(alias).await?.is_some() => "a collection".into(),
         None => return Ok(()),
     };
-    Err(RegistryError::Mismatch(format!(
+    Err(ServingError::Mismatch(format!(
         "{alias:?} is {what} in the vector engine, and this database does not list it: \
          delete it there if no application uses it, or use another vector engine"
     ))
@@ -51,11 +51,7 @@ pub(super) async fn check_alias_is_ours(
 }
 
 /// Whether a collection has a name that this database would give it, and its version.
-async fn is_of(
-    context: &IndexContext,
-    collection: &str,
-    version: &str,
-) -> Result<bool, RebuildError> {
+async fn is_of(context: &Serving, collection: &str, version: &str) -> Result<bool, RebuildError> {
     let number = collection.strip_prefix(&format!("{}__", context.alias));
     if number.is_none_or(|n| n.parse::<u32>().is_err()) {
         return Ok(false);
@@ -67,7 +63,7 @@ async fn is_of(
 
 /// The collection of an unfinished run, if it can be resumed. Drops one that cannot.
 pub(super) async fn unfinished(
-    context: &IndexContext,
+    context: &Serving,
     job: &Job,
     options: &Options,
     ours: &[&CollectionRow],
@@ -90,7 +86,7 @@ pub(super) async fn unfinished(
 
 /// Makes a new collection and registers it.
 pub(super) async fn begin(
-    context: &IndexContext,
+    context: &Serving,
     job: &Job,
     ours: &[&CollectionRow],
     spec: &CollectionSpec,
@@ -126,13 +122,13 @@ pub(super) async fn begin(
 /// is none, points it at the new one, unless `swap_last`: searches then find the points copied
 /// so far.
 pub(super) async fn point_unset_alias(
-    context: &IndexContext,
+    context: &Serving,
     job: &Job,
     ours: &[&CollectionRow],
     collection: &str,
     swap_last: bool,
 ) -> Result<(), RebuildError> {
-    let IndexContext { index, alias, .. } = context;
+    let Serving { index, alias, .. } = context;
     if index.resolve(alias).await?.is_some() {
         return Ok(());
     }

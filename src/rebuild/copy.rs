@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::outage::Outage;
 use super::{Options, RebuildError};
 use crate::index::UpsertMode;
-use crate::registry::{CollectionTarget, Notice, Progress};
+use crate::serving::{CollectionTarget, Notice, Progress};
 use crate::store::{Depth, LiveChunk, Range};
 
 /// Chunks read and points written at once: one request.

@@ -20,9 +20,8 @@ use self::copy::{Copied, copy};
 use self::outage::{OUTAGE_LIMIT, retry_unavailable};
 use crate::error_class::ErrorClass;
 use crate::index::{CollectionSpec, CollectionStatus, Filter};
-use crate::registry::{
-    CollectionTarget, IndexContext, Job, Notice, Progress, RegistryError, move_home,
-    reconcile_alias,
+use crate::serving::{
+    CollectionTarget, Job, Notice, Progress, Serving, ServingError, move_home, reconcile_alias,
 };
 use crate::store::{CollectionRow, StoreError};
 use crate::verify;
@@ -71,7 +70,7 @@ pub struct Report {
 pub enum RebuildError {
     /// Postgres or the vector engine failed, another job is running, or the alias is not ELF's.
     #[error(transparent)]
-    Registry(RegistryError),
+    Registry(ServingError),
     /// The new collection was dropped, and with it the progress of the rebuild.
     #[error("the collection {0:?} was dropped while it was filled; run `elf rebuild` again")]
     Forgotten(String),
@@ -96,7 +95,7 @@ pub enum RebuildError {
     },
 }
 
-impl<E: Into<RegistryError>> From<E> for RebuildError {
+impl<E: Into<ServingError>> From<E> for RebuildError {
     fn from(error: E) -> Self {
         Self::Registry(error.into())
     }
@@ -106,7 +105,7 @@ impl RebuildError {
     fn has_lost_job(&self) -> bool {
         matches!(
             self,
-            Self::Registry(RegistryError::Store(StoreError::JobLost))
+            Self::Registry(ServingError::Store(StoreError::JobLost))
         )
     }
 
@@ -123,7 +122,7 @@ impl RebuildError {
 /// Builds a new collection for the active version and swaps the alias to it. Resumes an
 /// unfinished rebuild if there is one.
 pub async fn run(
-    context: &IndexContext,
+    context: &Serving,
     options: &Options,
     progress: Arc<Progress>,
     stop: CancellationToken,
@@ -163,7 +162,7 @@ pub async fn run(
 
 /// Drops the collections of unfinished rebuilds and the old collections that were kept.
 /// Returns their names.
-pub async fn drop_leftovers(context: &IndexContext) -> Result<Vec<String>, RebuildError> {
+pub async fn drop_leftovers(context: &Serving) -> Result<Vec<String>, RebuildError> {
     let job = Job::take(&context.store, "drop", &context.alias, Arc::default()).await?;
     let outcome = job
         .run(async {
@@ -186,12 +185,8 @@ pub async fn drop_leftovers(context: &IndexContext) -> Result<Vec<String>, Rebui
 /// Workers stop writing first, then the engine drops the collection, then Postgres forgets
 /// it. Killed between two of these steps, the next run finds the row and repeats them. Leaves a
 /// collection that became active since the caller read its row, and returns whether it was dropped.
-async fn drop_collection(
-    context: &IndexContext,
-    job: &Job,
-    name: &str,
-) -> Result<bool, RebuildError> {
-    let IndexContext {
+async fn drop_collection(context: &Serving, job: &Job, name: &str) -> Result<bool, RebuildError> {
+    let Serving {
         store,
         index,
         alias,
@@ -210,7 +205,7 @@ async fn drop_collection(
 }
 
 async fn rebuild(
-    context: &IndexContext,
+    context: &Serving,
     options: &Options,
     job: &Job,
     served: &CancellationToken,
@@ -221,7 +216,7 @@ async fn rebuild(
         .store
         .active_version()
         .await?
-        .ok_or(RegistryError::NothingIndexed)?;
+        .ok_or(ServingError::NothingIndexed)?;
     let spec = CollectionSpec {
         dim: version.dim,
         bm25: context.bm25.clone(),
@@ -370,14 +365,14 @@ async fn wait_until_green(target: &CollectionTarget) -> Result<(), RebuildError>
 /// Points the alias at the new collection, retires the old one so that workers stop writing
 /// to it, and drops it. Killed between two of these steps, the next run repeats them.
 async fn swap(
-    context: &IndexContext,
+    context: &Serving,
     job: &Job,
     options: &Options,
     version: &str,
     collection: &str,
     served: &CancellationToken,
 ) -> Result<(), RebuildError> {
-    let IndexContext {
+    let Serving {
         store,
         index,
         alias,

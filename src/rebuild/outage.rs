@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::RebuildError;
 use crate::backoff;
-use crate::registry::RegistryError;
+use crate::serving::ServingError;
 
 /// How long Postgres or the vector engine may be unavailable before a rebuild fails. The points
 /// copied so far are kept.
@@ -21,7 +21,7 @@ impl Outage {
     /// Repeats `work` while Postgres or the vector engine is unavailable.
     pub(super) async fn retry<T, E, F>(&self, work: impl Fn() -> F) -> Result<T, RebuildError>
     where
-        E: Into<RegistryError>,
+        E: Into<ServingError>,
         F: Future<Output = Result<T, E>>,
     {
         let mut outage: Option<(Instant, u32)> = None;
@@ -62,7 +62,7 @@ impl Outage {
 /// [`Outage::retry`] for a single task.
 pub(super) async fn retry_unavailable<T, E, F>(work: impl Fn() -> F) -> Result<T, RebuildError>
 where
-    E: Into<RegistryError>,
+    E: Into<ServingError>,
     F: Future<Output = Result<T, E>>,
 {
     Outage::default().retry(work).await

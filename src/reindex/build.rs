@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 use super::ReindexError;
 use super::drop::{drop_version, is_half_dropped};
 use crate::embed::EmbedError;
-use crate::registry::{self, CollectionTarget, IndexContext, Job, Progress, RegistryError};
+use crate::serving::{self, CollectionTarget, Job, Progress, Serving, ServingError};
 use crate::store::{Lifecycle, StoreError};
 use crate::verify;
 use crate::worker::{self, Worker, WorkerContext};
@@ -52,7 +52,7 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<Report, ReindexError> {
     let WorkerContext {
-        stores: IndexContext { store, .. },
+        serving: Serving { store, .. },
         version,
         ..
     } = context;
@@ -64,10 +64,10 @@ pub async fn run(
         .run(async {
             if begin(context, &job).await? == Lifecycle::Active {
                 // An earlier swap may have died before it moved the alias.
-                registry::ensure_ready(&context.stores, &context.version).await?;
+                serving::ensure_ready(&context.serving, &context.version).await?;
                 return report(context, worker, None).await;
             }
-            registry::ensure_ready(&context.stores, &context.version).await?;
+            serving::ensure_ready(&context.serving, &context.version).await?;
             catch_up(context, worker, job.progress(), &stop).await?;
             if then == Then::Wait {
                 return report(context, worker, None).await;
@@ -88,13 +88,13 @@ async fn report(
     verified: Option<verify::Report>,
 ) -> Result<Report, ReindexError> {
     let WorkerContext {
-        stores: IndexContext { store, .. },
+        serving: Serving { store, .. },
         version,
         ..
     } = context;
     Ok(Report {
         version: version.name.clone(),
-        state: registry::version_unless_retired(store, &version.name)
+        state: serving::version_unless_retired(store, &version.name)
             .await?
             .state,
         work: worker.totals(),
@@ -105,7 +105,7 @@ async fn report(
 
 async fn dead_letters(context: &WorkerContext) -> Result<u64, StoreError> {
     let counts = context
-        .stores
+        .serving
         .store
         .outbox_counts(Some(&context.version.name))
         .await?;
@@ -115,19 +115,19 @@ async fn dead_letters(context: &WorkerContext) -> Result<u64, StoreError> {
 /// Registers the version, so that workers keep it in step from now on. Returns its state.
 async fn begin(context: &WorkerContext, job: &Job) -> Result<Lifecycle, ReindexError> {
     let WorkerContext {
-        stores: IndexContext { store, alias, .. },
+        serving: Serving { store, alias, .. },
         version,
         ..
     } = context;
     let known = store.versions().await?;
     if !known.iter().any(|v| v.state == Lifecycle::Active) {
-        return Err(RegistryError::NothingIndexed.into());
+        return Err(ServingError::NothingIndexed.into());
     }
     let registered = store.registered_collections().await?;
     match known.iter().find(|v| v.version.name == version.name) {
         Some(own) if is_half_dropped(own, &registered) => {
             // What it left is of old texts.
-            drop_version(&context.stores, job, &version.name).await?;
+            drop_version(&context.serving, job, &version.name).await?;
             tracing::info!(version = version.name, "interrupted drop finished");
         }
         Some(own) if own.state == Lifecycle::Retired => {
@@ -140,13 +140,13 @@ async fn begin(context: &WorkerContext, job: &Job) -> Result<Lifecycle, ReindexE
         Some(own) => return Ok(own.state),
         None => {}
     }
-    registry::check_alias(alias, &registered)?;
-    registry::check_home(&context.stores).await?;
+    serving::check_alias(alias, &registered)?;
+    serving::check_home(&context.serving).await?;
     // The engine first, so that a registered collection always existed.
-    let spec = registry::spec(&context.stores, &context.version);
-    let collection = registry::free_collection_name(&context.stores, &spec).await?;
+    let spec = serving::spec(&context.serving, &context.version);
+    let collection = serving::free_collection_name(&context.serving, &spec).await?;
     context
-        .stores
+        .serving
         .index
         .create_collection(&collection, &spec)
         .await?;
@@ -163,16 +163,16 @@ async fn begin(context: &WorkerContext, job: &Job) -> Result<Lifecycle, ReindexE
 
 /// Checks that the collection of a retired version can be resumed.
 async fn check_retired(context: &WorkerContext) -> Result<(), ReindexError> {
-    let registered = context.stores.store.registered_collections().await?;
+    let registered = context.serving.store.registered_collections().await?;
     let main = registered
         .iter()
         .find(|c| c.version == context.version.name && c.is_active());
     let Some(main) = main else {
         return Ok(());
     };
-    if let Some(info) = context.stores.index.collection(&main.name).await? {
-        let spec = registry::spec(&context.stores, &context.version);
-        registry::check_spec(&main.name, &info, &spec, Lifecycle::Retired)?;
+    if let Some(info) = context.serving.index.collection(&main.name).await? {
+        let spec = serving::spec(&context.serving, &context.version);
+        serving::check_spec(&main.name, &info, &spec, Lifecycle::Retired)?;
     }
     Ok(())
 }
@@ -186,7 +186,7 @@ async fn catch_up(
     stop: &CancellationToken,
 ) -> Result<(), ReindexError> {
     let counts = context
-        .stores
+        .serving
         .store
         .outbox_counts(Some(&context.version.name))
         .await?;
@@ -200,7 +200,7 @@ async fn catch_up(
             match is_caught_up(context).await {
                 Ok(true) => break Ok(()),
                 // The worker waits for Postgres too, and logs it.
-                Ok(false) | Err(ReindexError::Registry(RegistryError::Store(_))) => {}
+                Ok(false) | Err(ReindexError::Registry(ServingError::Store(_))) => {}
                 Err(error) => break Err(error),
             }
             tokio::select! {
@@ -227,7 +227,7 @@ async fn catch_up(
 
 async fn is_caught_up(context: &WorkerContext) -> Result<bool, ReindexError> {
     let WorkerContext {
-        stores: IndexContext { store, .. },
+        serving: Serving { store, .. },
         version,
         ..
     } = context;
@@ -235,7 +235,7 @@ async fn is_caught_up(context: &WorkerContext) -> Result<bool, ReindexError> {
     if let Some(error @ EmbedError::Config { .. }) = context.provider.state().error() {
         return Err(ReindexError::Embed(error.clone()));
     }
-    registry::version_unless_retired(store, &version.name).await?;
+    serving::version_unless_retired(store, &version.name).await?;
     Ok(store.is_caught_up(&version.name).await?)
 }
 
@@ -246,7 +246,7 @@ async fn swap(
     options: &verify::Options,
 ) -> Result<verify::Report, ReindexError> {
     let WorkerContext {
-        stores: IndexContext { store, index, .. },
+        serving: Serving { store, index, .. },
         version,
         ..
     } = context;
@@ -281,7 +281,7 @@ async fn swap(
             version.name
         )));
     }
-    registry::reconcile_alias(&context.stores).await?;
+    serving::reconcile_alias(&context.serving).await?;
     tracing::info!(version = version.name, "version served");
     Ok(report)
 }

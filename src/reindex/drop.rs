@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::ReindexError;
-use crate::registry::{IndexContext, Job};
+use crate::serving::{Job, Serving};
 use crate::store::{CollectionRow, Lifecycle, RegisteredVersion};
 
 /// A version that was dropped.
@@ -20,10 +20,7 @@ pub struct Dropped {
 }
 
 /// Drops every version that is not served, or only the one of this name.
-pub async fn drop(
-    context: &IndexContext,
-    only: Option<&str>,
-) -> Result<Vec<Dropped>, ReindexError> {
+pub async fn drop(context: &Serving, only: Option<&str>) -> Result<Vec<Dropped>, ReindexError> {
     let job = Job::take(&context.store, "drop", &context.alias, Arc::default()).await?;
     let outcome = job.run(drop_versions(context, &job, only)).await;
     job.end().await;
@@ -31,7 +28,7 @@ pub async fn drop(
 }
 
 async fn drop_versions(
-    context: &IndexContext,
+    context: &Serving,
     job: &Job,
     only: Option<&str>,
 ) -> Result<Vec<Dropped>, ReindexError> {
@@ -65,11 +62,11 @@ async fn drop_versions(
 
 /// Drops a version that is not served, or the rest of one. Returns `None` if it is served.
 pub(super) async fn drop_version(
-    context: &IndexContext,
+    context: &Serving,
     job: &Job,
     version: &str,
 ) -> Result<Option<Dropped>, ReindexError> {
-    let IndexContext { store, index, .. } = context;
+    let Serving { store, index, .. } = context;
     if !store.retire_for_good(job.lease(), version).await? {
         return Ok(None);
     }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::chunk::Chunker;
 use crate::note::TextHash;
-use crate::registry::Progress;
+use crate::serving::Progress;
 use crate::store::{Store, StoreError, Version};
 use crate::worker::{self, HashedChunk};
 

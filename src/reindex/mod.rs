@@ -18,7 +18,7 @@ pub use rollback::{RolledBack, rollback};
 
 use crate::embed::EmbedError;
 use crate::error_class::ErrorClass;
-use crate::registry::RegistryError;
+use crate::serving::ServingError;
 use crate::verify;
 
 /// Why a reindex, a drop or a rollback failed.
@@ -27,7 +27,7 @@ pub enum ReindexError {
     /// Postgres or the vector engine failed, another job is running, or configuration, database
     /// and index do not belong together.
     #[error(transparent)]
-    Registry(RegistryError),
+    Registry(ServingError),
     /// The provider rejects the configuration.
     #[error("failed to embed")]
     Embed(#[source] EmbedError),
@@ -53,7 +53,7 @@ pub enum ReindexError {
     Stopped,
 }
 
-impl<E: Into<RegistryError>> From<E> for ReindexError {
+impl<E: Into<ServingError>> From<E> for ReindexError {
     fn from(error: E) -> Self {
         Self::Registry(error.into())
     }

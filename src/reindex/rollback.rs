@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::ReindexError;
-use crate::registry::{Change, IndexContext, Job, changes, reconcile_alias};
+use crate::serving::{Change, Job, Serving, changes, reconcile_alias};
 use crate::store::{CollectionRow, Lifecycle, RegisteredVersion, Version};
 
 /// What a rollback did.
@@ -24,15 +24,15 @@ pub struct RolledBack {
 
 /// Serves the version again that was retired last. The configuration need not match it: notes
 /// that changed since are put into the outbox, for a worker that has its settings.
-pub async fn rollback(context: &IndexContext) -> Result<RolledBack, ReindexError> {
+pub async fn rollback(context: &Serving) -> Result<RolledBack, ReindexError> {
     let job = Job::take(&context.store, "rollback", &context.alias, Arc::default()).await?;
     let outcome = job.run(roll_back(context, &job)).await;
     job.end().await;
     outcome
 }
 
-async fn roll_back(context: &IndexContext, job: &Job) -> Result<RolledBack, ReindexError> {
-    let IndexContext { store, index, .. } = context;
+async fn roll_back(context: &Serving, job: &Job) -> Result<RolledBack, ReindexError> {
+    let Serving { store, index, .. } = context;
     let known = store.versions().await?;
     let Some(active) = known.iter().find(|v| v.state == Lifecycle::Active) else {
         return Err(ReindexError::Refused(
@@ -92,14 +92,14 @@ async fn roll_back(context: &IndexContext, job: &Job) -> Result<RolledBack, Rein
 
 /// The steps of a rollback after Postgres records the served version.
 async fn finish_rollback(
-    context: &IndexContext,
+    context: &Serving,
     alias: &str,
     served: &Version,
     other: &Version,
     retired: Option<String>,
 ) -> Result<RolledBack, ReindexError> {
     let store = &context.store;
-    let context = IndexContext {
+    let context = Serving {
         alias: alias.to_owned(),
         ..context.clone()
     };

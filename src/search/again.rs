@@ -35,7 +35,7 @@ impl Searcher {
             .map(|traced| (traced.chunk_id, traced))
             .collect();
         let ids: Vec<Uuid> = chunks.iter().map(|traced| traced.chunk_id).collect();
-        let store = &self.stores.store;
+        let store = &self.serving.store;
         let mut found = store
             .revalidate(&self.version, &ids, &filter.of_note())
             .await?;

@@ -36,7 +36,7 @@ use crate::embed::EmbedError;
 use crate::embed::provider::Provider;
 use crate::error_class::ErrorClass;
 use crate::index::{Filter, IndexError, Query};
-use crate::registry::IndexContext;
+use crate::serving::Serving;
 use crate::shares::Shares;
 use crate::store::{StoreError, Surroundings};
 use crate::unicode;
@@ -78,7 +78,7 @@ const MAX_DIVERSE: usize = 300;
 
 /// Searches the index.
 pub struct Searcher {
-    stores: IndexContext,
+    serving: Serving,
     vectors: QueryVectors,
     /// What is searched instead of the alias.
     collection: Option<String>,
@@ -127,10 +127,10 @@ impl SearchError {
 }
 
 impl Searcher {
-    /// A search over the alias of `stores`, which serves `version`. `query_prefix` is put before
+    /// A search over the alias of `serving`, which serves `version`. `query_prefix` is put before
     /// every query, and `query_chunker` counts with it. `reranker` is that of `settings`.
     pub fn new(
-        stores: IndexContext,
+        serving: Serving,
         provider: Arc<Provider>,
         version: &str,
         query_prefix: &str,
@@ -140,7 +140,7 @@ impl Searcher {
     ) -> Self {
         let time = Duration::from_millis(settings.query_timeout_ms);
         Self {
-            stores,
+            serving,
             vectors: QueryVectors::new(provider, query_chunker, query_prefix, time),
             collection: None,
             version: version.to_owned(),
@@ -290,7 +290,7 @@ impl Searcher {
         if settings.enough == 0 {
             return None;
         }
-        let words = |text: &str| unicode::words(text, self.stores.bm25.fold_accents);
+        let words = |text: &str| unicode::words(text, self.serving.bm25.fold_accents);
         let texts: Vec<_> = best.iter().map(|live| words(&live.chunk.text)).collect();
         let shares = match request.by {
             By::Dense => vec![0.0; best.len()],
@@ -323,7 +323,7 @@ impl Searcher {
     ) -> Result<HashMap<Uuid, f32>, SearchError> {
         items.truncate(considered);
         let chunks: Vec<Uuid> = items.iter().map(|item| item.chunk_id).collect();
-        let store = &self.stores.store;
+        let store = &self.serving.store;
         let mut vectors = store.chunk_vectors(&self.version, &chunks).await?;
         let vectors: Vec<Option<Vec<f32>>> =
             chunks.iter().map(|chunk| vectors.remove(chunk)).collect();
@@ -379,7 +379,7 @@ impl Searcher {
         if chunks.is_empty() {
             return Ok(HashMap::new());
         }
-        let store = &self.stores.store;
+        let store = &self.serving.store;
         let wanted = filter.of_note();
         store.surroundings(&self.version, chunks, &wanted).await
     }

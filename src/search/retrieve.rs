@@ -9,7 +9,7 @@ use super::answer::{Degradation, Missing};
 use super::{SearchError, Searcher};
 use crate::error_class::ErrorClass;
 use crate::index::{Answer, Candidate, IndexError, Query, StoredPoint};
-use crate::registry::{self, RegistryError};
+use crate::serving::{self, ServingError};
 use crate::shares::Holder;
 use crate::store::{PostgresQuery, Scan, StoreError};
 
@@ -66,15 +66,15 @@ impl Searcher {
     /// Why the alias finds none of these notes, if it is to blame: it points at the collection of another
     /// database, or at nothing.
     async fn alias_trouble(&self) -> Option<String> {
-        match registry::alias_problem(&self.stores).await {
-            Ok(Some(problem)) => Some(format!("the alias {:?} {problem}", self.stores.alias)),
-            Err(error @ RegistryError::ForeignAlias { .. }) => Some(error.to_string()),
+        match serving::alias_problem(&self.serving).await {
+            Ok(Some(problem)) => Some(format!("the alias {:?} {problem}", self.serving.alias)),
+            Err(error @ ServingError::ForeignAlias { .. }) => Some(error.to_string()),
             Ok(None) | Err(_) => None,
         }
     }
 
     async fn candidates_of_index(&self, query: &Query) -> Result<Vec<Candidate>, IndexError> {
-        let index = &self.stores.index;
+        let index = &self.serving.index;
         self.in_time(index.search(self.searched(), query)).await
     }
 
@@ -88,7 +88,7 @@ impl Searcher {
         if is_without_index(degraded) {
             return Ok(None);
         }
-        let index = &self.stores.index;
+        let index = &self.serving.index;
         let reading = index.points(self.searched(), points, false);
         let found = self.in_time(reading).await.map_err(|error| Degradation {
             code: Missing::Index,
@@ -99,13 +99,13 @@ impl Searcher {
     }
 
     fn searched(&self) -> &str {
-        self.collection.as_deref().unwrap_or(&self.stores.alias)
+        self.collection.as_deref().unwrap_or(&self.serving.alias)
     }
 
     /// What the index answers within the time limit.
     async fn in_time<T>(&self, asking: Answer<'_, T>) -> Result<T, IndexError> {
         let late = || IndexError::Unavailable {
-            engine: self.stores.index.describe(),
+            engine: self.serving.index.describe(),
             reason: format!("no answer within {INDEX_TIMEOUT:?}"),
         };
         if self.index_pause.is_on() {
@@ -121,7 +121,7 @@ impl Searcher {
     /// One search may be slow by itself. A search for one word in all notes is not, unless the index
     /// is.
     fn suspect_index(&self) {
-        let index = self.stores.index.clone();
+        let index = self.serving.index.clone();
         let searched = self.searched().to_owned();
         let query = Query {
             words: Some("a".to_owned()),
@@ -145,7 +145,7 @@ impl Searcher {
             wanted: &query.filter.of_note(),
             candidates: query.candidates,
         };
-        let store = &self.stores.store;
+        let store = &self.serving.store;
         let mut found = None;
         if let Ok(_full) = self.full_scans.try_acquire() {
             let scanned = store.search(&self.version, query, Scan::FULL).await;

@@ -35,7 +35,7 @@ impl Searcher {
         limit: usize,
         degraded: &[Degradation],
     ) -> Result<Result<Revalidated, Degradation>, SearchError> {
-        let store = &self.stores.store;
+        let store = &self.serving.store;
         let (mut live, mut dropped, mut notes) = (Vec::new(), 0, HashSet::new());
         // More than the limit at once, because some may not be live.
         let mut step = (limit * 2).max(MIN_STEP);
@@ -95,7 +95,7 @@ impl Searcher {
         if others.is_empty() || query.vector.is_none() {
             return Ok(HashMap::new());
         }
-        let store = &self.stores.store;
+        let store = &self.serving.store;
         store.chunk_vectors(&self.version, &others).await
     }
 }

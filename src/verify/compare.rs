@@ -4,7 +4,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::index::StoredPoint;
-use crate::registry;
+use crate::serving;
 use crate::store::LiveChunk;
 
 /// How far two unit vectors may be apart, component by component: an engine
@@ -39,7 +39,7 @@ pub fn drift(
         (Some(_), None) => Some(Drift::Missing),
         (None, Some(_)) => Some(Drift::Orphaned),
         (Some(chunk), Some(point)) => {
-            let same_payload = registry::payload(chunk, version).to_json() == point.payload;
+            let same_payload = serving::payload(chunk, version).to_json() == point.payload;
             (!same_payload || !same_vector(chunk, point)).then_some(Drift::Stale)
         }
     }
@@ -147,7 +147,7 @@ mod tests {
     fn point(id: u128) -> StoredPoint {
         StoredPoint {
             chunk_id: Uuid::from_u128(id),
-            payload: registry::payload(&chunk(id), "v").to_json(),
+            payload: serving::payload(&chunk(id), "v").to_json(),
             vector: Some(vec![0.6, 0.8]),
             has_vector: Some(true),
         }

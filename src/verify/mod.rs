@@ -18,8 +18,8 @@ use serde::Serialize;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::registry::{
-    CollectionTarget, IndexContext, Notice, Progress, RegistryError, alias_problem, check_alias,
+use crate::serving::{
+    CollectionTarget, Notice, Progress, Serving, ServingError, alias_problem, check_alias,
     home_problem, reconcile_alias,
 };
 use crate::store::{CollectionRow, VerifyCursor};
@@ -124,25 +124,25 @@ impl Report {
 
 /// Compares what the alias serves with the active version. With `repair`, an alias
 /// that points elsewhere, or at nothing, is pointed at its collection.
-pub async fn run(context: &IndexContext, options: &Options) -> Result<Report, RegistryError> {
-    let IndexContext {
+pub async fn run(context: &Serving, options: &Options) -> Result<Report, ServingError> {
+    let Serving {
         store,
         index,
         alias,
         ..
     } = context;
     let Some(version) = store.active_version().await? else {
-        return Err(RegistryError::NothingIndexed);
+        return Err(ServingError::NothingIndexed);
     };
     if let Some(problem) = home_problem(context).await? {
-        return Err(RegistryError::Mismatch(problem));
+        return Err(ServingError::Mismatch(problem));
     }
     let registered = store.registered_collections().await?;
     let served = |c: &&CollectionRow| c.version == version.name && c.is_active();
     let collection = match registered.iter().find(served) {
         Some(collection) if index.collection(&collection.name).await?.is_some() => collection,
         _ => {
-            return Err(RegistryError::NotServed(format!(
+            return Err(ServingError::NotServed(format!(
                 "the collection behind {alias:?} is gone: run `elf rebuild`, which brings it back \
                  from Postgres without an embedding call"
             )));
@@ -152,7 +152,7 @@ pub async fn run(context: &IndexContext, options: &Options) -> Result<Report, Re
     if options.repair {
         reconcile_alias(context).await?;
     } else if let Some(problem) = alias_problem(context).await? {
-        return Err(RegistryError::NotServed(format!(
+        return Err(ServingError::NotServed(format!(
             "the alias {alias:?} {problem}: run `elf verify --repair`"
         )));
     }
@@ -171,7 +171,7 @@ pub async fn all(
     target: &CollectionTarget,
     dim: usize,
     options: &Options,
-) -> Result<Report, RegistryError> {
+) -> Result<Report, ServingError> {
     let (mut report, of_notes) =
         tokio::try_join!(points(target, options), notes(target, dim, options))?;
     report.add(&of_notes);
@@ -184,7 +184,7 @@ async fn notes(
     target: &CollectionTarget,
     dim: usize,
     options: &Options,
-) -> Result<Report, RegistryError> {
+) -> Result<Report, ServingError> {
     let CollectionTarget { store, version, .. } = target;
     let mut report = Report::default();
     let is_sample = options.sample < 1.0;

@@ -10,7 +10,7 @@ use super::compare::{self, Drift};
 use super::side::{PAGE, Side};
 use super::{Options, Report};
 use crate::index::{StoredPoint, UpsertMode};
-use crate::registry::{CollectionTarget, RegistryError, id_ranges};
+use crate::serving::{CollectionTarget, ServingError, id_ranges};
 use crate::store::{Depth, LiveChunk};
 
 /// Ranges that are compared concurrently.
@@ -19,7 +19,7 @@ const RANGES: u32 = 4;
 const REREAD_AT_ONCE: usize = 256;
 
 /// Compares every point of a collection with its chunk and the other way round.
-pub async fn points(target: &CollectionTarget, options: &Options) -> Result<Report, RegistryError> {
+pub async fn points(target: &CollectionTarget, options: &Options) -> Result<Report, ServingError> {
     // A verify that rests between pages needs no concurrency, and one that resumes has a single
     // cursor.
     let begun = options.from().chunks;
@@ -85,7 +85,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    async fn run(mut self) -> Result<Report, RegistryError> {
+    async fn run(mut self) -> Result<Report, ServingError> {
         loop {
             let began = Instant::now();
             self.read().await?;
@@ -122,7 +122,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Reads the next page of each side whose page is used up.
-    async fn read(&mut self) -> Result<(), RegistryError> {
+    async fn read(&mut self) -> Result<(), ServingError> {
         let CollectionTarget {
             store,
             index,
@@ -143,7 +143,7 @@ impl<'a> Comparison<'a> {
                         .live_chunks(version, chunks_after, self.upto, PAGE, 0, depth)
                         .await?,
                 )),
-                false => Ok::<_, RegistryError>(None),
+                false => Ok::<_, ServingError>(None),
             }
         };
         let points = async {
@@ -153,7 +153,7 @@ impl<'a> Comparison<'a> {
                         .scroll(collection, Some(points_after), PAGE, self.options.deep)
                         .await?,
                 )),
-                false => Ok::<_, RegistryError>(None),
+                false => Ok::<_, ServingError>(None),
             }
         };
         let (chunks, points) = tokio::try_join!(chunks, points)?;
@@ -168,7 +168,7 @@ impl<'a> Comparison<'a> {
 
     /// Raises the tokens of Postgres above the revisions read. A point with a higher revision
     /// than Postgres has issued would win against every later write, also of busy notes.
-    async fn raise_tokens(&mut self, points: &[StoredPoint]) -> Result<(), RegistryError> {
+    async fn raise_tokens(&mut self, points: &[StoredPoint]) -> Result<(), ServingError> {
         let newest = points.iter().filter_map(StoredPoint::revision).max();
         if let Some(newest) = newest.filter(|newest| *newest > self.last_token) {
             self.last_token = self.target.store.raise_tokens(newest).await?;
@@ -182,7 +182,7 @@ impl<'a> Comparison<'a> {
         &mut self,
         differing: &[Uuid],
         named: &HashSet<Uuid>,
-    ) -> Result<(), RegistryError> {
+    ) -> Result<(), ServingError> {
         let mut named = named.clone();
         let before = self.snapshot(differing, &named).await?;
         named.extend(before.chunks.values().map(|chunk| chunk.note_id));
@@ -225,7 +225,7 @@ impl<'a> Comparison<'a> {
         &self,
         ids: &[Uuid],
         named: &HashSet<Uuid>,
-    ) -> Result<Snapshot, RegistryError> {
+    ) -> Result<Snapshot, ServingError> {
         let CollectionTarget { store, version, .. } = self.target;
         let chunks = store.live_chunks_by_id(version, ids).await?;
         let notes: HashSet<Uuid> = chunks
@@ -268,7 +268,7 @@ impl<'a> Comparison<'a> {
         found: &[(Uuid, Drift)],
         mut chunks: HashMap<Uuid, LiveChunk>,
         points: &HashMap<Uuid, StoredPoint>,
-    ) -> Result<(), RegistryError> {
+    ) -> Result<(), ServingError> {
         let revision_of = |id: &Uuid| points.get(id).and_then(StoredPoint::revision);
         let (mut renew, mut remove) = (Vec::new(), Vec::new());
         let mut forgotten: BTreeMap<i64, Vec<LiveChunk>> = BTreeMap::new();
@@ -309,7 +309,7 @@ impl<'a> Comparison<'a> {
         &mut self,
         chunks: Vec<LiveChunk>,
         mode: UpsertMode,
-    ) -> Result<(), RegistryError> {
+    ) -> Result<(), ServingError> {
         let written = self.target.write(self.target.points(chunks), mode).await?;
         let CollectionTarget { store, version, .. } = self.target;
         for refused in &written.refused {

@@ -11,7 +11,7 @@ use super::plan::{self, ChunkedNote, PlannedWrite};
 use super::stage::stage;
 use crate::error_class::ErrorClass;
 use crate::note::{AccessHash, Note, TextHash};
-use crate::registry::RegistryError;
+use crate::serving::ServingError;
 use crate::store::{ChunkWrite, LoadedNotes, OldChunk, Target};
 
 impl Batch<'_> {
@@ -21,9 +21,9 @@ impl Batch<'_> {
     pub(super) async fn converge_changed_access(
         &self,
         waiting: &[&ChunkedNote],
-    ) -> Result<HashSet<Uuid>, RegistryError> {
+    ) -> Result<HashSet<Uuid>, ServingError> {
         let ids: Vec<Uuid> = waiting.iter().map(|chunked| chunked.note_id).collect();
-        let store = &self.shared.context.stores.store;
+        let store = &self.shared.context.serving.store;
         let rows = stage("load", store.load_notes(&ids, 0)).await?;
         let has_changed = |chunked: &&&ChunkedNote| {
             let row = rows.notes.get(&chunked.note_id);
@@ -45,13 +45,13 @@ impl Batch<'_> {
         Ok(changed.into_iter().collect())
     }
 
-    pub(super) async fn converge_access_and_release(&self) -> Result<(), RegistryError> {
+    pub(super) async fn converge_access_and_release(&self) -> Result<(), ServingError> {
         let live = self.load_and_converge_access().await?;
         lease::release(self.shared, self.token, &live, Survived::Unknown).await;
         Ok(())
     }
 
-    pub(super) async fn load_and_converge_access(&self) -> Result<Vec<Uuid>, RegistryError> {
+    pub(super) async fn load_and_converge_access(&self) -> Result<Vec<Uuid>, ServingError> {
         let rows = stage("load", self.load(0)).await?;
         self.converge_access(&self.oldest_first, rows).await
     }
@@ -62,7 +62,7 @@ impl Batch<'_> {
         &self,
         notes: &[Uuid],
         mut rows: LoadedNotes,
-    ) -> Result<Vec<Uuid>, RegistryError> {
+    ) -> Result<Vec<Uuid>, ServingError> {
         let without_text = |id: &Uuid| {
             let note = rows.notes.remove(id);
             ChunkedNote {
@@ -89,7 +89,7 @@ impl Batch<'_> {
     pub(super) async fn apply_access_labels<'c>(
         &self,
         chunked_notes: impl Iterator<Item = &'c ChunkedNote>,
-    ) -> Result<(), RegistryError> {
+    ) -> Result<(), ServingError> {
         let moved: Vec<(&Note, AccessHash)> = chunked_notes
             .filter_map(|chunked| self.moved(chunked))
             .collect();
@@ -145,11 +145,11 @@ impl Batch<'_> {
         (claimed.chunk_count > 0 && claimed.access != Some(access)).then_some((note, access))
     }
 
-    async fn relabel(&self, moved: &[(&Note, AccessHash)]) -> Result<(), RegistryError> {
+    async fn relabel(&self, moved: &[(&Note, AccessHash)]) -> Result<(), ServingError> {
         let context = &self.shared.context;
         let version = &context.version.name;
         let ids: Vec<Uuid> = moved.iter().map(|(note, _)| note.note_id).collect();
-        let relabelled = context.stores.store.relabel(version, self.token, &ids);
+        let relabelled = context.serving.store.relabel(version, self.token, &ids);
         let relabelled = stage("relabel", relabelled).await?;
         if relabelled.targets.is_empty() {
             return Err(self.no_collection());
@@ -181,10 +181,10 @@ impl Batch<'_> {
         self.record_access(moved).await
     }
 
-    async fn delete_points(&self, moved: &[(&Note, AccessHash)]) -> Result<(), RegistryError> {
+    async fn delete_points(&self, moved: &[(&Note, AccessHash)]) -> Result<(), ServingError> {
         let context = &self.shared.context;
         let collections = context
-            .stores
+            .serving
             .store
             .collections(&context.version.name)
             .await?;
@@ -194,7 +194,7 @@ impl Batch<'_> {
         self.record_access(moved).await
     }
 
-    async fn record_access(&self, moved: &[(&Note, AccessHash)]) -> Result<(), RegistryError> {
+    async fn record_access(&self, moved: &[(&Note, AccessHash)]) -> Result<(), ServingError> {
         let context = &self.shared.context;
         let access: Vec<(Uuid, AccessHash)> = moved
             .iter()
@@ -202,7 +202,7 @@ impl Batch<'_> {
             .collect();
         let recorded =
             context
-                .stores
+                .serving
                 .store
                 .record_access(&context.version.name, self.token, &access);
         Ok(recorded.await?)

@@ -22,7 +22,7 @@ use super::plan::{self, ChunkedNote, PlannedWrite, Unwritable, Vectors};
 use super::stage::stage;
 use super::{Checkpoint, Report, Shared, WorkerContext, unacked};
 use crate::note::{AccessHash, Note, TextHash};
-use crate::registry::{self, RegistryError};
+use crate::serving::{self, ServingError};
 use crate::store::{
     Claim, Claimed, Committed, LOST_CLAIMS_UNTIL_ALONE, LoadedNotes, NoteWrite, StoreError, Version,
 };
@@ -98,12 +98,12 @@ fn note_spans(notes: &[Claimed]) -> NoteSpans {
 /// Why notes were not written and acked.
 pub(super) enum WriteError {
     /// Postgres or the index failed on a request that held data of the notes.
-    Data(RegistryError),
+    Data(ServingError),
     /// The tokens could not be checked. That sends no data of a note, so no note is to blame.
-    Check(RegistryError),
+    Check(ServingError),
 }
 
-impl<E: Into<RegistryError>> From<E> for WriteError {
+impl<E: Into<ServingError>> From<E> for WriteError {
     fn from(error: E) -> Self {
         Self::Data(error.into())
     }
@@ -121,7 +121,7 @@ pub(super) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    async fn converge(&self) -> Result<(), RegistryError> {
+    async fn converge(&self) -> Result<(), ServingError> {
         // A note that is claimed alone may kill the worker. Its deletion and its access labels
         // come first, because they do not need the text, which may be what kills the worker.
         let is_alone = |note: &Claimed| note.lost_claims >= LOST_CLAIMS_UNTIL_ALONE;
@@ -149,7 +149,7 @@ impl Batch<'_> {
         &self,
         chunked_notes: &[ChunkedNote],
         embedding: &mut Embedding,
-    ) -> Result<(), RegistryError> {
+    ) -> Result<(), ServingError> {
         let mut undecided: Vec<&ChunkedNote> = chunked_notes.iter().collect();
         let mut time = FIRST_SLICE;
         loop {
@@ -177,7 +177,7 @@ impl Batch<'_> {
 
     /// Loads the rows as they are now: they are newer than every outbox row of the claim.
     pub(super) async fn load(&self, max_bytes: u64) -> Result<LoadedNotes, StoreError> {
-        let store = &self.shared.context.stores.store;
+        let store = &self.shared.context.serving.store;
         let loaded = store.load_notes(&self.oldest_first, max_bytes).await?;
         self.loaded.get_or_init(|| (loaded.now, Instant::now()));
         Ok(loaded)
@@ -220,7 +220,7 @@ impl Batch<'_> {
         slice: &[&ChunkedNote],
         vectors: &Vectors,
         fresh: &mut HashSet<TextHash>,
-    ) -> Result<(), RegistryError> {
+    ) -> Result<(), ServingError> {
         let (mut writes, mut unwritable) = (Vec::new(), Vec::new());
         for chunked in slice {
             let without_vectors = self.shared.settings.bm25_first && !self.has_points(chunked);
@@ -292,10 +292,10 @@ impl Batch<'_> {
         // A Postgres that was rolled back issues old tokens again, and the index ignores upserts
         // under them. The check finds that before the ack.
         let WorkerContext {
-            stores, version, ..
+            serving, version, ..
         } = &self.shared.context;
         let checked =
-            registry::check_tokens(stores, &version.name, self.token, &ids, &committed.targets);
+            serving::check_tokens(serving, &version.name, self.token, &ids, &committed.targets);
         stage("check", checked).await.map_err(WriteError::Check)?;
         let (awaiting, whole): (Vec<&PlannedWrite>, Vec<&PlannedWrite>) =
             done.into_iter().partition(|write| write.awaits_vectors());
@@ -314,16 +314,16 @@ impl Batch<'_> {
     }
 
     /// Releases notes that are found by keyword now: they are due until they have their vectors.
-    async fn release_awaiting(&self, awaiting: &[&PlannedWrite<'_>]) -> Result<(), RegistryError> {
+    async fn release_awaiting(&self, awaiting: &[&PlannedWrite<'_>]) -> Result<(), ServingError> {
         let labelled = |write: &&PlannedWrite| {
             let note = write.chunked.note.as_ref()?;
             Some((write.chunked.note_id, note.labels.access()))
         };
         let access: Vec<(Uuid, AccessHash)> = awaiting.iter().filter_map(labelled).collect();
         let WorkerContext {
-            stores, version, ..
+            serving, version, ..
         } = &self.shared.context;
-        let recorded = stores
+        let recorded = serving
             .store
             .record_access(&version.name, self.token, &access);
         recorded.await?;
@@ -335,11 +335,11 @@ impl Batch<'_> {
 
     async fn commit(&self, writes: &[PlannedWrite<'_>]) -> Result<Committed, StoreError> {
         let WorkerContext {
-            stores, version, ..
+            serving, version, ..
         } = &self.shared.context;
         let rows: Vec<&NoteWrite> = writes.iter().map(|write| &write.rows).collect();
         let Version { name, dim, .. } = version;
-        stores.store.commit(name, *dim, self.token, &rows).await
+        serving.store.commit(name, *dim, self.token, &rows).await
     }
 
     /// Deletes the outbox rows that the claim saw. Returns the number of notes acked.
@@ -357,7 +357,7 @@ impl Batch<'_> {
         if !unanswered.is_empty() {
             let lease = self.shared.settings.lease();
             context
-                .stores
+                .serving
                 .store
                 .requeue_after(version, &unanswered, lease)
                 .await?;
@@ -366,11 +366,11 @@ impl Batch<'_> {
         let expired = done.iter().filter(|write| self.has_expired(write.chunked));
         let expired: Vec<Uuid> = expired.map(|write| write.chunked.note_id).collect();
         if !expired.is_empty() {
-            context.stores.store.requeue(version, &expired).await?;
+            context.serving.store.requeue(version, &expired).await?;
         }
         let keep_done = !self.shared.keep_done.is_zero();
         let acked = context
-            .stores
+            .serving
             .store
             .ack(version, self.token, &claimed, keep_done)
             .await?;
@@ -383,7 +383,7 @@ impl Batch<'_> {
         // batch wrote its own. Indexing them once more under a higher token removes those.
         if !lost.is_empty() {
             let lost: Vec<Uuid> = lost.iter().map(|write| write.chunked.note_id).collect();
-            context.stores.store.requeue(version, &lost).await?;
+            context.serving.store.requeue(version, &lost).await?;
             unacked::report_lost(self.token, &lost);
         }
         self.shared.leases.ended(self.token, &ids);
@@ -391,7 +391,7 @@ impl Batch<'_> {
         let gone: Vec<Uuid> = gone.map(|write| write.chunked.note_id).collect();
         if !gone.is_empty() {
             context
-                .stores
+                .serving
                 .store
                 .forget(version, self.token, &gone)
                 .await?;

@@ -12,7 +12,7 @@ use super::{Shared, WorkerContext, lease, retry};
 use crate::error_class::ErrorClass;
 use crate::index::UpsertMode;
 use crate::note::TextHash;
-use crate::registry::{self, CollectionTarget, IndexContext, RegistryError};
+use crate::serving::{self, CollectionTarget, Serving, ServingError};
 use crate::store::{
     Claim, Claimed, Depth, FailedBy, Failure, LOST_CLAIMS_UNTIL_ALONE, LiveChunk, NoteWrite, Retry,
     StoreError,
@@ -41,10 +41,10 @@ pub(super) fn is_suspect(claim: &Claim) -> bool {
 
 /// What failed, Postgres or the index, if the data that was sent may be the cause: it was
 /// rejected, or the server did not survive it.
-fn possible_rejecter(error: &RegistryError) -> Option<FailedBy> {
+fn possible_rejecter(error: &ServingError) -> Option<FailedBy> {
     match error {
-        RegistryError::Store(error) if error.may_be_data() => Some(FailedBy::Postgres),
-        RegistryError::Index(error)
+        ServingError::Store(error) if error.may_be_data() => Some(FailedBy::Postgres),
+        ServingError::Index(error)
             if matches!(error.class(), ErrorClass::Item | ErrorClass::Store) =>
         {
             Some(FailedBy::Index)
@@ -55,8 +55,8 @@ fn possible_rejecter(error: &RegistryError) -> Option<FailedBy> {
 
 /// Whether Postgres may lack something for one note alone: memory or time for a long one, or the disk
 /// under a part of a table. That blames no note, but must not hold up the others.
-fn may_be_one_notes(error: &RegistryError) -> bool {
-    matches!(error, RegistryError::Store(StoreError::Unavailable(_)))
+fn may_be_one_notes(error: &ServingError) -> bool {
+    matches!(error, ServingError::Store(StoreError::Unavailable(_)))
 }
 
 /// What happened when another note was written just now, as it is.
@@ -103,10 +103,10 @@ impl Batch<'_> {
         &self,
         writes: &[PlannedWrite<'_>],
         fresh: &mut HashSet<TextHash>,
-    ) -> Result<(), RegistryError> {
+    ) -> Result<(), ServingError> {
         let mut parts = vec![(writes, 1)];
         // Failed while no other note was indexed that could be tried.
-        let mut failed: Vec<(&[PlannedWrite<'_>], RegistryError)> = Vec::new();
+        let mut failed: Vec<(&[PlannedWrite<'_>], ServingError)> = Vec::new();
         loop {
             let (part, tries) = match parts.pop() {
                 Some(part) => part,
@@ -131,7 +131,7 @@ impl Batch<'_> {
             let is_rejection = error.class() == ErrorClass::Item;
             let context = &self.shared.context;
             // A database or a collection that is missing or misconfigured is no note's fault.
-            Box::pin(registry::ensure_ready(&context.stores, &context.version)).await?;
+            Box::pin(serving::ensure_ready(&context.serving, &context.version)).await?;
             if let [only] = part {
                 let max_tries = match is_rejection {
                     true => MAX_REJECTIONS,
@@ -165,7 +165,7 @@ impl Batch<'_> {
     }
 
     /// Leaves a note for later without an attempt.
-    async fn set_aside(&self, write: &PlannedWrite<'_>, error: &RegistryError) {
+    async fn set_aside(&self, write: &PlannedWrite<'_>, error: &ServingError) {
         let note_id = write.rows.note_id;
         tracing::warn!(%note_id, %error, "note set aside, Postgres takes others");
         lease::set_aside(self.shared, self.token, note_id).await;
@@ -176,8 +176,8 @@ impl Batch<'_> {
         &self,
         write: &PlannedWrite<'_>,
         by: FailedBy,
-        error: &RegistryError,
-    ) -> Result<(), RegistryError> {
+        error: &ServingError,
+    ) -> Result<(), ServingError> {
         self.apply_access_labels([write.chunked].into_iter())
             .await?;
         let NoteWrite {
@@ -192,11 +192,11 @@ impl Batch<'_> {
     /// takes no write of any note, the cause is its state and no note is to blame.
     async fn try_another(
         &self,
-        error: &RegistryError,
+        error: &ServingError,
         part: &[PlannedWrite<'_>],
-    ) -> Result<OtherNote, RegistryError> {
+    ) -> Result<OtherNote, ServingError> {
         let WorkerContext {
-            stores: IndexContext { store, .. },
+            serving: Serving { store, .. },
             version,
             ..
         } = &self.shared.context;
@@ -204,7 +204,7 @@ impl Batch<'_> {
             return Ok(OtherNote::Missing);
         };
         let is_taken = match error {
-            RegistryError::Store(_) => store.accepts(version, &another).await?,
+            ServingError::Store(_) => store.accepts(version, &another).await?,
             _ => Some(self.index_accepts(&another).await?),
         };
         Ok(match is_taken {
@@ -223,7 +223,7 @@ impl Batch<'_> {
         part: &[PlannedWrite<'_>],
     ) -> Result<Option<LiveChunk>, StoreError> {
         let WorkerContext {
-            stores: IndexContext { store, .. },
+            serving: Serving { store, .. },
             version,
             ..
         } = &self.shared.context;
@@ -251,9 +251,9 @@ impl Batch<'_> {
     }
 
     /// Whether the index accepts the point of a chunk, unchanged.
-    async fn index_accepts(&self, another: &LiveChunk) -> Result<bool, RegistryError> {
+    async fn index_accepts(&self, another: &LiveChunk) -> Result<bool, ServingError> {
         let WorkerContext {
-            stores: IndexContext { store, index, .. },
+            serving: Serving { store, index, .. },
             version,
             ..
         } = &self.shared.context;
@@ -317,7 +317,7 @@ impl Batch<'_> {
         let leases = &self.shared.leases;
         leases.remove(self.token, &[note_id]);
         if !context
-            .stores
+            .serving
             .store
             .fail(version, self.token, claimed, failure)
             .await?

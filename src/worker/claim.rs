@@ -47,7 +47,7 @@ impl Shared {
         }
         let began = Instant::now();
         let claim = |lost_below| {
-            self.context.stores.store.claim(
+            self.context.serving.store.claim(
                 &self.context.version.name,
                 &self.holder,
                 self.settings.lease(),

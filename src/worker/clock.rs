@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Shared, WorkerContext};
-use crate::registry::IndexContext;
+use crate::serving::Serving;
 use crate::store::{OutboxPosition, StoreError};
 
 /// How often to look for such rows.
@@ -60,7 +60,7 @@ async fn reschedule(
     after: Option<OutboxPosition>,
 ) -> Result<Option<OutboxPosition>, StoreError> {
     let WorkerContext {
-        stores: IndexContext { store, .. },
+        serving: Serving { store, .. },
         version,
         ..
     } = &shared.context;

@@ -206,7 +206,7 @@ async fn known_vectors<'w>(
         }
     }
     let lookup = context
-        .stores
+        .serving
         .store
         .known_vectors(&context.version.name, &unknown);
     known.extend(stage("lookup", lookup).await?);

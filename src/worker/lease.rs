@@ -181,7 +181,7 @@ impl LeaseRenewal {
                     let notes = shared.leases.open(token);
                     let renewal = shared
                         .context
-                        .stores
+                        .serving
                         .store
                         .renew_leases(version, token, &notes, lease);
                     // A renewal without an answer must not delay the next one.
@@ -264,7 +264,7 @@ async fn end_leases(
     }
     shared.leases.remove(token, notes);
     let version = &shared.context.version.name;
-    let store = &shared.context.stores.store;
+    let store = &shared.context.serving.store;
     let survived = survived == Survived::Yes;
     match store.release(version, token, notes, pause, survived).await {
         Ok(released) => shared.leases.ended(token, &released),

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use super::lease::{self, Survived};
 use super::{Shared, WorkerContext};
-use crate::registry::{self, RegistryError};
+use crate::serving::{self, ServingError};
 use crate::store::Claim;
 
 /// What this process knows about the tokens of its Postgres.
@@ -40,10 +40,10 @@ impl Watch {
 
 /// Called before a claim. A new connection may lead to another server, so the worker checks
 /// the index before that server issues a token.
-pub async fn ensure_tokens_after_reconnect(shared: &Shared) -> Result<(), RegistryError> {
-    let connections = shared.context.stores.store.connections();
+pub async fn ensure_tokens_after_reconnect(shared: &Shared) -> Result<(), ServingError> {
+    let connections = shared.context.serving.store.connections();
     if shared.watch.connections.load(Ordering::Relaxed) != connections {
-        registry::ensure_tokens(&shared.context.stores, &shared.context.version.name).await?;
+        serving::ensure_tokens(&shared.context.serving, &shared.context.version.name).await?;
         // The check may have requested a verify.
         shared.verify.notify_one();
         shared
@@ -58,16 +58,16 @@ pub async fn ensure_tokens_after_reconnect(shared: &Shared) -> Result<(), Regist
 pub async fn release_if_token_repeats(
     shared: &Shared,
     claim: Claim,
-) -> Result<Claim, RegistryError> {
+) -> Result<Claim, ServingError> {
     if shared.watch.rises(claim.token) {
         return Ok(claim);
     }
     lease::release(shared, claim.token, &claim.note_ids(), Survived::Unknown).await;
     let WorkerContext {
-        stores, version, ..
+        serving, version, ..
     } = &shared.context;
-    registry::raise_tokens(stores, &version.name).await?;
-    Err(RegistryError::RolledBack)
+    serving::raise_tokens(serving, &version.name).await?;
+    Err(ServingError::RolledBack)
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ pub use verify::Verified;
 use crate::chunk::Chunker;
 use crate::config;
 use crate::embed::provider::Provider;
-use crate::registry::IndexContext;
+use crate::serving::Serving;
 use crate::store::{self, Version};
 use claim_loop::ClaimLoop;
 use shared::{Drain, Shared};
@@ -67,7 +67,7 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct WorkerContext {
     /// Postgres, and the index that ELF derives from it.
-    pub stores: IndexContext,
+    pub serving: Serving,
     /// Texts → vectors.
     pub provider: Arc<Provider>,
     /// Text → chunks.
@@ -98,7 +98,7 @@ pub enum WorkerError {
 }
 
 impl Worker {
-    /// A worker that has not begun. Call [`crate::registry::register_or_check_version`] before,
+    /// A worker that has not begun. Call [`crate::serving::register_or_check_version`] before,
     /// once.
     pub fn new(context: WorkerContext, settings: &config::Worker, outbox: &config::Outbox) -> Self {
         let shared = Shared {
@@ -172,7 +172,7 @@ impl Worker {
     /// Works until `stop`, then lets batches in flight end within the grace period.
     pub async fn run(&self, stop: CancellationToken) {
         let listening = self.shared.settings.listen.then(|| {
-            let store = self.shared.context.stores.store.clone();
+            let store = self.shared.context.serving.store.clone();
             let wake = self.shared.wake.clone();
             in_the_background(async move { store.listen(wake).await })
         });

@@ -11,7 +11,7 @@ use super::stage::stage;
 use super::{Checkpoint, WorkerContext};
 use crate::index::{Filter, IndexError, Payload, Point, Relabel, UpsertMode};
 use crate::note::Note;
-use crate::registry::{self, IndexContext, RegistryError};
+use crate::serving::{self, Serving, ServingError};
 use crate::store::{ChunkWrite, Committed, LiveChunk, Target};
 
 /// A note with fewer chunks is upserted whole. Qdrant takes about 0.3 ms to relabel a note of a few
@@ -31,7 +31,7 @@ impl Batch<'_> {
         &self,
         committed: &Committed,
         done: &[&PlannedWrite<'_>],
-    ) -> Result<u64, RegistryError> {
+    ) -> Result<u64, ServingError> {
         if done.is_empty() {
             return Ok(0);
         }
@@ -65,9 +65,9 @@ impl Batch<'_> {
     }
 
     /// Acking without a target collection would lose the notes. The next
-    /// [`registry::ensure_ready`] registers one.
-    pub(super) fn no_collection(&self) -> RegistryError {
-        RegistryError::Mismatch(format!(
+    /// [`serving::ensure_ready`] registers one.
+    pub(super) fn no_collection(&self) -> ServingError {
+        ServingError::Mismatch(format!(
             "no collection is registered for {}",
             self.shared.context.version.name
         ))
@@ -93,13 +93,13 @@ impl Batch<'_> {
         collection: &str,
         relabels: &[Relabel],
         chunks: &[Uuid],
-    ) -> Result<bool, RegistryError> {
+    ) -> Result<bool, ServingError> {
         if relabels.is_empty() {
             return Ok(true);
         }
         let notes: Vec<Uuid> = relabels.iter().map(|relabel| relabel.to.note_id).collect();
         let found = async {
-            let index = &self.shared.context.stores.index;
+            let index = &self.shared.context.serving.index;
             // A Postgres that has lost transactions may issue a token again. Points that have its
             // revision before the relabel are of another commit: an upsert replaces them.
             let others = Filter {
@@ -120,7 +120,7 @@ impl Batch<'_> {
         };
         let found = match stage("upsert", found).await {
             // The upsert finds out whether it was retired.
-            Err(RegistryError::Index(IndexError::NotFound { .. })) => return Ok(false),
+            Err(ServingError::Index(IndexError::NotFound { .. })) => return Ok(false),
             found => found?,
         };
         let has_all = found == chunks.len() as u64;
@@ -140,7 +140,7 @@ impl Batch<'_> {
         &self,
         collection: &str,
         writes: &[&PlannedWrite<'_>],
-    ) -> Result<(), RegistryError> {
+    ) -> Result<(), ServingError> {
         let with_notes = writes.iter().filter_map(|write| {
             let note = write.chunked.note.as_ref()?;
             Some(write.rows.chunks.iter().map(move |chunk| (note, chunk)))
@@ -162,13 +162,13 @@ impl Batch<'_> {
         &self,
         collection: &str,
         points: &[Point],
-    ) -> Result<(), RegistryError> {
+    ) -> Result<(), ServingError> {
         if points.is_empty() {
             return Ok(());
         }
         let notes: HashSet<Uuid> = points.iter().map(|p| p.payload.note.note_id).collect();
         let notes: Vec<Uuid> = notes.into_iter().collect();
-        let index = &self.shared.context.stores.index;
+        let index = &self.shared.context.serving.index;
         let upserted = async {
             let upserted = index.upsert(collection, points, UpsertMode::NotNewer);
             let upserted = stage("upsert", upserted).await;
@@ -181,14 +181,14 @@ impl Batch<'_> {
     async fn send(
         &self,
         notes: &[Uuid],
-        write: impl Future<Output = Result<(), RegistryError>>,
-    ) -> Result<(), RegistryError> {
+        write: impl Future<Output = Result<(), ServingError>>,
+    ) -> Result<(), ServingError> {
         let in_flight = &self.shared.leases;
         in_flight.sending(self.token, notes);
         let written = write.await;
         let is_answered = !written.as_ref().is_err_and(|error| {
             // The index may have applied the write, or may still apply it.
-            matches!(error, RegistryError::Index(IndexError::Unavailable { .. }))
+            matches!(error, ServingError::Index(IndexError::Unavailable { .. }))
         });
         in_flight.sent(self.token, notes, is_answered);
         written
@@ -202,7 +202,7 @@ impl Batch<'_> {
         targets: &[Target],
         notes: Vec<Uuid>,
         written: Vec<Uuid>,
-    ) -> Result<(), RegistryError> {
+    ) -> Result<(), ServingError> {
         let older = Filter {
             note_ids: Some(notes),
             except_chunk_ids: Some(written),
@@ -210,7 +210,7 @@ impl Batch<'_> {
             ..Filter::default()
         };
         for Target { collection, .. } in targets {
-            let deleted = self.shared.context.stores.index.delete(collection, &older);
+            let deleted = self.shared.context.serving.index.delete(collection, &older);
             let deleted = stage("prune", deleted).await;
             self.unless_retired(collection, deleted).await?;
         }
@@ -223,12 +223,12 @@ impl Batch<'_> {
         &self,
         collection: &str,
         written: Result<(), IndexError>,
-    ) -> Result<(), RegistryError> {
+    ) -> Result<(), ServingError> {
         let Err(error @ IndexError::NotFound { .. }) = written else {
             return Ok(written?);
         };
         let WorkerContext {
-            stores: IndexContext { store, .. },
+            serving: Serving { store, .. },
             version,
             ..
         } = &self.shared.context;
@@ -265,7 +265,7 @@ impl Batch<'_> {
             labels: note.labels.clone(),
             unreadable: None,
         };
-        registry::payload(&live, &self.shared.context.version.name)
+        serving::payload(&live, &self.shared.context.version.name)
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     lease, lost_transactions, retry, unacked, uncommitted,
 };
 use crate::config;
-use crate::registry;
+use crate::serving;
 
 /// The state that the batches of a worker share.
 pub(super) struct Shared {
@@ -52,7 +52,7 @@ impl Shared {
     async fn wait_for_recovery(&self) {
         while self.circuit.outage().is_some() {
             tokio::time::sleep(retry::pause(&self.settings, self.circuit.openings())).await;
-            match registry::ensure_ready(&self.context.stores, &self.context.version).await {
+            match serving::ensure_ready(&self.context.serving, &self.context.version).await {
                 Ok(()) => {
                     self.circuit.close();
                     self.verify.notify_one();

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::{Shared, WorkerContext};
 use crate::error_class::ErrorClass;
-use crate::registry::IndexContext;
+use crate::serving::Serving;
 use crate::store::StoreError;
 
 /// The notes of ended batches whose claim no statement under their token has ended. It holds at
@@ -79,7 +79,7 @@ pub async fn requeue_lost(shared: &Shared) -> Result<(), StoreError> {
 async fn requeue_if_lost(shared: &Shared, unacked: &Unacked) -> Result<(), StoreError> {
     let Unacked { token, notes, .. } = unacked;
     let WorkerContext {
-        stores: IndexContext { store, .. },
+        serving: Serving { store, .. },
         version,
         ..
     } = &shared.context;

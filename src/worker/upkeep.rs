@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::clock::{self, Ahead};
 use super::tidy::Tidy;
 use super::{Shared, WorkerContext, watch_served};
-use crate::registry::IndexContext;
+use crate::serving::Serving;
 use crate::store::{ExpiryPosition, StoreError};
 
 /// Far longer than a note needs from the claim to the index, so that a later look finds a note
@@ -102,7 +102,7 @@ pub async fn release(shared: &Shared) {
         return;
     }
     let version = &shared.context.version.name;
-    let store = &shared.context.stores.store;
+    let store = &shared.context.serving.store;
     if let Err(error) = store.release_upkeep(version, &shared.holder).await {
         tracing::debug!(%error, "could not release the upkeep lease, it will expire");
     }
@@ -126,7 +126,7 @@ fn is_over(at: Option<Instant>, now: Instant, interval: Duration) -> bool {
 /// expires.
 async fn take_upkeep(shared: &Shared) {
     let WorkerContext {
-        stores: IndexContext { store, .. },
+        serving: Serving { store, .. },
         version,
         ..
     } = &shared.context;
@@ -241,7 +241,7 @@ async fn expire_page(
     after: Option<&ExpiryPosition>,
 ) -> Result<Option<ExpiryPosition>, StoreError> {
     let WorkerContext {
-        stores: IndexContext { store, .. },
+        serving: Serving { store, .. },
         version,
         provider,
         ..
@@ -266,7 +266,7 @@ async fn drop_done(shared: &Shared) {
     if shared.keep_done.is_zero() {
         return;
     }
-    let store = &shared.context.stores.store;
+    let store = &shared.context.serving.store;
     if let Err(error) = store.drop_done(shared.keep_done).await {
         tracing::debug!(%error, "could not delete done rows");
     }

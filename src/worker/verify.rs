@@ -10,7 +10,7 @@ use metrics::{counter, gauge};
 use serde::Serialize;
 
 use super::{Shared, WorkerContext};
-use crate::registry::IndexContext;
+use crate::serving::Serving;
 use crate::store::VerifyCursor;
 use crate::verify::{self, Options};
 
@@ -92,7 +92,7 @@ pub async fn once_if_requested(shared: &Shared) -> bool {
 /// Returns whether this worker ran the verify.
 async fn verify_if_due(shared: &Shared, interval: Option<Duration>, rest: u32) -> bool {
     let WorkerContext {
-        stores: IndexContext { store, .. },
+        serving: Serving { store, .. },
         version,
         ..
     } = &shared.context;
@@ -124,7 +124,7 @@ async fn keep_recording_progress(
     cursor: &Mutex<VerifyCursor>,
 ) -> Infallible {
     let WorkerContext {
-        stores: IndexContext { store, .. },
+        serving: Serving { store, .. },
         version,
         ..
     } = &shared.context;
@@ -142,7 +142,7 @@ async fn keep_recording_progress(
 
 async fn verify_from(shared: &Shared, number: i64, options: &Options) {
     let context = &shared.context;
-    let report = match verify::run(&context.stores, options).await {
+    let report = match verify::run(&context.serving, options).await {
         Ok(report) => report,
         Err(error) => {
             // The lease expires, and a worker resumes from the recorded cursor.
@@ -151,7 +151,7 @@ async fn verify_from(shared: &Shared, number: i64, options: &Options) {
         }
     };
     if let Err(error) = context
-        .stores
+        .serving
         .store
         .end_verify(&context.version.name, number)
         .await

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{Shared, WorkerContext};
-use crate::registry::{self, IndexContext, RegistryError};
+use crate::serving::{self, Serving, ServingError};
 
 /// Often, because a look costs three small queries and a request to the engine.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ async fn reconcile_alias(shared: &Shared) {
         return;
     }
     // `/readyz` and the check after an outage report the error.
-    if let Err(error) = registry::reconcile_alias(&shared.context.stores).await {
+    if let Err(error) = serving::reconcile_alias(&shared.context.serving).await {
         tracing::debug!(%error, "could not reconcile the alias");
     }
 }
@@ -40,12 +40,12 @@ async fn notice_retirement(shared: &Shared) {
         return;
     }
     let WorkerContext {
-        stores: IndexContext { store, .. },
+        serving: Serving { store, .. },
         version,
         ..
     } = &shared.context;
-    if let Err(error @ RegistryError::Mismatch(_)) =
-        registry::version_unless_retired(store, &version.name).await
+    if let Err(error @ ServingError::Mismatch(_)) =
+        serving::version_unless_retired(store, &version.name).await
     {
         shared.circuit.open(error.to_string());
         shared.wake.notify_one();

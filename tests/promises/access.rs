@@ -20,9 +20,9 @@ async fn visible_to(h: &Harness, tenant: &str, note: Uuid) -> u64 {
         ..Filter::default()
     };
     h.context
-        .stores
+        .serving
         .index
-        .count(&h.context.stores.alias, &filter)
+        .count(&h.context.serving.alias, &filter)
         .await
         .unwrap()
 }
@@ -82,7 +82,7 @@ async fn labels_follow_at_once_though_the_new_text_is_dead_lettered() {
     assert_eq!(visible_to(&h, "v", note).await, chunks);
 
     h.provider.heal();
-    h.context.stores.store.retry_dead(None).await.unwrap();
+    h.context.serving.store.retry_dead(None).await.unwrap();
     h.drain_with_retries().await;
     h.assert_converged().await;
 }
@@ -127,9 +127,9 @@ async fn a_note_whose_labels_the_index_refuses_takes_out_no_other_note() {
         notes.push(h.insert(&sentences(9, matter)).await);
     }
     h.drain().await;
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     index.refuse(notes[2]);
-    h.context.stores.index = index;
+    h.context.serving.index = index;
     h.provider.poison("nobody", Behaviour::Status(400));
     for &note in &notes {
         h.execute(

@@ -248,7 +248,7 @@ async fn an_application_is_no_victim_of_a_worker_or_a_verify() {
                     execute(&h, "update memory_note_chunks set text = 'wrong'").await;
                     tokio::spawn(async move {
                         let options = verify::Options::repairing();
-                        let verified = verify::run(&context.stores, &options).await;
+                        let verified = verify::run(&context.serving, &options).await;
                         verified.map(drop).map_err(|error| error.to_string())
                     })
                 } else {
@@ -284,7 +284,7 @@ async fn an_application_is_no_victim_of_a_rebuild() {
     for changes in PAIRS {
         for order in [[0, 1], [1, 0]] {
             let acting = acting_on_two_notes(&h).await;
-            let stores = h.context.stores.clone();
+            let serving = h.context.serving.clone();
             let elf = tokio::spawn(async move {
                 let options = rebuild::Options {
                     swap_last: false,
@@ -294,7 +294,7 @@ async fn an_application_is_no_victim_of_a_rebuild() {
                     notice: Arc::new(|_| {}),
                 };
                 let stop = CancellationToken::new();
-                let rebuilt = rebuild::run(&stores, &options, Arc::default(), stop).await;
+                let rebuilt = rebuild::run(&serving, &options, Arc::default(), stop).await;
                 rebuilt.map(drop)
             });
             let (url, order) = (h.database.url(), order.map(|i| acting.notes[i]));
@@ -333,7 +333,7 @@ async fn an_application_is_no_victim_of_a_reindex() {
             let (url, order) = (h.database.url(), order.map(|i| acting.notes[i]));
             against(&url, elf, changes, order, &format!("reindex: {changes:?}")).await;
             old.stop().await;
-            let served = new.stores.store.version(&new.version.name).await.unwrap();
+            let served = new.serving.store.version(&new.version.name).await.unwrap();
             assert_eq!(served.unwrap().state, Lifecycle::Active, "{changes:?}");
         }
     }
@@ -385,7 +385,7 @@ async fn an_application_that_truncates_is_no_victim() {
         execute(&h, OLD_VERSION).await;
         execute(&h, "update memory_notes set text = text || ' edited'").await;
         let worker = h.worker();
-        let stores = h.context.stores.clone();
+        let serving = h.context.serving.clone();
         // Both come to the tables while the application waits for them.
         let mut holder = PgConnection::connect(&h.database.url()).await.unwrap();
         let mut held = holder.begin().await.unwrap();
@@ -394,7 +394,7 @@ async fn an_application_that_truncates_is_no_victim() {
             .await
             .unwrap();
         let working = tokio::spawn(async move { worker.drain(CancellationToken::new()).await });
-        let dropping = tokio::spawn(async move { reindex::drop(&stores, Some("old")).await });
+        let dropping = tokio::spawn(async move { reindex::drop(&serving, Some("old")).await });
         let truncated = {
             let url = h.database.url();
             tokio::spawn(async move {
@@ -434,7 +434,7 @@ async fn acting_on_two_notes(h: &Harness) -> Acting {
     h.drain_with_retries().await;
     execute(h, "delete from indexing_outbox").await;
     Acting {
-        store: h.context.stores.store.clone(),
+        store: h.context.serving.store.clone(),
         version: h.context.version.name.clone(),
         notes,
     }

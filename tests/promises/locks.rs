@@ -164,12 +164,12 @@ async fn waits_behind(lock: &str) {
     h.drain().await;
     write_notes(&mut db, 20).await;
     let limit = Duration::from_secs(2);
-    let mut stores = h.context.stores.clone();
-    stores.store = Store::connect_within(&h.database.url(), 10, limit)
+    let mut serving = h.context.serving.clone();
+    serving.store = Store::connect_within(&h.database.url(), 10, limit)
         .await
         .unwrap();
     let context = WorkerContext {
-        stores,
+        serving,
         ..h.context.clone()
     };
     let mut application = h.connect().await;

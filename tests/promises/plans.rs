@@ -365,7 +365,7 @@ async fn a_text_that_is_in_ten_thousand_notes_is_looked_up_in_one_row() {
     let version = &h.context.version.name;
     let found = h
         .context
-        .stores
+        .serving
         .store
         .known_vectors(version, &hashes)
         .await

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use elf::index::{Filter, Query};
 use elf::rebuild::{self, Options, RebuildError, Report};
-use elf::registry::{self, CollectionTarget};
+use elf::serving::{self, CollectionTarget};
 use elf::verify;
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -44,12 +44,12 @@ fn begin(h: &Harness, index: &Arc<Hooked>, options: Options) -> Rebuilding {
     tokio::spawn(async move { run(&site, &options).await })
 }
 
-async fn run(site: &registry::IndexContext, options: &Options) -> Result<Report, RebuildError> {
+async fn run(site: &serving::Serving, options: &Options) -> Result<Report, RebuildError> {
     rebuild::run(site, options, Arc::default(), CancellationToken::new()).await
 }
 
 async fn rebuild(h: &Harness) -> Report {
-    let site = h.rebuilds_with(h.context.stores.index.clone());
+    let site = h.rebuilds_with(h.context.serving.index.clone());
     run(&site, &options()).await.unwrap()
 }
 
@@ -86,7 +86,7 @@ async fn ranges_with_chunks(h: &Harness) -> usize {
 async fn building(h: &Harness) -> Option<String> {
     let registered = h
         .context
-        .stores
+        .serving
         .store
         .registered_collections()
         .await
@@ -98,8 +98,8 @@ async fn building(h: &Harness) -> Option<String> {
 /// The collection that is being filled has exactly the points that it needs.
 async fn assert_building_is_exact(h: &Harness) {
     let target = CollectionTarget {
-        store: h.context.stores.store.clone(),
-        index: h.context.stores.index.clone(),
+        store: h.context.serving.store.clone(),
+        index: h.context.serving.index.clone(),
         version: h.context.version.name.clone(),
         collection: building(h).await.expect("one is building"),
         writes: Default::default(),
@@ -113,7 +113,7 @@ async fn assert_building_is_exact(h: &Harness) {
 async fn assert_nothing_is_left(h: &Harness) {
     let registered = h
         .context
-        .stores
+        .serving
         .store
         .registered_collections()
         .await
@@ -121,9 +121,9 @@ async fn assert_nothing_is_left(h: &Harness) {
     let registered: Vec<String> = registered.into_iter().map(|c| c.name).collect();
     let mut held = Vec::new();
     for n in 1..20 {
-        let name = format!("{}__{n}", h.context.stores.alias);
+        let name = format!("{}__{n}", h.context.serving.alias);
         if h.context
-            .stores
+            .serving
             .index
             .collection(&name)
             .await
@@ -142,9 +142,9 @@ async fn assert_nothing_is_left(h: &Harness) {
 
 async fn alias(h: &Harness) -> Option<String> {
     h.context
-        .stores
+        .serving
         .index
-        .resolve(&h.context.stores.alias)
+        .resolve(&h.context.serving.alias)
         .await
         .unwrap()
 }
@@ -163,9 +163,9 @@ async fn finds_something(h: &Harness) -> bool {
     };
     let hits = h
         .context
-        .stores
+        .serving
         .index
-        .search(&h.context.stores.alias, &query)
+        .search(&h.context.serving.alias, &query)
         .await;
     !hits.unwrap().is_empty()
 }
@@ -174,14 +174,14 @@ async fn finds_something(h: &Harness) -> bool {
 async fn lose_the_index(h: &Harness) {
     for collection in h
         .context
-        .stores
+        .serving
         .store
         .registered_collections()
         .await
         .unwrap()
     {
         h.context
-            .stores
+            .serving
             .index
             .drop_collection(&collection.name)
             .await
@@ -212,7 +212,7 @@ async fn without_an_alias_searches_find_points_as_soon_as_they_are_written() {
     let h = Harness::start().await;
     with_notes(&h).await;
     lose_the_index(&h).await;
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     let (filled, looks) = (
         index.halt(When::Before, Verb::Upsert),
         index.halt(When::Before, Verb::Count),
@@ -234,7 +234,7 @@ async fn swap_last_points_a_lost_alias_at_a_complete_collection() {
     let h = Harness::start().await;
     with_notes(&h).await;
     lose_the_index(&h).await;
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     let swap = index.halt(When::Before, Verb::PointAlias);
     let options = Options {
         swap_last: true,
@@ -257,7 +257,7 @@ async fn searches_go_on_against_the_old_collection() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let old = h.collection().await;
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     let swap = index.halt(When::Before, Verb::PointAlias);
     let rebuilding = begin(&h, &index, options());
     swap.reached_by(1).await;
@@ -274,7 +274,7 @@ async fn searches_go_on_against_the_old_collection() {
 #[test]
 fn rebuild_and_verify_cannot_reach_the_embedding_module() {
     let sources = sources();
-    let reached = reachable(&sources, &["rebuild", "verify", "registry"]);
+    let reached = reachable(&sources, &["rebuild", "verify", "serving"]);
     for module in [
         "embed", "hub", "chunk", "worker", "reindex", "search", "http", "cli",
     ] {
@@ -446,7 +446,7 @@ async fn a_kept_collection_stays_until_it_is_dropped() {
     let h = Harness::over(site).await;
     let kept = h
         .context
-        .stores
+        .serving
         .index
         .collection(first.as_str().unwrap())
         .await
@@ -461,7 +461,7 @@ async fn a_kept_collection_stays_until_it_is_dropped() {
     };
     let later = h
         .context
-        .stores
+        .serving
         .index
         .count(first.as_str().unwrap(), &filter)
         .await;
@@ -487,13 +487,13 @@ async fn a_kept_collection_stays_until_it_is_dropped() {
 async fn an_unfinished_rebuild_can_be_dropped() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     let filled = index.halt(When::After, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     filled.reached_by(1).await;
     kill(&h, rebuilding).await;
     let unfinished = building(&h).await.unwrap();
-    let site = h.rebuilds_with(h.context.stores.index.clone());
+    let site = h.rebuilds_with(h.context.serving.index.clone());
     assert_eq!(rebuild::drop_leftovers(&site).await.unwrap(), [unfinished]);
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
@@ -503,7 +503,7 @@ async fn an_unfinished_rebuild_can_be_dropped() {
 async fn restart_starts_from_the_beginning() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     let done = index.halt(When::Before, Verb::Count);
     let rebuilding = begin(&h, &index, options());
     done.reached_by(1).await;
@@ -517,7 +517,7 @@ async fn restart_starts_from_the_beginning() {
     };
     assert_eq!(copied().await, chunks);
 
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     let writes = index.halt(When::Before, Verb::Upsert);
     let restart = Options {
         restart: true,
@@ -538,13 +538,13 @@ async fn other_bm25_options_take_a_rebuild_and_no_embedding() {
     let h = Harness::start().await;
     with_notes(&h).await;
     h.provider.always(Behaviour::Status(500));
-    let mut site = h.rebuilds_with(h.context.stores.index.clone());
+    let mut site = h.rebuilds_with(h.context.serving.index.clone());
     site.bm25 = Bm25Options {
         b: 0.5,
         ..Bm25Options::default()
     };
     // A rebuild that began with the old options cannot be resumed.
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     let filled = index.halt(When::After, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     filled.reached_by(1).await;
@@ -553,7 +553,7 @@ async fn other_bm25_options_take_a_rebuild_and_no_embedding() {
     let report = run(&site, &options()).await.unwrap();
     let info = h
         .context
-        .stores
+        .serving
         .index
         .collection(&report.collection)
         .await
@@ -573,20 +573,20 @@ async fn a_running_worker_points_the_alias_back() {
         keep_old: true,
         ..options()
     };
-    let site = h.rebuilds_with(h.context.stores.index.clone());
+    let site = h.rebuilds_with(h.context.serving.index.clone());
     let new = run(&site, &kept).await.unwrap().collection;
     let working = h.work();
     h.context
-        .stores
+        .serving
         .index
-        .point_alias(&h.context.stores.alias, &old)
+        .point_alias(&h.context.serving.alias, &old)
         .await
         .unwrap();
     crate::support::eventually(async || {
         h.context
-            .stores
+            .serving
             .index
-            .resolve(&h.context.stores.alias)
+            .resolve(&h.context.serving.alias)
             .await
             .unwrap()
             == Some(new.clone())

@@ -81,7 +81,7 @@ impl Beside {
 
 async fn state_of(context: &WorkerContext) -> Option<Lifecycle> {
     let known = context
-        .stores
+        .serving
         .store
         .version(&context.version.name)
         .await
@@ -91,7 +91,7 @@ async fn state_of(context: &WorkerContext) -> Option<Lifecycle> {
 
 async fn collection_of(context: &WorkerContext) -> String {
     let all = context
-        .stores
+        .serving
         .store
         .collections(&context.version.name)
         .await
@@ -104,7 +104,7 @@ async fn points_in(context: &WorkerContext, collection: &str) -> Vec<StoredPoint
     loop {
         let after = points.last().map(|p| p.chunk_id);
         let page = context
-            .stores
+            .serving
             .index
             .scroll(collection, after, 500, true)
             .await
@@ -143,7 +143,7 @@ fn assert_points(points: &[StoredPoint], context: &WorkerContext, notes: &[(Uuid
 
 async fn assert_in_step(h: &Harness, context: &WorkerContext) {
     let left = context
-        .stores
+        .serving
         .store
         .outbox_counts(Some(&context.version.name))
         .await
@@ -177,9 +177,9 @@ async fn expire_leases_and_job(on: impl sqlx::PgExecutor<'_>) {
 
 async fn alias_of(h: &Harness) -> String {
     h.context
-        .stores
+        .serving
         .index
-        .resolve(&h.context.stores.alias)
+        .resolve(&h.context.serving.alias)
         .await
         .unwrap()
         .unwrap()

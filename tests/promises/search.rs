@@ -37,7 +37,7 @@ async fn with_note(text: &str) -> (Harness, Uuid) {
 #[tokio::test]
 async fn an_index_that_goes_away_after_the_candidates_is_done_without() {
     let (mut h, note) = with_note("The zebra sleeps under the baobab.").await;
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     index.fail(
         When::Before,
         Verb::Points,
@@ -46,7 +46,7 @@ async fn an_index_that_goes_away_after_the_candidates_is_done_without() {
             reason: "it went away".into(),
         },
     );
-    h.context.stores.index = index.clone();
+    h.context.serving.index = index.clone();
     let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
     let request = Request::hybrid("zebra baobab", 5);
     let answer = searcher.search(&request).await.unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use elf::rebuild;
-use elf::registry::{self, IndexContext};
+use elf::serving::{self, Serving};
 use elf::store::Store;
 use elf::worker::{Worker, WorkerContext};
 use sqlx::{Connection, PgConnection, Postgres, Transaction};
@@ -76,9 +76,9 @@ async fn loses_an_answer(table: &'static str, words: &str) {
     let h = Harness::start().await;
     let (store, line) = store_behind_proxy(&h, 10).await;
     let context = WorkerContext {
-        stores: IndexContext {
+        serving: Serving {
             store,
-            ..h.context.stores.clone()
+            ..h.context.serving.clone()
         },
         ..h.context.clone()
     };
@@ -126,9 +126,9 @@ async fn an_answer_that_is_lost_holds_no_rebuild_up() {
     }
     h.drain().await;
     let (store, line) = store_behind_proxy(&h, 10).await;
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     let writes = index.halt(When::Before, Verb::Upsert);
-    let site = registry::IndexContext {
+    let site = serving::Serving {
         store,
         ..h.rebuilds_with(index)
     };

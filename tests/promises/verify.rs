@@ -7,7 +7,7 @@ mod restore;
 use std::collections::BTreeSet;
 
 use elf::index::{Filter, Point, UpsertMode};
-use elf::registry::payload;
+use elf::serving::payload;
 use elf::verify::{Options, Report};
 use serde_json::json;
 use uuid::Uuid;
@@ -42,7 +42,7 @@ async fn point(h: &Harness, chunk: Uuid) -> Point {
     let version = &h.context.version.name;
     let chunks = h
         .context
-        .stores
+        .serving
         .store
         .live_chunks_by_id(version, &[chunk])
         .await;
@@ -61,7 +61,7 @@ async fn remove(h: &Harness, chunks: &[Uuid]) {
     };
     let collection = h.collection().await;
     h.context
-        .stores
+        .serving
         .index
         .delete(&collection, &filter)
         .await
@@ -75,7 +75,7 @@ async fn put(h: &Harness, point: Point) {
     let points = [point];
     let written = h
         .context
-        .stores
+        .serving
         .index
         .upsert(&collection, &points, UpsertMode::InsertOnly);
     written.await.unwrap();
@@ -325,13 +325,13 @@ async fn verify_says_what_it_cannot_compare() {
             repair,
             ..Options::repairing()
         };
-        let report = elf::verify::run(&context.stores, &options).await;
+        let report = elf::verify::run(&context.serving, &options).await;
         report.map_err(|error| error.to_string())
     };
     with_notes(&h).await;
     let collection = h.collection().await;
     h.context
-        .stores
+        .serving
         .index
         .drop_collection(&collection)
         .await
@@ -342,11 +342,11 @@ async fn verify_says_what_it_cannot_compare() {
     }
     let spec = elf::index::CollectionSpec {
         dim: h.context.version.dim,
-        bm25: h.context.stores.bm25.clone(),
+        bm25: h.context.serving.bm25.clone(),
         embedding_version: h.context.version.name.clone(),
     };
     h.context
-        .stores
+        .serving
         .index
         .create_collection(&collection, &spec)
         .await
@@ -363,15 +363,15 @@ async fn verify_says_what_it_cannot_compare() {
     h.assert_exact().await;
 
     h.context
-        .stores
+        .serving
         .index
         .create_collection("strangers", &spec)
         .await
         .unwrap();
     h.context
-        .stores
+        .serving
         .index
-        .point_alias(&h.context.stores.alias, "strangers")
+        .point_alias(&h.context.serving.alias, "strangers")
         .await
         .unwrap();
     for repair in [false, true] {
@@ -380,7 +380,7 @@ async fn verify_says_what_it_cannot_compare() {
     }
     assert_eq!(
         h.context
-            .stores
+            .serving
             .index
             .collection("strangers")
             .await

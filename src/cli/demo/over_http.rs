@@ -21,7 +21,7 @@ const QUERY: &str = "insomnia";
 /// Serves the HTTP API with a key for the demo's tenant, and asks it as an application and as an
 /// agent do.
 pub async fn search(config: &Config, context: &WorkerContext) -> anyhow::Result<()> {
-    let store = context.stores.store.clone();
+    let store = context.serving.store.clone();
     let (secret, hash) = new_secret();
     let reach = Reach {
         tenant_id: DEFAULT_TENANT.to_owned(),

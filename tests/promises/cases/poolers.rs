@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use elf::rebuild;
-use elf::registry::IndexContext;
+use elf::serving::Serving;
 use elf::store::Store;
 use futures::future::join_all;
 use reqwest::Method;
@@ -90,9 +90,9 @@ async fn a_rebuild_goes_on(sqlstate: &str, message: &str) {
     h.drain().await;
     let pooler = Pooler::to(h.database.server()).await;
     let store = Store::connect(&h.database.url_through(pooler.port()), 5).await;
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     let writes = index.halt(When::Before, Verb::Upsert);
-    let stores = IndexContext {
+    let serving = Serving {
         store: store.unwrap(),
         ..h.rebuilds_with(index)
     };
@@ -103,7 +103,7 @@ async fn a_rebuild_goes_on(sqlstate: &str, message: &str) {
         restart: false,
         notice: Arc::new(|_| {}),
     };
-    let rebuilding = rebuild::run(&stores, &options, Arc::default(), CancellationToken::new());
+    let rebuilding = rebuild::run(&serving, &options, Arc::default(), CancellationToken::new());
     let test = async {
         writes.reached_by(1).await;
         pooler.refuse(sqlstate, message);

@@ -61,7 +61,7 @@ pub(super) async fn bring(h: &Harness, before: Before) {
 /// Inserts notes and enqueues them, runs `meanwhile`, and deletes all.
 async fn fill_and_empty(h: &Harness, notes: usize, meanwhile: impl AsyncFnOnce()) {
     h.stock(notes).await;
-    let store = &h.context.stores.store;
+    let store = &h.context.serving.store;
     store.enqueue(&Default::default()).await.unwrap();
     meanwhile().await;
     sqlx::raw_sql(
@@ -82,7 +82,7 @@ impl Batch {
     pub(super) async fn in_tables(h: &Harness, before: Before) -> Self {
         let mut notes = h.stock(NOTES).await;
         h.context
-            .stores
+            .serving
             .store
             .enqueue(&Default::default())
             .await

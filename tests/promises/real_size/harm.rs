@@ -57,9 +57,9 @@ async fn one_note_that_postgres_or_the_index_rejects_among_thousands_is_dead_let
         .fetch_one(&h.pool)
         .await
         .unwrap();
-        let index = Hooked::over(&h.context.stores.index);
+        let index = Hooked::over(&h.context.serving.index);
         index.refuse(by_engine);
-        h.context.stores.index = index;
+        h.context.serving.index = index;
         h.drain_with_retries_at_once().await;
         assert_eq!(notes.len(), count);
         h.compare().await.assert_none_but_dead(&bad);
@@ -109,9 +109,9 @@ async fn while_a_key_is_expired_deleted_and_moved_notes_are_not_found() {
     loop {
         let left = h
             .context
-            .stores
+            .serving
             .index
-            .count(&h.context.stores.alias, &gone)
+            .count(&h.context.serving.alias, &gone)
             .await
             .unwrap();
         let old = under_old_tenant(&h, &notes[300..400]).await;
@@ -141,17 +141,17 @@ async fn under_old_tenant(h: &Harness, notes: &[Uuid]) -> u64 {
     };
     let all = h
         .context
-        .stores
+        .serving
         .index
-        .count(&h.context.stores.alias, &filter)
+        .count(&h.context.serving.alias, &filter)
         .await
         .unwrap();
     filter.keywords = BTreeMap::from([("tenant_id".to_owned(), "another".to_owned())]);
     all - h
         .context
-        .stores
+        .serving
         .index
-        .count(&h.context.stores.alias, &filter)
+        .count(&h.context.serving.alias, &filter)
         .await
         .unwrap()
 }

@@ -2,8 +2,8 @@
 
 use elf::index::{CollectionSpec, IndexError, Point, UpsertMode};
 use elf::rebuild::RebuildError;
-use elf::registry::{self, IndexContext, RegistryError};
 use elf::search::{Missing, Request};
+use elf::serving::{self, Serving, ServingError};
 use elf::store::Depth;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -23,17 +23,17 @@ use crate::support::site::Running;
 fn spec(h: &Harness) -> CollectionSpec {
     CollectionSpec {
         dim: h.context.version.dim,
-        bm25: h.context.stores.bm25.clone(),
+        bm25: h.context.serving.bm25.clone(),
         embedding_version: h.context.version.name.clone(),
     }
 }
 
 /// Fails with one message that has all of `words`, and has changed nothing.
 async fn refuses(h: Harness, words: &[&str]) {
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     let registered = h
         .context
-        .stores
+        .serving
         .store
         .registered_collections()
         .await
@@ -43,7 +43,7 @@ async fn refuses(h: Harness, words: &[&str]) {
         .await
         .unwrap_err();
     assert!(
-        matches!(error, RebuildError::Registry(RegistryError::Mismatch(_))),
+        matches!(error, RebuildError::Registry(ServingError::Mismatch(_))),
         "{error:?}"
     );
     let changes = [
@@ -58,7 +58,7 @@ async fn refuses(h: Harness, words: &[&str]) {
     assert_eq!(changes.map(|verb| index.calls(verb)), [0; 7]);
     assert_eq!(
         h.context
-            .stores
+            .serving
             .store
             .registered_collections()
             .await
@@ -79,15 +79,15 @@ async fn an_alias_of_a_foreign_collection_is_left_alone() {
     let h = Harness::start().await;
     with_notes(&h).await;
     h.context
-        .stores
+        .serving
         .index
         .create_collection("strangers", &spec(&h))
         .await
         .unwrap();
     h.context
-        .stores
+        .serving
         .index
-        .point_alias(&h.context.stores.alias, "strangers")
+        .point_alias(&h.context.serving.alias, "strangers")
         .await
         .unwrap();
     refuses(h, &["strangers", "another vector engine"]).await;
@@ -97,17 +97,17 @@ async fn an_alias_of_a_foreign_collection_is_left_alone() {
 async fn a_search_that_meets_points_of_another_database_asks_postgres() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let IndexContext {
+    let Serving {
         store,
         index,
         alias,
         ..
-    } = &h.context.stores;
+    } = &h.context.serving;
     let version = &h.context.version.name;
     let page = store.live_chunks(version, Uuid::nil(), Uuid::max(), 1, 1 << 20, Depth::Whole);
     let chunk = page.await.unwrap().remove(0);
     let mut point = Point {
-        payload: registry::payload(&chunk, version),
+        payload: serving::payload(&chunk, version),
         vector: chunk.vector,
         text: chunk.text.unwrap(),
     };
@@ -141,9 +141,9 @@ async fn a_collection_that_is_named_like_the_alias_is_left_alone() {
     with_notes(&h).await;
     lose_the_index(&h).await;
     h.context
-        .stores
+        .serving
         .index
-        .create_collection(&h.context.stores.alias, &spec(&h))
+        .create_collection(&h.context.serving.alias, &spec(&h))
         .await
         .unwrap();
     refuses(h, &["is a collection", "another vector engine"]).await;
@@ -153,11 +153,11 @@ async fn a_collection_that_is_named_like_the_alias_is_left_alone() {
 async fn another_alias_than_the_database_is_indexed_under_is_refused() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let mut site = h.rebuilds_with(h.context.stores.index.clone());
+    let mut site = h.rebuilds_with(h.context.serving.index.clone());
     site.alias = "elsewhere".into();
     let error = run(&site, &options()).await.unwrap_err();
     assert!(
-        matches!(&error, RebuildError::Registry(RegistryError::OtherAlias { configured, .. }) if configured == "elsewhere"),
+        matches!(&error, RebuildError::Registry(ServingError::OtherAlias { configured, .. }) if configured == "elsewhere"),
         "{error}"
     );
     h.assert_exact().await;
@@ -174,15 +174,15 @@ async fn a_collection_with_vectors_of_another_size_is_replaced() {
         ..spec(&h)
     };
     h.context
-        .stores
+        .serving
         .index
         .create_collection(&name, &wrong)
         .await
         .unwrap();
     h.context
-        .stores
+        .serving
         .index
-        .point_alias(&h.context.stores.alias, &name)
+        .point_alias(&h.context.serving.alias, &name)
         .await
         .unwrap();
     rebuild(&h).await;
@@ -212,9 +212,9 @@ async fn a_collection_without_bm25_is_replaced() {
     let bare = json!({"vectors": {"dense": {"size": h.context.version.dim, "distance": "Cosine"}}});
     rest(reqwest::Method::PUT, url, bare).await;
     h.context
-        .stores
+        .serving
         .index
-        .point_alias(&h.context.stores.alias, &name)
+        .point_alias(&h.context.serving.alias, &name)
         .await
         .unwrap();
     rebuild(&h).await;
@@ -347,7 +347,7 @@ async fn an_outage_of_postgres_during_the_backfill_is_waited_for() {
 async fn a_request_that_is_done_and_not_answered_is_sent_again() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     let away = IndexError::Unavailable {
         engine: "the engine".into(),
         reason: "no answer".into(),
@@ -370,7 +370,7 @@ async fn a_request_that_is_done_and_not_answered_is_sent_again() {
 async fn a_refusal_ends_the_rebuild_and_the_next_one_resumes() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     let refusal = IndexError::Denied {
         engine: "the engine".into(),
         reason: "a limit is reached".into(),
@@ -393,13 +393,13 @@ async fn a_refusal_ends_the_rebuild_and_the_next_one_resumes() {
 async fn a_collection_deleted_during_the_backfill_ends_the_rebuild_and_the_next_one_starts_over() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     let writes = index.halt(When::Before, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     writes.reached_by(1).await;
     let unfinished = super::building(&h).await.unwrap();
     h.context
-        .stores
+        .serving
         .index
         .drop_collection(&unfinished)
         .await
@@ -417,7 +417,7 @@ async fn a_collection_deleted_during_the_backfill_ends_the_rebuild_and_the_next_
 async fn a_backfill_replaces_nothing() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let chunks = h.context.stores.store.live_chunks(
+    let chunks = h.context.serving.store.live_chunks(
         &h.context.version.name,
         uuid::Uuid::nil(),
         uuid::Uuid::max(),
@@ -426,9 +426,9 @@ async fn a_backfill_replaces_nothing() {
         elf::store::Depth::Whole,
     );
     let chunk = chunks.await.unwrap().remove(0);
-    let target = elf::registry::CollectionTarget {
-        store: h.context.stores.store.clone(),
-        index: h.context.stores.index.clone(),
+    let target = elf::serving::CollectionTarget {
+        store: h.context.serving.store.clone(),
+        index: h.context.serving.index.clone(),
         version: h.context.version.name.clone(),
         collection: h.collection().await,
         writes: Default::default(),
@@ -455,7 +455,7 @@ async fn a_refused_point_is_left_out_and_reported() {
         .fetch_one(&h.pool)
         .await
         .unwrap();
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     index.refuse(bad);
     let found = crate::support::harness::Findings::default();
     let noticing = Options {
@@ -498,7 +498,7 @@ async fn an_engine_that_refuses_every_point_ends_the_rebuild() {
         h.insert(&format!("More than {note}.")).await;
     }
     h.drain().await;
-    let index = Hooked::over(&h.context.stores.index);
+    let index = Hooked::over(&h.context.serving.index);
     let notes: Vec<uuid::Uuid> = sqlx::query_scalar("select note_id from memory_notes")
         .fetch_all(&h.pool)
         .await

@@ -25,8 +25,8 @@ async fn nothing_is_acked_while_no_collection_is_registered() {
     h.drain().await;
     let working = h.work();
     let old = h.collection().await;
-    h.context.stores.index.drop_collection(&old).await.unwrap();
-    let hooked = Hooked::over(&h.context.stores.index);
+    h.context.serving.index.drop_collection(&old).await.unwrap();
+    let hooked = Hooked::over(&h.context.serving.index);
     let halt = hooked.halt(When::Before, Verb::Upsert);
     let site = h.rebuilds_with(hooked.clone());
     let running = tokio::spawn({
@@ -78,7 +78,7 @@ async fn an_alias_at_a_kept_collection_is_pointed_back_by_verify() {
     h.insert(&sentences(4, "matter")).await;
     h.drain().await;
     let old = h.collection().await;
-    let site = h.rebuilds_with(h.context.stores.index.clone());
+    let site = h.rebuilds_with(h.context.serving.index.clone());
     rebuild::run(
         &site,
         &options(true),
@@ -88,15 +88,15 @@ async fn an_alias_at_a_kept_collection_is_pointed_back_by_verify() {
     .await
     .unwrap();
     h.context
-        .stores
+        .serving
         .index
-        .point_alias(&h.context.stores.alias, &old)
+        .point_alias(&h.context.serving.alias, &old)
         .await
         .unwrap();
     h.insert("What only the new one has.").await;
     h.drain().await;
     let t = &h.context;
-    let look = |options: verify::Options| async move { verify::run(&t.stores, &options).await };
+    let look = |options: verify::Options| async move { verify::run(&t.serving, &options).await };
     let said = look(Findings::default().deep()).await.unwrap_err();
     assert!(said.to_string().contains(&old), "{said}");
     assert_eq!(look(verify::Options::repairing()).await.unwrap().drift(), 0);
@@ -109,7 +109,7 @@ async fn a_postgres_from_before_a_rebuild_can_be_rebuilt() {
     h.insert(&sentences(4, "matter")).await;
     h.drain().await;
     let old = h.collection().await;
-    let site = h.rebuilds_with(h.context.stores.index.clone());
+    let site = h.rebuilds_with(h.context.serving.index.clone());
     rebuild::run(
         &site,
         &options(false),
@@ -125,7 +125,7 @@ async fn a_postgres_from_before_a_rebuild_can_be_rebuilt() {
         .await
         .unwrap();
     let t = &h.context;
-    let said = verify::run(&t.stores, &verify::Options::repairing()).await;
+    let said = verify::run(&t.serving, &verify::Options::repairing()).await;
     assert!(said.unwrap_err().to_string().contains("elf rebuild"));
     let again = async |take_alias| {
         let options = rebuild::Options {
@@ -148,11 +148,11 @@ async fn a_rebuild_that_lost_its_collection_retires_no_other() {
     h.drain().await;
     let t = &h.context;
     let done = t
-        .stores
+        .serving
         .store
         .finish_rebuild(&h.dead_job().await, "notes__77", &t.version.name)
         .await;
     assert!(!done.unwrap());
-    let registered = t.stores.store.registered_collections().await.unwrap();
+    let registered = t.serving.store.registered_collections().await.unwrap();
     assert!(registered[0].is_active(), "{registered:?}");
 }

@@ -2,8 +2,8 @@
 //! whenever it was committed.
 
 use chrono::DateTime;
-use elf::registry;
 use elf::reindex::{self, Then};
+use elf::serving;
 use elf::store::{Lifecycle, Selection};
 use elf::worker::Checkpoint;
 use sqlx::{Connection, PgConnection};
@@ -57,7 +57,7 @@ async fn both_versions_stay_in_step_while_one_is_served_and_the_other_is_built()
     eventually(async || {
         let left = h
             .context
-            .stores
+            .serving
             .store
             .outbox_counts(Some(&h.context.version.name))
             .await
@@ -97,14 +97,14 @@ async fn a_change_between_the_registration_and_the_enqueueing_is_seen() {
     h.drain().await;
     let next = smaller_chunks(&h).await;
     // As a reindex that died before it came to put every note into the outbox.
-    let spec = registry::spec(&next.context.stores, &next.context.version);
+    let spec = serving::spec(&next.context.serving, &next.context.version);
     h.context
-        .stores
+        .serving
         .index
         .create_collection("notes__7", &spec)
         .await
         .unwrap();
-    let store = &h.context.stores.store;
+    let store = &h.context.serving.store;
     store
         .begin_version(
             &h.dead_job().await,
@@ -163,14 +163,14 @@ async fn dead_letters_without_a_version_stay_with_the_one_they_died_under() {
     next.run(Then::Swap).await.unwrap();
     let counts = h
         .context
-        .stores
+        .serving
         .store
         .outbox_counts(Some(&next.context.version.name))
         .await
         .unwrap();
     assert_eq!(counts.dead, 0, "it was indexed under the new version");
     assert_eq!(h.points_of(note).await, 1);
-    reindex::drop(&h.context.stores, None).await.unwrap();
+    reindex::drop(&h.context.serving, None).await.unwrap();
     assert_eq!(h.count("indexing_outbox").await, 0);
 }
 
@@ -182,7 +182,7 @@ async fn an_enqueued_note_is_due_for_both() {
     let next = smaller_chunks(&h).await;
     next.run(Then::Wait).await.unwrap();
     h.context
-        .stores
+        .serving
         .store
         .enqueue(&Selection::default())
         .await
@@ -227,7 +227,10 @@ async fn a_change_that_began_first_and_commits_last_is_seen() {
     late.commit().await.unwrap();
     h.drain().await;
     // The worker may have done it meanwhile.
-    let (store, first) = (&h.context.stores.store, (DateTime::UNIX_EPOCH, Uuid::nil()));
+    let (store, first) = (
+        &h.context.serving.store,
+        (DateTime::UNIX_EPOCH, Uuid::nil()),
+    );
     let built = &next.context.version.name;
     store.coalesce_building(built, first).await.unwrap();
     held.open();

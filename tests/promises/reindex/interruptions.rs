@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use elf::registry::{self, IndexContext};
 use elf::reindex::{self, Then};
+use elf::serving::{self, Serving};
 use elf::store::Lifecycle;
 use elf::worker::{Checkpoint, WorkerContext};
 
@@ -50,7 +50,7 @@ async fn killed_at_any_stage_a_reindex_resumes() {
         // The stopped worker was not killed after all, and resumes.
         drop(worker);
         barrier.open();
-        eventually(async || Arc::strong_count(&h.context.stores.index) == 3).await;
+        eventually(async || Arc::strong_count(&h.context.serving.index) == 3).await;
         again.drain().await;
         assert_in_step(&h, &again.context).await;
     }
@@ -65,9 +65,9 @@ async fn killed_between_any_two_steps_the_same_command_finishes_the_job() {
     let next = smaller_chunks(&h).await;
 
     // Killed after the engine made the collection and before Postgres knows it: ELF uses it.
-    let spec = registry::spec(&next.context.stores, &next.context.version);
+    let spec = serving::spec(&next.context.serving, &next.context.version);
     h.context
-        .stores
+        .serving
         .index
         .create_collection("notes__2", &spec)
         .await
@@ -76,7 +76,7 @@ async fn killed_between_any_two_steps_the_same_command_finishes_the_job() {
     assert_eq!(collection_of(&next.context).await, "notes__2");
 
     // Killed after Postgres has swapped and before the alias has.
-    let store = &h.context.stores.store;
+    let store = &h.context.serving.store;
     let name = &next.context.version.name;
     assert!(
         store
@@ -96,7 +96,7 @@ async fn killed_between_any_two_steps_the_same_command_finishes_the_job() {
             .await
             .unwrap()
     );
-    let done = reindex::rollback(&h.context.stores).await.unwrap();
+    let done = reindex::rollback(&h.context.serving).await.unwrap();
     assert_eq!((&done.version, done.retired), (old_version, None));
     assert_eq!(alias_of(&h).await, old);
     h.drain().await;
@@ -108,9 +108,9 @@ async fn a_rebuild_whose_collection_is_lost_blocks_no_worker() {
     let h = Harness::start().await;
     h.insert("written to one").await;
     h.drain().await;
-    let store = &h.context.stores.store;
+    let store = &h.context.serving.store;
     let WorkerContext {
-        stores: IndexContext { alias, .. },
+        serving: Serving { alias, .. },
         version,
         ..
     } = &h.context;
@@ -141,16 +141,16 @@ async fn a_rebuild_whose_collection_is_lost_blocks_no_worker() {
 #[tokio::test]
 async fn a_collection_deleted_between_commit_and_write_is_no_outage() {
     let h = Harness::start().await;
-    let store = &h.context.stores.store;
+    let store = &h.context.serving.store;
     let WorkerContext {
-        stores: IndexContext { alias, index, .. },
+        serving: Serving { alias, index, .. },
         version,
         ..
     } = &h.context;
     index
         .create_collection(
             "notes__9",
-            &registry::spec(&h.context.stores, &h.context.version),
+            &serving::spec(&h.context.serving, &h.context.version),
         )
         .await
         .unwrap();

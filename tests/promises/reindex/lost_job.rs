@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use elf::rebuild;
-use elf::registry;
 use elf::reindex::{self, Then};
+use elf::serving;
 use elf::store::{JobLease, Lifecycle, StoreError};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
@@ -47,7 +47,7 @@ async fn no_step_of_a_lost_job_changes_anything() {
     h.drain().await;
     let next = smaller_chunks(&h).await;
     next.run(Then::Swap).await.unwrap();
-    let store = &h.context.stores.store;
+    let store = &h.context.serving.store;
     let (old, new) = (&h.context.version, &next.context.version);
     let lost = h.dead_job().await;
     h.dead_job().await;
@@ -90,7 +90,7 @@ async fn a_drop_deletes_no_page_of_a_version_that_was_served_meanwhile() {
     let before = what_is_served(&h).await;
     let dropping = h
         .context
-        .stores
+        .serving
         .store
         .drop_version(&job, &h.context.version.name);
     let served = async {
@@ -121,13 +121,13 @@ async fn a_page_of_a_drop_keeps_the_job_until_it_ends() {
             .await
             .unwrap();
         let (store, version) = (
-            h.context.stores.store.clone(),
+            h.context.serving.store.clone(),
             h.context.version.name.clone(),
         );
         let lease = job.clone();
         let dropping = tokio::spawn(async move { store.drop_version(&lease, &version).await });
         blocked(&h, 1).await;
-        let store = &h.context.stores.store;
+        let store = &h.context.serving.store;
         let running = store
             .take_job("drop", "test", "another", Duration::from_secs(60))
             .await
@@ -139,12 +139,12 @@ async fn a_page_of_a_drop_keeps_the_job_until_it_ends() {
         blocked(&h, 0).await;
     }
     let taken = async || {
-        let store = &h.context.stores.store;
+        let store = &h.context.serving.store;
         let job = store.take_job("drop", "test", "another", Duration::from_secs(60));
         job.await.unwrap().holder == "another"
     };
     eventually(taken).await;
-    let store = &h.context.stores.store;
+    let store = &h.context.serving.store;
     assert_lost(store.drop_version(&job, &h.context.version.name).await);
     let another = JobLease::of("another");
     store
@@ -168,7 +168,7 @@ async fn a_drop_that_was_interrupted_is_finished_before_the_version_is_built_aga
 
     let old = h.context.version.name.clone();
     let job = h.dead_job().await;
-    let store = &h.context.stores.store;
+    let store = &h.context.serving.store;
     assert!(store.retire_for_good(&job, &old).await.unwrap());
     sqlx::query("delete from note_index_state where embedding_version = $1")
         .bind(&old)
@@ -194,7 +194,7 @@ async fn a_rollback_after_half_a_swap_serves_the_version_before() {
     // Killed after Postgres has swapped and before the alias has.
     let name = &next.context.version.name;
     let job = h.dead_job().await;
-    let store = &h.context.stores.store;
+    let store = &h.context.serving.store;
     assert!(
         store
             .serve_version(&job, name, Lifecycle::Building)
@@ -202,7 +202,7 @@ async fn a_rollback_after_half_a_swap_serves_the_version_before() {
             .unwrap()
     );
 
-    let done = reindex::rollback(&h.context.stores).await.unwrap();
+    let done = reindex::rollback(&h.context.serving).await.unwrap();
     assert_eq!(done.version, h.context.version.name);
     assert_eq!(done.retired.as_ref(), Some(name));
     assert_eq!(alias_of(&h).await, collection_of(&h.context).await);
@@ -220,7 +220,7 @@ async fn a_rollback_that_a_worker_began_to_finish_is_not_undone() {
     let next = smaller_chunks(&h).await;
     next.run(Then::Swap).await.unwrap();
     let job = h.dead_job().await;
-    let (store, old) = (&h.context.stores.store, &h.context.version.name);
+    let (store, old) = (&h.context.serving.store, &h.context.version.name);
     assert!(
         store
             .serve_version(&job, old, Lifecycle::Retired)
@@ -228,23 +228,23 @@ async fn a_rollback_that_a_worker_began_to_finish_is_not_undone() {
             .unwrap()
     );
     // The alias cannot be moved.
-    let index = &h.context.stores.index;
-    let theirs = registry::spec(&h.context.stores, &h.context.version);
+    let index = &h.context.serving.index;
+    let theirs = serving::spec(&h.context.serving, &h.context.version);
     index.create_collection("theirs", &theirs).await.unwrap();
     index
-        .point_alias(&h.context.stores.alias, "theirs")
+        .point_alias(&h.context.serving.alias, "theirs")
         .await
         .unwrap();
-    registry::ensure_ready(&h.context.stores, &h.context.version)
+    serving::ensure_ready(&h.context.serving, &h.context.version)
         .await
         .unwrap_err();
     let new = collection_of(&next.context).await;
     index
-        .point_alias(&h.context.stores.alias, &new)
+        .point_alias(&h.context.serving.alias, &new)
         .await
         .unwrap();
 
-    let done = reindex::rollback(&h.context.stores).await.unwrap();
+    let done = reindex::rollback(&h.context.serving).await.unwrap();
     assert_eq!((&done.version, done.retired), (old, None));
     assert_eq!(alias_of(&h).await, collection_of(&h.context).await);
 }
@@ -256,31 +256,31 @@ async fn a_leftover_that_is_served_is_replaced_before_it_is_dropped() {
     h.insert("served all the time").await;
     h.drain().await;
     let main = alias_of(&h).await;
-    let stores = &h.context.stores;
-    let spec = registry::spec(stores, &h.context.version);
-    stores
+    let serving = &h.context.serving;
+    let spec = serving::spec(serving, &h.context.version);
+    serving
         .index
         .create_collection("notes__9", &spec)
         .await
         .unwrap();
-    stores
+    serving
         .store
         .begin_rebuild(
             &h.dead_job().await,
             "notes__9",
-            &stores.alias,
+            &serving.alias,
             &h.context.version.name,
             &[],
             &[],
         )
         .await
         .unwrap();
-    stores
+    serving
         .index
-        .point_alias(&stores.alias, "notes__9")
+        .point_alias(&serving.alias, "notes__9")
         .await
         .unwrap();
-    let dropped = rebuild::drop_leftovers(stores).await.unwrap();
+    let dropped = rebuild::drop_leftovers(serving).await.unwrap();
     assert_eq!(dropped, ["notes__9"]);
     assert_eq!(alias_of(&h).await, main);
     h.assert_exact().await;
@@ -290,7 +290,7 @@ async fn a_leftover_that_is_served_is_replaced_before_it_is_dropped() {
 #[tokio::test]
 async fn a_collection_that_became_active_is_neither_retired_nor_forgotten() {
     let h = Harness::start().await;
-    let (store, name) = (&h.context.stores.store, h.collection().await);
+    let (store, name) = (&h.context.serving.store, h.collection().await);
     let job = h.dead_job().await;
     assert!(!store.retire_collection(&job, &name).await.unwrap());
     assert!(!store.forget_unfinished(&name).await.unwrap());

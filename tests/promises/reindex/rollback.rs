@@ -1,8 +1,8 @@
 //! A retired version is kept as it was: ELF rolls back to it at once, builds it again, or
 //! drops it.
 
-use elf::registry::{self, RegistryError};
 use elf::reindex::{self, ReindexError, Then};
+use elf::serving::{self, ServingError};
 use elf::store::Lifecycle;
 use uuid::Uuid;
 
@@ -17,7 +17,7 @@ async fn a_rollback_brings_the_old_answers_back() {
     let deleted = h.insert("what will go").await;
     h.insert("what stays").await;
     h.drain().await;
-    let before = points_in(&h.context, &h.context.stores.alias).await;
+    let before = points_in(&h.context, &h.context.serving.alias).await;
     let paid = h.provider.texts_seen().len();
     let next = smaller_chunks(&h).await;
     next.run(Then::Swap).await.unwrap();
@@ -34,7 +34,7 @@ async fn a_rollback_brings_the_old_answers_back() {
         "what is retired is frozen"
     );
 
-    let done = reindex::rollback(&h.context.stores).await.unwrap();
+    let done = reindex::rollback(&h.context.serving).await.unwrap();
     assert_eq!(done.version, h.context.version.name);
     assert_eq!(done.retired.as_ref(), Some(&next.context.version.name));
     assert_eq!(done.due, 3, "two notes, and one that is gone");
@@ -45,7 +45,7 @@ async fn a_rollback_brings_the_old_answers_back() {
         .collect();
     assert_eq!(changed, [("chunking.max_tokens", &32.into())]);
     assert_eq!(
-        points_in(&h.context, &h.context.stores.alias).await,
+        points_in(&h.context, &h.context.serving.alias).await,
         before,
         "at once"
     );
@@ -53,7 +53,7 @@ async fn a_rollback_brings_the_old_answers_back() {
     h.drain().await;
     assert_in_step(&h, &h.context).await;
     assert_eq!(h.points_of(deleted).await, 0);
-    let again = reindex::rollback(&h.context.stores).await.unwrap();
+    let again = reindex::rollback(&h.context.serving).await.unwrap();
     assert_eq!(
         again.version, next.context.version.name,
         "and forward again"
@@ -82,12 +82,12 @@ async fn a_daemon_whose_version_is_retired_says_so_and_resumes_after_a_rollback(
         0
     );
 
-    reindex::rollback(&h.context.stores).await.unwrap();
+    reindex::rollback(&h.context.serving).await.unwrap();
     eventually(async || old.outage().is_none() && h.points_of(note).await == 1).await;
     eventually(async || {
         let left = h
             .context
-            .stores
+            .serving
             .store
             .outbox_counts(Some(&h.context.version.name))
             .await
@@ -114,7 +114,7 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
     let next = smaller_chunks(&h).await;
     next.run(Then::Swap).await.unwrap();
     let name = next.context.version.name.clone();
-    let refused = reindex::drop(&h.context.stores, Some(&name))
+    let refused = reindex::drop(&h.context.serving, Some(&name))
         .await
         .unwrap_err();
     assert!(matches!(refused, ReindexError::Refused(_)), "{refused:?}");
@@ -122,16 +122,16 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
     // A drop that died halfway: no rollback to the rest of that version.
     assert!(
         h.context
-            .stores
+            .serving
             .store
             .retire_for_good(&h.dead_job().await, &old.0)
             .await
             .unwrap()
     );
-    let refused = reindex::rollback(&h.context.stores).await.unwrap_err();
+    let refused = reindex::rollback(&h.context.serving).await.unwrap_err();
     assert!(refused.to_string().contains("is gone"), "{refused}");
 
-    let dropped = reindex::drop(&h.context.stores, None).await.unwrap();
+    let dropped = reindex::drop(&h.context.serving, None).await.unwrap();
     assert_eq!(dropped.len(), 1);
     assert_eq!(
         (&dropped[0].version, &dropped[0].collections),
@@ -140,7 +140,7 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
     assert!(dropped[0].chunks > 10);
     assert!(
         h.context
-            .stores
+            .serving
             .index
             .collection(&old.1)
             .await
@@ -160,8 +160,8 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
         assert_eq!(h.count(&of_old).await, 0, "{table}");
     }
     assert_in_step(&h, &next.context).await;
-    assert_eq!(reindex::drop(&h.context.stores, None).await.unwrap(), []);
-    let refused = reindex::rollback(&h.context.stores).await.unwrap_err();
+    assert_eq!(reindex::drop(&h.context.serving, None).await.unwrap(), []);
+    let refused = reindex::rollback(&h.context.serving).await.unwrap_err();
     assert!(
         refused.to_string().contains("nothing to roll back to"),
         "{refused}"
@@ -169,11 +169,11 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
 
     // A worker of the old version that still runs finds nothing and writes nothing.
     h.insert("for the new one only").await;
-    let error = registry::ensure_ready(&h.context.stores, &h.context.version)
+    let error = serving::ensure_ready(&h.context.serving, &h.context.version)
         .await
         .unwrap_err();
-    assert!(matches!(error, RegistryError::Mismatch(_)), "{error:?}");
-    let store = &h.context.stores.store;
+    assert!(matches!(error, ServingError::Mismatch(_)), "{error:?}");
+    let store = &h.context.serving.store;
     let claim = store
         .claim(
             &old.0,
@@ -223,7 +223,7 @@ async fn a_refused_reindex_leaves_the_rollback_possible() {
     next.run(Then::Swap).await.unwrap();
 
     let mut back = beside(&h, |_| {}).await;
-    back.context.stores.bm25.language = "german".into();
+    back.context.serving.bm25.language = "german".into();
     let refused = back.run(Then::Wait).await.unwrap_err();
     assert!(
         refused.to_string().contains("elf reindex drop"),
@@ -231,6 +231,6 @@ async fn a_refused_reindex_leaves_the_rollback_possible() {
     );
     assert_eq!(back.state().await, Some(Lifecycle::Retired));
     assert_eq!(h.count("indexing_outbox").await, 0, "nothing was written");
-    reindex::rollback(&h.context.stores).await.unwrap();
+    reindex::rollback(&h.context.serving).await.unwrap();
     assert_eq!(back.state().await, Some(Lifecycle::Active));
 }

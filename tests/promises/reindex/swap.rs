@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use elf::index::Filter;
-use elf::registry::{self, Job, RegistryError};
 use elf::reindex::{ReindexError, Then};
+use elf::serving::{self, Job, ServingError};
 use elf::store::Lifecycle;
 
 use super::{alias_of, assert_in_step, beside, collection_of, smaller_chunks};
@@ -32,7 +32,7 @@ async fn a_swap_is_refused_while_notes_are_dead_lettered() {
 
     // An operator who purges the dead letter decides to swap without the note.
     h.context
-        .stores
+        .serving
         .store
         .purge_dead(Some(&[note]))
         .await
@@ -60,7 +60,7 @@ async fn a_swap_is_refused_on_drift() {
         ..Filter::default()
     };
     h.context
-        .stores
+        .serving
         .index
         .delete(&collection, &of_note)
         .await
@@ -82,13 +82,13 @@ async fn an_alias_elsewhere_is_pointed_back_or_refused() {
     let own = alias_of(&h).await;
     let next = smaller_chunks(&h).await;
     next.run(Then::Wait).await.unwrap();
-    let index = &h.context.stores.index;
+    let index = &h.context.serving.index;
     let theirs = collection_of(&next.context).await;
     index
-        .point_alias(&h.context.stores.alias, &theirs)
+        .point_alias(&h.context.serving.alias, &theirs)
         .await
         .unwrap();
-    registry::ensure_ready(&next.context.stores, &next.context.version)
+    serving::ensure_ready(&next.context.serving, &next.context.version)
         .await
         .unwrap();
     assert_eq!(
@@ -96,7 +96,7 @@ async fn an_alias_elsewhere_is_pointed_back_or_refused() {
         theirs,
         "not for a version that is not served to say"
     );
-    registry::ensure_ready(&h.context.stores, &h.context.version)
+    serving::ensure_ready(&h.context.serving, &h.context.version)
         .await
         .unwrap();
     assert_eq!(alias_of(&h).await, own);
@@ -104,19 +104,19 @@ async fn an_alias_elsewhere_is_pointed_back_or_refused() {
     index
         .create_collection(
             "foreign",
-            &registry::spec(&h.context.stores, &h.context.version),
+            &serving::spec(&h.context.serving, &h.context.version),
         )
         .await
         .unwrap();
     index
-        .point_alias(&h.context.stores.alias, "foreign")
+        .point_alias(&h.context.serving.alias, "foreign")
         .await
         .unwrap();
-    let error = registry::ensure_ready(&h.context.stores, &h.context.version)
+    let error = serving::ensure_ready(&h.context.serving, &h.context.version)
         .await
         .unwrap_err();
     assert!(
-        matches!(&error, RegistryError::ForeignAlias { target, .. } if target == "foreign"),
+        matches!(&error, ServingError::ForeignAlias { target, .. } if target == "foreign"),
         "{error:?}"
     );
 }
@@ -128,7 +128,7 @@ async fn one_job_at_a_time() {
     h.drain().await;
     let next = smaller_chunks(&h).await;
     let job = Job::take(
-        &h.context.stores.store,
+        &h.context.serving.store,
         "rebuild",
         "notes__2",
         Arc::default(),
@@ -137,7 +137,7 @@ async fn one_job_at_a_time() {
     .unwrap();
     let error = next.run(Then::Wait).await.unwrap_err();
     assert!(
-        matches!(&error, ReindexError::Registry(RegistryError::JobRunning(other)) if other.kind == "rebuild"),
+        matches!(&error, ReindexError::Registry(ServingError::JobRunning(other)) if other.kind == "rebuild"),
         "{error:?}"
     );
     assert_eq!(next.state().await, None, "nothing was begun");

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use elf::config::{Boundaries, Config};
 use elf::embed::EmbedError;
-use elf::registry::IndexContext;
 use elf::reindex::{self, ReindexError, Then};
+use elf::serving::Serving;
 use elf::store::Lifecycle;
 use elf::worker::WorkerContext;
 
@@ -35,9 +35,9 @@ async fn a_change_embeds_only_texts_never_seen(change: impl FnOnce(&mut Config))
     let requests = h.provider.texts_seen().len();
 
     let next = beside(&h, change).await;
-    let counts = elf::registry::Progress::default();
+    let counts = elf::serving::Progress::default();
     let WorkerContext {
-        stores: IndexContext { store, .. },
+        serving: Serving { store, .. },
         chunker,
         version,
         ..

@@ -11,7 +11,7 @@ use elf::cli::wiring::{self, EmbeddingSetup};
 use elf::config::Config;
 use elf::embed::provider::Provider;
 use elf::index::{Filter, StoredPoint, VectorIndex};
-use elf::registry;
+use elf::serving;
 use elf::store::JobLease;
 use elf::verify;
 use elf::worker::{Breakpoint, Checkpoint, Report, Worker, WorkerContext};
@@ -136,10 +136,10 @@ impl Harness {
 
     async fn with(site: Site, config: Config) -> Self {
         let context = wiring::worker_context(&config).await.unwrap();
-        registry::register_or_check_version(&context.stores.store, &context.version)
+        serving::register_or_check_version(&context.serving.store, &context.version)
             .await
             .unwrap();
-        registry::ensure_ready(&context.stores, &context.version)
+        serving::ensure_ready(&context.serving, &context.version)
             .await
             .unwrap();
         let pool = PgPool::connect(&site.database.url()).await.unwrap();
@@ -168,10 +168,10 @@ impl Harness {
     }
 
     /// What a rebuild works with, over `index`.
-    pub fn rebuilds_with(&self, index: Arc<dyn VectorIndex>) -> registry::IndexContext {
-        registry::IndexContext {
+    pub fn rebuilds_with(&self, index: Arc<dyn VectorIndex>) -> serving::Serving {
+        serving::Serving {
             index,
-            ..self.context.stores.clone()
+            ..self.context.serving.clone()
         }
     }
 
@@ -179,7 +179,7 @@ impl Harness {
     pub async fn collection(&self) -> String {
         let registered = self
             .context
-            .stores
+            .serving
             .store
             .registered_collections()
             .await
@@ -191,7 +191,7 @@ impl Harness {
     /// Compares the index with Postgres.
     pub async fn verify(&self, options: &verify::Options) -> verify::Report {
         let context = &self.context;
-        verify::run(&context.stores, options).await.unwrap()
+        verify::run(&context.serving, options).await.unwrap()
     }
 
     /// Fails unless promise 1 holds and a deep verify finds no drift either.
@@ -206,7 +206,7 @@ impl Harness {
     /// The lease of a job whose process hangs: its steps succeed until another job begins.
     pub async fn dead_job(&self) -> JobLease {
         let holder = Uuid::new_v4().to_string();
-        let store = &self.context.stores.store;
+        let store = &self.context.serving.store;
         let job = store.take_job("test", "test", &holder, Duration::ZERO);
         assert_eq!(job.await.unwrap().holder, holder);
         JobLease::of(&holder)
@@ -240,9 +240,9 @@ impl Harness {
             version,
         } = wiring::setup(config).await.unwrap();
         WorkerContext {
-            stores: registry::IndexContext {
+            serving: serving::Serving {
                 store,
-                ..self.context.stores.clone()
+                ..self.context.serving.clone()
             },
             provider: Arc::new(Provider::new(embedder, &config.providers.embedding)),
             chunker,
@@ -363,9 +363,9 @@ impl Harness {
             let after = points.last().map(|p| p.chunk_id);
             let page = self
                 .context
-                .stores
+                .serving
                 .index
-                .scroll(&self.context.stores.alias, after, 500, true)
+                .scroll(&self.context.serving.alias, after, 500, true)
                 .await
                 .unwrap();
             let end = page.len() < 500;
@@ -382,9 +382,9 @@ impl Harness {
             ..Filter::default()
         };
         self.context
-            .stores
+            .serving
             .index
-            .count(&self.context.stores.alias, &filter)
+            .count(&self.context.serving.alias, &filter)
             .await
             .unwrap()
     }
@@ -653,7 +653,7 @@ impl Findings {
     }
 
     /// Records every finding.
-    pub fn notice(&self) -> elf::registry::Notice {
+    pub fn notice(&self) -> elf::serving::Notice {
         let found = self.0.clone();
         Arc::new(move |finding| found.lock().unwrap().push(finding))
     }

@@ -152,7 +152,7 @@ async fn a_note_of_ten_megabytes_is_looked_at_in_bounded_time() {
     let nil = Uuid::nil();
     let look = h
         .context
-        .stores
+        .serving
         .store
         .note_problems(version, 8, nil, 200, 1 << 20, 1.0);
     let (last, problems) = tokio::time::timeout(crate::support::DEADLINE, look)
@@ -169,7 +169,7 @@ async fn a_note_of_ten_megabytes_is_looked_at_in_bounded_time() {
     .await;
     let (_, problems) = h
         .context
-        .stores
+        .serving
         .store
         .note_problems(version, 8, nil, 200, 1 << 20, 1.0)
         .await
@@ -194,7 +194,7 @@ async fn a_page_of_notes_is_bounded_in_bytes() {
     loop {
         let page = h
             .context
-            .stores
+            .serving
             .store
             .note_problems(version, 8, after, 200, 300, 1.0);
         let (looked_at, problems) = page.await.unwrap();
@@ -217,11 +217,11 @@ async fn a_page_of_chunks_is_bounded_in_bytes() {
     let (version, mut after, mut pages) = (&h.context.version.name, Uuid::nil(), Vec::new());
     loop {
         let upto = Uuid::max();
-        let page = h
-            .context
-            .stores
-            .store
-            .live_chunks(version, after, upto, 200, 300, Depth::Whole);
+        let page =
+            h.context
+                .serving
+                .store
+                .live_chunks(version, after, upto, 200, 300, Depth::Whole);
         let page = page.await.unwrap();
         let Some(last) = page.last() else {
             break;

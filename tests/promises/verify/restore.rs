@@ -103,7 +103,7 @@ async fn a_qdrant_from_its_own_snapshot_is_brought_up_to_date() {
     h.drain().await;
     h.assert_exact().await;
     h.context
-        .stores
+        .serving
         .index
         .drop_collection(&collection)
         .await
@@ -127,9 +127,9 @@ async fn a_qdrant_from_its_own_snapshot_is_brought_up_to_date() {
     assert_eq!(h.provider.requests(), requests);
     assert_eq!(
         h.context
-            .stores
+            .serving
             .index
-            .resolve(&h.context.stores.alias)
+            .resolve(&h.context.serving.alias)
             .await
             .unwrap(),
         Some(collection)

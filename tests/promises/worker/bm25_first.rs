@@ -5,8 +5,8 @@ use std::sync::Arc;
 use elf::cli::wiring;
 use elf::index::{Filter, UpsertMode};
 use elf::rebuild;
-use elf::registry::CollectionTarget;
 use elf::search::{Answer, Missing, Request};
+use elf::serving::CollectionTarget;
 use elf::store::Depth;
 use elf::verify;
 use elf::worker::Checkpoint;
@@ -89,8 +89,8 @@ async fn while_the_provider_is_down_new_and_changed_notes_are_found_by_keyword()
             keywords: [("tenant_id".to_owned(), "u".to_owned())].into(),
             ..Filter::default()
         };
-        let stores = &h.context.stores;
-        let count = async || stores.index.count(&stores.alias, &moved).await.unwrap();
+        let serving = &h.context.serving;
+        let count = async || serving.index.count(&serving.alias, &moved).await.unwrap();
         eventually(async || count().await > 0).await;
         assert_eq!(count().await, h.points_of(note).await);
     }
@@ -98,7 +98,7 @@ async fn while_the_provider_is_down_new_and_changed_notes_are_found_by_keyword()
     assert_no_drift(&h).await;
 
     // Without the index too: a rebuild embeds nothing, and has these points.
-    let stores = h.rebuilds_with(h.context.stores.index.clone());
+    let serving = h.rebuilds_with(h.context.serving.index.clone());
     let options = rebuild::Options {
         swap_last: false,
         take_alias: false,
@@ -106,7 +106,7 @@ async fn while_the_provider_is_down_new_and_changed_notes_are_found_by_keyword()
         restart: false,
         notice: Arc::new(|_| {}),
     };
-    rebuild::run(&stores, &options, Arc::default(), CancellationToken::new())
+    rebuild::run(&serving, &options, Arc::default(), CancellationToken::new())
         .await
         .unwrap();
     assert_eq!(found_by(&h, "gnu").await, [edited]);
@@ -250,8 +250,8 @@ async fn a_vector_that_a_waiting_point_should_not_have_is_found_by_a_plain_verif
         .await
         .unwrap();
     let target = CollectionTarget {
-        store: h.context.stores.store.clone(),
-        index: h.context.stores.index.clone(),
+        store: h.context.serving.store.clone(),
+        index: h.context.serving.index.clone(),
         version: h.context.version.name.clone(),
         collection: h.collection().await,
         writes: Default::default(),

@@ -24,7 +24,7 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
         .await
         .unwrap();
     let cold = h.insert("cold").await;
-    let store = &h.context.stores.store;
+    let store = &h.context.serving.store;
     let lease = h.config.worker.lease();
     let version = &h.context.version.name;
     let claim = store

@@ -146,13 +146,18 @@ async fn a_lost_collection_comes_back_without_one_embedding_call() {
     let paid = h.provider.requests();
     let name = h
         .context
-        .stores
+        .serving
         .index
-        .resolve(&h.context.stores.alias)
+        .resolve(&h.context.serving.alias)
         .await
         .unwrap()
         .unwrap();
-    h.context.stores.index.drop_collection(&name).await.unwrap();
+    h.context
+        .serving
+        .index
+        .drop_collection(&name)
+        .await
+        .unwrap();
 
     // A running daemon creates the lost collection again, too.
     let (_, stop, running) = spawn(h.worker());
@@ -160,9 +165,9 @@ async fn a_lost_collection_comes_back_without_one_embedding_call() {
     eventually(async || {
         h.count("indexing_outbox").await == 0
             && h.context
-                .stores
+                .serving
                 .index
-                .resolve(&h.context.stores.alias)
+                .resolve(&h.context.serving.alias)
                 .await
                 .unwrap()
                 .is_some()
@@ -260,7 +265,7 @@ async fn a_note_that_became_another_tenants_while_it_was_indexed_gets_no_old_tex
         assert_eq!(h.count("memory_note_chunks").await, 0);
         assert_eq!(h.points_of(note).await, 0);
         h.provider.heal();
-        h.context.stores.store.retry_dead(None).await.unwrap();
+        h.context.serving.store.retry_dead(None).await.unwrap();
         h.drain_with_retries().await;
         h.assert_converged().await;
     }

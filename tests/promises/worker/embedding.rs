@@ -15,7 +15,7 @@ async fn unchanged_text_is_not_embedded_again() {
     let paid = h.provider.texts_seen().len();
 
     h.context
-        .stores
+        .serving
         .store
         .enqueue(&Default::default())
         .await

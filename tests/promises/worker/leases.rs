@@ -114,7 +114,7 @@ async fn the_token_of_a_note_rises_for_ever() {
     let mut last = 0;
     for _ in 0..3 {
         h.context
-            .stores
+            .serving
             .store
             .enqueue(&Default::default())
             .await

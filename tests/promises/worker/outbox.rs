@@ -76,10 +76,10 @@ async fn a_plain_insert_into_the_outbox_is_enough() {
     let note = h.insert("indexed already").await;
     h.drain().await;
     h.context
-        .stores
+        .serving
         .index
         .delete(
-            &h.context.stores.alias,
+            &h.context.serving.alias,
             &Filter {
                 note_ids: Some(vec![note]),
                 ..Filter::default()

@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::RegistryError;
+use super::ServingError;
 use crate::index::IndexError;
 use crate::store::{self, JobLease, RunningJob, Store, StoreError};
 
@@ -48,7 +48,7 @@ impl Job {
         kind: &str,
         subject: &str,
         progress: Arc<Progress>,
-    ) -> Result<Self, RegistryError> {
+    ) -> Result<Self, ServingError> {
         let holder = store::holder();
         let mut in_the_way: Option<RunningJob> = None;
         loop {
@@ -66,7 +66,7 @@ impl Job {
                     );
                     in_the_way = Some(job);
                 }
-                Some(before) if *before != job => return Err(RegistryError::JobRunning(job)),
+                Some(before) if *before != job => return Err(ServingError::JobRunning(job)),
                 Some(_) => {}
             }
             tokio::time::sleep(LOOK_EVERY).await;
@@ -104,7 +104,7 @@ impl Job {
     pub async fn alone<T>(
         &self,
         request: impl Future<Output = Result<T, IndexError>>,
-    ) -> Result<T, RegistryError> {
+    ) -> Result<T, ServingError> {
         let held = self.store.hold_job(&self.lease).await?;
         let answer = request.await;
         let released = held.release().await;
@@ -119,7 +119,7 @@ impl Job {
     }
 
     /// Runs `work` until it ends or the lease is lost. Boxed, see [`crate::telemetry::timed`].
-    pub fn run<'w, T, E: From<RegistryError>>(
+    pub fn run<'w, T, E: From<ServingError>>(
         &'w self,
         work: impl Future<Output = Result<T, E>> + 'w,
     ) -> impl Future<Output = Result<T, E>> + 'w {
@@ -128,7 +128,7 @@ impl Job {
             tokio::select! {
                 done = work => done,
                 () = self.lost.cancelled() => {
-                    Err(RegistryError::Store(StoreError::JobLost).into())
+                    Err(ServingError::Store(StoreError::JobLost).into())
                 }
             }
         }

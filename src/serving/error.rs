@@ -6,7 +6,7 @@ use crate::store::{RunningJob, StoreError};
 
 /// Why what is served could not be read, written or changed.
 #[derive(Debug, thiserror::Error)]
-pub enum RegistryError {
+pub enum ServingError {
     /// Postgres.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -63,7 +63,7 @@ pub enum RegistryError {
     Mismatch(String),
 }
 
-impl RegistryError {
+impl ServingError {
     /// What has to change before the same work can succeed.
     pub fn class(&self) -> ErrorClass {
         match self {

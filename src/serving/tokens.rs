@@ -6,19 +6,19 @@
 use metrics::counter;
 use uuid::Uuid;
 
-use super::{IndexContext, RegistryError};
+use super::{Serving, ServingError};
 use crate::index::{Filter, IndexError, MAX_REVISION};
 use crate::store::Target;
 
 /// Called between the writes of a batch and its ack. Fails if a point of the batch's notes is
 /// newer than `token` and no later claim has taken the note.
 pub async fn check_tokens(
-    context: &IndexContext,
+    context: &Serving,
     version: &str,
     token: i64,
     notes: &[Uuid],
     targets: &[Target],
-) -> Result<(), RegistryError> {
+) -> Result<(), ServingError> {
     for Target { collection, .. } in targets {
         let mut held = notes.to_vec();
         while !held.is_empty() {
@@ -34,7 +34,7 @@ pub async fn check_tokens(
             let still = context.store.held(version, token, &held).await?;
             if still.len() == held.len() {
                 raise_tokens(context, version).await?;
-                return Err(RegistryError::RolledBack);
+                return Err(ServingError::RolledBack);
             }
             held = still;
         }
@@ -45,7 +45,7 @@ pub async fn check_tokens(
 /// Raises the tokens above every revision in the index, if the index has a revision that
 /// Postgres has not issued. After a promotion or a restore of Postgres the index is verified in
 /// any case: Postgres may have lost transactions but no token.
-pub async fn ensure_tokens(context: &IndexContext, version: &str) -> Result<(), RegistryError> {
+pub async fn ensure_tokens(context: &Serving, version: &str) -> Result<(), ServingError> {
     if raise(context, version).await? {
         request_repair(context, version).await?;
     }
@@ -58,22 +58,22 @@ pub async fn ensure_tokens(context: &IndexContext, version: &str) -> Result<(), 
 }
 
 /// Raises the tokens so that Postgres issues none twice, and requests a verify. The caller then
-/// reports [`RegistryError::RolledBack`].
-pub async fn raise_tokens(context: &IndexContext, version: &str) -> Result<(), RegistryError> {
+/// reports [`ServingError::RolledBack`].
+pub async fn raise_tokens(context: &Serving, version: &str) -> Result<(), ServingError> {
     raise(context, version).await?;
     request_repair(context, version).await
 }
 
-async fn request_repair(context: &IndexContext, version: &str) -> Result<(), RegistryError> {
+async fn request_repair(context: &Serving, version: &str) -> Result<(), ServingError> {
     context.store.request_verify(version).await?;
     counter!("elf_postgres_rollbacks_total").increment(1);
-    tracing::error!("{}", RegistryError::RolledBack);
+    tracing::error!("{}", ServingError::RolledBack);
     Ok(())
 }
 
 /// Raises the tokens above every revision in the index. Returns whether Postgres had lost
 /// tokens.
-async fn raise(context: &IndexContext, version: &str) -> Result<bool, RegistryError> {
+async fn raise(context: &Serving, version: &str) -> Result<bool, ServingError> {
     let store = &context.store;
     let mut raised = false;
     for collection in store.collections(version).await? {
@@ -99,10 +99,10 @@ async fn raise(context: &IndexContext, version: &str) -> Result<bool, RegistryEr
 /// The highest revision above `last` in a collection, found by bisection: one count if there is
 /// none, about forty otherwise.
 async fn highest_above(
-    context: &IndexContext,
+    context: &Serving,
     collection: &str,
     last: i64,
-) -> Result<Option<i64>, RegistryError> {
+) -> Result<Option<i64>, ServingError> {
     let is_there = async |above: i64| {
         let above = Filter {
             revision_above: Some(above),
@@ -132,11 +132,7 @@ async fn highest_above(
 }
 
 /// Counts points. A missing collection counts as empty; a write to it reports the error.
-async fn count(
-    context: &IndexContext,
-    collection: &str,
-    filter: &Filter,
-) -> Result<u64, IndexError> {
+async fn count(context: &Serving, collection: &str, filter: &Filter) -> Result<u64, IndexError> {
     match context.index.count(collection, filter).await {
         Err(IndexError::NotFound { .. }) => Ok(0),
         counted => counted,

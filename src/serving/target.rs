@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::{RegistryError, payload};
+use super::{ServingError, payload};
 use crate::index::{Filter, IndexError, Point, UpsertMode, VectorIndex};
 use crate::store::{LiveChunk, Store};
 
@@ -76,7 +76,7 @@ impl CollectionTarget {
         &self,
         points: Arc<[Point]>,
         mode: UpsertMode,
-    ) -> Result<Written, RegistryError> {
+    ) -> Result<Written, ServingError> {
         if points.is_empty() {
             return Ok(Written::default());
         }
@@ -90,7 +90,7 @@ impl CollectionTarget {
         &self,
         points: &[Point],
         mode: UpsertMode,
-    ) -> Result<Written, RegistryError> {
+    ) -> Result<Written, ServingError> {
         let sent: Vec<(Uuid, i64)> = points
             .iter()
             .map(|point| (point.payload.chunk_id, point.payload.note.revision))

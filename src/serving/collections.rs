@@ -1,6 +1,6 @@
 //! The names of collections.
 
-use super::{IndexContext, RegistryError};
+use super::{Serving, ServingError};
 use crate::index::CollectionSpec;
 
 /// `<alias>__<n>`, with an `n` above every number that this database has used, and no such
@@ -10,9 +10,9 @@ use crate::index::CollectionSpec;
 /// that registers it. Its number is then used. Such a collection is empty and has the wanted
 /// shape, so it is reused.
 pub async fn free_collection_name(
-    context: &IndexContext,
+    context: &Serving,
     spec: &CollectionSpec,
-) -> Result<String, RegistryError> {
+) -> Result<String, ServingError> {
     let last = context.store.last_collection_number().await?;
     let registered = context.store.registered_collections().await?;
     for n in last.max(1).. {

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    IndexContext, RegistryError, check_alias, check_home, differences, ensure_tokens,
-    reconcile_alias, record_home,
+    Serving, ServingError, check_alias, check_home, differences, ensure_tokens, reconcile_alias,
+    record_home,
 };
 use crate::index::{CollectionInfo, CollectionSpec, IndexError};
 use crate::store::{CollectionRow, Lifecycle, RegisteredVersion, Store, StoreError, Version};
@@ -19,7 +19,7 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 pub async fn register_or_check_version(
     store: &Store,
     version: &Version,
-) -> Result<(), RegistryError> {
+) -> Result<(), ServingError> {
     let mut known = store.versions().await?;
     if known.is_empty() {
         store.register_first_version(version).await?;
@@ -32,10 +32,7 @@ pub async fn register_or_check_version(
 }
 
 /// Checks that `version` is the active version of the database. For commands that only read.
-pub async fn check_version_is_active(
-    store: &Store,
-    version: &Version,
-) -> Result<(), RegistryError> {
+pub async fn check_version_is_active(store: &Store, version: &Version) -> Result<(), ServingError> {
     let known = store.versions().await?;
     match known.iter().find(|v| v.version.name == version.name) {
         Some(own) if own.state == Lifecycle::Active => Ok(()),
@@ -48,9 +45,9 @@ fn not_served(
     known: &[RegisteredVersion],
     own: Option<&RegisteredVersion>,
     asked: &Version,
-) -> RegistryError {
+) -> ServingError {
     let Some(active) = known.iter().find(|v| v.state == Lifecycle::Active) else {
-        return RegistryError::NothingIndexed;
+        return ServingError::NothingIndexed;
     };
     let advice = match own.map(|v| v.state) {
         Some(Lifecycle::Building) => {
@@ -62,7 +59,7 @@ fn not_served(
         }
         _ => "put the setting back, or build the new version with `elf reindex`",
     };
-    RegistryError::Mismatch(format!(
+    ServingError::Mismatch(format!(
         "the database is indexed under the embedding version {}, and the configuration asks for {}: {}. \
          Vectors of two versions cannot be mixed; {advice}",
         active.version.name,
@@ -76,7 +73,7 @@ fn not_served(
 pub async fn version_unless_retired(
     store: &Store,
     version: &str,
-) -> Result<RegisteredVersion, RegistryError> {
+) -> Result<RegisteredVersion, ServingError> {
     unless_retired(&store.versions().await?, version)
 }
 
@@ -84,7 +81,7 @@ pub async fn version_unless_retired(
 pub fn unless_retired(
     known: &[RegisteredVersion],
     version: &str,
-) -> Result<RegisteredVersion, RegistryError> {
+) -> Result<RegisteredVersion, ServingError> {
     let own = known.iter().find(|v| v.version.name == version);
     let gone = match own {
         Some(own) if own.state != Lifecycle::Retired => return Ok(own.clone()),
@@ -92,7 +89,7 @@ pub fn unless_retired(
         None => "is not registered any more",
     };
     let active = known.iter().find(|v| v.state == Lifecycle::Active);
-    Err(RegistryError::Mismatch(format!(
+    Err(ServingError::Mismatch(format!(
         "the embedding version {version} {gone}: {} is served; stop this worker, or roll back \
          with `elf reindex rollback`",
         active.map_or("none", |v| &v.version.name)
@@ -103,12 +100,12 @@ pub fn unless_retired(
 /// collection exists with the right shape, and that the alias points at it if the version is
 /// active. Creates a missing collection. If it was lost, every note is put into the outbox, and
 /// workers fill it from Postgres without embedding.
-pub async fn ensure_ready(context: &IndexContext, version: &Version) -> Result<(), RegistryError> {
+pub async fn ensure_ready(context: &Serving, version: &Version) -> Result<(), ServingError> {
     let mut tries = 0;
     loop {
         match ensure_once(context, version).await {
             // The engine is unavailable for a collection that another worker is creating.
-            Err(RegistryError::Index(IndexError::Unavailable { .. })) if tries < MAX_TRIES => {
+            Err(ServingError::Index(IndexError::Unavailable { .. })) if tries < MAX_TRIES => {
                 tries += 1;
                 tokio::time::sleep(BETWEEN_TRIES).await;
             }
@@ -117,7 +114,7 @@ pub async fn ensure_ready(context: &IndexContext, version: &Version) -> Result<(
     }
 }
 
-async fn ensure_once(context: &IndexContext, version: &Version) -> Result<(), RegistryError> {
+async fn ensure_once(context: &Serving, version: &Version) -> Result<(), ServingError> {
     context.store.ping().await?;
     let known = version_unless_retired(&context.store, &version.name).await?;
     check_home(context).await?;
@@ -148,9 +145,9 @@ async fn ensure_once(context: &IndexContext, version: &Version) -> Result<(), Re
 /// The version's main collection, registered now if it is the first, and its state in the
 /// engine.
 async fn main_collection(
-    context: &IndexContext,
+    context: &Serving,
     version: &Version,
-) -> Result<(CollectionRow, Option<CollectionInfo>), RegistryError> {
+) -> Result<(CollectionRow, Option<CollectionInfo>), ServingError> {
     let store = &context.store;
     loop {
         let collection = match registered_main_collection(context, version).await? {
@@ -181,7 +178,7 @@ async fn main_collection(
 /// The main collection as Postgres has it: the active one. If that was lost and a rebuild has
 /// begun, the one that it fills.
 async fn registered_main_collection(
-    context: &IndexContext,
+    context: &Serving,
     version: &Version,
 ) -> Result<Option<CollectionRow>, StoreError> {
     let written = context.store.collections(&version.name).await?;
@@ -190,10 +187,7 @@ async fn registered_main_collection(
 
 /// Forgets rebuilds whose collection is lost. They cannot resume, and workers would wait for
 /// that collection.
-async fn forget_lost_rebuilds(
-    context: &IndexContext,
-    version: &Version,
-) -> Result<(), RegistryError> {
+async fn forget_lost_rebuilds(context: &Serving, version: &Version) -> Result<(), ServingError> {
     for collection in context.store.collections(&version.name).await? {
         if collection.is_building() && context.index.collection(&collection.name).await?.is_none() {
             forget_rebuild(&context.store, &collection.name).await?;
@@ -214,7 +208,7 @@ async fn forget_rebuild(store: &Store, collection: &str) -> Result<(), StoreErro
 
 /// Checks that no other program uses the alias name. Called before the first collection is
 /// registered.
-async fn check_alias_is_free(context: &IndexContext) -> Result<(), RegistryError> {
+async fn check_alias_is_free(context: &Serving) -> Result<(), ServingError> {
     let target = context.index.resolve(&context.alias).await?;
     let taken = match &target {
         Some(target) => Some(format!("an alias of {target:?}")),
@@ -229,7 +223,7 @@ async fn check_alias_is_free(context: &IndexContext) -> Result<(), RegistryError
     match taken {
         None => Ok(()),
         Some(_) if is_ours => Ok(()),
-        Some(what) => Err(RegistryError::Mismatch(format!(
+        Some(what) => Err(ServingError::Mismatch(format!(
             "{:?} is {what} in the vector engine already, and this database does not list it: \
              choose another storage.qdrant.alias",
             context.alias
@@ -238,10 +232,10 @@ async fn check_alias_is_free(context: &IndexContext) -> Result<(), RegistryError
 }
 
 async fn create_collection(
-    context: &IndexContext,
+    context: &Serving,
     version: &Version,
     name: &str,
-) -> Result<(), RegistryError> {
+) -> Result<(), ServingError> {
     // The outbox first: if the worker dies before it creates the collection, the next start
     // repeats both steps.
     let notes = context.store.enqueue_version_again(&version.name).await?;
@@ -263,7 +257,7 @@ async fn create_collection(
 }
 
 /// The shape of a collection for this version, under this configuration.
-pub fn spec(context: &IndexContext, version: &Version) -> CollectionSpec {
+pub fn spec(context: &Serving, version: &Version) -> CollectionSpec {
     CollectionSpec {
         dim: version.dim,
         bm25: context.bm25.clone(),
@@ -277,7 +271,7 @@ pub fn check_spec(
     info: &CollectionInfo,
     wanted: &CollectionSpec,
     state: Lifecycle,
-) -> Result<(), RegistryError> {
+) -> Result<(), ServingError> {
     let remedy = match state {
         Lifecycle::Active => {
             "run `elf rebuild` for a collection with the new ones, which embeds nothing"
@@ -303,7 +297,7 @@ pub fn check_spec(
             serde_json::to_string(&spec.bm25).unwrap_or_default()
         ),
     };
-    Err(RegistryError::Mismatch(format!(
+    Err(ServingError::Mismatch(format!(
         "the collection {name:?} {problem}"
     )))
 }

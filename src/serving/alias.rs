@@ -1,6 +1,6 @@
 //! Reconciles the alias: it points at the active version's collection, as Postgres records it.
 
-use super::{IndexContext, RegistryError};
+use super::{Serving, ServingError};
 use crate::store::{CollectionRow, Lifecycle, RegisteredVersion};
 
 /// How often the alias is read again after it was moved. More than one move is needed only
@@ -8,10 +8,10 @@ use crate::store::{CollectionRow, Lifecycle, RegisteredVersion};
 const MAX_TRIES: u32 = 10;
 
 /// Checks that `registered` collections belong to the alias of the configuration.
-pub fn check_alias(alias: &str, registered: &[CollectionRow]) -> Result<(), RegistryError> {
+pub fn check_alias(alias: &str, registered: &[CollectionRow]) -> Result<(), ServingError> {
     match registered.iter().find(|c| c.alias != alias) {
         None => Ok(()),
-        Some(other) => Err(RegistryError::OtherAlias {
+        Some(other) => Err(ServingError::OtherAlias {
             registered: other.alias.clone(),
             configured: alias.to_owned(),
         }),
@@ -21,8 +21,8 @@ pub fn check_alias(alias: &str, registered: &[CollectionRow]) -> Result<(), Regi
 /// Points the alias at the active collection of the active version, unless it already points
 /// at a collection that workers write for this version. Every process that changes what is
 /// served calls this after its commit, so the last call finds alias and Postgres in step.
-pub async fn reconcile_alias(context: &IndexContext) -> Result<(), RegistryError> {
-    let IndexContext {
+pub async fn reconcile_alias(context: &Serving) -> Result<(), ServingError> {
+    let Serving {
         store,
         index,
         alias,
@@ -41,7 +41,7 @@ pub async fn reconcile_alias(context: &IndexContext) -> Result<(), RegistryError
             Move::Leave => return Ok(()),
             Move::Point(_) => move_alias(context).await?,
             Move::Refuse { target, wanted } => {
-                return Err(RegistryError::ForeignAlias {
+                return Err(ServingError::ForeignAlias {
                     alias: alias.to_owned(),
                     target: target.to_owned(),
                     wanted: wanted.to_owned(),
@@ -54,8 +54,8 @@ pub async fn reconcile_alias(context: &IndexContext) -> Result<(), RegistryError
 
 /// Decides again and moves the alias while nothing else can be served. A process that cannot reach
 /// Postgres moves no alias.
-async fn move_alias(context: &IndexContext) -> Result<(), RegistryError> {
-    let IndexContext {
+async fn move_alias(context: &Serving) -> Result<(), ServingError> {
+    let Serving {
         store,
         index,
         alias,
@@ -73,8 +73,8 @@ async fn move_alias(context: &IndexContext) -> Result<(), RegistryError> {
 }
 
 /// A description of the alias's problem, if [`reconcile_alias`] would move it.
-pub async fn alias_problem(context: &IndexContext) -> Result<Option<String>, RegistryError> {
-    let IndexContext {
+pub async fn alias_problem(context: &Serving) -> Result<Option<String>, ServingError> {
+    let Serving {
         store,
         index,
         alias,
@@ -92,7 +92,7 @@ pub fn problem_of_target(
     target: Option<&str>,
     versions: &[RegisteredVersion],
     all: &[CollectionRow],
-) -> Result<Option<String>, RegistryError> {
+) -> Result<Option<String>, ServingError> {
     let Some(active) = versions.iter().find(|v| v.state == Lifecycle::Active) else {
         return Ok(None);
     };
@@ -102,7 +102,7 @@ pub fn problem_of_target(
             Some(target) => format!("points at {target:?} instead of {to:?}"),
             None => "points at nothing, so searches find notes in Postgres only".to_owned(),
         })),
-        Move::Refuse { target, wanted } => Err(RegistryError::ForeignAlias {
+        Move::Refuse { target, wanted } => Err(ServingError::ForeignAlias {
             alias: alias.to_owned(),
             target: target.to_owned(),
             wanted: wanted.to_owned(),

@@ -24,7 +24,7 @@ pub use ensure::{
     check_spec, check_version_is_active, ensure_ready, register_or_check_version, spec,
     unless_retired, version_unless_retired,
 };
-pub use error::RegistryError;
+pub use error::ServingError;
 pub use home::{
     adopt_copy, check_home, check_home_to_search, home_problem, move_home, record_home,
 };
@@ -36,7 +36,7 @@ pub use version::{Change, asked_changes, changes, differences, embedding_version
 
 /// A database and the index that is derived from it.
 #[derive(Clone)]
-pub struct IndexContext {
+pub struct Serving {
     /// Postgres: the source of truth.
     pub store: Store,
     /// The vector engine: derived from Postgres.

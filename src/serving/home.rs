@@ -3,7 +3,7 @@
 
 use uuid::Uuid;
 
-use super::{IndexContext, RegistryError};
+use super::{Serving, ServingError};
 use crate::index::{Filter, IndexPlace};
 use crate::store::{Database, Depth, IndexHome};
 
@@ -11,16 +11,16 @@ use crate::store::{Database, Depth, IndexHome};
 const SAMPLE: usize = 256;
 
 /// Checks that the engine has the index of this database, or may have it. For everything that writes.
-pub async fn check_home(context: &IndexContext) -> Result<(), RegistryError> {
+pub async fn check_home(context: &Serving) -> Result<(), ServingError> {
     match look(context).await? {
         Home::Same | Home::New => Ok(()),
-        Home::Elsewhere(why) | Home::Copied(why) => Err(RegistryError::Mismatch(why)),
+        Home::Elsewhere(why) | Home::Copied(why) => Err(ServingError::Mismatch(why)),
     }
 }
 
 /// Records where the index is: after the first start, and when it has moved or was lost. The engine has
 /// its collection by now.
-pub async fn record_home(context: &IndexContext) -> Result<(), RegistryError> {
+pub async fn record_home(context: &Serving) -> Result<(), ServingError> {
     match look(context).await? {
         Home::New => record(context).await,
         Home::Same | Home::Elsewhere(_) | Home::Copied(_) => Ok(()),
@@ -28,9 +28,9 @@ pub async fn record_home(context: &IndexContext) -> Result<(), RegistryError> {
 }
 
 /// Checks that a search finds the notes of this database in this engine, as far as the engine answers.
-pub async fn check_home_to_search(context: &IndexContext) -> Result<(), RegistryError> {
+pub async fn check_home_to_search(context: &Serving) -> Result<(), ServingError> {
     match look(context).await {
-        Ok(Home::Elsewhere(why)) => return Err(RegistryError::Mismatch(why)),
+        Ok(Home::Elsewhere(why)) => return Err(ServingError::Mismatch(why)),
         Ok(Home::Copied(why)) => tracing::warn!("answers may be old: {why}"),
         Ok(Home::Same | Home::New) | Err(_) => {}
     }
@@ -38,7 +38,7 @@ pub async fn check_home_to_search(context: &IndexContext) -> Result<(), Registry
 }
 
 /// What is wrong with the index of this engine, for commands that only report.
-pub async fn home_problem(context: &IndexContext) -> Result<Option<String>, RegistryError> {
+pub async fn home_problem(context: &Serving) -> Result<Option<String>, ServingError> {
     match look(context).await? {
         Home::Same | Home::New => Ok(None),
         Home::Elsewhere(why) | Home::Copied(why) => Ok(Some(why)),
@@ -46,7 +46,7 @@ pub async fn home_problem(context: &IndexContext) -> Result<Option<String>, Regi
 }
 
 /// Takes over the index of the database that this one was copied from: an operator asks for a repair.
-pub async fn adopt_copy(context: &IndexContext) -> Result<(), RegistryError> {
+pub async fn adopt_copy(context: &Serving) -> Result<(), ServingError> {
     if let Home::Copied(_) = look(context).await? {
         record(context).await?;
         tracing::warn!("database was copied or restored, its index is taken over");
@@ -56,7 +56,7 @@ pub async fn adopt_copy(context: &IndexContext) -> Result<(), RegistryError> {
 
 /// Makes this engine the one that has the index: a rebuild fills it. What the engine has under the
 /// alias may be another database's, so an operator has to say that it is not.
-pub async fn move_home(context: &IndexContext, take_alias: bool) -> Result<(), RegistryError> {
+pub async fn move_home(context: &Serving, take_alias: bool) -> Result<(), ServingError> {
     match look(context).await? {
         Home::Same => return Ok(()),
         Home::New => return record(context).await,
@@ -64,7 +64,7 @@ pub async fn move_home(context: &IndexContext, take_alias: bool) -> Result<(), R
     }
     let index = context.index.place();
     if !take_alias && context.index.resolve(&context.alias).await?.is_some() {
-        return Err(RegistryError::Mismatch(format!(
+        return Err(ServingError::Mismatch(format!(
             "{} has the alias {:?} already, and this database does not know that it is its own: if \
              no other database uses the alias, run `elf rebuild --take-alias`; else set \
              storage.qdrant.url to another engine",
@@ -79,7 +79,7 @@ pub async fn move_home(context: &IndexContext, take_alias: bool) -> Result<(), R
     Ok(())
 }
 
-async fn record(context: &IndexContext) -> Result<(), RegistryError> {
+async fn record(context: &Serving) -> Result<(), ServingError> {
     let index = context.index.place();
     context
         .store
@@ -89,8 +89,8 @@ async fn record(context: &IndexContext) -> Result<(), RegistryError> {
     Ok(())
 }
 
-async fn look(context: &IndexContext) -> Result<Home, RegistryError> {
-    let IndexContext { store, index, .. } = context;
+async fn look(context: &Serving) -> Result<Home, ServingError> {
+    let Serving { store, index, .. } = context;
     let Some(recorded) = store.index_home().await? else {
         return Ok(Home::New);
     };
@@ -106,8 +106,8 @@ async fn look(context: &IndexContext) -> Result<Home, RegistryError> {
 
 /// What the engine has under the name of the collection that is served. Every database calls its first
 /// one the same, so the name is no proof: a point of this database is.
-async fn find(context: &IndexContext) -> Result<Found, RegistryError> {
-    let IndexContext { store, index, .. } = context;
+async fn find(context: &Serving) -> Result<Found, ServingError> {
+    let Serving { store, index, .. } = context;
     let Some(active) = store.active_version().await? else {
         return Ok(Found::Nothing);
     };
