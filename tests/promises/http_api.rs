@@ -628,15 +628,16 @@ async fn no_answer_is_cached_or_guessed() {
 }
 
 #[tokio::test]
-async fn the_requests_of_the_readme_do_what_it_says() {
+async fn the_requests_of_readme_and_guide_do_what_they_say() {
     let served = Served::start().await;
     let secret = served.key(&["--tenant", "acme", "--write"]).await;
-    let blocks = crate::support::docs::blocks("README.md", "bash");
-    assert_eq!(blocks.len(), 1);
-    let mut command = crate::support::docs::shell(&served.site, &blocks[0]);
+    let script = crate::support::docs::guide_blocks("bash").concat();
+    let mut command = crate::support::docs::shell(&served.site, &script);
     command.env("API", &served.url).env("ELF_API_KEY", &secret);
     let done = crate::support::site::run(command, b"").await.exits(0);
     let mut answers = serde_json::Deserializer::from_str(&done.stdout).into_iter::<Value>();
+    let nothing_yet = answers.next().unwrap().unwrap();
+    assert_eq!(nothing_yet["items"], json!([]));
     let added = answers.next().unwrap().unwrap();
     assert_eq!(added["indexed"], true, "{added}");
     let found = answers.next().unwrap().unwrap();

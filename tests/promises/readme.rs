@@ -1,11 +1,11 @@
-//! Every block of the README does what it says.
+//! Every block of the README and of the guide does what it says.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use sqlx::AssertSqlSafe;
 
-use crate::support::docs::{blocks, shell};
+use crate::support::docs::{guide_blocks, shell};
 use crate::support::harness::model;
 use crate::support::site::{Site, run};
 
@@ -21,10 +21,10 @@ async fn fresh() -> Site {
 
 #[cfg(all(feature = "embedded", feature = "local"))]
 #[tokio::test]
-async fn the_commands_of_the_readme_work_in_their_order() {
+async fn the_commands_of_readme_and_guide_work_in_their_order() {
     let site = fresh().await;
     let mut said = Vec::new();
-    for block in blocks("README.md", "sh") {
+    for block in guide_blocks("sh") {
         let done: crate::support::site::Done = run(shell(&site, &block), b"").await;
         assert_eq!(done.code, Some(0), "{block}\n{done:?}");
         said.push(done.stdout);
@@ -42,9 +42,9 @@ async fn the_commands_of_the_readme_work_in_their_order() {
 }
 
 #[tokio::test]
-async fn the_configurations_of_the_readme_are_right() {
+async fn the_configurations_of_the_guide_are_right() {
     let site = fresh().await;
-    for (i, block) in blocks("README.md", "toml").into_iter().enumerate() {
+    for (i, block) in guide_blocks("toml").into_iter().enumerate() {
         site.write(&format!("{i}.toml"), &block);
         let done = run(shell(&site, &format!("elf -c {i}.toml config check")), b"").await;
         assert_eq!(done.code, Some(0), "{block}\n{done:?}");
@@ -58,20 +58,18 @@ async fn the_configurations_of_the_readme_are_right() {
 async fn the_statements_of_the_documentation_work() {
     let site = Site::start().await;
     let mut db = site.connect().await;
-    for file in ["README.md"] {
-        for block in blocks(file, "sql") {
-            let done = sqlx::raw_sql(AssertSqlSafe(block.clone()))
-                .execute(&mut db)
-                .await;
-            assert!(done.is_ok(), "{file}: {block}\n{done:?}");
-        }
+    for block in guide_blocks("sql") {
+        let done = sqlx::raw_sql(AssertSqlSafe(block.clone()))
+            .execute(&mut db)
+            .await;
+        assert!(done.is_ok(), "{block}\n{done:?}");
     }
 }
 
 #[tokio::test]
-async fn the_python_of_the_readme_compiles() {
+async fn the_python_of_the_guide_compiles() {
     let site = fresh().await;
-    for (i, block) in blocks("README.md", "python").into_iter().enumerate() {
+    for (i, block) in guide_blocks("python").into_iter().enumerate() {
         site.write(&format!("{i}.py"), &block);
         let done = run(shell(&site, &format!("python3 -m py_compile {i}.py")), b"").await;
         assert_eq!(done.code, Some(0), "{block}\n{done:?}");

@@ -53,14 +53,29 @@ pub fn all_blocks(file: &str) -> Vec<Block> {
     found
 }
 
-/// The contents of every fenced block of `language`, in order.
+/// The README, and the pages of the guide in the order of the book.
+pub fn front_and_guide() -> Vec<String> {
+    let summary = page("docs/SUMMARY.md");
+    let links = summary.split("](").skip(1);
+    let pages = links.filter_map(|rest| rest.split_once(')').map(|(page, _)| page));
+    let guide = pages.filter(|page| page.starts_with("guide/"));
+    let guide = guide.map(|page| format!("docs/{page}"));
+    std::iter::once("README.md".to_owned()).chain(guide).collect()
+}
+
+/// The contents of every fenced block of `language` of a page, in order.
 pub fn blocks(file: &str, language: &str) -> Vec<String> {
-    let found: Vec<String> = all_blocks(file)
-        .into_iter()
-        .filter(|block| block.language == language)
+    let all = all_blocks(file).into_iter();
+    all.filter(|block| block.language == language)
         .map(|block| block.text)
-        .collect();
-    assert!(!found.is_empty(), "{file} has no block of {language}");
+        .collect()
+}
+
+/// Those of the README and of the guide.
+pub fn guide_blocks(language: &str) -> Vec<String> {
+    let pages = front_and_guide();
+    let found: Vec<String> = pages.iter().flat_map(|f| blocks(f, language)).collect();
+    assert!(!found.is_empty(), "there is no block of {language}");
     found
 }
 
