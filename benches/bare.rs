@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use axum::body::Bytes;
 use base64::Engine as _;
-use elf::chunk::{Chunker, Tokenizer};
+use elf::chunk::{Chunker, open_tokenizer};
 use elf::config::Config;
 use elf::index::{self, CollectionSpec};
 use elf::note::{TextHash, chunk_id};
@@ -43,8 +43,8 @@ pub struct Note {
 pub async fn cut(texts: Vec<String>) -> Result<Vec<Note>> {
     let config = config("http://unused", "unused")?;
     let model = crate::model()?.display().to_string();
-    let tokenizer = Arc::new(Tokenizer::open(&model).await?);
-    let chunker = Chunker::new(tokenizer, &config.chunking, "")?;
+    let tokenizer = Arc::new(open_tokenizer(&model).await?);
+    let chunker = Chunker::new(tokenizer, &config.chunking.settings(), "")?;
     let cut = |text: String| {
         let chunks = chunker.chunk(&text)?.into_iter().map(|c| c.start..c.end);
         Ok(Note {

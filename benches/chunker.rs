@@ -9,8 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
-use elf::chunk::{Chunker, Tokenizer};
-use elf::config::{Boundaries, Chunking};
+use elf_chunk::{Boundaries, Chunker, Settings, Tokenizer};
 use text_splitter::{ChunkConfig, TextSplitter};
 
 use crate::bare::plain;
@@ -222,12 +221,11 @@ pub fn chunk(arguments: &[String]) -> Result<()> {
 }
 
 fn chunker(json: &[u8]) -> Result<Chunker> {
-    let settings = Chunking {
+    let settings = Settings {
         enabled: true,
         max_tokens: MAX_TOKENS,
         overlap_tokens: OVERLAP_TOKENS,
         boundaries: Boundaries::Greedy,
-        tokenizer_repo: String::new(),
     };
     Ok(Chunker::new(
         Arc::new(Tokenizer::from_json(json)?),

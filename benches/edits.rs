@@ -15,8 +15,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use elf::chunk::{Chunk, Chunker, Tokenizer};
-use elf::config::{Boundaries, Chunking};
+use elf_chunk::{Boundaries, Chunk, Chunker, Settings, Tokenizer};
 use unicode_segmentation::UnicodeSegmentation;
 
 use crate::corpus::files;
@@ -44,12 +43,11 @@ pub fn run(options: Options) -> Result<()> {
     for (max_tokens, overlap_tokens) in SIZES {
         for boundaries in [Boundaries::Greedy, Boundaries::Stable] {
             let [greedy, chunker] = [Boundaries::Greedy, boundaries].map(|boundaries| {
-                let settings = Chunking {
+                let settings = Settings {
                     enabled: true,
                     max_tokens,
                     overlap_tokens,
                     boundaries,
-                    tokenizer_repo: String::new(),
                 };
                 Chunker::new(tokenizer.clone(), &settings, "")
             });

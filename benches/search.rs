@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use elf::chunk::{Chunker, Tokenizer};
+use elf::chunk::{Chunker, open_tokenizer};
 use elf::config::Config;
 use elf::embed::connect_pinned;
 use elf::embed::provider::Provider;
@@ -215,13 +215,13 @@ impl Bench {
             database.name, provider.url
         );
         let config = Config::parse(&text, "bench", &|_| None)?;
-        let tokenizer = Arc::new(Tokenizer::open(&model).await?);
+        let tokenizer = Arc::new(open_tokenizer(&model).await?);
         let settings = &config.providers.embedding;
         let (embedder, _) = connect_pinned(settings, Some(DIM)).await?;
         let context = WorkerContext {
             serving: serving.clone(),
             provider: Arc::new(Provider::new(embedder, settings)),
-            chunker: Arc::new(Chunker::new(tokenizer.clone(), &config.chunking, "")?),
+            chunker: Arc::new(Chunker::new(tokenizer.clone(), &config.chunking.settings(), "")?),
             version: database.version(),
             document_prefix: String::new(),
         };
@@ -231,7 +231,7 @@ impl Bench {
                 context.provider.clone(),
                 &context.version.name,
                 "",
-                Chunker::new(tokenizer, &config.chunking, "")?,
+                Chunker::new(tokenizer, &config.chunking.settings(), "")?,
                 config.search.clone(),
                 None,
             ),

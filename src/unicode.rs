@@ -3,15 +3,8 @@
 
 use std::borrow::Cow;
 
-use unicode_normalization_alignments::{UnicodeNormalization, is_nfc};
-
-/// A text in NFC: `é` is one code point, however it was typed.
-pub fn composed(text: &str) -> Cow<'_, str> {
-    match text.is_ascii() || is_nfc(text) {
-        true => Cow::Borrowed(text),
-        false => Cow::Owned(text.nfc().map(|(c, _)| c).collect()),
-    }
-}
+pub use elf_chunk::composed;
+use unicode_normalization_alignments::UnicodeNormalization;
 
 /// A text in NFD: `é` is `e` and U+0301.
 pub fn decomposed(text: &str) -> String {

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use super::verify::DriftFound;
-use crate::chunk::{ChunkError, TokenizerError};
+use crate::chunk::{self, TokenizerError};
 use crate::config::ConfigError;
 use crate::embed::EmbedError;
 use crate::error_class::ErrorClass;
@@ -44,7 +44,7 @@ fn class(cause: &(dyn Error + 'static)) -> Option<ErrorClass> {
     }
     of(cause, |_: &ConfigError| ErrorClass::Configuration)
         .or_else(|| of(cause, TokenizerError::class))
-        .or_else(|| of(cause, ChunkError::class))
+        .or_else(|| of(cause, chunk::class_of))
         .or_else(|| of(cause, EmbedError::class))
         .or_else(|| of(cause, StoreError::class))
         .or_else(|| of(cause, IndexError::class))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::chunk::{Chunker, Tokenizer};
+use crate::chunk::{self, Chunker};
 use crate::config::{Config, Dsn};
 use crate::embed::provider::Provider;
 use crate::embed::{self, Embedder};
@@ -67,9 +67,9 @@ pub async fn with_index(config: &Config, store: Store) -> anyhow::Result<Serving
 pub async fn chunker(config: &Config) -> anyhow::Result<(Arc<Chunker>, String)> {
     let chunking = &config.chunking;
     let embedding = &config.providers.embedding;
-    let tokenizer = Tokenizer::open(config.tokenizer_source()).await?;
+    let tokenizer = chunk::open_tokenizer(config.tokenizer_source()).await?;
     let fingerprint = tokenizer.fingerprint().to_owned();
-    let chunker = Chunker::new(Arc::new(tokenizer), chunking, &embedding.document_prefix)?;
+    let chunker = Chunker::new(Arc::new(tokenizer), &chunking.settings(), &embedding.document_prefix)?;
     Ok((Arc::new(chunker), fingerprint))
 }
 
@@ -181,7 +181,7 @@ pub async fn searcher(context: &WorkerContext, config: &Config) -> anyhow::Resul
     };
     let prefix = &config.providers.embedding.query_prefix;
     let tokenizer = context.chunker.tokenizer().clone();
-    let chunker = Chunker::new(tokenizer, &config.chunking, prefix)
+    let chunker = Chunker::new(tokenizer, &config.chunking.settings(), prefix)
         .context("failed to count with providers.embedding.query_prefix")?;
     Ok(Searcher::new(
         context.serving.clone(),

@@ -24,6 +24,8 @@ pub use dsn::Dsn;
 pub use error::{ConfigError, Problem};
 pub use read::settings;
 
+pub use elf_chunk::Boundaries;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -279,14 +281,16 @@ pub struct Chunking {
     pub tokenizer_repo: String,
 }
 
-/// Where chunks end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Boundaries {
-    /// As late as `max_tokens` allows: the fewest chunks.
-    Greedy,
-    /// Where the text nearby says: more chunks, and an edit changes few of them.
-    Stable,
+impl Chunking {
+    /// What the chunker needs of it.
+    pub fn settings(&self) -> elf_chunk::Settings {
+        elf_chunk::Settings {
+            enabled: self.enabled,
+            max_tokens: self.max_tokens,
+            overlap_tokens: self.overlap_tokens,
+            boundaries: self.boundaries,
+        }
+    }
 }
 
 /// `[worker]`

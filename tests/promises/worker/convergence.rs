@@ -190,10 +190,10 @@ async fn a_note_of_ten_megabytes_is_work_and_no_crash() {
         max_tokens: 512,
         ..h.config.chunking.clone()
     };
-    let tokenizer = elf::chunk::Tokenizer::open(h.config.tokenizer_source())
+    let tokenizer = elf::chunk::open_tokenizer(h.config.tokenizer_source())
         .await
         .unwrap();
-    let chunker = elf::chunk::Chunker::new(Arc::new(tokenizer), &chunking, "").unwrap();
+    let chunker = elf::chunk::Chunker::new(Arc::new(tokenizer), &chunking.settings(), "").unwrap();
     h.context.chunker = Arc::new(chunker);
     let sentence = "The log of the station goes on and on, for ten megabytes in one line. ";
     let text: String = (0..)

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use super::cuts::{self, CutPoint};
 use super::landmarks::{self, Reach};
+use super::nfc::composed;
 use super::tokenizer::Tokenizer;
 use super::window::Window;
 use super::words::Words;
 use super::{Chunk, ChunkError};
-use crate::config::{self, Boundaries};
-use crate::unicode::composed;
 
 /// Less room than this is a mistake in the settings: chunks would be fragments
 /// of words.
@@ -25,6 +24,29 @@ const MAX_BYTES_PER_TOKEN: usize = 16;
 /// the count of the chunk by itself (its first word loses the space before it). To
 /// count a chunk twice costs more than to make it 0.4% shorter.
 const SLACK_TOKENS: usize = 2;
+
+/// How large chunks are, and where they end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Off: one chunk a text, where it fits `max_tokens`.
+    pub enabled: bool,
+    /// Tokens in a chunk as it is sent: prefix and special tokens included.
+    pub max_tokens: usize,
+    /// Maximum tokens at the end of a chunk that the next chunk repeats.
+    pub overlap_tokens: usize,
+    /// Where chunks end.
+    pub boundaries: Boundaries,
+}
+
+/// Where chunks end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Boundaries {
+    /// As late as `max_tokens` allows: the fewest chunks.
+    Greedy,
+    /// Where the text nearby says: more chunks, and an edit changes few of them.
+    Stable,
+}
 
 /// Turns texts into chunks. The same text always gives the same chunks.
 ///
@@ -71,7 +93,7 @@ impl Chunker {
     /// and the chunk. Fails if the settings leave no room for text.
     pub fn new(
         tokenizer: Arc<Tokenizer>,
-        settings: &config::Chunking,
+        settings: &Settings,
         document_prefix: &str,
     ) -> Result<Self, ChunkError> {
         let special_tokens = tokenizer.special_tokens();

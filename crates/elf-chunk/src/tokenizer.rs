@@ -1,14 +1,10 @@
-//! The tokenizer of a model, as ELF uses it: to count.
-
-use std::path::PathBuf;
+//! The tokenizer of a model, used to count.
 
 use sha2::{Digest, Sha256};
 
 use super::pieces;
 use super::scanner::Scanner;
 use super::words::Words;
-use crate::error_class::ErrorClass;
-use crate::hub::{HubError, ModelFiles};
 
 /// A tokenizer that never truncates and never pads.
 pub struct Tokenizer {
@@ -31,22 +27,11 @@ pub(super) struct Token {
     pub(super) begins_piece: bool,
 }
 
-/// Why a tokenizer cannot be loaded or used.
+/// Why a tokenizer cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// Its file is not available.
-    #[error("failed to find the tokenizer: {0}; or name another one in chunking.tokenizer_repo")]
-    Files(#[from] HubError),
-    /// The file exists and cannot be read.
-    #[error("failed to read the tokenizer {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// The file is not a tokenizer, or one of a kind that this release does not support.
-    #[error("failed to parse the tokenizer.json: {0}; name another in chunking.tokenizer_repo")]
+    /// The file is not a tokenizer, or one of a kind that is not supported.
+    #[error("failed to parse the tokenizer.json: {0}")]
     Parse(String),
     /// The tokenizer failed on a text.
     #[error("failed to tokenize {bytes} bytes of text: {reason}")]
@@ -58,31 +43,7 @@ pub enum TokenizerError {
     },
 }
 
-impl TokenizerError {
-    /// What has to change before the same work can succeed.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            Self::Files(hub) => hub.class(),
-            Self::Read { .. } | Self::Parse(_) => ErrorClass::Configuration,
-            Self::Encode { .. } => ErrorClass::Item,
-        }
-    }
-}
-
 impl Tokenizer {
-    /// The tokenizer of `model`: a folder, a `tokenizer.json`, or a repository
-    /// on the Hugging Face hub.
-    pub async fn open(model: &str) -> Result<Self, TokenizerError> {
-        let path = ModelFiles::open(model)
-            .await?
-            .file("tokenizer.json")
-            .await?;
-        let json = tokio::fs::read(&path)
-            .await
-            .map_err(|source| TokenizerError::Read { path, source })?;
-        Self::from_json(&json)
-    }
-
     /// The tokenizer that a `tokenizer.json` describes. Its own truncation and
     /// padding are disabled: they would hide text from the count.
     pub fn from_json(json: &[u8]) -> Result<Self, TokenizerError> {

@@ -1,5 +1,6 @@
-//! Text → chunks. Knows no database and no network, except for the tokenizer's
-//! one-time download.
+#![doc = include_str!("../README.md")]
+//!
+//! # Inside
 //!
 //! [`Tokenizer`] counts as the model does. [`Chunker`] splits: `window` measures
 //! the text ahead in tokens, `cuts` finds where sentences, clauses and words
@@ -15,6 +16,7 @@ mod characters;
 mod chunker;
 mod cuts;
 mod landmarks;
+mod nfc;
 mod pattern;
 mod pieces;
 mod scanner;
@@ -34,10 +36,9 @@ mod tests;
 #[expect(clippy::unwrap_used, reason = "a test may panic")]
 mod trained;
 
-pub use chunker::Chunker;
+pub use chunker::{Boundaries, Chunker, Settings};
+pub use nfc::composed;
 pub use tokenizer::{Tokenizer, TokenizerError};
-
-use crate::error_class::ErrorClass;
 
 /// A slice of a note's text that is embedded and found on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -56,9 +57,9 @@ pub struct Chunk {
 pub enum ChunkError {
     /// The settings leave no room for text.
     #[error(
-        "chunking.max_tokens = {max_tokens} is too small: {special_tokens} special tokens and \
-         {prefix_tokens} of providers.embedding.document_prefix leave less than {least} for the \
-         text; set it to {} or more",
+        "max_tokens = {max_tokens} is too small: {special_tokens} special tokens and \
+         {prefix_tokens} of the document prefix leave less than {least} for the text; set it to {} \
+         or more",
         special_tokens + prefix_tokens + least
     )]
     NoRoom {
@@ -74,7 +75,7 @@ pub enum ChunkError {
     /// One character alone exceeds a chunk.
     #[error(
         "the character at byte {offset} alone takes {tokens} tokens, more than \
-         chunking.max_tokens = {max_tokens} allows: raise it, or change the text"
+         max_tokens = {max_tokens} allows: raise it, or change the text"
     )]
     Indivisible {
         /// Byte offset of the character.
@@ -98,15 +99,4 @@ pub enum ChunkError {
     /// The tokenizer could not encode the text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-}
-
-impl ChunkError {
-    /// What has to change before the same work can succeed.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            Self::NoRoom { .. } => ErrorClass::Configuration,
-            Self::Indivisible { .. } | Self::NoTokens { .. } => ErrorClass::Item,
-            Self::Tokenizer(error) => error.class(),
-        }
-    }
 }

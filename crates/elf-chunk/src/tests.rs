@@ -2,17 +2,14 @@ use proptest::prelude::*;
 
 use super::trained::{self, SENTENCES, Trained};
 use super::window::Window;
-use super::{Chunk, ChunkError, Chunker};
-use crate::config::{Boundaries, Chunking};
-use crate::unicode::composed;
+use super::{Boundaries, Chunk, ChunkError, Chunker, Settings, composed};
 
-fn settings(max_tokens: usize, overlap_tokens: usize) -> Chunking {
-    Chunking {
+fn settings(max_tokens: usize, overlap_tokens: usize) -> Settings {
+    Settings {
         enabled: true,
         max_tokens,
         overlap_tokens,
         boundaries: Boundaries::Greedy,
-        tokenizer_repo: String::new(),
     }
 }
 
@@ -32,16 +29,16 @@ fn texts<'a>(text: &'a str, chunks: &[Chunk]) -> Vec<&'a str> {
         .collect()
 }
 
-fn stable(max_tokens: usize, overlap_tokens: usize) -> Chunking {
-    Chunking {
+fn stable(max_tokens: usize, overlap_tokens: usize) -> Settings {
+    Settings {
         boundaries: Boundaries::Stable,
         ..settings(max_tokens, overlap_tokens)
     }
 }
 
 /// Checks everything that [`Chunker`] promises about every text, with all boundaries.
-fn check(tokenizer: &Trained, settings: &Chunking, prefix: &str, text: &str) -> Vec<Chunk> {
-    let stable = Chunking {
+fn check(tokenizer: &Trained, settings: &Settings, prefix: &str, text: &str) -> Vec<Chunk> {
+    let stable = Settings {
         boundaries: Boundaries::Stable,
         ..settings.clone()
     };
@@ -49,7 +46,7 @@ fn check(tokenizer: &Trained, settings: &Chunking, prefix: &str, text: &str) -> 
     check_one(tokenizer, settings, prefix, text)
 }
 
-fn check_one(tokenizer: &Trained, settings: &Chunking, prefix: &str, text: &str) -> Vec<Chunk> {
+fn check_one(tokenizer: &Trained, settings: &Settings, prefix: &str, text: &str) -> Vec<Chunk> {
     let chunker = Chunker::new(tokenizer.ours.clone(), settings, prefix).unwrap();
     let chunks = chunker.chunk(text).unwrap();
     assert_eq!(
@@ -426,7 +423,7 @@ fn a_run_that_the_vocabulary_does_not_know_becomes_windows() {
 
 #[test]
 fn disabled_chunking_gives_one_chunk_where_it_fits() {
-    let off = |max_tokens| Chunking {
+    let off = |max_tokens| Settings {
         enabled: false,
         ..settings(max_tokens, 10)
     };
