@@ -221,7 +221,11 @@ impl Bench {
         let context = WorkerContext {
             serving: serving.clone(),
             provider: Arc::new(Provider::new(embedder, settings)),
-            chunker: Arc::new(Chunker::new(tokenizer.clone(), &config.chunking.settings(), "")?),
+            chunker: Arc::new(Chunker::new(
+                tokenizer.clone(),
+                &config.chunking.settings(),
+                "",
+            )?),
             version: database.version(),
             document_prefix: String::new(),
         };

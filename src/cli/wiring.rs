@@ -69,7 +69,11 @@ pub async fn chunker(config: &Config) -> anyhow::Result<(Arc<Chunker>, String)> 
     let embedding = &config.providers.embedding;
     let tokenizer = chunk::open_tokenizer(config.tokenizer_source()).await?;
     let fingerprint = tokenizer.fingerprint().to_owned();
-    let chunker = Chunker::new(Arc::new(tokenizer), &chunking.settings(), &embedding.document_prefix)?;
+    let chunker = Chunker::new(
+        Arc::new(tokenizer),
+        &chunking.settings(),
+        &embedding.document_prefix,
+    )?;
     Ok((Arc::new(chunker), fingerprint))
 }
 

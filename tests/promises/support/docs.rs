@@ -60,7 +60,9 @@ pub fn front_and_guide() -> Vec<String> {
     let pages = links.filter_map(|rest| rest.split_once(')').map(|(page, _)| page));
     let guide = pages.filter(|page| page.starts_with("guide/"));
     let guide = guide.map(|page| format!("docs/{page}"));
-    std::iter::once("README.md".to_owned()).chain(guide).collect()
+    std::iter::once("README.md".to_owned())
+        .chain(guide)
+        .collect()
 }
 
 /// The contents of every fenced block of `language` of a page, in order.

@@ -1,32 +1,23 @@
-//! A cross-encoder in this process: a BERT-family model that reads a query and a text together and
+//! A cross-encoder: a BERT-family model that reads a query and a text together and
 //! gives one number, `…ForSequenceClassification` with one label in transformers.
 
-use std::sync::Arc;
+use std::path::Path;
 
 use pulp::Arch;
 use serde_json::Value;
 use tokenizers::tokenizer::PostProcessor;
 use tokenizers::utils::truncation::TruncationDirection;
 use tokenizers::{Encoding, Tokenizer};
-use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
 
 use super::config::{Config, Family};
 use super::cpu::{Activation, Linear};
 use super::encoder::{Encoder, Tokens, UnknownNumber};
+use super::files::Folder;
 use super::weights::Weights;
-use super::{Files, batches, layout, load_tokenizer, read_json, unavailable};
-use crate::embed::EmbedError;
-use crate::hub::ModelFiles;
+use super::{Error, LoadError, batches, layout};
 
 /// A cross-encoder with its tokenizer.
 pub struct CrossEncoder {
-    model: Arc<Model>,
-    /// One request for each core: more at once would only take more memory.
-    cores: Arc<Semaphore>,
-}
-
-struct Model {
     tokenizer: Tokenizer,
     encoder: Encoder,
     head: Head,
@@ -50,49 +41,21 @@ struct Pair {
 }
 
 impl CrossEncoder {
-    /// Loads the model `name`: a folder, or a repository on the Hugging Face hub.
-    ///
-    /// # Errors
-    ///
-    /// `Config` when a file is missing, or the model is of a kind that this module does not
-    /// compute.
-    pub async fn open(name: &str) -> Result<Self, EmbedError> {
-        let blame = |reason: String| {
-            EmbedError::config(format!(
-                "the model {name} {reason}; choose another one in `search.rerank.model`"
-            ))
-        };
-        let files = Files(ModelFiles::open(name).await.map_err(unavailable)?);
-        let required = async |file: &str| files.0.file(file).await.map_err(unavailable);
-        let tokenizer_config = files.json("tokenizer_config.json").await?;
-        let config = read_json(&required("config.json").await?).await?;
-        let tokenizer = required("tokenizer.json").await?;
-        let weights = required("model.safetensors").await?;
-        let load = move || {
-            let tokenizer = load_tokenizer(&tokenizer)?;
-            let bytes = std::fs::read(&weights).map_err(|error| {
-                format!("has a {} that cannot be read: {error}", weights.display())
-            })?;
-            let weights = Weights::read(&bytes, Arch::new())?;
-            let labels = labels(&config);
-            let config = Config::read(&config)?;
-            let encoder = Encoder::load(&config, &weights)?;
-            Ok(Model {
-                tokenizer,
-                head: Head::load(labels, &config, &weights)?,
-                encoder,
-                dim: config.dim,
-                window: layout::window(&Value::Null, &tokenizer_config, config.window()),
-            })
-        };
-        let model = tokio::task::spawn_blocking(load)
-            .await
-            .unwrap_or_else(|error| Err(format!("could not be loaded: {error}")))
-            .map_err(blame)?;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    /// Reads the model in `folder`, with the files of [`super::files_of_cross_encoder`]: call it from a thread
+    /// that may block.
+    pub fn open(folder: &Path) -> Result<Self, LoadError> {
+        let files = Folder(folder);
+        let tokenizer_config = files.optional("tokenizer_config.json")?;
+        let json = files.json("config.json")?;
+        let config = Config::read(&json)?;
+        let bytes = files.bytes("model.safetensors")?;
+        let weights = Weights::read(&bytes, Arch::new())?;
         Ok(Self {
-            model: Arc::new(model),
-            cores: Arc::new(Semaphore::new(cores)),
+            tokenizer: files.tokenizer("tokenizer.json")?,
+            head: Head::load(labels(&json), &config, &weights)?,
+            encoder: Encoder::load(&config, &weights)?,
+            dim: config.dim,
+            window: layout::window(&Value::Null, &tokenizer_config, config.window()),
         })
     }
 
@@ -101,49 +64,27 @@ impl CrossEncoder {
     /// its best one (MaxP; Dai and Callan, "Deeper Text Understanding for IR with Contextual
     /// Neural Language Modeling", SIGIR 2019). Of the query, half of what the model reads counts.
     ///
-    /// If the caller is dropped, the work ends after the pass in progress.
-    pub async fn scores(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>, EmbedError> {
-        let core = self.cores.clone().acquire_owned().await;
-        let core = core.expect("the semaphore is never closed");
-        let dropped = CancellationToken::new();
-        let _at_the_end = dropped.clone().drop_guard();
-        let model = self.model.clone();
-        let query = query.to_owned();
-        let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
-        let score = move || {
-            let scores = model.scores(&query, &texts, &dropped);
-            drop(core);
-            scores
-        };
-        tokio::task::spawn_blocking(score)
-            .await
-            .unwrap_or_else(|error| Err(EmbedError::failed(format!("the model failed: {error}"))))
-    }
-}
-
-impl Model {
-    fn scores(
+    /// It computes on the threads of `rayon`: call it from a thread that may block. Between two passes it asks
+    /// `is_cancelled`; then the scores are of no use.
+    pub fn scores(
         &self,
         query: &str,
         texts: &[String],
-        dropped: &CancellationToken,
-    ) -> Result<Vec<f32>, EmbedError> {
-        let pairs = self
-            .pairs(query, texts)
-            .map_err(|error| EmbedError::input(format!("the tokenizer failed: {error}")))?;
+        is_cancelled: impl Fn() -> bool,
+    ) -> Result<Vec<f32>, Error> {
+        let pairs = self.pairs(query, texts);
+        let pairs = pairs.map_err(|error| Error::tokenizer(&error))?;
         let lengths: Vec<usize> = pairs.iter().map(|pair| pair.ids.len()).collect();
         let mut scores = vec![f32::NEG_INFINITY; texts.len()];
         for batch in batches::batches(&lengths, rayon::current_num_threads()) {
-            if dropped.is_cancelled() {
+            if is_cancelled() {
                 break;
             }
             let batch = &pairs[batch];
-            let scored = self
-                .forward(batch)
-                .map_err(|error| EmbedError::failed(format!("the model failed: {error}")))?;
+            let scored = self.forward(batch).map_err(Error::failed)?;
             for (pair, score) in batch.iter().zip(scored) {
                 if !score.is_finite() {
-                    return Err(EmbedError::failed("the model gave no finite score"));
+                    return Err(Error::Failed("gave no finite score".into()));
                 }
                 scores[pair.text] = scores[pair.text].max(score);
             }
