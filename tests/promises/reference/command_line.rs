@@ -1,7 +1,7 @@
 //! `docs/reference/command-line.md`
 
 use clap::builder::StyledStr;
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use super::{assert_written, made_of};
 
@@ -72,7 +72,8 @@ fn add(page: &mut String, command: &Command, before: &str, heading: &str) {
 
 /// Whether each command has it.
 fn is_everywhere(arg: &Arg) -> bool {
-    arg.is_global_set() || ["help", "version"].contains(&arg.get_id().as_str())
+    let action = arg.get_action();
+    arg.is_global_set() || arg.get_id() == "help" || matches!(action, ArgAction::Version)
 }
 
 /// An item of a list.
