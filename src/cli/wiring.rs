@@ -65,15 +65,11 @@ pub async fn with_index(config: &Config, store: Store) -> anyhow::Result<Serving
 
 /// Loads the tokenizer and builds the chunker. Also returns the tokenizer's fingerprint.
 pub async fn chunker(config: &Config) -> anyhow::Result<(Arc<Chunker>, String)> {
-    let chunking = &config.chunking;
-    let embedding = &config.providers.embedding;
     let tokenizer = chunk::open_tokenizer(config.tokenizer_source()).await?;
     let fingerprint = tokenizer.fingerprint().to_owned();
-    let chunker = Chunker::new(
-        Arc::new(tokenizer),
-        &chunking.settings(),
-        &embedding.document_prefix,
-    )?;
+    let prefix = &config.providers.embedding.document_prefix;
+    let chunker = Chunker::new(Arc::new(tokenizer), &config.chunking.settings(), prefix)
+        .context("failed to chunk by [chunking] with providers.embedding.document_prefix")?;
     Ok((Arc::new(chunker), fingerprint))
 }
 
