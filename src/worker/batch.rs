@@ -284,8 +284,7 @@ impl Batch<'_> {
         }
         let chunks = done.iter().flat_map(|write| &write.rows.chunks);
         let embedded = chunks.filter(|chunk| chunk.vector.is_some());
-        let hashes = embedded.map(|chunk| &chunk.hash);
-        self.shared.uncommitted.forget_committed(hashes);
+        embedded.for_each(|chunk| self.shared.uncommitted.invalidate(&chunk.hash));
 
         let points = self.index_points(&committed, &done).await?;
         let ids: Vec<Uuid> = done.iter().map(|write| write.chunked.note_id).collect();

@@ -147,7 +147,7 @@ async fn look_up_and_embed(
         if let Ok(vector) = outcome
             && was_sent
         {
-            shared.uncommitted.remember(hash, vector.clone());
+            shared.uncommitted.insert(hash, vector.clone());
             shared.totals.add(&Report {
                 embedded: 1,
                 tokens: tokens as u64,

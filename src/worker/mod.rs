@@ -112,7 +112,7 @@ impl Worker {
             suspects: claim::Suspects::default(),
             leases: lease::ActiveLeases::default(),
             unacked: unacked::UnackedUpserts::default(),
-            uncommitted: uncommitted::UncommittedVectors::default(),
+            uncommitted: uncommitted::uncommitted_vectors(),
             watch: lost_transactions::Watch::default(),
             verify: Notify::new(),
             verified: Mutex::default(),
