@@ -13,14 +13,15 @@ export RUST_TEST_THREADS ?= 4
 # The server that DATABASE_URL names, else the one of `make setup`.
 WITH_DATABASE = DATABASE_URL="$${DATABASE_URL:-$$(cat .elf/postgres.url)}"
 
-.PHONY: help setup demo test test-slow lint bench deb screenshots sqlx pin stop clean
+.PHONY: help setup demo test test-slow lint bench deb docs screenshots sqlx pin stop clean
 
 help:
 	@echo "make demo    import real notes, index them, search them; KEEP=1 leaves the worker and its page running"
 	@echo "make test    run the tests"
 	@echo "make test-slow  run the tests that take minutes, with the release builds"
-	@echo "make lint    check formatting, clippy, documentation, dependencies, scripts"
+	@echo "make lint    check formatting, clippy, documentation, links, dependencies, scripts"
 	@echo "make bench   measure, in a release build; NAME=worker takes one bench, QUICK=1 small sizes"
+	@echo "make docs    build the book of docs/ into .elf/book/"
 	@echo "make deb     make a Debian package of the server build"
 	@echo "make screenshots  make the pictures in docs/screenshots/ again; needs a Qdrant on the PATH"
 	@echo "make setup   put Postgres and a model under .elf/ (demo, test and bench do it too)"
@@ -61,6 +62,7 @@ lint:
 	$(CARGO) clippy --all-targets --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps
 	PYTHONPYCACHEPREFIX=.elf/pycache $(PYTHON) -W error -m py_compile scripts/*.py
+	@$(PYTHON) scripts/links.py
 	@$(PYTHON) scripts/deny.py
 	@if command -v cargo-machete >/dev/null; then $(CARGO) machete; else echo "cargo-machete is not installed: skipped"; fi
 
@@ -75,6 +77,9 @@ bench: setup
 
 deb:
 	@$(PYTHON) scripts/deb.py
+
+docs:
+	@$(PYTHON) scripts/book.py build
 
 screenshots: setup
 	$(WITH_DATABASE) $(CARGO) test --test promises -- --ignored --exact page::screenshots::screenshots search_page::screenshots
