@@ -1,13 +1,13 @@
-//! Every block of the README does what it says.
+//! Every block of the README and of the guide does what it says.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use sqlx::AssertSqlSafe;
 
-use crate::support::docs::{blocks, shell};
+use crate::support::docs::{Block, all_blocks, shell, user_pages};
 use crate::support::harness::model;
-use crate::support::site::{Site, run};
+use crate::support::site::{Done, Site, run};
 
 /// The state at the start of the README: a model, and no `elf.toml` yet.
 async fn fresh() -> Site {
@@ -19,36 +19,100 @@ async fn fresh() -> Site {
     site
 }
 
+/// What a block of a language does.
+fn is_known(language: &str) -> bool {
+    let runs_here = ["sh", "sql", "toml", "python"].contains(&language);
+    // Requests to the HTTP API: `http_api` runs them.
+    let runs_elsewhere = language == "bash";
+    // Pictures, and what needs a server or a terminal of the reader's.
+    let is_shown = ["text", "console", "json"].contains(&language);
+    runs_here || runs_elsewhere || is_shown
+}
+
+/// Runs the `sh` and `sql` blocks of a page in their order. Returns what the commands printed.
+async fn follow(site: &Site, file: &str) -> String {
+    let mut said = String::new();
+    for Block { language, text, .. } in all_blocks(file) {
+        assert!(is_known(&language), "{file}: {language}: {text}");
+        match language.as_str() {
+            "sh" => {
+                let done: Done = run(shell(site, &text), b"").await;
+                assert_eq!(done.code, Some(0), "{file}: {text}\n{done:?}");
+                said += &done.stdout;
+            }
+            "sql" => {
+                let mut db = site.connect().await;
+                let done = sqlx::raw_sql(AssertSqlSafe(text.clone()))
+                    .execute(&mut db)
+                    .await;
+                assert!(done.is_ok(), "{file}: {text}\n{done:?}");
+            }
+            _ => {}
+        }
+    }
+    said
+}
+
 #[cfg(all(feature = "embedded", feature = "local"))]
 #[tokio::test]
 async fn the_commands_of_the_readme_work_in_their_order() {
     let site = fresh().await;
-    let mut said = Vec::new();
-    for block in blocks("README.md", "sh") {
-        let done: crate::support::site::Done = run(shell(&site, &block), b"").await;
-        assert_eq!(done.code, Some(0), "{block}\n{done:?}");
-        said.push(done.stdout);
+    let said = follow(&site, "README.md").await;
+    assert!(said.contains(" 1. spare-key"), "{said}");
+    assert!(said.contains("secret  elf_"), "{said}");
+}
+
+#[cfg(all(feature = "embedded", feature = "local"))]
+#[tokio::test]
+async fn the_guide_works_from_its_first_page_to_its_last() {
+    let site = fresh().await;
+    let mut said = std::collections::HashMap::new();
+    for file in user_pages() {
+        if file != "README.md" {
+            said.insert(file.clone(), follow(&site, &file).await);
+        }
     }
-    let said = said.join("\n");
-    // By meaning, by exact word, and with a filter.
-    let by_meaning = said.find(" 1. key.md").expect("the key is found first");
-    let by_word = said.find(" 1. gauge.md").expect("the gauge is found first");
-    assert!(by_meaning < by_word, "{said}");
-    assert!(
-        said.contains("\"text\":\"Feed the rye starter at six.\""),
-        "{said}"
+    let of = |page: &str| &said[&format!("docs/guide/{page}.md")];
+    let begins = |page: &str, hits: &[&str]| {
+        let places: Vec<_> = hits.iter().map(|hit| of(page).find(hit)).collect();
+        assert!(
+            places.iter().all(Option::is_some) && places.is_sorted(),
+            "{page}: {hits:?}: {}",
+            of(page)
+        );
+    };
+    // By meaning, then by exact word.
+    begins(
+        "install",
+        &[" 1. key.md", " 1. gauge.md", "no dead letters"],
     );
-    assert!(said.contains("no dead letters"), "{said}");
+    // What SQL wrote in tenant acme, and with a filter.
+    begins(
+        "write",
+        &[
+            " 1. kickoff",
+            "\"text\":\"Feed the rye starter at six.\"",
+            "no dead letters",
+        ],
+    );
+    begins("search", &[" 1. key.md", " 1. gauge.md"]);
+    begins("http", &["secret  elf_"]);
+    begins("changes", &[" 1. key.md"]);
 }
 
 #[tokio::test]
-async fn the_configurations_of_the_readme_are_right() {
+async fn the_configurations_of_the_guide_are_right() {
     let site = fresh().await;
-    for (i, block) in blocks("README.md", "toml").into_iter().enumerate() {
-        site.write(&format!("{i}.toml"), &block);
-        let done = run(shell(&site, &format!("elf -c {i}.toml config check")), b"").await;
-        assert_eq!(done.code, Some(0), "{block}\n{done:?}");
+    let mut checked = 0;
+    for file in user_pages() {
+        for block in all_blocks(&file).iter().filter(|b| b.language == "toml") {
+            checked += 1;
+            site.write("page.toml", &block.text);
+            let done = run(shell(&site, "elf -c page.toml config check"), b"").await;
+            assert_eq!(done.code, Some(0), "{file}: {}\n{done:?}", block.text);
+        }
     }
+    assert!(checked > 4, "only {checked} configurations");
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("elf.toml.example");
     site.write("elf.toml", std::fs::read(example).unwrap());
     run(shell(&site, "elf config check"), b"").await.exits(0);
@@ -58,24 +122,32 @@ async fn the_configurations_of_the_readme_are_right() {
 async fn the_statements_of_the_documentation_work() {
     let site = Site::start().await;
     let mut db = site.connect().await;
-    for file in ["README.md"] {
-        for block in blocks(file, "sql") {
-            let done = sqlx::raw_sql(AssertSqlSafe(block.clone()))
+    let mut executed = 0;
+    for file in user_pages() {
+        for block in all_blocks(&file).iter().filter(|b| b.language == "sql") {
+            executed += 1;
+            let done = sqlx::raw_sql(AssertSqlSafe(block.text.clone()))
                 .execute(&mut db)
                 .await;
-            assert!(done.is_ok(), "{file}: {block}\n{done:?}");
+            assert!(done.is_ok(), "{file}: {}\n{done:?}", block.text);
         }
     }
+    assert!(executed > 2, "only {executed} blocks of SQL");
 }
 
 #[tokio::test]
-async fn the_python_of_the_readme_compiles() {
+async fn the_python_of_the_guide_compiles() {
     let site = fresh().await;
-    for (i, block) in blocks("README.md", "python").into_iter().enumerate() {
-        site.write(&format!("{i}.py"), &block);
-        let done = run(shell(&site, &format!("python3 -m py_compile {i}.py")), b"").await;
-        assert_eq!(done.code, Some(0), "{block}\n{done:?}");
+    let mut compiled = 0;
+    for file in user_pages() {
+        for block in all_blocks(&file).iter().filter(|b| b.language == "python") {
+            compiled += 1;
+            site.write("page.py", &block.text);
+            let done = run(shell(&site, "python3 -m py_compile page.py"), b"").await;
+            assert_eq!(done.code, Some(0), "{file}: {}\n{done:?}", block.text);
+        }
     }
+    assert!(compiled > 0, "no Python");
 }
 
 #[test]

@@ -40,7 +40,7 @@ const SEARCHES: &[(&str, &str)] = &[
 /// What the demo says at its end.
 const NEXT: &str = "
 To look at the admin page, keep the worker running at the end: make demo KEEP=1 (elf demo --keep).
-Next: index and search notes of your own, with ten lines of configuration: \"By hand\" in README.md.";
+Next: index and search notes of your own, with ten lines of configuration: \"By hand\" in docs/guide/install.md.";
 
 /// `max_tokens` at first, and after the demo's reindex.
 const MAX_TOKENS: usize = 256;

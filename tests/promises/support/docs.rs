@@ -53,6 +53,19 @@ pub fn all_blocks(file: &str) -> Vec<Block> {
     found
 }
 
+/// The README, and the pages of the guide in the order of `docs/SUMMARY.md`.
+pub fn user_pages() -> Vec<String> {
+    let summary = page("docs/SUMMARY.md");
+    let links = summary.split("](").skip(1);
+    let guide = links
+        .filter_map(|rest| rest.split(')').next())
+        .filter(|target| target.starts_with("guide/"))
+        .map(|target| format!("docs/{target}"));
+    let pages: Vec<String> = ["README.md".to_owned()].into_iter().chain(guide).collect();
+    assert!(pages.len() > 6, "{pages:?}");
+    pages
+}
+
 /// The contents of every fenced block of `language`, in order.
 pub fn blocks(file: &str, language: &str) -> Vec<String> {
     let found: Vec<String> = all_blocks(file)
