@@ -13,15 +13,15 @@ export RUST_TEST_THREADS ?= 4
 # The server that DATABASE_URL names, else the one of `make setup`.
 WITH_DATABASE = DATABASE_URL="$${DATABASE_URL:-$$(cat .elf/postgres.url)}"
 
-.PHONY: help setup demo test test-slow lint bench docs deb screenshots sqlx pin stop clean
+.PHONY: help setup demo test test-slow lint bench deb docs screenshots sqlx pin stop clean
 
 help:
 	@echo "make demo    import real notes, index them, search them; KEEP=1 leaves the worker and its page running"
 	@echo "make test    run the tests"
 	@echo "make test-slow  run the tests that take minutes, with the release builds"
-	@echo "make lint    check formatting, clippy, documentation, dependencies, scripts"
+	@echo "make lint    check formatting, clippy, documentation, links, dependencies, scripts"
 	@echo "make bench   measure, in a release build; NAME=worker takes one bench, QUICK=1 small sizes"
-	@echo "make docs    make the book of docs/ in .elf/book/"
+	@echo "make docs    build the book of docs/ into .elf/book/"
 	@echo "make deb     make a Debian package of the server build"
 	@echo "make screenshots  make the pictures in docs/screenshots/ again; needs a Qdrant on the PATH"
 	@echo "make setup   put Postgres and a model under .elf/ (demo, test and bench do it too)"
@@ -62,7 +62,7 @@ lint:
 	$(CARGO) clippy --all-targets --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps
 	PYTHONPYCACHEPREFIX=.elf/pycache $(PYTHON) -W error -m py_compile scripts/*.py
-	@$(PYTHON) scripts/check_links.py
+	@$(PYTHON) scripts/links.py
 	@$(PYTHON) scripts/deny.py
 	@if command -v cargo-machete >/dev/null; then $(CARGO) machete; else echo "cargo-machete is not installed: skipped"; fi
 
@@ -75,13 +75,11 @@ bench: setup
 	elif [ -n "$$QDRANT_URL" ] || command -v qdrant >/dev/null; then build="--no-default-features --features local"; fi; \
 	set -x; $(WITH_DATABASE) $(CARGO) bench $$build --bench bench -- $(if $(QUICK),--quick) $(NAME)
 
-docs:
-	@command -v mdbook >/dev/null || test -x .elf/mdbook/bin/mdbook || $(CARGO) install --quiet --locked --root .elf/mdbook mdbook
-	@PATH="$(CURDIR)/.elf/mdbook/bin:$$PATH" mdbook build
-	@echo "docs: .elf/book/index.html"
-
 deb:
 	@$(PYTHON) scripts/deb.py
+
+docs:
+	@$(PYTHON) scripts/book.py build
 
 screenshots: setup
 	$(WITH_DATABASE) $(CARGO) test --test promises -- --ignored --exact page::screenshots::screenshots search_page::screenshots

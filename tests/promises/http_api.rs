@@ -628,18 +628,36 @@ async fn no_answer_is_cached_or_guessed() {
 }
 
 #[tokio::test]
-async fn the_requests_of_readme_and_guide_do_what_they_say() {
+async fn the_requests_of_the_guide_do_what_it_says() {
     let served = Served::start().await;
     let secret = served.key(&["--tenant", "acme", "--write"]).await;
-    let script = crate::support::docs::guide_blocks("bash").concat();
-    let mut command = crate::support::docs::shell(&served.site, &script);
-    command.env("API", &served.url).env("ELF_API_KEY", &secret);
-    let done = crate::support::site::run(command, b"").await.exits(0);
-    let mut answers = serde_json::Deserializer::from_str(&done.stdout).into_iter::<Value>();
-    let nothing_yet = answers.next().unwrap().unwrap();
-    assert_eq!(nothing_yet["items"], json!([]));
-    let added = answers.next().unwrap().unwrap();
+    let mut ran = Vec::new();
+    for file in crate::support::docs::user_pages() {
+        let blocks = crate::support::docs::all_blocks(&file);
+        for block in blocks.iter().filter(|block| block.language == "bash") {
+            let address = "http://127.0.0.1:9465";
+            assert!(block.text.contains(address), "{file}: {}", block.text);
+            let script = block.text.replace(address, &served.url);
+            let mut command = crate::support::docs::shell(&served.site, &script);
+            command.env("ELF_API_KEY", &secret);
+            let done = crate::support::site::run(command, b"").await.exits(0);
+            let answers = serde_json::Deserializer::from_str(&done.stdout).into_iter::<Value>();
+            ran.push((
+                file.clone(),
+                answers.map(Result::unwrap).collect::<Vec<_>>(),
+            ));
+        }
+    }
+    // The README searches the notes that `elf import` wrote; the guide adds one and finds it.
+    let [(readme, search), (guide, both)] = &ran[..] else {
+        panic!("{ran:?}");
+    };
+    assert_eq!(readme, "README.md");
+    assert!(search[0]["items"].is_array(), "{search:?}");
+    assert_eq!(guide, "docs/guide/http.md");
+    let [added, found] = &both[..] else {
+        panic!("{both:?}");
+    };
     assert_eq!(added["indexed"], true, "{added}");
-    let found = answers.next().unwrap().unwrap();
     assert_eq!(found["items"][0]["note_id"], added["note_ids"][0]);
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use sqlx::AssertSqlSafe;
 
-use crate::support::docs::{guide_blocks, shell};
+use crate::support::docs::{all_blocks, shell, user_pages};
 use crate::support::harness::model;
 use crate::support::site::{Site, run};
 
@@ -19,36 +19,102 @@ async fn fresh() -> Site {
     site
 }
 
+#[test]
+fn every_block_of_the_guide_is_of_a_known_language() {
+    let runs_here = ["sh", "sql", "toml", "python"];
+    // Requests to the HTTP API: `http_api` runs them.
+    let runs_elsewhere = ["bash"];
+    // Pictures, and what needs a server or a terminal of the reader's.
+    let is_shown = ["text", "console", "json"];
+    let known = [&runs_here[..], &runs_elsewhere, &is_shown].concat();
+    for file in user_pages() {
+        for block in all_blocks(&file) {
+            assert!(known.contains(&&*block.language), "{file}: {block:?}");
+        }
+    }
+}
+
+/// Runs the `sh` and `sql` blocks of a page in their order. Returns what the commands printed.
+#[cfg(all(feature = "embedded", feature = "local"))]
+async fn follow(site: &Site, file: &str) -> String {
+    let mut said = String::new();
+    for crate::support::docs::Block { language, text, .. } in all_blocks(file) {
+        match language.as_str() {
+            "sh" => {
+                let done: crate::support::site::Done = run(shell(site, &text), b"").await;
+                assert_eq!(done.code, Some(0), "{file}: {text}\n{done:?}");
+                said += &done.stdout;
+            }
+            "sql" => {
+                let mut db = site.connect().await;
+                let done = sqlx::raw_sql(AssertSqlSafe(text.clone()))
+                    .execute(&mut db)
+                    .await;
+                assert!(done.is_ok(), "{file}: {text}\n{done:?}");
+            }
+            _ => {}
+        }
+    }
+    said
+}
+
 #[cfg(all(feature = "embedded", feature = "local"))]
 #[tokio::test]
-async fn the_commands_of_readme_and_guide_work_in_their_order() {
+async fn the_commands_of_the_readme_work_in_their_order() {
     let site = fresh().await;
-    let mut said = Vec::new();
-    for block in guide_blocks("sh") {
-        let done: crate::support::site::Done = run(shell(&site, &block), b"").await;
-        assert_eq!(done.code, Some(0), "{block}\n{done:?}");
-        said.push(done.stdout);
+    let said = follow(&site, "README.md").await;
+    assert!(said.contains(" 1. spare-key"), "{said}");
+    assert!(said.contains("secret  elf_"), "{said}");
+}
+
+#[cfg(all(feature = "embedded", feature = "local"))]
+#[tokio::test]
+async fn the_guide_works_from_its_first_page_to_its_last() {
+    let site = fresh().await;
+    let mut said = std::collections::HashMap::new();
+    for file in user_pages() {
+        if file != "README.md" {
+            said.insert(file.clone(), follow(&site, &file).await);
+        }
     }
-    let said = said.join("\n");
-    // By meaning, by exact word, and with a filter.
-    let by_meaning = said.find(" 1. key.md").expect("the key is found first");
-    let by_word = said.find(" 1. gauge.md").expect("the gauge is found first");
-    assert!(by_meaning < by_word, "{said}");
-    assert!(
-        said.contains("\"text\":\"Feed the rye starter at six.\""),
-        "{said}"
+    let of = |page: &str| &said[&format!("docs/guide/{page}.md")];
+    let begins = |page: &str, hits: &[&str]| {
+        let places: Vec<_> = hits.iter().map(|hit| of(page).find(hit)).collect();
+        assert!(
+            places.iter().all(Option::is_some) && places.is_sorted(),
+            "{page}: {hits:?}: {}",
+            of(page)
+        );
+    };
+    // By meaning, then by exact word.
+    begins("install", &[" 1. key.md", " 1. gauge.md", " 0 dead"]);
+    // What SQL wrote in tenant acme, and with a filter.
+    begins(
+        "write",
+        &[
+            " 1. kickoff",
+            "\"text\":\"Feed the rye starter at six.\"",
+            "no dead letters",
+        ],
     );
-    assert!(said.contains("no dead letters"), "{said}");
+    begins("search", &[" 1. key.md", " 1. gauge.md"]);
+    begins("http", &["secret  elf_"]);
+    begins("changes", &[" 1. key.md"]);
 }
 
 #[tokio::test]
 async fn the_configurations_of_the_guide_are_right() {
     let site = fresh().await;
-    for (i, block) in guide_blocks("toml").into_iter().enumerate() {
-        site.write(&format!("{i}.toml"), &block);
-        let done = run(shell(&site, &format!("elf -c {i}.toml config check")), b"").await;
-        assert_eq!(done.code, Some(0), "{block}\n{done:?}");
+    let mut checked = 0;
+    for file in user_pages() {
+        for block in all_blocks(&file).iter().filter(|b| b.language == "toml") {
+            checked += 1;
+            site.write("page.toml", &block.text);
+            let done = run(shell(&site, "elf -c page.toml config check"), b"").await;
+            assert_eq!(done.code, Some(0), "{file}: {}\n{done:?}", block.text);
+        }
     }
+    assert!(checked > 4, "only {checked} configurations");
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("elf.toml.example");
     site.write("elf.toml", std::fs::read(example).unwrap());
     run(shell(&site, "elf config check"), b"").await.exits(0);
@@ -58,22 +124,32 @@ async fn the_configurations_of_the_guide_are_right() {
 async fn the_statements_of_the_documentation_work() {
     let site = Site::start().await;
     let mut db = site.connect().await;
-    for block in guide_blocks("sql") {
-        let done = sqlx::raw_sql(AssertSqlSafe(block.clone()))
-            .execute(&mut db)
-            .await;
-        assert!(done.is_ok(), "{block}\n{done:?}");
+    let mut executed = 0;
+    for file in user_pages() {
+        for block in all_blocks(&file).iter().filter(|b| b.language == "sql") {
+            executed += 1;
+            let done = sqlx::raw_sql(AssertSqlSafe(block.text.clone()))
+                .execute(&mut db)
+                .await;
+            assert!(done.is_ok(), "{file}: {}\n{done:?}", block.text);
+        }
     }
+    assert!(executed > 2, "only {executed} blocks of SQL");
 }
 
 #[tokio::test]
 async fn the_python_of_the_guide_compiles() {
     let site = fresh().await;
-    for (i, block) in guide_blocks("python").into_iter().enumerate() {
-        site.write(&format!("{i}.py"), &block);
-        let done = run(shell(&site, &format!("python3 -m py_compile {i}.py")), b"").await;
-        assert_eq!(done.code, Some(0), "{block}\n{done:?}");
+    let mut compiled = 0;
+    for file in user_pages() {
+        for block in all_blocks(&file).iter().filter(|b| b.language == "python") {
+            compiled += 1;
+            site.write("page.py", &block.text);
+            let done = run(shell(&site, "python3 -m py_compile page.py"), b"").await;
+            assert_eq!(done.code, Some(0), "{file}: {}\n{done:?}", block.text);
+        }
     }
+    assert!(compiled > 0, "no Python");
 }
 
 #[test]

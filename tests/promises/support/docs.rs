@@ -53,31 +53,27 @@ pub fn all_blocks(file: &str) -> Vec<Block> {
     found
 }
 
-/// The README, and the pages of the guide in the order of the book.
-pub fn front_and_guide() -> Vec<String> {
+/// The README, and the pages of the guide in the order of `docs/SUMMARY.md`.
+pub fn user_pages() -> Vec<String> {
     let summary = page("docs/SUMMARY.md");
     let links = summary.split("](").skip(1);
-    let pages = links.filter_map(|rest| rest.split_once(')').map(|(page, _)| page));
-    let guide = pages.filter(|page| page.starts_with("guide/"));
-    let guide = guide.map(|page| format!("docs/{page}"));
-    std::iter::once("README.md".to_owned())
-        .chain(guide)
-        .collect()
+    let guide = links
+        .filter_map(|rest| rest.split(')').next())
+        .filter(|target| target.starts_with("guide/"))
+        .map(|target| format!("docs/{target}"));
+    let pages: Vec<String> = ["README.md".to_owned()].into_iter().chain(guide).collect();
+    assert!(pages.len() > 6, "{pages:?}");
+    pages
 }
 
-/// The contents of every fenced block of `language` of a page, in order.
+/// The contents of every fenced block of `language`, in order.
 pub fn blocks(file: &str, language: &str) -> Vec<String> {
-    let all = all_blocks(file).into_iter();
-    all.filter(|block| block.language == language)
+    let found: Vec<String> = all_blocks(file)
+        .into_iter()
+        .filter(|block| block.language == language)
         .map(|block| block.text)
-        .collect()
-}
-
-/// Those of the README and of the guide.
-pub fn guide_blocks(language: &str) -> Vec<String> {
-    let pages = front_and_guide();
-    let found: Vec<String> = pages.iter().flat_map(|f| blocks(f, language)).collect();
-    assert!(!found.is_empty(), "there is no block of {language}");
+        .collect();
+    assert!(!found.is_empty(), "{file} has no block of {language}");
     found
 }
 
