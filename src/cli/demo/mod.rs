@@ -21,9 +21,9 @@ use super::{import, search, wiring};
 use crate::bounds::Bounds;
 use crate::index::Filter;
 use crate::rebuild;
-use crate::registry;
 use crate::reindex::{self, Then};
 use crate::search::{Request, Searcher};
+use crate::serving;
 use crate::worker::{Report, Worker, WorkerContext};
 use crate::{telemetry, verify};
 use sandbox::{TOKEN, configure, start_anew};
@@ -40,7 +40,7 @@ const SEARCHES: &[(&str, &str)] = &[
 /// What the demo says at its end.
 const NEXT: &str = "
 To look at the admin page, keep the worker running at the end: make demo KEEP=1 (elf demo --keep).
-Next: index and search notes of your own, with ten lines of configuration: \"By hand\" in docs/guide/install.md.";
+Next: index and search notes of your own, with ten lines of configuration: docs/guide/install.md (By hand).";
 
 /// `max_tokens` at first, and after the demo's reindex.
 const MAX_TOKENS: usize = 256;
@@ -95,12 +95,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
     say("Index")?;
     let context = wiring::worker_context(&config).await?;
-    registry::register_or_check_version(&context.stores.store, &context.version).await?;
-    registry::ensure_ready(&context.stores, &context.version).await?;
+    serving::register_or_check_version(&context.serving.store, &context.version).await?;
+    serving::ensure_ready(&context.serving, &context.version).await?;
     print(&format!(
         "embedding version {}, index {}",
         context.version.name,
-        context.stores.index.describe()
+        context.serving.index.describe()
     ))?;
     let worker = Arc::new(Worker::new(context.clone(), &config.worker, &config.outbox));
     let _watching = admin_port.watch(context.clone(), worker.clone()).await;
@@ -109,8 +109,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         admin_port.address
     ))?;
     let searcher = wiring::searcher(&context, &config).await?;
-    let index = context.stores.index.clone();
-    let collection = context.stores.alias.clone();
+    let index = context.serving.index.clone();
+    let collection = context.serving.alias.clone();
     print(
         "chunking, embedding and indexing them; a small model on a few cores takes half a minute",
     )?;
@@ -189,7 +189,7 @@ async fn edit(
     let (key, text): (String, String) = sqlx::query_as(
         "select key, text from memory_notes order by octet_length(text) desc limit 1",
     )
-    .fetch_one(context.stores.store.pool())
+    .fetch_one(context.serving.store.pool())
     .await?;
     let new = "The spare zymurgometer lives in the blue cabinet. ";
     let edited = match replace_sentence(&text, new) {
@@ -206,7 +206,7 @@ async fn edit(
     sqlx::query("update memory_notes set text = $2, updated_at = now() where key = $1")
         .bind(&key)
         .bind(&edited)
-        .execute(context.stores.store.pool())
+        .execute(context.serving.store.pool())
         .await?;
     print(&counts(&drain(worker, 1).await?))?;
     say("Search for what was just written: \"where is the zymurgometer\"")?;
@@ -242,14 +242,14 @@ async fn delete(
     ))?;
     sqlx::query("delete from memory_notes where note_id = $1")
         .bind(best.note_id)
-        .execute(context.stores.store.pool())
+        .execute(context.serving.store.pool())
         .await?;
     print(&counts(&drain(worker, 1).await?))?;
     let left = context
-        .stores
+        .serving
         .index
         .count(
-            &context.stores.alias,
+            &context.serving.alias,
             &Filter {
                 note_ids: Some(vec![best.note_id]),
                 ..Filter::default()
@@ -288,9 +288,9 @@ async fn lose_and_rebuild(
     before: &[Vec<Uuid>],
 ) -> anyhow::Result<()> {
     say("Lose the index: the collection and its alias are dropped")?;
-    for collection in context.stores.store.registered_collections().await? {
+    for collection in context.serving.store.registered_collections().await? {
         context
-            .stores
+            .serving
             .index
             .drop_collection(&collection.name)
             .await?;
@@ -314,7 +314,7 @@ async fn lose_and_rebuild(
         notice: Arc::new(|_| {}),
     };
     let report = rebuild::run(
-        &context.stores,
+        &context.serving,
         &options,
         Arc::default(),
         CancellationToken::new(),
@@ -344,14 +344,14 @@ async fn reindex_and_go_back(
         ..
     } = &setup;
     let estimate =
-        reindex::estimate(store, chunker, version, &registry::Progress::default()).await?;
+        reindex::estimate(store, chunker, version, &serving::Progress::default()).await?;
     print(&format!(
         "{} notes, {} chunks, {} of them known; to embed: {} texts of {} tokens",
         estimate.notes, estimate.chunks, estimate.known, estimate.to_embed, estimate.tokens
     ))?;
 
     say("elf reindex --swap: the new version is built beside the old one, verified, then served")?;
-    let built = wiring::worker_context_of(setup, &smaller, context.stores.index.clone());
+    let built = wiring::worker_context_of(setup, &smaller, context.serving.index.clone());
     let builder = Worker::new(built.clone(), &smaller.worker, &smaller.outbox);
     let options = verify::Options {
         repair: false,
@@ -377,7 +377,7 @@ async fn reindex_and_go_back(
     show(&wiring::searcher(&built, &smaller).await?, SEARCHES[2].1).await?;
 
     say("elf reindex rollback: the old version was kept")?;
-    let back = reindex::rollback(&context.stores).await?;
+    let back = reindex::rollback(&context.serving).await?;
     print(&format!(
         "{} is served again; {} notes are due for it",
         back.version, back.due
