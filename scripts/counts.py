@@ -46,9 +46,8 @@ def rows(text):
 def counts(root):
     sources = list(rust(root / "src"))
     crates = [each for folder in sorted(root.glob("crates/*/src")) for each in rust(folder)]
-    pages = [path for place in ("", "docs", "sql", "examples", "crates") for path in
-             ((root / place).rglob("*.md") if place else [root / "README.md", root / "CHANGELOG.md"])
-             if "notes" not in path.parts]
+    book = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "sql").rglob("*.md")]
+    beside = [root / "CHANGELOG.md", *(root / "crates").rglob("*.md"), *(root / "examples").glob("*/README.md")]
     glossary = next((root / "docs").rglob("glossary.md"))
     return {
         "files of src/": len(sources),
@@ -59,7 +58,8 @@ def counts(root):
         "migrations": len(list((root / "sql/migrations").glob("*.sql"))),
         "lines of tests/ and benches/": lines(root / "tests", "*.rs") + lines(root / "benches", "*.rs"),
         "lines of scripts/": lines(root / "scripts", "*.py"),
-        "words of the documentation": words(pages),
+        "words of README, docs/ and sql/": words(book),
+        "words of other pages": words(beside),
         "words of the README": words([root / "README.md"]),
         "words in the glossary": rows(glossary.read_text(encoding="utf-8")),
         "decisions": len(list((root / "docs").rglob("adr/*.md"))) or sum(
