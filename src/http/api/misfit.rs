@@ -1,5 +1,7 @@
 //! What a client is told whose JSON does not fit the request: which field, and how to write it.
-//! Serde says what is wrong in the words of Rust.
+//! Serde says what is wrong in the words of Rust, and the error of `serde_json` is that sentence, with no kind to match
+//! on. The crate `deserr` has kinds, but reads a `serde_json::Value`, which keeps the last of two equal fields: a field that
+//! is there twice would be no error.
 
 use super::error::{ApiError, excerpt};
 
