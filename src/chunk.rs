@@ -58,3 +58,26 @@ pub fn class_of(error: &ChunkError) -> ErrorClass {
         ChunkError::Tokenizer(elf_chunk::TokenizerError::Encode { .. }) => ErrorClass::Item,
     }
 }
+
+/// The error of a note, with the key of the setting that it names.
+pub fn reason(error: &ChunkError) -> String {
+    match error {
+        ChunkError::Indivisible { .. } => format!("{error}; the setting is chunking.max_tokens"),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_character_that_is_too_large_names_the_key() {
+        let error = ChunkError::Indivisible {
+            offset: 3,
+            tokens: 40,
+            max_tokens: 32,
+        };
+        assert!(reason(&error).contains("chunking.max_tokens"));
+    }
+}

@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::{Report, pooled};
-use crate::chunk::{Chunk, ChunkError, Chunker};
+use crate::chunk::{self, Chunk, ChunkError, Chunker};
 use crate::embed::EmbedError;
 use crate::note::{Note, TextHash, chunk_id};
 use crate::store::{ChunkWrite, FailedBy, NoteWrite};
@@ -137,7 +137,7 @@ pub fn hashed_chunks(chunker: &Chunker, text: &str) -> Result<Vec<HashedChunk>, 
     // A tokenizer is third-party code that runs on a third-party file. A panic over one text
     // must not fail the other notes of the batch.
     let chunks = match catch_unwind(AssertUnwindSafe(|| chunker.chunk(text))) {
-        Ok(chunks) => chunks.map_err(|error| error.to_string())?,
+        Ok(chunks) => chunks.map_err(|error| chunk::reason(&error))?,
         Err(_) => return Err("the tokenizer panicked; the log has its message".to_owned()),
     };
     let with_tokens: Vec<HashedChunk> = chunks

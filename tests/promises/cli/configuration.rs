@@ -128,7 +128,10 @@ async fn chunks_beyond_the_window_of_the_model_are_refused() {
         let done = site.elf(args).await.exits(78);
         done.says(&["chunking.max_tokens", "257", "256"]);
     }
-    site.configure("max_tokens = 257", "max_tokens = 256");
+    site.configure("max_tokens = 257", "max_tokens = 9");
+    let done = site.elf(&["worker", "--once"]).await.exits(78);
+    done.says(&["[chunking]", "max_tokens = 9 is too small", "set it to"]);
+    site.configure("max_tokens = 9", "max_tokens = 256");
     site.json(&["worker", "--once"]).await;
 }
 
