@@ -9,7 +9,8 @@ use crate::support::api::Served;
 use crate::support::browser::{Browser, ENTER, TAB, axe};
 use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
-use crate::support::harness::sentences;
+use crate::support::harness::{self, sentences};
+use crate::support::site::Site;
 
 async fn sign_in(browser: &Browser, url: &str, secret: &str) {
     browser.open(url).await;
@@ -175,6 +176,21 @@ async fn the_search_page_is_accessible_and_takes_hostile_texts_as_text() {
     browser.assert_clean().await;
 }
 
+/// The model of the demo, so that the picture shows what a reader would find.
+async fn site_with_model() -> Site {
+    let site = Site::start().await;
+    let provider = site.provider.url().to_owned();
+    let model = format!("model = {:?}", harness::model());
+    site.configure("provider = \"openai\"", "provider = \"local\"");
+    site.configure(&format!("api_base = \"{provider}\"\n"), "");
+    site.configure("model = \"test\"", &model);
+    site.configure(
+        "max_tokens = 32\noverlap_tokens = 8",
+        "max_tokens = 256\noverlap_tokens = 64",
+    );
+    site
+}
+
 /// Takes the screenshots of the search page in docs/screenshots: `make screenshots`.
 #[tokio::test]
 #[ignore = "it checks nothing: make screenshots"]
@@ -182,7 +198,7 @@ async fn screenshots() {
     let Some(browser) = Browser::start("screenshots").await else {
         panic!("there is no browser");
     };
-    let served = Served::start().await;
+    let served = Served::on(site_with_model().await, "").await;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let notes = root.join("examples/notes");
     let import = ["import", notes.to_str().unwrap(), "--tenant", "acme"];
@@ -202,7 +218,7 @@ async fn screenshots() {
     browser.resize(1280, 1000).await;
     browser.prefer("light").await;
     sign_in(&browser, &served.url, &secret).await;
-    ask(&browser, "locked out of the house, where is the spare key").await;
+    ask(&browser, "I am locked out of the house").await;
     browser.shows("#summary", "notes").await;
     browser
         .click("#results > li:first-child .why summary")

@@ -76,7 +76,11 @@ impl Served {
 
     /// With these lines at the end of the configuration.
     pub async fn with(lines: &str) -> Self {
-        let site = Site::start().await;
+        Self::on(Site::start().await, lines).await
+    }
+
+    /// On a site of the test's own making.
+    pub async fn on(site: Site, lines: &str) -> Self {
         site.configure("[service]\n", "[service]\nhttp_bind = \"127.0.0.1:0\"\n");
         site.write("elf.toml", format!("{}{lines}", site.toml()));
         let worker = site.worker();
