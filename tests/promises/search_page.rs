@@ -218,7 +218,7 @@ async fn screenshots() {
     browser.resize(1280, 1000).await;
     browser.prefer("light").await;
     sign_in(&browser, &served.url, &secret).await;
-    ask(&browser, "I am locked out of the house").await;
+    ask(&browser, "the dog has swallowed something").await;
     browser.shows("#summary", "notes").await;
     browser
         .click("#results > li:first-child .why summary")
