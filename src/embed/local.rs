@@ -144,7 +144,7 @@ impl<M: Send + Sync + 'static> OnCores<M> {
     ) -> Result<Result<Self, E>, EmbedError> {
         let loaded = tokio::task::spawn_blocking(open).await;
         let loaded = loaded.map_err(|error| {
-            EmbedError::failed(format!("the model could not be loaded: {error}"))
+            EmbedError::config(format!("the model could not be loaded: {error}"))
         })?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(loaded.map(|model| Self {
