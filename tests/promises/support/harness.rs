@@ -16,6 +16,7 @@ use elf::store::JobLease;
 use elf::verify;
 use elf::worker::{Breakpoint, Checkpoint, Report, Worker, WorkerContext};
 use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -142,7 +143,9 @@ impl Harness {
         serving::ensure_ready(&context.serving, &context.version)
             .await
             .unwrap();
-        let pool = PgPool::connect(&site.database.url()).await.unwrap();
+        // On a disk that others keep busy, a connection may take longer than sqlx's half a minute.
+        let pool = PgPoolOptions::new().acquire_timeout(super::DEADLINE);
+        let pool = pool.connect(&site.database.url()).await.unwrap();
         Self {
             context,
             config,
