@@ -2,7 +2,7 @@
 //! that has only the notes. The rows are made in SQL; nothing is analysed by hand.
 //!
 //! A worker begins each claim where the one before it ended, and walks over all rows once a second,
-//! or, if that takes long, every two seconds (`src/worker/low_water.rs`). So there are two
+//! or, if that takes long, every two seconds (`src/worker/turns.rs`). So there are two
 //! figures for each case: the claim, and the walk.
 
 use std::time::{Duration, Instant};

@@ -1,7 +1,6 @@
 //! Claims the notes of a batch.
 
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use metrics::{counter, histogram};
 
@@ -10,27 +9,6 @@ use crate::store::{Claim, ClaimScope, Due};
 
 /// Text claimed at once, so that a batch of long notes does not fill the memory.
 const BATCH_BYTES: usize = 4 << 20;
-
-/// How long a worker that has indexed no note yet trusts that no note with so many lost claims is due.
-/// Otherwise each of its polls would claim twice.
-const NO_SUSPECT_FOR: Duration = Duration::from_secs(10);
-
-/// When a claim of any note, out of all that are due, last found none.
-#[derive(Debug, Default)]
-pub(super) struct Suspects(Mutex<Option<Instant>>);
-
-impl Suspects {
-    fn is_known_to_be_none(&self, due: Due) -> bool {
-        let none_at = *self.0.lock().expect("no holder panics");
-        matches!(due, Due::All) && none_at.is_some_and(|at| at.elapsed() < NO_SUSPECT_FOR)
-    }
-
-    fn found(&self, due: Due, one: bool) {
-        if matches!(due, Due::All) {
-            *self.0.lock().expect("no holder panics") = (!one).then(Instant::now);
-        }
-    }
-}
 
 impl Shared {
     /// Claims a batch of the notes that are `due`. `None` when there is none, or Postgres is
@@ -60,11 +38,7 @@ impl Shared {
         // another note, if one is due.
         let claimed = match self.totals.report().notes {
             0 => match claim(blame::LOST_CLAIMS_UNTIL_DEAD).await {
-                Ok(None) if !self.suspects.is_known_to_be_none(due) => {
-                    let claimed = claim(u32::MAX).await;
-                    self.suspects.found(due, matches!(claimed, Ok(Some(_))));
-                    claimed
-                }
+                Ok(None) => claim(u32::MAX).await,
                 claimed => claimed,
             },
             _ => claim(u32::MAX).await,

@@ -8,18 +8,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::access_walk::AccessWalk;
 use super::batch::{self, Extent};
-use super::fresh::Fresh;
 use super::lease::{self, Survived};
-use super::low_water::LowWater;
 use super::shared::{Drain, Shared};
+use super::turns::Turns;
 use super::walk::Walk;
 use super::{RELEASE_LIMIT, WorkerError, blame};
 use crate::store::{Claim, Due};
 
 /// What a step of the loop leads to: a value, or the end of the loop.
 type Step<T = ()> = ControlFlow<Result<(), WorkerError>, T>;
+
+/// How long all batches must be in flight before the walk goes on meanwhile, and how often it looks for new rows.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The main loop and its state.
 pub(super) struct ClaimLoop<'a> {
@@ -29,15 +30,13 @@ pub(super) struct ClaimLoop<'a> {
     drain: Option<Drain>,
     /// One for each batch that may be in flight.
     permits: Arc<Semaphore>,
-    fresh: Fresh,
-    low_water: LowWater,
-    /// The walk of the claims; `None` while the provider works.
-    walk: Option<Walk>,
-    access_walk: AccessWalk,
+    /// Of the claims while the provider works.
+    turns: Turns,
+    /// Of the claims while it does not, or while all batches wait for it.
+    walk: Walk,
+    provider_works: bool,
     /// Whether the last claim was that of a suspect.
     claimed_suspect: bool,
-    /// Whether the last claim left out the rows in front of the low-water mark.
-    owes_walk: bool,
 }
 
 impl<'a> ClaimLoop<'a> {
@@ -55,12 +54,10 @@ impl<'a> ClaimLoop<'a> {
             stop,
             drain,
             permits: Arc::new(Semaphore::new(shared.settings.concurrency)),
-            fresh: Fresh::new(Instant::now()),
-            low_water: LowWater::default(),
-            walk: None,
-            access_walk: AccessWalk::new(),
+            turns: Turns::new(Instant::now()),
+            walk: Walk::new(Instant::now()),
+            provider_works: true,
             claimed_suspect: false,
-            owes_walk: false,
         }
     }
 
@@ -92,8 +89,7 @@ impl<'a> ClaimLoop<'a> {
             drop(permit);
             return self.wait_for_suspect().await;
         }
-        let provider_works = self.shared.context.provider.state().error().is_none();
-        let due = self.next_due(provider_works);
+        let due = self.next_due();
         // Read before the claim: a batch that ends after the claim may release notes that the
         // claim did not see.
         let nothing_in_flight =
@@ -101,9 +97,7 @@ impl<'a> ClaimLoop<'a> {
         let claim = self.claim_or_widen(due).await?;
         let Some(claim) = claim else {
             drop(permit);
-            return self
-                .wait_or_end_drain(provider_works, nothing_in_flight)
-                .await;
+            return self.wait_or_end_drain(nothing_in_flight).await;
         };
         self.claimed_suspect = blame::is_suspect(&claim);
         if self.claimed_suspect && !nothing_in_flight {
@@ -112,7 +106,7 @@ impl<'a> ClaimLoop<'a> {
         }
         self.start(claim, permit);
         match self.has_claimed_all() {
-            true => self.wait_for_wake(provider_works).await,
+            true => self.wait_for_wake().await,
             false => Continue(()),
         }
     }
@@ -120,10 +114,10 @@ impl<'a> ClaimLoop<'a> {
     /// Whether the last claim took all rows, so that the next one would find none. A drain asks
     /// Postgres.
     fn has_claimed_all(&self) -> bool {
-        self.walk.is_none() && self.drain.is_none() && !self.low_water.has_more()
+        self.provider_works && self.drain.is_none() && !self.turns.has_more()
     }
 
-    /// Waits until one more batch may be in flight. Meanwhile the access walk goes on.
+    /// Waits until one more batch may be in flight. Meanwhile the walk goes on.
     async fn wait_for_permit(&mut self) -> Step<OwnedSemaphorePermit> {
         loop {
             let free = async {
@@ -135,9 +129,9 @@ impl<'a> ClaimLoop<'a> {
                 biased;
                 () = self.stop.cancelled() => return self.stopped(),
                 permit = free => return Continue(permit),
-                () = self.access_walk.is_due() => {}
+                () = walk_is_due(self.shared, &self.walk) => {}
             }
-            self.step_access_walk().await?;
+            self.apply_next_access().await?;
         }
     }
 
@@ -150,67 +144,77 @@ impl<'a> ClaimLoop<'a> {
         }
     }
 
-    /// Waits until a batch has ended, or the access walk has made a step.
+    /// Waits until a batch has ended, or the walk has made a step.
     async fn wait_for_suspect(&mut self) -> Step {
         tokio::select! {
             biased;
             () = self.stop.cancelled() => return self.stopped(),
             _ = self.batches.join_next() => return Continue(()),
-            () = self.access_walk.is_due() => {}
+            () = walk_is_due(self.shared, &self.walk) => {}
         }
-        self.step_access_walk().await
+        self.apply_next_access().await
     }
 
-    /// Lets the access walk make a step. A stop waits for it as long as for a batch.
-    async fn step_access_walk(&mut self) -> Step {
+    /// Deletes the points of the next notes of the walk that are not live, and gives those of the others the access
+    /// labels of their rows. A stop waits for it as long as for a batch.
+    async fn apply_next_access(&mut self) -> Step {
+        if self.shared.circuit.outage().is_some() {
+            return Continue(());
+        }
+        let shared = self.shared;
+        let walk = &mut self.walk;
+        let step = async {
+            match shared.claim(walk.due(Instant::now())).await {
+                Some(claim) => {
+                    walk.took(claim.upto);
+                    batch::run(shared, claim, Extent::Access).await;
+                }
+                None => walk.ended(Instant::now()),
+            }
+        };
         tokio::select! {
             biased;
-            () = Box::pin(self.access_walk.step(self.shared)) => Continue(()),
-            () = self.shared.grace_after(self.stop) => self.stopped(),
+            () = Box::pin(step) => Continue(()),
+            () = shared.grace_after(self.stop) => self.stopped(),
         }
     }
 
     /// The rows of the next claim. While the provider is unavailable, the worker still indexes
     /// what needs no new vector: then its claims walk over the due rows.
-    fn next_due(&mut self, provider_works: bool) -> Due {
+    fn next_due(&mut self) -> Due {
         let now = Instant::now();
-        if !provider_works {
-            return self.walk.get_or_insert_with(|| Walk::new(now)).due(now);
+        let worked = self.provider_works;
+        self.provider_works = self.shared.context.provider.state().error().is_none();
+        if !self.provider_works {
+            if worked {
+                self.walk = Walk::new(now);
+            }
+            return self.walk.due(now);
         }
-        self.walk = None;
         // A suspect was released until nothing is in flight, which is now. Its row may be in front of
-        // the low-water mark.
-        if self.claimed_suspect {
-            return Due::All;
-        }
-        let due = self.fresh.due(now);
-        self.fresh.claimed(due, now);
-        match due {
-            Due::All => self.low_water.due(now),
-            due => due,
+        // the mark.
+        match self.claimed_suspect {
+            true => Due::All,
+            false => self.turns.next(now),
         }
     }
 
     /// Claims a batch of the notes that are `due`. If there is none, looks at the rows that `due`
-    /// leaves out, unless to walk over all of them takes long and has been done just now.
+    /// leaves out, unless to read all of them takes long and has been done just now. The end of a drain
+    /// depends on it.
     async fn claim_or_widen(&mut self, due: Due) -> Step<Option<Claim>> {
         let mut due = due;
         loop {
             let claim = self.claim(due).await?;
-            due = match due {
-                _ if claim.is_some() => return Continue(claim),
-                Due::Within(_) => self.low_water.due(Instant::now()),
-                Due::After(_) if self.may_walk() => Due::All,
-                Due::After(_) | Due::All => return Continue(None),
+            if claim.is_some() || !self.provider_works {
+                return Continue(claim);
+            }
+            let must_know = self.drain.is_some();
+            due = match self.turns.wider(due, must_know, Instant::now()) {
+                Some(wider) => wider,
+                None => return Continue(None),
             };
         }
-    }
-
-    /// Whether a claim may walk over all rows after one that found none behind a position. The end
-    /// of a drain depends on it.
-    fn may_walk(&self) -> bool {
-        let rest = self.low_water.rest(Instant::now());
-        self.walk.is_none() && (self.drain.is_some() || rest.is_zero())
     }
 
     /// Claims a batch of the notes that are `due`; `None` when there is none.
@@ -219,14 +223,10 @@ impl<'a> ClaimLoop<'a> {
         let claimed = self.claim_unless_late(due).await?;
         let upto = claimed.as_ref().map(|claim| claim.upto);
         // A claim during an outage of the stores says nothing about the rows.
-        if self.walk.is_none() && (upto.is_some() || self.shared.circuit.outage().is_none()) {
+        if self.provider_works && (upto.is_some() || self.shared.circuit.outage().is_none()) {
             let has_more = claimed.as_ref().is_some_and(|claim| claim.has_more);
             let now = Instant::now();
-            self.low_water.claimed(due, upto, has_more, began, now);
-            self.owes_walk = matches!(due, Due::After(_));
-            if !self.low_water.has_more() {
-                self.fresh.caught_up(began);
-            }
+            self.turns.claimed(due, upto, has_more, began, now);
         }
         Continue(claimed)
     }
@@ -255,8 +255,8 @@ impl<'a> ClaimLoop<'a> {
 
     /// Starts the batch of a claim.
     fn start(&mut self, claim: Claim, permit: OwnedSemaphorePermit) {
-        if let Some(walk) = &mut self.walk {
-            walk.took(claim.upto);
+        if !self.provider_works {
+            self.walk.took(claim.upto);
         }
         // Ended batches stay in the set until they are joined.
         while self.batches.try_join_next().is_some() {}
@@ -271,18 +271,18 @@ impl<'a> ClaimLoop<'a> {
 
     /// After a claim that found no note: waits until one may be due, or ends the drain.
     /// `nothing_in_flight` is of the moment before that claim.
-    async fn wait_or_end_drain(&mut self, provider_works: bool, nothing_in_flight: bool) -> Step {
+    async fn wait_or_end_drain(&mut self, nothing_in_flight: bool) -> Step {
         let stores_work = self.shared.circuit.outage().is_none();
-        if stores_work && let Some(walk) = &mut self.walk {
-            walk.ended(Instant::now());
+        if stores_work && !self.provider_works {
+            self.walk.ended(Instant::now());
         }
         if self.drain.is_some() && nothing_in_flight && stores_work {
-            return match provider_works {
+            return match self.provider_works {
                 true => self.end_drain_unless_unanswered().await,
                 false => self.wait_for_provider().await,
             };
         }
-        self.wait_for_wake(provider_works).await
+        self.wait_for_wake().await
     }
 
     /// Ends the drain, unless an upsert was not answered: its note is due again after one lease,
@@ -308,23 +308,32 @@ impl<'a> ClaimLoop<'a> {
         }
     }
 
-    /// Waits until a note may be due: after a wake-up, an outage of the provider, the rest of a walk,
-    /// or `worker.poll_interval_ms`.
-    async fn wait_for_wake(&self, provider_works: bool) -> Step {
+    /// Waits until a note may be due: after a wake-up, an outage of the provider, the rest after a claim of all
+    /// rows, or `worker.poll_interval_ms`.
+    async fn wait_for_wake(&self) -> Step {
         let mut poll = Duration::from_millis(self.shared.settings.poll_interval_ms);
-        // Not while the provider is unavailable: those claims walk by themselves.
-        if self.owes_walk && self.walk.is_none() {
-            poll = poll.min(self.low_water.rest(Instant::now()));
+        // Not while the provider is unavailable: the walk rests by itself.
+        if self.provider_works
+            && let Some(rest) = self.turns.wait(Instant::now())
+        {
+            poll = poll.min(rest);
         }
         // `notify_one` stores one wake-up, so a notification since the claim is not lost.
         tokio::select! {
             biased;
             () = self.stop.cancelled() => return self.stopped(),
             () = self.shared.wake.notified() => {}
-            () = self.shared.context.provider.ready(), if !provider_works => {}
+            () = self.shared.context.provider.ready(), if !self.provider_works => {}
             () = tokio::time::sleep(poll) => {}
         }
         Continue(())
+    }
+}
+
+/// Waits until it is time for the next claim of the walk.
+async fn walk_is_due(shared: &Shared, walk: &Walk) {
+    if walk.is_at_end() || shared.circuit.outage().is_some() {
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 

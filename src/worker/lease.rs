@@ -1,6 +1,6 @@
 //! Renews leases while a batch is in flight, and releases them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,32 +16,37 @@ const SKIPPED: Duration = Duration::from_millis(500);
 /// For how long a note is set aside for which Postgres lacks something, although it takes others.
 const SET_ASIDE: Duration = Duration::from_secs(30);
 
-/// The notes of the batches in flight that have no outcome yet, by token. The renewal
-/// renews their leases, and the end of the batch releases them.
+/// The notes of the batches in flight, by token. The renewal renews the leases of those that have no outcome yet, and
+/// the end of the batch releases them.
 #[derive(Debug, Default)]
 pub struct ActiveLeases {
-    claims: Mutex<HashMap<i64, Leased>>,
+    claims: Mutex<HashMap<i64, HashMap<Uuid, Leased>>>,
     /// When the last of the notes with unanswered upserts is due again.
     unanswered_until: Mutex<Option<Instant>>,
 }
 
-/// The notes of one batch.
-#[derive(Debug, Default)]
+/// A note of a batch.
+#[derive(Debug, Clone, Copy)]
 struct Leased {
-    /// Notes that have no outcome yet.
-    open: HashSet<Uuid>,
-    /// Notes with an upsert that began, whose claim no statement under this token has ended yet.
-    upserted: HashSet<Uuid>,
-    /// Notes with an upsert in flight.
-    sending: HashSet<Uuid>,
-    /// Notes with an upsert that the index did not answer: it may still apply it.
-    unanswered: HashSet<Uuid>,
+    /// Whether it has no outcome yet.
+    is_open: bool,
+    /// What the batch has sent to the index, until a statement under its token has ended the claim.
+    upsert: Upsert,
 }
 
-impl Leased {
-    /// Whether the index may still apply an upsert of this note.
-    fn may_still_be_applied(&self, note: &Uuid) -> bool {
-        self.sending.contains(note) || self.unanswered.contains(note)
+/// The upsert of a note's points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Upsert {
+    None,
+    Sending,
+    Answered,
+    /// The index did not answer one, even if it answered a later one: it may still apply it.
+    Unanswered,
+}
+
+impl Upsert {
+    fn may_still_be_applied(self) -> bool {
+        matches!(self, Self::Sending | Self::Unanswered)
     }
 }
 
@@ -79,11 +84,11 @@ impl ActiveLeases {
     /// Forgets the leases of a batch that has ended. What it upserted under a lease that it may
     /// have lost is remembered, see [`super::unacked`].
     pub fn end(&self, shared: &Shared, token: i64) {
-        let leased = self.lock().remove(&token).unwrap_or_default();
+        let mut leased = self.lock().remove(&token).unwrap_or_default();
+        leased.retain(|_, note| note.upsert != Upsert::None);
         let (late, others): (Vec<Uuid>, Vec<Uuid>) = leased
-            .upserted
-            .iter()
-            .partition(|note| leased.may_still_be_applied(note));
+            .keys()
+            .partition(|note| leased[note].upsert.may_still_be_applied());
         let now = Instant::now();
         shared.unacked.add(token, others, now);
         shared
@@ -94,65 +99,69 @@ impl ActiveLeases {
     /// Records that a statement under `token` has ended the claim of these notes. Their next claim
     /// comes after their upserts, and removes the points that those leave behind.
     pub fn ended(&self, token: i64, notes: &[Uuid]) {
-        self.each(token, notes, |leased, note| {
-            leased.upserted.remove(&note);
-        });
+        self.each(token, notes, |note| note.upsert = Upsert::None);
     }
 
     /// Splits `notes` into those with an upsert that the index may still apply, and the others.
     pub fn split_off_late(&self, token: i64, notes: &[Uuid]) -> (Vec<Uuid>, Vec<Uuid>) {
-        let claims = self.lock();
-        let leased = claims.get(&token);
-        let is_late = |note: &Uuid| leased.is_some_and(|leased| leased.may_still_be_applied(note));
-        notes.iter().partition(|note| is_late(note))
+        notes
+            .iter()
+            .partition(|note| self.upsert(token, note).may_still_be_applied())
     }
 
     /// Stops the renewal for notes that have their outcome: it would only delay their next
     /// claim.
     pub fn remove(&self, token: i64, notes: &[Uuid]) {
-        self.each(token, notes, |leased, note| {
-            leased.open.remove(&note);
-        });
+        self.each(token, notes, |note| note.is_open = false);
     }
 
     /// Records that an upsert of these notes' points begins.
     pub fn sending(&self, token: i64, notes: &[Uuid]) {
-        self.each(token, notes, |leased, note| {
-            leased.upserted.insert(note);
-            leased.sending.insert(note);
+        self.each(token, notes, |note| {
+            if note.upsert != Upsert::Unanswered {
+                note.upsert = Upsert::Sending;
+            }
         });
     }
 
     /// Records that the upsert has ended. `is_answered` is false if the index may still apply it.
     pub fn sent(&self, token: i64, notes: &[Uuid], is_answered: bool) {
-        self.each(token, notes, |leased, note| {
-            leased.sending.remove(&note);
-            if !is_answered {
-                leased.unanswered.insert(note);
-            }
+        self.each(token, notes, |note| {
+            note.upsert = match is_answered && note.upsert != Upsert::Unanswered {
+                true => Upsert::Answered,
+                false => Upsert::Unanswered,
+            };
         });
     }
 
     /// The notes with an upsert that the index did not answer, even if it answered a later one.
     pub fn unanswered(&self, token: i64, notes: &[Uuid]) -> Vec<Uuid> {
-        let claims = self.lock();
-        let unanswered = claims.get(&token).map(|leased| &leased.unanswered);
-        let is_unanswered = |note: &&Uuid| unanswered.is_some_and(|all| all.contains(note));
+        let is_unanswered = |note: &&Uuid| self.upsert(token, note) == Upsert::Unanswered;
         notes.iter().filter(is_unanswered).copied().collect()
     }
 
-    fn each(&self, token: i64, notes: &[Uuid], change: impl Fn(&mut Leased, Uuid)) {
+    fn each(&self, token: i64, notes: &[Uuid], change: impl Fn(&mut Leased)) {
         if let Some(leased) = self.lock().get_mut(&token) {
-            notes.iter().for_each(|note| change(leased, *note));
+            for note in notes {
+                leased.get_mut(note).map(&change);
+            }
         }
     }
 
-    fn open(&self, token: i64) -> Vec<Uuid> {
-        let open = |leased: &Leased| Vec::from_iter(leased.open.iter().copied());
-        self.lock().get(&token).map(open).unwrap_or_default()
+    fn upsert(&self, token: i64, note: &Uuid) -> Upsert {
+        let claims = self.lock();
+        let leased = claims.get(&token).and_then(|leased| leased.get(note));
+        leased.map_or(Upsert::None, |leased| leased.upsert)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<i64, Leased>> {
+    fn open(&self, token: i64) -> Vec<Uuid> {
+        let claims = self.lock();
+        let leased = claims.get(&token).into_iter().flatten();
+        let open = leased.filter(|(_, leased)| leased.is_open);
+        open.map(|(note, _)| *note).collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<i64, HashMap<Uuid, Leased>>> {
         self.claims.lock().expect("no holder panics")
     }
 }
@@ -167,10 +176,11 @@ impl LeaseRenewal {
     pub fn start(shared: &Arc<Shared>, claim: &Claim) -> Self {
         let token = claim.token;
         let leased = Leased {
-            open: claim.note_ids().into_iter().collect(),
-            ..Leased::default()
+            is_open: true,
+            upsert: Upsert::None,
         };
-        shared.leases.lock().insert(token, leased);
+        let notes = claim.note_ids().into_iter().map(|note| (note, leased));
+        shared.leases.lock().insert(token, notes.collect());
         let renewing = tokio::spawn({
             let shared = shared.clone();
             async move {

@@ -2,7 +2,7 @@
 //! what their rows say now.
 //!
 //! - The main loop: `claim_loop`.
-//! - The claim: `claim`, `fresh`, `low_water`, `walk` and `access_walk` (which notes come next), `lease`.
+//! - The claim: `claim`, `turns` and `walk` (which rows come next), `lease`.
 //! - The way of a batch: `batch`, `plan`, `embedding`, `points`, `pooled`, `access`.
 //! - Failures: `blame`, `retry`, `store_circuit`, `lost_transactions`, `unacked`.
 //! - In the background: `upkeep`, `clock`, `tidy`, `verify`, `watch_served`.
@@ -11,17 +11,14 @@
 //! and `watch_served`.
 
 mod access;
-mod access_walk;
 mod batch;
 mod blame;
 mod claim;
 mod claim_loop;
 mod clock;
 mod embedding;
-mod fresh;
 mod lease;
 mod lost_transactions;
-mod low_water;
 mod plan;
 mod points;
 mod pooled;
@@ -31,6 +28,7 @@ mod stage;
 mod store_circuit;
 mod tidy;
 mod totals;
+mod turns;
 mod unacked;
 mod uncommitted;
 mod upkeep;
@@ -109,7 +107,6 @@ impl Worker {
             wake: Arc::new(Notify::new()),
             circuit: StoreCircuit::default(),
             totals: Totals::default(),
-            suspects: claim::Suspects::default(),
             leases: lease::ActiveLeases::default(),
             unacked: unacked::UnackedUpserts::default(),
             uncommitted: uncommitted::uncommitted_vectors(),

@@ -7,8 +7,8 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Breakpoint, Checkpoint, StoreCircuit, Totals, Verified, WorkerContext, WorkerError, claim,
-    lease, lost_transactions, retry, unacked, uncommitted,
+    Breakpoint, Checkpoint, StoreCircuit, Totals, Verified, WorkerContext, WorkerError, lease,
+    lost_transactions, retry, unacked, uncommitted,
 };
 use crate::config;
 use crate::serving;
@@ -24,7 +24,6 @@ pub(super) struct Shared {
     pub(super) wake: Arc<Notify>,
     pub(super) circuit: StoreCircuit,
     pub(super) totals: Totals,
-    pub(super) suspects: claim::Suspects,
     pub(super) leases: lease::ActiveLeases,
     pub(super) unacked: unacked::UnackedUpserts,
     pub(super) uncommitted: uncommitted::UncommittedVectors,

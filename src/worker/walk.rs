@@ -1,8 +1,9 @@
-//! The position at which claims begin while the provider is unavailable.
+//! Which of the due rows the next claim reads, while notes wait for vectors: the provider is unavailable, or it is
+//! slow and all batches wait for it.
 //!
-//! Notes that wait for a vector stay due. If every claim began with the oldest of them, a
-//! deletion behind them would wait too, and each claim would chunk them again. So claims walk
-//! over the outbox once, and then take only rows that are written behind that position.
+//! Such notes stay due. If every claim began with the oldest of them, a deletion behind them would wait too, and each
+//! claim would chunk them again. So the claims walk over the rows once, and then read only what is written behind
+//! their last row. What needs no vector is done meanwhile, whatever lies in front of it.
 
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ pub struct Walk {
     after: Option<Position>,
     began: Instant,
     begins_again: Option<Instant>,
+    is_at_end: bool,
 }
 
 impl Walk {
@@ -28,6 +30,7 @@ impl Walk {
             after: None,
             began: now,
             begins_again: None,
+            is_at_end: true,
         }
     }
 
@@ -42,12 +45,19 @@ impl Walk {
     /// A claim took rows up to `position`.
     pub fn took(&mut self, position: Position) {
         self.after = self.after.max(Some(position));
+        self.is_at_end = false;
     }
 
     /// A claim found no more rows.
     pub fn ended(&mut self, now: Instant) {
         let rest = REST.max((now - self.began) * REST_TIMES);
         self.begins_again.get_or_insert(now + rest);
+        self.is_at_end = true;
+    }
+
+    /// Whether the last claim found no more rows, or there was none.
+    pub fn is_at_end(&self) -> bool {
+        self.is_at_end
     }
 }
 
@@ -72,7 +82,9 @@ mod tests {
         // Concurrent claims may end in any order.
         walk.took(position(7));
         assert_eq!(walk.due(at(1)), Due::After(position(10)));
+        assert!(!walk.is_at_end());
         walk.ended(at(2));
+        assert!(walk.is_at_end());
         assert_eq!(walk.due(at(3)), Due::After(position(10)));
         walk.took(position(11));
         walk.ended(at(4));
