@@ -16,7 +16,7 @@ use elf::index::Filter;
 use elf::rebuild;
 use elf::search::{Request, Searcher};
 use elf::serving::{Progress, Serving};
-use elf::worker::{Worker, WorkerContext};
+use elf::worker::{Pipeline, Worker};
 use qdrant_client::Qdrant;
 use qdrant_client::qdrant::{
     Condition, DocumentBuilder, Filter as PointFilter, Fusion, PrefetchQueryBuilder, Query,
@@ -194,7 +194,7 @@ fn request(query: &str, tenant: Option<&str>) -> Request {
 }
 
 struct Bench {
-    context: WorkerContext,
+    context: Pipeline,
     config: Config,
     searcher: Searcher,
     bare: Qdrant,
@@ -218,7 +218,7 @@ impl Bench {
         let tokenizer = Arc::new(open_tokenizer(&model).await?);
         let settings = &config.providers.embedding;
         let (embedder, _) = connect_pinned(settings, Some(DIM)).await?;
-        let context = WorkerContext {
+        let context = Pipeline {
             serving: serving.clone(),
             provider: Arc::new(Provider::new(embedder, settings)),
             chunker: Arc::new(Chunker::new(

@@ -14,7 +14,7 @@ use crate::http::{self, Admin};
 use crate::observe::Health;
 use crate::observe::Observer;
 use crate::telemetry::{self, Metrics};
-use crate::worker::{Worker, WorkerContext};
+use crate::worker::{Pipeline, Worker};
 
 /// The admin port and the health checks. They start before the worker does, so that an
 /// operator can see why a worker does not start.
@@ -48,14 +48,10 @@ impl AdminPort {
     }
 
     /// Observes `worker`, Postgres, the index and the provider until the returned handle is dropped.
-    pub async fn watch(
-        &self,
-        context: WorkerContext,
-        worker: Arc<Worker>,
-    ) -> AbortOnDropHandle<()> {
+    pub async fn watch(&self, pipeline: Pipeline, worker: Arc<Worker>) -> AbortOnDropHandle<()> {
         let health = self.health.clone();
         let metrics = self.metrics.clone();
-        let observer = Arc::new(Observer::new(context, worker, health.clone(), metrics));
+        let observer = Arc::new(Observer::new(pipeline, worker, health.clone(), metrics));
         // Checked before systemd is told that the worker is ready.
         observer.check(true).await;
         self.admin.show(observer.clone());

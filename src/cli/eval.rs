@@ -22,7 +22,7 @@ use crate::index::Filter;
 use crate::search::{By, Item, Request, Searcher};
 use crate::serving;
 use crate::store::{PooledConnection, Store};
-use crate::worker::{Worker, WorkerContext, WorkerError};
+use crate::worker::{Pipeline, Worker, WorkerError};
 
 /// The first half of the advisory lock of an evaluation; the second is its tenant.
 const LOCK: i32 = 0x656c_6665;
@@ -140,7 +140,7 @@ pub(super) struct Evaluation {
 
 impl Evaluation {
     pub(super) fn new(
-        context: WorkerContext,
+        context: Pipeline,
         searcher: Searcher,
         config: &Config,
         stop: CancellationToken,

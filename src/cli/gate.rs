@@ -8,7 +8,7 @@ use super::eval::{self, Args, DEFAULT_SPLIT, DEFAULT_TENANT, Evaluation};
 use super::wiring;
 use crate::config::Config;
 use crate::eval::{Comparison, Dataset, Report};
-use crate::worker::WorkerContext;
+use crate::worker::Pipeline;
 
 /// What decides whether `elf reindex --swap` swaps.
 pub struct Gate {
@@ -39,19 +39,19 @@ impl Gate {
         })
     }
 
-    /// Measures the version of `context` in a collection that the alias does not serve yet. Fails
+    /// Measures the version of `pipeline` in a collection that the alias does not serve yet. Fails
     /// if a search finds less in it than the report says.
     pub async fn check(
         &self,
-        context: &WorkerContext,
+        pipeline: &Pipeline,
         config: &Config,
         collection: String,
         stop: CancellationToken,
     ) -> anyhow::Result<Comparison> {
-        let searcher = wiring::searcher(context, config)
+        let searcher = wiring::searcher(pipeline, config)
             .await?
             .in_collection(collection);
-        let evaluation = Evaluation::new(context.clone(), searcher, config, stop).before_swap();
+        let evaluation = Evaluation::new(pipeline.clone(), searcher, config, stop).before_swap();
         let report = evaluation.run(&self.dataset, &self.args).await?;
         let comparison = eval::compared(&self.before, &report, &self.against)?;
         anyhow::ensure!(

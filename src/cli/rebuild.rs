@@ -50,9 +50,9 @@ struct Dropped {
 
 /// Rebuilds the index from Postgres, without an embedding call.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
-    let context = wiring::index_context(config).await?;
+    let serving = wiring::serving(config).await?;
     if let Some(Command::Drop) = args.command {
-        let dropped = rebuild::drop_leftovers(&context).await?;
+        let dropped = rebuild::drop_leftovers(&serving).await?;
         return out.report(&Dropped { dropped }, |report| match &report.dropped[..] {
             [] => "nothing to drop".into(),
             names => format!("dropped {}", names.join(", ")),
@@ -71,7 +71,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         let counts = counts.clone();
         move || (counts.done(), counts.total())
     });
-    let rebuilt = rebuild::run(&context, &options, counts, stop).await;
+    let rebuilt = rebuild::run(&serving, &options, counts, stop).await;
     progress.finish();
     out.report(&rebuilt?, lines)
 }

@@ -20,7 +20,7 @@ use crate::serving;
 use crate::store::{CollectionRow, Lifecycle};
 use crate::telemetry;
 use crate::verify;
-use crate::worker::{Worker, WorkerContext};
+use crate::worker::{Pipeline, Worker};
 
 /// Arguments of `elf reindex`.
 #[derive(clap::Args)]
@@ -89,12 +89,12 @@ impl<T> Priced<T> {
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     match args.command {
         Some(Command::Rollback) => {
-            let done = reindex::rollback(&wiring::index_context(config).await?).await?;
+            let done = reindex::rollback(&wiring::serving(config).await?).await?;
             out.report(&done, rolled_back)
         }
         Some(Command::Drop { version }) => {
-            let context = wiring::index_context(config).await?;
-            let dropped = reindex::drop(&context, version.as_deref()).await?;
+            let pipeline = wiring::serving(config).await?;
+            let dropped = reindex::drop(&pipeline, version.as_deref()).await?;
             out.report(&serde_json::json!({ "dropped": &dropped }), |_| {
                 drops(&dropped)
             })
@@ -149,12 +149,12 @@ async fn build(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
         (Some(folder), Some(file)) => Some(Gate::read(folder, file)?),
         _ => None,
     };
-    let context = wiring::worker_context(config).await?;
-    if let Err(error @ EmbedError::Config { .. }) = context.provider.check().await {
+    let pipeline = wiring::pipeline(config).await?;
+    if let Err(error @ EmbedError::Config { .. }) = pipeline.provider.check().await {
         return Err(error).context("failed to start providers.embedding");
     }
     let stop = stop_on_signals(&format!("{}; run it again to resume", in_flight(config)))?;
-    let worker = Worker::new(context.clone(), &config.worker, &config.outbox);
+    let worker = Worker::new(pipeline.clone(), &config.worker, &config.outbox);
     let counts = Arc::new(serving::Progress::default());
     let options = verify::Options {
         repair: false,
@@ -167,13 +167,13 @@ async fn build(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let done = async {
         if let Some(gate) = gate {
             let waiting = Then::Wait;
-            let done = reindex::run(&context, &worker, waiting, &options, stop.clone()).await?;
+            let done = reindex::run(&pipeline, &worker, waiting, &options, stop.clone()).await?;
             if done.state == Lifecycle::Active {
                 return Ok(done);
             }
-            pass(&gate, &context, config, stop.clone()).await?;
+            pass(&gate, &pipeline, config, stop.clone()).await?;
         }
-        anyhow::Ok(reindex::run(&context, &worker, then, &options, stop).await?)
+        anyhow::Ok(reindex::run(&pipeline, &worker, then, &options, stop).await?)
     };
     let done = Box::pin(done).await;
     progress.finish();
@@ -185,15 +185,15 @@ async fn build(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
 /// Measures the new version in the collection that it has.
 async fn pass(
     gate: &Gate,
-    context: &WorkerContext,
+    pipeline: &Pipeline,
     config: &Config,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let collections = context.serving.store.registered_collections().await?;
-    let of_version = |c: &&CollectionRow| c.version == context.version.name && c.is_active();
+    let collections = pipeline.serving.store.registered_collections().await?;
+    let of_version = |c: &&CollectionRow| c.version == pipeline.version.name && c.is_active();
     let collection = collections.iter().find(of_version);
     let collection = collection.context("the new version has no collection yet")?;
-    let checking = gate.check(context, config, collection.name.clone(), stop);
+    let checking = gate.check(pipeline, config, collection.name.clone(), stop);
     let comparison = checking.await?;
     tracing::info!(comparison = comparison.line(), "gate passed");
     Ok(())

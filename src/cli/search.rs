@@ -53,7 +53,7 @@ pub struct Args {
 
 /// Searches, and prints the best chunks first.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
-    let context = wiring::search_context(config).await?;
+    let context = wiring::search_pipeline(config).await?;
     let fields = [
         ("tenant_id", args.tenant),
         ("project_id", args.project),

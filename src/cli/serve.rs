@@ -16,7 +16,7 @@ use crate::http::api::{self, Api};
 use crate::http::{self, Admin};
 use crate::serving;
 use crate::telemetry::{self, Metrics};
-use crate::worker::WorkerContext;
+use crate::worker::Pipeline;
 
 /// How often the samples of histograms are freed, and `elf_ready` is set.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -50,14 +50,14 @@ pub async fn run(config: &Config, args: Args) -> anyhow::Result<()> {
         None => None,
     };
     // A model may take minutes to load.
-    let connecting = Box::pin(wiring::search_context(config));
-    let Some(context) = stop.run_until_cancelled(connecting).await else {
+    let connecting = Box::pin(wiring::search_pipeline(config));
+    let Some(pipeline) = stop.run_until_cancelled(connecting).await else {
         return Ok(());
     };
-    let context = context?;
-    let serving = start(config, bind, context.clone(), bounds, stop.clone()).await?;
+    let pipeline = pipeline?;
+    let serving = start(config, bind, pipeline.clone(), bounds, stop.clone()).await?;
     let _watching = metrics
-        .map(|metrics| AbortOnDropHandle::new(tokio::spawn(watch(context.clone(), metrics))));
+        .map(|metrics| AbortOnDropHandle::new(tokio::spawn(watch(pipeline.clone(), metrics))));
     systemd::ready("serving");
     let told = async {
         stop.cancelled().await;
@@ -80,13 +80,13 @@ async fn serve_metrics(config: &Config, bind: &str, bounds: Bounds) -> anyhow::R
 }
 
 /// Keeps the metrics of a process without a worker, until dropped.
-async fn watch(context: WorkerContext, metrics: Metrics) {
+async fn watch(pipeline: Pipeline, metrics: Metrics) {
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     loop {
         ticks.tick().await;
         metrics.free_samples();
         let is_active =
-            serving::check_version_is_active(&context.serving.store, &context.version).await;
+            serving::check_version_is_active(&pipeline.serving.store, &pipeline.version).await;
         gauge!("elf_ready").set(f64::from(u8::from(is_active.is_ok())));
     }
 }
@@ -108,14 +108,14 @@ pub async fn drain(serving: AbortOnDropHandle<()>, config: &Config, stop: &Cance
 pub async fn start(
     config: &Config,
     bind: &str,
-    context: WorkerContext,
+    pipeline: Pipeline,
     bounds: Bounds,
     stop: CancellationToken,
 ) -> anyhow::Result<AbortOnDropHandle<()>> {
     let api = Api {
-        store: context.serving.store.clone(),
-        searcher: wiring::searcher(&context, config).await?,
-        version: context.version.name.clone(),
+        store: pipeline.serving.store.clone(),
+        searcher: wiring::searcher(&pipeline, config).await?,
+        version: pipeline.version.name.clone(),
         max_note_bytes: config.worker.max_note_bytes,
         bounds,
         trace_days: config.search.trace_days,

@@ -15,7 +15,7 @@ use crate::index::IndexError;
 use crate::observe::{Health, Part};
 use crate::serving::{self, ServingError};
 use crate::store::StoreError;
-use crate::worker::WorkerContext;
+use crate::worker::Pipeline;
 
 /// Pauses between two tries to start while a dependency is unavailable.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -23,10 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Connects to Postgres, the vector engine and the provider, checks that the embedding
 /// version matches the database, and makes the collection ready.
-pub async fn connect_and_ensure_ready(
-    config: &Config,
-    migrate: bool,
-) -> anyhow::Result<WorkerContext> {
+pub async fn connect_and_ensure_ready(config: &Config, migrate: bool) -> anyhow::Result<Pipeline> {
     if migrate {
         let migrated = migrate::migrate(config).await?;
         tracing::info!(migrations = migrated.applied, "schema is up to date");
@@ -34,18 +31,22 @@ pub async fn connect_and_ensure_ready(
             tracing::warn!("{note}");
         }
     }
-    let context = wiring::worker_context(config).await?;
+    let pipeline = wiring::pipeline(config).await?;
     if let Some(vector_type) = config.storage.postgres.vector_type {
-        context.serving.store.check_vector_type(vector_type).await?;
+        pipeline
+            .serving
+            .store
+            .check_vector_type(vector_type)
+            .await?;
     }
-    serving::register_or_check_version(&context.serving.store, &context.version).await?;
-    serving::ensure_ready(&context.serving, &context.version).await?;
+    serving::register_or_check_version(&pipeline.serving.store, &pipeline.version).await?;
+    serving::ensure_ready(&pipeline.serving, &pipeline.version).await?;
     // With a pinned dimension the worker has sent no request to the provider yet. An
     // unavailable provider may recover; one that rejects the key or the model will not.
-    if let Err(error @ EmbedError::Config { .. }) = context.provider.check().await {
+    if let Err(error @ EmbedError::Config { .. }) = pipeline.provider.check().await {
         return Err(error).context("failed to start providers.embedding");
     }
-    Ok(context)
+    Ok(pipeline)
 }
 
 /// [`connect_and_ensure_ready`], tried again while Postgres, the vector engine, the provider or
@@ -57,13 +58,13 @@ pub async fn ensure_ready_with_retries(
     migrate: bool,
     health: &Health,
     stop: &CancellationToken,
-) -> anyhow::Result<Option<WorkerContext>> {
+) -> anyhow::Result<Option<Pipeline>> {
     let mut waiting_for = None;
     for tries in 1.. {
         let error = tokio::select! {
             () = stop.cancelled() => return Ok(None),
             begun = connect_and_ensure_ready(config, migrate) => match begun {
-                Ok(context) => return Ok(Some(context)),
+                Ok(pipeline) => return Ok(Some(pipeline)),
                 Err(error) => error,
             },
         };

@@ -163,20 +163,20 @@ fn held(holder: &str, admin_bind: &str) -> String {
 }
 
 async fn look_up(config: &Config, store: Store, collection: &mut Collection) -> anyhow::Result<()> {
-    let context = wiring::with_index(config, store).await?;
-    if let Some(name) = context.index.resolve(&context.alias).await?
-        && let Some(info) = context.index.collection(&name).await?
+    let serving = wiring::with_index(config, store).await?;
+    if let Some(name) = serving.index.resolve(&serving.alias).await?
+        && let Some(info) = serving.index.collection(&name).await?
     {
         collection.points = Some(info.points);
         collection.status = info.status.to_string();
         collection.name = Some(name);
     }
-    if let Some(problem) = serving::home_problem(&context).await? {
+    if let Some(problem) = serving::home_problem(&serving).await? {
         collection.error = Some(problem);
         return Ok(());
     }
-    collection.error = match serving::alias_problem(&context).await {
-        Ok(problem) => problem.map(|problem| format!("the alias {:?} {problem}", context.alias)),
+    collection.error = match serving::alias_problem(&serving).await {
+        Ok(problem) => problem.map(|problem| format!("the alias {:?} {problem}", serving.alias)),
         Err(foreign @ ServingError::ForeignAlias { .. }) => Some(foreign.to_string()),
         Err(error) => return Err(error.into()),
     };

@@ -35,13 +35,13 @@ pub struct DriftFound;
 
 /// Compares the index with Postgres, and Postgres with itself.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
-    let context = wiring::index_context(config).await?;
+    let serving = wiring::serving(config).await?;
     if args.repair {
-        serving::adopt_copy(&context).await?;
+        serving::adopt_copy(&serving).await?;
     }
     let counts = Arc::new(serving::Progress::default());
-    if let Some(version) = context.store.active_version().await? {
-        let chunks = context.store.count_points(&version.name).await?;
+    if let Some(version) = serving.store.active_version().await? {
+        let chunks = serving.store.count_points(&version.name).await?;
         counts.set(0, (chunks as f64 * args.sample / 100.0) as u64);
     }
     let progress = Progress::start("verifying", {
@@ -57,7 +57,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         notice: notice(args.verbose),
         progress: counts,
     };
-    let verified = verify::run(&context, &options).await;
+    let verified = verify::run(&serving, &options).await;
     progress.finish();
     let report = verified?;
     out.report(&report, lines)?;

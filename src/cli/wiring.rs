@@ -1,4 +1,4 @@
-//! Connects to Postgres and the vector engine, and builds the provider and the worker's context,
+//! Connects to Postgres and the vector engine, and builds the provider and the worker's pipeline,
 //! from the configuration.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::index::{self, VectorIndex};
 use crate::search::{Reranker, Searcher};
 use crate::serving::{self, Serving, embedding_version};
 use crate::store::{RegisteredVersion, Store, StoreError, Version};
-use crate::worker::WorkerContext;
+use crate::worker::Pipeline;
 
 const NO_INDEX: &str = "failed to open storage.qdrant.url";
 
@@ -45,9 +45,9 @@ pub async fn index(config: &Config) -> anyhow::Result<Arc<dyn VectorIndex>> {
     Ok(index)
 }
 
-/// The context of a rebuild or a verify: no tokenizer and no model, so that neither can
+/// The pipeline of a rebuild or a verify: no tokenizer and no model, so that neither can
 /// embed.
-pub async fn index_context(config: &Config) -> anyhow::Result<Serving> {
+pub async fn serving(config: &Config) -> anyhow::Result<Serving> {
     let store = store(config).await?;
     store.check_schema().await?;
     with_index(config, store).await
@@ -126,32 +126,32 @@ fn pinned_dimension(
         .map(|version| version.dim)
 }
 
-/// The context of a worker. The caller checks that the database has the version:
+/// The pipeline of a worker. The caller checks that the database has the version:
 /// [`serving::register_or_check_version`].
-pub async fn worker_context(config: &Config) -> anyhow::Result<WorkerContext> {
+pub async fn pipeline(config: &Config) -> anyhow::Result<Pipeline> {
     let setup = setup(config).await?;
-    Ok(worker_context_of(setup, config, index(config).await?))
+    Ok(pipeline_of(setup, config, index(config).await?))
 }
 
-/// The context of a search, of the version that is served. It also starts while the vector engine
+/// The pipeline of a search, of the version that is served. It also starts while the vector engine
 /// does not answer.
-pub async fn search_context(config: &Config) -> anyhow::Result<WorkerContext> {
+pub async fn search_pipeline(config: &Config) -> anyhow::Result<Pipeline> {
     let setup = setup(config).await?;
     serving::check_version_is_active(&setup.store, &setup.version).await?;
     let index = index::connect_to_search(&config.storage.qdrant)
         .await
         .context(NO_INDEX)?;
-    let context = worker_context_of(setup, config, index);
-    serving::check_home_to_search(&context.serving).await?;
-    Ok(context)
+    let pipeline = pipeline_of(setup, config, index);
+    serving::check_home_to_search(&pipeline.serving).await?;
+    Ok(pipeline)
 }
 
-/// The context of a worker or a search, on an engine that is open already.
-pub fn worker_context_of(
+/// The pipeline of a worker or a search, on an engine that is open already.
+pub fn pipeline_of(
     setup: EmbeddingSetup,
     config: &Config,
     index: Arc<dyn VectorIndex>,
-) -> WorkerContext {
+) -> Pipeline {
     let EmbeddingSetup {
         store,
         chunker,
@@ -159,7 +159,7 @@ pub fn worker_context_of(
         version,
     } = setup;
     let embedding = &config.providers.embedding;
-    WorkerContext {
+    Pipeline {
         serving: Serving {
             store,
             index,
@@ -173,20 +173,20 @@ pub fn worker_context_of(
     }
 }
 
-/// A search over the collection and the version of a worker's context.
-pub async fn searcher(context: &WorkerContext, config: &Config) -> anyhow::Result<Searcher> {
+/// A search over the collection and the version of a worker's pipeline.
+pub async fn searcher(pipeline: &Pipeline, config: &Config) -> anyhow::Result<Searcher> {
     let reranker = match config.search.rerank.clone() {
         Some(settings) => Some(Reranker::open(settings).await?),
         None => None,
     };
     let prefix = &config.providers.embedding.query_prefix;
-    let tokenizer = context.chunker.tokenizer().clone();
+    let tokenizer = pipeline.chunker.tokenizer().clone();
     let chunker = Chunker::new(tokenizer, &config.chunking.settings(), prefix)
         .context("failed to count with providers.embedding.query_prefix")?;
     Ok(Searcher::new(
-        context.serving.clone(),
-        context.provider.clone(),
-        &context.version.name,
+        pipeline.serving.clone(),
+        pipeline.provider.clone(),
+        &pipeline.version.name,
         prefix,
         chunker,
         config.search.clone(),

@@ -46,11 +46,14 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     let stop = stop_on_signals(&in_flight(config))?;
     let connecting = Box::pin(connect_and_ensure_ready(config, migrate));
-    let Some(context) = stop.run_until_cancelled(connecting).await else {
+    let Some(pipeline) = stop.run_until_cancelled(connecting).await else {
         return Err(WorkerError::Stopped.into());
     };
-    let context = context?;
-    let (store, version) = (context.serving.store.clone(), context.version.name.clone());
+    let pipeline = pipeline?;
+    let (store, version) = (
+        pipeline.serving.store.clone(),
+        pipeline.version.name.clone(),
+    );
     // The total is notes and not outbox rows: a note may have several rows. The share is in
     // bytes, because the time that a note takes follows the length of its text.
     let (due, bytes) = match store.due_notes(&version).await {
@@ -58,7 +61,7 @@ async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
         Err(StoreError::Unreadable(_)) => (0, 0),
         counted => counted?,
     };
-    let worker = Arc::new(Worker::new(context, &config.worker, &config.outbox));
+    let worker = Arc::new(Worker::new(pipeline, &config.worker, &config.outbox));
     let progress = Progress::start_weighed("indexing", {
         let worker = worker.clone();
         move || {
@@ -126,23 +129,27 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
         begun = ensure_ready_with_retries(config, migrate, &admin_port.health, &stop) => begun?,
         never = systemd::feed_watchdog() => match never {},
     };
-    let Some(context) = begun else {
+    let Some(pipeline) = begun else {
         return Ok(Report::default());
     };
     let (version, index) = (
-        context.version.name.clone(),
-        context.serving.index.describe(),
+        pipeline.version.name.clone(),
+        pipeline.serving.index.describe(),
     );
-    let worker = Arc::new(Worker::new(context.clone(), &config.worker, &config.outbox));
+    let worker = Arc::new(Worker::new(
+        pipeline.clone(),
+        &config.worker,
+        &config.outbox,
+    ));
     let api = match &config.service.http_bind {
         Some(bind) => {
-            let mut context = context.clone();
-            context.serving.store = wiring::store(for_api).await?;
-            Some(http_api::start(for_api, bind, context, bounds, stop.clone()).await?)
+            let mut pipeline = pipeline.clone();
+            pipeline.serving.store = wiring::store(for_api).await?;
+            Some(http_api::start(for_api, bind, pipeline, bounds, stop.clone()).await?)
         }
         None => None,
     };
-    let watching = admin_port.watch(context, worker.clone()).await;
+    let watching = admin_port.watch(pipeline, worker.clone()).await;
     tracing::info!(version, index, "worker started");
     systemd::ready("working");
     let told = async {

@@ -1,8 +1,8 @@
 //! The admin port: the page, its JSON API, health checks and metrics. In `api`, the HTTP API for
 //! applications, on a port of its own.
 
-mod access;
 pub mod api;
+mod auth;
 mod clients;
 mod connection;
 mod dead;
@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
-use self::access::Access;
+use self::auth::Auth;
 use crate::bounds::Bounds;
 use crate::config::Service;
 use crate::observe::Health;
@@ -47,7 +47,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Admin {
     metrics: Metrics,
     health: Arc<Health>,
-    access: Access,
+    auth: Auth,
     observer: OnceLock<Arc<Observer>>,
 }
 
@@ -57,7 +57,7 @@ impl Admin {
         Arc::new(Self {
             metrics,
             health,
-            access: Access::new(service),
+            auth: Auth::new(service),
             observer: OnceLock::new(),
         })
     }
@@ -81,7 +81,7 @@ pub async fn serve_metrics(
     admin: Arc<Admin>,
     bounds: Bounds,
 ) -> std::io::Result<SocketAddr> {
-    let guard = from_fn_with_state(admin.clone(), access::guard_health);
+    let guard = from_fn_with_state(admin.clone(), auth::guard_health);
     let router = Router::new().route("/metrics", get(render)).layer(guard);
     listen(bind, router.with_state(admin), bounds).await
 }
@@ -110,13 +110,13 @@ fn router(admin: Arc<Admin>, bounds: Bounds) -> Router {
         .route("/api/dead/retry", post(dead::retry))
         .route("/api/dead/discard", post(dead::discard))
         .layer(from_fn_with_state(places, few))
-        .layer(from_fn_with_state(admin.clone(), access::guard));
+        .layer(from_fn_with_state(admin.clone(), auth::guard));
     let health = Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(render))
-        .layer(from_fn_with_state(admin.clone(), access::guard_health));
-    let page = page::admin().layer(from_fn_with_state(admin.clone(), access::guard_page));
+        .layer(from_fn_with_state(admin.clone(), auth::guard_health));
+    let page = page::admin().layer(from_fn_with_state(admin.clone(), auth::guard_page));
     page.merge(health)
         .merge(api)
         .layer(from_fn(within_time))

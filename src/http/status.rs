@@ -17,7 +17,7 @@ pub async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
     let mut status = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "now": Utc::now(),
-        "can_change": admin.access.can_change(),
+        "can_change": admin.auth.can_change(),
         "ready": admin.health.problem().is_none(),
         "checks": admin.health.checks(),
         "engine": null, "embedding_version": null, "alias": null, "holder": null,
@@ -34,7 +34,7 @@ pub async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
 }
 
 fn of(observer: &Observer) -> Value {
-    let context = observer.context();
+    let pipeline = observer.pipeline();
     let worker = observer.worker();
     let totals = worker.totals();
     let Seen {
@@ -53,9 +53,9 @@ fn of(observer: &Observer) -> Value {
         .map(|known| json!({ "name": known.version.name, "state": known.state, "since": known.state_since }))
         .collect();
     json!({
-        "engine": context.serving.index.describe(),
-        "embedding_version": context.version.name,
-        "alias": context.serving.alias,
+        "engine": pipeline.serving.index.describe(),
+        "embedding_version": pipeline.version.name,
+        "alias": pipeline.serving.alias,
         "holder": worker.holder(),
         "started_at": observer.started_at(),
         "observed_at": at,
@@ -72,7 +72,7 @@ fn of(observer: &Observer) -> Value {
             "live": notes.live, "indexed": notes.indexed, "chunks": notes.chunks,
         })),
         "lock_waits": observer.store().recent_lock_waits(),
-        "provider": provider(&context.provider, totals.tokens, totals.tokens_saved),
+        "provider": provider(&pipeline.provider, totals.tokens, totals.tokens_saved),
         "worker": {
             "notes": totals.notes,
             "chunks": totals.chunks,

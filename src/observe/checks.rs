@@ -22,7 +22,7 @@ impl Observer {
     /// Makes every check of `/readyz`, that of the schema only `with_schema`: it reads the
     /// catalogue of Postgres.
     pub async fn check(&self, with_schema: bool) {
-        let store = &self.context.serving.store;
+        let store = &self.pipeline.serving.store;
         // The alias first, as in `serving::reconcile_alias`.
         let target = self.resolve_alias().await;
         let registered = postgres_answer(self.read_registered()).await;
@@ -40,7 +40,7 @@ impl Observer {
             }
             self.show_registered(registered, target.ok().flatten().as_deref());
         }
-        let circuit = self.context.provider.state();
+        let circuit = self.pipeline.provider.state();
         let problem = circuit.error().map(EmbedError::to_string);
         self.health.set(Part::Provider, problem);
         let outage = self.worker.outage().map(|outage| outage.reason);
@@ -54,7 +54,7 @@ impl Observer {
 
     /// What the alias points at; an error when the engine does not answer.
     async fn resolve_alias(&self) -> Result<Option<String>, String> {
-        let Serving { index, alias, .. } = &self.context.serving;
+        let Serving { index, alias, .. } = &self.pipeline.serving;
         match tokio::time::timeout(ANSWER_TIMEOUT, index.resolve(alias)).await {
             Ok(target) => target.map_err(|error| error.to_string()),
             Err(_) => Err(no_answer("the vector engine")),
@@ -62,7 +62,7 @@ impl Observer {
     }
 
     async fn read_registered(&self) -> Result<Registered, StoreError> {
-        let store = &self.context.serving.store;
+        let store = &self.pipeline.serving.store;
         Ok(Registered {
             versions: store.versions().await?,
             collections: store.registered_collections().await?,
@@ -91,19 +91,19 @@ impl Observer {
 
     /// Whether the version is served or built, and the provider accepts its settings.
     fn record_config_check(&self, versions: &[RegisteredVersion]) {
-        let circuit = self.context.provider.state();
+        let circuit = self.pipeline.provider.state();
         let refused = match circuit.error() {
             Some(error @ EmbedError::Config { .. }) => Some(error.to_string()),
             _ => None,
         };
-        let version = &self.context.version.name;
+        let version = &self.pipeline.version.name;
         let retired = serving::unless_retired(versions, version).err();
         let problem = retired.map(|error| error.to_string()).or(refused);
         self.health.set(Part::Config, problem);
     }
 
     fn record_alias_check(&self, target: Option<&str>, registered: &Registered) {
-        let alias = &self.context.serving.alias;
+        let alias = &self.pipeline.serving.alias;
         let Registered {
             versions,
             collections,

@@ -12,7 +12,7 @@ use crate::store::{CollectionRow, Lifecycle, NoteCounts, StoreError};
 impl Observer {
     /// Reads the backlog of the served version, the dead letters and the running job.
     pub(super) async fn count_backlog(&self) -> Result<(), StoreError> {
-        let store = &self.context.serving.store;
+        let store = &self.pipeline.serving.store;
         let outbox = store.outbox_counts(self.served().as_deref()).await?;
         // It counts those of a version that is being built too.
         let reasons = match outbox.dead == 0 && !self.is_building() {
@@ -93,7 +93,7 @@ impl Observer {
             seen.collections.iter().map(|c| c.name.clone()).collect()
         };
         for name in names {
-            let info = self.context.serving.index.collection(&name).await;
+            let info = self.pipeline.serving.index.collection(&name).await;
             let (points, status) = info
                 .unwrap_or_default()
                 .map(|info| (info.points, info.status))
@@ -111,7 +111,7 @@ impl Observer {
 
     /// Counts notes, chunks and the outbox's dead tuples.
     pub(super) async fn count_notes(&self) -> Result<(), StoreError> {
-        let store = &self.context.serving.store;
+        let store = &self.pipeline.serving.store;
         let served = self.served().unwrap_or_default();
         let table = store.outbox_table().await?;
         let notes = store.note_counts(&served).await?;

@@ -28,7 +28,7 @@ use crate::store::{
     Lifecycle, NoteCounts, OutboxCounts, OutboxTable, RegisteredVersion, RunningJob, Store,
 };
 use crate::telemetry::Metrics;
-use crate::worker::{Worker, WorkerContext};
+use crate::worker::{Pipeline, Worker};
 
 /// How often to make the checks and read the backlog.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
@@ -42,7 +42,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(60);
 
 /// Polls the state of a worker, Postgres, the index and the provider.
 pub struct Observer {
-    context: WorkerContext,
+    pipeline: Pipeline,
     worker: Arc<Worker>,
     health: Arc<Health>,
     metrics: Metrics,
@@ -107,13 +107,13 @@ pub struct Job {
 impl Observer {
     /// An observer that has not looked yet.
     pub fn new(
-        context: WorkerContext,
+        pipeline: Pipeline,
         worker: Arc<Worker>,
         health: Arc<Health>,
         metrics: Metrics,
     ) -> Self {
         Self {
-            context,
+            pipeline,
             worker,
             health,
             metrics,
@@ -124,12 +124,12 @@ impl Observer {
 
     /// Postgres, for what an operator changes.
     pub fn store(&self) -> &Store {
-        &self.context.serving.store
+        &self.pipeline.serving.store
     }
 
-    /// The worker's context.
-    pub fn context(&self) -> &WorkerContext {
-        &self.context
+    /// The worker's pipeline.
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
     }
 
     /// The worker that it observes.

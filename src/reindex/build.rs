@@ -12,7 +12,7 @@ use crate::embed::EmbedError;
 use crate::serving::{self, CollectionTarget, Job, Progress, Serving, ServingError};
 use crate::store::{Lifecycle, StoreError};
 use crate::verify;
-use crate::worker::{self, Worker, WorkerContext};
+use crate::worker::{self, Pipeline, Worker};
 
 /// How often to look whether a version has caught up.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -43,37 +43,37 @@ pub enum Then {
 }
 
 /// Builds the version of `worker` until only dead letters remain, or resumes an earlier run.
-/// `context` is the worker's own.
+/// `pipeline` is the worker's own.
 pub async fn run(
-    context: &WorkerContext,
+    pipeline: &Pipeline,
     worker: &Worker,
     then: Then,
     options: &verify::Options,
     stop: CancellationToken,
 ) -> Result<Report, ReindexError> {
-    let WorkerContext {
+    let Pipeline {
         serving: Serving { store, .. },
         version,
         ..
-    } = context;
+    } = pipeline;
     // It may wait for the lease of a job that died.
     let taking = Job::take(store, "reindex", &version.name, options.progress.clone());
     let job = stop.run_until_cancelled(taking).await;
     let job = job.ok_or(ReindexError::Stopped)??;
     let outcome = job
         .run(async {
-            if begin(context, &job).await? == Lifecycle::Active {
+            if begin(pipeline, &job).await? == Lifecycle::Active {
                 // An earlier swap may have died before it moved the alias.
-                serving::ensure_ready(&context.serving, &context.version).await?;
-                return report(context, worker, None).await;
+                serving::ensure_ready(&pipeline.serving, &pipeline.version).await?;
+                return report(pipeline, worker, None).await;
             }
-            serving::ensure_ready(&context.serving, &context.version).await?;
-            catch_up(context, worker, job.progress(), &stop).await?;
+            serving::ensure_ready(&pipeline.serving, &pipeline.version).await?;
+            catch_up(pipeline, worker, job.progress(), &stop).await?;
             if then == Then::Wait {
-                return report(context, worker, None).await;
+                return report(pipeline, worker, None).await;
             }
             tokio::select! {
-                verified = swap(context, &job, options) => report(context, worker, Some(verified?)).await,
+                verified = swap(pipeline, &job, options) => report(pipeline, worker, Some(verified?)).await,
                 () = stop.cancelled() => Err(ReindexError::Stopped),
             }
         })
@@ -83,42 +83,42 @@ pub async fn run(
 }
 
 async fn report(
-    context: &WorkerContext,
+    pipeline: &Pipeline,
     worker: &Worker,
     verified: Option<verify::Report>,
 ) -> Result<Report, ReindexError> {
-    let WorkerContext {
+    let Pipeline {
         serving: Serving { store, .. },
         version,
         ..
-    } = context;
+    } = pipeline;
     Ok(Report {
         version: version.name.clone(),
         state: serving::version_unless_retired(store, &version.name)
             .await?
             .state,
         work: worker.totals(),
-        dead_letters: dead_letters(context).await?,
+        dead_letters: dead_letters(pipeline).await?,
         verified,
     })
 }
 
-async fn dead_letters(context: &WorkerContext) -> Result<u64, StoreError> {
-    let counts = context
+async fn dead_letters(pipeline: &Pipeline) -> Result<u64, StoreError> {
+    let counts = pipeline
         .serving
         .store
-        .outbox_counts(Some(&context.version.name))
+        .outbox_counts(Some(&pipeline.version.name))
         .await?;
     Ok(counts.dead as u64)
 }
 
 /// Registers the version, so that workers keep it in step from now on. Returns its state.
-async fn begin(context: &WorkerContext, job: &Job) -> Result<Lifecycle, ReindexError> {
-    let WorkerContext {
+async fn begin(pipeline: &Pipeline, job: &Job) -> Result<Lifecycle, ReindexError> {
+    let Pipeline {
         serving: Serving { store, alias, .. },
         version,
         ..
-    } = context;
+    } = pipeline;
     let known = store.versions().await?;
     if !known.iter().any(|v| v.state == Lifecycle::Active) {
         return Err(ServingError::NothingIndexed.into());
@@ -127,12 +127,12 @@ async fn begin(context: &WorkerContext, job: &Job) -> Result<Lifecycle, ReindexE
     match known.iter().find(|v| v.version.name == version.name) {
         Some(own) if is_half_dropped(own, &registered) => {
             // What it left is of old texts.
-            drop_version(&context.serving, job, &version.name).await?;
+            drop_version(&pipeline.serving, job, &version.name).await?;
             tracing::info!(version = version.name, "interrupted drop finished");
         }
         Some(own) if own.state == Lifecycle::Retired => {
             // Checked before the version leaves the retired state, in which a rollback finds it.
-            check_retired(context).await?;
+            check_retired(pipeline).await?;
             store.resume_version(job.lease(), &version.name).await?;
             tracing::info!(version = version.name, "retired version resumed");
             return Ok(Lifecycle::Building);
@@ -141,11 +141,11 @@ async fn begin(context: &WorkerContext, job: &Job) -> Result<Lifecycle, ReindexE
         None => {}
     }
     serving::check_alias(alias, &registered)?;
-    serving::check_home(&context.serving).await?;
+    serving::check_home(&pipeline.serving).await?;
     // The engine first, so that a registered collection always existed.
-    let spec = serving::spec(&context.serving, &context.version);
-    let collection = serving::free_collection_name(&context.serving, &spec).await?;
-    context
+    let spec = serving::spec(&pipeline.serving, &pipeline.version);
+    let collection = serving::free_collection_name(&pipeline.serving, &spec).await?;
+    pipeline
         .serving
         .index
         .create_collection(&collection, &spec)
@@ -162,16 +162,16 @@ async fn begin(context: &WorkerContext, job: &Job) -> Result<Lifecycle, ReindexE
 }
 
 /// Checks that the collection of a retired version can be resumed.
-async fn check_retired(context: &WorkerContext) -> Result<(), ReindexError> {
-    let registered = context.serving.store.registered_collections().await?;
+async fn check_retired(pipeline: &Pipeline) -> Result<(), ReindexError> {
+    let registered = pipeline.serving.store.registered_collections().await?;
     let main = registered
         .iter()
-        .find(|c| c.version == context.version.name && c.is_active());
+        .find(|c| c.version == pipeline.version.name && c.is_active());
     let Some(main) = main else {
         return Ok(());
     };
-    if let Some(info) = context.serving.index.collection(&main.name).await? {
-        let spec = serving::spec(&context.serving, &context.version);
+    if let Some(info) = pipeline.serving.index.collection(&main.name).await? {
+        let spec = serving::spec(&pipeline.serving, &pipeline.version);
         serving::check_spec(&main.name, &info, &spec, Lifecycle::Retired)?;
     }
     Ok(())
@@ -180,15 +180,15 @@ async fn check_retired(context: &WorkerContext) -> Result<(), ReindexError> {
 /// Runs the worker until only dead letters remain. Waits for retries and for notes that
 /// another process has leased.
 async fn catch_up(
-    context: &WorkerContext,
+    pipeline: &Pipeline,
     worker: &Worker,
     progress: &Progress,
     stop: &CancellationToken,
 ) -> Result<(), ReindexError> {
-    let counts = context
+    let counts = pipeline
         .serving
         .store
-        .outbox_counts(Some(&context.version.name))
+        .outbox_counts(Some(&pipeline.version.name))
         .await?;
     let due = (counts.pending + counts.leased + counts.failed) as u64;
     let enough = stop.child_token();
@@ -197,7 +197,7 @@ async fn catch_up(
             if stop.is_cancelled() {
                 break Err(ReindexError::Stopped);
             }
-            match is_caught_up(context).await {
+            match is_caught_up(pipeline).await {
                 Ok(true) => break Ok(()),
                 // The worker waits for Postgres too, and logs it.
                 Ok(false) | Err(ReindexError::Registry(ServingError::Store(_))) => {}
@@ -225,14 +225,14 @@ async fn catch_up(
     }
 }
 
-async fn is_caught_up(context: &WorkerContext) -> Result<bool, ReindexError> {
-    let WorkerContext {
+async fn is_caught_up(pipeline: &Pipeline) -> Result<bool, ReindexError> {
+    let Pipeline {
         serving: Serving { store, .. },
         version,
         ..
-    } = context;
+    } = pipeline;
     // The configuration cannot change while this command runs, so waiting would not help.
-    if let Some(error @ EmbedError::Config { .. }) = context.provider.state().error() {
+    if let Some(error @ EmbedError::Config { .. }) = pipeline.provider.state().error() {
         return Err(ReindexError::Embed(error.clone()));
     }
     serving::version_unless_retired(store, &version.name).await?;
@@ -241,16 +241,16 @@ async fn is_caught_up(context: &WorkerContext) -> Result<bool, ReindexError> {
 
 /// Serves the version if its collection equals Postgres.
 async fn swap(
-    context: &WorkerContext,
+    pipeline: &Pipeline,
     job: &Job,
     options: &verify::Options,
 ) -> Result<verify::Report, ReindexError> {
-    let WorkerContext {
+    let Pipeline {
         serving: Serving { store, index, .. },
         version,
         ..
-    } = context;
-    let dead = dead_letters(context).await?;
+    } = pipeline;
+    let dead = dead_letters(pipeline).await?;
     if dead > 0 {
         return Err(ReindexError::DeadLetters(dead));
     }
@@ -281,7 +281,7 @@ async fn swap(
             version.name
         )));
     }
-    serving::reconcile_alias(&context.serving).await?;
+    serving::reconcile_alias(&pipeline.serving).await?;
     tracing::info!(version = version.name, "version served");
     Ok(report)
 }

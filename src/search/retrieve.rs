@@ -112,7 +112,7 @@ impl Searcher {
             return Err(late());
         }
         let Ok(answer) = tokio::time::timeout(INDEX_TIMEOUT, asking).await else {
-            self.suspect_index();
+            self.pause_unless_it_works();
             return Err(late());
         };
         answer
@@ -120,7 +120,7 @@ impl Searcher {
 
     /// One search may be slow by itself. A search for one word in all notes is not, unless the index
     /// is.
-    fn suspect_index(&self) {
+    fn pause_unless_it_works(&self) {
         let index = self.serving.index.clone();
         let searched = self.searched().to_owned();
         let query = Query {

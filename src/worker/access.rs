@@ -23,7 +23,7 @@ impl Batch<'_> {
         waiting: &[&ChunkedNote],
     ) -> Result<HashSet<Uuid>, ServingError> {
         let ids: Vec<Uuid> = waiting.iter().map(|chunked| chunked.note_id).collect();
-        let store = &self.shared.context.serving.store;
+        let store = &self.shared.pipeline.serving.store;
         let rows = stage("load", store.load_notes(&ids, 0)).await?;
         let has_changed = |chunked: &&&ChunkedNote| {
             let row = rows.notes.get(&chunked.note_id);
@@ -146,10 +146,10 @@ impl Batch<'_> {
     }
 
     async fn relabel(&self, moved: &[(&Note, AccessHash)]) -> Result<(), ServingError> {
-        let context = &self.shared.context;
-        let version = &context.version.name;
+        let pipeline = &self.shared.pipeline;
+        let version = &pipeline.version.name;
         let ids: Vec<Uuid> = moved.iter().map(|(note, _)| note.note_id).collect();
-        let relabelled = context.serving.store.relabel(version, self.token, &ids);
+        let relabelled = pipeline.serving.store.relabel(version, self.token, &ids);
         let relabelled = stage("relabel", relabelled).await?;
         if relabelled.targets.is_empty() {
             return Err(self.no_collection());
@@ -182,11 +182,11 @@ impl Batch<'_> {
     }
 
     async fn delete_points(&self, moved: &[(&Note, AccessHash)]) -> Result<(), ServingError> {
-        let context = &self.shared.context;
-        let collections = context
+        let pipeline = &self.shared.pipeline;
+        let collections = pipeline
             .serving
             .store
-            .collections(&context.version.name)
+            .collections(&pipeline.version.name)
             .await?;
         let targets: Vec<Target> = collections.into_iter().map(Target::from).collect();
         let ids = moved.iter().map(|(note, _)| note.note_id).collect();
@@ -195,16 +195,16 @@ impl Batch<'_> {
     }
 
     async fn record_access(&self, moved: &[(&Note, AccessHash)]) -> Result<(), ServingError> {
-        let context = &self.shared.context;
+        let pipeline = &self.shared.pipeline;
         let access: Vec<(Uuid, AccessHash)> = moved
             .iter()
             .map(|(note, access)| (note.note_id, *access))
             .collect();
         let recorded =
-            context
+            pipeline
                 .serving
                 .store
-                .record_access(&context.version.name, self.token, &access);
+                .record_access(&pipeline.version.name, self.token, &access);
         Ok(recorded.await?)
     }
 }

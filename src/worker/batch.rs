@@ -20,7 +20,7 @@ use super::embedding::Embedding;
 use super::lease::{self, LeaseRenewal, Survived};
 use super::plan::{self, ChunkedNote, PlannedWrite, Unwritable, Vectors};
 use super::stage::stage;
-use super::{Checkpoint, Report, Shared, WorkerContext, unacked};
+use super::{Checkpoint, Pipeline, Report, Shared, unacked};
 use crate::note::{AccessHash, Note, TextHash};
 use crate::serving::{self, ServingError};
 use crate::store::{
@@ -158,7 +158,11 @@ impl Batch<'_> {
                 let changed = Box::pin(self.converge_changed_access(&undecided)).await?;
                 undecided.retain(|chunked| !changed.contains(&chunked.note_id));
             }
-            let Embedding { vectors, fresh, .. } = &mut *embedding;
+            let Embedding {
+                vectors,
+                newly_embedded,
+                ..
+            } = &mut *embedding;
             let (slice, rest) = undecided
                 .into_iter()
                 .partition(|chunked| !more || plan::is_decided(chunked, vectors));
@@ -167,7 +171,7 @@ impl Batch<'_> {
             if !slice.is_empty() {
                 self.shared.call_breakpoint(Checkpoint::Embedded).await;
                 // Boxed, as is what it awaits: a batch is one task, and its stack is small.
-                Box::pin(self.converge_slice(&slice, vectors, fresh)).await?;
+                Box::pin(self.converge_slice(&slice, vectors, newly_embedded)).await?;
             }
             if !more || undecided.is_empty() {
                 return Ok(());
@@ -177,7 +181,7 @@ impl Batch<'_> {
 
     /// Loads the rows as they are now: they are newer than every outbox row of the claim.
     pub(super) async fn load(&self, max_bytes: u64) -> Result<LoadedNotes, StoreError> {
-        let store = &self.shared.context.serving.store;
+        let store = &self.shared.pipeline.serving.store;
         let loaded = store.load_notes(&self.oldest_first, max_bytes).await?;
         self.loaded.get_or_init(|| (loaded.now, Instant::now()));
         Ok(loaded)
@@ -192,7 +196,7 @@ impl Batch<'_> {
     }
 
     async fn chunk(&self, mut rows: LoadedNotes) -> Vec<ChunkedNote> {
-        let chunker = self.shared.context.chunker.clone();
+        let chunker = self.shared.pipeline.chunker.clone();
         let max_bytes = self.shared.settings.max_note_bytes;
         let oldest_first = self.oldest_first.iter();
         let notes: Vec<(Uuid, Option<Note>)> = oldest_first
@@ -219,7 +223,7 @@ impl Batch<'_> {
         &self,
         slice: &[&ChunkedNote],
         vectors: &Vectors,
-        fresh: &mut HashSet<TextHash>,
+        newly_embedded: &mut HashSet<TextHash>,
     ) -> Result<(), ServingError> {
         let (mut writes, mut unwritable) = (Vec::new(), Vec::new());
         for chunked in slice {
@@ -230,7 +234,7 @@ impl Batch<'_> {
                 Err(why) => unwritable.push((*chunked, why)),
             }
         }
-        self.write_or_split(&writes, fresh).await?;
+        self.write_or_split(&writes, newly_embedded).await?;
         self.apply_access_labels(unwritable.iter().map(|(chunked, _)| *chunked))
             .await?;
         let mut waiting = Vec::new();
@@ -268,7 +272,7 @@ impl Batch<'_> {
     pub(super) async fn write(
         &self,
         writes: &[PlannedWrite<'_>],
-        fresh: &mut HashSet<TextHash>,
+        newly_embedded: &mut HashSet<TextHash>,
     ) -> Result<(), WriteError> {
         if writes.is_empty() {
             return Ok(());
@@ -290,9 +294,9 @@ impl Batch<'_> {
         let ids: Vec<Uuid> = done.iter().map(|write| write.chunked.note_id).collect();
         // A Postgres that was rolled back issues old tokens again, and the index ignores upserts
         // under them. The check finds that before the ack.
-        let WorkerContext {
+        let Pipeline {
             serving, version, ..
-        } = &self.shared.context;
+        } = &self.shared.pipeline;
         let checked =
             serving::check_tokens(serving, &version.name, self.token, &ids, &committed.targets);
         stage("check", checked).await.map_err(WriteError::Check)?;
@@ -307,7 +311,7 @@ impl Batch<'_> {
         self.shared.totals.add(&Report {
             notes: acked,
             points,
-            ..plan::count_work(whole.iter().map(|write| write.chunked), fresh)
+            ..plan::count_work(whole.iter().map(|write| write.chunked), newly_embedded)
         });
         Ok(())
     }
@@ -319,9 +323,9 @@ impl Batch<'_> {
             Some((write.chunked.note_id, note.labels.access()))
         };
         let access: Vec<(Uuid, AccessHash)> = awaiting.iter().filter_map(labelled).collect();
-        let WorkerContext {
+        let Pipeline {
             serving, version, ..
-        } = &self.shared.context;
+        } = &self.shared.pipeline;
         let recorded = serving
             .store
             .record_access(&version.name, self.token, &access);
@@ -333,9 +337,9 @@ impl Batch<'_> {
     }
 
     async fn commit(&self, writes: &[PlannedWrite<'_>]) -> Result<Committed, StoreError> {
-        let WorkerContext {
+        let Pipeline {
             serving, version, ..
-        } = &self.shared.context;
+        } = &self.shared.pipeline;
         let rows: Vec<&NoteWrite> = writes.iter().map(|write| &write.rows).collect();
         let Version { name, dim, .. } = version;
         serving.store.commit(name, *dim, self.token, &rows).await
@@ -343,8 +347,8 @@ impl Batch<'_> {
 
     /// Deletes the outbox rows that the claim saw. Returns the number of notes acked.
     async fn ack(&self, done: &[&PlannedWrite<'_>]) -> Result<u64, StoreError> {
-        let context = &self.shared.context;
-        let version = &context.version.name;
+        let pipeline = &self.shared.pipeline;
+        let version = &pipeline.version.name;
         let claimed: Vec<(&Claimed, _)> = done
             .iter()
             .map(|write| (self.notes[&write.chunked.note_id], write.rows.access))
@@ -355,7 +359,7 @@ impl Batch<'_> {
         let unanswered = self.shared.leases.unanswered(self.token, &ids);
         if !unanswered.is_empty() {
             let lease = self.shared.settings.lease();
-            context
+            pipeline
                 .serving
                 .store
                 .requeue_after(version, &unanswered, lease)
@@ -365,10 +369,10 @@ impl Batch<'_> {
         let expired = done.iter().filter(|write| self.has_expired(write.chunked));
         let expired: Vec<Uuid> = expired.map(|write| write.chunked.note_id).collect();
         if !expired.is_empty() {
-            context.serving.store.requeue(version, &expired).await?;
+            pipeline.serving.store.requeue(version, &expired).await?;
         }
         let keep_done = !self.shared.keep_done.is_zero();
-        let acked = context
+        let acked = pipeline
             .serving
             .store
             .ack(version, self.token, &claimed, keep_done)
@@ -382,14 +386,14 @@ impl Batch<'_> {
         // batch wrote its own. Indexing them once more under a higher token removes those.
         if !lost.is_empty() {
             let lost: Vec<Uuid> = lost.iter().map(|write| write.chunked.note_id).collect();
-            context.serving.store.requeue(version, &lost).await?;
+            pipeline.serving.store.requeue(version, &lost).await?;
             unacked::report_lost(self.token, &lost);
         }
         self.shared.leases.ended(self.token, &ids);
         let gone = acked.iter().filter(|write| write.chunked.note.is_none());
         let gone: Vec<Uuid> = gone.map(|write| write.chunked.note_id).collect();
         if !gone.is_empty() {
-            context
+            pipeline
                 .serving
                 .store
                 .forget(version, self.token, &gone)

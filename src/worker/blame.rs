@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::batch::{Batch, WriteError};
 use super::plan::PlannedWrite;
-use super::{Shared, WorkerContext, lease, retry};
+use super::{Pipeline, Shared, lease, retry};
 use crate::error_class::ErrorClass;
 use crate::index::UpsertMode;
 use crate::note::TextHash;
@@ -102,7 +102,7 @@ impl Batch<'_> {
     pub(super) async fn write_or_split(
         &self,
         writes: &[PlannedWrite<'_>],
-        fresh: &mut HashSet<TextHash>,
+        newly_embedded: &mut HashSet<TextHash>,
     ) -> Result<(), ServingError> {
         let mut parts = vec![(writes, 1)];
         // Failed while no other note was indexed that could be tried.
@@ -119,7 +119,7 @@ impl Batch<'_> {
                     None => return Ok(()),
                 },
             };
-            let error = match Box::pin(self.write(part, fresh)).await {
+            let error = match Box::pin(self.write(part, newly_embedded)).await {
                 Ok(()) => continue,
                 Err(WriteError::Data(error)) => error,
                 Err(WriteError::Check(error)) => return Err(error),
@@ -129,9 +129,9 @@ impl Batch<'_> {
                 return Err(error);
             }
             let is_rejection = error.class() == ErrorClass::Item;
-            let context = &self.shared.context;
+            let pipeline = &self.shared.pipeline;
             // A database or a collection that is missing or misconfigured is no note's fault.
-            Box::pin(serving::ensure_ready(&context.serving, &context.version)).await?;
+            Box::pin(serving::ensure_ready(&pipeline.serving, &pipeline.version)).await?;
             if let [only] = part {
                 let max_tries = match is_rejection {
                     true => MAX_REJECTIONS,
@@ -195,11 +195,11 @@ impl Batch<'_> {
         error: &ServingError,
         part: &[PlannedWrite<'_>],
     ) -> Result<OtherNote, ServingError> {
-        let WorkerContext {
+        let Pipeline {
             serving: Serving { store, .. },
             version,
             ..
-        } = &self.shared.context;
+        } = &self.shared.pipeline;
         let Some(another) = self.another_note(part).await? else {
             return Ok(OtherNote::Missing);
         };
@@ -222,11 +222,11 @@ impl Batch<'_> {
         &self,
         part: &[PlannedWrite<'_>],
     ) -> Result<Option<LiveChunk>, StoreError> {
-        let WorkerContext {
+        let Pipeline {
             serving: Serving { store, .. },
             version,
             ..
-        } = &self.shared.context;
+        } = &self.shared.pipeline;
         let blamed: HashSet<Uuid> = part.iter().map(|write| write.chunked.note_id).collect();
         // A chunk without a vector proves nothing about vectors.
         let has_vector = |write: &PlannedWrite<'_>| {
@@ -252,11 +252,11 @@ impl Batch<'_> {
 
     /// Whether the index accepts the point of a chunk, unchanged.
     async fn index_accepts(&self, another: &LiveChunk) -> Result<bool, ServingError> {
-        let WorkerContext {
+        let Pipeline {
             serving: Serving { store, index, .. },
             version,
             ..
-        } = &self.shared.context;
+        } = &self.shared.pipeline;
         for collection in store.collections(&version.name).await? {
             let target = CollectionTarget {
                 store: store.clone(),
@@ -285,7 +285,7 @@ impl Batch<'_> {
     ) -> Result<(), StoreError> {
         let claimed = self.notes[&note_id];
         let Shared {
-            context,
+            pipeline,
             settings,
             totals,
             ..
@@ -313,10 +313,10 @@ impl Batch<'_> {
                 _ => 0,
             },
         };
-        let version = &context.version.name;
+        let version = &pipeline.version.name;
         let leases = &self.shared.leases;
         leases.remove(self.token, &[note_id]);
-        if !context
+        if !pipeline
             .serving
             .store
             .fail(version, self.token, claimed, failure)

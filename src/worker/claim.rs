@@ -25,8 +25,8 @@ impl Shared {
         }
         let began = Instant::now();
         let claim = |lost_below| {
-            self.context.serving.store.claim(
-                &self.context.version.name,
+            self.pipeline.serving.store.claim(
+                &self.pipeline.version.name,
                 &self.holder,
                 self.settings.lease(),
                 self.settings.batch_notes,

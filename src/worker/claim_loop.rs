@@ -19,7 +19,7 @@ use crate::store::{Claim, Due};
 /// What a step of the loop leads to: a value, or the end of the loop.
 type Step<T = ()> = ControlFlow<Result<(), WorkerError>, T>;
 
-/// How long all batches must be in flight before the walk goes on meanwhile, and how often it looks for new rows.
+/// How long all batches must be in flight before the access walk goes on meanwhile, and how often it looks for new rows.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The main loop and its state.
@@ -32,9 +32,11 @@ pub(super) struct ClaimLoop<'a> {
     permits: Arc<Semaphore>,
     /// Of the claims while the provider works.
     turns: Turns,
-    /// Of the claims while it does not, or while all batches wait for it.
-    walk: Walk,
     provider_works: bool,
+    /// Of the claims while it does not.
+    walk: Walk,
+    /// Of the claims while all batches wait for it. They index no text, so their rows are not done.
+    access_walk: Walk,
     /// Whether the last claim was that of a suspect.
     claimed_suspect: bool,
 }
@@ -55,8 +57,9 @@ impl<'a> ClaimLoop<'a> {
             drain,
             permits: Arc::new(Semaphore::new(shared.settings.concurrency)),
             turns: Turns::new(Instant::now()),
-            walk: Walk::new(Instant::now()),
             provider_works: true,
+            walk: Walk::new(Instant::now()),
+            access_walk: Walk::new(Instant::now()),
             claimed_suspect: false,
         }
     }
@@ -117,7 +120,7 @@ impl<'a> ClaimLoop<'a> {
         self.provider_works && self.drain.is_none() && !self.turns.has_more()
     }
 
-    /// Waits until one more batch may be in flight. Meanwhile the walk goes on.
+    /// Waits until one more batch may be in flight. Meanwhile the access walk goes on.
     async fn wait_for_permit(&mut self) -> Step<OwnedSemaphorePermit> {
         loop {
             let free = async {
@@ -129,7 +132,7 @@ impl<'a> ClaimLoop<'a> {
                 biased;
                 () = self.stop.cancelled() => return self.stopped(),
                 permit = free => return Continue(permit),
-                () = walk_is_due(self.shared, &self.walk) => {}
+                () = walk_is_due(self.shared, &self.access_walk) => {}
             }
             self.apply_next_access().await?;
         }
@@ -144,25 +147,25 @@ impl<'a> ClaimLoop<'a> {
         }
     }
 
-    /// Waits until a batch has ended, or the walk has made a step.
+    /// Waits until a batch has ended, or the access walk has made a step.
     async fn wait_for_suspect(&mut self) -> Step {
         tokio::select! {
             biased;
             () = self.stop.cancelled() => return self.stopped(),
             _ = self.batches.join_next() => return Continue(()),
-            () = walk_is_due(self.shared, &self.walk) => {}
+            () = walk_is_due(self.shared, &self.access_walk) => {}
         }
         self.apply_next_access().await
     }
 
-    /// Deletes the points of the next notes of the walk that are not live, and gives those of the others the access
+    /// Deletes the points of the next notes of the access walk that are not live, and gives those of the others the access
     /// labels of their rows. A stop waits for it as long as for a batch.
     async fn apply_next_access(&mut self) -> Step {
         if self.shared.circuit.outage().is_some() {
             return Continue(());
         }
         let shared = self.shared;
-        let walk = &mut self.walk;
+        let walk = &mut self.access_walk;
         let step = async {
             match shared.claim(walk.due(Instant::now())).await {
                 Some(claim) => {
@@ -184,7 +187,7 @@ impl<'a> ClaimLoop<'a> {
     fn next_due(&mut self) -> Due {
         let now = Instant::now();
         let worked = self.provider_works;
-        self.provider_works = self.shared.context.provider.state().error().is_none();
+        self.provider_works = self.shared.pipeline.provider.state().error().is_none();
         if !self.provider_works {
             if worked {
                 self.walk = Walk::new(now);
@@ -300,7 +303,7 @@ impl<'a> ClaimLoop<'a> {
 
     /// Waits for the end of an outage of the provider, at most for the grace period.
     async fn wait_for_provider(&self) -> Step {
-        let ready = self.shared.context.provider.ready();
+        let ready = self.shared.pipeline.provider.ready();
         tokio::select! {
             biased;
             () = self.stop.cancelled() => self.stopped(),
@@ -323,14 +326,14 @@ impl<'a> ClaimLoop<'a> {
             biased;
             () = self.stop.cancelled() => return self.stopped(),
             () = self.shared.wake.notified() => {}
-            () = self.shared.context.provider.ready(), if !self.provider_works => {}
+            () = self.shared.pipeline.provider.ready(), if !self.provider_works => {}
             () = tokio::time::sleep(poll) => {}
         }
         Continue(())
     }
 }
 
-/// Waits until it is time for the next claim of the walk.
+/// Waits until it is time for the next claim of an access walk.
 async fn walk_is_due(shared: &Shared, walk: &Walk) {
     if walk.is_at_end() || shared.circuit.outage().is_some() {
         tokio::time::sleep(LOOK_EVERY).await;

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Shared, WorkerContext};
+use super::{Pipeline, Shared};
 use crate::serving::Serving;
 use crate::store::{OutboxPosition, StoreError};
 
@@ -59,11 +59,11 @@ async fn reschedule(
     shared: &Shared,
     after: Option<OutboxPosition>,
 ) -> Result<Option<OutboxPosition>, StoreError> {
-    let WorkerContext {
+    let Pipeline {
         serving: Serving { store, .. },
         version,
         ..
-    } = &shared.context;
+    } = &shared.pipeline;
     let page = store.reschedule_ahead(&version.name, after).await?;
     let Some((last, rescheduled)) = page else {
         return Ok(None);

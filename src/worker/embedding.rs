@@ -24,7 +24,7 @@ pub struct Embedding {
     /// The outcomes so far, by the hash of the chunk's text, without the prefix.
     pub vectors: Vectors,
     /// Texts that were sent to the provider and are in no [`Report`] yet.
-    pub fresh: HashSet<TextHash>,
+    pub newly_embedded: HashSet<TextHash>,
     arriving: mpsc::UnboundedReceiver<Result<Arrived, StoreError>>,
     stop: CancellationToken,
     embedding: AbortOnDropHandle<()>,
@@ -63,7 +63,7 @@ impl Embedding {
         };
         Self {
             vectors: Vectors::new(),
-            fresh: HashSet::new(),
+            newly_embedded: HashSet::new(),
             arriving,
             stop,
             embedding: AbortOnDropHandle::new(tokio::spawn(embed.in_current_span())),
@@ -81,7 +81,7 @@ impl Embedding {
     pub async fn collect(&mut self, time: Duration) -> Result<bool, StoreError> {
         let Self {
             vectors,
-            fresh,
+            newly_embedded,
             arriving,
             ..
         } = self;
@@ -93,7 +93,7 @@ impl Embedding {
                     was_sent,
                 } = arrived?;
                 if was_sent {
-                    fresh.insert(hash);
+                    newly_embedded.insert(hash);
                 }
                 vectors.insert(hash, outcome);
             }
@@ -114,7 +114,7 @@ async fn look_up_and_embed(
     stop: &CancellationToken,
     arrived: &mpsc::UnboundedSender<Result<Arrived, StoreError>>,
 ) -> Result<(), StoreError> {
-    let provider = &shared.context.provider;
+    let provider = &shared.pipeline.provider;
     let wanted = wanted(shared, chunked_notes);
     // Reserved before the look-up: another batch may embed and commit a text between the two,
     // and this one would embed it again.
@@ -132,7 +132,7 @@ async fn look_up_and_embed(
             }));
         }
     }
-    let prefix = &shared.context.document_prefix;
+    let prefix = &shared.pipeline.document_prefix;
     let unknown = wanted.iter().filter(|w| !known.contains_key(&w.hash));
     let inputs: Vec<Input> = unknown
         .map(|wanted| Input {
@@ -167,7 +167,7 @@ async fn look_up_and_embed(
 /// The texts of these notes, in the order of the notes, so that the first notes are complete
 /// first.
 fn wanted<'a>(shared: &Shared, chunked_notes: &'a [ChunkedNote]) -> Vec<Wanted<'a>> {
-    let context = &shared.context;
+    let pipeline = &shared.pipeline;
     let mut seen = HashSet::new();
     let mut wanted = Vec::new();
     for chunked in chunked_notes {
@@ -179,7 +179,7 @@ fn wanted<'a>(shared: &Shared, chunked_notes: &'a [ChunkedNote]) -> Vec<Wanted<'
                 let text = composed(&note.text[chunk.start..chunk.end]);
                 wanted.push(Wanted {
                     hash: *hash,
-                    input: TextHash::of_both(&context.document_prefix, &text),
+                    input: TextHash::of_both(&pipeline.document_prefix, &text),
                     text,
                     tokens: chunk.tokens,
                 });
@@ -194,7 +194,7 @@ async fn known_vectors<'w>(
     shared: &Shared,
     wanted: impl Iterator<Item = &'w Wanted<'w>>,
 ) -> Result<HashMap<TextHash, Arc<[f32]>>, StoreError> {
-    let context = &shared.context;
+    let pipeline = &shared.pipeline;
     let mut known = HashMap::new();
     let mut unknown = Vec::new();
     // Uncommitted vectors first: one that is committed between the two look-ups is found by
@@ -205,10 +205,10 @@ async fn known_vectors<'w>(
             None => unknown.push(*hash),
         }
     }
-    let lookup = context
+    let lookup = pipeline
         .serving
         .store
-        .known_vectors(&context.version.name, &unknown);
+        .known_vectors(&pipeline.version.name, &unknown);
     known.extend(stage("lookup", lookup).await?);
     Ok(known)
 }

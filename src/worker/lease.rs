@@ -187,10 +187,10 @@ impl LeaseRenewal {
                 let lease = shared.settings.lease();
                 loop {
                     tokio::time::sleep(lease / 4).await;
-                    let version = &shared.context.version.name;
+                    let version = &shared.pipeline.version.name;
                     let notes = shared.leases.open(token);
                     let renewal = shared
-                        .context
+                        .pipeline
                         .serving
                         .store
                         .renew_leases(version, token, &notes, lease);
@@ -273,8 +273,8 @@ async fn end_leases(
         return;
     }
     shared.leases.remove(token, notes);
-    let version = &shared.context.version.name;
-    let store = &shared.context.serving.store;
+    let version = &shared.pipeline.version.name;
+    let store = &shared.pipeline.serving.store;
     let survived = survived == Survived::Yes;
     match store.release(version, token, notes, pause, survived).await {
         Ok(released) => shared.leases.ended(token, &released),

@@ -18,7 +18,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use super::lease::{self, Survived};
-use super::{Shared, WorkerContext};
+use super::{Pipeline, Shared};
 use crate::serving::{self, ServingError};
 use crate::store::Claim;
 
@@ -41,9 +41,9 @@ impl Watch {
 /// Called before a claim. A new connection may lead to another server, so the worker checks
 /// the index before that server issues a token.
 pub async fn ensure_tokens_after_reconnect(shared: &Shared) -> Result<(), ServingError> {
-    let connections = shared.context.serving.store.connections();
+    let connections = shared.pipeline.serving.store.connections();
     if shared.watch.connections.load(Ordering::Relaxed) != connections {
-        serving::ensure_tokens(&shared.context.serving, &shared.context.version.name).await?;
+        serving::ensure_tokens(&shared.pipeline.serving, &shared.pipeline.version.name).await?;
         // The check may have requested a verify.
         shared.verify.notify_one();
         shared
@@ -63,9 +63,9 @@ pub async fn release_if_token_repeats(
         return Ok(claim);
     }
     lease::release(shared, claim.token, &claim.note_ids(), Survived::Unknown).await;
-    let WorkerContext {
+    let Pipeline {
         serving, version, ..
-    } = &shared.context;
+    } = &shared.pipeline;
     serving::raise_tokens(serving, &version.name).await?;
     Err(ServingError::RolledBack)
 }

@@ -63,7 +63,7 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a worker needs: Postgres, the index, the provider and the chunker.
 #[derive(Clone)]
-pub struct WorkerContext {
+pub struct Pipeline {
     /// Postgres, and the index that ELF derives from it.
     pub serving: Serving,
     /// Texts → vectors.
@@ -98,9 +98,9 @@ pub enum WorkerError {
 impl Worker {
     /// A worker that has not begun. Call [`crate::serving::register_or_check_version`] before,
     /// once.
-    pub fn new(context: WorkerContext, settings: &config::Worker, outbox: &config::Outbox) -> Self {
+    pub fn new(pipeline: Pipeline, settings: &config::Worker, outbox: &config::Outbox) -> Self {
         let shared = Shared {
-            context,
+            pipeline,
             settings: settings.clone(),
             keep_done: Duration::from_secs(outbox.retention_secs),
             holder: store::holder(),
@@ -169,7 +169,7 @@ impl Worker {
     /// Works until `stop`, then lets batches in flight end within the grace period.
     pub async fn run(&self, stop: CancellationToken) {
         let listening = self.shared.settings.listen.then(|| {
-            let store = self.shared.context.serving.store.clone();
+            let store = self.shared.pipeline.serving.store.clone();
             let wake = self.shared.wake.clone();
             in_the_background(async move { store.listen(wake).await })
         });

@@ -255,11 +255,11 @@ pub fn is_decided(chunked: &ChunkedNote, vectors: &Vectors) -> bool {
     is_complete
 }
 
-/// Counts chunks, reused vectors and saved tokens. The first chunk of a text in `fresh` counts
-/// as embedded and removes it from `fresh`; every other chunk counts as reused.
+/// Counts chunks, reused vectors and saved tokens. The first chunk of a text in `newly_embedded` counts
+/// as embedded and removes it from `newly_embedded`; every other chunk counts as reused.
 pub fn count_work<'c>(
     chunked_notes: impl Iterator<Item = &'c ChunkedNote>,
-    fresh: &mut HashSet<TextHash>,
+    newly_embedded: &mut HashSet<TextHash>,
 ) -> Report {
     let mut report = Report::default();
     for chunked in chunked_notes {
@@ -269,7 +269,7 @@ pub fn count_work<'c>(
             .map_or(0, |note| note.text.len() as u64);
         for HashedChunk { chunk, hash } in chunked.hashed_chunks.iter().flatten() {
             report.chunks += 1;
-            if !fresh.remove(hash) {
+            if !newly_embedded.remove(hash) {
                 report.reused += 1;
                 report.tokens_saved += chunk.tokens as u64;
             }

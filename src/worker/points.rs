@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::batch::Batch;
 use super::plan::PlannedWrite;
 use super::stage::stage;
-use super::{Checkpoint, WorkerContext};
+use super::{Checkpoint, Pipeline};
 use crate::index::{Filter, IndexError, Payload, Point, Relabel, UpsertMode};
 use crate::note::Note;
 use crate::serving::{self, Serving, ServingError};
@@ -69,7 +69,7 @@ impl Batch<'_> {
     pub(super) fn no_collection(&self) -> ServingError {
         ServingError::Mismatch(format!(
             "no collection is registered for {}",
-            self.shared.context.version.name
+            self.shared.pipeline.version.name
         ))
     }
 
@@ -99,7 +99,7 @@ impl Batch<'_> {
         }
         let notes: Vec<Uuid> = relabels.iter().map(|relabel| relabel.to.note_id).collect();
         let found = async {
-            let index = &self.shared.context.serving.index;
+            let index = &self.shared.pipeline.serving.index;
             // A Postgres that has lost transactions may issue a token again. Points that have its
             // revision before the relabel are of another commit: an upsert replaces them.
             let others = Filter {
@@ -154,7 +154,7 @@ impl Batch<'_> {
     }
 
     pub(super) fn points_at_once(&self) -> usize {
-        let point_bytes = size_of::<f32>() * self.shared.context.version.dim + POINT_BYTES;
+        let point_bytes = size_of::<f32>() * self.shared.pipeline.version.dim + POINT_BYTES;
         (POINTS_BYTES / point_bytes).max(1)
     }
 
@@ -168,7 +168,7 @@ impl Batch<'_> {
         }
         let notes: HashSet<Uuid> = points.iter().map(|p| p.payload.note.note_id).collect();
         let notes: Vec<Uuid> = notes.into_iter().collect();
-        let index = &self.shared.context.serving.index;
+        let index = &self.shared.pipeline.serving.index;
         let upserted = async {
             let upserted = index.upsert(collection, points, UpsertMode::NotNewer);
             let upserted = stage("upsert", upserted).await;
@@ -210,7 +210,12 @@ impl Batch<'_> {
             ..Filter::default()
         };
         for Target { collection, .. } in targets {
-            let deleted = self.shared.context.serving.index.delete(collection, &older);
+            let deleted = self
+                .shared
+                .pipeline
+                .serving
+                .index
+                .delete(collection, &older);
             let deleted = stage("prune", deleted).await;
             self.unless_retired(collection, deleted).await?;
         }
@@ -227,11 +232,11 @@ impl Batch<'_> {
         let Err(error @ IndexError::NotFound { .. }) = written else {
             return Ok(written?);
         };
-        let WorkerContext {
+        let Pipeline {
             serving: Serving { store, .. },
             version,
             ..
-        } = &self.shared.context;
+        } = &self.shared.pipeline;
         let targets = store.collections(&version.name).await?;
         if targets.iter().any(|target| target.name == collection) {
             return Err(error.into());
@@ -265,7 +270,7 @@ impl Batch<'_> {
             labels: note.labels.clone(),
             unreadable: None,
         };
-        serving::payload(&live, &self.shared.context.version.name)
+        serving::payload(&live, &self.shared.pipeline.version.name)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the batches of one worker share: its context, its settings, its leases and its circuit.
+//! What the batches of one worker share: its pipeline, its settings, its leases and its circuit.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Breakpoint, Checkpoint, StoreCircuit, Totals, Verified, WorkerContext, WorkerError, lease,
+    Breakpoint, Checkpoint, Pipeline, StoreCircuit, Totals, Verified, WorkerError, lease,
     lost_transactions, retry, unacked, uncommitted,
 };
 use crate::config;
@@ -15,7 +15,7 @@ use crate::serving;
 
 /// The state that the batches of a worker share.
 pub(super) struct Shared {
-    pub(super) context: WorkerContext,
+    pub(super) pipeline: Pipeline,
     pub(super) settings: config::Worker,
     pub(super) keep_done: Duration,
     /// Names this worker in the leases it holds.
@@ -51,7 +51,7 @@ impl Shared {
     async fn wait_for_recovery(&self) {
         while self.circuit.outage().is_some() {
             tokio::time::sleep(retry::pause(&self.settings, self.circuit.openings())).await;
-            match serving::ensure_ready(&self.context.serving, &self.context.version).await {
+            match serving::ensure_ready(&self.pipeline.serving, &self.pipeline.version).await {
                 Ok(()) => {
                     self.circuit.close();
                     self.verify.notify_one();
@@ -89,7 +89,7 @@ impl Shared {
         self.circuit
             .outage()
             .map(|outage| outage.reason)
-            .or_else(|| Some(self.context.provider.state().error()?.to_string()))
+            .or_else(|| Some(self.pipeline.provider.state().error()?.to_string()))
     }
 
     pub(super) async fn call_breakpoint(&self, checkpoint: Checkpoint) {

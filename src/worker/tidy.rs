@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use chrono::DateTime;
 use uuid::Uuid;
 
-use super::{Shared, WorkerContext};
+use super::{Pipeline, Shared};
 use crate::serving::Serving;
 use crate::store::{Lifecycle, OutboxPosition, StoreError};
 
@@ -51,11 +51,11 @@ impl Tidy {
     /// Enqueues notes that are deleted while their index state remains. Indexing them once
     /// more deletes their points and their state.
     async fn enqueue_leftover_states(&mut self, shared: &Shared) -> Result<(), StoreError> {
-        let WorkerContext {
+        let Pipeline {
             serving: Serving { store, .. },
             version,
             ..
-        } = &shared.context;
+        } = &shared.pipeline;
         let page = store.enqueue_gone(&version.name, self.upto).await?;
         let (last, gone) = page.unwrap_or((Uuid::nil(), 0));
         self.upto = last;
@@ -69,7 +69,7 @@ impl Tidy {
     /// Keeps one outbox row per note for versions that are being built. Every change adds a
     /// row for each such version, and without a reindex no worker deletes them.
     async fn coalesce_building_versions(&mut self, shared: &Shared) -> Result<(), StoreError> {
-        let store = &shared.context.serving.store;
+        let store = &shared.pipeline.serving.store;
         for known in store.versions().await? {
             if known.state != Lifecycle::Building {
                 continue;
@@ -91,7 +91,7 @@ impl Tidy {
     /// Goes on where it was last time, and begins again after the last row. Returns how many rows it
     /// has deleted.
     async fn coalesce(&mut self, shared: &Shared, version: &str) -> Result<i64, StoreError> {
-        let store = &shared.context.serving.store;
+        let store = &shared.pipeline.serving.store;
         let began = Instant::now();
         let after = self.coalesced.entry(version.to_owned()).or_insert(FIRST);
         let mut dropped = 0;

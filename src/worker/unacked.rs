@@ -11,7 +11,7 @@ use std::time::Instant;
 use metrics::counter;
 use uuid::Uuid;
 
-use super::{Shared, WorkerContext};
+use super::{Pipeline, Shared};
 use crate::error_class::ErrorClass;
 use crate::serving::Serving;
 use crate::store::StoreError;
@@ -78,11 +78,11 @@ pub async fn requeue_lost(shared: &Shared) -> Result<(), StoreError> {
 
 async fn requeue_if_lost(shared: &Shared, unacked: &Unacked) -> Result<(), StoreError> {
     let Unacked { token, notes, .. } = unacked;
-    let WorkerContext {
+    let Pipeline {
         serving: Serving { store, .. },
         version,
         ..
-    } = &shared.context;
+    } = &shared.pipeline;
     let pause = unacked.applied_by.saturating_duration_since(Instant::now());
     // The next claim of a note that is still held comes after the upsert.
     let held = if pause.is_zero() {

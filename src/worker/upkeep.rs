@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::clock::{self, Ahead};
 use super::tidy::Tidy;
-use super::{Shared, WorkerContext, watch_served};
+use super::{Pipeline, Shared, watch_served};
 use crate::serving::Serving;
 use crate::store::{ExpiryPosition, StoreError};
 
@@ -101,8 +101,8 @@ pub async fn release(shared: &Shared) {
     if !holds_lease(shared.upkeep.send_replace(None)) {
         return;
     }
-    let version = &shared.context.version.name;
-    let store = &shared.context.serving.store;
+    let version = &shared.pipeline.version.name;
+    let store = &shared.pipeline.serving.store;
     if let Err(error) = store.release_upkeep(version, &shared.holder).await {
         tracing::debug!(%error, "could not release the upkeep lease, it will expire");
     }
@@ -125,11 +125,11 @@ fn is_over(at: Option<Instant>, now: Instant, interval: Duration) -> bool {
 /// Takes or renews the upkeep lease. If Postgres does not answer, the worker holds what it had until that
 /// expires.
 async fn take_upkeep(shared: &Shared) {
-    let WorkerContext {
+    let Pipeline {
         serving: Serving { store, .. },
         version,
         ..
-    } = &shared.context;
+    } = &shared.pipeline;
     let asked = Instant::now();
     let taking = store.take_upkeep(&version.name, &shared.holder, LEASE);
     match tokio::time::timeout(LEASE / 3, taking).await {
@@ -240,12 +240,12 @@ async fn expire_page(
     look_back: Option<Duration>,
     after: Option<&ExpiryPosition>,
 ) -> Result<Option<ExpiryPosition>, StoreError> {
-    let WorkerContext {
+    let Pipeline {
         serving: Serving { store, .. },
         version,
         provider,
         ..
-    } = &shared.context;
+    } = &shared.pipeline;
     // While the provider is unavailable, claims take what is behind the rows that they have seen.
     let provider_works = provider.state().error().is_none();
     let page = store
@@ -266,7 +266,7 @@ async fn drop_done(shared: &Shared) {
     if shared.keep_done.is_zero() {
         return;
     }
-    let store = &shared.context.serving.store;
+    let store = &shared.pipeline.serving.store;
     if let Err(error) = store.drop_done(shared.keep_done).await {
         tracing::debug!(%error, "could not delete done rows");
     }

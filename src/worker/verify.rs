@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use metrics::{counter, gauge};
 use serde::Serialize;
 
-use super::{Shared, WorkerContext};
+use super::{Pipeline, Shared};
 use crate::serving::Serving;
 use crate::store::VerifyCursor;
 use crate::verify::{self, Options};
@@ -91,11 +91,11 @@ pub async fn once_if_requested(shared: &Shared) -> bool {
 /// One worker verifies at a time, under a lease; if it dies, another resumes at its cursor.
 /// Returns whether this worker ran the verify.
 async fn verify_if_due(shared: &Shared, interval: Option<Duration>, rest: u32) -> bool {
-    let WorkerContext {
+    let Pipeline {
         serving: Serving { store, .. },
         version,
         ..
-    } = &shared.context;
+    } = &shared.pipeline;
     let begun = store.begin_verify(&version.name, interval, LEASE).await;
     // If Postgres is unavailable, the claim loop meets the same outage and logs it.
     let Ok(Some(begun)) = begun else {
@@ -123,11 +123,11 @@ async fn keep_recording_progress(
     number: i64,
     cursor: &Mutex<VerifyCursor>,
 ) -> Infallible {
-    let WorkerContext {
+    let Pipeline {
         serving: Serving { store, .. },
         version,
         ..
-    } = &shared.context;
+    } = &shared.pipeline;
     loop {
         tokio::time::sleep(LEASE / 4).await;
         let cursor = *cursor.lock().expect("no holder panics");
@@ -141,8 +141,8 @@ async fn keep_recording_progress(
 }
 
 async fn verify_from(shared: &Shared, number: i64, options: &Options) {
-    let context = &shared.context;
-    let report = match verify::run(&context.serving, options).await {
+    let pipeline = &shared.pipeline;
+    let report = match verify::run(&pipeline.serving, options).await {
         Ok(report) => report,
         Err(error) => {
             // The lease expires, and a worker resumes from the recorded cursor.
@@ -150,10 +150,10 @@ async fn verify_from(shared: &Shared, number: i64, options: &Options) {
             return;
         }
     };
-    if let Err(error) = context
+    if let Err(error) = pipeline
         .serving
         .store
-        .end_verify(&context.version.name, number)
+        .end_verify(&pipeline.version.name, number)
         .await
     {
         tracing::debug!(%error, "could not record the end of the verify");

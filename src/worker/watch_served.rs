@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Shared, WorkerContext};
+use super::{Pipeline, Shared};
 use crate::serving::{self, Serving, ServingError};
 
 /// Often, because a look costs three small queries and a request to the engine.
@@ -27,7 +27,7 @@ async fn reconcile_alias(shared: &Shared) {
         return;
     }
     // `/readyz` and the check after an outage report the error.
-    if let Err(error) = serving::reconcile_alias(&shared.context.serving).await {
+    if let Err(error) = serving::reconcile_alias(&shared.pipeline.serving).await {
         tracing::debug!(%error, "could not reconcile the alias");
     }
 }
@@ -39,11 +39,11 @@ async fn notice_retirement(shared: &Shared) {
     if shared.circuit.outage().is_some() {
         return;
     }
-    let WorkerContext {
+    let Pipeline {
         serving: Serving { store, .. },
         version,
         ..
-    } = &shared.context;
+    } = &shared.pipeline;
     if let Err(error @ ServingError::Mismatch(_)) =
         serving::version_unless_retired(store, &version.name).await
     {

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use elf::store::Store;
-use elf::worker::{Worker, WorkerContext};
+use elf::worker::{Pipeline, Worker};
 use futures::future::join_all;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio_util::sync::CancellationToken;
@@ -168,7 +168,7 @@ async fn waits_behind(lock: &str) {
     serving.store = Store::connect_within(&h.database.url(), 10, limit)
         .await
         .unwrap();
-    let context = WorkerContext {
+    let context = Pipeline {
         serving,
         ..h.context.clone()
     };

@@ -16,7 +16,7 @@ use elf::note::chunk_id;
 use elf::reindex::{self, ReindexError, Report, Then};
 use elf::store::Lifecycle;
 use elf::verify;
-use elf::worker::{self, Worker, WorkerContext};
+use elf::worker::{self, Pipeline, Worker};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -25,7 +25,7 @@ use crate::support::harness::{Harness, distance, unit};
 
 /// Another configuration over the same database and the same engine.
 struct Beside {
-    context: WorkerContext,
+    context: Pipeline,
     config: Config,
 }
 
@@ -79,7 +79,7 @@ impl Beside {
     }
 }
 
-async fn state_of(context: &WorkerContext) -> Option<Lifecycle> {
+async fn state_of(context: &Pipeline) -> Option<Lifecycle> {
     let known = context
         .serving
         .store
@@ -89,7 +89,7 @@ async fn state_of(context: &WorkerContext) -> Option<Lifecycle> {
     known.map(|known| known.state)
 }
 
-async fn collection_of(context: &WorkerContext) -> String {
+async fn collection_of(context: &Pipeline) -> String {
     let all = context
         .serving
         .store
@@ -99,7 +99,7 @@ async fn collection_of(context: &WorkerContext) -> String {
     all[0].name.clone()
 }
 
-async fn points_in(context: &WorkerContext, collection: &str) -> Vec<StoredPoint> {
+async fn points_in(context: &Pipeline, collection: &str) -> Vec<StoredPoint> {
     let mut points: Vec<StoredPoint> = Vec::new();
     loop {
         let after = points.last().map(|p| p.chunk_id);
@@ -120,7 +120,7 @@ async fn points_in(context: &WorkerContext, collection: &str) -> Vec<StoredPoint
 /// The points of a version are the chunks that its chunker cuts the live notes into,
 /// with the vectors of their texts, and its outbox is empty.
 #[track_caller]
-fn assert_points(points: &[StoredPoint], context: &WorkerContext, notes: &[(Uuid, String)]) {
+fn assert_points(points: &[StoredPoint], context: &Pipeline, notes: &[(Uuid, String)]) {
     let mut expected = BTreeMap::new();
     for (note, text) in notes {
         for (i, chunk) in context.chunker.chunk(text).unwrap().iter().enumerate() {
@@ -141,7 +141,7 @@ fn assert_points(points: &[StoredPoint], context: &WorkerContext, notes: &[(Uuid
     }
 }
 
-async fn assert_in_step(h: &Harness, context: &WorkerContext) {
+async fn assert_in_step(h: &Harness, context: &Pipeline) {
     let left = context
         .serving
         .store

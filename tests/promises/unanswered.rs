@@ -6,7 +6,7 @@ use std::time::Duration;
 use elf::rebuild;
 use elf::serving::{self, Serving};
 use elf::store::Store;
-use elf::worker::{Worker, WorkerContext};
+use elf::worker::{Pipeline, Worker};
 use sqlx::{Connection, PgConnection, Postgres, Transaction};
 use tokio_util::sync::CancellationToken;
 
@@ -75,7 +75,7 @@ async fn a_connection_that_timed_out_makes_room_for_another() {
 async fn loses_an_answer(table: &'static str, words: &str) {
     let h = Harness::start().await;
     let (store, line) = store_behind_proxy(&h, 10).await;
-    let context = WorkerContext {
+    let context = Pipeline {
         serving: Serving {
             store,
             ..h.context.serving.clone()

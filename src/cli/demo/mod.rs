@@ -24,7 +24,7 @@ use crate::rebuild;
 use crate::reindex::{self, Then};
 use crate::search::{Request, Searcher};
 use crate::serving;
-use crate::worker::{Report, Worker, WorkerContext};
+use crate::worker::{Pipeline, Report, Worker};
 use crate::{telemetry, verify};
 use sandbox::{TOKEN, configure, start_anew};
 
@@ -94,23 +94,27 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     ))?;
 
     say("Index")?;
-    let context = wiring::worker_context(&config).await?;
-    serving::register_or_check_version(&context.serving.store, &context.version).await?;
-    serving::ensure_ready(&context.serving, &context.version).await?;
+    let pipeline = wiring::pipeline(&config).await?;
+    serving::register_or_check_version(&pipeline.serving.store, &pipeline.version).await?;
+    serving::ensure_ready(&pipeline.serving, &pipeline.version).await?;
     print(&format!(
         "embedding version {}, index {}",
-        context.version.name,
-        context.serving.index.describe()
+        pipeline.version.name,
+        pipeline.serving.index.describe()
     ))?;
-    let worker = Arc::new(Worker::new(context.clone(), &config.worker, &config.outbox));
-    let _watching = admin_port.watch(context.clone(), worker.clone()).await;
+    let worker = Arc::new(Worker::new(
+        pipeline.clone(),
+        &config.worker,
+        &config.outbox,
+    ));
+    let _watching = admin_port.watch(pipeline.clone(), worker.clone()).await;
     print(&format!(
         "admin page, while the demo runs: http://{}",
         admin_port.address
     ))?;
-    let searcher = wiring::searcher(&context, &config).await?;
-    let index = context.serving.index.clone();
-    let collection = context.serving.alias.clone();
+    let searcher = wiring::searcher(&pipeline, &config).await?;
+    let index = pipeline.serving.index.clone();
+    let collection = pipeline.serving.alias.clone();
     print(
         "chunking, embedding and indexing them; a small model on a few cores takes half a minute",
     )?;
@@ -123,15 +127,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         say(&format!("Search {how}: {query:?}"))?;
         show(&searcher, query).await?;
     }
-    edit(&context, &worker, &searcher).await?;
-    delete(&context, &worker, &searcher).await?;
+    edit(&pipeline, &worker, &searcher).await?;
+    delete(&pipeline, &worker, &searcher).await?;
     let answers = answers(&searcher).await?;
-    lose_and_rebuild(&context, &searcher, &answers).await?;
+    lose_and_rebuild(&pipeline, &searcher, &answers).await?;
     Box::pin(reindex_and_go_back(
-        &args, &context, &worker, &searcher, &answers,
+        &args, &pipeline, &worker, &searcher, &answers,
     ))
     .await?;
-    over_http::search(&config, &context).await?;
+    over_http::search(&config, &pipeline).await?;
     say("Done")?;
     print("Everything above ran against a real Postgres, a real vector engine and a real model.")?;
     if args.keep {
@@ -182,14 +186,14 @@ async fn show(searcher: &Searcher, query: &str) -> anyhow::Result<()> {
 
 /// Replaces one sentence in the second half of the longest note, or adds one.
 async fn edit(
-    context: &WorkerContext,
+    pipeline: &Pipeline,
     worker: &Arc<Worker>,
     searcher: &Searcher,
 ) -> anyhow::Result<()> {
     let (key, text): (String, String) = sqlx::query_as(
         "select key, text from memory_notes order by octet_length(text) desc limit 1",
     )
-    .fetch_one(context.serving.store.pool())
+    .fetch_one(pipeline.serving.store.pool())
     .await?;
     let new = "The spare zymurgometer lives in the blue cabinet. ";
     let edited = match replace_sentence(&text, new) {
@@ -206,7 +210,7 @@ async fn edit(
     sqlx::query("update memory_notes set text = $2, updated_at = now() where key = $1")
         .bind(&key)
         .bind(&edited)
-        .execute(context.serving.store.pool())
+        .execute(pipeline.serving.store.pool())
         .await?;
     print(&counts(&drain(worker, 1).await?))?;
     say("Search for what was just written: \"where is the zymurgometer\"")?;
@@ -227,7 +231,7 @@ fn replace_sentence<'a>(text: &'a str, new: &str) -> Option<(&'a str, String)> {
 }
 
 async fn delete(
-    context: &WorkerContext,
+    pipeline: &Pipeline,
     worker: &Arc<Worker>,
     searcher: &Searcher,
 ) -> anyhow::Result<()> {
@@ -242,14 +246,14 @@ async fn delete(
     ))?;
     sqlx::query("delete from memory_notes where note_id = $1")
         .bind(best.note_id)
-        .execute(context.serving.store.pool())
+        .execute(pipeline.serving.store.pool())
         .await?;
     print(&counts(&drain(worker, 1).await?))?;
-    let left = context
+    let left = pipeline
         .serving
         .index
         .count(
-            &context.serving.alias,
+            &pipeline.serving.alias,
             &Filter {
                 note_ids: Some(vec![best.note_id]),
                 ..Filter::default()
@@ -283,13 +287,13 @@ async fn compare_answers(searcher: &Searcher, before: &[Vec<Uuid>]) -> anyhow::R
 }
 
 async fn lose_and_rebuild(
-    context: &WorkerContext,
+    pipeline: &Pipeline,
     searcher: &Searcher,
     before: &[Vec<Uuid>],
 ) -> anyhow::Result<()> {
     say("Lose the index: the collection and its alias are dropped")?;
-    for collection in context.serving.store.registered_collections().await? {
-        context
+    for collection in pipeline.serving.store.registered_collections().await? {
+        pipeline
             .serving
             .index
             .drop_collection(&collection.name)
@@ -314,7 +318,7 @@ async fn lose_and_rebuild(
         notice: Arc::new(|_| {}),
     };
     let report = rebuild::run(
-        &context.serving,
+        &pipeline.serving,
         &options,
         Arc::default(),
         CancellationToken::new(),
@@ -327,7 +331,7 @@ async fn lose_and_rebuild(
 /// Reindexes with smaller chunks, which are another embedding version, and rolls back.
 async fn reindex_and_go_back(
     args: &Args,
-    context: &WorkerContext,
+    pipeline: &Pipeline,
     worker: &Arc<Worker>,
     searcher: &Searcher,
     before: &[Vec<Uuid>],
@@ -351,7 +355,7 @@ async fn reindex_and_go_back(
     ))?;
 
     say("elf reindex --swap: the new version is built beside the old one, verified, then served")?;
-    let built = wiring::worker_context_of(setup, &smaller, context.serving.index.clone());
+    let built = wiring::pipeline_of(setup, &smaller, pipeline.serving.index.clone());
     let builder = Worker::new(built.clone(), &smaller.worker, &smaller.outbox);
     let options = verify::Options {
         repair: false,
@@ -377,7 +381,7 @@ async fn reindex_and_go_back(
     show(&wiring::searcher(&built, &smaller).await?, SEARCHES[2].1).await?;
 
     say("elf reindex rollback: the old version was kept")?;
-    let back = reindex::rollback(&context.serving).await?;
+    let back = reindex::rollback(&pipeline.serving).await?;
     print(&format!(
         "{} is served again; {} notes are due for it",
         back.version, back.due

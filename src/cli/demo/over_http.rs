@@ -14,14 +14,14 @@ use crate::cli::wiring;
 use crate::config::Config;
 use crate::http::api::{self, Api, new_secret};
 use crate::store::Reach;
-use crate::worker::WorkerContext;
+use crate::worker::Pipeline;
 
 const QUERY: &str = "insomnia";
 
 /// Serves the HTTP API with a key for the demo's tenant, and asks it as an application and as an
 /// agent do.
-pub async fn search(config: &Config, context: &WorkerContext) -> anyhow::Result<()> {
-    let store = context.serving.store.clone();
+pub async fn search(config: &Config, pipeline: &Pipeline) -> anyhow::Result<()> {
+    let store = pipeline.serving.store.clone();
     let (secret, hash) = new_secret();
     let reach = Reach {
         tenant_id: DEFAULT_TENANT.to_owned(),
@@ -31,8 +31,8 @@ pub async fn search(config: &Config, context: &WorkerContext) -> anyhow::Result<
     store.create_api_key("demo", hash, &reach, false).await?;
     let api = Api {
         store,
-        searcher: wiring::searcher(context, config).await?,
-        version: context.version.name.clone(),
+        searcher: wiring::searcher(pipeline, config).await?,
+        version: pipeline.version.name.clone(),
         max_note_bytes: config.worker.max_note_bytes,
         bounds: Bounds::of_this_process(config),
         trace_days: config.search.trace_days,

@@ -12,7 +12,7 @@ use super::pace::{Pace, Sent};
 use crate::config;
 use crate::embed::{EmbedError, Limits};
 
-/// Lanes for suspects. Two, so that one half of a request is answered while the other half hangs.
+/// Lanes for failing. Two, so that one half of a request is answered while the other half hangs.
 const APART: usize = 2;
 
 /// Between one lane and as many as are configured. Waiting requests enter in the
@@ -59,7 +59,7 @@ impl AdaptiveConcurrency {
         }
     }
 
-    /// Waits for a lane of those that suspects have. It teaches nothing about the pace.
+    /// Waits for a lane of those that failing texts have. It teaches nothing about the pace.
     pub async fn enter_apart(&self) -> Lane<'_> {
         let permit = self.apart.acquire().await;
         permit.expect("the semaphore is never closed").forget();
@@ -103,12 +103,12 @@ pub struct Lane<'a> {
     lanes: &'a AdaptiveConcurrency,
     /// The request in flight, and its tokens.
     sent: Option<(Sent, usize)>,
-    /// Whether it is a lane of the suspects.
+    /// Whether it is a lane of the failing.
     apart: bool,
 }
 
 impl Lane<'_> {
-    /// Whether it is a lane of the suspects.
+    /// Whether it is a lane of the failing.
     pub fn is_apart(&self) -> bool {
         self.apart
     }

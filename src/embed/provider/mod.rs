@@ -6,6 +6,7 @@ mod ceiling;
 mod circuit;
 mod clock;
 mod concurrency;
+mod failing;
 mod in_flight;
 mod metrics;
 mod pace;
@@ -15,7 +16,6 @@ mod request;
 #[cfg(test)]
 mod simulated;
 mod speed;
-mod suspect;
 mod truncation;
 
 use std::borrow::Cow;
@@ -38,11 +38,11 @@ use crate::note::TextHash;
 use circuit::Circuit;
 use clock::Clock;
 use concurrency::{AdaptiveConcurrency, Lane};
+use failing::{Answers, FailingTexts};
 use in_flight::{InFlightTexts, Reservation};
 use queue::{Part, Queue, Text};
 use rate::Rate;
 use request::Ended;
-use suspect::{Answers, Suspects};
 use truncation::Truncation;
 
 /// A text as it is sent, prefix included.
@@ -111,7 +111,7 @@ struct Shared {
     /// Texts in flight: those of notes, and queries.
     notes: InFlightTexts,
     queries: InFlightTexts,
-    suspects: Suspects,
+    failing: FailingTexts,
     truncation: Truncation,
     clock: Clock,
     model: String,
@@ -150,7 +150,7 @@ impl Provider {
             rate: Rate::new(settings, clock.clone()),
             notes: InFlightTexts::default(),
             queries: InFlightTexts::default(),
-            suspects: Suspects::new(),
+            failing: FailingTexts::new(),
             truncation: Truncation::default(),
             clock,
             model: settings.model.clone(),
@@ -237,7 +237,7 @@ impl Provider {
                 let reserved = reservations.remove(&input.hash);
                 match reserved.unwrap_or_else(|| in_flight.reserve(input.hash)) {
                     Reservation::Mine(ticket) => {
-                        let history = shared.suspects.history(purpose, input.hash);
+                        let history = shared.failing.history(purpose, input.hash);
                         queue.push((input, ticket), history);
                     }
                     Reservation::Theirs(pending) => {
@@ -362,7 +362,7 @@ impl Shared {
         }
     }
 
-    /// Waits for a lane of those that suspects have.
+    /// Waits for a lane of those that failing texts have.
     async fn turn_apart(&self) -> Result<Lane<'_>, EmbedError> {
         tokio::select! {
             biased;

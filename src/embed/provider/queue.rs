@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::Input;
 use super::ceiling::Split;
+use super::failing::{Answers, History};
 use super::in_flight::Ticket;
-use super::suspect::{Answers, History};
 
 /// A text with the ticket that obliges the call to embed it.
 pub type Text<'a> = (&'a Input<'a>, Ticket<'a>);

@@ -7,9 +7,9 @@ use tracing::Instrument;
 
 use super::ceiling::Learned;
 use super::concurrency::Lane;
+use super::failing::{Answers, History, MOST_FAILURES_ALONE};
 use super::in_flight::Outcome;
 use super::queue::Part;
-use super::suspect::{Answers, History, MOST_FAILURES_ALONE};
 use super::{Provider, Shared, metrics, pace};
 use crate::embed::{EmbedError, Most, Purpose};
 use crate::note::TextHash;
@@ -105,7 +105,7 @@ impl Provider {
         let before = part.history;
         part.history = failed.history(before, part.texts.len(), now);
         let end = |part: Part<'a>, error: EmbedError| {
-            shared.suspect(&part, failed.purpose);
+            shared.note_failure(&part, failed.purpose);
             let outcomes = vec![Err(error); part.texts.len()];
             (part, Ended::Answered(outcomes))
         };
@@ -269,7 +269,7 @@ impl Shared {
     fn took(&self, part: &Part<'_>, purpose: Purpose) {
         if part.history != History::default() {
             for (input, _) in &part.texts {
-                self.suspects.forget(purpose, input.hash);
+                self.failing.forget(purpose, input.hash);
             }
         }
         if let Some(split) = &part.split {
@@ -281,13 +281,13 @@ impl Shared {
     }
 
     /// Remembers that one of these texts may be why the provider failed.
-    fn suspect(&self, part: &Part<'_>, purpose: Purpose) {
+    fn note_failure(&self, part: &Part<'_>, purpose: Purpose) {
         let history = History {
             most: (part.texts.len() / 2).max(1),
             ..part.history
         };
         for (input, _) in &part.texts {
-            self.suspects.remember(purpose, input.hash, history);
+            self.failing.remember(purpose, input.hash, history);
         }
     }
 }
@@ -315,13 +315,13 @@ impl<'a> UnansweredQuery<'a> {
 
 impl Drop for UnansweredQuery<'_> {
     fn drop(&mut self) {
-        let suspects = &self.shared.suspects;
+        let failing = &self.shared.failing;
         for &hash in &self.texts {
-            let mut history = suspects.history(Purpose::Query, hash);
+            let mut history = failing.history(Purpose::Query, hash);
             history.failed_at = Some(self.shared.answers());
             history.timed_out.get_or_insert(self.began.texts);
             history.hangs = true;
-            suspects.remember(Purpose::Query, hash, history);
+            failing.remember(Purpose::Query, hash, history);
         }
     }
 }

@@ -9,8 +9,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, oneshot};
 
+use super::failing::MOST_FAILURES_ALONE;
 use super::simulated::{Ended, Kind, Server};
-use super::suspect::MOST_FAILURES_ALONE;
 use tokio_util::sync::CancellationToken;
 
 use super::*;

@@ -15,7 +15,7 @@ use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::Shared;
-use super::access::Caller;
+use super::auth::Caller;
 use super::error::ApiError;
 use crate::bounds::COPIES;
 

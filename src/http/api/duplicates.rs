@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::access::Caller;
+use super::auth::Caller;
 use super::error::{ApiError, ErrorBody};
 use super::notes::no_note;
 use super::{Body, Shared};

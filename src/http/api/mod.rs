@@ -3,7 +3,7 @@
 //! Every request has a key ([`access`]), and reaches the notes of that key alone. Every error
 //! has the shape of [`error::ApiError`].
 
-mod access;
+mod auth;
 mod body;
 mod duplicates;
 mod error;
@@ -44,9 +44,9 @@ use super::page;
 use crate::bounds::Bounds;
 use crate::search::Searcher;
 use crate::store::{Lifecycle, RegisteredVersion, Store};
-use access::BearerKey;
-use access::Lookups;
-pub use access::new_secret;
+use auth::BearerKey;
+use auth::Lookups;
+pub use auth::new_secret;
 use body::{Body, BodyLimit, MAX_SMALL_BODY};
 use error::ApiError;
 use places::Places;
@@ -171,7 +171,7 @@ fn router(api: Api, lookups: Lookups, traces: TraceLog, stop: CancellationToken)
     let head = [(header::CONTENT_TYPE, "application/json")];
     let described = get(async move || (head, description.clone()).into_response());
     routes
-        .layer(from_fn_with_state(shared.clone(), access::admit))
+        .layer(from_fn_with_state(shared.clone(), auth::admit))
         .layer(from_fn(limited))
         .layer(tower_http::compression::CompressionLayer::new())
         .route("/openapi.json", described)

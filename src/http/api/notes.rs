@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::access::{Caller, Writer};
+use super::auth::{Caller, Writer};
 use super::body::at_most;
 use super::error::{ApiError, ErrorBody};
 use super::wait::{Wait, Written, asked, written};

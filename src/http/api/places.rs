@@ -12,7 +12,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
 use super::Shared;
-use super::access::Caller;
+use super::auth::Caller;
 use super::error::ApiError;
 use crate::bounds::{Bounds, COPIES};
 use crate::http::connection::refuse;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::access::Caller;
+use super::auth::Caller;
 use super::error::{ApiError, ErrorBody};
 use super::notes::{check_labels, check_share};
 use super::{Body, Shared};

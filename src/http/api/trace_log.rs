@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::Api;
-use super::access::Caller;
+use super::auth::Caller;
 use crate::error_class::ErrorClass;
 use crate::shares::{Share, Shares};
 use crate::store::{Hit, SearchTrace, Store, StoreError};

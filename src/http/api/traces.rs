@@ -15,7 +15,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::access::Caller;
+use super::auth::Caller;
 use super::error::{ApiError, ErrorBody};
 use super::notes::ShownNote;
 use super::{Api, Body, Shared};

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::access::Caller;
+use super::auth::Caller;
 use super::error::ApiError;
 use super::misfit::misfit;
 use super::{Api, Shared};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use elf::reindex::{self, Then};
 use elf::serving::{self, Serving};
 use elf::store::Lifecycle;
-use elf::worker::{Checkpoint, WorkerContext};
+use elf::worker::{Checkpoint, Pipeline};
 
 use super::{
     alias_of, assert_in_step, beside, collection_of, expire_leases_and_job, smaller_chunks,
@@ -109,7 +109,7 @@ async fn a_rebuild_whose_collection_is_lost_blocks_no_worker() {
     h.insert("written to one").await;
     h.drain().await;
     let store = &h.context.serving.store;
-    let WorkerContext {
+    let Pipeline {
         serving: Serving { alias, .. },
         version,
         ..
@@ -142,7 +142,7 @@ async fn a_rebuild_whose_collection_is_lost_blocks_no_worker() {
 async fn a_collection_deleted_between_commit_and_write_is_no_outage() {
     let h = Harness::start().await;
     let store = &h.context.serving.store;
-    let WorkerContext {
+    let Pipeline {
         serving: Serving { alias, index, .. },
         version,
         ..

@@ -8,7 +8,7 @@ use elf::embed::EmbedError;
 use elf::reindex::{self, ReindexError, Then};
 use elf::serving::Serving;
 use elf::store::Lifecycle;
-use elf::worker::WorkerContext;
+use elf::worker::Pipeline;
 
 use super::{assert_in_step, beside, collection_of, points_in, state_of};
 use crate::support::embedding_server::{Behaviour, EmbeddingServer};
@@ -36,7 +36,7 @@ async fn a_change_embeds_only_texts_never_seen(change: impl FnOnce(&mut Config))
 
     let next = beside(&h, change).await;
     let counts = elf::serving::Progress::default();
-    let WorkerContext {
+    let Pipeline {
         serving: Serving { store, .. },
         chunker,
         version,

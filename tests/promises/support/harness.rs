@@ -14,7 +14,7 @@ use elf::index::{Filter, StoredPoint, VectorIndex};
 use elf::serving;
 use elf::store::JobLease;
 use elf::verify;
-use elf::worker::{Breakpoint, Checkpoint, Report, Worker, WorkerContext};
+use elf::worker::{Breakpoint, Checkpoint, Pipeline, Report, Worker};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio::sync::watch;
@@ -28,7 +28,7 @@ use super::site::Site;
 
 /// Everything that a worker needs, and methods that check what it did.
 pub struct Harness {
-    pub context: WorkerContext,
+    pub context: Pipeline,
     pub config: Config,
     pub pool: PgPool,
     // Dropped last: the others still use it.
@@ -136,7 +136,7 @@ impl Harness {
     }
 
     async fn with(site: Site, config: Config) -> Self {
-        let context = wiring::worker_context(&config).await.unwrap();
+        let context = wiring::pipeline(&config).await.unwrap();
         serving::register_or_check_version(&context.serving.store, &context.version)
             .await
             .unwrap();
@@ -235,14 +235,14 @@ impl Harness {
     }
 
     /// What a worker with another configuration needs, over the same index.
-    pub async fn context_of(&self, config: &Config) -> WorkerContext {
+    pub async fn context_of(&self, config: &Config) -> Pipeline {
         let EmbeddingSetup {
             store,
             chunker,
             embedder,
             version,
         } = wiring::setup(config).await.unwrap();
-        WorkerContext {
+        Pipeline {
             serving: serving::Serving {
                 store,
                 ..self.context.serving.clone()
@@ -264,7 +264,7 @@ impl Harness {
 
     /// A worker on `context` with one batch at a time: while that batch is held, it claims
     /// nothing.
-    pub fn one_batch_worker(&self, context: WorkerContext) -> Worker {
+    pub fn one_batch_worker(&self, context: Pipeline) -> Worker {
         let settings = elf::config::Worker {
             concurrency: 1,
             ..self.config.worker.clone()

@@ -34,7 +34,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::access::Caller;
+use super::auth::Caller;
 use super::body::read_in_time;
 use super::error::{ApiError, ErrorBody, excerpt};
 use super::{Body, MAX_SMALL_BODY, Shared, duplicates, notes, searches, wait};

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::super::access::Caller;
+use super::super::auth::Caller;
 use super::super::error::ApiError;
 use super::super::notes::{ShownNote, no_note};
 use super::super::{Api, Shared};

@@ -8,7 +8,7 @@ use moka::sync::Cache;
 use crate::embed::Purpose;
 use crate::note::TextHash;
 
-/// Suspects that are remembered at most, and for how long after their last failure. A text that
+/// FailingTexts that are remembered at most, and for how long after their last failure. A text that
 /// is forgotten is found again.
 const MAX_REMEMBERED: u64 = 10_000;
 const REMEMBERED: Duration = Duration::from_secs(3600);
@@ -91,17 +91,17 @@ impl History {
     }
 
     /// Whether a text with this history is sent before one with `other`: it never failed, or its last
-    /// failure is longer ago. So each of several suspects has its turn, although one of them ends it.
+    /// failure is longer ago. So each of several failing texts has its turn, although one of them ends it.
     pub fn is_sent_before(&self, other: &Self) -> bool {
         let last_failure = |history: &Self| history.failed_at.map(|at| at.all);
         last_failure(self) < last_failure(other)
     }
 }
 
-/// The suspects, by what is sent.
-pub struct Suspects(Cache<(Purpose, TextHash), History>);
+/// These texts, by what is sent.
+pub struct FailingTexts(Cache<(Purpose, TextHash), History>);
 
-impl Suspects {
+impl FailingTexts {
     /// None yet.
     pub fn new() -> Self {
         let cache = Cache::builder().max_capacity(MAX_REMEMBERED);

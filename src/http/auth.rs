@@ -19,7 +19,7 @@ use crate::config::{Service, is_loopback};
 use crate::telemetry::AUDIT;
 
 /// The rules of access, from the configuration.
-pub struct Access {
+pub struct Auth {
     /// The hash of the token: the time to compare hashes does not reveal how much of a guess was
     /// right.
     token: Option<[u8; 32]>,
@@ -36,7 +36,7 @@ enum Denied {
     WrongToken,
 }
 
-impl Access {
+impl Auth {
     /// Takes the token and the bound address from `[service]`.
     pub fn new(service: &Service) -> Self {
         let token = service.admin_token.as_ref();
@@ -103,7 +103,7 @@ pub async fn guard(
     request: Request,
     next: Next,
 ) -> Response {
-    let checked = admin.access.check(request.method(), request.headers());
+    let checked = admin.auth.check(request.method(), request.headers());
     // A request without a token is no attack: the page sends one before the operator signs in.
     if checked == Err(Denied::WrongToken) && request.headers().contains_key(header::AUTHORIZATION) {
         let (method, path) = (request.method(), request.uri().path());
@@ -114,7 +114,7 @@ pub async fn guard(
 
 /// Guards the files of the page.
 pub async fn guard_page(State(admin): State<Arc<Admin>>, request: Request, next: Next) -> Response {
-    pass(admin.access.check_page(request.headers()), request, next).await
+    pass(admin.auth.check_page(request.headers()), request, next).await
 }
 
 /// Guards health and metrics.
@@ -123,7 +123,7 @@ pub async fn guard_health(
     request: Request,
     next: Next,
 ) -> Response {
-    pass(admin.access.check_health(request.headers()), request, next).await
+    pass(admin.auth.check_health(request.headers()), request, next).await
 }
 
 async fn pass(checked: Result<(), Denied>, request: Request, next: Next) -> Response {
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     fn check(token: Option<&str>, method: Method, sent: &[(&'static str, &str)]) -> Option<Denied> {
-        let access = Access {
+        let auth = Auth {
             token: token.map(hash),
             is_local: true,
         };
@@ -181,7 +181,7 @@ mod tests {
             let value = HeaderValue::from_str(value).expect("a header");
             (header::HeaderName::from_static(name), value)
         });
-        access.check(&method, &headers.collect()).err()
+        auth.check(&method, &headers.collect()).err()
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_local_port_is_not_answered_under_a_name_of_another_site() {
-        let access = |token: Option<&str>, is_local| Access {
+        let auth_of = |token: Option<&str>, is_local| Auth {
             token: token.map(hash),
             is_local,
         };
@@ -207,15 +207,15 @@ mod tests {
             HeaderMap::from_iter([(header::HOST, HeaderValue::from_static(host))])
         };
         let (local, guarded, public) = (
-            access(None, true),
-            access(Some("a long enough secret"), true),
-            access(Some("a long enough secret"), false),
+            auth_of(None, true),
+            auth_of(Some("a long enough secret"), true),
+            auth_of(Some("a long enough secret"), false),
         );
         let foreign = named("evil.example:9464");
         for own in ["localhost:9464", "127.0.0.1:9464", "[::1]:9464"] {
-            for access in [&local, &guarded] {
-                assert_eq!(access.check_page(&named(own)), Ok(()));
-                assert_eq!(access.check_health(&named(own)), Ok(()));
+            for auth in [&local, &guarded] {
+                assert_eq!(auth.check_page(&named(own)), Ok(()));
+                assert_eq!(auth.check_health(&named(own)), Ok(()));
             }
         }
         assert_eq!(local.check_page(&foreign), Err(Denied::ForeignName));
