@@ -4,8 +4,6 @@
 CARGO ?= cargo
 PYTHON ?= python3
 export CARGO
-# The build checks queries against .sqlx/, so it needs no database.
-export SQLX_OFFLINE = true
 
 MODEL = .elf/models/all-MiniLM-L6-v2
 # Most tests wait more than they compute.

@@ -17,10 +17,7 @@
 //! - a vector engine: an implementation of [`index::VectorIndex`], an arm in
 //!   `index/connect.rs`, its URL in `qdrant_url` of `config/read.rs`, and a bench in
 //!   `tests/index_contract/setup.rs`
-//! - a metric: as the header of `telemetry/catalog.rs` says
-//! - a command: a file in `cli/`, a variant in `cli/mod.rs` with its arms in `is_change` and in
-//!   the `match` that runs it
-//! - a setting: as the header of `config/mod.rs` says
+//! - a metric, a setting or a command: as `docs/inside/architecture.md` says
 //! - a change of the schema: as the header of `store/migrations.rs` says
 
 // What a note is, and what the operator sets.

@@ -2,10 +2,7 @@
 //!
 //! `config/read.rs` has the defaults and the checks, and reports every error in a file at once.
 //!
-//! A new key is a field here and a line in `read.rs`, in the order of `elf.toml.example`, which
-//! must show it with a comment. `ELF_WRITE_DOCS=1 cargo test --test promises reference::` then writes
-//! `docs/reference/settings.md`. A number also goes into the range table of `tests/values.rs`. A key that
-//! shapes a vector also goes into `serving/version.rs`.
+//! `docs/inside/architecture.md` says how to add one.
 
 mod bm25;
 mod clear_text;

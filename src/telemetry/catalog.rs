@@ -1,10 +1,5 @@
 //! Every metric: name, kind, unit, labels and description. ELF records no metric that is not
-//! listed here. A new metric:
-//!
-//! 1. List it here, and record it where it happens.
-//! 2. Write `docs/reference/metrics.md`: `ELF_WRITE_DOCS=1 cargo test --test promises reference::`.
-//! 3. Give it a panel or a rule in `deploy/`.
-//! 4. If the worker in `tests/promises/telemetry.rs` does not report it, extend that scenario.
+//! listed here. `docs/inside/architecture.md` says how to add one.
 
 /// A metric of ELF's own.
 #[derive(Debug, Clone, Copy)]
