@@ -10,7 +10,7 @@ use crate::note::AccessHash;
 
 /// The old chunks of notes, under a new token.
 #[derive(Debug)]
-pub struct Relabelled {
+pub struct TakenOver {
     /// The chunks that have a vector.
     pub chunks: Vec<OldChunk>,
     /// The notes whose lease was still held.
@@ -41,19 +41,19 @@ pub struct OldChunk {
 impl Store {
     /// Sets the revision of the chunks of `notes` to `token`, so that their points can be written
     /// again. Until [`Store::record_access`] the labels of those points are unknown.
-    pub async fn relabel(
+    pub async fn take_over_chunks(
         &self,
         version: &str,
         token: i64,
         notes: &[Uuid],
-    ) -> Result<Relabelled, StoreError> {
+    ) -> Result<TakenOver, StoreError> {
         let work = async {
             let mut tx = self.begin().await?;
             let held = sqlx::query_file!("sql/queries/lock_leases.sql", version, notes, token)
                 .fetch_all(&mut *tx)
                 .await?;
             let held: Vec<Uuid> = held.into_iter().map(|row| row.note_id).collect();
-            let rows = sqlx::query_file!("sql/queries/relabel_chunks.sql", version, token, &held)
+            let rows = sqlx::query_file!("sql/queries/take_over_chunks.sql", version, token, &held)
                 .fetch_all(&mut *tx)
                 .await?;
             let chunks = rows.into_iter().map(|row| OldChunk {
@@ -71,7 +71,7 @@ impl Store {
                     .fetch_all(&mut *tx)
                     .await?;
             tx.commit().await?;
-            Ok(Relabelled {
+            Ok(TakenOver {
                 chunks,
                 notes: held,
                 targets,

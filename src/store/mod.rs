@@ -55,7 +55,7 @@ use limit::Limit;
 use locks::Locks;
 use transaction::Transaction;
 
-pub use access::{OldChunk, Relabelled};
+pub use access::{OldChunk, TakenOver};
 pub use api_keys::{ApiKey, ListedKey, Reach, SecretHash};
 pub use chunks::{Depth, LiveChunk, NoteProblem};
 pub use claim::{Claim, ClaimScope, Claimed, Due, LOST_CLAIMS_UNTIL_ALONE, Position, holder};

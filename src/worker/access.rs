@@ -95,7 +95,7 @@ impl Batch<'_> {
             .collect();
         let mut groups: Vec<&[_]> = self.some_at_a_time(&moved).collect();
         while let Some(group) = groups.pop() {
-            match Box::pin(self.relabel(group)).await {
+            match Box::pin(self.upsert_under_new_labels(group)).await {
                 Err(error) if error.class() == ErrorClass::Item => {
                     let (first, second) = group.split_at(group.len() / 2);
                     if !first.is_empty() {
@@ -105,7 +105,7 @@ impl Batch<'_> {
                     tracing::warn!(
                         %error,
                         note_id = %group[0].0.note_id,
-                        "could not relabel the points of a note, deleting them until it is indexed again"
+                        "could not give the points of a note its new labels, deleting them until it is indexed again"
                     );
                     self.delete_points(group).await?;
                 }
@@ -145,13 +145,19 @@ impl Batch<'_> {
         (claimed.chunk_count > 0 && claimed.access != Some(access)).then_some((note, access))
     }
 
-    async fn relabel(&self, moved: &[(&Note, AccessHash)]) -> Result<(), ServingError> {
+    async fn upsert_under_new_labels(
+        &self,
+        moved: &[(&Note, AccessHash)],
+    ) -> Result<(), ServingError> {
         let pipeline = &self.shared.pipeline;
         let version = &pipeline.version.name;
         let ids: Vec<Uuid> = moved.iter().map(|(note, _)| note.note_id).collect();
-        let relabelled = pipeline.serving.store.relabel(version, self.token, &ids);
-        let relabelled = stage("relabel", relabelled).await?;
-        if relabelled.targets.is_empty() {
+        let taking_over = pipeline
+            .serving
+            .store
+            .take_over_chunks(version, self.token, &ids);
+        let old = stage("relabel", taking_over).await?;
+        if old.targets.is_empty() {
             return Err(self.no_collection());
         }
         // With the labels loaded at the start of the batch, not the current ones: the labels
@@ -169,14 +175,14 @@ impl Batch<'_> {
             };
             self.point(by_id[&chunk.note_id], &write)
         };
-        for Target { collection, .. } in &relabelled.targets {
-            for chunks in relabelled.chunks.chunks(self.points_at_once()) {
+        for Target { collection, .. } in &old.targets {
+            for chunks in old.chunks.chunks(self.points_at_once()) {
                 let points: Vec<_> = chunks.iter().map(point).collect();
                 self.upsert(collection, &points).await?;
             }
         }
-        let written = relabelled.chunks.iter().map(|chunk| chunk.chunk_id);
-        self.prune(&relabelled.targets, relabelled.notes, written.collect())
+        let written = old.chunks.iter().map(|chunk| chunk.chunk_id);
+        self.prune(&old.targets, old.notes, written.collect())
             .await?;
         self.record_access(moved).await
     }

@@ -33,7 +33,7 @@ const TABLES: [&str; 6] = [
 
 /// Statements that run in a transaction of `Store::begin`: without sequential scans, which are
 /// cheap where notes are short, but read them all.
-const IN_TRANSACTION: [&str; 3] = ["commit_notes", "lock_notes", "relabel_chunks"];
+const IN_TRANSACTION: [&str; 3] = ["commit_notes", "lock_notes", "take_over_chunks"];
 
 /// Statements that read one page of many, with the settings of `Store::page`.
 const PAGES: [&str; 10] = [
@@ -93,8 +93,8 @@ const KEYED: [(&str, &str, usize); 11] = [
         29,
     ),
     (
-        "relabel_chunks",
-        include_str!("../../sql/queries/relabel_chunks.sql"),
+        "take_over_chunks",
+        include_str!("../../sql/queries/take_over_chunks.sql"),
         3,
     ),
     (

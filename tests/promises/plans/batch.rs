@@ -286,7 +286,7 @@ impl Batch {
             statement!("chunk_vectors", version(), chunks()),
             statement!("notes_waiting", notes(), version()),
             statement!("known_hashes", self.settings.clone(), looked_up),
-            statement!("relabel_chunks", version(), token(), notes()),
+            statement!("take_over_chunks", version(), token(), notes()),
             statement!("drop_states", version(), lowest(), BATCH.to_string()),
             statement!("drop_pooled", version(), lowest(), BATCH.to_string()),
             statement!("drop_chunks", version(), lowest(), BATCH.to_string()),
