@@ -2,9 +2,11 @@
 //! shown stays the exact text of the note.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 pub use elf_chunk::composed;
 use unicode_normalization_alignments::UnicodeNormalization;
+use unicode_segmentation::UnicodeSegmentation;
 
 /// A text in NFD: `é` is `e` and U+0301.
 pub fn decomposed(text: &str) -> String {
@@ -32,10 +34,41 @@ pub fn for_keywords(text: &str, fold_accents: bool) -> Cow<'_, str> {
 
 /// The words of a text, in lower case, without stemmer and stopwords.
 pub fn words(text: &str, fold_accents: bool) -> Vec<String> {
-    let text = for_keywords(text, fold_accents).to_lowercase();
-    let words = text.split(|c: char| !c.is_alphanumeric());
-    let words = words.filter(|word| !word.is_empty());
-    words.map(str::to_owned).collect()
+    let words = located_words(text, fold_accents).into_iter();
+    words.map(|(_, word)| word).collect()
+}
+
+/// The same words, each with where it is in the text. In a script without spaces between words, they overlap.
+pub fn located_words(text: &str, fold_accents: bool) -> Vec<(Range<usize>, String)> {
+    let mut words: Vec<(Range<usize>, String)> = Vec::new();
+    let mut before: Option<(Script, char, usize)> = None;
+    for (start, grapheme) in text.grapheme_indices(true) {
+        let end = start + grapheme.len();
+        for c in for_keywords(grapheme, fold_accents).chars() {
+            let Some(script) = Script::of(c) else {
+                before = None;
+                continue;
+            };
+            let continues = before.filter(|(last, ..)| *last == script);
+            match (words.last_mut(), continues, script) {
+                (Some((range, word)), Some(_), _)
+                    if script != Script::Unspaced || word.chars().count() == 1 =>
+                {
+                    word.push(c);
+                    range.end = end;
+                }
+                (_, Some((_, last, start)), _) => {
+                    words.push((start..end, String::from_iter([last, c])));
+                }
+                _ => words.push((start..end, c.into())),
+            }
+            before = Some((script, c, start));
+        }
+    }
+    for (_, word) in &mut words {
+        *word = word.to_lowercase();
+    }
+    words
 }
 
 /// Puts a space between letters of different scripts, and a run of a script without spaces between words as its
@@ -184,6 +217,43 @@ mod tests {
             assert_eq!(words(text, true), [folded]);
         }
         assert_eq!(words("Brûlé", false), ["brûlé"]);
+    }
+
+    #[test]
+    fn a_word_is_located_in_the_exact_text() {
+        let located = |text: &str| -> Vec<(String, String)> {
+            let words = located_words(text, true).into_iter();
+            words
+                .map(|(range, word)| (text[range].to_owned(), word))
+                .collect()
+        };
+        let as_is = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            let pairs = pairs.iter();
+            pairs.map(|(a, b)| ((*a).into(), (*b).into())).collect()
+        };
+        assert_eq!(
+            located("Cafe\u{301}, ＧＸ-55\u{ad}21!"),
+            as_is(&[
+                ("Cafe\u{301}", "cafe"),
+                ("ＧＸ", "gx"),
+                ("55\u{ad}21", "5521")
+            ])
+        );
+        assert_eq!(
+            located("型番はTR2"),
+            as_is(&[("型番", "型番"), ("番は", "番は"), ("TR2", "tr2")])
+        );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_words_are_those_that_the_engine_sees(
+            text in "([a-zé0-9ßİΣς ,.\u{301}\u{ad}½ﬁÅ]|[漢字かなガｶﾞ각ไทยກក]|[а-яёא]|\\PC){0,24}", fold in proptest::bool::ANY,
+        ) {
+            let engine = for_keywords(&text, fold).to_lowercase();
+            let engine: Vec<&str> = engine.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()).collect();
+            proptest::prop_assert_eq!(words(&text, fold), engine);
+        }
     }
 
     #[test]

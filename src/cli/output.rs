@@ -5,6 +5,10 @@ use std::io::{IsTerminal, Write};
 
 use serde::Serialize;
 
+/// Begins and ends bold text in lines for people. Noncharacters of Unicode, so that no text needs them.
+pub const BOLD: char = '\u{fdd0}';
+pub const PLAIN: char = '\u{fdd1}';
+
 /// The form of a command's report.
 #[derive(Clone, Copy)]
 pub struct Output {
@@ -19,21 +23,34 @@ impl Output {
         value: &T,
         lines: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<()> {
-        let text = if self.json {
-            serde_json::to_string(value)?
-        } else {
-            lines(value)
-        };
-        print(&text)
+        match self.json {
+            true => print(&serde_json::to_string(value)?),
+            false => print_lines(&lines(value)),
+        }
     }
+}
+
+/// Writes lines for people to stdout, what is bold in bold if that is a terminal.
+pub fn print_lines(lines: &str) -> anyhow::Result<()> {
+    let has_styles = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let [bold, plain] = match has_styles {
+        true => ["\u{1b}[1m", "\u{1b}[0m"],
+        false => ["", ""],
+    };
+    let escaped = escape_controls(lines);
+    write(&escaped.replace(BOLD, bold).replace(PLAIN, plain))
 }
 
 /// Writes to stdout. A reader that closes the pipe early (`| head`) is not an error.
 pub fn print(text: &str) -> anyhow::Result<()> {
+    write(&escape_controls(text))
+}
+
+fn write(text: &str) -> anyhow::Result<()> {
     if text.is_empty() {
         return Ok(());
     }
-    match writeln!(std::io::stdout().lock(), "{}", escape_controls(text)) {
+    match writeln!(std::io::stdout().lock(), "{text}") {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         written => Ok(written?),
     }

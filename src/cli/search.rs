@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 
-use super::output::{Output, excerpt};
+use super::output::{BOLD, Output, PLAIN, excerpt};
 use super::{value, wiring};
 use crate::config::Config;
 use crate::index::Filter;
-use crate::search::{By, Item, Missing, Nearness, Request};
+use crate::search::{By, Highlight, Item, Missing, Nearness, Passage, Request};
+
+/// Characters of a line of a passage: with the indentation, it fits a terminal of 100 columns.
+const LINE: usize = 94;
 
 /// Arguments of `elf search`.
 #[derive(clap::Args)]
@@ -110,7 +113,7 @@ fn not_near_enough(nearest: &Nearness) -> String {
     )
 }
 
-/// One paragraph per hit, for a terminal.
+/// One paragraph per hit, for a terminal: its name and scores, and its passage with the words of the query in bold.
 pub fn lines(items: &[Item]) -> String {
     if items.is_empty() {
         return "nothing found".into();
@@ -118,21 +121,65 @@ pub fn lines(items: &[Item]) -> String {
     let hit = |(i, item): (usize, &Item)| {
         let id = item.note_id.to_string();
         let name = excerpt(item.key.as_deref().unwrap_or(&id), 200);
-        format!(
-            "{:>2}. {name} [{}..{}] {:.3}\n    {}",
-            i + 1,
-            item.start_offset,
-            item.end_offset,
-            item.score,
-            excerpt(&item.text, 150)
-        )
+        let Passage {
+            start_offset,
+            end_offset,
+            ..
+        } = item.passage;
+        let score = format!("score {:.3}", item.score);
+        let head = format!(
+            "{:>2}. {name}  bytes {start_offset}..{end_offset}  {score}",
+            i + 1
+        );
+        format!("{head}\n{}", indented(&marked(&item.passage)))
     };
-    items
-        .iter()
-        .enumerate()
-        .map(hit)
-        .collect::<Vec<_>>()
-        .join("\n")
+    let hits: Vec<String> = items.iter().enumerate().map(hit).collect();
+    hits.join("\n")
+}
+
+/// The passage on one line, with its highlights in bold.
+fn marked(passage: &Passage) -> String {
+    let mut line = String::new();
+    let mut from = 0;
+    let clean = |text: &str| text.replace([BOLD, PLAIN], "");
+    for Highlight {
+        start_offset,
+        end_offset,
+    } in &passage.highlights
+    {
+        let [start, end] = [start_offset, end_offset].map(|at| at - passage.start_offset);
+        line.push_str(&clean(&passage.text[from..start]));
+        line.push(BOLD);
+        line.push_str(&clean(&passage.text[start..end]));
+        line.push(PLAIN);
+        from = end;
+    }
+    line.push_str(&clean(&passage.text[from..]));
+    line
+}
+
+/// A text as indented lines of at most [`LINE`] characters, between words.
+fn indented(text: &str) -> String {
+    let mut lines = String::new();
+    let mut width = 0;
+    for word in text.split_whitespace() {
+        let word: String = word.chars().filter(|c| !c.is_control()).collect();
+        let shown = word.chars().filter(|c| ![BOLD, PLAIN].contains(c)).count();
+        match width {
+            0 => lines.push_str("    "),
+            _ if width + 1 + shown > LINE => {
+                lines.push_str("\n    ");
+                width = 0;
+            }
+            _ => {
+                lines.push(' ');
+                width += 1;
+            }
+        }
+        lines.push_str(&word);
+        width += shown;
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -155,13 +202,32 @@ mod tests {
             dense: Some(0.4),
             bm25: 0.0,
             rerank: None,
-            text: "blue\u{1b}[34m".into(),
+            passage: Passage {
+                start_offset: 0,
+                end_offset: 17,
+                text: "blue\u{1b}[34m\r\nnight".into(),
+                highlights: vec![Highlight {
+                    start_offset: 0,
+                    end_offset: 4,
+                }],
+            },
+            text: "blue\u{1b}[34m\r\nnight".into(),
             context: Context {
                 start_offset: 0,
                 end_offset: 5,
                 text: "blue".into(),
             },
         };
-        assert_eq!(lines(&[item]), " 1. red[31m [0..5] 0.500\n    blue[34m");
+        assert_eq!(
+            lines(&[item]),
+            " 1. red[31m  bytes 0..17  score 0.500\n    \u{fdd0}blue\u{fdd1}[34m night"
+        );
+    }
+
+    #[test]
+    fn a_long_passage_has_several_lines() {
+        let lines = indented(&"word ".repeat(50));
+        assert_eq!(lines.lines().count(), 3);
+        assert!(lines.lines().all(|line| line.len() <= LINE + 4));
     }
 }

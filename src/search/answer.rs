@@ -4,7 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::{Context, Nearness, Trace};
+use super::{Context, Nearness, Passage, Trace};
 
 /// What a search found.
 #[derive(Debug, Clone, Serialize)]
@@ -80,6 +80,8 @@ pub struct Item {
     /// The reranker's score of `context`, on the scale of its model. Notes that have it are first, in its order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rerank: Option<f32>,
+    /// The sentences of `context` that answer best.
+    pub passage: Passage,
     /// The chunk's text.
     pub text: String,
     /// The chunk with its neighbours.

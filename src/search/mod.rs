@@ -11,6 +11,7 @@ mod answer;
 mod context;
 mod diversity;
 mod fusion;
+mod passage;
 mod pause;
 mod query_vector;
 mod ranking;
@@ -18,6 +19,7 @@ mod request;
 mod rerank;
 mod retrieve;
 mod revalidation;
+mod terms;
 mod threshold;
 mod trace;
 
@@ -44,12 +46,14 @@ pub use again::PastItem;
 pub use answer::{Answer, Degradation, Item, Missing};
 pub use context::Context;
 use fusion::Fusion;
+pub use passage::{Highlight, Passage};
 use pause::Pause;
 use query_vector::QueryVectors;
 use ranking::{Live, Ranked};
 pub use request::{By, Request};
 pub use rerank::{RerankError, Reranker};
 use retrieve::is_without_index;
+use terms::Terms;
 use threshold::Compared;
 pub use threshold::Nearness;
 use trace::timed;
@@ -85,6 +89,7 @@ pub struct Searcher {
     /// The version that is searched.
     version: String,
     settings: config::Search,
+    terms: Terms,
     index_pause: Arc<Pause>,
     full_scans: Semaphore,
     small_scans: Arc<Shares>,
@@ -140,6 +145,7 @@ impl Searcher {
     ) -> Self {
         let time = Duration::from_millis(settings.query_timeout_ms);
         Self {
+            terms: Terms::new(&serving.bm25),
             serving,
             vectors: QueryVectors::new(provider, query_chunker, query_prefix, time),
             collection: None,
@@ -281,6 +287,7 @@ impl Searcher {
         }
         trace.finish(&items, request.limit, took, &scores);
         items.truncate(request.limit);
+        self.choose_passages(&request.text, &mut items);
         Ok(Found { items, cut, trace })
     }
 
@@ -336,6 +343,19 @@ impl Searcher {
             .iter()
             .map(|(at, score)| (chunks[*at], *score))
             .collect())
+    }
+
+    /// Gives each item the passage of its context that answers best.
+    fn choose_passages(&self, query: &str, items: &mut [Item]) {
+        let query = self.terms.of(query);
+        let terms_of = |item: &Item| self.terms.of(&item.context.text);
+        let texts: Vec<_> = items.iter().map(terms_of).collect();
+        let weights = terms::weights(&query, texts.iter().map(Vec::as_slice));
+        let places = passage::places(&query, &weights);
+        for (item, terms) in items.iter_mut().zip(&texts) {
+            let chunk = item.start_offset..item.end_offset;
+            item.passage = passage::of(&item.context, terms, &places, chunk);
+        }
     }
 
     /// Embeds the query. Without a vector, notes are found by keyword.
@@ -409,6 +429,7 @@ impl Searcher {
                 dense: ranked.candidate.dense,
                 bm25: ranked.candidate.bm25,
                 rerank: None,
+                passage: Passage::default(),
                 text: chunk.text,
                 context,
             })

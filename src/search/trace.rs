@@ -132,7 +132,7 @@ fn traced(Live { ranked, chunk }: &Live) -> TracedChunk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::Context;
+    use crate::search::{Context, Passage};
 
     fn chunk(id: u128, fused_rank: i32) -> TracedChunk {
         TracedChunk {
@@ -165,6 +165,7 @@ mod tests {
             dense: None,
             bm25: 0.0,
             rerank: Some(rerank),
+            passage: Passage::default(),
             text: "x".into(),
             context: Context {
                 start_offset: 0,

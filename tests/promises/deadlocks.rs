@@ -150,7 +150,7 @@ const STATEMENTS: [Statement; 11] = [
                 let claim = claim.await?.expect("both are due");
                 let (token, notes) = (claim.token, claim.note_ids());
                 store.renew_leases(version, token, &notes, lease).await?;
-                store.relabel(version, token, &notes).await?;
+                store.take_over_chunks(version, token, &notes).await?;
                 let released = store.release(version, token, &notes, Duration::ZERO, true);
                 released.await.map(drop)
             })

@@ -40,6 +40,11 @@ pub use chunker::{Boundaries, Chunker, Settings};
 pub use nfc::composed;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
+/// Where the sentences of `text` begin (UAX #29), except the first one. A line is a sentence too.
+pub fn sentence_starts(text: &str) -> impl Iterator<Item = usize> + '_ {
+    sentences::starts(text)
+}
+
 /// A slice of a note's text that is embedded and found on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Chunk {

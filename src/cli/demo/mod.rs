@@ -13,7 +13,7 @@ use unicode_segmentation::UnicodeSegmentation;
 use uuid::Uuid;
 
 use super::admin_port::AdminPort;
-use super::output::{excerpt, print};
+use super::output::{excerpt, print, print_lines};
 use super::progress::Progress;
 use super::signals::stop_on_signals;
 use super::wiring::EmbeddingSetup;
@@ -177,7 +177,7 @@ fn counts(report: &Report) -> String {
 async fn show(searcher: &Searcher, query: &str) -> anyhow::Result<()> {
     let began = Instant::now();
     let items = searcher.search(&Request::hybrid(query, 3)).await?.items;
-    print(&search::lines(&items))?;
+    print_lines(&search::lines(&items))?;
     print(&format!(
         "    ({:.0} ms)",
         began.elapsed().as_secs_f64() * 1000.0

@@ -1,0 +1,125 @@
+//! The words of a query and of texts, as BM25 compares them: without stopwords, each by its stem.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use qdrant_rust_stemmers::{Algorithm, Stemmer};
+
+use crate::config::Bm25Options;
+use crate::unicode;
+
+/// Makes terms of texts.
+pub struct Terms {
+    fold_accents: bool,
+    stopwords: HashSet<&'static str>,
+    stemmer: Option<Stemmer>,
+}
+
+impl Terms {
+    /// With the stemmer and the stopwords that the index has for these options.
+    pub fn new(options: &Bm25Options) -> Self {
+        let (code, algorithm) = match options.language.as_str() {
+            "arabic" => ("ar", Some(Algorithm::Arabic)),
+            "azerbaijani" => ("az", None),
+            "danish" => ("da", Some(Algorithm::Danish)),
+            "dutch" => ("nl", Some(Algorithm::Dutch)),
+            "english" => ("en", Some(Algorithm::English)),
+            "finnish" => ("fi", Some(Algorithm::Finnish)),
+            "french" => ("fr", Some(Algorithm::French)),
+            "german" => ("de", Some(Algorithm::German)),
+            "greek" => ("el", Some(Algorithm::Greek)),
+            "hungarian" => ("hu", Some(Algorithm::Hungarian)),
+            "indonesian" => ("id", None),
+            "italian" => ("it", Some(Algorithm::Italian)),
+            "kazakh" => ("kk", None),
+            "nepali" => ("ne", None),
+            "norwegian" => ("no", Some(Algorithm::Norwegian)),
+            "portuguese" => ("pt", Some(Algorithm::Portuguese)),
+            "romanian" => ("ro", Some(Algorithm::Romanian)),
+            "russian" => ("ru", Some(Algorithm::Russian)),
+            "slovene" => ("sl", None),
+            "spanish" => ("es", Some(Algorithm::Spanish)),
+            "swedish" => ("sv", Some(Algorithm::Swedish)),
+            "turkish" => ("tr", Some(Algorithm::Turkish)),
+            _ => ("", None),
+        };
+        let stopwords = stop_words::lookup(code).unwrap_or_default();
+        Self {
+            fold_accents: options.fold_accents,
+            stopwords: stopwords.iter().copied().collect(),
+            stemmer: algorithm.map(Stemmer::create),
+        }
+    }
+
+    /// The terms of a text, in its order, each with where it is.
+    pub fn of(&self, text: &str) -> Vec<(Range<usize>, String)> {
+        let words = unicode::located_words(text, self.fold_accents).into_iter();
+        let words = words.filter(|(_, word)| !self.stopwords.contains(word.as_str()));
+        let stem = |word: String| match &self.stemmer {
+            Some(stemmer) => stemmer.stem(&word).into_owned(),
+            None => word,
+        };
+        words.map(|(range, word)| (range, stem(word))).collect()
+    }
+}
+
+/// What each term of a query weighs: the more, the fewer of the texts have it. That is the idf of BM25 (Robertson,
+/// Zaragoza 2009) over these texts.
+pub fn weights<'t>(
+    query: &[(Range<usize>, String)],
+    texts: impl IntoIterator<Item = &'t [(Range<usize>, String)]>,
+) -> HashMap<String, f32> {
+    let mut with: HashMap<&str, f32> = HashMap::new();
+    for (_, term) in query {
+        with.insert(term, 0.0);
+    }
+    let mut all = 0.0;
+    for text in texts {
+        all += 1.0;
+        let of_text: HashSet<&str> = text.iter().map(|(_, term)| term.as_str()).collect();
+        for term in of_text {
+            with.entry(term).and_modify(|texts| *texts += 1.0);
+        }
+    }
+    let idf = |with: f32| (1.0 + (all - with + 0.5) / (with + 0.5)).ln();
+    let weights = query
+        .iter()
+        .map(|(_, term)| (term.clone(), idf(with[term.as_str()])));
+    weights.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(language: &str, text: &str) -> Vec<String> {
+        let options = Bm25Options {
+            language: language.into(),
+            ..Bm25Options::default()
+        };
+        let terms = Terms::new(&options).of(text).into_iter();
+        terms.map(|(_, term)| term).collect()
+    }
+
+    #[test]
+    fn stopwords_go_and_forms_of_a_word_are_one() {
+        assert_eq!(terms("english", "The keys of the houses"), ["key", "hous"]);
+        assert_eq!(
+            terms("english", "a key, the house"),
+            terms("english", "Keys? Houses!")
+        );
+        assert_eq!(
+            terms("german", "die Schlüssel des Hauses"),
+            terms("german", "Schlüssel Haus")
+        );
+        assert_eq!(terms("none", "the keys"), ["the", "keys"]);
+    }
+
+    #[test]
+    fn a_rare_term_weighs_more() {
+        let of = |text: &str| Terms::new(&Bm25Options::default()).of(text);
+        let texts = ["kitchen clock", "kitchen table", "kitchen"].map(of);
+        let weights = weights(&of("kitchen clock"), texts.iter().map(Vec::as_slice));
+        assert!(weights["clock"] > 3.0 * weights["kitchen"], "{weights:?}");
+    }
+}
