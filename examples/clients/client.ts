@@ -26,4 +26,4 @@ const found = await elf.POST("/v2/searches", {
   body: { query: text, limit: 3, filter: { project_id: "shop" } },
 });
 if (!found.data) throw new Error(found.error.error.message);
-for (const item of found.data.items) console.log(item.note_id, item.context.text);
+for (const item of found.data.items) console.log(item.note_id, item.passage.text);

@@ -20,4 +20,4 @@ with AuthenticatedClient(base_url=url, token=os.environ["ELF_API_KEY"], timeout=
     print("added", added.note_ids[0], "indexed", added.indexed)
     asked = SearchRequest(query=sys.argv[1], limit=3, filter_=NoteFilter(project_id="shop"))
     for item in search_notes.sync(client=client, body=asked).items:
-        print(item.note_id, item.context.text)
+        print(item.note_id, item.passage.text)

@@ -82,8 +82,12 @@ pub struct Item {
     pub rerank: Option<f32>,
     /// The sentences of `context` that answer best.
     pub passage: Passage,
-    /// The chunk's text.
+    /// The chunk's text. A search with `max_tokens` leaves it out.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schema(required = false)]
     pub text: String,
-    /// The chunk with its neighbours.
+    /// The chunk with its neighbours. A search with `max_tokens` leaves it out.
+    #[serde(skip_serializing_if = "Context::is_empty")]
+    #[schema(required = false)]
     pub context: Context,
 }

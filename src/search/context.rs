@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::store::{ChunkText, Surroundings};
 
 /// A slice of a note's text: a chunk with the chunk before it and the chunk after it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Context {
     /// The byte offset in the note's text (UTF-8) where it begins.
     pub start_offset: usize,
@@ -13,6 +13,12 @@ pub struct Context {
     pub end_offset: usize,
     /// The slice.
     pub text: String,
+}
+
+impl Context {
+    pub(super) fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
 }
 
 /// The context of `chunk`. The chunk alone if the note's text has changed there since it was

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use metrics::{counter, histogram};
+use serde_json::json;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
@@ -356,6 +357,23 @@ impl Searcher {
             let chunk = item.start_offset..item.end_offset;
             item.passage = passage::of(&item.context, terms, &places, chunk);
         }
+    }
+
+    /// As many items, best first, as `max_tokens` tokens of the embedding model hold, each with its passage alone. The
+    /// first is among them in any case.
+    pub fn within_tokens(&self, items: Vec<Item>, max_tokens: usize) -> Vec<Item> {
+        let brief = items.into_iter().map(|item| Item {
+            text: String::new(),
+            context: Context::default(),
+            ..item
+        });
+        let mut spent = 0;
+        let fits = |(i, item): &(usize, Item)| {
+            spent += self.vectors.tokens(&json!(item).to_string());
+            *i == 0 || spent <= max_tokens
+        };
+        let fitting = brief.enumerate().take_while(fits);
+        fitting.map(|(_, item)| item).collect()
     }
 
     /// Embeds the query. Without a vector, notes are found by keyword.

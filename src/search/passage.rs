@@ -146,13 +146,14 @@ fn from_sentence(text: &str, sentences: &[Range<usize>], first: usize) -> Range<
     start..last.unwrap_or(end)
 }
 
-/// A passage that the end of the text keeps short begins earlier.
+/// A passage that the end of the text keeps shorter than half begins earlier.
 fn with_sentences_before(
     text: &str,
     sentences: &[Range<usize>],
     passage: Range<usize>,
 ) -> Range<usize> {
-    if sentences.last().is_some_and(|last| last.end > passage.end) {
+    let is_short = passage.len() < MAX_CHARS / 2;
+    if !is_short || sentences.last().is_some_and(|last| last.end > passage.end) {
         return passage;
     }
     let before = sentences.iter().map(|sentence| sentence.start);

@@ -71,6 +71,12 @@ impl QueryVectors {
         Ok(vector)
     }
 
+    /// Tokens of a text, as the embedding model counts them.
+    pub fn tokens(&self, text: &str) -> usize {
+        // Each token has at least one byte.
+        self.chunker.tokenizer().count(text).unwrap_or(text.len())
+    }
+
     /// The query as it is sent: of a query that is longer than a chunk, its beginning.
     fn input(&self, query: &str) -> Input<'_> {
         // A query that has no chunk is the provider's to refuse.

@@ -45,6 +45,30 @@ async fn a_note_is_added_found_changed_and_deleted() {
     assert_eq!(context["text"], slice(context));
     assert!(slice(context).len() > slice(item).len());
     assert!(slice(context).contains(&slice(item)));
+    let passage = &item["passage"];
+    assert_eq!(passage["text"], slice(passage));
+    assert!(slice(passage).starts_with("The zebra sleeps under the baobab."));
+    let marked: Vec<String> = passage["highlights"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(slice)
+        .collect();
+    assert_eq!(marked, ["zebra", "baobab"]);
+
+    let brief = json!({"query": "zebra baobab", "max_tokens": 450});
+    let brief = served.search(&secret, brief).await.body;
+    let items = brief["items"].as_array().unwrap();
+    assert_eq!(items[0]["passage"], *passage);
+    assert!(items.len() < answered.body["items"].as_array().unwrap().len());
+    assert!(
+        items
+            .iter()
+            .all(|item| item["text"].is_null() && item["context"].is_null())
+    );
+    let least = json!({"query": "zebra baobab", "max_tokens": 100});
+    let least = served.search(&secret, least).await.body;
+    assert_eq!(least["items"].as_array().unwrap().len(), 1);
 
     let path = format!("/v2/notes/{note}");
     let shown = served.ask(Method::GET, &path, &secret, None).await;
@@ -94,6 +118,7 @@ async fn a_wrong_request_is_told_what_is_wrong() {
         (json!({"query": "a\u{0}b"}), "query"),
         (json!({"query": "a", "limit": 0}), "limit"),
         (json!({"query": "a", "limit": 101}), "limit"),
+        (json!({"query": "a", "max_tokens": 99}), "max_tokens"),
     ] {
         let answered = served.search(&secret, body).await;
         answered.is_error(422, "invalid");

@@ -58,13 +58,24 @@ async fn a_person_finds_a_note_and_sees_why() {
     browser.shows("#summary", "2 notes").await;
     browser.shows("#announce", "2 notes").await;
     let first = "#results > li:first-child";
-    let mark = browser.text(&format!("{first} mark")).await;
-    assert!(mark.contains("zebra under the baobab"), "{mark}");
+    let passage = browser.text(&format!("{first} .passage")).await;
+    assert!(
+        passage.starts_with("Die Größe 🦓 of the zebra under the baobab."),
+        "{passage}"
+    );
+    let marks = format!(
+        "return [...document.querySelectorAll('{first} mark')].map((mark) => mark.textContent)"
+    );
+    assert_eq!(browser.run(&marks).await, json!(["zebra", "baobab"]));
     let context = browser.text(&format!("{first} .context")).await;
     assert!(
-        context.len() > mark.len() && context.contains(&mark),
+        context.len() > passage.len() && context.contains(&passage),
         "{context}"
     );
+    let visible = format!(
+        "const [a, b] = ['.context', '.passage'].map((name) => document.querySelector('{first} ' + name).getBoundingClientRect()); return a.top <= b.top && b.top < a.bottom"
+    );
+    assert_eq!(browser.run(&visible).await, json!(true));
 
     browser.click(&format!("{first} .why summary")).await;
     browser

@@ -1,6 +1,7 @@
 //! `POST /v2/searches`
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use axum::Json;
@@ -21,6 +22,9 @@ use crate::store::SearchTrace;
 
 /// Most bytes of a query. A model reads about 512 tokens of it.
 const MAX_QUERY_BYTES: usize = 8 << 10;
+
+/// Tokens that an answer may be asked to fit.
+const MAX_TOKENS: RangeInclusive<usize> = 100..=1_000_000;
 
 /// Most notes in one answer.
 pub const MAX_LIMIT: usize = 100;
@@ -44,6 +48,11 @@ pub struct SearchRequest {
     #[serde(default = "yes")]
     #[schema(default = true)]
     rerank: bool,
+    /// For agents: as many notes as fit this many tokens of the embedding model, 100 to 1000000, the first in any case.
+    /// Each comes with its passage alone, without `text` and `context`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 100, maximum = 1_000_000)]
+    max_tokens: Option<usize>,
     /// Only notes like this.
     #[serde(default)]
     filter: NoteFilter,
@@ -132,8 +141,10 @@ pub async fn search(
     Body(request): Body<SearchRequest>,
 ) -> Result<Json<SearchResponse>, ApiError> {
     let asked = without_query(json!(request));
+    let max_tokens = request.max_tokens;
     let request = checked(&caller, request)?;
-    let answer = shared.api.searcher.search(&request).await?;
+    let searcher = &shared.api.searcher;
+    let answer = searcher.search(&request).await?;
     let trace = traced(&caller, request, asked, &answer);
     let search_id = shared.traces.search(&caller, trace);
     let missing = |degradation: &crate::search::Degradation| {
@@ -148,7 +159,10 @@ pub async fn search(
     let found = SearchResponse {
         search_id,
         degraded: answer.degraded.iter().map(missing).collect(),
-        items: answer.items,
+        items: match max_tokens {
+            Some(most) => searcher.within_tokens(answer.items, most),
+            None => answer.items,
+        },
         threshold: answer.threshold,
         nearest: answer.nearest,
     };
@@ -201,6 +215,7 @@ fn checked(caller: &Caller, asked: SearchRequest) -> Result<Request, ApiError> {
         limit,
         by,
         rerank,
+        max_tokens,
         filter,
     } = asked;
     if query.trim().is_empty() {
@@ -219,6 +234,13 @@ fn checked(caller: &Caller, asked: SearchRequest) -> Result<Request, ApiError> {
     if !(1..=MAX_LIMIT).contains(&limit) {
         let message = format!("limit must be 1 to {MAX_LIMIT}, not {limit}");
         return Err(ApiError::invalid("limit", message));
+    }
+    if let Some(tokens) = max_tokens
+        && !MAX_TOKENS.contains(&tokens)
+    {
+        let (least, most) = (MAX_TOKENS.start(), MAX_TOKENS.end());
+        let message = format!("max_tokens must be {least} to {most}, not {tokens}");
+        return Err(ApiError::invalid("max_tokens", message));
     }
     check_labels([
         ("project_id", filter.project_id.as_deref()),

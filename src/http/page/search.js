@@ -1,4 +1,4 @@
-// Searches with an API key, shows each match in its context, and why it was found.
+// Searches with an API key, shows each passage in its context, and why it was found.
 // Texts are inserted as text only: no string is ever parsed as HTML.
 
 import { count, counted, el, setText, svg } from "./view.js";
@@ -109,27 +109,40 @@ function show(answer) {
   let trace;
   const traced = () => (trace ??= api(`v2/admin/traces/${answer.search_id}`).catch((error) => { trace = undefined; throw error; }));
   $("results").replaceChildren(...items.map((item, i) => result(item, i + 1, answer.search_id && traced)));
+  $("results").querySelectorAll(".result").forEach(showPassage);
 }
 
 const bytesOf = new TextEncoder(), textOf = new TextDecoder();
 
-/** The text before a match, the match, and the text after it. Offsets are in bytes of UTF-8. */
-function parts({ context, start_offset, end_offset }) {
+/** The context with its passage and the words of the query in it. Offsets are in bytes of UTF-8. */
+function parts({ context, passage }) {
   const bytes = bytesOf.encode(context.text);
-  const [from, to] = [start_offset - context.start_offset, end_offset - context.start_offset];
-  return [bytes.slice(0, from), bytes.slice(from, to), bytes.slice(to)].map((part) => textOf.decode(part));
+  const text = (from, to) => textOf.decode(bytes.slice(from - context.start_offset, to - context.start_offset));
+  let at = passage.start_offset;
+  const marked = passage.highlights.flatMap(({ start_offset, end_offset }) => {
+    const before = text(at, start_offset);
+    at = end_offset;
+    return [before, el("mark", {}, text(start_offset, end_offset))];
+  });
+  const inside = el("span", { class: "passage" }, ...marked, text(at, passage.end_offset));
+  return [text(context.start_offset, passage.start_offset), inside, text(passage.end_offset, context.end_offset)];
+}
+
+/** Scrolls the context of a result to its passage. */
+function showPassage(row) {
+  const [context, passage] = [row.querySelector(".context"), row.querySelector(".passage")];
+  context.scrollTop = passage.offsetTop - context.offsetTop - context.clientHeight / 4;
 }
 
 const score = (value) => (value == null ? "none" : value.toFixed(3));
 
 function result(item, rank, traced) {
-  const [before, match, after] = parts(item);
   const scores = [`meaning ${score(item.dense)}`, `keyword ${score(item.bm25)}`, `fused ${score(item.score)}`];
   if (item.rerank != null) scores.push(`rerank ${score(item.rerank)}`);
   const name = item.key ?? item.note_id;
   const row = el("li", { class: "card result" },
     el("div", { class: "head" }, el("h3", {}, `${rank}. ${name}`), el("p", { class: "scores" }, scores.join(" · "))),
-    el("blockquote", { class: "context", tabindex: "0", "aria-label": `Match in ${name}` }, before, el("mark", {}, match), after));
+    el("blockquote", { class: "context", tabindex: "0", "aria-label": `Passage of ${name}` }, ...parts(item)));
   if (traced) row.append(opening("Why", "why", async () => why(await traced(), item.chunk_id)));
   row.append(opening("How the note was chunked", "chunks", async () => chunks(await api(`v2/notes/${item.note_id}/chunks`), item.chunk_id)));
   return row;

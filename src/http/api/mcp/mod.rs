@@ -42,7 +42,7 @@ use crate::config::is_loopback;
 
 /// What a model reads before it uses the tools.
 const INSTRUCTIONS: &str = "Notes of one tenant. Use `search` to find notes by meaning and by \
-                            keyword; each result has the passage that matched and the text around \
+                            keyword; each result has the passage that answers best and the text around \
                             it. `add_note` answers when a search can find the note.";
 
 /// Most bytes of a request with a key that may write. Longer notes come by `POST /v2/notes`.
@@ -121,8 +121,9 @@ pub fn tools() -> Vec<Tool> {
         reading(tool::<searches::SearchRequest>(
             "search",
             "Find notes by meaning and by keyword. Returns the best notes, best first, each with \
-             the passage that matched and the text around it. If the answer is too long, the last \
-             notes come without these; get_note reads them.",
+             the passage that answers best and the text around it. With max_tokens, only as many \
+             passages as fit. If the answer is too long, the last notes come without the text \
+             around; get_note reads it.",
         )),
         reading(tool::<part::PartRequest>(
             "get_note",
