@@ -9,7 +9,7 @@ fn settings(max_tokens: usize, overlap_tokens: usize) -> Settings {
         enabled: true,
         max_tokens,
         overlap_tokens,
-        boundaries: Boundaries::Greedy,
+        ..Settings::default()
     }
 }
 
@@ -451,7 +451,9 @@ fn characters_that_the_tokenizer_drops_are_covered_and_cost_nothing() {
         [Chunk {
             start: 0,
             end: 5,
-            tokens: 2
+            tokens: 2,
+            context: None,
+            repeat: None,
         }]
     );
     let many = "\u{1}".repeat(200_000);
