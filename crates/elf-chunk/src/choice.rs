@@ -3,6 +3,7 @@
 use super::cuts::{self, CutPoint};
 use super::landmarks::{self, Reach};
 use super::languages::{self, End};
+use super::leads::Leads;
 use super::outline::{Block, Kind, Outline, Span, rank};
 use super::settings::Boundaries;
 use super::window::Window;
@@ -25,8 +26,10 @@ pub(super) struct Choice<'a> {
     pub(super) done: usize,
     /// Tokens of text in this chunk.
     pub(super) room: usize,
-    /// Tokens of text in the largest chunk of this section.
-    pub(super) full_room: usize,
+    /// Tokens of text in the largest chunk, without context.
+    pub(super) largest_room: usize,
+    /// What tells the same for a chunk that begins at a place.
+    pub(super) leads: &'a Leads<'a>,
     pub(super) max_bytes: usize,
     pub(super) overlap: usize,
 }
@@ -79,7 +82,7 @@ impl Choice<'_> {
         let beyond = self.next_candidate(last.cut.next, limit);
         let good = strongest.iter().find(|it| {
             it.cut == last.cut
-                || tokens(it.cut.next, beyond) <= self.full_room
+                || self.fits(it.cut.next, beyond)
                 || tokens(it.cut.next, last.cut.next) * 4 >= self.room
         });
         Some(good.unwrap_or(&last).cut)
@@ -174,10 +177,15 @@ impl Choice<'_> {
         let start = block.start.max(self.segment.start);
         let end = block.end.min(self.segment.end);
         // A chunk ended inside it already, or it does not fit the one that begins with it.
-        start < self.start
-            || (start == self.start && end > limit)
-            || end - start > self.max_bytes
-            || self.window.tokens(start, end) > self.full_room
+        start < self.start || (start == self.start && end > limit) || !self.fits(start, end)
+    }
+
+    /// Whether a part of the text fits a chunk of its own.
+    fn fits(&self, start: usize, end: usize) -> bool {
+        let tokens = self.window.tokens(start, end);
+        end - start <= self.max_bytes
+            && tokens <= self.largest_room
+            && tokens <= self.leads.room_at(start)
     }
 
     /// Where the text continues behind the first candidate after `position`, which may be behind
@@ -209,10 +217,11 @@ impl Choice<'_> {
 
     /// Tokens of the part that begins at `position` and fits a chunk; 0 if none does.
     pub(super) fn next_part(&self, position: usize) -> usize {
-        let tokens = self
-            .window
-            .tokens(position, self.next_candidate(position, usize::MAX));
-        if tokens > self.full_room { 0 } else { tokens }
+        let end = self.next_candidate(position, usize::MAX);
+        match self.fits(position, end) {
+            true => self.window.tokens(position, end),
+            false => 0,
+        }
     }
 
     fn is_half_full(&self, last: Candidate, limit: usize) -> bool {
@@ -223,9 +232,7 @@ impl Choice<'_> {
     fn part_fits(&self, start: usize) -> bool {
         let leaf = self.outline.cut_behind(start).map(|cut| cut.end);
         let leaf = leaf.unwrap_or(self.segment.end).min(self.segment.end);
-        let fits = |end: usize| {
-            end - start <= self.max_bytes && self.window.tokens(start, end) <= self.full_room
-        };
+        let fits = |end: usize| self.fits(start, end);
         if fits(leaf) {
             return true;
         }

@@ -73,6 +73,7 @@ pub(super) struct Work<'a> {
     /// `None` for chunks of sentences.
     pub(super) outline: Option<&'a Outline>,
     pub(super) window: Window<'a>,
+    pub(super) leads: &'a Leads<'a>,
 }
 
 impl Chunker {
@@ -146,8 +147,8 @@ impl Chunker {
             && (all.end - all.start <= self.max_bytes || !self.enabled)
             && self.strategy != Strategy::Sentence
         {
-            let mut leads = self.leads(text, &empty, context);
-            let mut window = self.work(text, all, None).window;
+            let leads = self.leads(text, &empty, context);
+            let mut window = self.work(text, all, None, &leads).window;
             if let Some(chunk) = self.whole(&mut window, &leads.at(all.start)?, all.start)? {
                 let contexts = leads.into_contexts();
                 return Ok(Split::new(text, vec![chunk], empty, contexts));
@@ -155,9 +156,9 @@ impl Chunker {
         }
         let rules = self.outline(text, &self.exclude);
         let outline = rules.as_ref();
-        let mut leads = self.leads(text, outline.unwrap_or(&empty), context);
+        let leads = self.leads(text, outline.unwrap_or(&empty), context);
         for segment in outline.map_or(vec![all], |outline| outline.segments(text)) {
-            self.segment(self.work(text, segment, outline), &mut leads, &mut chunks)?;
+            self.segment(self.work(text, segment, outline, &leads), &mut chunks)?;
         }
         let contexts = leads.into_contexts();
         Ok(Split::new(text, chunks, rules.unwrap_or(empty), contexts))
@@ -192,13 +193,13 @@ impl Chunker {
         let rules = self.outline(text, &Exclude::default());
         let outline = rules.as_ref();
         let empty = Outline::default();
-        let mut leads = self.leads(text, outline.unwrap_or(&empty), context);
+        let leads = self.leads(text, outline.unwrap_or(&empty), context);
         let mut chunks = Vec::new();
         let ends = cuts.iter().copied().chain([text.len()]);
         let mut start = 0;
         for end in ends {
             if let Some(piece) = outline::trimmed(text, Span { start, end }) {
-                self.segment(self.work(text, piece, outline), &mut leads, &mut chunks)?;
+                self.segment(self.work(text, piece, outline, &leads), &mut chunks)?;
             }
             start = end;
         }
@@ -216,8 +217,15 @@ impl Chunker {
         }
     }
 
-    fn work<'a>(&'a self, text: &'a str, segment: Span, outline: Option<&'a Outline>) -> Work<'a> {
+    fn work<'a>(
+        &'a self,
+        text: &'a str,
+        segment: Span,
+        outline: Option<&'a Outline>,
+        leads: &'a Leads<'a>,
+    ) -> Work<'a> {
         Work {
+            leads,
             window: Window::new(&self.tokenizer, &text[..segment.end], segment.start),
             segment,
             outline,
@@ -235,14 +243,9 @@ impl Chunker {
     }
 
     /// Adds the chunks of a segment.
-    fn segment(
-        &self,
-        mut work: Work,
-        leads: &mut Leads,
-        chunks: &mut Vec<Chunk>,
-    ) -> Result<(), ChunkError> {
+    fn segment(&self, mut work: Work, chunks: &mut Vec<Chunk>) -> Result<(), ChunkError> {
         let Span { mut start, end } = work.segment;
-        if let Some(chunk) = self.whole(&mut work.window, &leads.at(start)?, start)? {
+        if let Some(chunk) = self.whole(&mut work.window, &work.leads.at(start)?, start)? {
             chunks.push(chunk);
             return Ok(());
         }
@@ -257,10 +260,10 @@ impl Chunker {
         loop {
             let ahead = (chunks_ahead * room, chunks_ahead * max_bytes);
             work.window.look_ahead(start, ahead.0, ahead.1)?;
-            let (chunk, cut) = match self.cut(&work, &leads.at(start)?, start, done)? {
+            let (chunk, cut) = match self.cut(&work, &work.leads.at(start)?, start, done)? {
                 Some(found) => found,
                 None => {
-                    let lead = leads.at(done)?;
+                    let lead = work.leads.at(done)?;
                     match self.cut(&work, &lead, done, done)? {
                         Some(found) => found,
                         None => self.cut_inside_unit(&work.window, &lead, done)?,
@@ -364,7 +367,8 @@ impl Chunker {
             start,
             done,
             room,
-            full_room: room,
+            largest_room: self.bare.room,
+            leads: work.leads,
             max_bytes: self.max_bytes,
             overlap: self.overlap,
         }

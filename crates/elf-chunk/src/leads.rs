@@ -1,6 +1,8 @@
 //! What stands before a chunk's text in what is sent: the document prefix, the context of its
 //! section, and what it repeats of its table.
 
+use std::cell::RefCell;
+
 use super::nfc::composed;
 use super::outline::{Outline, Span};
 use super::tokenizer::{Tokenizer, TokenizerError};
@@ -8,6 +10,9 @@ use super::words::Words;
 
 /// With less room, a chunk is its text alone.
 const MIN_ROOM: usize = 64;
+
+/// Leads that are remembered: of this chunk, its overlap, and what may follow.
+const RECENT: usize = 4;
 
 /// What stands before a chunk's text, and the room that it leaves.
 #[derive(Debug, Clone)]
@@ -52,9 +57,9 @@ pub(super) struct Leads<'a> {
     outline: &'a Outline,
     context: &'a dyn Fn(&[&str]) -> String,
     /// The contexts so far.
-    contexts: Vec<String>,
-    /// The last lead, and the section and repetition that it is for.
-    last: Option<((Option<usize>, Option<Span>), Lead)>,
+    contexts: RefCell<Vec<String>>,
+    /// The last leads, and the section and repetition that each is for.
+    recent: RefCell<Vec<((Option<usize>, Option<Span>), Lead)>>,
 }
 
 impl<'a> Leads<'a> {
@@ -71,25 +76,24 @@ impl<'a> Leads<'a> {
             text,
             outline,
             context,
-            contexts: Vec::new(),
-            last: None,
+            contexts: RefCell::default(),
+            recent: RefCell::default(),
         }
     }
 
     pub(super) fn into_contexts(self) -> Vec<String> {
-        self.contexts
+        self.contexts.into_inner()
     }
 
     /// The lead of a chunk that begins at `start`.
-    pub(super) fn at(&mut self, start: usize) -> Result<Lead, TokenizerError> {
+    pub(super) fn at(&self, start: usize) -> Result<Lead, TokenizerError> {
         if self.bare.room < MIN_ROOM {
             return Ok(self.bare.clone());
         }
         let heading = self.outline.heading_above(start);
         let repeat = self.outline.repeat(start);
-        if let Some((key, lead)) = &self.last
-            && *key == (heading, repeat)
-        {
+        let key = (heading, repeat);
+        if let Some((_, lead)) = self.recent.borrow().iter().find(|it| it.0 == key) {
             return Ok(lead.clone());
         }
         let most = self.bare.room / 4;
@@ -114,13 +118,23 @@ impl<'a> Leads<'a> {
         )?;
         lead.repeat = repeated;
         if !context.is_empty() {
-            if self.contexts.last() != Some(&context) {
-                self.contexts.push(context);
+            let mut contexts = self.contexts.borrow_mut();
+            if contexts.last() != Some(&context) {
+                contexts.push(context);
             }
-            lead.context = Some(self.contexts.len() - 1);
+            lead.context = Some(contexts.len() - 1);
         }
-        self.last = Some(((heading, repeat), lead.clone()));
+        let mut recent = self.recent.borrow_mut();
+        if recent.len() == RECENT {
+            recent.remove(0);
+        }
+        recent.push((key, lead.clone()));
         Ok(lead)
+    }
+
+    /// Tokens of text in a chunk that begins at `start`, if that can be known.
+    pub(super) fn room_at(&self, start: usize) -> usize {
+        self.at(start).map_or(self.bare.room, |lead| lead.room)
     }
 
     /// The beginning of a context, of so many tokens at most: whole words.

@@ -132,7 +132,8 @@ impl Scan<'_> {
     /// Definitions of links, which the parser does not report.
     fn definitions(&mut self, until: usize) {
         let span = Span {
-            start: self.behind,
+            // The range of a block may end behind the line break that ends it.
+            start: self.behind.min(until),
             end: until,
         };
         let Some(span) = self.builder.trimmed(span) else {

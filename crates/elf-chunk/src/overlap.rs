@@ -33,8 +33,9 @@ impl Chunker {
             // The text before belongs to another section.
             Some(outline) if outline.begins_section(cut.next) => return Ok(cut.next),
             Some(outline) => {
+                let room = work.leads.room_at(cut.next);
                 let choice = self.choice(work, outline, cut.next, cut.next, room);
-                budget = budget.min(room - choice.next_part(cut.next));
+                budget = budget.min(room.saturating_sub(choice.next_part(cut.next)));
             }
         }
         loop {
