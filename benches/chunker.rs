@@ -226,6 +226,7 @@ fn chunker(json: &[u8]) -> Result<Chunker> {
         max_tokens: MAX_TOKENS,
         overlap_tokens: OVERLAP_TOKENS,
         boundaries: Boundaries::Greedy,
+        ..Settings::default()
     };
     Ok(Chunker::new(
         Arc::new(Tokenizer::from_json(json)?),

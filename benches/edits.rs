@@ -48,6 +48,7 @@ pub fn run(options: Options) -> Result<()> {
                     max_tokens,
                     overlap_tokens,
                     boundaries,
+                    ..Settings::default()
                 };
                 Chunker::new(tokenizer.clone(), &settings, "")
             });

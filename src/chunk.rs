@@ -53,7 +53,9 @@ pub async fn open_tokenizer(model: &str) -> Result<Tokenizer, TokenizerError> {
 pub fn class_of(error: &ChunkError) -> ErrorClass {
     match error {
         ChunkError::NoRoom { .. } => ErrorClass::Configuration,
-        ChunkError::Indivisible { .. } | ChunkError::NoTokens { .. } => ErrorClass::Item,
+        ChunkError::Indivisible { .. } | ChunkError::NoTokens { .. } | ChunkError::Cut { .. } => {
+            ErrorClass::Item
+        }
         ChunkError::Tokenizer(elf_chunk::TokenizerError::Parse(_)) => ErrorClass::Configuration,
         ChunkError::Tokenizer(elf_chunk::TokenizerError::Encode { .. }) => ErrorClass::Item,
     }

@@ -286,6 +286,7 @@ impl Chunking {
             max_tokens: self.max_tokens,
             overlap_tokens: self.overlap_tokens,
             boundaries: self.boundaries,
+            ..elf_chunk::Settings::default()
         }
     }
 }

@@ -301,6 +301,7 @@ mod tests {
             start: 0,
             end: 4,
             tokens: 9,
+            ..Chunk::default()
         };
         let vectors = Vectors::from([(hash, Err(error))]);
         vector_of(&HashedChunk { chunk, hash }, &vectors).expect_err("no vector")

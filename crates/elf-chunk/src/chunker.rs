@@ -3,13 +3,17 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::choice::Choice;
 use super::cuts::{self, CutPoint};
-use super::landmarks::{self, Reach};
+use super::exclude::Exclude;
+use super::leads::{Lead, Leads};
 use super::nfc::composed;
+use super::outline::{self, Outline, Span};
+use super::settings::{Boundaries, Settings, Strategy};
+use super::split::Split;
 use super::tokenizer::Tokenizer;
 use super::window::Window;
-use super::words::Words;
-use super::{Chunk, ChunkError};
+use super::{Chunk, ChunkError, markdown, paragraphs, separators};
 
 /// Less room than this is a mistake in the settings: chunks would be fragments
 /// of words.
@@ -23,30 +27,7 @@ const MAX_BYTES_PER_TOKEN: usize = 16;
 /// Tokens that a chunk leaves free where a count in the running text only approximates
 /// the count of the chunk by itself (its first word loses the space before it). To
 /// count a chunk twice costs more than to make it 0.4% shorter.
-const SLACK_TOKENS: usize = 2;
-
-/// How large chunks are, and where they end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// Off: one chunk a text, where it fits `max_tokens`.
-    pub enabled: bool,
-    /// Tokens in a chunk as it is sent: prefix and special tokens included.
-    pub max_tokens: usize,
-    /// Maximum tokens at the end of a chunk that the next chunk repeats.
-    pub overlap_tokens: usize,
-    /// Where chunks end.
-    pub boundaries: Boundaries,
-}
-
-/// Where chunks end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Boundaries {
-    /// As late as `max_tokens` allows: the fewest chunks.
-    Greedy,
-    /// Where the text nearby says: more chunks, and an edit changes few of them.
-    Stable,
-}
+pub(super) const SLACK_TOKENS: usize = 2;
 
 /// Turns texts into chunks. The same text always gives the same chunks.
 ///
@@ -72,20 +53,27 @@ pub enum Boundaries {
 /// Time is linear in the text, memory in the size of a chunk (and the chunks).
 #[derive(Debug)]
 pub struct Chunker {
-    tokenizer: Arc<Tokenizer>,
-    prefix: String,
-    /// Tokens of a chunk besides its text: prefix and special tokens.
-    fixed_tokens: usize,
-    /// Whether `fixed_tokens` is exact whatever text follows.
-    prefix_is_apart: bool,
+    pub(super) tokenizer: Arc<Tokenizer>,
+    /// The document prefix alone before a chunk.
+    pub(super) bare: Lead,
     enabled: bool,
     max_tokens: usize,
-    /// Tokens of text in a chunk at most.
-    room: usize,
     /// Bytes of text in a chunk at most.
-    max_bytes: usize,
-    overlap: usize,
-    boundaries: Boundaries,
+    pub(super) max_bytes: usize,
+    pub(super) overlap: usize,
+    pub(super) boundaries: Boundaries,
+    strategy: Strategy,
+    exclude: Exclude,
+}
+
+/// A segment of a text whose chunks are made.
+pub(super) struct Work<'a> {
+    /// Nothing of the text around it is in its chunks.
+    pub(super) segment: Span,
+    /// `None` for chunks of sentences.
+    pub(super) outline: Option<&'a Outline>,
+    pub(super) window: Window<'a>,
+    pub(super) leads: &'a Leads<'a>,
 }
 
 impl Chunker {
@@ -97,29 +85,25 @@ impl Chunker {
         document_prefix: &str,
     ) -> Result<Self, ChunkError> {
         let special_tokens = tokenizer.special_tokens();
-        let prefix_tokens = tokenizer.count_plain(document_prefix)?;
-        let fixed_tokens = special_tokens + prefix_tokens;
-        let room = settings.max_tokens.saturating_sub(fixed_tokens);
-        if room < MIN_ROOM {
+        let bare = Lead::new(&tokenizer, settings.max_tokens, document_prefix.to_owned())?;
+        if bare.room < MIN_ROOM {
             return Err(ChunkError::NoRoom {
                 max_tokens: settings.max_tokens,
                 special_tokens,
-                prefix_tokens,
+                prefix_tokens: bare.fixed_tokens - special_tokens,
                 least: MIN_ROOM,
             });
         }
         Ok(Self {
-            prefix_is_apart: document_prefix.is_empty()
-                || (tokenizer.is_word_local() && document_prefix.ends_with(Words::separates)),
-            prefix: document_prefix.to_owned(),
-            fixed_tokens,
             enabled: settings.enabled,
             max_tokens: settings.max_tokens,
-            room,
-            max_bytes: room * MAX_BYTES_PER_TOKEN,
+            max_bytes: bare.room * MAX_BYTES_PER_TOKEN,
             // With a larger overlap, most of the work would repeat the text before.
-            overlap: settings.overlap_tokens.min(room * 3 / 4),
+            overlap: settings.overlap_tokens.min(bare.room * 3 / 4),
             boundaries: settings.boundaries,
+            strategy: settings.strategy.clone(),
+            exclude: Exclude::new(settings),
+            bare,
             tokenizer,
         })
     }
@@ -129,52 +113,181 @@ impl Chunker {
         &self.tokenizer
     }
 
-    /// The chunks of `text`, in its order. Uses the processor for long texts:
+    /// Tokens of a chunk besides its text: prefix and special tokens.
+    pub fn fixed_tokens(&self) -> usize {
+        self.bare.fixed_tokens
+    }
+
+    /// The chunks of `text`, in its order, without context. Uses the processor for long texts:
     /// call it from a thread that may block.
     pub fn chunk(&self, text: &str) -> Result<Vec<Chunk>, ChunkError> {
-        let text = text.trim_end();
-        let mut start = text.len() - text.trim_start().len();
-        if text.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut window = Window::new(&self.tokenizer, text, start);
-        if let Some(chunk) = self.whole(&mut window, start)? {
-            return Ok(vec![chunk]);
-        }
+        Ok(self.split(text, &|_| String::new())?.chunks)
+    }
+
+    /// The chunks of `text`, in its order. `context` makes what stands before a chunk in what is sent:
+    /// it is given the titles of the headings above the chunk that the chunk does not hold, outermost
+    /// first. A context longer than a quarter of a chunk is shortened. The same titles must give the
+    /// same context.
+    pub fn split<'t>(
+        &self,
+        text: &'t str,
+        context: &dyn Fn(&[&str]) -> String,
+    ) -> Result<Split<'t>, ChunkError> {
+        let all = Span {
+            start: 0,
+            end: text.len(),
+        };
+        let empty = Outline::default();
+        let Some(all) = outline::trimmed(text, all) else {
+            return Ok(Split::new(text, Vec::new(), empty, Vec::new()));
+        };
         let mut chunks = Vec::new();
+        // A text that fits one chunk needs no outline.
+        if self.exclude.is_empty()
+            && (all.end - all.start <= self.max_bytes || !self.enabled)
+            && self.strategy != Strategy::Sentence
+        {
+            let leads = self.leads(text, &empty, context);
+            let mut window = self.work(text, all, None, &leads).window;
+            if let Some(chunk) = self.whole(&mut window, &leads.at(all.start)?, all.start)? {
+                let contexts = leads.into_contexts();
+                return Ok(Split::new(text, vec![chunk], empty, contexts));
+            }
+        }
+        let rules = self.outline(text, &self.exclude);
+        let outline = rules.as_ref();
+        let leads = self.leads(text, outline.unwrap_or(&empty), context);
+        for segment in outline.map_or(vec![all], |outline| outline.segments(text)) {
+            self.segment(self.work(text, segment, outline, &leads), &mut chunks)?;
+        }
+        let contexts = leads.into_contexts();
+        Ok(Split::new(text, chunks, rules.unwrap_or(empty), contexts))
+    }
+
+    /// The chunks of `text`, cut at `cuts`: byte offsets of an application, for code or transcripts. A piece
+    /// that exceeds `max_tokens` is split further, as a text of its own. Nothing is left out, and no
+    /// piece repeats the one before it. `context`: see [`Chunker::split`].
+    pub fn split_at<'t>(
+        &self,
+        text: &'t str,
+        cuts: &[usize],
+        context: &dyn Fn(&[&str]) -> String,
+    ) -> Result<Split<'t>, ChunkError> {
+        let mut before = 0;
+        for (index, &offset) in cuts.iter().enumerate() {
+            let is_wrong = match offset {
+                _ if offset > text.len() => Some("lies behind the end of the text"),
+                _ if !text.is_char_boundary(offset) => Some("lies inside a character"),
+                _ if index > 0 && offset <= before => Some("does not lie behind the cut before it"),
+                _ => None,
+            };
+            if let Some(reason) = is_wrong {
+                return Err(ChunkError::Cut {
+                    index,
+                    offset,
+                    reason,
+                });
+            }
+            before = offset;
+        }
+        let rules = self.outline(text, &Exclude::default());
+        let outline = rules.as_ref();
+        let empty = Outline::default();
+        let leads = self.leads(text, outline.unwrap_or(&empty), context);
+        let mut chunks = Vec::new();
+        let ends = cuts.iter().copied().chain([text.len()]);
+        let mut start = 0;
+        for end in ends {
+            if let Some(piece) = outline::trimmed(text, Span { start, end }) {
+                self.segment(self.work(text, piece, outline, &leads), &mut chunks)?;
+            }
+            start = end;
+        }
+        let contexts = leads.into_contexts();
+        Ok(Split::new(text, chunks, rules.unwrap_or(empty), contexts))
+    }
+
+    /// The outline of a text, with the strategies that need one.
+    fn outline(&self, text: &str, exclude: &Exclude) -> Option<Outline> {
+        match self.strategy.of(text) {
+            Strategy::Sentence | Strategy::Auto => None,
+            Strategy::Markdown => Some(markdown::outline(text, exclude)),
+            Strategy::Paragraph => Some(paragraphs::outline(text)),
+            Strategy::Recursive(list) => Some(separators::outline(text, list)),
+        }
+    }
+
+    fn work<'a>(
+        &'a self,
+        text: &'a str,
+        segment: Span,
+        outline: Option<&'a Outline>,
+        leads: &'a Leads<'a>,
+    ) -> Work<'a> {
+        Work {
+            leads,
+            window: Window::new(&self.tokenizer, &text[..segment.end], segment.start),
+            segment,
+            outline,
+        }
+    }
+
+    fn leads<'a>(
+        &'a self,
+        text: &'a str,
+        outline: &'a Outline,
+        context: &'a dyn Fn(&[&str]) -> String,
+    ) -> Leads<'a> {
+        let counter = (self.tokenizer.as_ref(), self.max_tokens);
+        Leads::new(counter, &self.bare, (text, outline), context)
+    }
+
+    /// Adds the chunks of a segment.
+    fn segment(&self, mut work: Work, chunks: &mut Vec<Chunk>) -> Result<(), ChunkError> {
+        let Span { mut start, end } = work.segment;
+        if let Some(chunk) = self.whole(&mut work.window, &work.leads.at(start)?, start)? {
+            chunks.push(chunk);
+            return Ok(());
+        }
         // The overlap and the next sentence must be measured as well.
         let chunks_ahead = match self.boundaries {
             Boundaries::Greedy => 2,
             Boundaries::Stable => 3,
         };
+        let (room, max_bytes) = (self.bare.room, self.max_bytes);
         // All text before `done` is in a chunk.
         let mut done = start;
         loop {
-            window.look_ahead(
-                start,
-                chunks_ahead * self.room,
-                chunks_ahead * self.max_bytes,
-            )?;
-            let (chunk, cut) = match self.cut(&window, start, done)? {
+            let ahead = (chunks_ahead * room, chunks_ahead * max_bytes);
+            work.window.look_ahead(start, ahead.0, ahead.1)?;
+            let (chunk, cut) = match self.cut(&work, &work.leads.at(start)?, start, done)? {
                 Some(found) => found,
-                None => match self.cut(&window, done, done)? {
-                    Some(found) => found,
-                    None => self.cut_inside_unit(&window, done)?,
-                },
+                None => {
+                    let lead = work.leads.at(done)?;
+                    match self.cut(&work, &lead, done, done)? {
+                        Some(found) => found,
+                        None => self.cut_inside_unit(&work.window, &lead, done)?,
+                    }
+                }
             };
             chunks.push(chunk);
-            if cut.next >= text.len() {
-                return Ok(chunks);
+            if cut.next >= end {
+                return Ok(());
             }
-            window.look_ahead(cut.next, self.room, self.max_bytes)?;
+            work.window.look_ahead(cut.next, room, max_bytes)?;
             done = cut.next;
-            start = self.overlap_start(&window, chunk, cut)?;
-            window.forget_before(start);
+            start = self.overlap_start(&work, chunk, cut)?;
+            work.window.forget_before(start);
         }
     }
 
-    /// The whole text as one chunk, if it fits.
-    fn whole(&self, window: &mut Window, start: usize) -> Result<Option<Chunk>, ChunkError> {
+    /// The whole segment as one chunk, if it fits.
+    fn whole(
+        &self,
+        window: &mut Window,
+        lead: &Lead,
+        start: usize,
+    ) -> Result<Option<Chunk>, ChunkError> {
         // With chunking disabled, the operator wants one chunk even of text with hardly
         // any tokens.
         let max_bytes = if self.enabled {
@@ -183,42 +296,52 @@ impl Chunker {
             usize::MAX
         };
         let end = window.text().len();
-        window.measure_ahead(start, self.room, max_bytes)?;
+        window.measure_ahead(start, lead.room, max_bytes)?;
         if !window.is_complete() || end - start > max_bytes {
             return Ok(None);
         }
-        if window.tokens(start, end) > self.room + SLACK_TOKENS {
+        if window.tokens(start, end) > lead.room + SLACK_TOKENS {
             return Ok(None);
         }
-        let tokens = self.count(window, start, end)?;
-        Ok((tokens <= self.max_tokens).then_some(Chunk { start, end, tokens }))
+        let tokens = self.count(window, lead, start, end)?;
+        Ok((tokens <= self.max_tokens).then(|| chunk(lead, start, end, tokens)))
     }
 
     /// The chunk that begins at `start` and reaches beyond `done`, and where it
     /// was cut. `None` if nothing beyond `done` fits.
     fn cut(
         &self,
-        window: &Window,
+        work: &Work,
+        lead: &Lead,
         start: usize,
         done: usize,
     ) -> Result<Option<(Chunk, CutPoint)>, ChunkError> {
-        let exact = self.prefix_is_apart && self.tokenizer.is_word_local();
-        let mut room = self.room - if exact { 0 } else { SLACK_TOKENS };
+        let window = &work.window;
+        let is_exact = lead.is_apart && self.tokenizer.is_word_local();
+        // A block that fits exactly must not be cut.
+        let slack = match is_exact || work.outline.is_some() {
+            true => 0,
+            false => SLACK_TOKENS,
+        };
+        let mut room = lead.room - slack;
         let mut less = 0;
         loop {
-            let Some(cut) = self.choose(window, start, done, room) else {
+            let cut = match work.outline {
+                None => self.choose(window, start, done, room),
+                Some(outline) => {
+                    let choice = Choice {
+                        room,
+                        ..self.choice(work, outline, start, done, lead.room)
+                    };
+                    choice.cut(self.boundaries)
+                }
+            };
+            let Some(cut) = cut else {
                 return Ok(None);
             };
-            let tokens = self.count(window, start, cut.end)?;
+            let tokens = self.count(window, lead, start, cut.end)?;
             if tokens <= self.max_tokens {
-                return Ok(Some((
-                    Chunk {
-                        start,
-                        end: cut.end,
-                        tokens,
-                    },
-                    cut,
-                )));
+                return Ok(Some((chunk(lead, start, cut.end, tokens), cut)));
             }
             // Doubling bounds the number of counts for a text that defeats the estimate.
             less = (tokens - self.max_tokens).max(2 * less);
@@ -229,131 +352,82 @@ impl Chunker {
         }
     }
 
-    /// The best cut for a chunk of at most `room` tokens, as they are counted in
-    /// the running text. With stable boundaries, `landmarks` chooses it. Else:
-    ///
-    /// The longest possible chunk is full. A paragraph's end is worth two fifths
-    /// of it: the next chunk then begins with a thought, not inside one, and an edit
-    /// moves fewer of the chunks after it. (In the example notes, an edited sentence
-    /// changes 1.5 chunks. With a quarter instead of two fifths it changes 2.4, and
-    /// there are 4% fewer chunks.) A sentence's end is worth half of it, and all of it
-    /// if the next sentence fits a chunk of its own, because a search for its words
-    /// finds neither half of a cut sentence. Inside an over-long sentence a clause's
-    /// end is worth a quarter.
-    fn choose(&self, window: &Window, start: usize, done: usize, room: usize) -> Option<CutPoint> {
-        let text = window.text();
-        let Some(limit) = window.limit(start, room, self.max_bytes) else {
-            return Some(CutPoint::at(text, text.len()));
-        };
-        if limit <= done {
-            return None;
+    pub(super) fn choice<'a>(
+        &self,
+        work: &'a Work,
+        outline: &'a Outline,
+        start: usize,
+        done: usize,
+        room: usize,
+    ) -> Choice<'a> {
+        Choice {
+            window: &work.window,
+            outline,
+            segment: work.segment,
+            start,
+            done,
+            room,
+            largest_room: self.bare.room,
+            leads: work.leads,
+            max_bytes: self.max_bytes,
+            overlap: self.overlap,
         }
-        if self.boundaries == Boundaries::Stable {
-            let fits = |cut: CutPoint| self.sentence_fits(window, cut.next, room).is_some();
-            let reach = Reach {
-                limit,
-                tokens: room.saturating_sub(self.overlap),
-                bytes: self.max_bytes,
-            };
-            return Some(landmarks::choose(window, done, reach, fits));
-        }
-        let three_quarters = text
-            .floor_char_boundary(start + (limit - start) / 4 * 3)
-            .max(done);
-        let half = start + (limit - start) / 2;
-
-        let three_fifths = text
-            .floor_char_boundary(start + (limit - start) / 5 * 3)
-            .max(done);
-        let paragraph = window
-            .sentence_ends(three_fifths, limit)
-            .rev()
-            .find(|cut| cut.paragraph);
-        if paragraph.is_some() {
-            return paragraph;
-        }
-        let sentence = window.sentence_ends(done, limit).next_back();
-        if let Some(cut) = sentence
-            && (cut.next >= half || self.sentence_fits(window, cut.next, room).is_some())
-        {
-            return sentence;
-        }
-        cuts::inside_sentence(text, three_quarters, limit, |position| {
-            window.is_between_units(position)
-        })
-        .or_else(|| {
-            let boundary = |&position: &usize| cuts::is_grapheme_boundary(text, start, position);
-            let grapheme = window.unit_starts(done, limit).rev().find(boundary);
-            Some(CutPoint::at(text, grapheme.unwrap_or(limit)))
-        })
     }
 
-    /// Tokens of the sentence that begins at `start`, if it fits a chunk of
-    /// `room` tokens.
-    fn sentence_fits(&self, window: &Window, start: usize, room: usize) -> Option<usize> {
-        let end = match window.sentence_ends(start, usize::MAX).next() {
-            Some(cut) => cut.end,
-            None if window.is_complete() => window.text().len(),
-            None => return None,
-        };
-        let tokens = window.tokens(start, end);
-        (tokens <= room && end - start <= self.max_bytes).then_some(tokens)
-    }
-
-    /// A piece of the unit at `start`, which alone exceeds a chunk.
+    /// A piece of the unit at `start`, which alone exceeds a chunk. Without its context, if it
+    /// exceeds one with it.
     fn cut_inside_unit(
         &self,
         window: &Window,
+        lead: &Lead,
         start: usize,
     ) -> Result<(Chunk, CutPoint), ChunkError> {
         let text = window.text();
+        let mut lead = lead;
         let mut end = window.unit_end(start);
         loop {
             let cut = CutPoint::at(text, end);
-            let tokens = self.count(window, start, cut.end)?;
+            let tokens = self.count(window, lead, start, cut.end)?;
             if tokens <= self.max_tokens {
-                return Ok((
-                    Chunk {
-                        start,
-                        end: cut.end,
-                        tokens,
-                    },
-                    cut,
-                ));
+                return Ok((chunk(lead, start, cut.end, tokens), cut));
             }
-            let Some(middle) = cuts::middle(&text[start..cut.end]) else {
-                return Err(ChunkError::Indivisible {
-                    offset: start,
-                    tokens,
-                    max_tokens: self.max_tokens,
-                });
-            };
-            end = start + middle;
+            match cuts::middle(&text[start..cut.end]) {
+                Some(middle) => end = start + middle,
+                None if lead.room < self.bare.room => lead = &self.bare,
+                None => {
+                    return Err(ChunkError::Indivisible {
+                        offset: start,
+                        tokens,
+                        max_tokens: self.max_tokens,
+                    });
+                }
+            }
         }
-    }
-
-    /// Tokens of a chunk besides its text: prefix and special tokens.
-    pub fn fixed_tokens(&self) -> usize {
-        self.fixed_tokens
     }
 
     /// Tokens of a chunk as it is sent, in NFC, exactly.
-    fn count(&self, window: &Window, start: usize, end: usize) -> Result<usize, ChunkError> {
+    fn count(
+        &self,
+        window: &Window,
+        lead: &Lead,
+        start: usize,
+        end: usize,
+    ) -> Result<usize, ChunkError> {
         let text = &window.text()[start..end];
         if let Cow::Owned(composed) = composed(text) {
-            let sent = [self.prefix.as_str(), &composed].concat();
+            let sent = [lead.prefix.as_str(), &composed].concat();
             let plain = self.tokenizer.count_plain(&sent)?;
             return Ok(plain + self.tokenizer.special_tokens());
         }
-        if self.prefix_is_apart && window.is_exact(start, end) {
-            return Ok(self.fixed_tokens + window.tokens(start, end));
+        if lead.is_apart && window.is_exact(start, end) {
+            return Ok(lead.fixed_tokens + window.tokens(start, end));
         }
-        let plain = self.count_plain(window, &self.prefix, start, end)?;
+        let plain = self.count_plain(window, &lead.prefix, start, end)?;
         Ok(plain + self.tokenizer.special_tokens())
     }
 
     /// Tokens of `prefix` and a slice of the text together, without special ones, exactly.
-    fn count_plain(
+    pub(super) fn count_plain(
         &self,
         window: &Window,
         prefix: &str,
@@ -369,81 +443,14 @@ impl Chunker {
         }
         Ok(self.tokenizer.count_plain(&[prefix, text].concat())?)
     }
+}
 
-    /// Where the chunk after `chunk` begins: at the first sentence, or else word,
-    /// from which the rest of `chunk` counts `overlap` at most.
-    fn overlap_start(
-        &self,
-        window: &Window,
-        chunk: Chunk,
-        cut: CutPoint,
-    ) -> Result<usize, ChunkError> {
-        let mut budget = self.overlap;
-        // Keeping the next sentence whole is worth more than repeating one. That does
-        // not hold for a sentence that is already cut.
-        let behind_sentence = window.sentence_ends(chunk.start, cut.next).next_back() == Some(cut);
-        if behind_sentence
-            && let Some(next) = self.sentence_fits(window, cut.next, self.room - SLACK_TOKENS)
-        {
-            budget = budget.min(self.room - SLACK_TOKENS - next);
-        }
-        loop {
-            let Some(start) = self.overlap_within(window, chunk, cut, budget) else {
-                return Ok(cut.next);
-            };
-            if window.is_exact(start, chunk.end) {
-                return Ok(start);
-            }
-            let tokens = self.count_plain(window, "", start, chunk.end)?;
-            if tokens <= self.overlap {
-                return Ok(start);
-            }
-            budget = budget.saturating_sub((tokens - self.overlap).max(self.overlap / 8 + 1));
-        }
-    }
-
-    fn overlap_within(
-        &self,
-        window: &Window,
-        chunk: Chunk,
-        cut: CutPoint,
-        budget: usize,
-    ) -> Option<usize> {
-        if budget == 0 {
-            return None;
-        }
-        let text = window.text();
-        let tokens = |start| window.tokens(start, cut.next);
-        let sentences = || {
-            window
-                .sentence_ends(chunk.start, cut.next - 1)
-                .rev()
-                .map(|cut| cut.next)
-        };
-        let whole = sentences()
-            .take_while(|&start| tokens(start) <= budget)
-            .last();
-        if whole.is_some() {
-            return whole;
-        }
-        let last_sentence = sentences().next().unwrap_or(chunk.start);
-        if tokens(last_sentence) <= self.overlap {
-            // The next sentence leaves no room for it.
-            return None;
-        }
-        let units = window
-            .unit_starts(last_sentence, cut.next - 1)
-            .rev()
-            .take_while(|&start| tokens(start) <= budget);
-        let mut word = None;
-        let mut grapheme = None;
-        for start in units {
-            if text[..start].ends_with(char::is_whitespace) {
-                word = Some(start);
-            } else if cuts::is_grapheme_boundary(text, chunk.start, start) {
-                grapheme = Some(start);
-            }
-        }
-        word.or(grapheme)
+fn chunk(lead: &Lead, start: usize, end: usize, tokens: usize) -> Chunk {
+    Chunk {
+        start,
+        end,
+        tokens,
+        context: lead.context,
+        repeat: lead.repeat,
     }
 }

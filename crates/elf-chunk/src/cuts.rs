@@ -89,21 +89,31 @@ fn line_breaks(whitespace: &str) -> usize {
 
 /// The best place to cut inside a sentence: after the last clause that ends in
 /// `after..=last`, else after the last word. `is_open` tells whether a position
-/// lies between two tokens.
+/// lies between two tokens, `ends_clause` whether a clause ends between two texts.
 pub(super) fn inside_sentence(
     text: &str,
     after: usize,
     last: usize,
     is_open: impl Fn(usize) -> bool,
+    ends_clause: impl Fn(&str, &str) -> bool,
 ) -> Option<CutPoint> {
     let mut clause = None;
     let mut word = None;
+    // All cuts inside a run of whitespace are the same. To look at its beginning from each of a
+    // million blanks would take quadratic time.
+    let mut before = after;
+    let mut is_clause = None;
     for position in words(text, after, last) {
+        let is_same_cut = text[before..position].trim_start().is_empty();
+        before = position;
+        if !is_same_cut {
+            is_clause = None;
+        }
         if !is_open(position) {
             continue;
         }
         word = Some(position);
-        if ends_clause(&text[..position], &text[position..]) {
+        if *is_clause.get_or_insert_with(|| ends_clause(&text[..position], &text[position..])) {
             clause = word;
         }
     }

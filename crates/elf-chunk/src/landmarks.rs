@@ -18,7 +18,7 @@ use super::window::Window;
 const SURROUNDINGS_BYTES: usize = 32;
 
 /// One bit of strength: a cut with it wins against twice as many cuts.
-const BIT: u32 = 1 << 16;
+pub(super) const BIT: u32 = 1 << 16;
 const PARAGRAPH: u32 = 4 * BIT;
 const CLAUSE: u32 = 3 * BIT;
 /// More than any hash gives: where the words inside a sentence are cut, its end comes first.
@@ -68,27 +68,55 @@ pub(super) fn choose(
     reach: Reach,
     fits: impl Fn(CutPoint) -> bool,
 ) -> CutPoint {
-    let text = window.text();
-    let far = window
-        .limit(done, 2 * reach.tokens, 2 * reach.bytes)
-        .unwrap_or(text.len())
-        .max(reach.limit);
-    let landmark = |cut: CutPoint, bonus: u32| Landmark {
-        cut,
-        tokens: window.tokens(done, cut.next),
-        strength: strength(text, cut) + bonus,
-    };
-
-    let sentences = window.sentence_ends(done, far);
-    let sentences = sentences.map(|cut| landmark(cut, if cut.paragraph { PARAGRAPH } else { 0 }));
-    if let Some(cut) = strongest(&sentences.collect::<Vec<_>>(), reach) {
+    let sentences = window.sentence_ends(done, far(window, done, reach));
+    let sentences = sentences.map(|cut| (cut, if cut.paragraph { PARAGRAPH } else { 0 }));
+    if let Some(cut) = strongest_of(window, done, reach, sentences) {
         return cut;
     }
     let last = window.sentence_ends(done, reach.limit).next_back();
     if let Some(cut) = last.filter(|&cut| fits(cut)) {
         return cut;
     }
+    let is_open = |position| window.is_between_units(position);
+    inside(window, done, reach, is_open, |_| true, cuts::ends_clause)
+}
 
+/// How far behind `done` cuts matter.
+pub(super) fn far(window: &Window, done: usize, reach: Reach) -> usize {
+    window
+        .limit(done, 2 * reach.tokens, 2 * reach.bytes)
+        .unwrap_or(window.text().len())
+        .max(reach.limit)
+}
+
+/// The cut that leads to the strongest one. `cuts` are in the order of the text, each with what it adds
+/// to the strength of its surroundings.
+pub(super) fn strongest_of(
+    window: &Window,
+    done: usize,
+    reach: Reach,
+    cuts: impl Iterator<Item = (CutPoint, u32)>,
+) -> Option<CutPoint> {
+    let marks = cuts.map(|(cut, bonus)| Landmark {
+        cut,
+        tokens: window.tokens(done, cut.next),
+        strength: strength(window.text(), cut) + bonus,
+    });
+    strongest(&marks.collect::<Vec<_>>(), reach)
+}
+
+/// The best cut between words, or else graphemes. `is_end` tells whether a sentence that ends at a cut of
+/// the window is one.
+pub(super) fn inside(
+    window: &Window,
+    done: usize,
+    reach: Reach,
+    is_open: impl Fn(usize) -> bool,
+    is_end: impl Fn(CutPoint) -> bool,
+    ends_clause: impl Fn(&str, &str) -> bool,
+) -> CutPoint {
+    let text = window.text();
+    let far = far(window, done, reach);
     // The cuts on both sides of whitespace are the same. To make one inside it, for each of a
     // million blanks, would take quadratic time.
     let begins_text = |position: usize| !text[position..].starts_with(char::is_whitespace);
@@ -97,33 +125,29 @@ pub(super) fn choose(
         .unwrap_or(reach.limit)
         .min(reach.limit);
     let words = cuts::words(text, nearest, far)
-        .filter(|&position| begins_text(position) && window.is_between_units(position))
+        .filter(|&position| begins_text(position) && is_open(position))
         .map(|position| {
             let cut = CutPoint::at(text, position);
-            let ends_sentence = window
-                .sentence_ends(cut.next - 1, cut.next)
-                .next()
-                .is_some();
+            let ends_sentence = window.sentence_ends(cut.next - 1, cut.next).any(&is_end);
             let bonus = if ends_sentence {
                 SENTENCE
-            } else if cuts::ends_clause(&text[..position], &text[position..]) {
+            } else if ends_clause(&text[..position], &text[position..]) {
                 CLAUSE
             } else {
                 0
             };
-            landmark(cut, bonus)
+            (cut, bonus)
         });
-    if let Some(cut) = strongest(&words.collect::<Vec<_>>(), reach) {
+    if let Some(cut) = strongest_of(window, done, reach, words) {
         return cut;
     }
 
     let graphemes = text[done..reach.limit].grapheme_indices(true).skip(1);
     let graphemes = graphemes
         .map(|(offset, _)| done + offset)
-        .filter(|&position| begins_text(position) && window.is_between_units(position))
-        .map(|position| landmark(CutPoint::at(text, position), 0));
-    strongest(&graphemes.collect::<Vec<_>>(), reach)
-        .unwrap_or_else(|| CutPoint::at(text, reach.limit))
+        .filter(|&position| begins_text(position) && is_open(position))
+        .map(|position| (CutPoint::at(text, position), 0));
+    strongest_of(window, done, reach, graphemes).unwrap_or_else(|| CutPoint::at(text, reach.limit))
 }
 
 /// The cut that leads to the strongest one within two chunks. `landmarks` are in the order of the

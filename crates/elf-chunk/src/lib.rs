@@ -11,17 +11,32 @@
 //! and `scanner` those of a text: for byte-level BPE with `pattern` and `bpe`, for Unigram with `unigram`.
 //! They share `trie` and `characters`.
 
+mod auto;
 mod bpe;
+mod builder;
 mod characters;
+mod choice;
 mod chunker;
 mod cuts;
+mod depth;
+mod exclude;
+mod greedy;
 mod landmarks;
+mod languages;
+mod leads;
+mod markdown;
 mod nfc;
+mod outline;
+mod overlap;
+mod paragraphs;
 mod pattern;
 mod pieces;
 mod scanner;
 mod segment;
 mod sentences;
+mod separators;
+mod settings;
+mod split;
 mod tokenizer;
 mod trie;
 mod unigram;
@@ -31,13 +46,19 @@ mod words;
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test may panic")]
+mod structure_tests;
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may panic")]
 mod tests;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test may panic")]
 mod trained;
 
-pub use chunker::{Boundaries, Chunker, Settings};
+pub use chunker::Chunker;
 pub use nfc::composed;
+pub use outline::{Excluded, Heading, Span, Why};
+pub use settings::{BlockKind, Boundaries, Settings, Strategy};
+pub use split::Split;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
 /// Where the sentences of `text` begin (UAX #29), except the first one. A line is a sentence too.
@@ -46,15 +67,22 @@ pub fn sentence_starts(text: &str) -> impl Iterator<Item = usize> + '_ {
 }
 
 /// A slice of a note's text that is embedded and found on its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Chunk {
     /// UTF-8 byte offset of the first byte in the note's text.
     pub start: usize,
     /// UTF-8 byte offset after the last byte.
     pub end: usize,
-    /// Tokens of the chunk exactly as it is sent to the model: document prefix
-    /// and special tokens included.
+    /// Tokens of the chunk exactly as it is sent to the model: document prefix, context, what it
+    /// repeats, and special tokens included.
     pub tokens: usize,
+    /// Its context, as an index that [`Split::context`] knows.
+    #[serde(skip)]
+    pub context: Option<usize>,
+    /// Text before the chunk that is sent with it: the header of the table that it continues, or a
+    /// heading that stands apart from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeat: Option<Span>,
 }
 
 /// Why a text has no chunks.
@@ -100,6 +128,16 @@ pub enum ChunkError {
         start: usize,
         /// Byte offset behind the last.
         end: usize,
+    },
+    /// A cut of an application is no place to cut.
+    #[error("cut {index} at byte {offset} {reason}")]
+    Cut {
+        /// Its place in the list.
+        index: usize,
+        /// The byte offset.
+        offset: usize,
+        /// What is wrong with it.
+        reason: &'static str,
     },
     /// The tokenizer could not encode the text.
     #[error(transparent)]

@@ -9,7 +9,7 @@ fn settings(max_tokens: usize, overlap_tokens: usize) -> Settings {
         enabled: true,
         max_tokens,
         overlap_tokens,
-        boundaries: Boundaries::Greedy,
+        ..Settings::default()
     }
 }
 
@@ -451,7 +451,9 @@ fn characters_that_the_tokenizer_drops_are_covered_and_cost_nothing() {
         [Chunk {
             start: 0,
             end: 5,
-            tokens: 2
+            tokens: 2,
+            context: None,
+            repeat: None,
         }]
     );
     let many = "\u{1}".repeat(200_000);
@@ -663,4 +665,86 @@ proptest! {
             prop_assert_eq!(&one[at + 1..], &two[other + 1..]);
         }
     }
+}
+
+/// Texts of prose and of all that was made to break the chunker, the same in every run.
+fn fixed_texts(count: u64) -> impl Iterator<Item = String> {
+    let odd = [
+        "\n",
+        "\n\n",
+        "\r\n\r\n",
+        "\t",
+        "    ",
+        "\u{3000}",
+        "\u{2029}",
+        "\u{b}",
+        "\u{85}",
+        ", ",
+        "; ",
+        "。",
+        "... ",
+        " \t\n \t\n",
+        "aGVsbG8gd29ybGQhIQ0K/+",
+        "会议定于星期三上午十点",
+        "👩‍👩‍👧‍👦",
+        "🇫🇷🇫🇷",
+        "e\u{301}\u{323}",
+        "\u{0}\u{0}",
+        "[SEP]",
+        "<|endoftext|>",
+        "</s> ",
+        "ﬁ½ﷺ",
+        "# Heading\n\n",
+        "```\nlet a = b;\n```\n",
+        "> quote\n",
+        "http://example.org/find?q=ferry",
+        "e.g. ",
+        "No. 5 ",
+        "3.14",
+        "x: ",
+        "ǆ",
+    ];
+    (0..count).map(move |seed| {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut random = move |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state >> 20).unwrap() % below
+        };
+        let mut text = String::new();
+        for _ in 0..random(80) {
+            match random(3) {
+                0 => text.push_str(&odd[random(odd.len())].repeat(1 + random(6))),
+                _ => text.push_str(SENTENCES[random(SENTENCES.len())]),
+            }
+            text.push_str([" ", " ", "\n", "\n\n", ""][random(5)]);
+        }
+        text
+    })
+}
+
+/// The chunks of the strategy `sentence` are part of the embedding versions that use it.
+#[test]
+fn the_chunks_of_sentences_never_change() {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut count = 0;
+    for (seed, text) in fixed_texts(400).enumerate() {
+        let overlap = [0, 10, 30][seed % 3];
+        for boundaries in [Boundaries::Greedy, Boundaries::Stable] {
+            let settings = Settings {
+                boundaries,
+                ..settings([24, 60, 130][seed % 4 % 3], overlap)
+            };
+            let tokenizer = &trained::written_down()[seed % 2];
+            let chunker = Chunker::new(tokenizer.clone(), &settings, "passage: ").unwrap();
+            for chunk in chunker.chunk(&text).unwrap() {
+                count += 1;
+                for number in [chunk.start, chunk.end, chunk.tokens] {
+                    hash = (hash ^ number as u64).wrapping_mul(0x0100_0000_01b3);
+                }
+            }
+        }
+    }
+    assert_eq!((count, hash), (88_965, 13_366_592_482_618_646_614));
 }

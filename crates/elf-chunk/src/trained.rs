@@ -233,3 +233,57 @@ pub(super) fn unigram() -> &'static Trained {
         Trained::new(raw)
     })
 }
+
+/// Tokenizers whose vocabulary is written down, not learnt: training depends on the order of a hash map.
+pub(super) fn written_down() -> &'static [Arc<Tokenizer>; 2] {
+    static TOKENIZERS: OnceLock<[Arc<Tokenizer>; 2]> = OnceLock::new();
+    TOKENIZERS.get_or_init(|| {
+        let mut pieces: Vec<String> = ["[UNK]", "[CLS]", "[SEP]"].map(String::from).into();
+        for sentence in &SENTENCES[..16] {
+            let lower = sentence.to_lowercase();
+            for word in lower.split(|c: char| !c.is_alphanumeric()).step_by(2) {
+                pieces.push(word.to_owned());
+            }
+            pieces.extend(lower.chars().flat_map(|c| [c.to_string(), format!("##{c}")]));
+        }
+        let mut vocab = serde_json::Map::new();
+        for piece in pieces.iter().filter(|piece| !piece.trim().is_empty()) {
+            let id = vocab.len();
+            vocab.entry(piece.clone()).or_insert(id.into());
+        }
+        let wordpiece = serde_json::json!({
+            "version": "1.0", "added_tokens": [
+                {"id": 2, "content": "[SEP]", "single_word": false, "lstrip": false, "rstrip": false,
+                 "normalized": false, "special": true}],
+            "normalizer": {"type": "BertNormalizer", "clean_text": true,
+                "handle_chinese_chars": true, "strip_accents": null, "lowercase": true},
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]},
+            "decoder": null, "truncation": null, "padding": null,
+            "model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": vocab,
+                "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}});
+
+        let mut letters: Vec<char> = ByteLevel::alphabet().into_iter().collect();
+        letters.sort_unstable();
+        let mut vocab = serde_json::Map::new();
+        for (id, letter) in letters.into_iter().enumerate() {
+            vocab.insert(letter.to_string(), id.into());
+        }
+        let merges = [["t", "h"], ["th", "e"], ["Ġ", "the"], ["i", "n"], ["Ġ", "a"], ["e", "r"], ["Ġ", "in"]];
+        for merge in &merges {
+            let id = vocab.len();
+            vocab.insert(merge.concat(), id.into());
+        }
+        let byte_level = serde_json::json!({
+            "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+        let bpe = serde_json::json!({
+            "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": byte_level,
+            "post_processor": byte_level, "decoder": byte_level, "truncation": null, "padding": null,
+            "model": {"type": "BPE", "dropout": null, "unk_token": null, "vocab": vocab,
+                "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+                "byte_fallback": false, "merges": merges}});
+        [wordpiece, bpe].map(|json| {
+            Arc::new(Tokenizer::from_json(json.to_string().as_bytes()).unwrap())
+        })
+    })
+}

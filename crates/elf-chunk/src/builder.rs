@@ -1,0 +1,330 @@
+//! Makes an outline of blocks, one after the other.
+
+use super::cuts::CutPoint;
+use super::outline::{
+    Block, Cut, Excluded, Heading, Joint, Outline, Span, Table, Why, rank, trimmed,
+};
+
+/// Titles of headings are no longer than this many bytes.
+const MAX_TITLE_BYTES: usize = 512;
+
+/// Ranks tell no deeper ones apart.
+const MAX_DEPTH: u8 = 64;
+
+/// A quote, list or item around what is added.
+struct Container {
+    /// Its block, if it is one.
+    block: Option<u32>,
+    /// Something of it was added, so the next part is not its first one.
+    has_content: bool,
+    is_list: bool,
+}
+
+pub(super) struct Builder<'t> {
+    text: &'t str,
+    outline: Outline,
+    containers: Vec<Container>,
+    /// Quotes and items around what is added.
+    depth: usize,
+    /// Where the text continues behind the last cut.
+    from: usize,
+    /// The next part stays with the heading before it.
+    behind_heading: bool,
+    /// The next cut is behind a thematic break.
+    behind_rule: bool,
+    /// Inside a heading at the top level.
+    in_heading: bool,
+    /// The table that rows are added to, and its block.
+    rows: u32,
+}
+
+impl<'t> Builder<'t> {
+    pub(super) fn new(text: &'t str) -> Self {
+        Self {
+            text,
+            outline: Outline::default(),
+            containers: Vec::new(),
+            depth: 0,
+            from: 0,
+            behind_heading: false,
+            behind_rule: false,
+            in_heading: false,
+            rows: 0,
+        }
+    }
+
+    pub(super) fn finish(self) -> Outline {
+        self.outline
+    }
+
+    pub(super) fn trimmed(&self, span: Span) -> Option<Span> {
+        trimmed(self.text, span)
+    }
+
+    pub(super) fn starts_with(&self, span: Span, text: &str) -> bool {
+        self.text[span.start..span.end].starts_with(text)
+    }
+
+    /// Where the line of `position` begins, if only blanks and signs of quotes are before it.
+    pub(super) fn line_start(&self, position: usize) -> usize {
+        let before = &self.text.as_bytes()[..position];
+        let prefix = before
+            .iter()
+            .rev()
+            .take_while(|byte| matches!(byte, b' ' | b'\t' | b'>'));
+        let start = position - prefix.count();
+        let is_start = start == 0 || matches!(before[start - 1], b'\n' | b'\r');
+        if is_start { start } else { position }
+    }
+
+    pub(super) fn exclude(&mut self, span: Span, why: Why) {
+        let start = self.line_start(span.start);
+        self.outline.excluded.push(Excluded {
+            start,
+            end: span.end,
+            why,
+        });
+    }
+
+    pub(super) fn leaf(&mut self, span: Span) {
+        self.part(span.start, rank::BLOCK);
+    }
+
+    pub(super) fn heading(&mut self, span: Span, level: u8) {
+        if !self.containers.is_empty() {
+            self.part(span.start, rank::BLOCK);
+            return;
+        }
+        let start = self.line_start(span.start);
+        let start = start + self.text[start..].len() - self.text[start..].trim_start().len();
+        self.place(start, level, true);
+        let headings = &self.outline.headings;
+        let mut parent = headings.len().checked_sub(1);
+        while let Some(index) = parent.filter(|&index| headings[index].level >= level) {
+            parent = headings[index].parent;
+        }
+        let span = trimmed(self.text, span).unwrap_or(span);
+        self.outline.headings.push(Heading {
+            level,
+            start,
+            end: span.end,
+            title: String::new(),
+            parent,
+        });
+        self.in_heading = true;
+    }
+
+    pub(super) fn heading_ended(&mut self) {
+        self.behind_heading = true;
+        self.in_heading = false;
+    }
+
+    pub(super) fn text(&mut self, text: &str) {
+        if let Some(container) = self.containers.last_mut() {
+            container.has_content = true;
+        }
+        if self.in_heading
+            && let Some(heading) = self.outline.headings.last_mut()
+        {
+            let most = MAX_TITLE_BYTES.saturating_sub(heading.title.len());
+            heading
+                .title
+                .push_str(&text[..text.floor_char_boundary(most)]);
+        }
+    }
+
+    pub(super) fn open_quote(&mut self, span: Span) {
+        self.part(span.start, rank::BLOCK);
+        self.open(span, false);
+    }
+
+    pub(super) fn open_item(&mut self, span: Span) {
+        self.part(span.start, rank::BLOCK + 1);
+        self.open(span, false);
+    }
+
+    pub(super) fn open_list(&mut self, span: Span) {
+        self.part(span.start, rank::BLOCK);
+        self.containers.push(Container {
+            block: None,
+            has_content: false,
+            is_list: true,
+        });
+    }
+
+    fn open(&mut self, span: Span, is_list: bool) {
+        let block = self.block(span);
+        self.containers.push(Container {
+            block: Some(block),
+            has_content: false,
+            is_list,
+        });
+        self.depth += 1;
+    }
+
+    pub(super) fn close(&mut self) {
+        if let Some(closed) = self.containers.pop()
+            && !closed.is_list
+        {
+            self.depth -= 1;
+        }
+    }
+
+    pub(super) fn code(&mut self, span: Span, is_fenced: bool) {
+        self.part(span.start, rank::BLOCK);
+        let block = self.block(span);
+        self.cut_lines(span, block, is_fenced);
+    }
+
+    /// Lines that the parser does not report.
+    pub(super) fn lines(&mut self, span: Span, inside: Option<u32>, rank: u8) {
+        self.place(span.start, rank, false);
+        let block = inside.unwrap_or_else(|| self.block(span));
+        self.cut_lines(span, block, false);
+    }
+
+    fn cut_lines(&mut self, span: Span, block: u32, is_fenced: bool) {
+        let Some(span) = trimmed(self.text, span) else {
+            return;
+        };
+        self.outline.lines.push(span);
+        let is_sign = |c: char| matches!(c, ' ' | '\t' | '>' | '\r' | '\n');
+        let mut start = span.start;
+        let mut is_behind_blank = false;
+        for (index, line) in self.text[span.start..span.end]
+            .split_inclusive('\n')
+            .enumerate()
+        {
+            let content = line.trim_matches(is_sign);
+            let is_last = start + line.len() == span.end;
+            let is_fence =
+                is_fenced && (index == 1 || (is_last && content.starts_with(['`', '~'])));
+            if index > 0 && is_fence {
+                self.joint(start, false);
+            } else if index > 0 && !content.is_empty() {
+                let rank = if is_behind_blank {
+                    rank::GAP
+                } else {
+                    rank::LINE
+                };
+                self.push(start, rank, Some(block));
+            }
+            is_behind_blank = content.is_empty();
+            start += line.len();
+        }
+    }
+
+    pub(super) fn table(&mut self, span: Span) {
+        self.part(span.start, rank::BLOCK);
+        self.rows = self.block(span);
+        let span = trimmed(self.text, span).unwrap_or(span);
+        let text = &self.text[span.start..span.end];
+        let mut lines = text.split_inclusive('\n').map(str::len);
+        let delimiter = span.start + lines.next().unwrap_or(0);
+        let end = delimiter + lines.next().unwrap_or(0);
+        self.joint(delimiter, false);
+        let start = self.line_start(span.start);
+        let header = trimmed(self.text, Span { start, end }).unwrap_or(span);
+        self.outline.tables.push(Table {
+            header,
+            end: span.end,
+        });
+        self.outline.lines.push(span);
+    }
+
+    pub(super) fn row(&mut self, span: Span) {
+        let header = self
+            .outline
+            .tables
+            .last()
+            .map_or(0, |table| table.header.end);
+        let start = self.line_start(span.start);
+        if self.text[header.min(start)..start].trim().is_empty() {
+            self.joint(start, false);
+        } else {
+            self.push(start, rank::LINE, Some(self.rows));
+        }
+    }
+
+    pub(super) fn rule(&mut self, span: Span) {
+        self.part(span.start, rank::BLOCK);
+        self.behind_rule = true;
+    }
+
+    /// A top-level block has ended.
+    pub(super) fn end_block(&mut self) {
+        self.containers.clear();
+        self.depth = 0;
+    }
+
+    /// A part of the innermost container begins: no cut before its first one.
+    fn part(&mut self, start: usize, rank: u8) {
+        let is_first = match self.containers.last_mut() {
+            Some(container) => !std::mem::replace(&mut container.has_content, true),
+            None => false,
+        };
+        if !is_first {
+            let rank = if self.depth == 0 && self.behind_rule {
+                rank::RULE
+            } else {
+                rank + 2 * u8::try_from(self.depth).unwrap_or(u8::MAX).min(MAX_DEPTH)
+            };
+            self.place(start, rank, false);
+        }
+    }
+
+    /// A cut before a part, or a joint behind a heading.
+    fn place(&mut self, start: usize, rank: u8, is_heading: bool) {
+        self.behind_rule = false;
+        let position = self.line_start(start).max(self.from);
+        if std::mem::take(&mut self.behind_heading) {
+            self.joint(position, is_heading);
+        } else {
+            let inside = self.containers.iter().rev().find_map(|it| it.block);
+            // "The steps are:" belongs to the list behind it.
+            let before = self.text[self.from..position].trim_end();
+            let rank = match rank {
+                rank::BLOCK.. if before.ends_with([':', '：']) => rank.max(rank::COLON),
+                _ => rank,
+            };
+            self.push(position, rank, inside);
+        }
+    }
+
+    fn push(&mut self, position: usize, rank: u8, inside: Option<u32>) {
+        let CutPoint { end, next, .. } = CutPoint::at(self.text, position);
+        // Two parts may begin at one place, and the first of a text begins where it does.
+        let last = self.outline.cuts.last().map_or(0, |cut| cut.next);
+        let last = last.max(self.outline.joints.last().map_or(0, |joint| joint.next));
+        if end > 0 && next > last && next < self.text.len() {
+            self.outline.cuts.push(Cut {
+                end,
+                next,
+                rank,
+                inside,
+            });
+            self.from = next;
+        }
+    }
+
+    fn joint(&mut self, position: usize, before_heading: bool) {
+        let next = CutPoint::at(self.text, position).next;
+        let last = self.outline.cuts.last().map_or(0, |cut| cut.next);
+        let last = last.max(self.outline.joints.last().map_or(0, |joint| joint.next));
+        if next > last {
+            self.outline.joints.push(Joint {
+                next,
+                before_heading,
+            });
+        }
+    }
+
+    fn block(&mut self, span: Span) -> u32 {
+        let end = trimmed(self.text, span).map_or(span.start, |span| span.end);
+        self.outline.blocks.push(Block {
+            start: self.from,
+            end,
+        });
+        u32::try_from(self.outline.blocks.len() - 1).expect("a text has fewer than 2³² blocks")
+    }
+}

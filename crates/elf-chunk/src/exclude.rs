@@ -1,0 +1,308 @@
+//! What the settings leave out of a Markdown text.
+
+use pulldown_cmark::{Event, Tag, TagEnd};
+
+use super::markdown::Events;
+use super::outline::{Excluded, Heading, Outline, Span, Why};
+use super::settings::{BlockKind, Settings};
+
+/// What the settings leave out.
+#[derive(Debug, Default)]
+pub(super) struct Exclude {
+    /// In lower case, split at `*`.
+    headings: Vec<Vec<String>>,
+    blocks: Vec<BlockKind>,
+}
+
+impl Exclude {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let patterns = settings.exclude_headings.iter();
+        let parts = |pattern: &String| {
+            let pattern = pattern.trim().to_lowercase();
+            pattern.split('*').map(str::to_owned).collect()
+        };
+        Self {
+            headings: patterns.map(parts).collect(),
+            blocks: settings.exclude_blocks.clone(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.headings.is_empty() && self.blocks.is_empty()
+    }
+
+    pub(super) fn has(&self, kind: BlockKind) -> bool {
+        self.blocks.contains(&kind)
+    }
+
+    /// The kind of a top-level block, if it is left out.
+    pub(super) fn kind_of(&self, events: &Events) -> Option<BlockKind> {
+        if self.blocks.is_empty() {
+            return None;
+        }
+        let is = |kind: BlockKind| match (kind, &events[0].0) {
+            (BlockKind::Badges, Event::Start(Tag::Paragraph | Tag::HtmlBlock)) => is_badges(events),
+            (BlockKind::Toc, Event::Start(Tag::List(_))) => {
+                is_links(events, |to| to.starts_with('#'))
+            }
+            (BlockKind::LinkLists, Event::Start(Tag::List(_))) => is_links(events, |_| true),
+            _ => false,
+        };
+        let kinds = [BlockKind::Badges, BlockKind::Toc, BlockKind::LinkLists];
+        kinds.into_iter().find(|&kind| self.has(kind) && is(kind))
+    }
+
+    fn excludes(&self, heading: &Heading) -> bool {
+        let title = heading.title.trim().to_lowercase();
+        self.headings.iter().any(|parts| matches(parts, &title))
+    }
+}
+
+/// Whether `title` is the parts with any text between them.
+fn matches(parts: &[String], title: &str) -> bool {
+    let [first, middle @ .., last] = parts else {
+        return parts.first().is_some_and(|only| only == title);
+    };
+    let inner = title.strip_prefix(first.as_str());
+    let Some(mut inner) = inner.and_then(|inner| inner.strip_suffix(last.as_str())) else {
+        return false;
+    };
+    middle.iter().all(|part| match inner.find(part.as_str()) {
+        Some(at) => {
+            inner = &inner[at + part.len()..];
+            true
+        }
+        None => false,
+    })
+}
+
+fn is_badge(address: &str) -> bool {
+    let address = address.to_lowercase();
+    let path = address.split(['?', '#']).next().unwrap_or_default();
+    address.contains("badge") || address.contains("shield") || path.ends_with(".svg")
+}
+
+/// Whether a paragraph or an HTML block holds nothing but badges.
+fn is_badges(events: &Events) -> bool {
+    let mut images = 0;
+    let mut in_image = 0_usize;
+    for (event, _) in events {
+        match event {
+            Event::Start(Tag::Image { dest_url, .. }) => {
+                in_image += 1;
+                images += 1;
+                if !is_badge(dest_url) {
+                    return false;
+                }
+            }
+            Event::End(TagEnd::Image) => in_image -= 1,
+            Event::Text(text) | Event::Code(text) if in_image == 0 && !text.trim().is_empty() => {
+                return false;
+            }
+            Event::Html(html) | Event::InlineHtml(html) => match images_of(html) {
+                Some(found) => images += found,
+                None => return false,
+            },
+            _ => {}
+        }
+    }
+    images > 0
+}
+
+/// How many badges a line of HTML holds, if nothing else that is seen.
+fn images_of(html: &str) -> Option<usize> {
+    let mut images = 0;
+    let mut rest = html;
+    while let Some((before, tag)) = rest.split_once('<') {
+        if !before.trim().is_empty() {
+            return None;
+        }
+        let (tag, after) = tag.split_once('>').unwrap_or((tag, ""));
+        if tag.trim_start().to_lowercase().starts_with("img") {
+            let source = tag.split_once("src=").map_or("", |(_, source)| source);
+            let quotes = ['"', '\''];
+            let source = source.trim_start_matches(quotes);
+            if !is_badge(source.split(quotes).next().unwrap_or_default()) {
+                return None;
+            }
+            images += 1;
+        }
+        rest = after;
+    }
+    rest.trim().is_empty().then_some(images)
+}
+
+/// Whether each item of a list is links alone, at least two of them, to addresses like that.
+fn is_links(events: &Events, is_one: impl Fn(&str) -> bool) -> bool {
+    let mut links = 0;
+    let mut items = 0;
+    let mut in_link = 0_usize;
+    for (event, _) in events {
+        match event {
+            Event::Start(Tag::Item) => items += 1,
+            Event::Start(Tag::Link { dest_url, .. }) => {
+                in_link += 1;
+                links += 1;
+                if !is_one(dest_url) {
+                    return false;
+                }
+            }
+            Event::End(TagEnd::Link) => in_link -= 1,
+            Event::Text(text) | Event::Code(text)
+                if in_link == 0 && text.contains(char::is_alphanumeric) =>
+            {
+                return false;
+            }
+            Event::Start(
+                Tag::CodeBlock(_) | Tag::HtmlBlock | Tag::BlockQuote(_) | Tag::Image { .. },
+            )
+            | Event::Html(_)
+            | Event::InlineHtml(_) => return false,
+            _ => {}
+        }
+    }
+    items >= 2 && links >= items
+}
+
+/// Whether a block is the mark where a generated table of contents begins, or ends.
+pub(super) fn toc_mark(events: &Events) -> Option<bool> {
+    let [
+        (Event::Start(Tag::HtmlBlock), _),
+        (Event::Html(html), _),
+        ..,
+    ] = events
+    else {
+        return None;
+    };
+    let mark = html.strip_prefix("<!--")?.trim_start().to_lowercase();
+    let ends = ["tocstop", "/toc", "end doctoc"];
+    let begins = ["toc", "start doctoc"];
+    let is = |marks: &[&str]| marks.iter().any(|start| mark.starts_with(start));
+    (is(&ends) || is(&begins)).then(|| !is(&ends))
+}
+
+/// The outline with all that is left out, in the order of the text.
+pub(super) fn finish(text: &str, mut outline: Outline, exclude: &Exclude) -> Outline {
+    if exclude.is_empty() {
+        return outline;
+    }
+    let mut excluded = std::mem::take(&mut outline.excluded);
+    let mut index = 0;
+    while let Some(heading) = outline.headings.get(index) {
+        index += 1;
+        if exclude.excludes(heading) {
+            let below = outline.headings[index..].iter();
+            index += below
+                .take_while(|other| other.level > heading.level)
+                .count();
+            let next = outline.headings.get(index);
+            excluded.push(Excluded {
+                start: heading.start,
+                end: next.map_or(text.len(), |next| next.start),
+                why: Why::Heading,
+            });
+        }
+    }
+    excluded.sort_by_key(|it| (it.start, std::cmp::Reverse(it.end)));
+    let mut apart: Vec<Excluded> = Vec::new();
+    for it in excluded {
+        let end = it.start + text[it.start..it.end].trim_end().len();
+        match apart.last_mut() {
+            Some(last) if it.start < last.end => last.end = last.end.max(end),
+            _ if it.start < end => apart.push(Excluded { end, ..it }),
+            _ => {}
+        }
+    }
+    strand(text, &mut outline, apart);
+    outline
+}
+
+/// Leaves out the headings that have nothing behind them any more. Of a section with more text
+/// behind what is left out, the next chunk repeats the heading.
+fn strand(text: &str, outline: &mut Outline, excluded: Vec<Excluded>) {
+    let is_blank = |from: usize, to: usize| from <= to && text[from..to].trim().is_empty();
+    let mut all: Vec<Excluded> = Vec::new();
+    // Where the text continues behind what is left out.
+    let mut next = text.len();
+    for (index, &it) in excluded.iter().enumerate().rev() {
+        match all.last() {
+            Some(after) if is_blank(it.end, after.start) => {}
+            _ => next = text.len() - text[it.end..].trim_start().len(),
+        }
+        all.push(it);
+        let before = index.checked_sub(1).map_or(0, |index| excluded[index].end);
+        let end = outline
+            .headings
+            .partition_point(|heading| heading.start < it.start);
+        let mut first = end;
+        let mut start = it.start;
+        while let Some(heading) = first.checked_sub(1).map(|index| &outline.headings[index])
+            && heading.start >= before
+            && is_blank(heading.end, start)
+        {
+            first -= 1;
+            start = heading.start;
+        }
+        let run = &outline.headings[first..end];
+        let level = match outline
+            .headings
+            .binary_search_by_key(&next, |heading| heading.start)
+        {
+            Ok(index) => outline.headings[index].level,
+            Err(_) if next >= text.len() => 0,
+            Err(_) => u8::MAX,
+        };
+        let needed = run.partition_point(|heading| heading.level < level);
+        let (needed, done) = run.split_at(needed);
+        let span = |headings: &[Heading]| {
+            let (first, last) = (headings.first()?, headings.last()?);
+            Some(Span {
+                start: first.start,
+                end: last.end,
+            })
+        };
+        if let Some(Span { start, end }) = span(done) {
+            all.push(Excluded {
+                start,
+                end,
+                why: it.why,
+            });
+        }
+        if let Some(span) = span(needed) {
+            let Span { start, end } = span;
+            all.push(Excluded {
+                start,
+                end,
+                why: Why::Stranded,
+            });
+            if outline.stranded.last().is_none_or(|last| last.0 != next) {
+                outline.stranded.push((next, span));
+            }
+        }
+    }
+    all.reverse();
+    outline.stranded.reverse();
+    outline.excluded = all;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_of_headings() {
+        let matches = |pattern: &str, title: &str| {
+            let settings = Settings {
+                exclude_headings: vec![pattern.into()],
+                ..Settings::default()
+            };
+            matches(&Exclude::new(&settings).headings[0], title)
+        };
+        assert!(matches("Table of Contents", "table of contents"));
+        assert!(!matches("Contents", "table of contents"));
+        assert!(matches("*contents", "table of contents"));
+        assert!(matches("about*author*", "about the author"));
+        assert!(matches("*", "anything"));
+        assert!(!matches("ab*ba", "aba"));
+    }
+}

@@ -1,0 +1,184 @@
+//! What stands before a chunk's text in what is sent: the document prefix, the context of its
+//! section, and what it repeats of its table.
+
+use std::cell::RefCell;
+
+use super::nfc::composed;
+use super::outline::{Outline, Span};
+use super::tokenizer::{Tokenizer, TokenizerError};
+use super::words::Words;
+
+/// With less room, a chunk is its text alone.
+const MIN_ROOM: usize = 64;
+
+/// Leads that are remembered: of this chunk, its overlap, and what may follow.
+const RECENT: usize = 4;
+
+/// What stands before a chunk's text, and the room that it leaves.
+#[derive(Debug, Clone)]
+pub(super) struct Lead {
+    /// All of it: the document prefix first.
+    pub(super) prefix: String,
+    /// Its tokens, and the special ones.
+    pub(super) fixed_tokens: usize,
+    /// Whether `fixed_tokens` is exact whatever text follows.
+    pub(super) is_apart: bool,
+    /// Tokens of text in a chunk at most.
+    pub(super) room: usize,
+    pub(super) context: Option<usize>,
+    pub(super) repeat: Option<Span>,
+}
+
+impl Lead {
+    pub(super) fn new(
+        tokenizer: &Tokenizer,
+        max_tokens: usize,
+        prefix: String,
+    ) -> Result<Self, TokenizerError> {
+        let fixed_tokens = tokenizer.special_tokens() + tokenizer.count_plain(&prefix)?;
+        Ok(Self {
+            is_apart: prefix.is_empty()
+                || (tokenizer.is_word_local() && prefix.ends_with(Words::separates)),
+            prefix,
+            fixed_tokens,
+            room: max_tokens.saturating_sub(fixed_tokens),
+            context: None,
+            repeat: None,
+        })
+    }
+}
+
+/// The leads of a text's chunks. Chunks of one section have the same.
+pub(super) struct Leads<'a> {
+    tokenizer: &'a Tokenizer,
+    max_tokens: usize,
+    bare: &'a Lead,
+    text: &'a str,
+    outline: &'a Outline,
+    context: &'a dyn Fn(&[&str]) -> String,
+    /// The contexts so far.
+    contexts: RefCell<Vec<String>>,
+    /// The last leads, and the section and repetition that each is for.
+    recent: RefCell<Vec<((Option<usize>, Option<Span>), Lead)>>,
+}
+
+impl<'a> Leads<'a> {
+    pub(super) fn new(
+        (tokenizer, max_tokens): (&'a Tokenizer, usize),
+        bare: &'a Lead,
+        (text, outline): (&'a str, &'a Outline),
+        context: &'a dyn Fn(&[&str]) -> String,
+    ) -> Self {
+        Self {
+            tokenizer,
+            max_tokens,
+            bare,
+            text,
+            outline,
+            context,
+            contexts: RefCell::default(),
+            recent: RefCell::default(),
+        }
+    }
+
+    pub(super) fn into_contexts(self) -> Vec<String> {
+        self.contexts.into_inner()
+    }
+
+    /// The lead of a chunk that begins at `start`.
+    pub(super) fn at(&self, start: usize) -> Result<Lead, TokenizerError> {
+        if self.bare.room < MIN_ROOM {
+            return Ok(self.bare.clone());
+        }
+        let heading = self.outline.heading_above(start);
+        let repeat = self.outline.repeat(start);
+        let key = (heading, repeat);
+        if let Some((_, lead)) = self.recent.borrow().iter().find(|it| it.0 == key) {
+            return Ok(lead.clone());
+        }
+        let most = self.bare.room / 4;
+        let context = (self.context)(&path(&self.outline.headings, heading));
+        let context = self.beginning(&composed(context.trim()), most)?;
+        let repeated = match repeat {
+            Some(span) => {
+                let text = composed(&self.text[span.start..span.end]);
+                let fits = text.len() <= most * 16 && self.tokenizer.count_plain(&text)? <= most;
+                fits.then_some(span)
+            }
+            None => None,
+        };
+        let mut lead = Lead::new(
+            self.tokenizer,
+            self.max_tokens,
+            [
+                self.bare.prefix.as_str(),
+                &before(self.text, &context, repeated),
+            ]
+            .concat(),
+        )?;
+        lead.repeat = repeated;
+        if !context.is_empty() {
+            let mut contexts = self.contexts.borrow_mut();
+            if contexts.last() != Some(&context) {
+                contexts.push(context);
+            }
+            lead.context = Some(contexts.len() - 1);
+        }
+        let mut recent = self.recent.borrow_mut();
+        if recent.len() == RECENT {
+            recent.remove(0);
+        }
+        recent.push((key, lead.clone()));
+        Ok(lead)
+    }
+
+    /// Tokens of text in a chunk that begins at `start`, if that can be known.
+    pub(super) fn room_at(&self, start: usize) -> usize {
+        self.at(start).map_or(self.bare.room, |lead| lead.room)
+    }
+
+    /// The beginning of a context, of so many tokens at most: whole words.
+    fn beginning(&self, context: &str, most: usize) -> Result<String, TokenizerError> {
+        let mut context = &context[..context.floor_char_boundary(most * 16)];
+        loop {
+            let tokens = self.tokenizer.tokens(context)?;
+            let Some(over) = tokens.get(most) else {
+                return Ok(context.to_owned());
+            };
+            let shorter = &context[..context.floor_char_boundary(over.start)];
+            let words = shorter.trim_end_matches(|c: char| !c.is_whitespace());
+            let shorter = if words.is_empty() { shorter } else { words }.trim_end();
+            // A character that becomes nothing may be behind the last token.
+            context = match shorter.len() < context.len() {
+                true => shorter,
+                false => &context[..context.floor_char_boundary(context.len() - 1)],
+            };
+        }
+    }
+}
+
+/// The titles of a heading and of those around it, outermost first.
+pub(super) fn path(headings: &[super::Heading], heading: Option<usize>) -> Vec<&str> {
+    let mut path = Vec::new();
+    let mut next = heading;
+    while let Some(index) = next {
+        path.push(headings[index].title.as_str());
+        next = headings[index].parent;
+    }
+    path.reverse();
+    path
+}
+
+/// What stands before a chunk's text, without the document prefix.
+pub(super) fn before(text: &str, context: &str, repeat: Option<Span>) -> String {
+    let mut before = String::new();
+    if !context.is_empty() {
+        before.push_str(context);
+        before.push('\n');
+    }
+    if let Some(span) = repeat {
+        before.push_str(&composed(&text[span.start..span.end]));
+        before.push('\n');
+    }
+    before
+}

@@ -1,0 +1,204 @@
+//! The outline of a Markdown text.
+//!
+//! The parser keeps a tree of all that it reads. So it reads a portion of the text at a time, which
+//! ends with a whole block. A block that is longer than a portion is read again in one twice as long.
+
+use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+
+use super::builder::Builder;
+use super::depth;
+use super::exclude::{self, Exclude};
+use super::outline::{Outline, Span, Why, rank};
+use super::settings::BlockKind;
+
+/// Text given to the parser at once.
+const PORTION_BYTES: usize = 256 * 1024;
+
+/// What the parser says of a top-level block, one after the other.
+pub(super) type Events<'a> = [(Event<'a>, std::ops::Range<usize>)];
+
+pub(super) fn outline(text: &str, exclude: &Exclude) -> Outline {
+    outline_by(text, exclude, PORTION_BYTES)
+}
+
+/// [`outline`], with portions of so many bytes.
+pub(super) fn outline_by(text: &str, exclude: &Exclude, portion: usize) -> Outline {
+    let front_matter = front_matter(text).unwrap_or(0);
+    let mut scan = Scan {
+        builder: Builder::new(text),
+        exclude,
+        behind: front_matter,
+        toc: None,
+    };
+    scan.front_matter(front_matter);
+    let masked = depth::bounded(text);
+    let mut from = front_matter;
+    let mut bytes = portion;
+    while from < text.len() {
+        let to = line_end(text, from.saturating_add(bytes));
+        let done = scan.portion(&masked[from..to], from, to == text.len());
+        bytes = if done > from { portion } else { 2 * bytes };
+        from = done;
+    }
+    scan.definitions(text.len());
+    exclude::finish(text, scan.builder.finish(), exclude)
+}
+
+/// Behind the line that holds the byte at `position`.
+fn line_end(text: &str, position: usize) -> usize {
+    let rest = text.as_bytes().get(position..).unwrap_or_default();
+    let end = rest.iter().position(|&byte| byte == b'\n');
+    end.map_or(text.len(), |end| position + end + 1)
+}
+
+/// Where the front matter at the beginning of `text` ends, if there is some.
+pub(super) fn front_matter(text: &str) -> Option<usize> {
+    let body = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let (fence, sign) = [("---", ':'), ("+++", '=')]
+        .into_iter()
+        .find(|(fence, _)| body.starts_with(fence))?;
+    let mut lines = body.split_inclusive('\n');
+    let mut end = text.len() - body.len();
+    let first = lines.next().filter(|line| line.trim_end() == fence)?;
+    end += first.len();
+    let mut has_field = false;
+    for line in lines {
+        end += line.len();
+        let line = line.trim_end();
+        if line == fence || (sign == ':' && line == "...") {
+            return has_field.then_some(end);
+        }
+        if !has_field {
+            // A rule and a paragraph, not fields.
+            if line.is_empty() || !(line.contains(sign) || line.starts_with(['#', '['])) {
+                return None;
+            }
+            has_field = line.contains(sign);
+        }
+    }
+    None
+}
+
+struct Scan<'t> {
+    builder: Builder<'t>,
+    exclude: &'t Exclude,
+    /// All text before is in a block.
+    behind: usize,
+    /// Where a generated table of contents begins that has not ended.
+    toc: Option<usize>,
+}
+
+impl Scan<'_> {
+    /// Adds the blocks of a portion. Gives where the next portion begins: at its last block, if
+    /// that may continue.
+    fn portion(&mut self, masked: &str, from: usize, is_last: bool) -> usize {
+        let mut block: Vec<(Event, std::ops::Range<usize>)> = Vec::new();
+        let mut depth = 0_usize;
+        let events = Parser::new_ext(masked, Options::ENABLE_TABLES).into_offset_iter();
+        for (event, range) in events {
+            if depth == 0 && !block.is_empty() {
+                self.block(&block);
+                block.clear();
+            }
+            match &event {
+                Event::Start(_) => depth += 1,
+                Event::End(_) => depth -= 1,
+                _ => {}
+            }
+            block.push((event, from + range.start..from + range.end));
+        }
+        let end = from + masked.len();
+        match block.first() {
+            Some((_, range)) if !is_last => self.builder.line_start(range.start).max(from),
+            Some(_) => {
+                self.block(&block);
+                end
+            }
+            None => end,
+        }
+    }
+
+    fn front_matter(&mut self, end: usize) {
+        let span = Span { start: 0, end };
+        if self.exclude.has(BlockKind::FrontMatter) {
+            self.builder
+                .exclude(span, Why::Block(BlockKind::FrontMatter));
+        }
+        if end > 0 {
+            self.builder.lines(span, None, rank::BLOCK);
+        }
+    }
+
+    /// Definitions of links, which the parser does not report.
+    fn definitions(&mut self, until: usize) {
+        let span = Span {
+            // The range of a block may end behind the line break that ends it.
+            start: self.behind.min(until),
+            end: until,
+        };
+        let Some(span) = self.builder.trimmed(span) else {
+            return;
+        };
+        if self.exclude.has(BlockKind::LinkLists) && self.builder.starts_with(span, "[") {
+            self.builder.exclude(span, Why::Block(BlockKind::LinkLists));
+        }
+        self.builder.lines(span, None, rank::BLOCK);
+    }
+
+    fn block(&mut self, events: &Events) {
+        let (start, end) = (events[0].1.start, events[0].1.end);
+        self.definitions(self.builder.line_start(start));
+        self.behind = end;
+        if let Some(kind) = self.exclude.kind_of(events) {
+            self.builder.exclude(Span { start, end }, Why::Block(kind));
+        }
+        match exclude::toc_mark(events) {
+            Some(true) => self.toc = self.toc.or(Some(start)),
+            Some(false) => {
+                if let Some(start) = self.toc.take()
+                    && self.exclude.has(BlockKind::Toc)
+                {
+                    self.builder
+                        .exclude(Span { start, end }, Why::Block(BlockKind::Toc));
+                }
+            }
+            None => {}
+        }
+        for (event, range) in events {
+            self.event(
+                event,
+                Span {
+                    start: range.start,
+                    end: range.end,
+                },
+            );
+        }
+        self.builder.end_block();
+    }
+
+    fn event(&mut self, event: &Event, span: Span) {
+        let builder = &mut self.builder;
+        match event {
+            Event::Start(Tag::Paragraph) => builder.leaf(span),
+            Event::Start(Tag::Heading { level, .. }) => builder.heading(span, number(*level)),
+            Event::End(TagEnd::Heading(_)) => builder.heading_ended(),
+            Event::Start(Tag::BlockQuote(_)) => builder.open_quote(span),
+            Event::Start(Tag::List(_)) => builder.open_list(span),
+            Event::Start(Tag::Item) => builder.open_item(span),
+            Event::End(TagEnd::BlockQuote(_) | TagEnd::List(_) | TagEnd::Item) => builder.close(),
+            Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(_))) => builder.code(span, true),
+            Event::Start(Tag::CodeBlock(CodeBlockKind::Indented)) => builder.code(span, false),
+            Event::Start(Tag::HtmlBlock) => builder.code(span, false),
+            Event::Start(Tag::Table(_)) => builder.table(span),
+            Event::Start(Tag::TableRow) => builder.row(span),
+            Event::Rule => builder.rule(span),
+            Event::Text(text) | Event::Code(text) => builder.text(text),
+            Event::SoftBreak | Event::HardBreak => builder.text(" "),
+            _ => builder.text(""),
+        }
+    }
+}
+
+fn number(level: HeadingLevel) -> u8 {
+    level as u8
+}

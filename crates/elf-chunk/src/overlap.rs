@@ -1,0 +1,172 @@
+//! How much of a chunk the next one repeats.
+
+use super::chunker::{Chunker, SLACK_TOKENS, Work};
+use super::cuts::{self, CutPoint};
+use super::languages::{self, End};
+use super::outline::{Cut, Kind, Outline};
+use super::window::Window;
+use super::{Chunk, ChunkError};
+
+impl Chunker {
+    /// Where the chunk after `chunk` begins: at the first part, sentence, or else word,
+    /// from which the rest of `chunk` counts `overlap` at most.
+    pub(super) fn overlap_start(
+        &self,
+        work: &Work,
+        chunk: Chunk,
+        cut: CutPoint,
+    ) -> Result<usize, ChunkError> {
+        let window = &work.window;
+        let mut budget = self.overlap;
+        let room = self.bare.room - SLACK_TOKENS;
+        // Keeping the next part whole is worth more than repeating one. That does
+        // not hold for a part that is already cut.
+        match work.outline {
+            None => {
+                let last = window.sentence_ends(chunk.start, cut.next).next_back();
+                if last == Some(cut)
+                    && let Some(next) = self.sentence_fits(window, cut.next, room)
+                {
+                    budget = budget.min(room - next);
+                }
+            }
+            // The text before belongs to another section.
+            Some(outline) if outline.begins_section(cut.next) => return Ok(cut.next),
+            Some(outline) => {
+                let room = work.leads.room_at(cut.next);
+                let choice = self.choice(work, outline, cut.next, cut.next, room);
+                budget = budget.min(room.saturating_sub(choice.next_part(cut.next)));
+            }
+        }
+        loop {
+            let start = match work.outline {
+                None => self.overlap_within(window, chunk, cut, budget),
+                Some(outline) => self.overlap_of_parts(window, outline, chunk, cut, budget),
+            };
+            let Some(start) = start else {
+                return Ok(cut.next);
+            };
+            if window.is_exact(start, chunk.end) {
+                return Ok(start);
+            }
+            let tokens = self.count_plain(window, "", start, chunk.end)?;
+            if tokens <= self.overlap {
+                return Ok(start);
+            }
+            budget = budget.saturating_sub((tokens - self.overlap).max(self.overlap / 8 + 1));
+        }
+    }
+
+    /// Whole paragraphs, items, rows or lines, or sentences of a paragraph; words only of a
+    /// sentence that is cut.
+    fn overlap_of_parts(
+        &self,
+        window: &Window,
+        outline: &Outline,
+        chunk: Chunk,
+        cut: CutPoint,
+        budget: usize,
+    ) -> Option<usize> {
+        if budget == 0 {
+            return None;
+        }
+        let text = window.text();
+        let fits = |start: &usize| window.tokens(*start, cut.next) <= budget;
+        // Lines of code say little without the rest, so they are repeated only inside it.
+        let is_whole = |part: &&Cut| {
+            let around = part.inside.map(|block| outline.blocks[block as usize]);
+            around.is_none_or(|block| cut.next < block.end)
+        };
+        let parts = outline.cuts(chunk.start, cut.next - 1).iter().rev();
+        let mut parts = parts.filter(is_whole).map(|cut| cut.next);
+        let is_between_parts = outline.is_cut(cut.next);
+        if outline.kind == Kind::Paragraph && is_between_parts {
+            return parts.next().filter(fits);
+        }
+        let parts = parts.take_while(fits).last();
+        if outline.kind == Kind::Recursive {
+            return parts.or_else(|| {
+                let units = window.unit_starts(chunk.start, cut.next - 1).rev();
+                let boundary =
+                    |start: &usize| cuts::is_grapheme_boundary(text, chunk.start, *start);
+                let units = units.take_while(fits).filter(boundary);
+                units.last().filter(|_| !is_between_parts)
+            });
+        }
+        let is_start = |cut: &CutPoint| {
+            !outline.is_in_lines(cut.next)
+                && !outline.is_joint(cut.next)
+                && languages::end(text, *cut) == Some(End::Sentence)
+        };
+        let sentences = || {
+            let ends = window.sentence_ends(chunk.start, cut.next - 1).rev();
+            ends.filter(is_start).map(|cut| cut.next)
+        };
+        let whole = sentences().take_while(fits).last();
+        if let Some(start) = parts.into_iter().chain(whole).min() {
+            return Some(start);
+        }
+        let last = sentences().next().unwrap_or(chunk.start);
+        let last = outline
+            .leaf_start(cut.end - 1)
+            .unwrap_or(chunk.start)
+            .max(last);
+        let is_cut = window.sentence_ends(cut.next - 1, cut.next).next() != Some(cut);
+        if is_between_parts || !is_cut || outline.is_in_lines(cut.end - 1) {
+            return None;
+        }
+        let words = window
+            .unit_starts(last, cut.next - 1)
+            .rev()
+            .take_while(fits);
+        let is_word = |start: &usize| {
+            text[..*start].ends_with(char::is_whitespace) && !outline.is_joint(*start)
+        };
+        words.filter(is_word).last()
+    }
+
+    fn overlap_within(
+        &self,
+        window: &Window,
+        chunk: Chunk,
+        cut: CutPoint,
+        budget: usize,
+    ) -> Option<usize> {
+        if budget == 0 {
+            return None;
+        }
+        let text = window.text();
+        let tokens = |start| window.tokens(start, cut.next);
+        let sentences = || {
+            window
+                .sentence_ends(chunk.start, cut.next - 1)
+                .rev()
+                .map(|cut| cut.next)
+        };
+        let whole = sentences()
+            .take_while(|&start| tokens(start) <= budget)
+            .last();
+        if whole.is_some() {
+            return whole;
+        }
+        let last_sentence = sentences().next().unwrap_or(chunk.start);
+        if tokens(last_sentence) <= self.overlap {
+            // The next sentence leaves no room for it.
+            return None;
+        }
+        let units = window
+            .unit_starts(last_sentence, cut.next - 1)
+            .rev()
+            .take_while(|&start| tokens(start) <= budget);
+        let mut word = None;
+        let mut grapheme = None;
+        for start in units {
+            if text[..start].ends_with(char::is_whitespace) {
+                word = Some(start);
+            } else if cuts::is_grapheme_boundary(text, chunk.start, start) {
+                grapheme = Some(start);
+            }
+        }
+        word.or(grapheme)
+    }
+}
