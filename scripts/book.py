@@ -6,7 +6,6 @@ link that leads out of docs/ becomes the path of the file in the repository.
 """
 
 import json
-import os
 import posixpath
 import re
 import shutil
@@ -14,26 +13,16 @@ import subprocess
 import sys
 
 from links import LINK
-from packages import ELF, ROOT
+from packages import ROOT, SetupError, cargo_tool
 
 VERSION = "0.5.4"
 
 
 def build():
-    mdbook = shutil.which("mdbook") or compiled()
+    # A debug build compiles in a third of the time, and makes this book in a second.
+    mdbook = shutil.which("mdbook") or cargo_tool("mdbook", VERSION, "--debug", "--no-default-features", "--features", "search")
     subprocess.run([mdbook, "build"], cwd=ROOT, check=True)
     print("docs: .elf/book/index.html")
-
-
-def compiled():
-    folder = ELF / "tools" / f"mdbook-{VERSION}"
-    program = folder / "bin" / "mdbook"
-    if not program.exists():
-        cargo = os.environ.get("CARGO", "cargo")
-        # A debug build compiles in a third of the time, and makes this book in a second.
-        subprocess.run([cargo, "install", "--locked", "--quiet", "--debug", "--root", str(folder), "--no-default-features",
-                        "--features", "search", f"mdbook@{VERSION}"], cwd=ROOT, check=True)
-    return str(program)
 
 
 def preprocess():
@@ -65,6 +54,9 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["supports"]:
         sys.exit(0)
     if sys.argv[1:] == ["build"]:
-        build()
+        try:
+            build()
+        except SetupError as error:
+            sys.exit(f"docs: {error}")
     else:
         preprocess()

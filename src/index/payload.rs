@@ -65,7 +65,7 @@ pub(super) fn alias_to_load(alias: &str) -> String {
 }
 
 /// The value of a payload's field.
-pub(super) enum Field<'a> {
+enum Field<'a> {
     Text(Cow<'a, str>),
     Integer(i64),
     Decimal(f64),
@@ -83,7 +83,7 @@ impl Payload {
     }
 
     /// Every field that a payload can have.
-    pub(super) fn fields(&self) -> impl Iterator<Item = (&'static str, Field<'_>)> {
+    fn fields(&self) -> impl Iterator<Item = (&'static str, Field<'_>)> {
         let chunk = [
             ("chunk_id", Field::id(self.chunk_id)),
             ("chunk_index", Field::Integer(self.chunk_index.into())),
@@ -151,7 +151,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    pub(super) fn is_set(&self) -> bool {
+    fn is_set(&self) -> bool {
         !matches!(self, Self::Unset)
     }
 }

@@ -1,9 +1,7 @@
 //! What a request tells the server about BM25: the options of the collection, with every text.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
-use prost::Message;
 use qdrant_client::qdrant::{Document, DocumentBuilder, Value};
 use serde_json::json;
 
@@ -15,8 +13,6 @@ use crate::unicode::for_keywords;
 pub(super) struct Bm25Document {
     fold_accents: bool,
     options: HashMap<String, Value>,
-    /// All of a document but the text, encoded.
-    pub(super) rest: Vec<u8>,
 }
 
 impl Bm25Document {
@@ -29,29 +25,19 @@ impl Bm25Document {
             ("b", json!(bm25.b)),
             ("avg_len", json!(bm25.avg_len)),
         ];
-        let options: HashMap<String, Value> = options
-            .into_iter()
-            .map(|(key, json)| (key.to_owned(), to_value(json)))
-            .collect();
         Self {
             fold_accents: bm25.fold_accents,
-            rest: document("", options.clone()).encode_to_vec(),
-            options,
+            options: options
+                .into_iter()
+                .map(|(key, json)| (key.to_owned(), to_value(json)))
+                .collect(),
         }
     }
 
     pub(super) fn of(&self, text: &str) -> Document {
-        document(&self.prepared(text), self.options.clone())
+        let text = for_keywords(text, self.fold_accents);
+        DocumentBuilder::new(text, "qdrant/bm25")
+            .options(self.options.clone())
+            .build()
     }
-
-    /// A text as the server gets it.
-    pub(super) fn prepared<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        for_keywords(text, self.fold_accents)
-    }
-}
-
-fn document(text: &str, options: HashMap<String, Value>) -> Document {
-    DocumentBuilder::new(text, "qdrant/bm25")
-        .options(options)
-        .build()
 }

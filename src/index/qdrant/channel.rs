@@ -1,18 +1,15 @@
-//! A connection for requests that are bytes already. The client takes only its own types.
+//! A connection for upserts. The client would send them again by itself, when its connection breaks.
 
 use std::error::Error;
 use std::iter;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use prost::Message;
-use prost::bytes::BufMut;
-use qdrant_client::qdrant::PointsOperationResponse;
-use tonic::client::Grpc;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use qdrant_client::qdrant::points_client::PointsClient;
+use qdrant_client::qdrant::{PointsOperationResponse, UpsertPoints};
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{self, ClientTlsConfig, Endpoint};
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 use crate::config;
 
@@ -67,7 +64,10 @@ impl Channel {
 
     /// Sends an upsert, once: the server may apply one that it has not answered after a later one
     /// that it has, and the caller has to know.
-    pub(super) async fn upsert(&self, request: Vec<u8>) -> Result<PointsOperationResponse, Status> {
+    pub(super) async fn upsert(
+        &self,
+        request: UpsertPoints,
+    ) -> Result<PointsOperationResponse, Status> {
         self.send(request).await.map_err(|status| {
             if !is_an_answer(&status) {
                 *self.connection() = self.endpoint.connect_lazy();
@@ -80,24 +80,21 @@ impl Channel {
         self.connection.lock().expect("no holder panics")
     }
 
-    async fn send(&self, bytes: Vec<u8>) -> Result<PointsOperationResponse, Status> {
-        let mut grpc = Grpc::new(self.connection().clone());
-        grpc.ready()
-            .await
-            .map_err(|error| Status::from_error(error.into()))?;
-        let mut request = Request::new(bytes);
+    async fn send(&self, request: UpsertPoints) -> Result<PointsOperationResponse, Status> {
+        let mut points = PointsClient::new(self.connection().clone());
+        let mut request = Request::new(request);
         if let Some(key) = &self.api_key {
             request.metadata_mut().insert("api-key", key.clone());
         }
-        let path = "/qdrant.Points/Upsert".parse().expect("a path");
-        Ok(grpc.unary(request, path, Bytes).await?.into_inner())
+        Ok(points.upsert(request).await?.into_inner())
     }
 }
 
 /// Whether the server, or a proxy before it, sent this. If not, no answer came in time, or the connection
-/// broke or was never made.
+/// broke or was never made. `Unknown` is also what the generated client says of a connection that takes no
+/// requests any more.
 fn is_an_answer(status: &Status) -> bool {
-    status.source().is_none()
+    status.source().is_none() && status.code() != Code::Unknown
 }
 
 /// The status with what caused it: a broken connection is "transport error" without.
@@ -115,47 +112,6 @@ fn root_cause(error: &(dyn Error + 'static)) -> String {
     iter::successors(Some(error), |&error| error.source())
         .last()
         .map_or_else(String::new, ToString::to_string)
-}
-
-/// Sends bytes as they are.
-struct Bytes;
-
-impl Codec for Bytes {
-    type Encode = Vec<u8>;
-    type Decode = PointsOperationResponse;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Bytes {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn encode(&mut self, bytes: Vec<u8>, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        out.reserve(bytes.len());
-        out.put_slice(&bytes);
-        Ok(())
-    }
-}
-
-impl Decoder for Bytes {
-    type Item = PointsOperationResponse;
-    type Error = Status;
-
-    fn decode(&mut self, answer: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
-        let decoded = PointsOperationResponse::decode(answer);
-        decoded
-            .map(Some)
-            .map_err(|error| Status::internal(error.to_string()))
-    }
 }
 
 #[cfg(test)]
@@ -177,7 +133,8 @@ mod tests {
         let reset = || std::io::Error::other("connection reset");
         let broken = Status::from_error(reset().into());
         let never_made = Status::from_error(tonic::ConnectError(reset().into()).into());
-        for failure in [timed_out, broken, never_made] {
+        let unready = Status::unknown("Service was not ready: buffer's worker closed unexpectedly");
+        for failure in [timed_out, broken, never_made, unready] {
             assert!(!is_an_answer(&failure), "{failure}");
         }
     }

@@ -148,7 +148,7 @@ pub(super) fn relabel(collection: &str, notes: &[Relabel], timeout_secs: u64) ->
         .build()
 }
 
-fn values(json: Map<String, Json>) -> HashMap<String, Value> {
+pub(super) fn values(json: Map<String, Json>) -> HashMap<String, Value> {
     json.into_iter()
         .map(|(key, json)| (key, to_value(json)))
         .collect()

@@ -1,7 +1,7 @@
 //! The engine as a server, over gRPC.
 //!
 //! The client sends a request again when its connection breaks, so every write here
-//! may arrive twice. Upserts do not go through the client: see `channel`.
+//! may arrive twice. Upserts do not go through it: see `channel`.
 
 mod batch;
 mod bm25;
