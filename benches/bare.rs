@@ -44,7 +44,7 @@ pub async fn cut(texts: Vec<String>) -> Result<Vec<Note>> {
     let config = config("http://unused", "unused")?;
     let model = crate::model()?.display().to_string();
     let tokenizer = Arc::new(open_tokenizer(&model).await?);
-    let chunker = Chunker::new(tokenizer, &config.chunking.settings(), "")?;
+    let chunker = Chunker::new(tokenizer, &config.chunking.settings, "")?;
     let cut = |text: String| {
         let chunks = chunker.chunk(&text)?.into_iter().map(|c| c.start..c.end);
         Ok(Note {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use elf::chunk::{Chunker, open_tokenizer};
+use elf::chunk::{Chunker, NoteChunker, open_tokenizer};
 use elf::config::Config;
 use elf::embed::connect_pinned;
 use elf::embed::provider::Provider;
@@ -221,11 +221,7 @@ impl Bench {
         let context = Pipeline {
             serving: serving.clone(),
             provider: Arc::new(Provider::new(embedder, settings)),
-            chunker: Arc::new(Chunker::new(
-                tokenizer.clone(),
-                &config.chunking.settings(),
-                "",
-            )?),
+            chunker: Arc::new(NoteChunker::new(tokenizer.clone(), &config.chunking, "")?),
             version: database.version(),
             document_prefix: String::new(),
         };
@@ -235,7 +231,7 @@ impl Bench {
                 context.provider.clone(),
                 &context.version.name,
                 "",
-                Chunker::new(tokenizer, &config.chunking.settings(), "")?,
+                Chunker::new(tokenizer, &config.chunking.settings, "")?,
                 config.search.clone(),
                 None,
             ),

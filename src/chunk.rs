@@ -1,12 +1,81 @@
 //! Text → chunks, by the crate `elf-chunk`, with the tokenizer that the configuration names. Knows no database and
 //! no network, except for the tokenizer's one-time download.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-pub use elf_chunk::{Chunk, ChunkError, Chunker, Tokenizer};
+use chrono::{DateTime, Utc};
+pub use elf_chunk::{Chunk, ChunkError, Chunker, Split, Tokenizer};
 
+use crate::config::{Chunking, ContextPart};
 use crate::error_class::ErrorClass;
 use crate::hub::{HubError, ModelFiles};
+
+/// Splits the texts of notes, each as its type asks.
+#[derive(Debug)]
+pub struct NoteChunker {
+    usual: Chunker,
+    by_type: HashMap<String, Chunker>,
+    context: Vec<ContextPart>,
+}
+
+/// What decides how a note is split, beside its text.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// The note's type.
+    pub kind: &'a str,
+    /// When the note changed last.
+    pub updated_at: DateTime<Utc>,
+}
+
+impl NoteChunker {
+    /// A chunker for `[chunking]`. Fails if a part of it leaves no room for text.
+    pub fn new(
+        tokenizer: Arc<Tokenizer>,
+        chunking: &Chunking,
+        document_prefix: &str,
+    ) -> Result<Self, ChunkError> {
+        let chunker = |settings| Chunker::new(tokenizer.clone(), settings, document_prefix);
+        let by_type = chunking.by_type.iter();
+        let by_type = by_type.map(|(kind, settings)| Ok((kind.clone(), chunker(settings)?)));
+        Ok(Self {
+            usual: chunker(&chunking.settings)?,
+            by_type: by_type.collect::<Result<_, ChunkError>>()?,
+            context: chunking.context.clone(),
+        })
+    }
+
+    /// The tokenizer that counts.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        self.usual.tokenizer()
+    }
+
+    /// Tokens of a chunk besides its text and its lead: prefix and special tokens.
+    pub fn fixed_tokens(&self) -> usize {
+        self.usual.fixed_tokens()
+    }
+
+    /// Splits the text of a note.
+    pub fn split<'t>(&self, text: &'t str, note: Subject<'_>) -> Result<Split<'t>, ChunkError> {
+        let chunker = self.by_type.get(note.kind).unwrap_or(&self.usual);
+        chunker.split(text, &|headings| self.context_of(headings, note))
+    }
+
+    /// The line before a chunk, such as `Engine > Oil (2026-11-28)`.
+    fn context_of(&self, headings: &[&str], note: Subject<'_>) -> String {
+        let mut line = String::new();
+        if self.context.contains(&ContextPart::Headings) {
+            line.push_str(&headings.join(" > "));
+        }
+        if self.context.contains(&ContextPart::Date) {
+            let space = if line.is_empty() { "" } else { " " };
+            let day = note.updated_at.format("%F");
+            line.push_str(&format!("{space}({day})"));
+        }
+        line
+    }
+}
 
 /// Why the tokenizer of the configuration cannot be loaded.
 #[derive(Debug, thiserror::Error)]

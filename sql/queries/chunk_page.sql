@@ -3,7 +3,7 @@
 -- $5 whether to read texts and vectors, $6 whether to read vectors,
 -- $7 bytes of text at most if texts are read; at least one chunk
 select chunk_id, note_id, chunk_index, start_offset, end_offset, revision as "revision!",
-       text,
+       lead, text,
        has_vector as "has_vector!", awaits_vector, vec as "vec?: pgvector::Vector", status as "status!",
        expires_at, tenant_id as "tenant_id!", project_id as "project_id!",
        agent_id as "agent_id!", scope as "scope!", kind as "kind!", key,
@@ -18,12 +18,12 @@ select chunk_id, note_id, chunk_index, start_offset, end_offset, revision as "re
                           where s.note_id = c.note_id
                             and s.embedding_version = c.embedding_version),
                         c.revision) as revision,
-               case when $5 then c.text end as text,
+               case when $5 then c.lead end as lead, case when $5 then c.text end as text,
                e.chunk_id is not null as has_vector, c.awaits_vector,
                case when $5 or $6 then e.vec::vector end as vec,
                n.status, n.expires_at, n.tenant_id, n.project_id, n.agent_id, n.scope, n.kind, n.key,
                n.importance, n.confidence, n.updated_at,
-               octet_length(c.text) as bytes
+               octet_length(c.lead) + octet_length(c.text) as bytes
           from memory_note_chunks c
          cross join lateral elf_note(c.note_id) n
           left join lateral (

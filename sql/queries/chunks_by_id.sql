@@ -5,7 +5,7 @@ select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chu
        coalesce((select s.revision
                    from note_index_state s
                   where s.note_id = c.note_id and s.embedding_version = c.embedding_version),
-                c.revision) as "revision!", c.text as "text!",
+                c.revision) as "revision!", c.lead as "lead?", c.text as "text!",
        e.chunk_id is not null as "has_vector!", c.awaits_vector as "awaits_vector!",
        e.vec::vector as "vec?: pgvector::Vector",
        n.status as "status!", n.expires_at, n.tenant_id as "tenant_id!", n.project_id as "project_id!",

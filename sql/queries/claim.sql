@@ -3,7 +3,8 @@
 -- $1 version, $2 holder, $3 lease seconds, $4 notes at most, $5 bytes of text at most, negative to read no text's length,
 -- $6 and $7 only rows after this one (available_at, outbox_id), null for all,
 -- $8 with this many lost claims a note is claimed alone, $9 with this many it is not claimed,
--- $10 only rows that became due within so many seconds, null for all
+-- $10 only rows that became due within so many seconds, null for all,
+-- $11 whether the claim counts as lost if its lease expires
 
 -- Rows without a version are for the active one. Workers do not claim for a retired version.
 with recursive me as materialized (
@@ -46,7 +47,7 @@ batch as materialized (select nextval('elf_lease_token') as token),
 -- leased, or its own token too old.
 leased as (
     insert into note_index_state as s (note_id, embedding_version, lease_token, leased_at, lease_until, holder)
-    select z.note_id, $1, b.token, now(), now() + make_interval(secs => $3), $2
+    select z.note_id, $1, b.token, now(), now() + make_interval(secs => $3), case when $11 then $2 end
       from sized z
      cross join batch b
      where z.bytes_before < $5::bigint or $5::bigint < 0
@@ -59,7 +60,7 @@ leased as (
            -- Every end of a claim clears the holder. If there is another one, its claim was lost, unless
            -- it was the clock that ended it. This worker lives: what it holds it could not release.
            claims_lost = s.claims_lost
-               + case when s.holder is null or s.holder = excluded.holder
+               + case when s.holder is null or s.holder = $2
                         or s.leased_at > clock_timestamp() then 0 else 1 end
      where (s.lease_until is null or s.lease_until <= now() or s.leased_at > clock_timestamp())
        and s.lease_token < excluded.lease_token

@@ -14,7 +14,8 @@
 -- states: $16 note ids, $17 text hashes, $18 chunk counts, $19 hashes of the access labels,
 -- to delete: $20 and $21 notes and their chunk counts, for the chunks after the last one; $22 chunks
 -- whose vector is of an old text; $23 notes without a pooled vector,
--- $24 all notes, $25 whether each is live, $26 their tenants, $27 projects, $28 agents, $29 scopes
+-- $24 all notes, $25 whether each is live, $26 their tenants, $27 projects, $28 agents, $29 scopes,
+-- $30 what is embedded before each of the texts $9
 with settings as materialized (
     select current_setting('transaction_isolation') = 'read committed'
        and current_setting('plan_cache_mode') = 'force_generic_plan'
@@ -52,17 +53,19 @@ notes as materialized (
 chunks as (
     insert into memory_note_chunks as c
            (embedding_version, revision, chunk_id, note_id, chunk_index, start_offset, end_offset,
-            text, text_sha256, awaits_vector)
+            text, text_sha256, awaits_vector, lead)
     select $1, $3, u.*
       from unnest($4::uuid[], $5::uuid[], $6::int[], $7::int[], $8::int[], $9::text[], $10::bytea[],
-                  $11::bool[]) as u (chunk_id, note_id, chunk_index, start_offset, end_offset, text,
-                                     text_sha256, awaits_vector)
+                  $11::bool[], $30::text[])
+           as u (chunk_id, note_id, chunk_index, start_offset, end_offset, text, text_sha256,
+                 awaits_vector, lead)
      where (u.note_id in (select n.note_id from notes n)) is true
     on conflict (chunk_id, embedding_version) do update
        set revision = excluded.revision,
            start_offset = excluded.start_offset,
            end_offset = excluded.end_offset,
            text = excluded.text,
+           lead = excluded.lead,
            text_sha256 = excluded.text_sha256,
            awaits_vector = excluded.awaits_vector
     returning c.chunk_id

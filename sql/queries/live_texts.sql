@@ -13,10 +13,9 @@ sized as (
                as bytes_before
       from page p
 )
-select n.note_id, coalesce(n.text, '') as "text!"
+select n.note_id as "note_id!", coalesce(n.text, '') as "text!", n.kind as "kind!",
+       n.updated_at as "updated_at!"
   from sized s
- cross join lateral (
-        select n.note_id, n.text from memory_notes n where n.note_id = s.note_id
-        offset 0) n
+ cross join lateral elf_note(s.note_id) n
  where s.bytes_before < $3
  order by n.note_id

@@ -61,7 +61,7 @@ select p.note_id as "note_id!",
  cross join lateral (
         select count(*) as chunks,
                count(*) filter (where e.embedding_dim = $2) as vectors,
-               count(*) filter (where c.text_sha256 <> sha256(convert_to(c.text, 'UTF8'))
+               count(*) filter (where c.text_sha256 <> sha256(convert_to(c.lead || c.text, 'UTF8'))
                                    or convert_to(c.text, 'UTF8') <> substring(
                                       p.bytes from c.start_offset + 1
                                       for c.end_offset - c.start_offset)) as other_texts,

@@ -6,7 +6,7 @@ with state as (
        set revision = $2, access_sha256 = null
      where s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
 )
-select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.text,
+select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.lead, c.text,
        e.vec::vector as "vec?: pgvector::Vector"
   from memory_note_chunks c
   left join lateral (

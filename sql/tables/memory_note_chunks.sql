@@ -7,6 +7,9 @@ create table memory_note_chunks (
     start_offset      int not null check (start_offset >= 0),
     end_offset        int not null check (end_offset > start_offset),
     text              text not null,
+    -- What is embedded before the text: a line of context, the header of the table that it continues.
+    lead              text not null default '',
+    -- Of the lead and the text.
     text_sha256       bytea not null check (octet_length(text_sha256) = 32),
     embedding_version text not null,
     -- It is found by keyword alone, because the provider cannot make its vector yet

@@ -3,10 +3,14 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
+use chrono::Utc;
+use elf_chunk::Why;
 use serde::Serialize;
+use serde_json::json;
 
 use super::output::{Output, excerpt};
 use super::wiring;
+use crate::chunk::{Chunk, Subject};
 use crate::config::Config;
 
 /// Arguments of `elf chunk`.
@@ -14,6 +18,16 @@ use crate::config::Config;
 pub struct Args {
     /// A UTF-8 text file, - for stdin
     file: PathBuf,
+    /// Split it as a note of this type
+    #[arg(long = "type", value_name = "TYPE", default_value = "")]
+    kind: String,
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Shown<'a> {
+    chunks: Vec<Row<'a>>,
+    left_out: Vec<LeftOut<'a>>,
 }
 
 #[derive(Serialize)]
@@ -22,10 +36,20 @@ struct Row<'a> {
     start: usize,
     end: usize,
     tokens: usize,
+    /// What is embedded before the text.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    lead: String,
     text: &'a str,
 }
 
-/// Shows the chunks of a text: byte offsets, tokens as sent, and the text.
+#[derive(Serialize)]
+struct LeftOut<'a> {
+    #[serde(flatten)]
+    excluded: elf_chunk::Excluded,
+    text: &'a str,
+}
+
+/// Shows the chunks of a text: byte offsets, tokens as sent, and the text; and what is left out.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let bytes = match args.file.to_str() {
         Some("-") => {
@@ -38,25 +62,63 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     let text = String::from_utf8(bytes)
         .with_context(|| format!("{} is not UTF-8", args.file.display()))?;
     let (chunker, _) = wiring::chunker(config).await?;
-    let chunks = chunker.chunk(&text)?;
-    let row = |(index, chunk): (usize, &crate::chunk::Chunk)| Row {
+    let subject = Subject {
+        kind: &args.kind,
+        updated_at: Utc::now(),
+    };
+    let split = chunker.split(&text, subject)?;
+    let row = |(index, chunk): (usize, &Chunk)| Row {
         index,
         start: chunk.start,
         end: chunk.end,
         tokens: chunk.tokens,
-        text: &text[chunk.start..chunk.end],
+        lead: split.lead(chunk),
+        text: split.text(chunk),
     };
-    let rows: Vec<Row> = chunks.iter().enumerate().map(row).collect();
-    out.report(&rows, |rows| {
-        let line = |r: &Row| {
-            let span = format!("{}..{}", r.start, r.end);
-            format!(
-                "{:>4}  {span:<17}  {:>5} tokens  {}",
-                r.index,
-                r.tokens,
-                excerpt(r.text, 60)
-            )
+    let left_out = |excluded: &elf_chunk::Excluded| LeftOut {
+        text: &text[excluded.start..excluded.end],
+        excluded: *excluded,
+    };
+    let shown = Shown {
+        chunks: split.chunks.iter().enumerate().map(row).collect(),
+        left_out: split.excluded.iter().map(left_out).collect(),
+    };
+    out.report(&shown, lines)
+}
+
+/// A line for each chunk, and one for each part that is in none.
+fn lines(shown: &Shown<'_>) -> String {
+    let chunk = |row: &Row| {
+        let span = format!("{}..{}", row.start, row.end);
+        let lead = match row.lead.is_empty() {
+            true => String::new(),
+            false => format!("[{}] ", excerpt(&row.lead, 40)),
         };
-        rows.iter().map(line).collect::<Vec<_>>().join("\n")
-    })
+        let text = excerpt(row.text, 60);
+        format!(
+            "{:>4}  {span:<17}  {:>5} tokens  {lead}{text}",
+            row.index, row.tokens
+        )
+    };
+    let left_out = |part: &LeftOut| {
+        let span = format!("{}..{}", part.excluded.start, part.excluded.end);
+        let why = match part.excluded.why {
+            Why::Heading => "excluded heading".into(),
+            Why::Block(kind) => json!(kind).as_str().unwrap_or_default().replace('_', " "),
+            Why::Stranded => "heading of what is left out".into(),
+        };
+        format!(
+            "   -  {span:<17}  left out: {why}: {}",
+            excerpt(part.text, 50)
+        )
+    };
+    let chunks = shown.chunks.iter().map(|row| (row.start, chunk(row)));
+    let parts = shown
+        .left_out
+        .iter()
+        .map(|part| (part.excluded.start, left_out(part)));
+    let mut lines: Vec<(usize, String)> = chunks.chain(parts).collect();
+    lines.sort_by_key(|(start, _)| *start);
+    let lines: Vec<String> = lines.into_iter().map(|(_, line)| line).collect();
+    lines.join("\n")
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::chunk::{self, Chunker};
+use crate::chunk::{self, Chunker, NoteChunker};
 use crate::config::{Config, Dsn};
 use crate::embed::provider::Provider;
 use crate::embed::{self, Embedder};
@@ -64,11 +64,11 @@ pub async fn with_index(config: &Config, store: Store) -> anyhow::Result<Serving
 }
 
 /// Loads the tokenizer and builds the chunker. Also returns the tokenizer's fingerprint.
-pub async fn chunker(config: &Config) -> anyhow::Result<(Arc<Chunker>, String)> {
+pub async fn chunker(config: &Config) -> anyhow::Result<(Arc<NoteChunker>, String)> {
     let tokenizer = chunk::open_tokenizer(config.tokenizer_source()).await?;
     let fingerprint = tokenizer.fingerprint().to_owned();
     let prefix = &config.providers.embedding.document_prefix;
-    let chunker = Chunker::new(Arc::new(tokenizer), &config.chunking.settings(), prefix)
+    let chunker = NoteChunker::new(Arc::new(tokenizer), &config.chunking, prefix)
         .context("failed to chunk by [chunking] with providers.embedding.document_prefix")?;
     Ok((Arc::new(chunker), fingerprint))
 }
@@ -78,7 +78,7 @@ pub struct EmbeddingSetup {
     /// Connected; its schema is this program's.
     pub store: Store,
     /// Text → chunks.
-    pub chunker: Arc<Chunker>,
+    pub chunker: Arc<NoteChunker>,
     /// Texts → vectors.
     pub embedder: Arc<dyn Embedder>,
     /// The version that the configuration asks for, registered or not.
@@ -98,7 +98,7 @@ pub async fn setup(config: &Config) -> anyhow::Result<EmbeddingSetup> {
     let (embedder, facts) = embed::connect_pinned(embedding, dim)
         .await
         .context("failed to start providers.embedding")?;
-    embed::check_window(config.chunking.max_tokens, facts.window, &embedding.model)?;
+    embed::check_window(config.chunking.max_tokens(), facts.window, &embedding.model)?;
     let version = embedding_version(config, &tokenizer, facts.dim, facts.weights);
     Ok(EmbeddingSetup {
         store,
@@ -181,7 +181,11 @@ pub async fn searcher(pipeline: &Pipeline, config: &Config) -> anyhow::Result<Se
     };
     let prefix = &config.providers.embedding.query_prefix;
     let tokenizer = pipeline.chunker.tokenizer().clone();
-    let chunker = Chunker::new(tokenizer, &config.chunking.settings(), prefix)
+    let settings = elf_chunk::Settings {
+        max_tokens: config.chunking.settings.max_tokens,
+        ..elf_chunk::Settings::default()
+    };
+    let chunker = Chunker::new(tokenizer, &settings, prefix)
         .context("failed to count with providers.embedding.query_prefix")?;
     Ok(Searcher::new(
         pipeline.serving.clone(),

@@ -7,6 +7,8 @@ pub struct Bm25Options {
     /// Language of the stemmer and the stopwords: `english`, `german`… or `none`
     /// for neither.
     pub language: String,
+    /// Whether the context of a chunk counts as its words, as `[chunking] context` puts it there.
+    pub context: bool,
     /// Whether a word with an accent and the same word without it are one.
     pub fold_accents: bool,
     /// Term frequency saturation.
@@ -21,6 +23,7 @@ impl Default for Bm25Options {
     fn default() -> Self {
         Self {
             language: "english".into(),
+            context: false,
             fold_accents: false,
             k: 1.2,
             b: 0.75,

@@ -23,6 +23,7 @@ pub use read::settings;
 
 pub use elf_chunk::Boundaries;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -265,29 +266,36 @@ pub enum ProviderKind {
 /// `[chunking]`
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Chunking {
-    /// Off: one chunk a note, where it fits `max_tokens`.
-    pub enabled: bool,
-    /// Tokens in a chunk as it is sent: prefix and special tokens included.
-    pub max_tokens: usize,
-    /// Maximum tokens at the end of a chunk that the next chunk repeats.
-    pub overlap_tokens: usize,
-    /// Where chunks end.
-    pub boundaries: Boundaries,
+    /// How the text of a note is split.
+    #[serde(flatten)]
+    pub settings: elf_chunk::Settings,
+    /// How that of a note of such a type is split instead.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_type: BTreeMap<String, elf_chunk::Settings>,
+    /// What stands before a chunk in what is embedded.
+    pub context: Vec<ContextPart>,
     /// A Hugging Face repository, folder or `tokenizer.json`; empty for the
     /// embedding model's own. See [`Config::tokenizer_source`].
     pub tokenizer_repo: String,
 }
 
+/// A part of the context of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ContextPart {
+    /// The headings above the chunk.
+    Headings,
+    /// The day of the note's `updated_at`.
+    Date,
+}
+
 impl Chunking {
-    /// What the chunker needs of it.
-    pub fn settings(&self) -> elf_chunk::Settings {
-        elf_chunk::Settings {
-            enabled: self.enabled,
-            max_tokens: self.max_tokens,
-            overlap_tokens: self.overlap_tokens,
-            boundaries: self.boundaries,
-            ..elf_chunk::Settings::default()
-        }
+    /// Tokens of the largest chunk.
+    pub fn max_tokens(&self) -> usize {
+        let all = self.by_type.values().chain([&self.settings]);
+        all.map(|settings| settings.max_tokens)
+            .max()
+            .unwrap_or_default()
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use elf_chunk::{BlockKind, Strategy};
 use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 
@@ -11,9 +12,9 @@ use super::document::Known;
 use super::section::{self, Section};
 use super::value::{Refusal, Surroundings};
 use super::{
-    Boundaries, Chunking, Config, ConfigError, Datatype, Dsn, Embedding, FusionMethod, Outbox,
-    Postgres, Problem, ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi, Search,
-    Service, Setting, Storage, Threshold, VectorType, Worker, is_loopback,
+    Boundaries, Chunking, Config, ConfigError, ContextPart, Datatype, Dsn, Embedding, FusionMethod,
+    Outbox, Postgres, Problem, ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi,
+    Search, Service, Setting, Storage, Threshold, VectorType, Worker, is_loopback,
 };
 
 const MINUTE_MS: u64 = 60_000;
@@ -131,7 +132,7 @@ pub(super) fn read(
             outbox: root.section("outbox", outbox),
             search: root.section("search", search),
         };
-        let chunk = config.chunking.max_tokens;
+        let chunk = config.chunking.max_tokens();
         let request = config.providers.embedding.max_batch_tokens;
         root.check(
             &[
@@ -238,6 +239,7 @@ fn bm25(section: &mut Section<'_, '_>) -> Bm25Options {
     Bm25Options {
         language: section.word("language", &default.language, &words),
         fold_accents: section.flag("fold_accents", default.fold_accents),
+        context: section.flag("context", default.context),
         k: section.float("k", default.k, 0.0..=100.0),
         b: section.float("b", default.b, 0.0..=1.0),
         avg_len: section.float("avg_len", default.avg_len, 1.0..=1_000_000.0),
@@ -312,31 +314,80 @@ fn path_below(api_base: &str) -> &'static str {
 }
 
 fn chunking(section: &mut Section<'_, '_>) -> Chunking {
-    let chunking = Chunking {
-        enabled: section.flag("enabled", true),
-        max_tokens: section.int("max_tokens", 512, 1..=131_072),
-        overlap_tokens: section.int("overlap_tokens", 128, 0..=131_071),
+    let settings = chunks(section, &elf_chunk::Settings::default());
+    Chunking {
+        by_type: section.sections("by_type", |section| chunks(section, &settings)),
+        settings,
+        context: section.choices(
+            "context",
+            &[],
+            &[
+                ("headings", ContextPart::Headings),
+                ("date", ContextPart::Date),
+            ],
+        ),
+        tokenizer_repo: section.text("tokenizer_repo", "", anything),
+    }
+}
+
+fn chunks(section: &mut Section<'_, '_>, default: &elf_chunk::Settings) -> elf_chunk::Settings {
+    let settings = elf_chunk::Settings {
+        enabled: section.flag("enabled", default.enabled),
+        max_tokens: section.int("max_tokens", default.max_tokens, 1..=131_072),
+        overlap_tokens: section.int("overlap_tokens", default.overlap_tokens, 0..=131_071),
         boundaries: section.choice(
             "boundaries",
-            Boundaries::Greedy,
+            default.boundaries,
             &[
                 ("greedy", Boundaries::Greedy),
                 ("stable", Boundaries::Stable),
             ],
         ),
-        tokenizer_repo: section.text("tokenizer_repo", "", anything),
+        strategy: strategy(section, &default.strategy),
+        exclude_headings: section.texts("exclude_headings", &default.exclude_headings, anything),
+        exclude_blocks: section.choices(
+            "exclude_blocks",
+            &default.exclude_blocks,
+            &[
+                ("front_matter", BlockKind::FrontMatter),
+                ("badges", BlockKind::Badges),
+                ("link_lists", BlockKind::LinkLists),
+                ("toc", BlockKind::Toc),
+            ],
+        ),
     };
-    let Chunking {
+    let elf_chunk::Settings {
         max_tokens,
         overlap_tokens,
         ..
-    } = chunking;
+    } = settings;
     section.check(
         &["overlap_tokens", "max_tokens"],
         overlap_tokens < max_tokens,
         || format!("{overlap_tokens} must be less than max_tokens, which is {max_tokens}"),
     );
-    chunking
+    settings
+}
+
+fn strategy(section: &mut Section<'_, '_>, default: &Strategy) -> Strategy {
+    let (word, separators) = match default {
+        Strategy::Auto => ("auto", None),
+        Strategy::Sentence => ("sentence", None),
+        Strategy::Markdown => ("markdown", None),
+        Strategy::Paragraph => ("paragraph", None),
+        Strategy::Recursive(separators) => ("recursive", Some(separators.clone())),
+    };
+    let words = ["auto", "sentence", "markdown", "paragraph", "recursive"];
+    let word = section.word("strategy", word, &words);
+    let usual = ["\n\n", "\n", " ", ""].map(str::to_owned).to_vec();
+    let separators = section.texts("separators", &separators.unwrap_or(usual), anything);
+    match word.as_str() {
+        "auto" => Strategy::Auto,
+        "markdown" => Strategy::Markdown,
+        "paragraph" => Strategy::Paragraph,
+        "recursive" => Strategy::Recursive(separators),
+        _ => Strategy::Sentence,
+    }
 }
 
 fn worker(section: &mut Section<'_, '_>) -> Worker {

@@ -237,6 +237,70 @@ impl<'d> Section<'_, 'd> {
         self.secret(name, check).unwrap_or_else(|| Secret::new(""))
     }
 
+    /// A list of values, each of which `read` takes.
+    pub fn list<T: Clone>(
+        &mut self,
+        name: &str,
+        default: &[T],
+        shown: String,
+        allowed: String,
+        read: impl Fn(&str) -> Result<T, Refusal>,
+    ) -> Vec<T> {
+        let values = self.take(name, Some(shown), allowed, |value| match value {
+            DeValue::Array(values) => {
+                let values = values.iter().map(|value| read(string(value.get_ref())?));
+                values.collect()
+            }
+            other => Err(format!("must be a list, not {}", kind(other))),
+        });
+        values.unwrap_or_else(|| default.to_vec())
+    }
+
+    /// A list of some of these words.
+    pub fn choices<T: Copy>(&mut self, name: &str, default: &[T], words: &[(&str, T)]) -> Vec<T> {
+        let allowed = format!("list of {}", quoted(words));
+        self.list(name, default, "[]".into(), allowed, |word| {
+            one_of(word, words)
+        })
+    }
+
+    /// A list of strings that pass `check`.
+    pub fn texts(
+        &mut self,
+        name: &str,
+        default: &[String],
+        check: impl Fn(&str) -> Result<(), Refusal>,
+    ) -> Vec<String> {
+        let shown = format!("{default:?}");
+        self.list(name, default, shown, "list of strings".into(), |text| {
+            checked(text, &check)
+        })
+    }
+
+    /// Tables of the same keys under names of the user's choice.
+    pub fn sections<T>(
+        &mut self,
+        name: &str,
+        keys: impl Fn(&mut Section<'_, 'd>) -> T,
+    ) -> BTreeMap<String, T> {
+        let path = self.path_of(name);
+        let known = self.document.known.len();
+        let tables = self.section(name, |section| {
+            let names: Vec<String> = section.entries.keys().cloned().collect();
+            let table = |name: String| (name.clone(), section.section(&name, &keys));
+            names.into_iter().map(table).collect()
+        });
+        // The keys are known from the table that these override.
+        self.document.known.truncate(known);
+        self.document.known.push(Known {
+            path,
+            default: None,
+            allowed: "table of tables".into(),
+            line: None,
+        });
+        tables
+    }
+
     /// A table of secrets under names of the user's choice.
     pub fn secrets(
         &mut self,

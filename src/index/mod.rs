@@ -9,6 +9,7 @@ mod measured;
 mod payload;
 mod qdrant;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
@@ -181,8 +182,20 @@ pub struct Point {
     /// The dense vector, of the collection's dimension. Without it the point is found by keyword
     /// alone.
     pub vector: Option<Vec<f32>>,
+    /// What BM25 sees before the text, if the options of the collection ask for it.
+    pub lead: String,
     /// The text that BM25 sees. It becomes a sparse vector and is not stored.
     pub text: String,
+}
+
+impl Point {
+    /// The words that BM25 sees.
+    fn words(&self, bm25: &Bm25Options) -> Cow<'_, str> {
+        match bm25.context && !self.lead.is_empty() {
+            true => Cow::Owned(format!("{}{}", self.lead, self.text)),
+            false => Cow::Borrowed(&self.text),
+        }
+    }
 }
 
 /// The payload of a point. Never the text.

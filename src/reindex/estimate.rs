@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::chunk::Chunker;
+use crate::chunk::{NoteChunker, Subject};
 use crate::note::TextHash;
 use crate::serving::Progress;
-use crate::store::{Store, StoreError, Version};
+use crate::store::{LiveText, Store, StoreError, Version};
 use crate::worker::{self, HashedChunk};
 
 /// Notes, and bytes of their texts, that an estimate holds in memory at once.
@@ -37,7 +37,7 @@ pub struct Estimate {
 /// Reads and chunks every live note and counts; writes nothing. `progress` counts notes.
 pub async fn estimate(
     store: &Store,
-    chunker: &Arc<Chunker>,
+    chunker: &Arc<NoteChunker>,
     version: &Version,
     progress: &Progress,
 ) -> Result<Estimate, StoreError> {
@@ -50,19 +50,23 @@ pub async fn estimate(
     let mut after = Uuid::nil();
     loop {
         let page = store.live_texts(after, PAGE_NOTES, PAGE_BYTES).await?;
-        let Some((last, _)) = page.last() else {
+        let Some(last) = page.last() else {
             return Ok(estimate);
         };
-        after = *last;
+        after = last.note_id;
         let notes = page.len() as u64;
         let cut = {
             let chunker = chunker.clone();
             move || -> Vec<HashedChunk> {
+                let chunks = |note: &LiveText| {
+                    let subject = Subject {
+                        kind: &note.kind,
+                        updated_at: note.updated_at,
+                    };
+                    worker::hashed_chunks(&chunker, &note.text, subject).ok()
+                };
                 // A note that cannot be chunked is dead-lettered and never embedded.
-                page.iter()
-                    .filter_map(|(_, text)| worker::hashed_chunks(&chunker, text).ok())
-                    .flatten()
-                    .collect()
+                page.iter().filter_map(chunks).flatten().collect()
             }
         };
         let hashed_chunks = tokio::task::spawn_blocking(cut)
@@ -75,7 +79,7 @@ pub async fn estimate(
             .into_iter()
             .collect();
         estimate.notes += notes;
-        for HashedChunk { chunk, hash } in hashed_chunks {
+        for HashedChunk { chunk, hash, .. } in hashed_chunks {
             estimate.chunks += 1;
             if !known.insert(hash) {
                 estimate.known += 1;

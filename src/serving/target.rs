@@ -169,6 +169,7 @@ impl CollectionTarget {
         Some(Point {
             payload,
             vector: chunk.vector,
+            lead: chunk.lead,
             text: chunk.text?,
         })
     }

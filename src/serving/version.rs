@@ -28,31 +28,34 @@ pub fn embedding_version(
         // The same model from a folder, or from the hub.
         ProviderKind::Local => last_part(without_revision(&embedding.model)),
     };
-    let mut settings = vec![
-        ("providers.embedding.provider", json!(provider)),
-        ("providers.embedding.model", json!(model)),
-        ("providers.embedding.dimensions", json!(dim)),
+    let mut settings: Vec<(String, Value)> = vec![
+        ("providers.embedding.provider".into(), json!(provider)),
+        ("providers.embedding.model".into(), json!(model)),
+        ("providers.embedding.dimensions".into(), json!(dim)),
         (
-            "providers.embedding.document_prefix",
+            "providers.embedding.document_prefix".into(),
             json!(embedding.document_prefix),
         ),
-        (TOKENIZER, json!(tokenizer)),
-        ("chunking.enabled", json!(chunking.enabled)),
-        ("chunking.boundaries", json!(chunking.boundaries)),
-        ("chunking.max_tokens", json!(chunking.max_tokens)),
-        ("chunking.overlap_tokens", json!(chunking.overlap_tokens)),
+        (TOKENIZER.into(), json!(tokenizer)),
     ];
+    settings.extend(of_chunks("chunking", &chunking.settings));
+    for (kind, of_type) in &chunking.by_type {
+        settings.extend(of_chunks(&format!("chunking.by_type.{kind}"), of_type));
+    }
+    if !chunking.context.is_empty() {
+        settings.push(("chunking.context".into(), json!(chunking.context)));
+    }
     if embedding.provider == ProviderKind::Openai {
         if !embedding.document_fields.is_empty() {
-            settings.push((FIELDS, json!(embedding.document_fields)));
+            settings.push((FIELDS.into(), json!(embedding.document_fields)));
         }
         // Azure ignores the model's name: the address names the model.
         if let Some(deployment) = deployment(&embedding.api_base) {
-            settings.push((DEPLOYMENT, json!(deployment)));
+            settings.push((DEPLOYMENT.into(), json!(deployment)));
         }
     }
     if let Some(weights) = weights {
-        settings.push((WEIGHTS, json!(hex(&weights))));
+        settings.push((WEIGHTS.into(), json!(hex(&weights))));
     }
     let mut hash = Sha256::new();
     for (key, value) in &settings {
@@ -62,12 +65,23 @@ pub fn embedding_version(
     Version {
         name: format!("{}-{dim}-{digest}", last_part(model)),
         dim,
-        settings: settings
-            .into_iter()
-            .map(|(k, v)| (k.to_owned(), v))
-            .collect::<Map<_, _>>()
-            .into(),
+        settings: settings.into_iter().collect::<Map<_, _>>().into(),
     }
+}
+
+/// The settings of chunks below `path`, those that are set.
+fn of_chunks(path: &str, settings: &elf_chunk::Settings) -> Vec<(String, Value)> {
+    let fields = match json!(settings) {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    let mut fields: Vec<(String, Value)> = fields
+        .into_iter()
+        .filter(|(_, value)| value != &json!([]))
+        .map(|(key, value)| (format!("{path}.{key}"), value))
+        .collect();
+    fields.sort_by(|(a, _), (b, _)| a.cmp(b));
+    fields
 }
 
 /// The settings that no key of `elf.toml` holds: the digests of what the keys name.

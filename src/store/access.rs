@@ -32,9 +32,11 @@ pub struct OldChunk {
     pub start: usize,
     /// Byte offset behind the last byte.
     pub end: usize,
+    /// What was embedded before `text`.
+    pub lead: String,
     /// `old_text[start..end]`
     pub text: String,
-    /// The vector of `text`.
+    /// The vector of both.
     pub vector: Option<Arc<[f32]>>,
 }
 
@@ -62,6 +64,7 @@ impl Store {
                 chunk_index: row.chunk_index as u32,
                 start: row.start_offset as usize,
                 end: row.end_offset as usize,
+                lead: row.lead,
                 text: row.text,
                 vector: row.vec.map(|vec| Arc::from(Vec::from(vec))),
             });

@@ -24,6 +24,8 @@ pub struct LiveChunk {
     pub end: usize,
     /// The lease token under which it was written.
     pub revision: i64,
+    /// What is embedded before its text, only with [`Depth::Whole`].
+    pub lead: String,
     /// Its text, only with [`Depth::Whole`].
     pub text: Option<String>,
     /// Whether Postgres has its vector.
@@ -76,6 +78,7 @@ macro_rules! live_chunk {
             start: row.start_offset as usize,
             end: row.end_offset as usize,
             revision: row.revision,
+            lead: row.lead.unwrap_or_default(),
             text: $text(row.text),
             has_vector: row.has_vector,
             awaits_vector: row.awaits_vector,

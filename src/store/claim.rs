@@ -48,6 +48,17 @@ pub struct ClaimScope {
     pub due: Due,
     /// Only notes with fewer lost claims than this.
     pub lost_below: u32,
+    /// What it means for the notes if the claim is lost.
+    pub blame: Blame,
+}
+
+/// Whether a note may be to blame for a claim of it that is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blame {
+    /// The next claim counts it.
+    IfLost,
+    /// No text is indexed under the claim.
+    Never,
 }
 
 impl ClaimScope {
@@ -55,6 +66,7 @@ impl ClaimScope {
     pub const ALL: Self = Self {
         due: Due::All,
         lost_below: u32::MAX,
+        blame: Blame::IfLost,
     };
 }
 
@@ -163,7 +175,8 @@ impl Store {
                 after.map(|position| position.outbox_id),
                 LOST_CLAIMS_UNTIL_ALONE as i32,
                 i32::try_from(scope.lost_below).unwrap_or(i32::MAX),
-                within_secs
+                within_secs,
+                scope.blame == Blame::IfLost
             )
             .fetch_all(&self.keyed)
             .await?;

@@ -58,7 +58,9 @@ use transaction::Transaction;
 pub use access::{OldChunk, TakenOver};
 pub use api_keys::{ApiKey, ListedKey, Reach, SecretHash};
 pub use chunks::{Depth, LiveChunk, NoteProblem};
-pub use claim::{Claim, ClaimScope, Claimed, Due, LOST_CLAIMS_UNTIL_ALONE, Position, holder};
+pub use claim::{
+    Blame, Claim, ClaimScope, Claimed, Due, LOST_CLAIMS_UNTIL_ALONE, Position, holder,
+};
 pub use collections::{CollectionRow, HeldServed, Range};
 pub use commit::{ChunkWrite, Committed, NoteWrite, Target};
 pub use connect::{LEAST_CONNECTIONS, pool_sizes};
@@ -69,7 +71,7 @@ pub use import::{Field, Imported, ImportedNote};
 pub use jobs::{HeldJob, JobLease, RunningJob};
 pub use lifecycle::Lifecycle;
 pub use locks::LockWait;
-pub use notes::{LoadedNotes, Selection};
+pub use notes::{LiveText, LoadedNotes, Selection};
 pub use pool::{Pool, PooledConnection};
 pub use reachable::{AddedNote, Duplicate, NoteChange, NotePart, ReachableChunk, ReachableNote};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};

@@ -38,6 +38,19 @@ pub struct Selection {
     pub kind: Option<String>,
 }
 
+/// What a live note is chunked from.
+#[derive(Debug, Clone)]
+pub struct LiveText {
+    /// The note.
+    pub note_id: Uuid,
+    /// Its text; empty if Postgres cannot read it.
+    pub text: String,
+    /// Its type.
+    pub kind: String,
+    /// When it changed last.
+    pub updated_at: DateTime<Utc>,
+}
+
 impl Store {
     /// The rows of these notes. A text of more than `max_bytes` is not read: `text` is empty and
     /// `text_bytes` has its length. Fails if Postgres can read none of them, and none of three others.
@@ -265,14 +278,20 @@ impl Store {
         after: Uuid,
         max_notes: usize,
         max_bytes: usize,
-    ) -> Result<Vec<(Uuid, String)>, StoreError> {
+    ) -> Result<Vec<LiveText>, StoreError> {
         let mut limit = max_notes;
         loop {
             match self.text_page(after, limit, max_bytes).await {
                 Err(StoreError::Unreadable(_)) if limit > 1 => limit /= 2,
                 Err(StoreError::Unreadable(_)) => {
-                    let next = self.next_live_note(after).await?;
-                    return Ok(next.map(|note| (note, String::new())).into_iter().collect());
+                    let next = self.next_live_note(after).await?.into_iter();
+                    let without_text = |note_id| LiveText {
+                        note_id,
+                        text: String::new(),
+                        kind: String::new(),
+                        updated_at: DateTime::UNIX_EPOCH,
+                    };
+                    return Ok(next.map(without_text).collect());
                 }
                 page => return page,
             }
@@ -284,7 +303,7 @@ impl Store {
         after: Uuid,
         max_notes: usize,
         max_bytes: usize,
-    ) -> Result<Vec<(Uuid, String)>, StoreError> {
+    ) -> Result<Vec<LiveText>, StoreError> {
         let page = sqlx::query_file!(
             "sql/queries/live_texts.sql",
             after,
@@ -294,7 +313,12 @@ impl Store {
         let rows = self.page(page).await?;
         Ok(rows
             .into_iter()
-            .map(|row| (row.note_id, row.text))
+            .map(|row| LiveText {
+                note_id: row.note_id,
+                text: row.text,
+                kind: row.kind,
+                updated_at: row.updated_at,
+            })
             .collect())
     }
 }

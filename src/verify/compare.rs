@@ -97,6 +97,7 @@ mod tests {
 
     fn chunk(id: u128) -> LiveChunk {
         LiveChunk {
+            lead: String::new(),
             chunk_id: Uuid::from_u128(id),
             note_id: Uuid::from_u128(7),
             chunk_index: 0,

@@ -169,8 +169,9 @@ impl Batch<'_> {
                 chunk_index: chunk.chunk_index,
                 start: chunk.start,
                 end: chunk.end,
+                lead: &chunk.lead,
                 text: &chunk.text,
-                hash: TextHash::of(&chunk.text),
+                hash: TextHash::of_both(&chunk.lead, &chunk.text),
                 vector: chunk.vector.clone(),
             };
             self.point(by_id[&chunk.note_id], &write)

@@ -139,7 +139,7 @@ impl Batch<'_> {
                 };
                 // The cause may be the state of Postgres or of the index.
                 match (Box::pin(self.try_another(&error, part)).await?, by) {
-                    (OtherNote::Taken, None) => self.set_aside(only, &error).await,
+                    (OtherNote::Taken, None) => self.set_aside(only, &error).await?,
                     (OtherNote::Taken, Some(by)) if tries >= max_tries => {
                         self.fail_alone(only, by, &error).await?;
                     }
@@ -165,10 +165,17 @@ impl Batch<'_> {
     }
 
     /// Leaves a note for later without an attempt.
-    async fn set_aside(&self, write: &PlannedWrite<'_>, error: &ServingError) {
+    async fn set_aside(
+        &self,
+        write: &PlannedWrite<'_>,
+        error: &ServingError,
+    ) -> Result<(), ServingError> {
+        self.apply_access_labels([write.chunked].into_iter())
+            .await?;
         let note_id = write.rows.note_id;
         tracing::warn!(%note_id, %error, "note set aside, Postgres takes others");
         lease::set_aside(self.shared, self.token, note_id).await;
+        Ok(())
     }
 
     /// Counts a write that Postgres or the index rejects as a failure of its note.

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use metrics::{counter, histogram};
 
-use super::{Shared, blame, lost_transactions, unacked};
-use crate::store::{Claim, ClaimScope, Due};
+use super::{Pipeline, Shared, blame, lost_transactions, unacked};
+use crate::store::{Blame, Claim, ClaimScope, Due, LOST_CLAIMS_UNTIL_ALONE, StoreError};
 
 /// Text claimed at once, so that a batch of long notes does not fill the memory.
 const BATCH_BYTES: usize = 4 << 20;
@@ -14,6 +14,16 @@ impl Shared {
     /// Claims a batch of the notes that are `due`. `None` when there is none, or Postgres is
     /// unavailable.
     pub(super) async fn claim(&self, due: Due) -> Option<Claim> {
+        self.claim_some(due, false).await
+    }
+
+    /// [`Self::claim`] beside batches in flight, of which one may kill the worker: it takes no suspect, and if the
+    /// worker dies these notes are not to blame.
+    pub(super) async fn claim_beside(&self, due: Due) -> Option<Claim> {
+        self.claim_some(due, true).await
+    }
+
+    async fn claim_some(&self, due: Due, beside: bool) -> Option<Claim> {
         if let Err(error) = lost_transactions::ensure_tokens_after_reconnect(self).await {
             self.circuit.open(error.to_string());
             return None;
@@ -24,24 +34,21 @@ impl Shared {
             return None;
         }
         let began = Instant::now();
-        let claim = |lost_below| {
-            self.pipeline.serving.store.claim(
-                &self.pipeline.version.name,
-                &self.holder,
-                self.settings.lease(),
-                self.settings.batch_notes,
-                BATCH_BYTES,
-                ClaimScope { due, lost_below },
-            )
-        };
-        // A note with enough lost claims to be dead-lettered comes last: the worker first indexes
-        // another note, if one is due.
-        let claimed = match self.totals.report().notes {
-            0 => match claim(blame::LOST_CLAIMS_UNTIL_DEAD).await {
-                Ok(None) => claim(u32::MAX).await,
-                claimed => claimed,
-            },
-            _ => claim(u32::MAX).await,
+        let claimed = match beside {
+            true => {
+                self.claim_below(due, LOST_CLAIMS_UNTIL_ALONE, Blame::Never)
+                    .await
+            }
+            // A note with enough lost claims to be dead-lettered comes last: the worker first indexes
+            // another note, if one is due.
+            false if self.totals.report().notes == 0 => {
+                let below = blame::LOST_CLAIMS_UNTIL_DEAD;
+                match self.claim_below(due, below, Blame::IfLost).await {
+                    Ok(None) => self.claim_below(due, u32::MAX, Blame::IfLost).await,
+                    claimed => claimed,
+                }
+            }
+            false => self.claim_below(due, u32::MAX, Blame::IfLost).await,
         };
         histogram!("elf_claim_seconds").record(began.elapsed());
         let outcome = match &claimed {
@@ -64,5 +71,34 @@ impl Shared {
                 None
             }
         }
+    }
+
+    async fn claim_below(
+        &self,
+        due: Due,
+        lost_below: u32,
+        blame: Blame,
+    ) -> Result<Option<Claim>, StoreError> {
+        let scope = ClaimScope {
+            due,
+            lost_below,
+            blame,
+        };
+        let Pipeline {
+            serving, version, ..
+        } = &self.pipeline;
+        let lease = self.settings.lease();
+        let notes = self.settings.batch_notes;
+        let store = &serving.store;
+        store
+            .claim(
+                &version.name,
+                &self.holder,
+                lease,
+                notes,
+                BATCH_BYTES,
+                scope,
+            )
+            .await
     }
 }

@@ -12,7 +12,7 @@ use super::batch::{self, Extent};
 use super::lease::{self, Survived};
 use super::shared::{Drain, Shared};
 use super::turns::Turns;
-use super::walk::Walk;
+use super::walk::Walks;
 use super::{RELEASE_LIMIT, WorkerError, blame};
 use crate::store::{Claim, Due};
 
@@ -21,6 +21,15 @@ type Step<T = ()> = ControlFlow<Result<(), WorkerError>, T>;
 
 /// How long all batches must be in flight before the access walk goes on meanwhile, and how often it looks for new rows.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Whether the last claim was that of a suspect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Suspect {
+    None,
+    /// It was released until nothing else is in flight.
+    Released,
+    InFlight,
+}
 
 /// The main loop and its state.
 pub(super) struct ClaimLoop<'a> {
@@ -34,11 +43,10 @@ pub(super) struct ClaimLoop<'a> {
     turns: Turns,
     provider_works: bool,
     /// Of the claims while it does not.
-    walk: Walk,
+    walks: Walks,
     /// Of the claims while all batches wait for it. They index no text, so their rows are not done.
-    access_walk: Walk,
-    /// Whether the last claim was that of a suspect.
-    claimed_suspect: bool,
+    access_walks: Walks,
+    suspect: Suspect,
 }
 
 impl<'a> ClaimLoop<'a> {
@@ -58,9 +66,9 @@ impl<'a> ClaimLoop<'a> {
             permits: Arc::new(Semaphore::new(shared.settings.concurrency)),
             turns: Turns::new(Instant::now()),
             provider_works: true,
-            walk: Walk::new(Instant::now()),
-            access_walk: Walk::new(Instant::now()),
-            claimed_suspect: false,
+            walks: Walks::new(Instant::now()),
+            access_walks: Walks::new(Instant::now()),
+            suspect: Suspect::None,
         }
     }
 
@@ -88,7 +96,7 @@ impl<'a> ClaimLoop<'a> {
         self.wait_for_stores().await?;
         // Until a suspect has ended, the worker claims nothing: a neighbour that was claimed
         // beside it would die with it each time, and be blamed too.
-        if self.claimed_suspect && !self.batches.is_empty() {
+        if self.suspect != Suspect::None && !self.batches.is_empty() {
             drop(permit);
             return self.wait_for_suspect().await;
         }
@@ -102,8 +110,12 @@ impl<'a> ClaimLoop<'a> {
             drop(permit);
             return self.wait_or_end_drain(nothing_in_flight).await;
         };
-        self.claimed_suspect = blame::is_suspect(&claim);
-        if self.claimed_suspect && !nothing_in_flight {
+        self.suspect = match blame::is_suspect(&claim) {
+            false => Suspect::None,
+            true if nothing_in_flight => Suspect::InFlight,
+            true => Suspect::Released,
+        };
+        if self.suspect == Suspect::Released {
             self.release_suspect(&claim).await;
             return Continue(());
         }
@@ -132,7 +144,7 @@ impl<'a> ClaimLoop<'a> {
                 biased;
                 () = self.stop.cancelled() => return self.stopped(),
                 permit = free => return Continue(permit),
-                () = walk_is_due(self.shared, &self.access_walk) => {}
+                () = walk_is_due(self.shared, &self.access_walks) => {}
             }
             self.apply_next_access().await?;
         }
@@ -153,7 +165,7 @@ impl<'a> ClaimLoop<'a> {
             biased;
             () = self.stop.cancelled() => return self.stopped(),
             _ = self.batches.join_next() => return Continue(()),
-            () = walk_is_due(self.shared, &self.access_walk) => {}
+            () = walk_is_due(self.shared, &self.access_walks) => {}
         }
         self.apply_next_access().await
     }
@@ -165,14 +177,19 @@ impl<'a> ClaimLoop<'a> {
             return Continue(());
         }
         let shared = self.shared;
-        let walk = &mut self.access_walk;
+        let walks = &mut self.access_walks;
         let step = async {
-            match shared.claim(walk.due(Instant::now())).await {
-                Some(claim) => {
-                    walk.took(claim.upto);
-                    batch::run(shared, claim, Extent::Access).await;
+            let mut due = Some(walks.next(Instant::now()));
+            while let Some(rows) = due {
+                if let Some(claim) = shared.claim_beside(rows).await {
+                    walks.took(claim.upto);
+                    return batch::run(shared, claim, Extent::Access).await;
                 }
-                None => walk.ended(Instant::now()),
+                // A claim during an outage of the stores says nothing about the rows.
+                if shared.circuit.outage().is_some() {
+                    return;
+                }
+                due = walks.wider(Instant::now());
             }
         };
         tokio::select! {
@@ -190,15 +207,15 @@ impl<'a> ClaimLoop<'a> {
         self.provider_works = self.shared.pipeline.provider.state().error().is_none();
         if !self.provider_works {
             if worked {
-                self.walk = Walk::new(now);
+                self.walks = Walks::new(now);
             }
-            return self.walk.due(now);
+            return self.walks.next(now);
         }
         // A suspect was released until nothing is in flight, which is now. Its row may be in front of
         // the mark.
-        match self.claimed_suspect {
-            true => Due::All,
-            false => self.turns.next(now),
+        match self.suspect {
+            Suspect::Released => Due::All,
+            Suspect::None | Suspect::InFlight => self.turns.next(now),
         }
     }
 
@@ -209,11 +226,16 @@ impl<'a> ClaimLoop<'a> {
         let mut due = due;
         loop {
             let claim = self.claim(due).await?;
-            if claim.is_some() || !self.provider_works {
+            // A claim during an outage of the stores says nothing about the rows.
+            if claim.is_some() || self.shared.circuit.outage().is_some() {
                 return Continue(claim);
             }
-            let must_know = self.drain.is_some();
-            due = match self.turns.wider(due, must_know, Instant::now()) {
+            let now = Instant::now();
+            let wider = match self.provider_works {
+                true => self.turns.wider(due, self.drain.is_some(), now),
+                false => self.walks.wider(now),
+            };
+            due = match wider {
                 Some(wider) => wider,
                 None => return Continue(None),
             };
@@ -225,7 +247,6 @@ impl<'a> ClaimLoop<'a> {
         let began = Instant::now();
         let claimed = self.claim_unless_late(due).await?;
         let upto = claimed.as_ref().map(|claim| claim.upto);
-        // A claim during an outage of the stores says nothing about the rows.
         if self.provider_works && (upto.is_some() || self.shared.circuit.outage().is_none()) {
             let has_more = claimed.as_ref().is_some_and(|claim| claim.has_more);
             let now = Instant::now();
@@ -259,7 +280,7 @@ impl<'a> ClaimLoop<'a> {
     /// Starts the batch of a claim.
     fn start(&mut self, claim: Claim, permit: OwnedSemaphorePermit) {
         if !self.provider_works {
-            self.walk.took(claim.upto);
+            self.walks.took(claim.upto);
         }
         // Ended batches stay in the set until they are joined.
         while self.batches.try_join_next().is_some() {}
@@ -276,9 +297,6 @@ impl<'a> ClaimLoop<'a> {
     /// `nothing_in_flight` is of the moment before that claim.
     async fn wait_or_end_drain(&mut self, nothing_in_flight: bool) -> Step {
         let stores_work = self.shared.circuit.outage().is_none();
-        if stores_work && !self.provider_works {
-            self.walk.ended(Instant::now());
-        }
         if self.drain.is_some() && nothing_in_flight && stores_work {
             return match self.provider_works {
                 true => self.end_drain_unless_unanswered().await,
@@ -334,8 +352,8 @@ impl<'a> ClaimLoop<'a> {
 }
 
 /// Waits until it is time for the next claim of an access walk.
-async fn walk_is_due(shared: &Shared, walk: &Walk) {
-    if walk.is_at_end() || shared.circuit.outage().is_some() {
+async fn walk_is_due(shared: &Shared, walks: &Walks) {
+    if walks.is_at_end() || shared.circuit.outage().is_some() {
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

@@ -174,9 +174,13 @@ fn wanted<'a>(shared: &Shared, chunked_notes: &'a [ChunkedNote]) -> Vec<Wanted<'
         let (Some(note), Ok(hashed_chunks)) = (&chunked.note, &chunked.hashed_chunks) else {
             continue;
         };
-        for HashedChunk { chunk, hash } in hashed_chunks {
+        for HashedChunk { chunk, lead, hash } in hashed_chunks {
             if seen.insert(*hash) {
                 let text = composed(&note.text[chunk.start..chunk.end]);
+                let text = match lead.is_empty() {
+                    true => text,
+                    false => Cow::Owned(format!("{lead}{text}")),
+                };
                 wanted.push(Wanted {
                     hash: *hash,
                     input: TextHash::of_both(&pipeline.document_prefix, &text),

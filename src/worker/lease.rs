@@ -13,8 +13,9 @@ use crate::store::Claim;
 /// The pause of a note whose row an application holds.
 const SKIPPED: Duration = Duration::from_millis(500);
 
-/// For how long a note is set aside for which Postgres lacks something, although it takes others.
-const SET_ASIDE: Duration = Duration::from_secs(30);
+/// For how long a note is set aside for which Postgres lacks something, although it takes others. Its deletion waits
+/// as long.
+const SET_ASIDE: Duration = Duration::from_secs(10);
 
 /// The notes of the batches in flight, by token. The renewal renews the leases of those that have no outcome yet, and
 /// the end of the batch releases them.

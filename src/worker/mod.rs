@@ -50,7 +50,7 @@ pub use store_circuit::{Outage, StoreCircuit};
 pub use totals::{Report, Totals};
 pub use verify::Verified;
 
-use crate::chunk::Chunker;
+use crate::chunk::NoteChunker;
 use crate::config;
 use crate::embed::provider::Provider;
 use crate::serving::Serving;
@@ -69,7 +69,7 @@ pub struct Pipeline {
     /// Texts → vectors.
     pub provider: Arc<Provider>,
     /// Text → chunks.
-    pub chunker: Arc<Chunker>,
+    pub chunker: Arc<NoteChunker>,
     /// The embedding version that this worker keeps in step.
     pub version: Version,
     /// Put before every chunk that is embedded.

@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::{Report, pooled};
-use crate::chunk::{self, Chunk, ChunkError, Chunker};
+use crate::chunk::{self, Chunk, ChunkError, NoteChunker, Subject};
 use crate::embed::EmbedError;
 use crate::note::{Note, TextHash, chunk_id};
 use crate::store::{ChunkWrite, FailedBy, NoteWrite};
@@ -43,11 +43,13 @@ impl From<String> for NoChunks {
 }
 
 /// A chunk before it has its vector.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct HashedChunk {
     /// Its offsets and token count.
     pub chunk: Chunk,
-    /// The hash of its text.
+    /// What is sent before its text.
+    pub lead: String,
+    /// The hash of both.
     pub hash: TextHash,
 }
 
@@ -82,7 +84,7 @@ pub enum Unwritable {
 /// Chunks a note that is live at `now`; any other note has no chunks. A text of more than
 /// `max_bytes` was not loaded and is an error.
 pub fn chunk_note(
-    chunker: &Chunker,
+    chunker: &NoteChunker,
     note_id: Uuid,
     note: Option<Note>,
     now: DateTime<Utc>,
@@ -96,7 +98,13 @@ pub fn chunk_note(
             note.text_bytes
         )
         .into()),
-        Some(note) if live => hashed_chunks(chunker, &note.text).map_err(NoChunks::from),
+        Some(note) if live => {
+            let subject = Subject {
+                kind: &note.labels.kind,
+                updated_at: note.labels.updated_at,
+            };
+            hashed_chunks(chunker, &note.text, subject).map_err(NoChunks::from)
+        }
         _ => Ok(Vec::new()),
     };
     ChunkedNote {
@@ -133,22 +141,35 @@ pub fn unreadable_note(
 
 /// The chunks of a text that have a token of it, or the reason why it has none. Invisible
 /// characters may fill a chunk that the tokenizer's normalisation leaves nothing of.
-pub fn hashed_chunks(chunker: &Chunker, text: &str) -> Result<Vec<HashedChunk>, String> {
+pub fn hashed_chunks(
+    chunker: &NoteChunker,
+    text: &str,
+    subject: Subject<'_>,
+) -> Result<Vec<HashedChunk>, String> {
     // A tokenizer is third-party code that runs on a third-party file. A panic over one text
     // must not fail the other notes of the batch.
-    let chunks = match catch_unwind(AssertUnwindSafe(|| chunker.chunk(text))) {
-        Ok(chunks) => chunks.map_err(|error| chunk::reason(&error))?,
+    let split = match catch_unwind(AssertUnwindSafe(|| chunker.split(text, subject))) {
+        Ok(split) => split.map_err(|error| chunk::reason(&error))?,
         Err(_) => return Err("the tokenizer panicked; the log has its message".to_owned()),
     };
-    let with_tokens: Vec<HashedChunk> = chunks
+    let with_tokens = split
+        .chunks
         .iter()
-        .filter(|chunk| chunk.tokens > chunker.fixed_tokens())
-        .map(|&chunk| HashedChunk {
-            chunk,
-            hash: TextHash::of(&text[chunk.start..chunk.end]),
-        })
-        .collect();
-    match (with_tokens.is_empty(), chunks.first(), chunks.last()) {
+        .filter(|chunk| chunk.tokens > chunker.fixed_tokens());
+    let hashed = with_tokens.map(|chunk| {
+        let lead = split.lead(chunk);
+        HashedChunk {
+            chunk: *chunk,
+            hash: TextHash::of_both(&lead, split.text(chunk)),
+            lead,
+        }
+    });
+    let with_tokens: Vec<HashedChunk> = hashed.collect();
+    match (
+        with_tokens.is_empty(),
+        split.chunks.first(),
+        split.chunks.last(),
+    ) {
         (true, Some(first), Some(last)) => Err(ChunkError::NoTokens {
             start: first.start,
             end: last.end,
@@ -191,6 +212,7 @@ pub fn write_of<'a>(
             chunk_index: i as u32,
             start,
             end,
+            lead: &chunk.lead,
             text: &text[start..end],
             hash: chunk.hash,
             vector,
@@ -267,7 +289,7 @@ pub fn count_work<'c>(
             .note
             .as_ref()
             .map_or(0, |note| note.text.len() as u64);
-        for HashedChunk { chunk, hash } in chunked.hashed_chunks.iter().flatten() {
+        for HashedChunk { chunk, hash, .. } in chunked.hashed_chunks.iter().flatten() {
             report.chunks += 1;
             if !newly_embedded.remove(hash) {
                 report.reused += 1;
@@ -304,7 +326,15 @@ mod tests {
             ..Chunk::default()
         };
         let vectors = Vectors::from([(hash, Err(error))]);
-        vector_of(&HashedChunk { chunk, hash }, &vectors).expect_err("no vector")
+        vector_of(
+            &HashedChunk {
+                chunk,
+                lead: String::new(),
+                hash,
+            },
+            &vectors,
+        )
+        .expect_err("no vector")
     }
 
     #[test]

@@ -249,6 +249,7 @@ impl Batch<'_> {
         Point {
             payload: self.payload(note, chunk),
             vector: chunk.vector.as_deref().map(<[f32]>::to_vec),
+            lead: chunk.lead.to_owned(),
             text: chunk.text.to_owned(),
         }
     }
@@ -261,6 +262,7 @@ impl Batch<'_> {
             start: chunk.start,
             end: chunk.end,
             revision: self.token,
+            lead: String::new(),
             text: None,
             has_vector: chunk.vector.is_some(),
             awaits_vector: chunk.vector.is_none(),

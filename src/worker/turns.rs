@@ -29,7 +29,7 @@ const LONGEST_REST: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Turns {
     recent_is_next: bool,
-    /// When the last claim of recent rows began, or one that left no backlog.
+    /// When the last claim began that took all recent rows, or all rows.
     recent_since: Instant,
     mark: Option<Position>,
     /// Whether there are more rows behind the mark.
@@ -60,8 +60,7 @@ impl Turns {
             return self.oldest(now);
         }
         self.recent_is_next = false;
-        let since = std::mem::replace(&mut self.recent_since, now);
-        Due::Within(now - since + LONGEST_COMMIT)
+        Due::Within(now - self.recent_since + LONGEST_COMMIT)
     }
 
     /// The rows to look at after a claim of `due` found none. With `must_know` all of them, even if that takes long
@@ -97,7 +96,12 @@ impl Turns {
             }
             Due::After(_) => self.mark = self.mark.max(upto),
             // They do not tell about the rows before them.
-            Due::Within(_) => return,
+            Due::Within(_) => {
+                if !has_more {
+                    self.recent_since = began;
+                }
+                return;
+            }
         }
         self.has_more = has_more;
         if !has_more {
@@ -166,6 +170,13 @@ mod tests {
             at(311),
         );
         assert_eq!(turns.next(at(900)), within(600), "no moment is left out");
+        turns.claimed(within(600), Some(position(99)), true, at(900), at(901));
+        turns.next(at(910));
+        assert_eq!(
+            turns.next(at(920)),
+            within(620),
+            "nor what one claim cannot hold"
+        );
         assert_eq!(
             turns.next(at(1004)),
             Due::After(position(11)),

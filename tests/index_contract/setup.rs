@@ -209,6 +209,7 @@ pub fn point(n: u64, vector: [f32; DIM], text: &str) -> Point {
             },
         },
         vector: Some(vector.to_vec()),
+        lead: String::new(),
         text: text.into(),
     }
 }

@@ -19,16 +19,16 @@ async fn visible_to(h: &Harness, tenant: &str, note: Uuid) -> u64 {
         keywords: BTreeMap::from([("tenant_id".to_owned(), tenant.to_owned())]),
         ..Filter::default()
     };
-    h.context
+    h.pipeline
         .serving
         .index
-        .count(&h.context.serving.alias, &filter)
+        .count(&h.pipeline.serving.alias, &filter)
         .await
         .unwrap()
 }
 
 async fn search(h: &Harness, tenant: &str) -> Vec<Uuid> {
-    let searcher = elf::cli::wiring::searcher(&h.context, &h.config)
+    let searcher = elf::cli::wiring::searcher(&h.pipeline, &h.config)
         .await
         .unwrap();
     let filter = Filter {
@@ -82,7 +82,7 @@ async fn labels_follow_at_once_though_the_new_text_is_dead_lettered() {
     assert_eq!(visible_to(&h, "v", note).await, chunks);
 
     h.provider.heal();
-    h.context.serving.store.retry_dead(None).await.unwrap();
+    h.pipeline.serving.store.retry_dead(None).await.unwrap();
     h.drain_with_retries().await;
     h.assert_converged().await;
 }
@@ -100,7 +100,7 @@ async fn labels_of_long_notes_follow_though_their_new_texts_wait() {
     for &note in &notes {
         chunks.push(visible_to(&h, "t", note).await);
     }
-    let at_once = (8 << 20) / (4 * h.context.version.dim as u64 + 2048);
+    let at_once = (8 << 20) / (4 * h.pipeline.version.dim as u64 + 2048);
     assert!(chunks.iter().sum::<u64>() > at_once, "{chunks:?}");
 
     h.provider.poison("nobody", Behaviour::Status(400));
@@ -127,9 +127,9 @@ async fn a_note_whose_labels_the_index_refuses_takes_out_no_other_note() {
         notes.push(h.insert(&sentences(9, matter)).await);
     }
     h.drain().await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     index.refuse(notes[2]);
-    h.context.serving.index = index;
+    h.pipeline.serving.index = index;
     h.provider.poison("nobody", Behaviour::Status(400));
     for &note in &notes {
         h.execute(
@@ -170,7 +170,7 @@ async fn while_the_provider_refuses_work_without_new_vectors_continues() {
     .unwrap();
     let working = h.work();
     // From now on the provider refuses the key.
-    eventually(async || h.context.provider.state().error().is_some()).await;
+    eventually(async || h.pipeline.provider.state().error().is_some()).await;
 
     h.delete(deleted).await;
     let update = |statement| h.execute(statement, archived, "");

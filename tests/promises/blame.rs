@@ -55,7 +55,7 @@ async fn one_note_that_postgres_rejects_among_2000_is_dead_lettered_and_costs_no
     insert_many(&h, 999).await;
     let report = h.drain_with_retries().await;
     assert_eq!(report.dead, 1);
-    let letters = h.context.serving.store.dead_letters(10).await.unwrap();
+    let letters = h.pipeline.serving.store.dead_letters(10).await.unwrap();
     assert_eq!((letters[0].note_id, letters[0].attempts), (secret, 3));
     assert_eq!(h.points().await.len(), 1_999);
     let mut texts = h.provider.texts_seen();
@@ -68,15 +68,15 @@ async fn one_note_that_postgres_rejects_among_2000_is_dead_lettered_and_costs_no
 #[tokio::test]
 async fn one_note_that_the_index_refuses_among_2000_is_dead_lettered_and_costs_no_embedding() {
     let mut h = with_default_batches().await;
-    let hooked = Hooked::over(&h.context.serving.index);
-    h.context.serving.index = hooked.clone();
+    let hooked = Hooked::over(&h.pipeline.serving.index);
+    h.pipeline.serving.index = hooked.clone();
     insert_many(&h, 1_000).await;
     let odd = h.insert("an odd one").await;
     insert_many(&h, 999).await;
     hooked.refuse(odd);
     let report = h.drain_with_retries().await;
     assert_eq!(report.dead, 1);
-    let letters = h.context.serving.store.dead_letters(10).await.unwrap();
+    let letters = h.pipeline.serving.store.dead_letters(10).await.unwrap();
     assert_eq!(letters[0].note_id, odd);
     assert_eq!(letters[0].reason, "index");
     assert_eq!(h.points().await.len(), 1_999);
@@ -98,8 +98,8 @@ async fn an_index_that_takes_no_write_blames_no_note() {
         let mut h = with_default_batches().await;
         h.insert("indexed before").await;
         h.drain().await;
-        let hooked = Hooked::over(&h.context.serving.index);
-        h.context.serving.index = hooked.clone();
+        let hooked = Hooked::over(&h.pipeline.serving.index);
+        h.pipeline.serving.index = hooked.clone();
         hooked.fail(When::Before, Verb::Upsert, error.clone());
         insert_many(&h, 300).await;
         let worker = h.worker();
@@ -131,8 +131,8 @@ async fn a_check_that_fails_blames_no_note() {
     let mut h = with_default_batches().await;
     h.insert("indexed before").await;
     h.drain().await;
-    let hooked = Hooked::over(&h.context.serving.index);
-    h.context.serving.index = hooked.clone();
+    let hooked = Hooked::over(&h.pipeline.serving.index);
+    h.pipeline.serving.index = hooked.clone();
     let unavailable = IndexError::Unavailable {
         engine: "the engine".into(),
         reason: "the count timed out".into(),
@@ -174,13 +174,13 @@ async fn a_note_that_kills_every_worker_is_dead_lettered_alone() {
                 }
             })
         });
-        let worker = h.one_batch_worker(h.context.clone());
+        let worker = h.one_batch_worker(h.pipeline.clone());
         let worker = worker.with_breakpoint(breakpoint);
         let drained = async { worker.drain(CancellationToken::new()).await.unwrap() };
         tokio::select! {
             // Unless a renewal that was in flight has leased them once more.
             () = drained => if h.count("indexing_outbox where status <> 'DEAD'").await == 0 {
-                break h.context.serving.store.dead_letters(10).await.unwrap();
+                break h.pipeline.serving.store.dead_letters(10).await.unwrap();
             },
             () = died.notified() => {}
         }
@@ -226,7 +226,7 @@ async fn a_note_longer_than_allowed_is_dead_lettered_without_being_read() {
     h.insert(&"short ".repeat(100)).await;
     let report = h.drain().await;
     assert_eq!((report.notes, report.dead), (1, 1));
-    let letters = h.context.serving.store.dead_letters(10).await.unwrap();
+    let letters = h.pipeline.serving.store.dead_letters(10).await.unwrap();
     assert_eq!((letters[0].note_id, letters[0].attempts), (long, 1));
     let reason = letters[0].last_error.clone().unwrap();
     for word in ["1005 bytes", "worker.max_note_bytes", "1000"] {
@@ -257,7 +257,7 @@ async fn a_note_that_killed_every_worker_can_still_be_deleted_or_moved() {
     .await;
     h.insert("one that is indexed").await;
     h.drain_with_retries().await;
-    let letters = h.context.serving.store.dead_letters(10).await.unwrap();
+    let letters = h.pipeline.serving.store.dead_letters(10).await.unwrap();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].note_id, moved);
     assert_eq!(letters[0].reason, "process");
@@ -359,7 +359,7 @@ async fn a_note_for_which_postgres_fails_inside_is_dead_lettered_alone() {
         let secret = h.insert("a secret").await;
         insert_many(&h, 5).await;
         h.drain_with_retries().await;
-        let letters = h.context.serving.store.dead_letters(10).await.unwrap();
+        let letters = h.pipeline.serving.store.dead_letters(10).await.unwrap();
         assert_eq!(letters.len(), 1, "{sqlstate}");
         assert_eq!(
             (letters[0].note_id, &*letters[0].reason),
@@ -407,8 +407,8 @@ async fn a_claim_that_its_own_worker_takes_over_does_not_count_as_lost() {
             &holder,
         )
         .await;
-        let store = &h.context.serving.store;
-        let version = &h.context.version.name;
+        let store = &h.pipeline.serving.store;
+        let version = &h.pipeline.version.name;
         let claim = store
             .claim(
                 version,

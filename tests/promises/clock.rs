@@ -73,7 +73,7 @@ async fn a_note_that_failed_is_retried_after_its_backoff() {
 #[tokio::test]
 async fn the_leases_of_dead_workers_end() {
     let h = Harness::start().await;
-    let (store, version) = (&h.context.serving.store, &h.context.version.name);
+    let (store, version) = (&h.pipeline.serving.store, &h.pipeline.version.name);
     h.insert("leased by a worker that died").await;
     let hour = Duration::from_secs(3_600);
     let claim = |holder| store.claim(version, holder, hour, 9, 1 << 20, ClaimScope::ALL);
@@ -121,7 +121,7 @@ async fn a_worker_that_lives_keeps_its_notes() {
 #[tokio::test]
 async fn a_version_with_changes_from_before_is_not_caught_up() {
     let h = Harness::start().await;
-    let (store, version) = (&h.context.serving.store, &h.context.version.name);
+    let (store, version) = (&h.pipeline.serving.store, &h.pipeline.version.name);
     sqlx::query(
         "insert into indexing_outbox (note_id, embedding_version, available_at)
          values ($1, $2, now()), ($1, $2, now() + interval '1 day')",

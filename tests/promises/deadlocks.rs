@@ -243,7 +243,7 @@ async fn an_application_is_no_victim_of_a_worker_or_a_verify() {
         for order in [[0, 1], [1, 0]] {
             for is_verify in [false, true] {
                 let acting = acting_on_two_notes(&h).await;
-                let context = h.context.clone();
+                let context = h.pipeline.clone();
                 let elf = if is_verify {
                     execute(&h, "update memory_note_chunks set text = 'wrong'").await;
                     tokio::spawn(async move {
@@ -284,7 +284,7 @@ async fn an_application_is_no_victim_of_a_rebuild() {
     for changes in PAIRS {
         for order in [[0, 1], [1, 0]] {
             let acting = acting_on_two_notes(&h).await;
-            let serving = h.context.serving.clone();
+            let serving = h.pipeline.serving.clone();
             let elf = tokio::spawn(async move {
                 let options = rebuild::Options {
                     swap_last: false,
@@ -313,8 +313,8 @@ async fn an_application_is_no_victim_of_a_reindex() {
             let h = Harness::start().await;
             let acting = acting_on_two_notes(&h).await;
             let mut config = h.config.clone();
-            config.chunking.max_tokens = 24;
-            let new = h.context_of(&config).await;
+            config.chunking.settings.max_tokens = 24;
+            let new = h.pipeline_of(&config).await;
             let worker = Worker::new(new.clone(), &config.worker, &config.outbox);
             // Changes of the application are first for the old version.
             let old = h.work();
@@ -385,7 +385,7 @@ async fn an_application_that_truncates_is_no_victim() {
         execute(&h, OLD_VERSION).await;
         execute(&h, "update memory_notes set text = text || ' edited'").await;
         let worker = h.worker();
-        let serving = h.context.serving.clone();
+        let serving = h.pipeline.serving.clone();
         // Both come to the tables while the application waits for them.
         let mut holder = PgConnection::connect(&h.database.url()).await.unwrap();
         let mut held = holder.begin().await.unwrap();
@@ -434,8 +434,8 @@ async fn acting_on_two_notes(h: &Harness) -> Acting {
     h.drain_with_retries().await;
     execute(h, "delete from indexing_outbox").await;
     Acting {
-        store: h.context.serving.store.clone(),
-        version: h.context.version.name.clone(),
+        store: h.pipeline.serving.store.clone(),
+        version: h.pipeline.version.name.clone(),
         notes,
     }
 }

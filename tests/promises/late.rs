@@ -15,7 +15,7 @@ async fn points_that_come_after_those_of_the_next_claim_leave_nothing_behind() {
     for is_cut_off in [false, true] {
         let mut h =
             Harness::start_with(|toml| toml.replace("grace_secs = 5", "grace_secs = 1")).await;
-        let index = h.context.serving.index.clone();
+        let index = h.pipeline.serving.index.clone();
         let note = h.insert("A short note.").await;
         h.drain().await;
 
@@ -24,7 +24,7 @@ async fn points_that_come_after_those_of_the_next_claim_leave_nothing_behind() {
         if !is_cut_off {
             slow.fail(When::Before, Verb::Upsert, no_answer());
         }
-        h.context.serving.index = slow.clone();
+        h.pipeline.serving.index = slow.clone();
         h.edit(note, &sentences(9, "a long one")).await;
         let working = h.work();
         late.reached_by(1).await;
@@ -34,7 +34,7 @@ async fn points_that_come_after_those_of_the_next_claim_leave_nothing_behind() {
         }
         working.stop().await;
 
-        h.context.serving.index = index;
+        h.pipeline.serving.index = index;
         h.edit(note, "Short again.").await;
         let another = h.insert("Another note.").await;
         h.drain().await;
@@ -60,11 +60,11 @@ async fn a_batch_that_fails_after_a_late_upsert_leaves_no_point_behind() {
         let (host, port) = h.database.server();
         let line = Proxy::to(host, port).await;
         let url = h.database.url_through(line.port());
-        let index = Hooked::over(&h.context.serving.index);
+        let index = Hooked::over(&h.pipeline.serving.index);
         if !is_postgres {
             index.fail(When::Before, Verb::Delete, no_answer());
         }
-        let mut context = h.context.clone();
+        let mut context = h.pipeline.clone();
         context.serving.store = Store::connect(&url, 5).await.unwrap();
         context.serving.index = index.clone();
         let late = Held::at(Checkpoint::Committed, h.one_batch_worker(context)).await;
@@ -103,7 +103,7 @@ async fn a_note_that_fails_after_a_late_upsert_leaves_no_point_behind() {
     let other = h.insert("Shows that the index takes points.").await;
     h.drain().await;
     let note = h.insert(&sentences(30, "soon deleted")).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     index.fail(
         When::Before,
         Verb::Delete,
@@ -112,7 +112,7 @@ async fn a_note_that_fails_after_a_late_upsert_leaves_no_point_behind() {
             reason: "it refuses this filter".into(),
         },
     );
-    let mut context = h.context.clone();
+    let mut context = h.pipeline.clone();
     context.serving.index = index.clone();
     let late = Held::at(Checkpoint::Committed, h.one_batch_worker(context)).await;
 
@@ -141,7 +141,7 @@ async fn a_note_that_fails_after_a_late_upsert_leaves_no_point_behind() {
 async fn a_note_that_comes_back_under_its_id_keeps_no_point_of_its_first_claim() {
     let h = Harness::start().await;
     let note = h.insert(&sentences(30, "soon deleted")).await;
-    let worker = h.one_batch_worker(h.context.clone());
+    let worker = h.one_batch_worker(h.pipeline.clone());
     let late = Held::at(Checkpoint::Committed, worker).await;
     h.delete(note).await;
     h.expire_leases().await;
@@ -167,9 +167,9 @@ async fn notes_that_a_failed_batch_released_are_not_requeued() {
     let note = h.insert("The tides.").await;
     h.drain().await;
     h.edit(note, &sentences(9, "the tides")).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     index.fail(When::Before, Verb::Delete, no_answer());
-    let mut context = h.context.clone();
+    let mut context = h.pipeline.clone();
     context.serving.index = index.clone();
     let failing = Worker::new(context, &h.config.worker, &h.config.outbox);
     let (failing, stop, running) = spawn(failing);
@@ -237,9 +237,9 @@ async fn a_row_for_later_outlives_a_claim_before_it_is_due() {
 async fn a_drain_waits_for_the_notes_that_it_keeps_back() {
     let mut h = Harness::start().await;
     h.drain().await;
-    let slow = Hooked::over(&h.context.serving.index);
+    let slow = Hooked::over(&h.pipeline.serving.index);
     slow.fail(When::After, Verb::Upsert, no_answer());
-    h.context.serving.index = slow.clone();
+    h.pipeline.serving.index = slow.clone();
     for i in 0..20 {
         h.insert(&format!("note {i}")).await;
     }
@@ -268,9 +268,9 @@ async fn texts_in_flight_when_the_index_fails_are_paid_for_once() {
     })
     .await;
     h.drain().await;
-    let slow = Hooked::over(&h.context.serving.index);
+    let slow = Hooked::over(&h.pipeline.serving.index);
     slow.fail(When::Before, Verb::Upsert, no_answer());
-    h.context.serving.index = slow.clone();
+    h.pipeline.serving.index = slow.clone();
     let shared = h.insert("a note").await;
     for i in 0..15 {
         h.insert(&format!("note {i}")).await;

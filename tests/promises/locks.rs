@@ -164,13 +164,13 @@ async fn waits_behind(lock: &str) {
     h.drain().await;
     write_notes(&mut db, 20).await;
     let limit = Duration::from_secs(2);
-    let mut serving = h.context.serving.clone();
+    let mut serving = h.pipeline.serving.clone();
     serving.store = Store::connect_within(&h.database.url(), 10, limit)
         .await
         .unwrap();
     let context = Pipeline {
         serving,
-        ..h.context.clone()
+        ..h.pipeline.clone()
     };
     let mut application = h.connect().await;
     execute(&mut application, &format!("begin; lock table {lock} mode")).await;

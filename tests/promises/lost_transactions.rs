@@ -13,7 +13,7 @@ use crate::support::hooked::{Hooked, Verb, When};
 use crate::support::standby::Moment;
 
 async fn last_token(h: &Harness) -> i64 {
-    h.context.serving.store.last_token().await.unwrap()
+    h.pipeline.serving.store.last_token().await.unwrap()
 }
 
 /// The highest revision in the index.
@@ -121,7 +121,7 @@ async fn a_standby_that_gives_out_no_old_token_is_verified_at_once() {
     change_notes(&h, &notes).await;
     let last = last_token(&h).await;
     kept.restore(&h).await;
-    h.context.serving.store.raise_tokens(last).await.unwrap();
+    h.pipeline.serving.store.raise_tokens(last).await.unwrap();
     // The next timeline, as after a promotion.
     sqlx::query("update index_versions set server_identity = server_identity || '0'")
         .execute(&h.pool)
@@ -138,7 +138,7 @@ async fn a_standby_that_gives_out_no_old_token_is_verified_at_once() {
     working.stop().await;
     h.assert_exact().await;
     assert!(
-        !h.context
+        !h.pipeline
             .serving
             .store
             .record_server_identity()
@@ -189,7 +189,7 @@ async fn a_lost_lease_is_no_failover() {
     let h = Harness::start().await;
     let note = h.insert(&sentences(6, "matter")).await;
     let barrier = Barrier::at(Checkpoint::Pruned);
-    let slow = Worker::new(h.context.clone(), &h.config.worker, &h.config.outbox)
+    let slow = Worker::new(h.pipeline.clone(), &h.config.worker, &h.config.outbox)
         .with_breakpoint(barrier.breakpoint());
     let slow = tokio::spawn(async move { slow.drain(CancellationToken::new()).await });
     barrier.reached().await;
@@ -212,8 +212,8 @@ async fn a_retry_under_the_same_token_leaves_no_points_behind() {
     h.insert("Another note.").await;
     h.drain().await;
     h.edit(note, &sentences(9, "matter")).await;
-    let index = Hooked::over(&h.context.serving.index);
-    h.context.serving.index = index.clone();
+    let index = Hooked::over(&h.pipeline.serving.index);
+    h.pipeline.serving.index = index.clone();
     let pruned = index.halt(When::Before, Verb::Delete);
     let refusal = IndexError::Refused {
         engine: "the engine".into(),
@@ -235,8 +235,8 @@ async fn a_retry_under_the_same_token_leaves_no_points_behind() {
 #[tokio::test]
 async fn a_healthy_batch_asks_the_index_once_more() {
     let mut h = Harness::start().await;
-    let index = Hooked::over(&h.context.serving.index);
-    h.context.serving.index = index.clone();
+    let index = Hooked::over(&h.pipeline.serving.index);
+    h.pipeline.serving.index = index.clone();
     with_notes(&h, 10).await;
     let before = index.calls(Verb::CheckTokens);
     h.insert("One more.").await;
@@ -253,19 +253,19 @@ async fn a_repair_writes_before_it_removes() {
     let kept = Moment::keep(&h).await;
     change_notes(&h, &notes).await;
     kept.restore(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let away = IndexError::Unavailable {
         engine: "the engine".into(),
         reason: "it was killed".into(),
     };
     index.fail(When::After, Verb::Delete, away);
-    let inner = std::mem::replace(&mut h.context.serving.index, index);
-    let context = &h.context;
+    let inner = std::mem::replace(&mut h.pipeline.serving.index, index);
+    let context = &h.pipeline;
     let options = elf::verify::Options::repairing();
     elf::verify::run(&context.serving, &options)
         .await
         .unwrap_err();
-    h.context.serving.index = inner;
+    h.pipeline.serving.index = inner;
     let chunks: Vec<Uuid> = sqlx::query_scalar("select chunk_id from memory_note_chunks")
         .fetch_all(&h.pool)
         .await
@@ -275,10 +275,10 @@ async fn a_repair_writes_before_it_removes() {
         ..Filter::default()
     };
     let found = h
-        .context
+        .pipeline
         .serving
         .index
-        .count(&h.context.serving.alias, &there)
+        .count(&h.pipeline.serving.alias, &there)
         .await
         .unwrap();
     assert_eq!(found, chunks.len() as u64);
@@ -289,7 +289,7 @@ async fn a_repair_writes_before_it_removes() {
 async fn a_verify_resumes_where_its_worker_died() {
     let h = Harness::start().await;
     with_notes(&h, 40).await;
-    let (store, version) = (&h.context.serving.store, &h.context.version.name);
+    let (store, version) = (&h.pipeline.serving.store, &h.pipeline.version.name);
     let lease = std::time::Duration::from_secs(60);
     assert_eq!(
         store.begin_verify(version, None, lease).await.unwrap(),

@@ -13,6 +13,7 @@ mod api_page;
 mod availability;
 mod blame;
 mod cases;
+mod chunking;
 mod cli;
 mod clients;
 mod clock;

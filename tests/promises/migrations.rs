@@ -94,11 +94,11 @@ async fn old_and_new_workers_run_side_by_side_during_an_upgrade() {
         }
     });
     let upgrade = future(&COMPATIBLE);
-    let applied = h.context.serving.store.apply(&upgrade).await.unwrap();
+    let applied = h.pipeline.serving.store.apply(&upgrade).await.unwrap();
     assert_eq!(applied, COMPATIBLE.len());
     // This build does not know the new schema, and continues to work.
-    h.context.serving.store.check_schema().await.unwrap();
-    assert_eq!(h.context.serving.store.migrate().await.unwrap(), 0);
+    h.pipeline.serving.store.check_schema().await.unwrap();
+    assert_eq!(h.pipeline.serving.store.migrate().await.unwrap(), 0);
     let new = h.work();
     writing.await.unwrap();
     h.insert_all(&corpus.texts(300)).await;
@@ -127,8 +127,8 @@ async fn a_schema_that_takes_a_newer_program_is_refused_with_what_to_do() {
         "alter table memory_notes add column mood text;",
         INCOMPATIBLE,
     ]);
-    h.context.serving.store.apply(&upgrade).await.unwrap();
-    let Err(StoreError::Schema(reason)) = h.context.serving.store.check_schema().await else {
+    h.pipeline.serving.store.apply(&upgrade).await.unwrap();
+    let Err(StoreError::Schema(reason)) = h.pipeline.serving.store.check_schema().await else {
         panic!("it is not refused");
     };
     let known = migrator().iter().map(|m| m.version).max().unwrap();
@@ -143,7 +143,7 @@ async fn a_schema_that_takes_a_newer_program_is_refused_with_what_to_do() {
     eventually(async || h.count("indexing_outbox").await == 0).await;
     old.stop().await;
     // The program that migrated the schema may continue.
-    assert_eq!(h.context.serving.store.apply(&upgrade).await.unwrap(), 0);
+    assert_eq!(h.pipeline.serving.store.apply(&upgrade).await.unwrap(), 0);
     let site = h.into_site().await;
     for args in [&["worker", "--once"][..], &["status"], &["migrate"]] {
         site.elf(args).await.exits(78).says(&["upgrade elf"]);

@@ -90,7 +90,7 @@ const KEYED: [(&str, &str, usize); 11] = [
     (
         "commit_notes",
         include_str!("../../sql/queries/commit_notes.sql"),
-        29,
+        30,
     ),
     (
         "take_over_chunks",
@@ -102,7 +102,7 @@ const KEYED: [(&str, &str, usize); 11] = [
         include_str!("../../sql/queries/known_hashes.sql"),
         2,
     ),
-    ("claim", include_str!("../../sql/queries/claim.sql"), 10),
+    ("claim", include_str!("../../sql/queries/claim.sql"), 11),
     ("ack", include_str!("../../sql/queries/ack.sql"), 7),
     ("expire", include_str!("../../sql/queries/expire.sql"), 6),
 ];
@@ -362,9 +362,9 @@ async fn a_text_that_is_in_ten_thousand_notes_is_looked_up_in_one_row() {
     let known = TextHash::of("ok, thanks");
     let new = (1..BATCH).map(|i| TextHash::of(&format!("a new text {i}")));
     let hashes: Vec<TextHash> = std::iter::once(known).chain(new).collect();
-    let version = &h.context.version.name;
+    let version = &h.pipeline.version.name;
     let found = h
-        .context
+        .pipeline
         .serving
         .store
         .known_vectors(version, &hashes)
@@ -395,7 +395,7 @@ async fn done_rows_that_are_kept_cost_a_claim_nothing() {
          select $1, $2, 'DONE' from generate_series(1, 20000)",
     )
     .bind(note)
-    .bind(&h.context.version.name)
+    .bind(&h.pipeline.version.name)
     .execute(&h.pool)
     .await
     .unwrap();
@@ -409,8 +409,8 @@ async fn done_rows_that_are_kept_cost_a_claim_nothing() {
         }
         let query = include_str!("../../sql/queries/claim.sql");
         for within in ["null::float8", "3::float8"] {
-            let mut arguments = claim_arguments(&h.context.version.name);
-            *arguments.last_mut().unwrap() = within.into();
+            let mut arguments = claim_arguments(&h.pipeline.version.name);
+            arguments[9] = within.into();
             let cost = explained(&mut connection, "force_custom_plan", query, &arguments).await;
             assert!(cost.rows < 100.0, "{within}, analysed {analysed}: {cost:?}");
         }

@@ -49,7 +49,7 @@ async fn run(site: &serving::Serving, options: &Options) -> Result<Report, Rebui
 }
 
 async fn rebuild(h: &Harness) -> Report {
-    let site = h.rebuilds_with(h.context.serving.index.clone());
+    let site = h.rebuilds_with(h.pipeline.serving.index.clone());
     run(&site, &options()).await.unwrap()
 }
 
@@ -85,7 +85,7 @@ async fn ranges_with_chunks(h: &Harness) -> usize {
 /// The collection that is being filled.
 async fn building(h: &Harness) -> Option<String> {
     let registered = h
-        .context
+        .pipeline
         .serving
         .store
         .registered_collections()
@@ -98,9 +98,9 @@ async fn building(h: &Harness) -> Option<String> {
 /// The collection that is being filled has exactly the points that it needs.
 async fn assert_building_is_exact(h: &Harness) {
     let target = CollectionTarget {
-        store: h.context.serving.store.clone(),
-        index: h.context.serving.index.clone(),
-        version: h.context.version.name.clone(),
+        store: h.pipeline.serving.store.clone(),
+        index: h.pipeline.serving.index.clone(),
+        version: h.pipeline.version.name.clone(),
         collection: building(h).await.expect("one is building"),
         writes: Default::default(),
     };
@@ -112,7 +112,7 @@ async fn assert_building_is_exact(h: &Harness) {
 /// The engine has the one collection that is served, and so has Postgres.
 async fn assert_nothing_is_left(h: &Harness) {
     let registered = h
-        .context
+        .pipeline
         .serving
         .store
         .registered_collections()
@@ -121,8 +121,8 @@ async fn assert_nothing_is_left(h: &Harness) {
     let registered: Vec<String> = registered.into_iter().map(|c| c.name).collect();
     let mut held = Vec::new();
     for n in 1..20 {
-        let name = format!("{}__{n}", h.context.serving.alias);
-        if h.context
+        let name = format!("{}__{n}", h.pipeline.serving.alias);
+        if h.pipeline
             .serving
             .index
             .collection(&name)
@@ -141,10 +141,10 @@ async fn assert_nothing_is_left(h: &Harness) {
 }
 
 async fn alias(h: &Harness) -> Option<String> {
-    h.context
+    h.pipeline
         .serving
         .index
-        .resolve(&h.context.serving.alias)
+        .resolve(&h.pipeline.serving.alias)
         .await
         .unwrap()
 }
@@ -156,16 +156,16 @@ async fn finds_something(h: &Harness) -> bool {
         .await
         .unwrap();
     let query = Query {
-        vector: Some(vector_of(&text, h.context.version.dim)),
+        vector: Some(vector_of(&text, h.pipeline.version.dim)),
         words: Some(text),
         filter: Filter::default(),
         candidates: 10,
     };
     let hits = h
-        .context
+        .pipeline
         .serving
         .index
-        .search(&h.context.serving.alias, &query)
+        .search(&h.pipeline.serving.alias, &query)
         .await;
     !hits.unwrap().is_empty()
 }
@@ -173,14 +173,14 @@ async fn finds_something(h: &Harness) -> bool {
 /// Drops all collections of the engine.
 async fn lose_the_index(h: &Harness) {
     for collection in h
-        .context
+        .pipeline
         .serving
         .store
         .registered_collections()
         .await
         .unwrap()
     {
-        h.context
+        h.pipeline
             .serving
             .index
             .drop_collection(&collection.name)
@@ -212,7 +212,7 @@ async fn without_an_alias_searches_find_points_as_soon_as_they_are_written() {
     let h = Harness::start().await;
     with_notes(&h).await;
     lose_the_index(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let (filled, looks) = (
         index.halt(When::Before, Verb::Upsert),
         index.halt(When::Before, Verb::Count),
@@ -234,7 +234,7 @@ async fn swap_last_points_a_lost_alias_at_a_complete_collection() {
     let h = Harness::start().await;
     with_notes(&h).await;
     lose_the_index(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let swap = index.halt(When::Before, Verb::PointAlias);
     let options = Options {
         swap_last: true,
@@ -257,7 +257,7 @@ async fn searches_go_on_against_the_old_collection() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let old = h.collection().await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let swap = index.halt(When::Before, Verb::PointAlias);
     let rebuilding = begin(&h, &index, options());
     swap.reached_by(1).await;
@@ -445,7 +445,7 @@ async fn a_kept_collection_stays_until_it_is_dropped() {
 
     let h = Harness::over(site).await;
     let kept = h
-        .context
+        .pipeline
         .serving
         .index
         .collection(first.as_str().unwrap())
@@ -460,7 +460,7 @@ async fn a_kept_collection_stays_until_it_is_dropped() {
         ..Filter::default()
     };
     let later = h
-        .context
+        .pipeline
         .serving
         .index
         .count(first.as_str().unwrap(), &filter)
@@ -487,13 +487,13 @@ async fn a_kept_collection_stays_until_it_is_dropped() {
 async fn an_unfinished_rebuild_can_be_dropped() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let filled = index.halt(When::After, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     filled.reached_by(1).await;
     kill(&h, rebuilding).await;
     let unfinished = building(&h).await.unwrap();
-    let site = h.rebuilds_with(h.context.serving.index.clone());
+    let site = h.rebuilds_with(h.pipeline.serving.index.clone());
     assert_eq!(rebuild::drop_leftovers(&site).await.unwrap(), [unfinished]);
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
@@ -503,7 +503,7 @@ async fn an_unfinished_rebuild_can_be_dropped() {
 async fn restart_starts_from_the_beginning() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let done = index.halt(When::Before, Verb::Count);
     let rebuilding = begin(&h, &index, options());
     done.reached_by(1).await;
@@ -517,7 +517,7 @@ async fn restart_starts_from_the_beginning() {
     };
     assert_eq!(copied().await, chunks);
 
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let writes = index.halt(When::Before, Verb::Upsert);
     let restart = Options {
         restart: true,
@@ -538,13 +538,13 @@ async fn other_bm25_options_take_a_rebuild_and_no_embedding() {
     let h = Harness::start().await;
     with_notes(&h).await;
     h.provider.always(Behaviour::Status(500));
-    let mut site = h.rebuilds_with(h.context.serving.index.clone());
+    let mut site = h.rebuilds_with(h.pipeline.serving.index.clone());
     site.bm25 = Bm25Options {
         b: 0.5,
         ..Bm25Options::default()
     };
     // A rebuild that began with the old options cannot be resumed.
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let filled = index.halt(When::After, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     filled.reached_by(1).await;
@@ -552,7 +552,7 @@ async fn other_bm25_options_take_a_rebuild_and_no_embedding() {
 
     let report = run(&site, &options()).await.unwrap();
     let info = h
-        .context
+        .pipeline
         .serving
         .index
         .collection(&report.collection)
@@ -573,20 +573,20 @@ async fn a_running_worker_points_the_alias_back() {
         keep_old: true,
         ..options()
     };
-    let site = h.rebuilds_with(h.context.serving.index.clone());
+    let site = h.rebuilds_with(h.pipeline.serving.index.clone());
     let new = run(&site, &kept).await.unwrap().collection;
     let working = h.work();
-    h.context
+    h.pipeline
         .serving
         .index
-        .point_alias(&h.context.serving.alias, &old)
+        .point_alias(&h.pipeline.serving.alias, &old)
         .await
         .unwrap();
     crate::support::eventually(async || {
-        h.context
+        h.pipeline
             .serving
             .index
-            .resolve(&h.context.serving.alias)
+            .resolve(&h.pipeline.serving.alias)
             .await
             .unwrap()
             == Some(new.clone())

@@ -21,29 +21,29 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::support::embedding_server::vector_of;
-use crate::support::harness::{Harness, distance, unit};
+use crate::support::harness::{Harness, chunks, distance, unit};
 
 /// Another configuration over the same database and the same engine.
 struct Beside {
-    context: Pipeline,
+    pipeline: Pipeline,
     config: Config,
 }
 
 async fn beside(h: &Harness, change: impl FnOnce(&mut Config)) -> Beside {
     let mut config = h.config.clone();
     change(&mut config);
-    let context = h.context_of(&config).await;
-    Beside { context, config }
+    let pipeline = h.pipeline_of(&config).await;
+    Beside { pipeline, config }
 }
 
 async fn smaller_chunks(h: &Harness) -> Beside {
-    beside(h, |config| config.chunking.max_tokens = 24).await
+    beside(h, |config| config.chunking.settings.max_tokens = 24).await
 }
 
 impl Beside {
     fn worker(&self) -> Worker {
         Worker::new(
-            self.context.clone(),
+            self.pipeline.clone(),
             &self.config.worker,
             &self.config.outbox,
         )
@@ -59,7 +59,7 @@ impl Beside {
             ..verify::Options::repairing()
         };
         reindex::run(
-            &self.context,
+            &self.pipeline,
             worker,
             then,
             &options,
@@ -75,35 +75,35 @@ impl Beside {
     }
 
     async fn state(&self) -> Option<Lifecycle> {
-        state_of(&self.context).await
+        state_of(&self.pipeline).await
     }
 }
 
-async fn state_of(context: &Pipeline) -> Option<Lifecycle> {
-    let known = context
+async fn state_of(pipeline: &Pipeline) -> Option<Lifecycle> {
+    let known = pipeline
         .serving
         .store
-        .version(&context.version.name)
+        .version(&pipeline.version.name)
         .await
         .unwrap();
     known.map(|known| known.state)
 }
 
-async fn collection_of(context: &Pipeline) -> String {
-    let all = context
+async fn collection_of(pipeline: &Pipeline) -> String {
+    let all = pipeline
         .serving
         .store
-        .collections(&context.version.name)
+        .collections(&pipeline.version.name)
         .await
         .unwrap();
     all[0].name.clone()
 }
 
-async fn points_in(context: &Pipeline, collection: &str) -> Vec<StoredPoint> {
+async fn points_in(pipeline: &Pipeline, collection: &str) -> Vec<StoredPoint> {
     let mut points: Vec<StoredPoint> = Vec::new();
     loop {
         let after = points.last().map(|p| p.chunk_id);
-        let page = context
+        let page = pipeline
             .serving
             .index
             .scroll(collection, after, 500, true)
@@ -120,10 +120,10 @@ async fn points_in(context: &Pipeline, collection: &str) -> Vec<StoredPoint> {
 /// The points of a version are the chunks that its chunker cuts the live notes into,
 /// with the vectors of their texts, and its outbox is empty.
 #[track_caller]
-fn assert_points(points: &[StoredPoint], context: &Pipeline, notes: &[(Uuid, String)]) {
+fn assert_points(points: &[StoredPoint], pipeline: &Pipeline, notes: &[(Uuid, String)]) {
     let mut expected = BTreeMap::new();
     for (note, text) in notes {
-        for (i, chunk) in context.chunker.chunk(text).unwrap().iter().enumerate() {
+        for (i, chunk) in chunks(&pipeline.chunker, text).iter().enumerate() {
             expected.insert(chunk_id(*note, i as u32), &text[chunk.start..chunk.end]);
         }
     }
@@ -131,21 +131,21 @@ fn assert_points(points: &[StoredPoint], context: &Pipeline, notes: &[(Uuid, Str
         points.iter().map(|p| p.chunk_id).collect::<BTreeSet<_>>(),
         expected.keys().copied().collect(),
         "the points of {} are not its chunks",
-        context.version.name
+        pipeline.version.name
     );
     for point in points {
-        assert_eq!(point.payload["embedding_version"], context.version.name);
-        let wanted = vector_of(expected[&point.chunk_id], context.version.dim);
+        assert_eq!(point.payload["embedding_version"], pipeline.version.name);
+        let wanted = vector_of(expected[&point.chunk_id], pipeline.version.dim);
         let found = point.vector.as_deref().unwrap();
         assert!(distance(&unit(&wanted), &unit(found)) < 1e-5);
     }
 }
 
-async fn assert_in_step(h: &Harness, context: &Pipeline) {
-    let left = context
+async fn assert_in_step(h: &Harness, pipeline: &Pipeline) {
+    let left = pipeline
         .serving
         .store
-        .outbox_counts(Some(&context.version.name))
+        .outbox_counts(Some(&pipeline.version.name))
         .await
         .unwrap();
     assert_eq!(
@@ -159,8 +159,8 @@ async fn assert_in_step(h: &Harness, context: &Pipeline) {
     .fetch_all(&h.pool)
     .await
     .unwrap();
-    let points = points_in(context, &collection_of(context).await).await;
-    assert_points(&points, context, &notes);
+    let points = points_in(pipeline, &collection_of(pipeline).await).await;
+    assert_points(&points, pipeline, &notes);
 }
 
 /// Expires the leases and the job of a dead process.
@@ -176,10 +176,10 @@ async fn expire_leases_and_job(on: impl sqlx::PgExecutor<'_>) {
 }
 
 async fn alias_of(h: &Harness) -> String {
-    h.context
+    h.pipeline
         .serving
         .index
-        .resolve(&h.context.serving.alias)
+        .resolve(&h.pipeline.serving.alias)
         .await
         .unwrap()
         .unwrap()

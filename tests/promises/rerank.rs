@@ -125,7 +125,7 @@ async fn searcher(h: &mut Harness, url: &str, api: RerankApi) -> Searcher {
         timeout_ms: 2000,
         notes: 5,
     });
-    wiring::searcher(&h.context, &h.config).await.unwrap()
+    wiring::searcher(&h.pipeline, &h.config).await.unwrap()
 }
 
 async fn search(h: &mut Harness, url: &str, api: RerankApi, requests: &[Request]) -> Vec<Answer> {

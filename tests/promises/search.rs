@@ -12,7 +12,7 @@ use crate::support::hooked::{Hooked, Verb, When};
 use crate::support::site::Site;
 
 async fn search(h: &Harness, text: &str, by: By) -> Vec<Item> {
-    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+    let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
     // More than there are notes: every candidate is shown.
     let request = Request {
         by,
@@ -37,7 +37,7 @@ async fn with_note(text: &str) -> (Harness, Uuid) {
 #[tokio::test]
 async fn an_index_that_goes_away_after_the_candidates_is_done_without() {
     let (mut h, note) = with_note("The zebra sleeps under the baobab.").await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     index.fail(
         When::Before,
         Verb::Points,
@@ -46,8 +46,8 @@ async fn an_index_that_goes_away_after_the_candidates_is_done_without() {
             reason: "it went away".into(),
         },
     );
-    h.context.serving.index = index.clone();
-    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+    h.pipeline.serving.index = index.clone();
+    let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
     let request = Request::hybrid("zebra baobab", 5);
     let answer = searcher.search(&request).await.unwrap();
     assert_eq!(answer.items[0].note_id, note);
@@ -85,7 +85,7 @@ async fn what_is_not_near_enough_is_not_found_and_the_answer_says_how_near_it_wa
         bm25: 4.0,
         bm25_floor: 2.0,
     };
-    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+    let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
     let search = async |text: &str| searcher.search(&Request::hybrid(text, 10)).await.unwrap();
 
     // The vectors of the tests know no meaning: only equal texts are near.
@@ -116,7 +116,7 @@ async fn the_only_note_with_an_id_is_near_enough_though_its_score_is_low() {
         bm25: 100.0,
         bm25_floor: 50.0,
     };
-    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+    let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
     for query in ["ERR-4417", "err 4417", "what does ERR-4417 mean?"] {
         let answer = searcher.search(&Request::hybrid(query, 5)).await.unwrap();
         let notes: Vec<Uuid> = answer.items.iter().map(|item| item.note_id).collect();
@@ -172,7 +172,7 @@ async fn a_near_note_is_found_whatever_else_is_before_it_and_how_many_are_wanted
         bm25_floor: 100.0,
     };
     h.config.search.fusion = elf::config::FusionMethod::Rrf;
-    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+    let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
     for limit in [1, 3, 10] {
         let request = Request::hybrid("The zebra sleeps.", limit);
         let answer = searcher.search(&request).await.unwrap();
@@ -200,7 +200,7 @@ async fn of_equal_notes_the_important_ones_are_found() {
     h.execute(statement, important, "1").await;
     h.drain().await;
     for limit in [1, 5, 20] {
-        let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+        let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
         let request = Request::hybrid("heron", limit);
         let answer = searcher.search(&request).await.unwrap();
         assert_eq!(answer.items[0].note_id, important, "limit {limit}");
@@ -211,7 +211,7 @@ async fn of_equal_notes_the_important_ones_are_found() {
 async fn of_a_query_that_is_longer_than_a_chunk_the_beginning_is_embedded() {
     let (h, _) = with_note("The zebra sleeps under the baobab.").await;
     let query = format!("The zebra sleeps under the baobab. {}", sentences(60, "it"));
-    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+    let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
     let request = Request {
         by: By::Dense,
         ..Request::hybrid(&query, 3)
@@ -236,7 +236,7 @@ async fn the_chunks_of_a_long_note_hide_no_other_note() {
         );
     }
     h.drain().await;
-    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+    let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
     let request = Request {
         by: By::Bm25,
         ..Request::hybrid("zebra", 10)
@@ -405,7 +405,7 @@ async fn of_notes_that_say_the_same_a_diverse_answer_has_one_first() {
     let other = h.insert("A zebra.").await;
     h.drain().await;
     let found = async |h: &Harness| -> Vec<Uuid> {
-        let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+        let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
         let request = Request {
             by: By::Bm25,
             ..Request::hybrid("the zebra under the old baobab", 2)

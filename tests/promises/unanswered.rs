@@ -78,9 +78,9 @@ async fn loses_an_answer(table: &'static str, words: &str) {
     let context = Pipeline {
         serving: Serving {
             store,
-            ..h.context.serving.clone()
+            ..h.pipeline.serving.clone()
         },
-        ..h.context.clone()
+        ..h.pipeline.clone()
     };
     let worker = Worker::new(context, &h.config.worker, &h.config.outbox);
     let stop = CancellationToken::new();
@@ -126,7 +126,7 @@ async fn an_answer_that_is_lost_holds_no_rebuild_up() {
     }
     h.drain().await;
     let (store, line) = store_behind_proxy(&h, 10).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let writes = index.halt(When::Before, Verb::Upsert);
     let site = serving::Serving {
         store,

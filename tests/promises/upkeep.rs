@@ -16,7 +16,7 @@ use crate::support::site::Site;
 const LEASE: Duration = Duration::from_secs(30);
 
 async fn claimed(h: &Harness) -> Claim {
-    let (store, version) = (&h.context.serving.store, &h.context.version.name);
+    let (store, version) = (&h.pipeline.serving.store, &h.pipeline.version.name);
     let claim = store
         .claim(
             version,
@@ -69,7 +69,7 @@ async fn a_retry_and_an_ack_of_the_same_note_do_not_deadlock() {
         .execute(&mut *transaction)
         .await
         .unwrap();
-    let (store, version) = (&h.context.serving.store, &h.context.version.name);
+    let (store, version) = (&h.pipeline.serving.store, &h.pipeline.version.name);
     let notes: Vec<_> = claim.notes.iter().map(|note| (note, None)).collect();
     let ack = store.ack(version, claim.token, &notes, false);
     let retry = async {
@@ -97,7 +97,7 @@ async fn a_change_is_as_old_as_it_has_been_due() {
     .execute(&h.pool)
     .await
     .unwrap();
-    let counts = h.context.serving.store.outbox_counts(None).await.unwrap();
+    let counts = h.pipeline.serving.store.outbox_counts(None).await.unwrap();
     assert!(counts.oldest_pending_secs.unwrap() < 3_600.0, "{counts:?}");
     let age = chrono::Utc::now() - claimed(&h).await.notes[0].oldest;
     assert!(age < chrono::TimeDelta::hours(1), "{age}");
@@ -106,7 +106,7 @@ async fn a_change_is_as_old_as_it_has_been_due() {
 #[tokio::test]
 async fn one_worker_of_all_does_the_upkeep() {
     let h = Harness::start().await;
-    let (store, version) = (&h.context.serving.store, &h.context.version.name);
+    let (store, version) = (&h.pipeline.serving.store, &h.pipeline.version.name);
     let (first, second, stop) = (h.worker(), h.worker(), CancellationToken::new());
     let watching = async {
         first.wait_for_upkeep_lease().await;
@@ -193,7 +193,7 @@ async fn the_state_of_a_deleted_note_does_not_stay() {
     h.delete(note).await;
     assert_eq!(h.points_of(note).await, 1);
 
-    let (store, version) = (&h.context.serving.store, &h.context.version.name);
+    let (store, version) = (&h.pipeline.serving.store, &h.pipeline.version.name);
     let fresh = store.enqueue_gone(version, Uuid::nil()).await.unwrap();
     assert_eq!(fresh.expect("two states").1, 0);
     sqlx::raw_sql("update note_index_state set indexed_at = indexed_at - interval '2 minutes'")
@@ -232,7 +232,7 @@ async fn an_abandoned_reindex_keeps_one_row_for_each_note() {
     }
     let rows = "indexing_outbox where embedding_version = 'built'";
     assert_eq!(h.count(rows).await, 10);
-    let store = &h.context.serving.store;
+    let store = &h.pipeline.serving.store;
     let first = (DateTime::UNIX_EPOCH, Uuid::nil());
     let coalesce = |after| store.coalesce_building("built", after);
     let (last, gone) = coalesce(first).await.unwrap().expect("ten rows");
@@ -272,7 +272,7 @@ async fn notes_that_expire_at_once_are_enqueued_page_by_page() {
     .execute(&h.pool)
     .await
     .unwrap();
-    let (store, version) = (&h.context.serving.store, &h.context.version.name);
+    let (store, version) = (&h.pipeline.serving.store, &h.pipeline.version.name);
     let pages = async |look_back| {
         let (mut pages, mut after) = (Vec::new(), None);
         loop {
@@ -320,7 +320,7 @@ async fn a_worker_takes_all_out_that_expire_at_once() {
 #[tokio::test]
 async fn a_note_that_expires_while_it_is_indexed_is_taken_out_at_once() {
     let h = Harness::start().await;
-    let (store, version) = (&h.context.serving.store, &h.context.version.name);
+    let (store, version) = (&h.pipeline.serving.store, &h.pipeline.version.name);
     let hour = Duration::from_secs(3_600);
     assert!(store.take_upkeep(version, "another", hour).await.unwrap());
     let note = h.insert("soon over").await;
@@ -356,8 +356,8 @@ async fn a_drop_goes_on_behind_rows_that_were_deleted_meanwhile() {
     .unwrap();
     h.retire_all().await;
     let job = h.dead_job().await;
-    let store = &h.context.serving.store;
-    let dropped = store.drop_version(&job, &h.context.version.name);
+    let store = &h.pipeline.serving.store;
+    let dropped = store.drop_version(&job, &h.pipeline.version.name);
     let deleted = async {
         eventually(async || h.count("note_embeddings").await == 5_500).await;
         transaction.commit().await.unwrap();
@@ -377,7 +377,7 @@ async fn a_drop_that_is_killed_goes_on_when_it_is_called_again() {
     h.retire_all().await;
     let job = h.dead_job().await;
     let mut other = PgConnection::connect(&h.database.url()).await.unwrap();
-    let version = h.context.version.name.clone();
+    let version = h.pipeline.version.name.clone();
     for (table, key, behind) in [
         ("note_index_state", "note_id", 5_500),
         ("note_embeddings", "note_id", 5_500),
@@ -393,7 +393,7 @@ async fn a_drop_that_is_killed_goes_on_when_it_is_called_again() {
         .execute(&mut *transaction)
         .await
         .unwrap();
-        let (store, version) = (h.context.serving.store.clone(), version.clone());
+        let (store, version) = (h.pipeline.serving.store.clone(), version.clone());
         let lease = job.clone();
         let dropping = tokio::spawn(async move { store.drop_version(&lease, &version).await });
         match behind {
@@ -407,7 +407,7 @@ async fn a_drop_that_is_killed_goes_on_when_it_is_called_again() {
         blocked(&h, 0).await;
         assert_eq!(h.count("index_versions").await, 1, "{table}");
     }
-    let store = &h.context.serving.store;
+    let store = &h.pipeline.serving.store;
     store.drop_version(&job, &version).await.unwrap();
     for table in [
         "note_index_state",

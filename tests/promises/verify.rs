@@ -39,9 +39,9 @@ async fn chunks(h: &Harness) -> Vec<Uuid> {
 
 /// The correct point of a chunk.
 async fn point(h: &Harness, chunk: Uuid) -> Point {
-    let version = &h.context.version.name;
+    let version = &h.pipeline.version.name;
     let chunks = h
-        .context
+        .pipeline
         .serving
         .store
         .live_chunks_by_id(version, &[chunk])
@@ -50,6 +50,7 @@ async fn point(h: &Harness, chunk: Uuid) -> Point {
     Point {
         payload: payload(&chunk, version),
         vector: chunk.vector,
+        lead: String::new(),
         text: chunk.text.unwrap(),
     }
 }
@@ -60,7 +61,7 @@ async fn remove(h: &Harness, chunks: &[Uuid]) {
         ..Filter::default()
     };
     let collection = h.collection().await;
-    h.context
+    h.pipeline
         .serving
         .index
         .delete(&collection, &filter)
@@ -74,7 +75,7 @@ async fn put(h: &Harness, point: Point) {
     let collection = h.collection().await;
     let points = [point];
     let written = h
-        .context
+        .pipeline
         .serving
         .index
         .upsert(&collection, &points, UpsertMode::InsertOnly);
@@ -228,7 +229,7 @@ async fn points_without_a_payload_are_orphaned_and_deleted() {
         "{}/collections/{collection}/points?wait=true",
         server.rest()
     );
-    let vector = json!({"dense": vec![0.5; h.context.version.dim]});
+    let vector = json!({"dense": vec![0.5; h.pipeline.version.dim]});
     let points = json!({"points": [
         {"id": Uuid::new_v4(), "vector": vector, "payload": {}},
         {"id": Uuid::new_v4(), "vector": {}, "payload": {"revision": "high", "note_id": 7}},
@@ -320,7 +321,7 @@ async fn a_sample_reads_a_part_and_reports_no_false_drift() {
 async fn verify_says_what_it_cannot_compare() {
     let h = Harness::start().await;
     let verify = async |h: &Harness, repair: bool| {
-        let context = &h.context;
+        let context = &h.pipeline;
         let options = Options {
             repair,
             ..Options::repairing()
@@ -330,7 +331,7 @@ async fn verify_says_what_it_cannot_compare() {
     };
     with_notes(&h).await;
     let collection = h.collection().await;
-    h.context
+    h.pipeline
         .serving
         .index
         .drop_collection(&collection)
@@ -341,11 +342,11 @@ async fn verify_says_what_it_cannot_compare() {
         assert!(said.contains("elf rebuild"), "{said}");
     }
     let spec = elf::index::CollectionSpec {
-        dim: h.context.version.dim,
-        bm25: h.context.serving.bm25.clone(),
-        embedding_version: h.context.version.name.clone(),
+        dim: h.pipeline.version.dim,
+        bm25: h.pipeline.serving.bm25.clone(),
+        embedding_version: h.pipeline.version.name.clone(),
     };
-    h.context
+    h.pipeline
         .serving
         .index
         .create_collection(&collection, &spec)
@@ -362,16 +363,16 @@ async fn verify_says_what_it_cannot_compare() {
     assert!(report.missing > 0);
     h.assert_exact().await;
 
-    h.context
+    h.pipeline
         .serving
         .index
         .create_collection("strangers", &spec)
         .await
         .unwrap();
-    h.context
+    h.pipeline
         .serving
         .index
-        .point_alias(&h.context.serving.alias, "strangers")
+        .point_alias(&h.pipeline.serving.alias, "strangers")
         .await
         .unwrap();
     for repair in [false, true] {
@@ -379,7 +380,7 @@ async fn verify_says_what_it_cannot_compare() {
         assert!(said.contains("strangers"), "{said}");
     }
     assert_eq!(
-        h.context
+        h.pipeline
             .serving
             .index
             .collection("strangers")

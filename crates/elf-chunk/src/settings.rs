@@ -1,7 +1,7 @@
 //! How large chunks are, where they end, and what is left out.
 
 /// How large chunks are, where they end, and what is left out.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Settings {
     /// Off: one chunk a text, where it fits `max_tokens`.
     pub enabled: bool,

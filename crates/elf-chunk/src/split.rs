@@ -48,11 +48,17 @@ impl<'t> Split<'t> {
             .map_or("", |index| self.contexts[index].as_str())
     }
 
+    /// What is sent between the document prefix and the chunk's text: a line of context, then what the chunk
+    /// repeats. Empty if it has neither.
+    pub fn lead(&self, chunk: &Chunk) -> String {
+        before(self.text, self.context(chunk), chunk.repeat)
+    }
+
     /// What is sent behind the document prefix, in NFC: a line of context, then what the chunk repeats,
     /// then its text. [`Chunk::tokens`] counts it with the prefix and special tokens.
     pub fn input(&self, chunk: &Chunk) -> Cow<'t, str> {
         let text = composed(self.text(chunk));
-        let before = before(self.text, self.context(chunk), chunk.repeat);
+        let before = self.lead(chunk);
         if before.is_empty() {
             return text;
         }

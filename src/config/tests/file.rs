@@ -17,10 +17,13 @@ fn two_keys_are_enough() {
     assert_eq!(config.storage.qdrant.alias, "notes");
     assert_eq!(config.providers.embedding.provider, ProviderKind::Openai);
     assert_eq!(
-        (config.chunking.max_tokens, config.chunking.overlap_tokens),
+        (
+            config.chunking.settings.max_tokens,
+            config.chunking.settings.overlap_tokens
+        ),
         (512, 128)
     );
-    assert!(config.chunking.enabled && config.worker.listen);
+    assert!(config.chunking.settings.enabled && config.worker.listen);
     assert_eq!(
         (config.worker.lease_secs, config.worker.max_attempts),
         (30, 8)

@@ -70,19 +70,20 @@ pub(super) fn field_indexes() -> Vec<UpdateOperation> {
 /// Makes BM25 vectors of texts, as a server would.
 #[derive(Debug)]
 pub(super) struct Bm25 {
-    fold_accents: bool,
+    options: Bm25Options,
     engine: EdgeBm25,
 }
 
 impl Bm25 {
-    fn document(&self, text: &str) -> SparseVector {
+    fn document(&self, point: &Point) -> SparseVector {
+        let words = point.words(&self.options);
         self.engine
-            .embed_document(&for_keywords(text, self.fold_accents))
+            .embed_document(&for_keywords(&words, self.options.fold_accents))
     }
 
     fn query(&self, words: &str) -> SparseVector {
         self.engine
-            .embed_query(&for_keywords(words, self.fold_accents))
+            .embed_query(&for_keywords(words, self.options.fold_accents))
     }
 }
 
@@ -106,7 +107,7 @@ pub(super) fn bm25(options: &Bm25Options) -> Result<Bm25, String> {
         serde_json::from_value(config).map_err(|error| error.to_string())?;
     let engine = EdgeBm25::new(config).map_err(|error| error.to_string())?;
     Ok(Bm25 {
-        fold_accents: options.fold_accents,
+        options: options.clone(),
         engine,
     })
 }
@@ -154,8 +155,7 @@ pub(super) fn upserts(points: Vec<Point>, mode: UpsertMode, bm25: &Bm25) -> Vec<
 }
 
 fn point_struct(point: Point, bm25: &Bm25) -> PointStruct {
-    let mut vectors =
-        NamedVectors::default().add_vector(BM25, Vector::from(bm25.document(&point.text)));
+    let mut vectors = NamedVectors::default().add_vector(BM25, Vector::from(bm25.document(&point)));
     if let Some(dense) = point.vector {
         vectors = vectors.add_vector(DENSE, Vector::new_dense(dense));
     }

@@ -155,6 +155,7 @@ mod tests {
         let point = Point {
             payload: test_payload(),
             vector: Some(vector),
+            lead: String::new(),
             text: "a pump".into(),
         };
         let filter = Filter {

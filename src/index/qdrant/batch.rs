@@ -61,7 +61,7 @@ fn bytes_of(point: &Point) -> usize {
         .vector
         .as_ref()
         .map_or(0, |vector| size_of_val(&**vector));
-    vector + point.text.len() + PAYLOAD_AND_OPTIONS
+    vector + point.lead.len() + point.text.len() + PAYLOAD_AND_OPTIONS
 }
 
 #[cfg(test)]
@@ -75,6 +75,7 @@ mod tests {
         Point {
             payload,
             vector: Some(vec![0.0; dim]),
+            lead: String::new(),
             text: String::new(),
         }
     }

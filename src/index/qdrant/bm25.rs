@@ -7,11 +7,12 @@ use serde_json::json;
 
 use super::json::to_value;
 use crate::config::Bm25Options;
+use crate::index::Point;
 use crate::unicode::for_keywords;
 
 /// How the server turns texts of one collection into BM25 vectors.
 pub(super) struct Bm25Document {
-    fold_accents: bool,
+    bm25: Bm25Options,
     options: HashMap<String, Value>,
 }
 
@@ -26,7 +27,7 @@ impl Bm25Document {
             ("avg_len", json!(bm25.avg_len)),
         ];
         Self {
-            fold_accents: bm25.fold_accents,
+            bm25: bm25.clone(),
             options: options
                 .into_iter()
                 .map(|(key, json)| (key.to_owned(), to_value(json)))
@@ -34,8 +35,12 @@ impl Bm25Document {
         }
     }
 
+    pub(super) fn of_point(&self, point: &Point) -> Document {
+        self.of(&point.words(&self.bm25))
+    }
+
     pub(super) fn of(&self, text: &str) -> Document {
-        let text = for_keywords(text, self.fold_accents);
+        let text = for_keywords(text, self.bm25.fold_accents);
         DocumentBuilder::new(text, "qdrant/bm25")
             .options(self.options.clone())
             .build()

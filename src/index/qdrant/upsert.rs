@@ -40,7 +40,7 @@ pub(super) fn request(
 }
 
 fn point(point: &Point, bm25: &Bm25Document) -> PointStruct {
-    let mut vectors = NamedVectors::default().add_vector(BM25, bm25.of(&point.text));
+    let mut vectors = NamedVectors::default().add_vector(BM25, bm25.of_point(point));
     if let Some(dense) = &point.vector {
         vectors = vectors.add_vector(DENSE, Vector::new_dense(dense.clone()));
     }

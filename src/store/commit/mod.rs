@@ -42,6 +42,7 @@ impl<'a> NoteWrite<'a> {
     fn of_chunk(chunk: &'a LiveChunk) -> Self {
         let text = chunk.text.as_deref().unwrap_or_default();
         let write = ChunkWrite {
+            lead: "",
             chunk_id: chunk.chunk_id,
             chunk_index: chunk.chunk_index,
             start: chunk.start,
@@ -74,11 +75,13 @@ pub struct ChunkWrite<'a> {
     pub start: usize,
     /// Byte offset behind the last byte.
     pub end: usize,
+    /// What is embedded before `text`.
+    pub lead: &'a str,
     /// `note.text[start..end]`
     pub text: &'a str,
-    /// The hash of `text`.
+    /// The hash of `lead` and `text`.
     pub hash: TextHash,
-    /// The vector of `text`; `None` while the provider cannot make it.
+    /// The vector of both; `None` while the provider cannot make it.
     pub vector: Option<Arc<[f32]>>,
 }
 

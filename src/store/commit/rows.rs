@@ -52,7 +52,7 @@ pub(super) fn statements<'a>(notes: &'a [&NoteWrite<'a>], locked: &Locked) -> Ve
         for chunk in note.chunks.iter().filter(is_written) {
             let vector = chunk.vector.as_deref();
             let vector = vector.filter(|_| !locked.has_vector_of(chunk));
-            let bytes = chunk.text.len() + vector.map_or(0, size_of_val);
+            let bytes = chunk.lead.len() + chunk.text.len() + vector.map_or(0, size_of_val);
             let rows = with_room(&mut statements, bytes);
             rows.chunks.push((note.note_id, chunk));
             // Beside its chunk or after it, because of the foreign key.
@@ -116,6 +116,7 @@ pub(super) async fn write(
     let indexes: Vec<i32> = chunks().map(|c| c.chunk_index as i32).collect();
     let starts: Vec<i32> = chunks().map(|c| c.start as i32).collect();
     let ends: Vec<i32> = chunks().map(|c| c.end as i32).collect();
+    let leads: Vec<&str> = chunks().map(|c| c.lead).collect();
     let texts: Vec<&str> = chunks().map(|c| c.text).collect();
     let hashes: Vec<&[u8]> = chunks().map(|c| &c.hash.0[..]).collect();
     let awaits: Vec<bool> = chunks().map(|c| c.vector.is_none()).collect();
@@ -164,6 +165,7 @@ pub(super) async fn write(
         &projects as _,
         &agents as _,
         &scopes as _,
+        &leads as _,
     )
     .fetch_optional(connection)
     .await?;
@@ -209,6 +211,7 @@ mod tests {
 
     fn chunk(text: &str) -> ChunkWrite<'_> {
         ChunkWrite {
+            lead: "",
             chunk_id: Uuid::from_u128(text.len() as u128),
             chunk_index: 0,
             start: 0,

@@ -90,7 +90,7 @@ async fn a_rebuild_goes_on(sqlstate: &str, message: &str) {
     h.drain().await;
     let pooler = Pooler::to(h.database.server()).await;
     let store = Store::connect(&h.database.url_through(pooler.port()), 5).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let writes = index.halt(When::Before, Verb::Upsert);
     let serving = Serving {
         store: store.unwrap(),

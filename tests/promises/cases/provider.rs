@@ -33,11 +33,11 @@ async fn bad_alone_is_dead_lettered(h: &Harness, words: &[&str]) {
     assert!(!reason.chars().any(char::is_control), "{reason:?}");
     let others = h.count("memory_notes where key <> 'bad'").await;
     assert_eq!(h.points().await.len() as i64, others);
-    assert_eq!(h.context.provider.state().error(), None);
+    assert_eq!(h.pipeline.provider.state().error(), None);
 }
 
 async fn searcher(h: &Harness) -> Searcher {
-    wiring::searcher(&h.context, &h.config).await.unwrap()
+    wiring::searcher(&h.pipeline, &h.config).await.unwrap()
 }
 
 pub async fn nul_in_a_message(case: Case) {
@@ -71,13 +71,13 @@ pub async fn forbidden_for_one_text(case: Case) {
     assert_eq!(bad.degraded[0].code, Missing::QueryVector);
     assert!(bad.degraded[0].reason.contains("403"), "{bad:?}");
     assert_eq!(plain.degraded, []);
-    assert_eq!(h.context.provider.state().error(), None);
+    assert_eq!(h.pipeline.provider.state().error(), None);
 
     // Refused for all, it is configuration.
     h.provider.always(blocked);
     let answer = searcher.search(&Request::hybrid("another", 2)).await;
     assert_eq!(answer.unwrap().degraded[0].code, Missing::QueryVector);
-    let error = h.context.provider.state().error().unwrap().to_string();
+    let error = h.pipeline.provider.state().error().unwrap().to_string();
     assert!(error.contains("configuration"), "{error}");
 }
 

@@ -83,6 +83,7 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
         "score",
         "dense",
         "bm25",
+        "passage",
         "text",
         "context",
     ];
@@ -130,9 +131,10 @@ async fn chunk_shows_the_bytes_of_the_text() {
     let stdin = site
         .elf_reading(&["chunk", "-", "--json"], text.as_bytes())
         .await;
-    let chunks = site.json(&["chunk", "text.md"]).await;
-    assert_eq!(stdin.exits(0).json(), chunks);
-    let chunks = chunks.as_array().unwrap();
+    let shown = site.json(&["chunk", "text.md"]).await;
+    assert_eq!(stdin.exits(0).json(), shown);
+    assert_eq!(shown["left_out"], serde_json::json!([]));
+    let chunks = shown["chunks"].as_array().unwrap();
     assert!(chunks.len() > 3);
     for (i, chunk) in chunks.iter().enumerate() {
         assert_keys(chunk, &["index", "start", "end", "tokens", "text"]);
@@ -144,7 +146,7 @@ async fn chunk_shows_the_bytes_of_the_text() {
     site.write("empty.md", "");
     assert_eq!(
         site.json(&["chunk", "empty.md"]).await,
-        serde_json::json!([])
+        serde_json::json!({"chunks": [], "left_out": []})
     );
     site.write("latin1.md", b"Caf\xe9");
     site.elf(&["chunk", "latin1.md"])

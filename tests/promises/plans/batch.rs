@@ -61,7 +61,7 @@ pub(super) async fn bring(h: &Harness, before: Before) {
 /// Inserts notes and enqueues them, runs `meanwhile`, and deletes all.
 async fn fill_and_empty(h: &Harness, notes: usize, meanwhile: impl AsyncFnOnce()) {
     h.stock(notes).await;
-    let store = &h.context.serving.store;
+    let store = &h.pipeline.serving.store;
     store.enqueue(&Default::default()).await.unwrap();
     meanwhile().await;
     sqlx::raw_sql(
@@ -81,7 +81,7 @@ impl Batch {
     /// [`Self::of`] after [`bring`].
     pub(super) async fn in_tables(h: &Harness, before: Before) -> Self {
         let mut notes = h.stock(NOTES).await;
-        h.context
+        h.pipeline
             .serving
             .store
             .enqueue(&Default::default())
@@ -110,8 +110,8 @@ impl Batch {
             vacuum(h, "vacuum analyze").await;
         }
         Self {
-            version: h.context.version.name.clone(),
-            settings: format!("'{}'::jsonb", h.context.version.settings),
+            version: h.pipeline.version.name.clone(),
+            settings: format!("'{}'::jsonb", h.pipeline.version.settings),
             token,
             chunks: notes.iter().map(|n| elf::note::chunk_id(*n, 0)).collect(),
             notes,
@@ -237,7 +237,8 @@ impl Batch {
                 each("'t'", "text"),
                 each("'p'", "text"),
                 each("'a'", "text"),
-                each("'s'", "text")
+                each("'s'", "text"),
+                each("''", "text")
             ),
             statement!(
                 "lock_notes",
@@ -397,6 +398,7 @@ pub(super) fn claim_arguments(version: &str) -> Vec<String> {
         elf::store::LOST_CLAIMS_UNTIL_ALONE.to_string(),
         i32::MAX.to_string(),
         "null::float8".into(),
+        "true".into(),
     ]
 }
 

@@ -10,7 +10,7 @@ use crate::support::pooler::Pooler;
 async fn no_plan_outlives_what_it_was_made_for() {
     let h = Harness::start().await;
     let mode: String = sqlx::query_scalar("show plan_cache_mode")
-        .fetch_one(h.context.serving.store.pool())
+        .fetch_one(h.pipeline.serving.store.pool())
         .await
         .unwrap();
     assert_eq!(mode, "force_custom_plan");

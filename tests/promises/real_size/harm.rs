@@ -57,9 +57,9 @@ async fn one_note_that_postgres_or_the_index_rejects_among_thousands_is_dead_let
         .fetch_one(&h.pool)
         .await
         .unwrap();
-        let index = Hooked::over(&h.context.serving.index);
+        let index = Hooked::over(&h.pipeline.serving.index);
         index.refuse(by_engine);
-        h.context.serving.index = index;
+        h.pipeline.serving.index = index;
         h.drain_with_retries_at_once().await;
         assert_eq!(notes.len(), count);
         h.compare().await.assert_none_but_dead(&bad);
@@ -108,10 +108,10 @@ async fn while_a_key_is_expired_deleted_and_moved_notes_are_not_found() {
     };
     loop {
         let left = h
-            .context
+            .pipeline
             .serving
             .index
-            .count(&h.context.serving.alias, &gone)
+            .count(&h.pipeline.serving.alias, &gone)
             .await
             .unwrap();
         let old = under_old_tenant(&h, &notes[300..400]).await;
@@ -140,18 +140,18 @@ async fn under_old_tenant(h: &Harness, notes: &[Uuid]) -> u64 {
         ..Filter::default()
     };
     let all = h
-        .context
+        .pipeline
         .serving
         .index
-        .count(&h.context.serving.alias, &filter)
+        .count(&h.pipeline.serving.alias, &filter)
         .await
         .unwrap();
     filter.keywords = BTreeMap::from([("tenant_id".to_owned(), "another".to_owned())]);
     all - h
-        .context
+        .pipeline
         .serving
         .index
-        .count(&h.context.serving.alias, &filter)
+        .count(&h.pipeline.serving.alias, &filter)
         .await
         .unwrap()
 }
@@ -195,7 +195,7 @@ async fn a_note_that_moves_while_its_text_fails_is_not_found_under_the_old_tenan
         0,
         "found again once they are dead"
     );
-    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+    let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
     for tenant in 0..20 {
         let filter = Filter {
             keywords: BTreeMap::from([("tenant_id".to_owned(), format!("tenant-{tenant}"))]),

@@ -111,8 +111,8 @@ async fn workers_that_lose_their_leases_make_nothing_old_and_leave_no_gap() {
 /// note has to have one at every moment. Gives how often it looked.
 fn watch(h: &Harness, notes: Vec<Uuid>) -> impl Future<Output = usize> + use<> {
     let (index, alias) = (
-        h.context.serving.index.clone(),
-        h.context.serving.alias.clone(),
+        h.pipeline.serving.index.clone(),
+        h.pipeline.serving.alias.clone(),
     );
     let stop = CancellationToken::new();
     let looking = tokio::spawn({
@@ -146,7 +146,7 @@ async fn while_thousands_of_points_are_rebuilt_none_is_missed() {
     let (h, _corpus, _server) = town.into_harness().await;
     let notes = h.stock(2 * NOTES).await;
     let rebuild = async || {
-        let site = h.rebuilds_with(h.context.serving.index.clone());
+        let site = h.rebuilds_with(h.pipeline.serving.index.clone());
         let options = rebuild::Options {
             swap_last: false,
             take_alias: false,

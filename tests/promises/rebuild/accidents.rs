@@ -22,17 +22,17 @@ use crate::support::site::Running;
 
 fn spec(h: &Harness) -> CollectionSpec {
     CollectionSpec {
-        dim: h.context.version.dim,
-        bm25: h.context.serving.bm25.clone(),
-        embedding_version: h.context.version.name.clone(),
+        dim: h.pipeline.version.dim,
+        bm25: h.pipeline.serving.bm25.clone(),
+        embedding_version: h.pipeline.version.name.clone(),
     }
 }
 
 /// Fails with one message that has all of `words`, and has changed nothing.
 async fn refuses(h: Harness, words: &[&str]) {
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let registered = h
-        .context
+        .pipeline
         .serving
         .store
         .registered_collections()
@@ -57,7 +57,7 @@ async fn refuses(h: Harness, words: &[&str]) {
     ];
     assert_eq!(changes.map(|verb| index.calls(verb)), [0; 7]);
     assert_eq!(
-        h.context
+        h.pipeline
             .serving
             .store
             .registered_collections()
@@ -78,16 +78,16 @@ async fn refuses(h: Harness, words: &[&str]) {
 async fn an_alias_of_a_foreign_collection_is_left_alone() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    h.context
+    h.pipeline
         .serving
         .index
         .create_collection("strangers", &spec(&h))
         .await
         .unwrap();
-    h.context
+    h.pipeline
         .serving
         .index
-        .point_alias(&h.context.serving.alias, "strangers")
+        .point_alias(&h.pipeline.serving.alias, "strangers")
         .await
         .unwrap();
     refuses(h, &["strangers", "another vector engine"]).await;
@@ -102,13 +102,14 @@ async fn a_search_that_meets_points_of_another_database_asks_postgres() {
         index,
         alias,
         ..
-    } = &h.context.serving;
-    let version = &h.context.version.name;
+    } = &h.pipeline.serving;
+    let version = &h.pipeline.version.name;
     let page = store.live_chunks(version, Uuid::nil(), Uuid::max(), 1, 1 << 20, Depth::Whole);
     let chunk = page.await.unwrap().remove(0);
     let mut point = Point {
         payload: serving::payload(&chunk, version),
         vector: chunk.vector,
+        lead: String::new(),
         text: chunk.text.unwrap(),
     };
     point.payload.chunk_id = Uuid::from_u128(1);
@@ -123,7 +124,7 @@ async fn a_search_that_meets_points_of_another_database_asks_postgres() {
         .unwrap();
     index.point_alias(alias, "strangers").await.unwrap();
 
-    let searcher = elf::cli::wiring::searcher(&h.context, &h.config)
+    let searcher = elf::cli::wiring::searcher(&h.pipeline, &h.config)
         .await
         .unwrap();
     let answer = searcher
@@ -140,10 +141,10 @@ async fn a_collection_that_is_named_like_the_alias_is_left_alone() {
     let h = Harness::start().await;
     with_notes(&h).await;
     lose_the_index(&h).await;
-    h.context
+    h.pipeline
         .serving
         .index
-        .create_collection(&h.context.serving.alias, &spec(&h))
+        .create_collection(&h.pipeline.serving.alias, &spec(&h))
         .await
         .unwrap();
     refuses(h, &["is a collection", "another vector engine"]).await;
@@ -153,7 +154,7 @@ async fn a_collection_that_is_named_like_the_alias_is_left_alone() {
 async fn another_alias_than_the_database_is_indexed_under_is_refused() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let mut site = h.rebuilds_with(h.context.serving.index.clone());
+    let mut site = h.rebuilds_with(h.pipeline.serving.index.clone());
     site.alias = "elsewhere".into();
     let error = run(&site, &options()).await.unwrap_err();
     assert!(
@@ -170,19 +171,19 @@ async fn a_collection_with_vectors_of_another_size_is_replaced() {
     let name = h.collection().await;
     lose_the_index(&h).await;
     let wrong = CollectionSpec {
-        dim: h.context.version.dim + 1,
+        dim: h.pipeline.version.dim + 1,
         ..spec(&h)
     };
-    h.context
+    h.pipeline
         .serving
         .index
         .create_collection(&name, &wrong)
         .await
         .unwrap();
-    h.context
+    h.pipeline
         .serving
         .index
-        .point_alias(&h.context.serving.alias, &name)
+        .point_alias(&h.pipeline.serving.alias, &name)
         .await
         .unwrap();
     rebuild(&h).await;
@@ -209,12 +210,13 @@ async fn a_collection_without_bm25_is_replaced() {
     let name = h.collection().await;
     lose_the_index(&h).await;
     let url = format!("{}/collections/{name}", server.rest());
-    let bare = json!({"vectors": {"dense": {"size": h.context.version.dim, "distance": "Cosine"}}});
+    let bare =
+        json!({"vectors": {"dense": {"size": h.pipeline.version.dim, "distance": "Cosine"}}});
     rest(reqwest::Method::PUT, url, bare).await;
-    h.context
+    h.pipeline
         .serving
         .index
-        .point_alias(&h.context.serving.alias, &name)
+        .point_alias(&h.pipeline.serving.alias, &name)
         .await
         .unwrap();
     rebuild(&h).await;
@@ -347,7 +349,7 @@ async fn an_outage_of_postgres_during_the_backfill_is_waited_for() {
 async fn a_request_that_is_done_and_not_answered_is_sent_again() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let away = IndexError::Unavailable {
         engine: "the engine".into(),
         reason: "no answer".into(),
@@ -370,7 +372,7 @@ async fn a_request_that_is_done_and_not_answered_is_sent_again() {
 async fn a_refusal_ends_the_rebuild_and_the_next_one_resumes() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let refusal = IndexError::Denied {
         engine: "the engine".into(),
         reason: "a limit is reached".into(),
@@ -393,12 +395,12 @@ async fn a_refusal_ends_the_rebuild_and_the_next_one_resumes() {
 async fn a_collection_deleted_during_the_backfill_ends_the_rebuild_and_the_next_one_starts_over() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let writes = index.halt(When::Before, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     writes.reached_by(1).await;
     let unfinished = super::building(&h).await.unwrap();
-    h.context
+    h.pipeline
         .serving
         .index
         .drop_collection(&unfinished)
@@ -417,8 +419,8 @@ async fn a_collection_deleted_during_the_backfill_ends_the_rebuild_and_the_next_
 async fn a_backfill_replaces_nothing() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let chunks = h.context.serving.store.live_chunks(
-        &h.context.version.name,
+    let chunks = h.pipeline.serving.store.live_chunks(
+        &h.pipeline.version.name,
         uuid::Uuid::nil(),
         uuid::Uuid::max(),
         1,
@@ -427,9 +429,9 @@ async fn a_backfill_replaces_nothing() {
     );
     let chunk = chunks.await.unwrap().remove(0);
     let target = elf::serving::CollectionTarget {
-        store: h.context.serving.store.clone(),
-        index: h.context.serving.index.clone(),
-        version: h.context.version.name.clone(),
+        store: h.pipeline.serving.store.clone(),
+        index: h.pipeline.serving.index.clone(),
+        version: h.pipeline.version.name.clone(),
         collection: h.collection().await,
         writes: Default::default(),
     };
@@ -455,7 +457,7 @@ async fn a_refused_point_is_left_out_and_reported() {
         .fetch_one(&h.pool)
         .await
         .unwrap();
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     index.refuse(bad);
     let found = crate::support::harness::Findings::default();
     let noticing = Options {
@@ -498,7 +500,7 @@ async fn an_engine_that_refuses_every_point_ends_the_rebuild() {
         h.insert(&format!("More than {note}.")).await;
     }
     h.drain().await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let notes: Vec<uuid::Uuid> = sqlx::query_scalar("select note_id from memory_notes")
         .fetch_all(&h.pool)
         .await

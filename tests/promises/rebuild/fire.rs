@@ -41,8 +41,8 @@ async fn rebuilt_under_fire(h: Harness) {
     let workers = [h.work(), h.work()];
     let searching = tokio::spawn(search_until(
         stop.clone(),
-        h.context.serving.index.clone(),
-        h.context.serving.alias.clone(),
+        h.pipeline.serving.index.clone(),
+        h.pipeline.serving.alias.clone(),
     ));
     // Some notes are indexed before the first rebuild.
     eventually(async || h.count("memory_note_chunks").await > 200).await;

@@ -25,8 +25,13 @@ async fn nothing_is_acked_while_no_collection_is_registered() {
     h.drain().await;
     let working = h.work();
     let old = h.collection().await;
-    h.context.serving.index.drop_collection(&old).await.unwrap();
-    let hooked = Hooked::over(&h.context.serving.index);
+    h.pipeline
+        .serving
+        .index
+        .drop_collection(&old)
+        .await
+        .unwrap();
+    let hooked = Hooked::over(&h.pipeline.serving.index);
     let halt = hooked.halt(When::Before, Verb::Upsert);
     let site = h.rebuilds_with(hooked.clone());
     let running = tokio::spawn({
@@ -78,7 +83,7 @@ async fn an_alias_at_a_kept_collection_is_pointed_back_by_verify() {
     h.insert(&sentences(4, "matter")).await;
     h.drain().await;
     let old = h.collection().await;
-    let site = h.rebuilds_with(h.context.serving.index.clone());
+    let site = h.rebuilds_with(h.pipeline.serving.index.clone());
     rebuild::run(
         &site,
         &options(true),
@@ -87,15 +92,15 @@ async fn an_alias_at_a_kept_collection_is_pointed_back_by_verify() {
     )
     .await
     .unwrap();
-    h.context
+    h.pipeline
         .serving
         .index
-        .point_alias(&h.context.serving.alias, &old)
+        .point_alias(&h.pipeline.serving.alias, &old)
         .await
         .unwrap();
     h.insert("What only the new one has.").await;
     h.drain().await;
-    let t = &h.context;
+    let t = &h.pipeline;
     let look = |options: verify::Options| async move { verify::run(&t.serving, &options).await };
     let said = look(Findings::default().deep()).await.unwrap_err();
     assert!(said.to_string().contains(&old), "{said}");
@@ -109,7 +114,7 @@ async fn a_postgres_from_before_a_rebuild_can_be_rebuilt() {
     h.insert(&sentences(4, "matter")).await;
     h.drain().await;
     let old = h.collection().await;
-    let site = h.rebuilds_with(h.context.serving.index.clone());
+    let site = h.rebuilds_with(h.pipeline.serving.index.clone());
     rebuild::run(
         &site,
         &options(false),
@@ -124,7 +129,7 @@ async fn a_postgres_from_before_a_rebuild_can_be_rebuilt() {
         .execute(&h.pool)
         .await
         .unwrap();
-    let t = &h.context;
+    let t = &h.pipeline;
     let said = verify::run(&t.serving, &verify::Options::repairing()).await;
     assert!(said.unwrap_err().to_string().contains("elf rebuild"));
     let again = async |take_alias| {
@@ -146,7 +151,7 @@ async fn a_rebuild_that_lost_its_collection_retires_no_other() {
     let h = Harness::start().await;
     h.insert(&sentences(4, "matter")).await;
     h.drain().await;
-    let t = &h.context;
+    let t = &h.pipeline;
     let done = t
         .serving
         .store

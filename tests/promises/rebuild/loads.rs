@@ -24,7 +24,7 @@ async fn with_chunks() -> (Harness, Arc<Hooked>) {
 }
 
 fn limited(h: &Harness) -> Arc<Hooked> {
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     index.load_at_most(LOAD);
     index
 }

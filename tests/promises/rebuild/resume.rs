@@ -117,7 +117,7 @@ async fn killed_while_everything_changes_it_is_exact_in_the_end() {
 /// Runs a rebuild until its first call on that side of `verb`, kills it there, and
 /// runs another one to its end.
 async fn killed_at(h: &Harness, when: When, verb: Verb) {
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let halt = index.halt(when, verb);
     let rebuilding = begin(h, &index, options());
     halt.reached_by(1).await;
@@ -150,7 +150,7 @@ async fn killed_between_the_alias_and_postgres_the_next_run_completes_it() {
     let h = Harness::start().await;
     with_notes(&h).await;
     let old = h.collection().await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let swapped = index.halt(When::After, Verb::PointAlias);
     let rebuilding = begin(&h, &index, options());
     swapped.reached_by(1).await;
@@ -180,13 +180,13 @@ async fn killed_on_either_side_of_the_drop_nothing_is_left_in_the_engine() {
 async fn a_killed_drop_leaves_no_unregistered_collection() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let filled = index.halt(When::After, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     filled.reached_by(1).await;
     kill(&h, rebuilding).await;
     for when in [When::Before, When::After] {
-        let index = Hooked::over(&h.context.serving.index);
+        let index = Hooked::over(&h.pipeline.serving.index);
         let halt = index.halt(when, Verb::DropCollection);
         let site = h.rebuilds_with(index);
         let dropping = tokio::spawn(async move { elf::rebuild::drop_leftovers(&site).await });
@@ -195,7 +195,7 @@ async fn a_killed_drop_leaves_no_unregistered_collection() {
         assert!(dropping.await.unwrap_err().is_cancelled());
         h.expire_job_lease().await;
     }
-    let site = h.rebuilds_with(h.context.serving.index.clone());
+    let site = h.rebuilds_with(h.pipeline.serving.index.clone());
     elf::rebuild::drop_leftovers(&site).await.unwrap();
     h.assert_exact().await;
     assert_nothing_is_left(&h).await;
@@ -207,7 +207,7 @@ async fn a_killed_drop_leaves_no_unregistered_collection() {
 async fn points_that_a_killed_rebuild_wrote_of_a_deleted_note_are_removed() {
     let h = Harness::start().await;
     let notes = with_notes(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let (writes, wrote) = (
         index.halt(When::Before, Verb::Upsert),
         index.halt(When::After, Verb::Upsert),
@@ -226,7 +226,7 @@ async fn points_that_a_killed_rebuild_wrote_of_a_deleted_note_are_removed() {
     };
     let unfinished = building(&h).await.unwrap();
     assert!(
-        h.context
+        h.pipeline
             .serving
             .index
             .count(&unfinished, &deleted)
@@ -245,7 +245,7 @@ async fn points_that_a_killed_rebuild_wrote_of_a_deleted_note_are_removed() {
 async fn a_second_rebuild_is_told_who_runs_and_how_far_it_is() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let swap = index.halt(When::Before, Verb::PointAlias);
     let rebuilding = begin(&h, &index, options());
     swap.reached_by(1).await;
@@ -255,7 +255,7 @@ async fn a_second_rebuild_is_told_who_runs_and_how_far_it_is() {
         .unwrap();
     let chunks = h.count("memory_note_chunks").await;
 
-    let other = Hooked::over(&h.context.serving.index);
+    let other = Hooked::over(&h.pipeline.serving.index);
     let restart = Options {
         restart: true,
         ..options()
@@ -290,7 +290,7 @@ async fn a_second_rebuild_is_told_who_runs_and_how_far_it_is() {
 async fn a_dead_rebuild_blocks_the_next_one_only_for_its_lease() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let filled = index.halt(When::After, Verb::Upsert);
     let dead = begin(&h, &index, options());
     filled.reached_by(1).await;
@@ -300,7 +300,7 @@ async fn a_dead_rebuild_blocks_the_next_one_only_for_its_lease() {
     assert_eq!(h.count(live).await, 1);
     let unfinished = building(&h).await;
     // It checks whether the other rebuild is alive.
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let next = begin(&h, &index, options());
     tokio::task::yield_now().await;
     assert_eq!(index.calls(Verb::Upsert), 0);
@@ -315,7 +315,7 @@ async fn a_dead_rebuild_blocks_the_next_one_only_for_its_lease() {
 async fn a_rebuild_whose_lease_was_taken_stops() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let writes = index.halt(When::Before, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     writes.reached_by(1).await;
@@ -337,7 +337,7 @@ async fn a_rebuild_whose_lease_was_taken_stops() {
 async fn a_rebuild_that_wakes_after_its_successor_brings_nothing_back() {
     let h = Harness::start().await;
     let notes = with_notes(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let writes = index.delay_upserts();
     let (site, stop) = (h.rebuilds_with(index.clone()), CancellationToken::new());
     let paused = tokio::spawn({
@@ -363,17 +363,17 @@ async fn a_rebuild_that_wakes_after_its_successor_brings_nothing_back() {
 async fn a_collections_number_is_never_given_out_again() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     index.halt(When::Before, Verb::Upsert);
     let rebuilding = begin(&h, &index, options());
     eventually(async || building(&h).await.is_some()).await;
     let unfinished = building(&h).await.unwrap();
     kill(&h, rebuilding).await;
-    rebuild::drop_leftovers(&h.rebuilds_with(h.context.serving.index.clone()))
+    rebuild::drop_leftovers(&h.rebuilds_with(h.pipeline.serving.index.clone()))
         .await
         .unwrap();
     let next = run(
-        &h.rebuilds_with(h.context.serving.index.clone()),
+        &h.rebuilds_with(h.pipeline.serving.index.clone()),
         &options(),
     )
     .await;
@@ -385,10 +385,10 @@ async fn a_collections_number_is_never_given_out_again() {
 async fn a_collection_whose_registration_was_rolled_back_is_taken() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let serving = &h.context.serving;
+    let serving = &h.pipeline.serving;
     let next = 1 + serving.store.last_collection_number().await.unwrap();
     let left = format!("{}__{next}", serving.alias);
-    let spec = serving::spec(serving, &h.context.version);
+    let spec = serving::spec(serving, &h.pipeline.version);
     serving.index.create_collection(&left, &spec).await.unwrap();
     sqlx::query("select setval('elf_collection_number', $1)")
         .bind(next)
@@ -403,7 +403,7 @@ async fn a_collection_whose_registration_was_rolled_back_is_taken() {
 async fn stopped_once_the_new_collection_is_served_it_ends_as_done() {
     let h = Harness::start().await;
     with_notes(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let dropping = index.halt(When::Before, Verb::DropCollection);
     let site = h.rebuilds_with(index.clone());
     let stop = CancellationToken::new();
@@ -426,7 +426,7 @@ async fn a_rebuild_that_lost_the_job_moves_no_alias_and_begins_no_load() {
         let h = Harness::start().await;
         with_notes(&h).await;
         let served = alias(&h).await;
-        let index = Hooked::over(&h.context.serving.index);
+        let index = Hooked::over(&h.pipeline.serving.index);
         let halt = index.halt(When::After, stands);
         let rebuilding = begin(&h, &index, options());
         halt.reached_by(1).await;

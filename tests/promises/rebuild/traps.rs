@@ -22,7 +22,7 @@ async fn change_during_backfill(change: impl AsyncFnOnce(&Harness, Uuid)) -> usi
         h.insert(&sentences(4, &format!("bystander {i}"))).await;
     }
     h.drain().await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let (writes, looks) = (
         index.halt(When::Before, Verb::Upsert),
         index.halt(When::Before, Verb::Count),
@@ -135,7 +135,7 @@ async fn what_a_worker_wrote_meanwhile_is_not_removed() {
     let h = Harness::start().await;
     let note = h.insert(&sentences(30, "the first life")).await;
     h.drain().await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let (writes, removes, looks) = (
         index.halt(When::Before, Verb::Upsert),
         index.halt(When::Before, Verb::Delete),
@@ -193,7 +193,7 @@ async fn the_registration_waits_for_writers_that_do_not_know_of_it() {
                     (select oid from pg_database where datname = current_database())";
     eventually(async || h.count(&format!("{waits} and locktype = 'advisory'")).await == 1).await;
 
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let rebuilding = begin(&h, &index, options());
     eventually(async || {
         let registers = "and relation = 'index_collections'::regclass and mode = 'ExclusiveLock'";

@@ -56,10 +56,10 @@ async fn both_versions_stay_in_step_while_one_is_served_and_the_other_is_built()
     // The old daemon claims the last changes, and hands a copy of each on.
     eventually(async || {
         let left = h
-            .context
+            .pipeline
             .serving
             .store
-            .outbox_counts(Some(&h.context.version.name))
+            .outbox_counts(Some(&h.pipeline.version.name))
             .await
             .unwrap();
         left.pending + left.leased + left.failed == 0
@@ -68,8 +68,8 @@ async fn both_versions_stay_in_step_while_one_is_served_and_the_other_is_built()
     stop.cancel();
     running.await.unwrap();
     next.drain().await;
-    assert_in_step(&h, &h.context).await;
-    assert_in_step(&h, &next.context).await;
+    assert_in_step(&h, &h.pipeline).await;
+    assert_in_step(&h, &next.pipeline).await;
     assert_eq!(h.count("indexing_outbox").await, 0);
 }
 
@@ -86,8 +86,8 @@ async fn a_change_that_was_claimed_before_the_registration_is_seen() {
     held.open();
     eventually(async || h.count("indexing_outbox").await == 0).await;
     held.stop().await;
-    assert_in_step(&h, &next.context).await;
-    assert_in_step(&h, &h.context).await;
+    assert_in_step(&h, &next.pipeline).await;
+    assert_in_step(&h, &h.pipeline).await;
 }
 
 #[tokio::test]
@@ -97,18 +97,18 @@ async fn a_change_between_the_registration_and_the_enqueueing_is_seen() {
     h.drain().await;
     let next = smaller_chunks(&h).await;
     // As a reindex that died before it came to put every note into the outbox.
-    let spec = serving::spec(&next.context.serving, &next.context.version);
-    h.context
+    let spec = serving::spec(&next.pipeline.serving, &next.pipeline.version);
+    h.pipeline
         .serving
         .index
         .create_collection("notes__7", &spec)
         .await
         .unwrap();
-    let store = &h.context.serving.store;
+    let store = &h.pipeline.serving.store;
     store
         .begin_version(
             &h.dead_job().await,
-            &next.context.version,
+            &next.pipeline.version,
             "notes__7",
             "notes",
         )
@@ -128,8 +128,8 @@ async fn a_change_between_the_registration_and_the_enqueueing_is_seen() {
         "one copy for each change"
     );
     next.run(Then::Wait).await.unwrap();
-    assert_in_step(&h, &next.context).await;
-    assert_in_step(&h, &h.context).await;
+    assert_in_step(&h, &next.pipeline).await;
+    assert_in_step(&h, &h.pipeline).await;
 }
 
 #[tokio::test]
@@ -147,7 +147,7 @@ async fn many_rows_of_a_note_are_one_copy() {
     h.drain().await;
     assert_eq!(h.count("indexing_outbox").await, 1);
     next.drain().await;
-    assert_in_step(&h, &next.context).await;
+    assert_in_step(&h, &next.pipeline).await;
 }
 
 #[tokio::test]
@@ -162,15 +162,15 @@ async fn dead_letters_without_a_version_stay_with_the_one_they_died_under() {
     let next = smaller_chunks(&h).await;
     next.run(Then::Swap).await.unwrap();
     let counts = h
-        .context
+        .pipeline
         .serving
         .store
-        .outbox_counts(Some(&next.context.version.name))
+        .outbox_counts(Some(&next.pipeline.version.name))
         .await
         .unwrap();
     assert_eq!(counts.dead, 0, "it was indexed under the new version");
     assert_eq!(h.points_of(note).await, 1);
-    reindex::drop(&h.context.serving, None).await.unwrap();
+    reindex::drop(&h.pipeline.serving, None).await.unwrap();
     assert_eq!(h.count("indexing_outbox").await, 0);
 }
 
@@ -181,7 +181,7 @@ async fn an_enqueued_note_is_due_for_both() {
     h.drain().await;
     let next = smaller_chunks(&h).await;
     next.run(Then::Wait).await.unwrap();
-    h.context
+    h.pipeline
         .serving
         .store
         .enqueue(&Selection::default())
@@ -197,7 +197,7 @@ async fn an_enqueued_note_is_due_for_both() {
             .await
             .unwrap();
     assert_eq!(states, 2);
-    assert_in_step(&h, &next.context).await;
+    assert_in_step(&h, &next.pipeline).await;
 }
 
 /// `created_at` is when a transaction began. The newest row may be of a change that a claim in flight has
@@ -216,7 +216,7 @@ async fn a_change_that_began_first_and_commits_last_is_seen() {
     h.drain().await;
     let held = Held::at(
         Checkpoint::Chunked,
-        h.one_batch_worker(next.context.clone()),
+        h.one_batch_worker(next.pipeline.clone()),
     )
     .await;
     sqlx::query("update memory_notes set text = 'last words' where note_id = $1")
@@ -228,16 +228,16 @@ async fn a_change_that_began_first_and_commits_last_is_seen() {
     h.drain().await;
     // The worker may have done it meanwhile.
     let (store, first) = (
-        &h.context.serving.store,
+        &h.pipeline.serving.store,
         (DateTime::UNIX_EPOCH, Uuid::nil()),
     );
-    let built = &next.context.version.name;
+    let built = &next.pipeline.version.name;
     store.coalesce_building(built, first).await.unwrap();
     held.open();
     eventually(async || h.count("indexing_outbox").await == 0).await;
     held.stop().await;
-    assert_in_step(&h, &h.context).await;
-    assert_in_step(&h, &next.context).await;
+    assert_in_step(&h, &h.pipeline).await;
+    assert_in_step(&h, &next.pipeline).await;
 }
 
 #[tokio::test]

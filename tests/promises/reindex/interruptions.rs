@@ -44,15 +44,15 @@ async fn killed_at_any_stage_a_reindex_resumes() {
         expire_leases_and_job(&h.pool).await;
         let report = again.run(Then::Swap).await.unwrap();
         assert_eq!(report.state, Lifecycle::Active, "{stage:?}");
-        assert_in_step(&h, &again.context).await;
-        assert_eq!(alias_of(&h).await, collection_of(&again.context).await);
+        assert_in_step(&h, &again.pipeline).await;
+        assert_eq!(alias_of(&h).await, collection_of(&again.pipeline).await);
 
         // The stopped worker was not killed after all, and resumes.
         drop(worker);
         barrier.open();
-        eventually(async || Arc::strong_count(&h.context.serving.index) == 3).await;
+        eventually(async || Arc::strong_count(&h.pipeline.serving.index) == 3).await;
         again.drain().await;
-        assert_in_step(&h, &again.context).await;
+        assert_in_step(&h, &again.pipeline).await;
     }
 }
 
@@ -61,23 +61,23 @@ async fn killed_between_any_two_steps_the_same_command_finishes_the_job() {
     let h = Harness::start().await;
     h.insert(&sentences(5, "steps")).await;
     h.drain().await;
-    let old = collection_of(&h.context).await;
+    let old = collection_of(&h.pipeline).await;
     let next = smaller_chunks(&h).await;
 
     // Killed after the engine made the collection and before Postgres knows it: ELF uses it.
-    let spec = serving::spec(&next.context.serving, &next.context.version);
-    h.context
+    let spec = serving::spec(&next.pipeline.serving, &next.pipeline.version);
+    h.pipeline
         .serving
         .index
         .create_collection("notes__2", &spec)
         .await
         .unwrap();
     next.run(Then::Wait).await.unwrap();
-    assert_eq!(collection_of(&next.context).await, "notes__2");
+    assert_eq!(collection_of(&next.pipeline).await, "notes__2");
 
     // Killed after Postgres has swapped and before the alias has.
-    let store = &h.context.serving.store;
-    let name = &next.context.version.name;
+    let store = &h.pipeline.serving.store;
+    let name = &next.pipeline.version.name;
     assert!(
         store
             .serve_version(&h.dead_job().await, name, Lifecycle::Building)
@@ -89,18 +89,18 @@ async fn killed_between_any_two_steps_the_same_command_finishes_the_job() {
     assert_eq!(alias_of(&h).await, "notes__2");
 
     // The same for a rollback: the command finishes it and does not undo it.
-    let old_version = &h.context.version.name;
+    let old_version = &h.pipeline.version.name;
     assert!(
         store
             .serve_version(&h.dead_job().await, old_version, Lifecycle::Retired)
             .await
             .unwrap()
     );
-    let done = reindex::rollback(&h.context.serving).await.unwrap();
+    let done = reindex::rollback(&h.pipeline.serving).await.unwrap();
     assert_eq!((&done.version, done.retired), (old_version, None));
     assert_eq!(alias_of(&h).await, old);
     h.drain().await;
-    assert_in_step(&h, &h.context).await;
+    assert_in_step(&h, &h.pipeline).await;
 }
 
 #[tokio::test]
@@ -108,12 +108,12 @@ async fn a_rebuild_whose_collection_is_lost_blocks_no_worker() {
     let h = Harness::start().await;
     h.insert("written to one").await;
     h.drain().await;
-    let store = &h.context.serving.store;
+    let store = &h.pipeline.serving.store;
     let Pipeline {
         serving: Serving { alias, .. },
         version,
         ..
-    } = &h.context;
+    } = &h.pipeline;
     // As after a rebuild whose collection was lost: registered, and not in the engine.
     store
         .begin_rebuild(
@@ -141,16 +141,16 @@ async fn a_rebuild_whose_collection_is_lost_blocks_no_worker() {
 #[tokio::test]
 async fn a_collection_deleted_between_commit_and_write_is_no_outage() {
     let h = Harness::start().await;
-    let store = &h.context.serving.store;
+    let store = &h.pipeline.serving.store;
     let Pipeline {
         serving: Serving { alias, index, .. },
         version,
         ..
-    } = &h.context;
+    } = &h.pipeline;
     index
         .create_collection(
             "notes__9",
-            &serving::spec(&h.context.serving, &h.context.version),
+            &serving::spec(&h.pipeline.serving, &h.pipeline.version),
         )
         .await
         .unwrap();

@@ -47,8 +47,8 @@ async fn no_step_of_a_lost_job_changes_anything() {
     h.drain().await;
     let next = smaller_chunks(&h).await;
     next.run(Then::Swap).await.unwrap();
-    let store = &h.context.serving.store;
-    let (old, new) = (&h.context.version, &next.context.version);
+    let store = &h.pipeline.serving.store;
+    let (old, new) = (&h.pipeline.version, &next.pipeline.version);
     let lost = h.dead_job().await;
     h.dead_job().await;
     let before = what_is_served(&h).await;
@@ -67,7 +67,7 @@ async fn no_step_of_a_lost_job_changes_anything() {
             .begin_rebuild(&lost, "notes__9", "notes", &new.name, &[], &[])
             .await,
     );
-    let collection = collection_of(&next.context).await;
+    let collection = collection_of(&next.pipeline).await;
     assert_lost(store.finish_rebuild(&lost, &collection, &new.name).await);
     assert_lost(store.retire_collection(&lost, &collection).await);
     assert_lost(store.hold_job(&lost).await.map(|_| ()));
@@ -89,10 +89,10 @@ async fn a_drop_deletes_no_page_of_a_version_that_was_served_meanwhile() {
         .unwrap();
     let before = what_is_served(&h).await;
     let dropping = h
-        .context
+        .pipeline
         .serving
         .store
-        .drop_version(&job, &h.context.version.name);
+        .drop_version(&job, &h.pipeline.version.name);
     let served = async {
         blocked(&h, 1).await;
         swap.commit().await.unwrap();
@@ -121,13 +121,13 @@ async fn a_page_of_a_drop_keeps_the_job_until_it_ends() {
             .await
             .unwrap();
         let (store, version) = (
-            h.context.serving.store.clone(),
-            h.context.version.name.clone(),
+            h.pipeline.serving.store.clone(),
+            h.pipeline.version.name.clone(),
         );
         let lease = job.clone();
         let dropping = tokio::spawn(async move { store.drop_version(&lease, &version).await });
         blocked(&h, 1).await;
-        let store = &h.context.serving.store;
+        let store = &h.pipeline.serving.store;
         let running = store
             .take_job("drop", "test", "another", Duration::from_secs(60))
             .await
@@ -139,16 +139,16 @@ async fn a_page_of_a_drop_keeps_the_job_until_it_ends() {
         blocked(&h, 0).await;
     }
     let taken = async || {
-        let store = &h.context.serving.store;
+        let store = &h.pipeline.serving.store;
         let job = store.take_job("drop", "test", "another", Duration::from_secs(60));
         job.await.unwrap().holder == "another"
     };
     eventually(taken).await;
-    let store = &h.context.serving.store;
-    assert_lost(store.drop_version(&job, &h.context.version.name).await);
+    let store = &h.pipeline.serving.store;
+    assert_lost(store.drop_version(&job, &h.pipeline.version.name).await);
     let another = JobLease::of("another");
     store
-        .drop_version(&another, &h.context.version.name)
+        .drop_version(&another, &h.pipeline.version.name)
         .await
         .unwrap();
     assert_eq!(h.count("memory_note_chunks").await, 0);
@@ -166,9 +166,9 @@ async fn a_drop_that_was_interrupted_is_finished_before_the_version_is_built_aga
     h.edit(note, "Short now.").await;
     next.drain().await;
 
-    let old = h.context.version.name.clone();
+    let old = h.pipeline.version.name.clone();
     let job = h.dead_job().await;
-    let store = &h.context.serving.store;
+    let store = &h.pipeline.serving.store;
     assert!(store.retire_for_good(&job, &old).await.unwrap());
     sqlx::query("delete from note_index_state where embedding_version = $1")
         .bind(&old)
@@ -178,10 +178,10 @@ async fn a_drop_that_was_interrupted_is_finished_before_the_version_is_built_aga
 
     let back = beside(&h, |_| {}).await;
     back.run(Then::Swap).await.unwrap();
-    assert_in_step(&h, &back.context).await;
+    assert_in_step(&h, &back.pipeline).await;
     let of_old = format!("memory_note_chunks where embedding_version = '{old}'");
     assert_eq!(h.count(&of_old).await, 2, "a chunk of each note");
-    assert_eq!(alias_of(&h).await, collection_of(&back.context).await);
+    assert_eq!(alias_of(&h).await, collection_of(&back.pipeline).await);
 }
 
 #[tokio::test]
@@ -192,9 +192,9 @@ async fn a_rollback_after_half_a_swap_serves_the_version_before() {
     let next = smaller_chunks(&h).await;
     next.run(Then::Wait).await.unwrap();
     // Killed after Postgres has swapped and before the alias has.
-    let name = &next.context.version.name;
+    let name = &next.pipeline.version.name;
     let job = h.dead_job().await;
-    let store = &h.context.serving.store;
+    let store = &h.pipeline.serving.store;
     assert!(
         store
             .serve_version(&job, name, Lifecycle::Building)
@@ -202,13 +202,13 @@ async fn a_rollback_after_half_a_swap_serves_the_version_before() {
             .unwrap()
     );
 
-    let done = reindex::rollback(&h.context.serving).await.unwrap();
-    assert_eq!(done.version, h.context.version.name);
+    let done = reindex::rollback(&h.pipeline.serving).await.unwrap();
+    assert_eq!(done.version, h.pipeline.version.name);
     assert_eq!(done.retired.as_ref(), Some(name));
-    assert_eq!(alias_of(&h).await, collection_of(&h.context).await);
+    assert_eq!(alias_of(&h).await, collection_of(&h.pipeline).await);
     h.edit(note, &sentences(4, "after the rollback")).await;
     h.drain().await;
-    assert_in_step(&h, &h.context).await;
+    assert_in_step(&h, &h.pipeline).await;
 }
 
 /// The worker does the same as the command: the version is marked until the alias has moved.
@@ -220,7 +220,7 @@ async fn a_rollback_that_a_worker_began_to_finish_is_not_undone() {
     let next = smaller_chunks(&h).await;
     next.run(Then::Swap).await.unwrap();
     let job = h.dead_job().await;
-    let (store, old) = (&h.context.serving.store, &h.context.version.name);
+    let (store, old) = (&h.pipeline.serving.store, &h.pipeline.version.name);
     assert!(
         store
             .serve_version(&job, old, Lifecycle::Retired)
@@ -228,25 +228,25 @@ async fn a_rollback_that_a_worker_began_to_finish_is_not_undone() {
             .unwrap()
     );
     // The alias cannot be moved.
-    let index = &h.context.serving.index;
-    let theirs = serving::spec(&h.context.serving, &h.context.version);
+    let index = &h.pipeline.serving.index;
+    let theirs = serving::spec(&h.pipeline.serving, &h.pipeline.version);
     index.create_collection("theirs", &theirs).await.unwrap();
     index
-        .point_alias(&h.context.serving.alias, "theirs")
+        .point_alias(&h.pipeline.serving.alias, "theirs")
         .await
         .unwrap();
-    serving::ensure_ready(&h.context.serving, &h.context.version)
+    serving::ensure_ready(&h.pipeline.serving, &h.pipeline.version)
         .await
         .unwrap_err();
-    let new = collection_of(&next.context).await;
+    let new = collection_of(&next.pipeline).await;
     index
-        .point_alias(&h.context.serving.alias, &new)
+        .point_alias(&h.pipeline.serving.alias, &new)
         .await
         .unwrap();
 
-    let done = reindex::rollback(&h.context.serving).await.unwrap();
+    let done = reindex::rollback(&h.pipeline.serving).await.unwrap();
     assert_eq!((&done.version, done.retired), (old, None));
-    assert_eq!(alias_of(&h).await, collection_of(&h.context).await);
+    assert_eq!(alias_of(&h).await, collection_of(&h.pipeline).await);
 }
 
 /// A rebuild died after it moved the alias: what is left of it is served.
@@ -256,8 +256,8 @@ async fn a_leftover_that_is_served_is_replaced_before_it_is_dropped() {
     h.insert("served all the time").await;
     h.drain().await;
     let main = alias_of(&h).await;
-    let serving = &h.context.serving;
-    let spec = serving::spec(serving, &h.context.version);
+    let serving = &h.pipeline.serving;
+    let spec = serving::spec(serving, &h.pipeline.version);
     serving
         .index
         .create_collection("notes__9", &spec)
@@ -269,7 +269,7 @@ async fn a_leftover_that_is_served_is_replaced_before_it_is_dropped() {
             &h.dead_job().await,
             "notes__9",
             &serving.alias,
-            &h.context.version.name,
+            &h.pipeline.version.name,
             &[],
             &[],
         )
@@ -290,7 +290,7 @@ async fn a_leftover_that_is_served_is_replaced_before_it_is_dropped() {
 #[tokio::test]
 async fn a_collection_that_became_active_is_neither_retired_nor_forgotten() {
     let h = Harness::start().await;
-    let (store, name) = (&h.context.serving.store, h.collection().await);
+    let (store, name) = (&h.pipeline.serving.store, h.collection().await);
     let job = h.dead_job().await;
     assert!(!store.retire_collection(&job, &name).await.unwrap());
     assert!(!store.forget_unfinished(&name).await.unwrap());

@@ -17,26 +17,26 @@ async fn a_rollback_brings_the_old_answers_back() {
     let deleted = h.insert("what will go").await;
     h.insert("what stays").await;
     h.drain().await;
-    let before = points_in(&h.context, &h.context.serving.alias).await;
+    let before = points_in(&h.pipeline, &h.pipeline.serving.alias).await;
     let paid = h.provider.texts_seen().len();
     let next = smaller_chunks(&h).await;
     next.run(Then::Swap).await.unwrap();
-    assert_eq!(alias_of(&h).await, collection_of(&next.context).await);
+    assert_eq!(alias_of(&h).await, collection_of(&next.pipeline).await);
     assert!(h.provider.texts_seen().len() > paid);
 
     h.edit(edited, "changed meanwhile").await;
     h.delete(deleted).await;
     next.drain().await;
-    assert_in_step(&h, &next.context).await;
+    assert_in_step(&h, &next.pipeline).await;
     assert_eq!(
-        points_in(&h.context, &collection_of(&h.context).await).await,
+        points_in(&h.pipeline, &collection_of(&h.pipeline).await).await,
         before,
         "what is retired is frozen"
     );
 
-    let done = reindex::rollback(&h.context.serving).await.unwrap();
-    assert_eq!(done.version, h.context.version.name);
-    assert_eq!(done.retired.as_ref(), Some(&next.context.version.name));
+    let done = reindex::rollback(&h.pipeline.serving).await.unwrap();
+    assert_eq!(done.version, h.pipeline.version.name);
+    assert_eq!(done.retired.as_ref(), Some(&next.pipeline.version.name));
     assert_eq!(done.due, 3, "two notes, and one that is gone");
     let changed: Vec<_> = done
         .settings
@@ -45,17 +45,17 @@ async fn a_rollback_brings_the_old_answers_back() {
         .collect();
     assert_eq!(changed, [("chunking.max_tokens", &32.into())]);
     assert_eq!(
-        points_in(&h.context, &h.context.serving.alias).await,
+        points_in(&h.pipeline, &h.pipeline.serving.alias).await,
         before,
         "at once"
     );
 
     h.drain().await;
-    assert_in_step(&h, &h.context).await;
+    assert_in_step(&h, &h.pipeline).await;
     assert_eq!(h.points_of(deleted).await, 0);
-    let again = reindex::rollback(&h.context.serving).await.unwrap();
+    let again = reindex::rollback(&h.pipeline.serving).await.unwrap();
     assert_eq!(
-        again.version, next.context.version.name,
+        again.version, next.pipeline.version.name,
         "and forward again"
     );
 }
@@ -75,21 +75,21 @@ async fn a_daemon_whose_version_is_retired_says_so_and_resumes_after_a_rollback(
     .await;
     let note = h.insert("written for the new version").await;
     next.drain().await;
-    assert_in_step(&h, &next.context).await;
+    assert_in_step(&h, &next.pipeline).await;
     assert_eq!(
         h.count("note_index_state where lease_until is not null")
             .await,
         0
     );
 
-    reindex::rollback(&h.context.serving).await.unwrap();
+    reindex::rollback(&h.pipeline.serving).await.unwrap();
     eventually(async || old.outage().is_none() && h.points_of(note).await == 1).await;
     eventually(async || {
         let left = h
-            .context
+            .pipeline
             .serving
             .store
-            .outbox_counts(Some(&h.context.version.name))
+            .outbox_counts(Some(&h.pipeline.version.name))
             .await
             .unwrap();
         left.pending + left.leased + left.failed == 0
@@ -97,7 +97,7 @@ async fn a_daemon_whose_version_is_retired_says_so_and_resumes_after_a_rollback(
     .await;
     stop.cancel();
     running.await.unwrap();
-    assert_in_step(&h, &h.context).await;
+    assert_in_step(&h, &h.pipeline).await;
 }
 
 #[tokio::test]
@@ -108,30 +108,30 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
     }
     h.drain().await;
     let old = (
-        h.context.version.name.clone(),
-        collection_of(&h.context).await,
+        h.pipeline.version.name.clone(),
+        collection_of(&h.pipeline).await,
     );
     let next = smaller_chunks(&h).await;
     next.run(Then::Swap).await.unwrap();
-    let name = next.context.version.name.clone();
-    let refused = reindex::drop(&h.context.serving, Some(&name))
+    let name = next.pipeline.version.name.clone();
+    let refused = reindex::drop(&h.pipeline.serving, Some(&name))
         .await
         .unwrap_err();
     assert!(matches!(refused, ReindexError::Refused(_)), "{refused:?}");
 
     // A drop that died halfway: no rollback to the rest of that version.
     assert!(
-        h.context
+        h.pipeline
             .serving
             .store
             .retire_for_good(&h.dead_job().await, &old.0)
             .await
             .unwrap()
     );
-    let refused = reindex::rollback(&h.context.serving).await.unwrap_err();
+    let refused = reindex::rollback(&h.pipeline.serving).await.unwrap_err();
     assert!(refused.to_string().contains("is gone"), "{refused}");
 
-    let dropped = reindex::drop(&h.context.serving, None).await.unwrap();
+    let dropped = reindex::drop(&h.pipeline.serving, None).await.unwrap();
     assert_eq!(dropped.len(), 1);
     assert_eq!(
         (&dropped[0].version, &dropped[0].collections),
@@ -139,7 +139,7 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
     );
     assert!(dropped[0].chunks > 10);
     assert!(
-        h.context
+        h.pipeline
             .serving
             .index
             .collection(&old.1)
@@ -159,9 +159,9 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
         let of_old = format!("{table} where embedding_version = '{}'", old.0);
         assert_eq!(h.count(&of_old).await, 0, "{table}");
     }
-    assert_in_step(&h, &next.context).await;
-    assert_eq!(reindex::drop(&h.context.serving, None).await.unwrap(), []);
-    let refused = reindex::rollback(&h.context.serving).await.unwrap_err();
+    assert_in_step(&h, &next.pipeline).await;
+    assert_eq!(reindex::drop(&h.pipeline.serving, None).await.unwrap(), []);
+    let refused = reindex::rollback(&h.pipeline.serving).await.unwrap_err();
     assert!(
         refused.to_string().contains("nothing to roll back to"),
         "{refused}"
@@ -169,11 +169,11 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
 
     // A worker of the old version that still runs finds nothing and writes nothing.
     h.insert("for the new one only").await;
-    let error = serving::ensure_ready(&h.context.serving, &h.context.version)
+    let error = serving::ensure_ready(&h.pipeline.serving, &h.pipeline.version)
         .await
         .unwrap_err();
     assert!(matches!(error, ServingError::Mismatch(_)), "{error:?}");
-    let store = &h.context.serving.store;
+    let store = &h.pipeline.serving.store;
     let claim = store
         .claim(
             &old.0,
@@ -187,7 +187,7 @@ async fn a_drop_frees_all_that_is_not_served_and_nothing_else() {
     assert!(claim.unwrap().is_none());
     store.requeue(&old.0, &[Uuid::new_v4()]).await.unwrap();
     next.drain().await;
-    assert_in_step(&h, &next.context).await;
+    assert_in_step(&h, &next.pipeline).await;
 }
 
 #[tokio::test]
@@ -210,7 +210,7 @@ async fn a_retired_version_can_be_built_again_from_where_it_stood() {
         h.provider.texts_seen().len() <= paid + 2,
         "only what is new"
     );
-    assert_in_step(&h, &back.context).await;
+    assert_in_step(&h, &back.pipeline).await;
     assert_eq!(next.state().await, Some(Lifecycle::Retired));
 }
 
@@ -223,7 +223,7 @@ async fn a_refused_reindex_leaves_the_rollback_possible() {
     next.run(Then::Swap).await.unwrap();
 
     let mut back = beside(&h, |_| {}).await;
-    back.context.serving.bm25.language = "german".into();
+    back.pipeline.serving.bm25.language = "german".into();
     let refused = back.run(Then::Wait).await.unwrap_err();
     assert!(
         refused.to_string().contains("elf reindex drop"),
@@ -231,6 +231,6 @@ async fn a_refused_reindex_leaves_the_rollback_possible() {
     );
     assert_eq!(back.state().await, Some(Lifecycle::Retired));
     assert_eq!(h.count("indexing_outbox").await, 0, "nothing was written");
-    reindex::rollback(&h.context.serving).await.unwrap();
+    reindex::rollback(&h.pipeline.serving).await.unwrap();
     assert_eq!(back.state().await, Some(Lifecycle::Active));
 }

@@ -28,10 +28,10 @@ async fn a_swap_is_refused_while_notes_are_dead_lettered() {
     let error = next.run(Then::Swap).await.unwrap_err();
     assert!(matches!(error, ReindexError::DeadLetters(1)), "{error:?}");
     assert_eq!(next.state().await, Some(Lifecycle::Building));
-    assert_eq!(alias_of(&h).await, collection_of(&h.context).await);
+    assert_eq!(alias_of(&h).await, collection_of(&h.pipeline).await);
 
     // An operator who purges the dead letter decides to swap without the note.
-    h.context
+    h.pipeline
         .serving
         .store
         .purge_dead(Some(&[note]))
@@ -43,7 +43,7 @@ async fn a_swap_is_refused_while_notes_are_dead_lettered() {
     h.provider.heal();
     h.edit(note, "sugar").await;
     next.drain().await;
-    assert_in_step(&h, &next.context).await;
+    assert_in_step(&h, &next.pipeline).await;
 }
 
 #[tokio::test]
@@ -54,12 +54,12 @@ async fn a_swap_is_refused_on_drift() {
     h.drain().await;
     let next = smaller_chunks(&h).await;
     next.run(Then::Wait).await.unwrap();
-    let collection = collection_of(&next.context).await;
+    let collection = collection_of(&next.pipeline).await;
     let of_note = Filter {
         note_ids: Some(vec![note]),
         ..Filter::default()
     };
-    h.context
+    h.pipeline
         .serving
         .index
         .delete(&collection, &of_note)
@@ -71,7 +71,7 @@ async fn a_swap_is_refused_on_drift() {
         "{error:?}"
     );
     assert_eq!(next.state().await, Some(Lifecycle::Building));
-    assert_eq!(alias_of(&h).await, collection_of(&h.context).await);
+    assert_eq!(alias_of(&h).await, collection_of(&h.pipeline).await);
 }
 
 #[tokio::test]
@@ -82,13 +82,13 @@ async fn an_alias_elsewhere_is_pointed_back_or_refused() {
     let own = alias_of(&h).await;
     let next = smaller_chunks(&h).await;
     next.run(Then::Wait).await.unwrap();
-    let index = &h.context.serving.index;
-    let theirs = collection_of(&next.context).await;
+    let index = &h.pipeline.serving.index;
+    let theirs = collection_of(&next.pipeline).await;
     index
-        .point_alias(&h.context.serving.alias, &theirs)
+        .point_alias(&h.pipeline.serving.alias, &theirs)
         .await
         .unwrap();
-    serving::ensure_ready(&next.context.serving, &next.context.version)
+    serving::ensure_ready(&next.pipeline.serving, &next.pipeline.version)
         .await
         .unwrap();
     assert_eq!(
@@ -96,7 +96,7 @@ async fn an_alias_elsewhere_is_pointed_back_or_refused() {
         theirs,
         "not for a version that is not served to say"
     );
-    serving::ensure_ready(&h.context.serving, &h.context.version)
+    serving::ensure_ready(&h.pipeline.serving, &h.pipeline.version)
         .await
         .unwrap();
     assert_eq!(alias_of(&h).await, own);
@@ -104,15 +104,15 @@ async fn an_alias_elsewhere_is_pointed_back_or_refused() {
     index
         .create_collection(
             "foreign",
-            &serving::spec(&h.context.serving, &h.context.version),
+            &serving::spec(&h.pipeline.serving, &h.pipeline.version),
         )
         .await
         .unwrap();
     index
-        .point_alias(&h.context.serving.alias, "foreign")
+        .point_alias(&h.pipeline.serving.alias, "foreign")
         .await
         .unwrap();
-    let error = serving::ensure_ready(&h.context.serving, &h.context.version)
+    let error = serving::ensure_ready(&h.pipeline.serving, &h.pipeline.version)
         .await
         .unwrap_err();
     assert!(
@@ -128,7 +128,7 @@ async fn one_job_at_a_time() {
     h.drain().await;
     let next = smaller_chunks(&h).await;
     let job = Job::take(
-        &h.context.serving.store,
+        &h.pipeline.serving.store,
         "rebuild",
         "notes__2",
         Arc::default(),

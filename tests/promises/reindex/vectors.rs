@@ -16,13 +16,16 @@ use crate::support::harness::{Harness, sentences};
 
 #[tokio::test]
 async fn a_change_of_the_overlap_embeds_only_texts_never_seen() {
-    a_change_embeds_only_texts_never_seen(|config| config.chunking.overlap_tokens = 0).await;
+    a_change_embeds_only_texts_never_seen(|config| config.chunking.settings.overlap_tokens = 0)
+        .await;
 }
 
 #[tokio::test]
 async fn a_change_of_the_boundaries_embeds_only_texts_never_seen() {
-    a_change_embeds_only_texts_never_seen(|config| config.chunking.boundaries = Boundaries::Stable)
-        .await;
+    a_change_embeds_only_texts_never_seen(|config| {
+        config.chunking.settings.boundaries = Boundaries::Stable
+    })
+    .await;
 }
 
 async fn a_change_embeds_only_texts_never_seen(change: impl FnOnce(&mut Config)) {
@@ -41,13 +44,13 @@ async fn a_change_embeds_only_texts_never_seen(change: impl FnOnce(&mut Config))
         chunker,
         version,
         ..
-    } = &next.context;
+    } = &next.pipeline;
     let estimate = reindex::estimate(store, chunker, version, &counts)
         .await
         .unwrap();
     assert_eq!(next.state().await, None, "an estimate registers nothing");
     let report = next.run(Then::Wait).await.unwrap();
-    assert_in_step(&h, &next.context).await;
+    assert_in_step(&h, &next.pipeline).await;
 
     let new = h.provider.texts_seen()[requests..].to_vec();
     assert!(!new.is_empty() && report.work.reused > 0, "{report:?}");
@@ -87,13 +90,13 @@ async fn versions_of_different_dimension_live_side_by_side() {
     })
     .await;
     assert_eq!(
-        next.context.version.dim, 12,
+        next.pipeline.version.dim, 12,
         "asked of the new model, not of the old version"
     );
     let report = next.run(Then::Swap).await.unwrap();
     assert_eq!(report.state, Lifecycle::Active);
     assert_eq!(report.work.reused, 0, "vectors of another model are no use");
-    assert_in_step(&h, &next.context).await;
+    assert_in_step(&h, &next.pipeline).await;
     let dims: Vec<i32> =
         sqlx::query_scalar("select distinct embedding_dim from note_chunk_embeddings order by 1")
             .fetch_all(&h.pool)
@@ -103,7 +106,7 @@ async fn versions_of_different_dimension_live_side_by_side() {
     // The dimension is registered now: ELF need not ask the provider.
     let asked = larger.requests();
     let again = beside(&h, |config| config.clone_from(&next.config)).await;
-    assert_eq!((again.context.version.dim, larger.requests()), (12, asked));
+    assert_eq!((again.pipeline.version.dim, larger.requests()), (12, asked));
 }
 
 #[tokio::test]
@@ -124,16 +127,16 @@ async fn an_answer_of_another_dimension_is_a_configuration_error_and_writes_no_p
         "{error:?}"
     );
     assert_eq!(
-        points_in(&next.context, &collection_of(&next.context).await)
+        points_in(&next.pipeline, &collection_of(&next.pipeline).await)
             .await
             .len(),
         0
     );
     assert_eq!(h.count("indexing_outbox where attempts > 0").await, 0);
-    assert_eq!(state_of(&h.context).await, Some(Lifecycle::Active));
+    assert_eq!(state_of(&h.pipeline).await, Some(Lifecycle::Active));
 
     h.provider.heal();
     let again = beside(&h, |config| config.clone_from(&next.config)).await;
     again.run(Then::Swap).await.unwrap();
-    assert_in_step(&h, &again.context).await;
+    assert_in_step(&h, &again.pipeline).await;
 }

@@ -343,8 +343,11 @@ async fn the_comparison_finds_each_kind_of_difference() {
         note_ids: Some(vec![notes[0]]),
         ..Filter::default()
     };
-    let index = &h.context.serving.index;
-    index.delete(&h.context.serving.alias, &lost).await.unwrap();
+    let index = &h.pipeline.serving.index;
+    index
+        .delete(&h.pipeline.serving.alias, &lost)
+        .await
+        .unwrap();
     // The triggers are off, so no outbox row follows.
     let changes = "begin; alter table memory_notes disable trigger elf_note_replicated; set local session_replication_role = replica;
         update memory_notes set text = text || ' And more.' where text like '%stale%';

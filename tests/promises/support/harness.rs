@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::DateTime;
+use elf::chunk::{Chunk, NoteChunker, Subject};
 use elf::cli::wiring::{self, EmbeddingSetup};
 use elf::config::Config;
 use elf::embed::provider::Provider;
@@ -28,7 +30,7 @@ use super::site::Site;
 
 /// Everything that a worker needs, and methods that check what it did.
 pub struct Harness {
-    pub context: Pipeline,
+    pub pipeline: Pipeline,
     pub config: Config,
     pub pool: PgPool,
     // Dropped last: the others still use it.
@@ -136,18 +138,18 @@ impl Harness {
     }
 
     async fn with(site: Site, config: Config) -> Self {
-        let context = wiring::pipeline(&config).await.unwrap();
-        serving::register_or_check_version(&context.serving.store, &context.version)
+        let pipeline = wiring::pipeline(&config).await.unwrap();
+        serving::register_or_check_version(&pipeline.serving.store, &pipeline.version)
             .await
             .unwrap();
-        serving::ensure_ready(&context.serving, &context.version)
+        serving::ensure_ready(&pipeline.serving, &pipeline.version)
             .await
             .unwrap();
         // On a disk that others keep busy, a connection may take longer than sqlx's half a minute.
         let pool = PgPoolOptions::new().acquire_timeout(super::DEADLINE);
         let pool = pool.connect(&site.database.url()).await.unwrap();
         Self {
-            context,
+            pipeline,
             config,
             pool,
             site,
@@ -174,14 +176,14 @@ impl Harness {
     pub fn rebuilds_with(&self, index: Arc<dyn VectorIndex>) -> serving::Serving {
         serving::Serving {
             index,
-            ..self.context.serving.clone()
+            ..self.pipeline.serving.clone()
         }
     }
 
     /// The collection that has all of the active version.
     pub async fn collection(&self) -> String {
         let registered = self
-            .context
+            .pipeline
             .serving
             .store
             .registered_collections()
@@ -193,8 +195,8 @@ impl Harness {
 
     /// Compares the index with Postgres.
     pub async fn verify(&self, options: &verify::Options) -> verify::Report {
-        let context = &self.context;
-        verify::run(&context.serving, options).await.unwrap()
+        let pipeline = &self.pipeline;
+        verify::run(&pipeline.serving, options).await.unwrap()
     }
 
     /// Fails unless promise 1 holds and a deep verify finds no drift either.
@@ -209,7 +211,7 @@ impl Harness {
     /// The lease of a job whose process hangs: its steps succeed until another job begins.
     pub async fn dead_job(&self) -> JobLease {
         let holder = Uuid::new_v4().to_string();
-        let store = &self.context.serving.store;
+        let store = &self.pipeline.serving.store;
         let job = store.take_job("test", "test", &holder, Duration::ZERO);
         assert_eq!(job.await.unwrap().holder, holder);
         JobLease::of(&holder)
@@ -235,7 +237,7 @@ impl Harness {
     }
 
     /// What a worker with another configuration needs, over the same index.
-    pub async fn context_of(&self, config: &Config) -> Pipeline {
+    pub async fn pipeline_of(&self, config: &Config) -> Pipeline {
         let EmbeddingSetup {
             store,
             chunker,
@@ -245,7 +247,7 @@ impl Harness {
         Pipeline {
             serving: serving::Serving {
                 store,
-                ..self.context.serving.clone()
+                ..self.pipeline.serving.clone()
             },
             provider: Arc::new(Provider::new(embedder, &config.providers.embedding)),
             chunker,
@@ -256,20 +258,20 @@ impl Harness {
 
     pub fn worker(&self) -> Worker {
         Worker::new(
-            self.context.clone(),
+            self.pipeline.clone(),
             &self.config.worker,
             &self.config.outbox,
         )
     }
 
-    /// A worker on `context` with one batch at a time: while that batch is held, it claims
+    /// A worker on `pipeline` with one batch at a time: while that batch is held, it claims
     /// nothing.
-    pub fn one_batch_worker(&self, context: Pipeline) -> Worker {
+    pub fn one_batch_worker(&self, pipeline: Pipeline) -> Worker {
         let settings = elf::config::Worker {
             concurrency: 1,
             ..self.config.worker.clone()
         };
-        Worker::new(context, &settings, &self.config.outbox)
+        Worker::new(pipeline, &settings, &self.config.outbox)
     }
 
     /// Starts a worker, and waits until a batch of it stands at `checkpoint`.
@@ -365,10 +367,10 @@ impl Harness {
         loop {
             let after = points.last().map(|p| p.chunk_id);
             let page = self
-                .context
+                .pipeline
                 .serving
                 .index
-                .scroll(&self.context.serving.alias, after, 500, true)
+                .scroll(&self.pipeline.serving.alias, after, 500, true)
                 .await
                 .unwrap();
             let end = page.len() < 500;
@@ -384,10 +386,10 @@ impl Harness {
             note_ids: Some(vec![note]),
             ..Filter::default()
         };
-        self.context
+        self.pipeline
             .serving
             .index
-            .count(&self.context.serving.alias, &filter)
+            .count(&self.pipeline.serving.alias, &filter)
             .await
             .unwrap()
     }
@@ -401,7 +403,7 @@ impl Harness {
             "the outbox is not empty"
         );
         let chunks: Vec<ChunkRow> = sqlx::query_as(
-            "select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.text, s.revision,
+            "select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.lead, c.text, s.revision,
                     e.vec, n.tenant_id, n.scope, n.key
                from memory_note_chunks c
                join note_chunk_embeddings e using (chunk_id, embedding_version)
@@ -452,13 +454,13 @@ impl Harness {
         .fetch_all(&self.pool)
         .await
         .unwrap();
-        let mut chunks: BTreeMap<Uuid, Vec<(i32, i32, String)>> = BTreeMap::new();
+        let mut stored_of: BTreeMap<Uuid, Vec<(i32, i32, String)>> = BTreeMap::new();
         for (note, start, end, text) in rows {
-            chunks.entry(note).or_default().push((start, end, text));
+            stored_of.entry(note).or_default().push((start, end, text));
         }
         for (note, text) in notes {
-            let stored = chunks.remove(&note).unwrap_or_default();
-            let cut = self.context.chunker.chunk(&text).unwrap();
+            let stored = stored_of.remove(&note).unwrap_or_default();
+            let cut = chunks(&self.pipeline.chunker, &text);
             let cut: Vec<(i32, i32, String)> = cut
                 .iter()
                 .map(|c| {
@@ -484,6 +486,7 @@ struct ChunkRow {
     chunk_index: i32,
     start_offset: i32,
     end_offset: i32,
+    lead: String,
     text: String,
     revision: i64,
     vec: pgvector::Vector,
@@ -512,7 +515,7 @@ impl ChunkRow {
             "the text went into the payload"
         );
         let stored = self.vec.to_vec();
-        let expected = vector_of(&self.text, stored.len());
+        let expected = vector_of(&format!("{}{}", self.lead, self.text), stored.len());
         assert!(
             distance(&stored, &expected) < 1e-5,
             "the vector is not that of the text"
@@ -680,4 +683,13 @@ pub fn sentences(count: usize, about: &str) -> String {
     (0..count)
         .map(|i| format!("Sentence number {i} tells of {about} at length. "))
         .collect()
+}
+
+/// The chunks of a text, as those of a note.
+pub fn chunks(chunker: &NoteChunker, text: &str) -> Vec<Chunk> {
+    let note = Subject {
+        kind: "",
+        updated_at: DateTime::UNIX_EPOCH,
+    };
+    chunker.split(text, note).unwrap().chunks
 }

@@ -17,7 +17,7 @@ impl Harness {
 
     /// The same with these texts, each of which has to be one chunk.
     pub async fn stock_notes(&self, texts: &[String]) -> Vec<Uuid> {
-        let version = &self.context.version;
+        let version = &self.pipeline.version;
         let notes: Vec<Uuid> = texts.iter().map(|_| Uuid::new_v4()).collect();
         let chunks: Vec<Uuid> = notes.iter().map(|note| chunk_id(*note, 0)).collect();
         let vectors: Vec<Vector> = texts

@@ -236,7 +236,7 @@ impl Harness {
     /// The independent comparison, of an index that this process has open.
     pub async fn compare(&self) -> Differences {
         let points =
-            points_of_engine(&*self.context.serving.index, &self.context.serving.alias).await;
+            points_of_engine(&*self.pipeline.serving.index, &self.pipeline.serving.alias).await;
         compare(&self.database.url(), &points).await
     }
 

@@ -121,7 +121,7 @@ async fn a_note_of_ten_megabytes_is_looked_at_in_bounded_time() {
     let h = Harness::start().await;
     let note = h.insert("x").await;
     h.drain().await;
-    let version = &h.context.version.name;
+    let version = &h.pipeline.version.name;
     without_triggers(
         &h,
         &format!(
@@ -151,7 +151,7 @@ async fn a_note_of_ten_megabytes_is_looked_at_in_bounded_time() {
     );
     let nil = Uuid::nil();
     let look = h
-        .context
+        .pipeline
         .serving
         .store
         .note_problems(version, 8, nil, 200, 1 << 20, 1.0);
@@ -168,7 +168,7 @@ async fn a_note_of_ten_megabytes_is_looked_at_in_bounded_time() {
     )
     .await;
     let (_, problems) = h
-        .context
+        .pipeline
         .serving
         .store
         .note_problems(version, 8, nil, 200, 1 << 20, 1.0)
@@ -190,10 +190,10 @@ async fn with_ten_notes() -> Harness {
 #[tokio::test]
 async fn a_page_of_notes_is_bounded_in_bytes() {
     let h = with_ten_notes().await;
-    let (version, mut after, mut pages) = (&h.context.version.name, Uuid::nil(), Vec::new());
+    let (version, mut after, mut pages) = (&h.pipeline.version.name, Uuid::nil(), Vec::new());
     loop {
         let page = h
-            .context
+            .pipeline
             .serving
             .store
             .note_problems(version, 8, after, 200, 300, 1.0);
@@ -214,11 +214,11 @@ async fn a_page_of_notes_is_bounded_in_bytes() {
 #[tokio::test]
 async fn a_page_of_chunks_is_bounded_in_bytes() {
     let h = with_ten_notes().await;
-    let (version, mut after, mut pages) = (&h.context.version.name, Uuid::nil(), Vec::new());
+    let (version, mut after, mut pages) = (&h.pipeline.version.name, Uuid::nil(), Vec::new());
     loop {
         let upto = Uuid::max();
         let page =
-            h.context
+            h.pipeline
                 .serving
                 .store
                 .live_chunks(version, after, upto, 200, 300, Depth::Whole);

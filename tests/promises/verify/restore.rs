@@ -102,7 +102,7 @@ async fn a_qdrant_from_its_own_snapshot_is_brought_up_to_date() {
     h.insert(&sentences(9, "what came since")).await;
     h.drain().await;
     h.assert_exact().await;
-    h.context
+    h.pipeline
         .serving
         .index
         .drop_collection(&collection)
@@ -126,10 +126,10 @@ async fn a_qdrant_from_its_own_snapshot_is_brought_up_to_date() {
     }
     assert_eq!(h.provider.requests(), requests);
     assert_eq!(
-        h.context
+        h.pipeline
             .serving
             .index
-            .resolve(&h.context.serving.alias)
+            .resolve(&h.pipeline.serving.alias)
             .await
             .unwrap(),
         Some(collection)

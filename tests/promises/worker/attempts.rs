@@ -16,7 +16,7 @@ async fn a_poison_note_harms_no_other_and_is_dead_lettered_alone() {
     let report = h.drain_with_retries().await;
     assert_eq!(report.dead, 1);
     assert_eq!(h.points().await.len(), 15);
-    let letters = h.context.serving.store.dead_letters(10).await.unwrap();
+    let letters = h.pipeline.serving.store.dead_letters(10).await.unwrap();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].note_id, poison);
     assert_eq!(letters[0].attempts, 3);
@@ -29,7 +29,7 @@ async fn a_poison_note_harms_no_other_and_is_dead_lettered_alone() {
 
     h.provider.heal();
     assert_eq!(
-        h.context
+        h.pipeline
             .serving
             .store
             .retry_dead(Some(&[poison]))
@@ -59,7 +59,7 @@ async fn a_note_without_any_token_is_dead_lettered_at_once() {
     h.insert("fine").await;
     let report = h.drain().await;
     assert_eq!((report.notes, report.dead), (1, 1));
-    let letters = h.context.serving.store.dead_letters(10).await.unwrap();
+    let letters = h.pipeline.serving.store.dead_letters(10).await.unwrap();
     assert_eq!(letters[0].attempts, 1);
 }
 
@@ -197,7 +197,7 @@ async fn a_note_that_postgres_rejects_is_dead_lettered_alone() {
     let report = h.drain_with_retries().await;
     assert_eq!(report.dead, 1);
     assert_eq!(h.points().await.len(), 12);
-    let letters = h.context.serving.store.dead_letters(10).await.unwrap();
+    let letters = h.pipeline.serving.store.dead_letters(10).await.unwrap();
     assert_eq!(letters[0].note_id, secret);
     assert_eq!(letters[0].attempts, 3);
     let reason = letters[0].last_error.clone().unwrap();

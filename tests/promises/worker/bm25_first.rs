@@ -22,7 +22,7 @@ async fn harness() -> Harness {
 }
 
 async fn search(h: &Harness, text: &str) -> Answer {
-    let searcher = wiring::searcher(&h.context, &h.config).await.unwrap();
+    let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
     searcher.search(&Request::hybrid(text, 10)).await.unwrap()
 }
 
@@ -89,7 +89,7 @@ async fn while_the_provider_is_down_new_and_changed_notes_are_found_by_keyword()
             keywords: [("tenant_id".to_owned(), "u".to_owned())].into(),
             ..Filter::default()
         };
-        let serving = &h.context.serving;
+        let serving = &h.pipeline.serving;
         let count = async || serving.index.count(&serving.alias, &moved).await.unwrap();
         eventually(async || count().await > 0).await;
         assert_eq!(count().await, h.points_of(note).await);
@@ -98,7 +98,7 @@ async fn while_the_provider_is_down_new_and_changed_notes_are_found_by_keyword()
     assert_no_drift(&h).await;
 
     // Without the index too: a rebuild embeds nothing, and has these points.
-    let serving = h.rebuilds_with(h.context.serving.index.clone());
+    let serving = h.rebuilds_with(h.pipeline.serving.index.clone());
     let options = rebuild::Options {
         swap_last: false,
         take_alias: false,
@@ -229,7 +229,7 @@ async fn without_the_setting_a_new_text_waits_for_its_vectors() {
     h.provider.always(Behaviour::Status(503));
     let note = h.insert("The zebra waits.").await;
     let working = h.work();
-    eventually(async || h.context.provider.state().error().is_some()).await;
+    eventually(async || h.pipeline.provider.state().error().is_some()).await;
     working.stop().await;
     assert_eq!(h.points_of(note).await, 0);
     assert_eq!(h.count("memory_note_chunks").await, 0);
@@ -250,9 +250,9 @@ async fn a_vector_that_a_waiting_point_should_not_have_is_found_by_a_plain_verif
         .await
         .unwrap();
     let target = CollectionTarget {
-        store: h.context.serving.store.clone(),
-        index: h.context.serving.index.clone(),
-        version: h.context.version.name.clone(),
+        store: h.pipeline.serving.store.clone(),
+        index: h.pipeline.serving.index.clone(),
+        version: h.pipeline.version.name.clone(),
         collection: h.collection().await,
         writes: Default::default(),
     };
@@ -263,7 +263,7 @@ async fn a_vector_that_a_waiting_point_should_not_have_is_found_by_a_plain_verif
     let (store, version) = (&target.store, &target.version);
     let chunks = store.live_chunks(version, Uuid::nil(), Uuid::max(), 9, 1 << 20, Depth::Whole);
     let mut points = target.points(chunks.await.unwrap()).to_vec();
-    points[0].vector = Some(vec![1.0; h.context.version.dim]);
+    points[0].vector = Some(vec![1.0; h.pipeline.version.dim]);
     let upsert = (target.index).upsert(&target.collection, &points, UpsertMode::NotNewer);
     upsert.await.unwrap();
     let report = verified().await.unwrap();

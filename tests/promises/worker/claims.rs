@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use elf::store::{Blame, ClaimScope};
 use elf::worker::{Breakpoint, Checkpoint};
 use sqlx::{Connection, PgConnection};
 use tokio::sync::watch;
@@ -24,9 +25,9 @@ async fn ten_thousand_rows_of_one_note_do_not_hide_the_others() {
         .await
         .unwrap();
     let cold = h.insert("cold").await;
-    let store = &h.context.serving.store;
+    let store = &h.pipeline.serving.store;
     let lease = h.config.worker.lease();
-    let version = &h.context.version.name;
+    let version = &h.pipeline.version.name;
     let claim = store
         .claim(
             version,
@@ -156,7 +157,7 @@ async fn a_backlog_of_another_version_costs_a_claim_nothing() {
         .execute(&h.pool)
         .await
         .unwrap();
-    let version = &h.context.version.name;
+    let version = &h.pipeline.version.name;
     let read = rows_read_by_a_claim(&h, version).await;
     assert!(read < 50.0, "an active version's claim read {read} rows");
 
@@ -201,6 +202,7 @@ async fn rows_read_by_a_claim(h: &Harness, version: &str) -> f64 {
         .bind(elf::store::LOST_CLAIMS_UNTIL_ALONE as i32)
         .bind(i32::MAX)
         .bind(None::<f64>)
+        .bind(true)
         .fetch_one(&mut *transaction)
         .await
         .unwrap();
@@ -282,6 +284,60 @@ async fn a_suspect_in_a_backlog_has_its_turn() {
     let turn = texts.iter().position(|text| text.contains("suspect"));
     // Those in flight with it come first, and a text may be sent again that was held for long.
     assert!(turn.unwrap() < 10, "{texts:?}");
+}
+
+/// Each suspect is indexed alone. Between two of them a note that was just written has its turn.
+#[tokio::test]
+async fn suspects_do_not_hold_up_what_is_written_just_now() {
+    let h = Harness::start().await;
+    for n in 0..8 {
+        let suspect = h.insert(&format!("Suspect {n}.")).await;
+        h.execute(
+            "insert into note_index_state (note_id, embedding_version, lease_token, claims_lost)
+             select $1, embedding_version, 0, length($2) from index_versions",
+            suspect,
+            "12",
+        )
+        .await;
+    }
+    sqlx::query("update indexing_outbox set available_at = available_at - interval '1 hour'")
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    h.insert("Written just now.").await;
+    h.drain().await;
+    let texts = h.provider.texts_seen();
+    let turn = texts.iter().position(|text| text.contains("just now"));
+    assert!(turn.unwrap() < 3, "{texts:?}");
+    h.assert_exact().await;
+}
+
+/// Beside a batch that may kill the worker, it applies access labels. These notes are not to blame.
+#[tokio::test]
+async fn a_claim_that_indexes_no_text_blames_no_note() {
+    let h = Harness::start().await;
+    h.insert("An innocent note.").await;
+    let store = &h.pipeline.serving.store;
+    let version = &h.pipeline.version.name;
+    let lease = Duration::from_secs(5);
+    let lost = "note_index_state where claims_lost > 0";
+    for (blame, counted) in [(Blame::Never, 0), (Blame::IfLost, 1)] {
+        let scope = ClaimScope {
+            blame,
+            ..ClaimScope::ALL
+        };
+        for holder in ["dies", "comes later"] {
+            let claim = store
+                .claim(version, holder, lease, 16, 1 << 20, scope)
+                .await;
+            assert!(claim.unwrap().is_some());
+            sqlx::query("update note_index_state set lease_until = now()")
+                .execute(&h.pool)
+                .await
+                .unwrap();
+        }
+        assert_eq!(h.count(lost).await, counted, "{blame:?}");
+    }
 }
 
 /// Each claim has begun behind the one before it when the provider stops in the middle of a backlog.

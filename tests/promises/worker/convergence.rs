@@ -145,14 +145,14 @@ async fn a_lost_collection_comes_back_without_one_embedding_call() {
     h.drain().await;
     let paid = h.provider.requests();
     let name = h
-        .context
+        .pipeline
         .serving
         .index
-        .resolve(&h.context.serving.alias)
+        .resolve(&h.pipeline.serving.alias)
         .await
         .unwrap()
         .unwrap();
-    h.context
+    h.pipeline
         .serving
         .index
         .drop_collection(&name)
@@ -164,10 +164,10 @@ async fn a_lost_collection_comes_back_without_one_embedding_call() {
     h.insert("the one that finds out").await;
     eventually(async || {
         h.count("indexing_outbox").await == 0
-            && h.context
+            && h.pipeline
                 .serving
                 .index
-                .resolve(&h.context.serving.alias)
+                .resolve(&h.pipeline.serving.alias)
                 .await
                 .unwrap()
                 .is_some()
@@ -186,15 +186,13 @@ async fn a_lost_collection_comes_back_without_one_embedding_call() {
 #[tokio::test]
 async fn a_note_of_ten_megabytes_is_work_and_no_crash() {
     let mut h = Harness::start().await;
-    let chunking = elf::config::Chunking {
-        max_tokens: 512,
-        ..h.config.chunking.clone()
-    };
+    let mut chunking = h.config.chunking.clone();
+    chunking.settings.max_tokens = 512;
     let tokenizer = elf::chunk::open_tokenizer(h.config.tokenizer_source())
         .await
         .unwrap();
-    let chunker = elf::chunk::Chunker::new(Arc::new(tokenizer), &chunking.settings(), "").unwrap();
-    h.context.chunker = Arc::new(chunker);
+    let chunker = elf::chunk::NoteChunker::new(Arc::new(tokenizer), &chunking, "").unwrap();
+    h.pipeline.chunker = Arc::new(chunker);
     let sentence = "The log of the station goes on and on, for ten megabytes in one line. ";
     let text: String = (0..)
         .map(|i| format!("{i} {sentence}"))
@@ -249,7 +247,7 @@ async fn a_note_that_became_another_tenants_while_it_was_indexed_gets_no_old_tex
             h.drain().await;
             h.edit(note, "another secret of the first tenant").await;
         }
-        let held = Held::at(Checkpoint::Embedded, h.one_batch_worker(h.context.clone())).await;
+        let held = Held::at(Checkpoint::Embedded, h.one_batch_worker(h.pipeline.clone())).await;
         h.delete(note).await;
         h.execute(
             "insert into memory_notes (note_id, tenant_id, project_id, agent_id, scope, type, text)
@@ -265,7 +263,7 @@ async fn a_note_that_became_another_tenants_while_it_was_indexed_gets_no_old_tex
         assert_eq!(h.count("memory_note_chunks").await, 0);
         assert_eq!(h.points_of(note).await, 0);
         h.provider.heal();
-        h.context.serving.store.retry_dead(None).await.unwrap();
+        h.pipeline.serving.store.retry_dead(None).await.unwrap();
         h.drain_with_retries().await;
         h.assert_converged().await;
     }

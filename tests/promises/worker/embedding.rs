@@ -14,7 +14,7 @@ async fn unchanged_text_is_not_embedded_again() {
     h.drain().await;
     let paid = h.provider.texts_seen().len();
 
-    h.context
+    h.pipeline
         .serving
         .store
         .enqueue(&Default::default())

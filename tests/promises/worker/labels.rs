@@ -59,8 +59,8 @@ async fn an_edit_of_labels_rewrites_no_chunk_and_sends_no_vector() {
     .await;
     h.drain().await;
     let (before, paid) = (rows(&h).await, h.provider.requests());
-    let index = Hooked::over(&h.context.serving.index);
-    h.context.serving.index = index.clone();
+    let index = Hooked::over(&h.pipeline.serving.index);
+    h.pipeline.serving.index = index.clone();
     for scope in ["team", "world"] {
         move_to(&h, note, scope).await;
         h.drain().await;
@@ -76,7 +76,7 @@ async fn an_edit_of_labels_rewrites_no_chunk_and_sends_no_vector() {
         keywords: [("scope".to_owned(), "world".to_owned())].into(),
         ..Filter::default()
     };
-    let alias = &h.context.serving.alias;
+    let alias = &h.pipeline.serving.alias;
     assert!(index.count(alias, &moved).await.unwrap() > 90);
 }
 
@@ -90,13 +90,13 @@ async fn an_edit_of_labels_restores_a_point_that_is_missing_or_of_another_revisi
         .into_iter()
         .find(|p| p.payload["note_id"] == note.to_string());
     let chunk = point.unwrap().chunk_id;
-    let index = &h.context.serving.index;
+    let index = &h.pipeline.serving.index;
     let missing = Filter {
         chunk_ids: Some(vec![chunk]),
         ..Filter::default()
     };
     index
-        .delete(&h.context.serving.alias, &missing)
+        .delete(&h.pipeline.serving.alias, &missing)
         .await
         .unwrap();
     move_to(&h, note, "team").await;
@@ -143,8 +143,8 @@ async fn a_note_that_is_requeued_before_its_ack_is_written_whole_after_it() {
     let held = h.held_at(Checkpoint::Committed).await;
     let wrong = "update memory_note_chunks set text = $2 where note_id = $1";
     h.execute(wrong, note, "of nobody").await;
-    let version = &h.context.version.name;
-    let store = &h.context.serving.store;
+    let version = &h.pipeline.version.name;
+    let store = &h.pipeline.serving.store;
     store.requeue(version, &[note]).await.unwrap();
     held.open();
     eventually(async || h.count("indexing_outbox").await == 0).await;
@@ -157,12 +157,13 @@ async fn a_note_that_is_requeued_before_its_ack_is_written_whole_after_it() {
 
 /// The points of chunks, from Postgres.
 async fn stored(h: &Harness, chunks: &[Uuid]) -> Vec<Point> {
-    let version = &h.context.version.name;
-    let store = &h.context.serving.store;
+    let version = &h.pipeline.version.name;
+    let store = &h.pipeline.serving.store;
     let chunks = store.live_chunks_by_id(version, chunks).await.unwrap();
     let point = |chunk: LiveChunk| Point {
         payload: elf::serving::payload(&chunk, version),
         vector: chunk.vector,
+        lead: String::new(),
         text: chunk.text.unwrap(),
     };
     chunks.into_iter().map(point).collect()
@@ -171,7 +172,7 @@ async fn stored(h: &Harness, chunks: &[Uuid]) -> Vec<Point> {
 async fn put(h: &Harness, points: Vec<Point>) {
     let collection = h.collection().await;
     let upto = UpsertMode::UpTo(i64::from(u32::MAX));
-    let put = h.context.serving.index.upsert(&collection, &points, upto);
+    let put = h.pipeline.serving.index.upsert(&collection, &points, upto);
     put.await.unwrap();
 }
 
@@ -180,11 +181,11 @@ async fn put(h: &Harness, points: Vec<Point>) {
 async fn after_a_text_that_did_not_arrive_labels_come_with_it() {
     let mut h = Harness::start().await;
     let note = indexed(&h).await;
-    let engine = h.context.serving.index.clone();
+    let engine = h.pipeline.serving.index.clone();
     for verb in [Verb::Upsert, Verb::Relabel] {
         let failing = Hooked::over(&engine);
         failing.fail(When::Before, verb, no_answer());
-        h.context.serving.index = failing.clone();
+        h.pipeline.serving.index = failing.clone();
         if verb == Verb::Upsert {
             h.edit(note, &sentences(300, "another story, as long"))
                 .await;
@@ -193,7 +194,7 @@ async fn after_a_text_that_did_not_arrive_labels_come_with_it() {
         let working = h.work();
         eventually(async || failing.calls(verb) > 0).await;
         working.stop().await;
-        h.context.serving.index = engine.clone();
+        h.pipeline.serving.index = engine.clone();
         move_to(&h, note, "world").await;
         h.expire_leases().await;
         h.drain_with_retries().await;
@@ -213,11 +214,11 @@ fn no_answer() -> IndexError {
 async fn a_collection_that_is_being_filled_gets_whole_points() {
     let h = Harness::start().await;
     let note = indexed(&h).await;
-    let index = Hooked::over(&h.context.serving.index);
+    let index = Hooked::over(&h.pipeline.serving.index);
     let filling = index.halt(When::Before, Verb::Upsert);
     let serving = Serving {
         index: index.clone(),
-        ..h.context.serving.clone()
+        ..h.pipeline.serving.clone()
     };
     let options = rebuild::Options {
         swap_last: false,

@@ -50,7 +50,7 @@ async fn a_worker_that_lost_its_lease_changes_nothing() {
         let h = Harness::start().await;
         let note = h.insert(&sentences(30, "old times")).await;
         // One batch at a time, so that it does not claim the note a second time itself.
-        let slow = h.one_batch_worker(h.context.clone());
+        let slow = h.one_batch_worker(h.pipeline.clone());
         let slow = Held::at(stage, slow).await;
         h.edit(note, "New and short.").await;
         h.expire_leases().await;
@@ -113,7 +113,7 @@ async fn the_token_of_a_note_rises_for_ever() {
     let note = h.insert("again and again").await;
     let mut last = 0;
     for _ in 0..3 {
-        h.context
+        h.pipeline
             .serving
             .store
             .enqueue(&Default::default())
@@ -158,7 +158,7 @@ async fn a_stop_lets_work_in_flight_end() {
     let h = Harness::start().await;
     h.insert("on its way").await;
     // One batch at a time, so that the second note is not claimed before the stop.
-    let worker = h.one_batch_worker(h.context.clone());
+    let worker = h.one_batch_worker(h.pipeline.clone());
     let held = Held::at(Checkpoint::Committed, worker).await;
     h.insert("too late for this worker").await;
     held.cancel();

@@ -75,11 +75,11 @@ async fn a_plain_insert_into_the_outbox_is_enough() {
     let h = Harness::start().await;
     let note = h.insert("indexed already").await;
     h.drain().await;
-    h.context
+    h.pipeline
         .serving
         .index
         .delete(
-            &h.context.serving.alias,
+            &h.pipeline.serving.alias,
             &Filter {
                 note_ids: Some(vec![note]),
                 ..Filter::default()

@@ -1,0 +1,118 @@
+//! Chunks that follow the structure of the text, through all that is made of them.
+
+use std::sync::Arc;
+
+use elf::config::Config;
+use elf::rebuild::{self, Options};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::harness::Harness;
+use crate::support::site::Site;
+
+const NOTE: &str = "---\ntitle: engine\n---\n\n# Engine\n\nThe engine has two parts, and both of them need care \
+                    in winter as well as in summer, whatever the weather says.\n\n## Oil\n\n\
+                    | grade | when |\n|---|---|\n| 5W-30 | a winter with ice on the harbour |\n\
+                    | 10W-40 | a summer as it should be, long and mild |\n| 20W-50 | the great heat of the south |\n\
+                    | 0W-20 | the far north, where the sea is white |\n| 15W-40 | any other place and time |\n\n\
+                    ## Copyright\n\nAll rights reserved by the zebra.\n\n## Fuel\n\n\
+                    ```\nfill(tank)\ncheck(valve)\n```\n\nPetrol only, and never the one with lead, which harms \
+                    the valves of this engine within a year of use.\n";
+
+const CHUNKING: &str = "strategy = \"markdown\"\nexclude_headings = [\"copyright\"]\n\
+                        exclude_blocks = [\"front_matter\"]\ncontext = [\"headings\"]\n";
+
+async fn harness() -> Harness {
+    // A smaller chunk has no room for a context.
+    Harness::start_with(|toml| {
+        let toml = toml.replace("max_tokens = 32", "max_tokens = 80");
+        toml.replace("[chunking]\n", &format!("[chunking]\n{CHUNKING}"))
+    })
+    .await
+}
+
+/// The texts of the chunks, and what is embedded before each.
+async fn chunks(h: &Harness) -> Vec<(String, String)> {
+    sqlx::query_as("select lead, text from memory_note_chunks order by note_id, chunk_index")
+        .fetch_all(&h.pool)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_markdown_note_is_embedded_with_its_headings_and_rebuilt_without_a_call() {
+    let h = harness().await;
+    h.insert(NOTE).await;
+    h.drain().await;
+    let chunks = chunks(&h).await;
+    assert!(chunks.len() > 1, "{chunks:?}");
+    for (lead, text) in &chunks {
+        assert!(NOTE.contains(text), "{text}");
+        assert!(
+            !text.contains("zebra") && !text.contains("title:"),
+            "{text}"
+        );
+        let sent = format!("{lead}{text}");
+        assert!(h.provider.texts_seen().contains(&sent), "{sent:?}");
+    }
+    let of = |word: &str| chunks.iter().find(|(_, text)| text.contains(word)).unwrap();
+    assert!(of("Petrol").0.starts_with("Engine"), "{chunks:?}");
+    assert!(of("fill(tank)").1.contains("check(valve)"), "{chunks:?}");
+    assert!(of("15W-40").0.contains("| grade | when |"), "{chunks:?}");
+    h.assert_exact().await;
+
+    let requests = h.provider.requests();
+    let options = Options {
+        swap_last: false,
+        take_alias: false,
+        keep_old: false,
+        restart: false,
+        notice: Arc::new(|_| {}),
+    };
+    let (counts, stop) = (Arc::default(), CancellationToken::new());
+    let rebuilt = rebuild::run(&h.pipeline.serving, &options, counts, stop).await;
+    assert_eq!(rebuilt.unwrap().points, chunks.len() as u64);
+    assert_eq!(h.provider.requests(), requests);
+    h.assert_exact().await;
+}
+
+#[tokio::test]
+async fn a_heading_that_changes_embeds_what_stands_below_it() {
+    let h = harness().await;
+    let note = h.insert(NOTE).await;
+    h.drain().await;
+    let before = chunks(&h).await;
+    let seen = h.provider.texts_seen().len();
+    h.edit(note, &NOTE.replace("## Fuel", "## Drink")).await;
+    h.drain().await;
+    let after = chunks(&h).await;
+    let changed = after.iter().filter(|chunk| !before.contains(chunk)).count();
+    assert!(changed > 0);
+    assert_eq!(h.provider.texts_seen().len() - seen, changed);
+    h.assert_exact().await;
+}
+
+#[tokio::test]
+async fn a_type_has_chunks_of_its_own_and_elf_chunk_shows_them() {
+    let site = Site::empty().await;
+    site.write("note.md", NOTE);
+    let usual = site.json(&["chunk", "note.md"]).await;
+    let toml = site.toml().replace(
+        "[chunking]\n",
+        "[chunking]\nby_type = { manual = { strategy = \"markdown\", exclude_headings = [\"copy*\"] } }\n",
+    );
+    site.write("elf.toml", &toml);
+    assert_eq!(site.json(&["chunk", "note.md"]).await, usual);
+    let manual = site.json(&["chunk", "note.md", "--type", "manual"]).await;
+    assert_eq!(usual["left_out"], json!([]));
+    let left_out = manual["left_out"][0]["text"].as_str().unwrap();
+    assert!(left_out.contains("zebra"), "{manual}");
+    let shown = site
+        .elf(&["chunk", "note.md", "--type", "manual"])
+        .await
+        .exits(0);
+    let line = "left out: excluded heading: ## Copyright";
+    assert!(shown.stdout.contains(line), "{}", shown.stdout);
+    let config = Config::parse(&toml, "elf.toml", &|_| None);
+    assert_eq!(config.unwrap().chunking.by_type["manual"].max_tokens, 32);
+}
