@@ -124,7 +124,10 @@ impl Choice<'_> {
                 Some(block) => self.is_oversize(self.outline.blocks[block as usize], limit),
                 None => true,
             };
-            if counts && cut.next <= until && self.window.is_between_units(cut.next) {
+            // A separator may stand inside a word, which the window counts as one.
+            let is_open =
+                self.outline.kind == Kind::Recursive || self.window.is_between_units(cut.next);
+            if counts && cut.next <= until && is_open {
                 candidates.push(Candidate {
                     cut: cut.point(),
                     rank: cut.rank,
@@ -317,12 +320,12 @@ impl Choice<'_> {
 /// What a rank adds to a landmark's strength.
 fn bonus(rank: u8) -> u32 {
     match rank {
-        ..=2 => 8 * landmarks::BIT,
+        0..=2 => 8 * landmarks::BIT,
         3..=rank::RULE => 6 * landmarks::BIT,
         rank::BLOCK => 4 * landmarks::BIT,
-        ..rank::GAP => 3 * landmarks::BIT,
+        _ if rank < rank::COLON => 3 * landmarks::BIT,
         rank::GAP => 2 * landmarks::BIT,
-        ..rank::LINE_BREAK => landmarks::BIT,
-        _ => 0,
+        rank::LINE_BREAK => 0,
+        _ => landmarks::BIT,
     }
 }

@@ -48,6 +48,9 @@ impl Lead {
     }
 }
 
+/// The heading above a chunk, and what the chunk repeats.
+type Place = (Option<usize>, Option<Span>);
+
 /// The leads of a text's chunks. Chunks of one section have the same.
 pub(super) struct Leads<'a> {
     tokenizer: &'a Tokenizer,
@@ -59,7 +62,7 @@ pub(super) struct Leads<'a> {
     /// The contexts so far.
     contexts: RefCell<Vec<String>>,
     /// The last leads, and the section and repetition that each is for.
-    recent: RefCell<Vec<((Option<usize>, Option<Span>), Lead)>>,
+    recent: RefCell<Vec<(Place, Lead)>>,
 }
 
 impl<'a> Leads<'a> {
