@@ -402,11 +402,16 @@ fn texts<'t>(split: &Split<'t>) -> Vec<&'t str> {
 
 fn markdown_of<'t>(text: &'t str, settings: &Settings) -> Split<'t> {
     check(
-        trained::wordpiece(),
+        &trained::written_down()[0],
         settings,
         &|path| path.join(" > "),
         text,
     )
+}
+
+/// Tokens of an empty chunk with [`check`]'s prefix.
+fn fixed() -> usize {
+    trained::written_down()[0].count("passage: ")
 }
 
 /// `count` sentences of ten tokens.
@@ -580,7 +585,7 @@ fn the_overlap_of_paragraphs_is_the_last_one_if_it_fits() {
         words(2),
         words(4)
     );
-    let tokenizer = trained::wordpiece();
+    let tokenizer = &trained::written_down()[0];
     let none = |_: &[&str]| String::new();
     let shared = |overlap| {
         let split = check(
@@ -602,11 +607,11 @@ fn the_overlap_of_paragraphs_is_the_last_one_if_it_fits() {
 #[test]
 fn separators_fall_in_rank() {
     let text = "the the the\nthe the the\n\nthe the the the the the the the the the the the the";
-    let tokenizer = trained::wordpiece();
+    let tokenizer = &trained::written_down()[0];
     let none = |_: &[&str]| String::new();
     let split = check(
         tokenizer,
-        &settings(separators(&["\n\n", "\n", " "]), 9 + 10, 0),
+        &settings(separators(&["\n\n", "\n", " "]), fixed() + 10, 0),
         &none,
         text,
     );
@@ -619,7 +624,7 @@ fn separators_fall_in_rank() {
     let text = "function a() {}function bb() {}function ccc() {}";
     let split = check(
         tokenizer,
-        &settings(separators(&["function"]), 9 + 22, 0),
+        &settings(separators(&["function"]), fixed() + 22, 0),
         &none,
         text,
     );
@@ -636,7 +641,7 @@ fn separators_fall_in_rank() {
 fn an_application_cuts_itself() {
     let text = format!("# A\n\nfirst {}", words(12));
     let chunker = Chunker::new(
-        trained::wordpiece().ours.clone(),
+        trained::written_down()[0].ours.clone(),
         &settings(Parts::Markdown, 70, 20),
         "",
     )
@@ -673,8 +678,8 @@ fn a_context_longer_than_a_quarter_of_a_chunk_is_shortened() {
     let text = words(30);
     let long = |_: &[&str]| "the ".repeat(1000);
     let split = check(
-        trained::wordpiece(),
-        &settings(Parts::Sentence, 9 + 100, 0),
+        &trained::written_down()[0],
+        &settings(Parts::Sentence, fixed() + 100, 0),
         &long,
         &text,
     );
@@ -700,7 +705,7 @@ fn with_stable_boundaries_an_edit_of_markdown_changes_few_chunks() {
         boundaries: Boundaries::Stable,
         ..settings(Parts::Markdown, 200, 30)
     };
-    let tokenizer = trained::wordpiece();
+    let tokenizer = &trained::written_down()[0];
     let chunker = Chunker::new(tokenizer.ours.clone(), &settings, "").unwrap();
     let inputs = |text: &str| {
         let split = chunker.split(text, &title).unwrap();
@@ -906,9 +911,12 @@ fn time_is_linear() {
             began.elapsed().as_secs_f64() * 1e9 / text.len() as f64
         };
         let prose = (SENTENCES[..8].join(" ") + "\n\n").repeat(bytes / 570);
+        let files: String = readmes().into_iter().map(|(_, text)| text).collect();
+        let files = &files[..files.floor_char_boundary(bytes)];
         println!(
-            "{strategy:?}, {boundaries:?}: {:.0} ns a byte of prose",
-            nanos(&prose)
+            "{strategy:?}, {boundaries:?}: {:.0} ns a byte of prose, {:.0} of README files",
+            nanos(&prose),
+            nanos(files)
         );
         for (name, unit, end) in hostile() {
             let of = |bytes| nanos(&hostile_text(&unit, end, bytes));
