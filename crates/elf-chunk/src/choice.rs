@@ -186,9 +186,11 @@ impl Choice<'_> {
     /// Whether a part of the text fits a chunk of its own.
     fn fits(&self, start: usize, end: usize) -> bool {
         let tokens = self.window.tokens(start, end);
+        // What stands before a chunk takes half of it at most. To make it for each part costs more
+        // than all else.
         end - start <= self.max_bytes
             && tokens <= self.largest_room
-            && tokens <= self.leads.room_at(start)
+            && (tokens <= self.largest_room * 2 / 5 || tokens <= self.leads.room_at(start))
     }
 
     /// Where the text continues behind the first candidate after `position`, which may be behind

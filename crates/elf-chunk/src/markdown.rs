@@ -1,7 +1,7 @@
 //! The outline of a Markdown text.
 //!
 //! The parser keeps a tree of all that it reads. So it reads a portion of the text at a time, which
-//! ends with a whole block. A block that is longer than a portion is read again in one twice as long.
+//! ends with a whole block. A block that is longer than a portion is read again in one four times as long.
 
 use std::cmp::Ordering;
 
@@ -42,7 +42,7 @@ pub(super) fn outline_by(text: &str, exclude: &Exclude, portion: usize) -> Outli
     while from < text.len() {
         let to = line_end(text, from.saturating_add(bytes));
         let done = scan.portion(&masked[from..to], from, to == text.len());
-        bytes = if done > from { portion } else { 2 * bytes };
+        bytes = if done > from { portion } else { 4 * bytes };
         from = done;
     }
     scan.definitions(text.len());
