@@ -388,6 +388,26 @@ async fn a_note_for_which_postgres_lacks_something_holds_up_no_other_and_is_not_
     }
 }
 
+#[tokio::test]
+async fn a_note_for_which_postgres_lacks_something_gets_its_new_labels() {
+    let h = Harness::start().await;
+    let note = h.insert("an old text").await;
+    insert_many(&h, 3).await;
+    h.drain().await;
+    fail_chunks(&h, "53200", "%secret%").await;
+    h.edit(note, "a secret").await;
+    h.execute("update memory_notes set tenant_id = $2 where note_id = $1", note, "another")
+        .await;
+    let working = h.work();
+    let of_another = async || {
+        let points = h.points().await;
+        let of_note = points.iter().filter(|point| point.payload["note_id"] == *note.to_string());
+        of_note.clone().count() > 0 && of_note.clone().all(|point| point.payload["tenant_id"] == *"another")
+    };
+    eventually(of_another).await;
+    working.stop().await;
+}
+
 /// The worker lives: what it could not release says nothing about the note.
 #[tokio::test]
 async fn a_claim_that_its_own_worker_takes_over_does_not_count_as_lost() {

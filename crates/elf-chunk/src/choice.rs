@@ -124,7 +124,10 @@ impl Choice<'_> {
                 Some(block) => self.is_oversize(self.outline.blocks[block as usize], limit),
                 None => true,
             };
-            if counts && cut.next <= until && self.window.is_between_units(cut.next) {
+            // A separator may stand inside a word, which the window counts as one.
+            let is_open =
+                self.outline.kind == Kind::Recursive || self.window.is_between_units(cut.next);
+            if counts && cut.next <= until && is_open {
                 candidates.push(Candidate {
                     cut: cut.point(),
                     rank: cut.rank,
@@ -183,9 +186,11 @@ impl Choice<'_> {
     /// Whether a part of the text fits a chunk of its own.
     fn fits(&self, start: usize, end: usize) -> bool {
         let tokens = self.window.tokens(start, end);
+        // What stands before a chunk takes half of it at most. To make it for each part costs more
+        // than all else.
         end - start <= self.max_bytes
             && tokens <= self.largest_room
-            && tokens <= self.leads.room_at(start)
+            && (tokens <= self.largest_room * 2 / 5 || tokens <= self.leads.room_at(start))
     }
 
     /// Where the text continues behind the first candidate after `position`, which may be behind
@@ -317,12 +322,12 @@ impl Choice<'_> {
 /// What a rank adds to a landmark's strength.
 fn bonus(rank: u8) -> u32 {
     match rank {
-        ..=2 => 8 * landmarks::BIT,
+        0..=2 => 8 * landmarks::BIT,
         3..=rank::RULE => 6 * landmarks::BIT,
         rank::BLOCK => 4 * landmarks::BIT,
-        ..rank::GAP => 3 * landmarks::BIT,
+        _ if rank < rank::COLON => 3 * landmarks::BIT,
         rank::GAP => 2 * landmarks::BIT,
-        ..rank::LINE_BREAK => landmarks::BIT,
-        _ => 0,
+        rank::LINE_BREAK => 0,
+        _ => landmarks::BIT,
     }
 }

@@ -35,8 +35,9 @@ pub(super) const SLACK_TOKENS: usize = 2;
 /// - They are slices at character boundaries, trimmed of whitespace, in the
 ///   order of the text: each starts after the start and ends after the end of
 ///   the one before.
-/// - Text that is in no chunk is whitespace. A text of whitespace has no chunks.
+/// - Text that is in no chunk is whitespace, or excluded. A text of whitespace has no chunks.
 /// - Each holds `max_tokens` at most, counted exactly as it will be sent.
+/// - With a [`Strategy`] other than `Sentence`, what the README of this crate says of it.
 /// - The text that a chunk shares with the one before, if any, counts
 ///   `overlap_tokens` at most by itself, without prefix and special tokens.
 ///   It begins with a sentence, or with a word where the last sentence is longer
@@ -50,7 +51,8 @@ pub(super) const SLACK_TOKENS: usize = 2;
 /// text since: two texts with one common end of a chunk and equal text behind it have equal chunks
 /// from there on. (An overlap of more than a quarter of a chunk weakens that.)
 ///
-/// Time is linear in the text, memory in the size of a chunk (and the chunks).
+/// Time is linear in the text, memory in the size of a chunk (and the chunks, and the parts of a text with
+/// an outline).
 #[derive(Debug)]
 pub struct Chunker {
     pub(super) tokenizer: Arc<Tokenizer>,

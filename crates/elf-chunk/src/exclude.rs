@@ -95,7 +95,7 @@ fn is_badges(events: &Events) -> bool {
                     return false;
                 }
             }
-            Event::End(TagEnd::Image) => in_image -= 1,
+            Event::End(TagEnd::Image) => in_image = in_image.saturating_sub(1),
             Event::Text(text) | Event::Code(text) if in_image == 0 && !text.trim().is_empty() => {
                 return false;
             }
@@ -147,7 +147,7 @@ fn is_links(events: &Events, is_one: impl Fn(&str) -> bool) -> bool {
                     return false;
                 }
             }
-            Event::End(TagEnd::Link) => in_link -= 1,
+            Event::End(TagEnd::Link) => in_link = in_link.saturating_sub(1),
             Event::Text(text) | Event::Code(text)
                 if in_link == 0 && text.contains(char::is_alphanumeric) =>
             {

@@ -12,7 +12,7 @@ use super::words::Words;
 const MIN_ROOM: usize = 64;
 
 /// Leads that are remembered: of this chunk, its overlap, and what may follow.
-const RECENT: usize = 4;
+const RECENT: usize = 16;
 
 /// What stands before a chunk's text, and the room that it leaves.
 #[derive(Debug, Clone)]
@@ -48,6 +48,9 @@ impl Lead {
     }
 }
 
+/// The heading above a chunk, and what the chunk repeats.
+type Place = (Option<usize>, Option<Span>);
+
 /// The leads of a text's chunks. Chunks of one section have the same.
 pub(super) struct Leads<'a> {
     tokenizer: &'a Tokenizer,
@@ -59,7 +62,7 @@ pub(super) struct Leads<'a> {
     /// The contexts so far.
     contexts: RefCell<Vec<String>>,
     /// The last leads, and the section and repetition that each is for.
-    recent: RefCell<Vec<((Option<usize>, Option<Span>), Lead)>>,
+    recent: RefCell<Vec<(Place, Lead)>>,
 }
 
 impl<'a> Leads<'a> {
@@ -140,6 +143,10 @@ impl<'a> Leads<'a> {
     /// The beginning of a context, of so many tokens at most: whole words.
     fn beginning(&self, context: &str, most: usize) -> Result<String, TokenizerError> {
         let mut context = &context[..context.floor_char_boundary(most * 16)];
+        // Most contexts are short, and a count is cheaper than the tokens.
+        if self.tokenizer.count_plain(context)? <= most {
+            return Ok(context.to_owned());
+        }
         loop {
             let tokens = self.tokenizer.tokens(context)?;
             let Some(over) = tokens.get(most) else {

@@ -4,7 +4,11 @@
 //!
 //! [`Tokenizer`] counts as the model does. [`Chunker`] splits: `window` measures
 //! the text ahead in tokens, `cuts` finds where sentences, clauses and words
-//! end, `chunker` decides where a chunk ends, with `landmarks` where an edit must move few of them.
+//! end, `greedy` decides where a chunk ends, or `landmarks` where an edit must move few of them.
+//!
+//! A text with structure first gets an `outline`, by `markdown` (with `builder`, `depth` and `exclude`),
+//! `paragraphs` or `separators`. Then `choice` decides where a chunk ends. `leads` makes what stands before
+//! a chunk, `overlap` what it repeats. `languages` knows better than UAX #29 where sentences end.
 //!
 //! `words` tells for which tokenizers counting word by word is exact, `pieces` for which a chunk's count
 //! follows from that of the running text. `wordpiece` finds the tokens of such words without the library,

@@ -1,7 +1,9 @@
 //! The outline of a Markdown text.
 //!
 //! The parser keeps a tree of all that it reads. So it reads a portion of the text at a time, which
-//! ends with a whole block. A block that is longer than a portion is read again in one twice as long.
+//! ends with a whole block. A block that is longer than a portion is read again in one four times as long.
+
+use std::cmp::Ordering;
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
@@ -13,6 +15,9 @@ use super::settings::BlockKind;
 
 /// Text given to the parser at once.
 const PORTION_BYTES: usize = 256 * 1024;
+
+/// Links, words and line breaks that are looked at, in one paragraph: memory does not grow with it.
+const MAX_INLINES: usize = 256;
 
 /// What the parser says of a top-level block, one after the other.
 pub(super) type Events<'a> = [(Event<'a>, std::ops::Range<usize>)];
@@ -37,7 +42,7 @@ pub(super) fn outline_by(text: &str, exclude: &Exclude, portion: usize) -> Outli
     while from < text.len() {
         let to = line_end(text, from.saturating_add(bytes));
         let done = scan.portion(&masked[from..to], from, to == text.len());
-        bytes = if done > from { portion } else { 2 * bytes };
+        bytes = if done > from { portion } else { 4 * bytes };
         from = done;
     }
     scan.definitions(text.len());
@@ -94,6 +99,7 @@ impl Scan<'_> {
     fn portion(&mut self, masked: &str, from: usize, is_last: bool) -> usize {
         let mut block: Vec<(Event, std::ops::Range<usize>)> = Vec::new();
         let mut depth = 0_usize;
+        let mut inlines = 0;
         let events = Parser::new_ext(masked, Options::ENABLE_TABLES).into_offset_iter();
         for (event, range) in events {
             if depth == 0 && !block.is_empty() {
@@ -105,7 +111,13 @@ impl Scan<'_> {
                 Event::End(_) => depth -= 1,
                 _ => {}
             }
-            block.push((event, from + range.start..from + range.end));
+            inlines = if is_block(&event) { 0 } else { inlines + 1 };
+            match inlines.cmp(&MAX_INLINES) {
+                Ordering::Less => block.push((event, from + range.start..from + range.end)),
+                // What is left out makes the block no list of links.
+                Ordering::Equal => block.push((Event::Text("a".into()), from..from)),
+                Ordering::Greater => {}
+            }
         }
         let end = from + masked.len();
         match block.first() {
@@ -196,6 +208,32 @@ impl Scan<'_> {
             Event::SoftBreak | Event::HardBreak => builder.text(" "),
             _ => builder.text(""),
         }
+    }
+}
+
+/// Whether an event begins or ends a block, other than a cell.
+fn is_block(event: &Event) -> bool {
+    match event {
+        Event::Start(tag) => !matches!(
+            tag,
+            Tag::TableCell
+                | Tag::Emphasis
+                | Tag::Strong
+                | Tag::Strikethrough
+                | Tag::Link { .. }
+                | Tag::Image { .. }
+        ),
+        Event::End(tag) => !matches!(
+            tag,
+            TagEnd::TableCell
+                | TagEnd::Emphasis
+                | TagEnd::Strong
+                | TagEnd::Strikethrough
+                | TagEnd::Link
+                | TagEnd::Image
+        ),
+        Event::Rule => true,
+        _ => false,
     }
 }
 

@@ -156,7 +156,15 @@ fn parsed(text: &str) -> Parsed {
 
 /// No chunk cuts a table or code that fits a chunk of its own with the headings before it, and none
 /// ends with a heading.
-fn check_structure(chunker: &Chunker, split: &Split, text: &str, max_tokens: usize, slack: usize) {
+///
+/// `before`: tokens of context at most. `slack`: counts in the running text are wrong by that much.
+fn check_structure(
+    chunker: &Chunker,
+    split: &Split,
+    text: &str,
+    max_tokens: usize,
+    (before, slack): (usize, usize),
+) {
     let parsed = parsed(text);
     let last = split.chunks.last().map_or(0, |chunk| chunk.end);
     for chunk in &split.chunks {
@@ -180,7 +188,30 @@ fn check_structure(chunker: &Chunker, split: &Split, text: &str, max_tokens: usi
             assert!(start <= chunk.start, "ends with a heading: {before:?}");
         }
     }
-    // Two neighbours that would fit one chunk are both substantial.
+    for block in &parsed.lines {
+        let from = parsed
+            .headings
+            .iter()
+            .rev()
+            .fold(block.start, |start, heading| {
+                let is_before = heading.end <= start && text[heading.end..start].trim().is_empty();
+                if is_before { heading.start } else { start }
+            });
+        let tokens = chunker
+            .tokenizer()
+            .count(&composed(&text[from..block.end]))
+            .unwrap();
+        let room = max_tokens - chunker.fixed_tokens() - before;
+        let fits = tokens + slack <= room && block.end - from <= 16 * room;
+        for chunk in split.chunks.iter().filter(|_| fits) {
+            let is_cut = block.start < chunk.end && chunk.end < block.end;
+            assert!(!is_cut, "cut: {:?}", &text[block.start..block.end]);
+        }
+    }
+}
+
+/// Two neighbours that would fit one chunk are both substantial.
+fn check_neighbours(chunker: &Chunker, split: &Split, text: &str, max_tokens: usize, slack: usize) {
     let room = max_tokens - chunker.fixed_tokens();
     for pair in split.chunks.windows(2) {
         let tokens = |from: usize, to: usize| {
@@ -199,26 +230,6 @@ fn check_structure(chunker: &Chunker, split: &Split, text: &str, max_tokens: usi
             "{least} of {both}: {:?}",
             &text[pair[0].start..pair[1].end]
         );
-    }
-    for block in &parsed.lines {
-        let from = parsed
-            .headings
-            .iter()
-            .rev()
-            .fold(block.start, |start, heading| {
-                let is_before = heading.end <= start && text[heading.end..start].trim().is_empty();
-                if is_before { heading.start } else { start }
-            });
-        let tokens = chunker
-            .tokenizer()
-            .count(&composed(&text[from..block.end]))
-            .unwrap();
-        // What is before a chunk of it takes a quarter of the room twice, at most.
-        let fits = tokens + slack <= (max_tokens - chunker.fixed_tokens()) / 2;
-        for chunk in split.chunks.iter().filter(|_| fits) {
-            let is_cut = block.start < chunk.end && chunk.end < block.end;
-            assert!(!is_cut, "cut: {:?}", &text[block.start..block.end]);
-        }
     }
 }
 
@@ -348,7 +359,14 @@ proptest! {
         let chunker = Chunker::new(tokenizer.ours.clone(), &settings, "passage: ").unwrap();
         if settings.exclude_headings.is_empty() && settings.exclude_blocks.is_empty() {
             prop_assert!(split.excluded.is_empty());
-            check_structure(&chunker, &split, &text, max_tokens, 6);
+            let room = max_tokens - chunker.fixed_tokens();
+            let before = if has_context { room / 4 } else { 0 };
+            check_neighbours(&chunker, &split, &text, max_tokens, 6);
+            check_structure(&chunker, &split, &text, max_tokens, (before, 6));
+            let stable = Settings { boundaries: Boundaries::Stable, ..settings };
+            let chunker = Chunker::new(tokenizer.ours.clone(), &stable, "passage: ").unwrap();
+            let split = chunker.split(&text, context).unwrap();
+            check_structure(&chunker, &split, &text, max_tokens, (before, 6));
         }
     }
 
@@ -384,11 +402,16 @@ fn texts<'t>(split: &Split<'t>) -> Vec<&'t str> {
 
 fn markdown_of<'t>(text: &'t str, settings: &Settings) -> Split<'t> {
     check(
-        trained::wordpiece(),
+        &trained::written_down()[0],
         settings,
         &|path| path.join(" > "),
         text,
     )
+}
+
+/// Tokens of an empty chunk with [`check`]'s prefix.
+fn fixed() -> usize {
+    trained::written_down()[0].count("passage: ")
 }
 
 /// `count` sentences of ten tokens.
@@ -429,7 +452,7 @@ fn a_block_that_fits_a_chunk_is_not_cut() {
         let split = markdown_of(&text, &settings(Parts::Markdown, 110, 20));
         let holds = |chunk: &&str| chunk.contains(block);
         assert!(
-            texts(&split).iter().any(|chunk| holds(&chunk)),
+            texts(&split).iter().any(|chunk| holds(chunk)),
             "{:?}",
             texts(&split)
         );
@@ -562,7 +585,7 @@ fn the_overlap_of_paragraphs_is_the_last_one_if_it_fits() {
         words(2),
         words(4)
     );
-    let tokenizer = trained::wordpiece();
+    let tokenizer = &trained::written_down()[0];
     let none = |_: &[&str]| String::new();
     let shared = |overlap| {
         let split = check(
@@ -584,11 +607,11 @@ fn the_overlap_of_paragraphs_is_the_last_one_if_it_fits() {
 #[test]
 fn separators_fall_in_rank() {
     let text = "the the the\nthe the the\n\nthe the the the the the the the the the the the the";
-    let tokenizer = trained::wordpiece();
+    let tokenizer = &trained::written_down()[0];
     let none = |_: &[&str]| String::new();
     let split = check(
         tokenizer,
-        &settings(separators(&["\n\n", "\n", " "]), 9 + 10, 0),
+        &settings(separators(&["\n\n", "\n", " "]), fixed() + 10, 0),
         &none,
         text,
     );
@@ -601,7 +624,7 @@ fn separators_fall_in_rank() {
     let text = "function a() {}function bb() {}function ccc() {}";
     let split = check(
         tokenizer,
-        &settings(separators(&["function"]), 9 + 14, 0),
+        &settings(separators(&["function"]), fixed() + 22, 0),
         &none,
         text,
     );
@@ -618,7 +641,7 @@ fn separators_fall_in_rank() {
 fn an_application_cuts_itself() {
     let text = format!("# A\n\nfirst {}", words(12));
     let chunker = Chunker::new(
-        trained::wordpiece().ours.clone(),
+        trained::written_down()[0].ours.clone(),
         &settings(Parts::Markdown, 70, 20),
         "",
     )
@@ -655,8 +678,8 @@ fn a_context_longer_than_a_quarter_of_a_chunk_is_shortened() {
     let text = words(30);
     let long = |_: &[&str]| "the ".repeat(1000);
     let split = check(
-        trained::wordpiece(),
-        &settings(Parts::Sentence, 9 + 100, 0),
+        &trained::written_down()[0],
+        &settings(Parts::Sentence, fixed() + 100, 0),
         &long,
         &text,
     );
@@ -682,7 +705,7 @@ fn with_stable_boundaries_an_edit_of_markdown_changes_few_chunks() {
         boundaries: Boundaries::Stable,
         ..settings(Parts::Markdown, 200, 30)
     };
-    let tokenizer = trained::wordpiece();
+    let tokenizer = &trained::written_down()[0];
     let chunker = Chunker::new(tokenizer.ours.clone(), &settings, "").unwrap();
     let inputs = |text: &str| {
         let split = chunker.split(text, &title).unwrap();
@@ -734,14 +757,30 @@ fn readmes() -> Vec<(std::path::PathBuf, String)> {
 #[test]
 fn the_promises_hold_for_real_files() {
     let tokenizer = trained::wordpiece();
-    let settings = settings(Parts::Markdown, 256, 40);
-    let chunker = Chunker::new(tokenizer.ours.clone(), &settings, "passage: ").unwrap();
+    let none = |_: &[&str]| String::new();
+    let contexts: [&dyn Fn(&[&str]) -> String; 2] = [&title, &none];
     let files = readmes();
     println!("{} files", files.len());
-    for (path, text) in files.iter().filter(|(_, text)| text.len() < 60_000) {
+    for (path, text) in files.iter().filter(|(_, text)| text.len() < 250_000) {
         println!("{}", path.display());
-        let split = check(tokenizer, &settings, &title, text);
-        check_structure(&chunker, &split, text, 256, 0);
+        for (context, max_tokens) in contexts.into_iter().zip([256, 180]) {
+            let settings = settings(Parts::Markdown, max_tokens, 40);
+            let new = |settings: &Settings| {
+                Chunker::new(tokenizer.ours.clone(), settings, "passage: ").unwrap()
+            };
+            let chunker = new(&settings);
+            let room = max_tokens - chunker.fixed_tokens();
+            let before = if context(&[]).is_empty() { 0 } else { room / 4 };
+            let split = check(tokenizer, &settings, context, text);
+            check_neighbours(&chunker, &split, text, max_tokens, 0);
+            check_structure(&chunker, &split, text, max_tokens, (before, 0));
+            let chunker = new(&Settings {
+                boundaries: Boundaries::Stable,
+                ..settings
+            });
+            let split = chunker.split(text, context).unwrap();
+            check_structure(&chunker, &split, text, max_tokens, (before, 0));
+        }
     }
 }
 
@@ -821,7 +860,7 @@ fn the_promises_hold_for_hostile_texts() {
             unit.repeat(20_000 / unit.len()) + end,
             hostile_text(&unit, end, 20_000),
         ] {
-            println!("{name}");
+            println!("{name}: {} bytes", text.len());
             for strategy in [
                 Parts::Markdown,
                 Parts::Paragraph,
@@ -852,36 +891,41 @@ fn the_promises_hold_for_hostile_texts() {
 #[ignore = "takes minutes without optimisation"]
 fn time_is_linear() {
     let bytes: usize = std::env::var("BYTES").map_or(5_000_000, |bytes| bytes.parse().unwrap());
-    let only = std::env::var("ONLY").unwrap_or_default();
-    for strategy in [
+    let strategies = [
         Parts::Markdown,
         Parts::Paragraph,
         separators(&["\n\n", "\n", " "]),
         Parts::Sentence,
-    ] {
-        for boundaries in [Boundaries::Greedy, Boundaries::Stable] {
-            let settings = Settings {
-                boundaries,
-                exclude_headings: vec!["x*".into()],
-                ..settings(strategy.clone(), 512, 128)
-            };
-            let chunker = Chunker::new(trained::wordpiece().ours.clone(), &settings, "").unwrap();
-            let time = |text: &str| {
-                let began = std::time::Instant::now();
-                chunker.split(text, &title).unwrap();
-                began.elapsed().as_secs_f64() / text.len() as f64 * 5e6
-            };
-            let prose = time(&(SENTENCES[..8].join(" ") + "\n\n").repeat(bytes / 500));
-            println!("{strategy:?} {boundaries:?}: prose {prose:.2} s");
-            for (name, unit, end) in hostile() {
-                if !name.contains(&only) {
-                    continue;
-                }
-                let text = hostile_text(&unit, end, bytes);
-                let took = time(&text);
-                let mark = if took > 3.0 * prose { " <<<<<<" } else { "" };
-                println!("  {name}: {:.2}{mark}", took / prose);
-            }
+    ];
+    for (strategy, boundaries) in strategies.iter().flat_map(|strategy| {
+        [Boundaries::Greedy, Boundaries::Stable].map(|boundaries| (strategy, boundaries))
+    }) {
+        let settings = Settings {
+            boundaries,
+            ..settings(strategy.clone(), 512, 128)
+        };
+        let chunker = Chunker::new(trained::wordpiece().ours.clone(), &settings, "").unwrap();
+        let nanos = |text: &str| {
+            let began = std::time::Instant::now();
+            chunker.split(text, &title).unwrap();
+            began.elapsed().as_secs_f64() * 1e9 / text.len() as f64
+        };
+        let prose = (SENTENCES[..8].join(" ") + "\n\n").repeat(bytes / 570);
+        let files: String = readmes().into_iter().map(|(_, text)| text).collect();
+        let files = &files[..files.floor_char_boundary(bytes)];
+        println!(
+            "{strategy:?}, {boundaries:?}: {:.0} ns a byte of prose, {:.0} of README files",
+            nanos(&prose),
+            nanos(files)
+        );
+        for (name, unit, end) in hostile() {
+            let of = |bytes| nanos(&hostile_text(&unit, end, bytes));
+            let (short, long) = (of(bytes / 8), of(bytes));
+            println!("  {name}: {long:.0} ns a byte");
+            assert!(
+                long < 5.0 * short,
+                "{name}: {short:.0} ns a byte of a short text"
+            );
         }
     }
 }

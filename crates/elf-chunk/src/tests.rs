@@ -737,7 +737,7 @@ fn the_chunks_of_sentences_never_change() {
                 ..settings([24, 60, 130][seed % 4 % 3], overlap)
             };
             let tokenizer = &trained::written_down()[seed % 2];
-            let chunker = Chunker::new(tokenizer.clone(), &settings, "passage: ").unwrap();
+            let chunker = Chunker::new(tokenizer.ours.clone(), &settings, "passage: ").unwrap();
             for chunk in chunker.chunk(&text).unwrap() {
                 count += 1;
                 for number in [chunk.start, chunk.end, chunk.tokens] {

@@ -235,8 +235,8 @@ pub(super) fn unigram() -> &'static Trained {
 }
 
 /// Tokenizers whose vocabulary is written down, not learnt: training depends on the order of a hash map.
-pub(super) fn written_down() -> &'static [Arc<Tokenizer>; 2] {
-    static TOKENIZERS: OnceLock<[Arc<Tokenizer>; 2]> = OnceLock::new();
+pub(super) fn written_down() -> &'static [Trained; 2] {
+    static TOKENIZERS: OnceLock<[Trained; 2]> = OnceLock::new();
     TOKENIZERS.get_or_init(|| {
         let mut pieces: Vec<String> = ["[UNK]", "[CLS]", "[SEP]"].map(String::from).into();
         for sentence in &SENTENCES[..16] {
@@ -282,8 +282,7 @@ pub(super) fn written_down() -> &'static [Arc<Tokenizer>; 2] {
             "model": {"type": "BPE", "dropout": null, "unk_token": null, "vocab": vocab,
                 "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
                 "byte_fallback": false, "merges": merges}});
-        [wordpiece, bpe].map(|json| {
-            Arc::new(Tokenizer::from_json(json.to_string().as_bytes()).unwrap())
-        })
+        [wordpiece, bpe]
+            .map(|json| Trained::new(tokenizers::Tokenizer::from_bytes(json.to_string()).unwrap()))
     })
 }
