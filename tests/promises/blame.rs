@@ -396,13 +396,22 @@ async fn a_note_for_which_postgres_lacks_something_gets_its_new_labels() {
     h.drain().await;
     fail_chunks(&h, "53200", "%secret%").await;
     h.edit(note, "a secret").await;
-    h.execute("update memory_notes set tenant_id = $2 where note_id = $1", note, "another")
-        .await;
+    h.execute(
+        "update memory_notes set tenant_id = $2 where note_id = $1",
+        note,
+        "another",
+    )
+    .await;
     let working = h.work();
     let of_another = async || {
         let points = h.points().await;
-        let of_note = points.iter().filter(|point| point.payload["note_id"] == *note.to_string());
-        of_note.clone().count() > 0 && of_note.clone().all(|point| point.payload["tenant_id"] == *"another")
+        let of_note = points
+            .iter()
+            .filter(|point| point.payload["note_id"] == *note.to_string());
+        of_note.clone().count() > 0
+            && of_note
+                .clone()
+                .all(|point| point.payload["tenant_id"] == *"another")
     };
     eventually(of_another).await;
     working.stop().await;
