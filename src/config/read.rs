@@ -351,6 +351,7 @@ fn chunks(section: &mut Section<'_, '_>, default: &elf_chunk::Settings) -> elf_c
             &[
                 ("front_matter", BlockKind::FrontMatter),
                 ("badges", BlockKind::Badges),
+                ("comments", BlockKind::Comments),
                 ("link_lists", BlockKind::LinkLists),
                 ("toc", BlockKind::Toc),
             ],

@@ -105,7 +105,7 @@ pub fn of(
 /// Where the best passage of `text` is. It is as long as it may be: an answer often stands behind the
 /// sentence that has the words of the question.
 fn best(text: &str, matches: &[Match], chunk_start: usize) -> Range<usize> {
-    let sentences = sentences(text);
+    let sentences = elf_chunk::sentences(text);
     let mut best: Option<(f32, Range<usize>)> = None;
     for (first, sentence) in sentences.iter().enumerate() {
         let passage = from_sentence(text, &sentences, first);
@@ -141,9 +141,17 @@ fn from_sentence(text: &str, sentences: &[Range<usize>], first: usize) -> Range<
     let Some(Range { start, end }) = sentences.get(first).cloned() else {
         return 0..0;
     };
-    let ends = sentences[first + 1..].iter().map(|sentence| sentence.end);
+    let behind = sentences[first + 1..].iter();
+    let readable = behind.take_while(|sentence| is_prose(&text[(*sentence).clone()]));
+    let ends = readable.map(|sentence| sentence.end);
     let last = ends.take_while(|end| fits(&text[start..*end])).last();
     start..last.unwrap_or(end)
+}
+
+/// Whether a sentence is for a reader: a row of badges and links has addresses in the place of words.
+fn is_prose(sentence: &str) -> bool {
+    let words = sentence.split_whitespace().count();
+    !sentence.contains("://") || words * 20 >= sentence.len()
 }
 
 /// A passage that the end of the text keeps shorter than half begins earlier.
@@ -187,22 +195,6 @@ fn score(matches: &[Match]) -> f32 {
     let pairs = matches.windows(2).filter(follows);
     let in_order = pairs.map(|pair| pair[0].weight.min(pair[1].weight) * IN_ORDER);
     terms.values().sum::<f32>() + in_order.fold(0.0, f32::max)
-}
-
-/// The sentences of a text, trimmed, in its order. A line is a sentence too.
-fn sentences(text: &str) -> Vec<Range<usize>> {
-    let mut start = 0;
-    let ends = elf_chunk::sentence_starts(text).chain([text.len()]);
-    let sentences = ends.map(|end| {
-        let sentence = &text[start..end];
-        let from = end - sentence.trim_start().len();
-        let to = start + sentence.trim_end().len();
-        start = end;
-        from..to
-    });
-    sentences
-        .filter(|sentence| sentence.start < sentence.end)
-        .collect()
 }
 
 /// A part of a sentence that is too long, from a little before its terms on, between words.
@@ -359,6 +351,12 @@ mod tests {
         );
         assert_eq!(passage("北京", "今天北京下雨"), "今天[北京]下雨");
         assert_eq!(passage("cafe", "Le Cafe\u{301}."), "Le Cafe\u{301}.");
+    }
+
+    #[test]
+    fn a_passage_ends_before_links_alone() {
+        let text = "A parser for arguments.\n\n[![Crates.io](https://img.example/crates/v/parser)](https://crates.example/parser)\n\nUse it.";
+        assert_eq!(passage("parser", text), "A [parser] for arguments.");
     }
 
     #[test]

@@ -111,6 +111,25 @@ async fn a_type_has_chunks_of_its_own_and_elf_chunk_shows_them() {
         .elf(&["chunk", "note.md", "--type", "manual"])
         .await
         .exits(0);
+    let page = [
+        "chunk",
+        "note.md",
+        "--type",
+        "manual",
+        "--html",
+        "chunks.html",
+    ];
+    site.elf(&page).await.exits(0);
+    let page = std::fs::read_to_string(site.path("chunks.html")).unwrap();
+    let of = |part: &str| format!("{part}</span>");
+    assert!(
+        page.contains(&of("<span class=\"out heading\">## Copyright")),
+        "{page}"
+    );
+    assert!(
+        page.contains("<span class=\"odd heading\"># Engine"),
+        "{page}"
+    );
     let line = "left out: excluded heading: ## Copyright";
     assert!(shown.stdout.contains(line), "{}", shown.stdout);
     let config = Config::parse(&toml, "elf.toml", &|_| None);

@@ -42,13 +42,19 @@ impl Exclude {
         }
         let is = |kind: BlockKind| match (kind, &events[0].0) {
             (BlockKind::Badges, Event::Start(Tag::Paragraph | Tag::HtmlBlock)) => is_badges(events),
+            (BlockKind::Comments, Event::Start(Tag::HtmlBlock)) => is_comment(events),
             (BlockKind::Toc, Event::Start(Tag::List(_))) => {
                 is_links(events, |to| to.starts_with('#'))
             }
             (BlockKind::LinkLists, Event::Start(Tag::List(_))) => is_links(events, |_| true),
             _ => false,
         };
-        let kinds = [BlockKind::Badges, BlockKind::Toc, BlockKind::LinkLists];
+        let kinds = [
+            BlockKind::Badges,
+            BlockKind::Comments,
+            BlockKind::Toc,
+            BlockKind::LinkLists,
+        ];
         kinds.into_iter().find(|&kind| self.has(kind) && is(kind))
     }
 
@@ -107,6 +113,18 @@ fn is_badges(events: &Events) -> bool {
         }
     }
     images > 0
+}
+
+/// Whether an HTML block is a comment alone.
+fn is_comment(events: &Events) -> bool {
+    let html = events.iter().filter_map(|(event, _)| match event {
+        Event::Html(html) => Some(html.as_ref()),
+        _ => None,
+    });
+    let html: String = html.collect();
+    let inner = html.trim().strip_prefix("<!--");
+    let inner = inner.and_then(|inner| inner.strip_suffix("-->"));
+    inner.is_some_and(|inner| !inner.contains("-->"))
 }
 
 /// How many badges a line of HTML holds, if nothing else that is seen.

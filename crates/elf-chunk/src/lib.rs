@@ -35,6 +35,7 @@ mod overlap;
 mod paragraphs;
 mod pattern;
 mod pieces;
+mod prose;
 mod scanner;
 mod segment;
 mod sentences;
@@ -61,14 +62,10 @@ mod trained;
 pub use chunker::Chunker;
 pub use nfc::composed;
 pub use outline::{Excluded, Heading, Span, Why};
+pub use prose::sentences;
 pub use settings::{BlockKind, Boundaries, Settings, Strategy};
 pub use split::Split;
 pub use tokenizer::{Tokenizer, TokenizerError};
-
-/// Where the sentences of `text` begin (UAX #29), except the first one. A line is a sentence too.
-pub fn sentence_starts(text: &str) -> impl Iterator<Item = usize> + '_ {
-    sentences::starts(text)
-}
 
 /// A slice of a note's text that is embedded and found on its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]

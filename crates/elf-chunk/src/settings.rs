@@ -72,6 +72,8 @@ pub enum BlockKind {
     Badges,
     /// A list whose items are links alone, and definitions of links.
     LinkLists,
+    /// HTML comments.
+    Comments,
     /// A list of links to places in the text itself, and what stands between `<!-- toc -->` and
     /// `<!-- tocstop -->`.
     Toc,

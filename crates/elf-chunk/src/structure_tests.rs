@@ -333,12 +333,13 @@ fn excluding() -> impl Strategy<Value = (Vec<String>, Vec<BlockKind>)> {
     let all = [
         BlockKind::FrontMatter,
         BlockKind::Badges,
+        BlockKind::Comments,
         BlockKind::LinkLists,
         BlockKind::Toc,
     ];
     (
         prop::sample::subsequence(vec!["contents".to_owned(), "lic*".to_owned()], 0..3),
-        prop::sample::subsequence(all.to_vec(), 0..5),
+        prop::sample::subsequence(all.to_vec(), 0..6),
     )
 }
 

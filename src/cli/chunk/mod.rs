@@ -1,5 +1,7 @@
 //! `elf chunk`
 
+mod html;
+
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -21,6 +23,9 @@ pub struct Args {
     /// Split it as a note of this type
     #[arg(long = "type", value_name = "TYPE", default_value = "")]
     kind: String,
+    /// Also write them to this file as a page, each chunk in a colour
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// What is printed.
@@ -67,6 +72,10 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         updated_at: Utc::now(),
     };
     let split = chunker.split(&text, subject)?;
+    if let Some(file) = &args.html {
+        std::fs::write(file, html::page(&text, &split))
+            .with_context(|| format!("failed to write {}", file.display()))?;
+    }
     let row = |(index, chunk): (usize, &Chunk)| Row {
         index,
         start: chunk.start,
