@@ -4,10 +4,10 @@
 -- A number of an application's column. Null, infinite and what a `real` cannot hold are 0. One for each type: with
 -- `anyelement`, or a cast, a function of another role with the exact type would come first.
 create function elf_number(v real) returns real language sql immutable as $$
-    select case when abs(v) between 1e-37 and 1e37 then v else 0 end
+    select case when abs(v) between 1e-37::real and 1e37::real then v else 0 end
 $$;
 create function elf_number(v double precision) returns real language sql immutable as $$
-    select (case when abs(v) between 1e-37 and 1e37 then v else 0 end)::real
+    select (case when abs(v) between 1e-37::float8 and 1e37::float8 then v else 0 end)::real
 $$;
 create function elf_number(v numeric) returns real language sql immutable as $$
     select (case when abs(v) between 1e-37 and 1e37 then v else 0 end)::real
@@ -20,7 +20,7 @@ create function elf_time(v timestamptz) returns timestamptz language sql immutab
 $$;
 
 create function elf_is_live(n memory_notes) returns boolean language sql stable as $$
-    select n.status = 'active' and (n.expires_at is null or n.expires_at > now())
+    select n.status::text = 'active' and (n.expires_at is null or n.expires_at > now())
 $$;
 
 -- Whether a note is live and like the filter of a search. A field that the filter lacks allows every value.
@@ -57,7 +57,7 @@ returns table (note_id uuid, text text, text_bytes int, status text, is_live boo
                tenant_id text, project_id text, agent_id text, scope text, kind text, key text,
                importance real, confidence real, updated_at timestamptz)
 language sql stable as $$
-    select n.note_id, n.text::text, octet_length(n.text), coalesce(n.status::text, ''), elf_is_live(n),
+    select n.note_id, n.text::text, octet_length(n.text::text), coalesce(n.status::text, ''), elf_is_live(n),
            elf_time(n.expires_at), coalesce(n.tenant_id::text, ''), coalesce(n.project_id::text, ''),
            coalesce(n.agent_id::text, ''), coalesce(n.scope::text, ''), coalesce(n.type::text, ''),
            n.key::text, elf_number(n.importance), elf_number(n.confidence),

@@ -14,7 +14,7 @@ update index_versions v
          where embedding_version = $1 and state = 'active'
            -- What is later than a running verify writes was written before the clock went back.
            and coalesce(verify_lease_until <= now()
-                        or verify_lease_until > now() + 2 * make_interval(secs => $3), true)
+                        or verify_lease_until > now() + make_interval(secs => 2::float8 * $3), true)
            and (verify_chunks_cursor is not null or verify_requested
                 or coalesce(verify_started_at, created_at) <= now() - make_interval(secs => $2)
                 or $2 is not null and verify_started_at > now())

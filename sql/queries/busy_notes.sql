@@ -3,7 +3,7 @@
 -- note counts too: it waits for an operator.
 -- $1 version, $2 note ids
 select u.note_id as "note_id!"
-  from unnest($2::uuid[]) as u (note_id)
+  from pg_catalog.unnest($2::uuid[]) as u (note_id)
  where (select true
           from indexing_outbox o
          where o.note_id = u.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')

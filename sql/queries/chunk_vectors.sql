@@ -1,7 +1,7 @@
 -- The vectors of these chunks.
 -- $1 version, $2 chunk ids
 select e.chunk_id as "chunk_id!", e.vec::vector as "vec!: pgvector::Vector"
-  from unnest($2::uuid[]) as u (chunk_id)
+  from pg_catalog.unnest($2::uuid[]) as u (chunk_id)
  cross join lateral (
         select *
           from note_chunk_embeddings e

@@ -11,7 +11,7 @@ select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chu
        n.status as "status!", n.expires_at, n.tenant_id as "tenant_id!", n.project_id as "project_id!",
        n.agent_id as "agent_id!", n.scope as "scope!", n.kind as "kind!", n.key,
        n.importance as "importance!", n.confidence as "confidence!", n.updated_at as "updated_at!"
-  from unnest($2::uuid[]) as u (chunk_id)
+  from pg_catalog.unnest($2::uuid[]) as u (chunk_id)
  cross join lateral (
         select *
           from memory_note_chunks c

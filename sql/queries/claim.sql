@@ -21,7 +21,7 @@ picks as (
            0 as n, array[]::uuid[] as seen, false as alone
       from me
     union all
-    select next.note_id, next.available_at, next.outbox_id, p.n + 1, p.seen || next.note_id,
+    select next.note_id, next.available_at, next.outbox_id, p.n + 1, pg_catalog.array_append(p.seen, next.note_id),
            p.n = 0 and coalesce((select s.claims_lost >= $8 from note_index_state s
                                   where s.note_id = next.note_id and s.embedding_version = $1), false)
       from picks p
@@ -35,14 +35,14 @@ sized as (
            sum(p.bytes) over (order by p.n) - p.bytes as bytes_before
       from (select p.note_id, p.n, p.available_at, p.outbox_id,
                    case when $5::bigint >= 0
-                        then coalesce((select octet_length(n.text) from memory_notes n
+                        then coalesce((select octet_length(n.text::text) from memory_notes n
                                         where n.note_id = p.note_id), 0)
                         else 0 end as bytes
               from picks p
              where p.n > 0
             offset 0) p
 ),
-batch as materialized (select nextval('elf_lease_token') as token),
+batch as materialized (select pg_catalog.nextval('elf_lease_token') as token),
 -- Ordered, so that two claims cannot deadlock. A claim that waited for another one finds the note
 -- leased, or its own token too old.
 leased as (
@@ -115,7 +115,7 @@ select l.note_id as "note_id!",
           full join sized z using (note_id)
         offset 0) l
  cross join lateral (
-        select array_agg(o.outbox_id order by o.created_at, o.outbox_id) as outbox_ids,
+        select pg_catalog.array_agg(o.outbox_id order by o.created_at, o.outbox_id) as outbox_ids,
                -- A dead letter waits for an operator, so its age does not count.
                min(o.since) filter (where o.status <> 'DEAD') as oldest
           -- array_agg sorts, not this subquery: to get its order, Postgres might scan a whole

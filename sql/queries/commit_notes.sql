@@ -128,14 +128,14 @@ surplus as (
 old_vectors as (
     delete from note_chunk_embeddings
      where embedding_version is not distinct from $1
-       and chunk_id = any (array(select unnest($22::uuid[])))
+       and chunk_id = any (array(select pg_catalog.unnest($22::uuid[])))
 ),
 old_pooled as (
     delete from note_embeddings
      where embedding_version = $1
        and note_id = any (array(
             select u.note_id
-              from unnest($23::uuid[]) as u (note_id)
+              from pg_catalog.unnest($23::uuid[]) as u (note_id)
              where (u.note_id in (select n.note_id from notes n)) is true))
 ),
 -- With the share lock, a rebuild that registers a collection waits for this statement, or this statement sees the

@@ -2,7 +2,7 @@
 select o.outbox_id, o.note_id, o.op, o.embedding_version, o.attempts,
        coalesce(o.failed_by, 'unknown') as "reason!", o.last_error, o.created_at,
        o.updated_at as died_at,
-       case when $2 then left(n.text, 500) end as "text_preview?", octet_length(n.text) as "text_bytes?"
+       case when $2 then left(n.text::text, 500) end as "text_preview?", octet_length(n.text::text) as "text_bytes?"
   from (select * from indexing_outbox
          where status = 'DEAD'
          order by updated_at desc, outbox_id

@@ -5,7 +5,7 @@ with found as materialized (
     select n.note_id
       from memory_notes n
      where n.tenant_id::text = $1 and n.agent_id::text = $2
-       and not exists (select from unnest($3::text[]) as k (key) where k.key = n.key::text)
+       and not exists (select from pg_catalog.unnest($3::text[]) as k (key) where k.key = n.key::text)
 ),
 free as materialized (
     select n.note_id

@@ -6,7 +6,7 @@
 -- $11 seconds for which no worker claims the note: the index may still apply an upsert of it
 with held as (
     update note_index_state s
-       set lease_until = case when $11::float8 > 0 then now() + make_interval(secs => $11) end,
+       set lease_until = case when $11::float8 > 0::float8 then now() + make_interval(secs => $11) end,
            leased_at = now(), holder = null, failures = $7, failed_sha256 = $8,
            claims_lost = $10
      where s.note_id = $3 and s.embedding_version = $1 and s.lease_token = $2
@@ -22,7 +22,7 @@ failed as (
            available_at = now() + make_interval(secs => coalesce($6, 0)),
            updated_at = now()
       from held h
-     where o.outbox_id = ($4::uuid[])[cardinality($4::uuid[])]
+     where o.outbox_id = ($4::uuid[])[pg_catalog.cardinality($4::uuid[])]
     returning o.outbox_id
 ),
 -- Only if the newest row still exists.

@@ -27,8 +27,8 @@ compared as materialized (
              where e.note_id = n.note_id and e.embedding_version = $2
             offset 0) e
 )
-select c.note_id as "note_id!", c.key as "key?", (1 - c.distance)::real as "similarity!"
+select c.note_id as "note_id!", c.key as "key?", (1::float8 - c.distance)::real as "similarity!"
   from compared c
- where 1 - c.distance >= $6
+ where 1::float8 - c.distance >= $6
  order by c.distance, c.note_id
  limit $7

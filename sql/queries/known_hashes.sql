@@ -2,7 +2,7 @@
 -- settings need not be registered. index_versions.vector_space has the same expression.
 -- $1 settings, $2 text hashes
 select found.text_sha256 as "text_sha256!"
-  from (select distinct h.hash from unnest($2::bytea[]) as h (hash)) as u
+  from (select distinct h.hash from pg_catalog.unnest($2::bytea[]) as h (hash)) as u
  cross join lateral (
         select c.text_sha256
           from index_versions v

@@ -4,7 +4,7 @@
 -- that text. Chunks that have a vector come first.
 -- $1 version, $2 text hashes
 select found.text_sha256 as "text_sha256!", found.vec as "vec!: pgvector::Vector"
-  from unnest($2::bytea[]) as u (hash)
+  from pg_catalog.unnest($2::bytea[]) as u (hash)
  cross join lateral (
         select c.text_sha256,
                (select e.vec::vector

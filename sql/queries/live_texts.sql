@@ -1,7 +1,7 @@
 -- A page of live notes and their texts, in order of their ids.
 -- $1 ids above this, $2 notes at most, $3 bytes of text at most; at least one note
 with page as (
-    select n.note_id, octet_length(n.text) as bytes
+    select n.note_id, octet_length(n.text::text) as bytes
       from memory_notes n
      where n.note_id > $1
        and elf_is_live(n)

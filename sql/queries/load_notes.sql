@@ -6,5 +6,5 @@ select n.note_id as "note_id!",
        n.agent_id as "agent_id!", n.scope as "scope!", n.kind as "kind!", n.key,
        n.importance as "importance!", n.confidence as "confidence!", n.updated_at as "updated_at!",
        now() as "now!"
-  from unnest($1::uuid[]) as u (note_id)
+  from pg_catalog.unnest($1::uuid[]) as u (note_id)
  cross join lateral elf_note(u.note_id) n

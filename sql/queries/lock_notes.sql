@@ -40,7 +40,7 @@ notes as materialized (
 ),
 chunks as materialized (
     select c.chunk_id, c.text_sha256, c.start_offset, c.end_offset
-      from unnest($5::uuid[]) as u (chunk_id)
+      from pg_catalog.unnest($5::uuid[]) as u (chunk_id)
      cross join lateral (
             select c.chunk_id, c.text_sha256, c.start_offset, c.end_offset, c.awaits_vector,
                    (select true

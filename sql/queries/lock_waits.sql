@@ -7,7 +7,7 @@ select coalesce((select l.relation::regclass::text
                 'a row') as "on!",
        coalesce((select min(l.waitstart) from pg_locks l where l.pid = a.pid and not l.granted),
                 a.query_start, now()) as "since!",
-       coalesce((select string_agg(format('process %s (%s, %s for %s s)', b.pid,
+       coalesce((select string_agg(pg_catalog.format('process %s (%s, %s for %s s)', b.pid,
                                           coalesce(nullif(b.application_name, ''), b.usename),
                                           coalesce(b.state, b.backend_type),
                                           extract(epoch from clock_timestamp()

@@ -4,7 +4,7 @@
 -- $1 note ids, $2 version
 select count(*) filter (where o.is_waiting) as "waiting!",
        count(*) filter (where o.is_dead) as "dead!"
-  from unnest($1::uuid[]) as asked (note_id)
+  from pg_catalog.unnest($1::uuid[]) as asked (note_id)
  cross join lateral (
         select bool_or(o.status = 'FAILED' or o.status = 'PENDING' and o.available_at <= greatest(now(), o.created_at))
                    as is_waiting,

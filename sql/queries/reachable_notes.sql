@@ -23,9 +23,9 @@ select n.note_id as "note_id!", n.tenant_id as "tenant_id!", n.project_id as "pr
   from (select u.note_id,
                coalesce(sum(s.bytes) over (order by u.nth rows between unbounded preceding
                                                                    and 1 preceding), 0) as bytes_before
-          from unnest($1::uuid[]) with ordinality as u (note_id, nth)
+          from pg_catalog.unnest($1::uuid[]) with ordinality as u (note_id, nth)
          cross join lateral (
-                select octet_length(n.text) as bytes
+                select octet_length(n.text::text) as bytes
                   from memory_notes n
                  where n.note_id = u.note_id and elf_is_reached(n, $2, $3, $4)
                 offset 0) s) u

@@ -8,6 +8,6 @@ with held as materialized (
        for update
 )
 update note_index_state s
-   set access_sha256 = ($4::bytea[])[array_position($3::uuid[], s.note_id)]
+   set access_sha256 = ($4::bytea[])[pg_catalog.array_position($3::uuid[], s.note_id)]
  where (select count(*) from held) > 0
    and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2

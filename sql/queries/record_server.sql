@@ -1,7 +1,7 @@
 -- Requests a verify of every version and returns a row, if this is another server than workers
 -- last saw. It was promoted or restored, and may have lost transactions that the index has.
 with server as (
-    select c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) as identity
+    select c.system_identifier::text || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) as identity
       from pg_control_system() c
 ),
 seen as (

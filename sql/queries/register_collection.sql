@@ -6,7 +6,7 @@ with registered as (
     values ($1, $2, $3, $4)
     returning substring(collection from '__([0-9]{1,9})$')::bigint as number
 )
-select setval('elf_collection_number', greatest(r.number, s.last_value)) as "last"
+select pg_catalog.setval('elf_collection_number', greatest(r.number, s.last_value)) as "last"
   from registered r
  cross join elf_collection_number s
  where r.number > 0

@@ -8,7 +8,7 @@ select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chu
                    from note_index_state s
                   where s.note_id = c.note_id and s.embedding_version = c.embedding_version),
                 c.revision) as "revision!"
-  from unnest($2::uuid[]) as u (chunk_id)
+  from pg_catalog.unnest($2::uuid[]) as u (chunk_id)
  cross join lateral (
         select *
           from memory_note_chunks c

@@ -4,7 +4,7 @@
 -- live or is not like that by now has no row.
 -- $1 version, $2 chunk ids, $3 what the note must be like, by name, $4 bytes of text at most
 select c.chunk_id as "chunk_id!", a.start_offset as "start_offset!", n.bytes
-  from unnest($2::uuid[]) as u (chunk_id)
+  from pg_catalog.unnest($2::uuid[]) as u (chunk_id)
  cross join lateral (
         select *
           from memory_note_chunks c
@@ -22,7 +22,7 @@ select c.chunk_id as "chunk_id!", a.start_offset as "start_offset!", n.bytes
         offset 0) a
  cross join lateral (
         select case when octet_length(n.text::text) <= $4
-                    then substring(convert_to(n.text::text, 'UTF8')
+                    then substring(pg_catalog.convert_to(n.text::text, 'UTF8')
                               from a.start_offset + 1 for a.end_offset - a.start_offset)
                end as bytes
           from memory_notes n

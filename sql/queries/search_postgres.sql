@@ -17,7 +17,7 @@ unspaced as materialized (
 words as materialized (
     select string_agg('''' || replace(replace(w.lexeme, '\', '\\'), '''', '''''') || '''', ' | ')
                ::tsquery as query
-      from unnest(to_tsvector('simple', regexp_replace($3, (select letter from unspaced), ' \& ', 'g'))) w
+      from unnest(pg_catalog.to_tsvector('simple', regexp_replace($3, (select letter from unspaced), ' \& ', 'g'))) w
 ),
 chunks as materialized (
     select c.chunk_id, c.text, e.vec
@@ -39,11 +39,11 @@ chunks as materialized (
 -- A pattern costs much less than to_tsvector, and most chunks match none.
 scored as materialized (
     select c.chunk_id,
-           1 - (c.vec <=> $2::vector) as dense,
+           1::float8 - (c.vec <=> $2::vector) as dense,
            case when c.text ilike any ($4::text[])
                 -- Null if no word of the query is a lexeme: ½ is none.
                 -- Without punctuation: the parser would take the 4417 of ERR-4417 for a negative number.
-                then coalesce(ts_rank_cd(to_tsvector('simple', regexp_replace(
+                then coalesce(ts_rank_cd(pg_catalog.to_tsvector('simple', regexp_replace(
                          regexp_replace(normalize(c.text, nfkc), '[!-/:-@[-`{-~]+', ' ', 'g'),
                          (select letter from unspaced), ' \& ', 'g')), (select query from words)), 0)
                 else 0 end as words
@@ -55,5 +55,5 @@ select s.chunk_id as "chunk_id!", s.dense::real, s.words as "words!"
        (select d.chunk_id from scored d where d.dense is not null
          order by d.dense desc, d.chunk_id limit $8)
        union all
-       (select w.chunk_id from scored w where w.words > 0
+       (select w.chunk_id from scored w where w.words > 0::real
          order by w.words desc, w.chunk_id limit $8))

@@ -6,7 +6,7 @@ with renewed as (
     update index_upkeep
        set holder = $2, lease_until = now() + make_interval(secs => $3)
      where embedding_version = $1
-       and (holder = $2 or lease_until <= now() or lease_until > now() + 2 * make_interval(secs => $3))
+       and (holder = $2 or lease_until <= now() or lease_until > now() + make_interval(secs => 2::float8 * $3))
     returning holder
 ),
 first as (

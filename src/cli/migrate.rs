@@ -6,7 +6,7 @@ use super::output::Output;
 use super::wiring;
 use crate::config::Config;
 
-/// Applies pending migrations, gives the vectors their type, and restricts the rights of ELF's triggers.
+/// Applies pending migrations, gives the vectors their type, and restricts the rights of other roles and of ELF's triggers.
 pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
     let Migrated { applied, notes } = migrate(config).await?;
     out.report(&json!({ "applied": applied, "notes": notes }), |_| {
@@ -39,6 +39,6 @@ pub async fn migrate(config: &Config) -> anyhow::Result<Migrated> {
         let name = vector_type.name();
         notes.push(format!("the vectors are of the type {name} now"));
     }
-    notes.extend(store.restrict_triggers().await?);
+    notes.extend(store.restrict_rights().await?);
     Ok(Migrated { applied, notes })
 }

@@ -46,6 +46,11 @@ pub async fn connect_and_ensure_ready(config: &Config, migrate: bool) -> anyhow:
     if let Err(error @ EmbedError::Config { .. }) = pipeline.provider.check().await {
         return Err(error).context("failed to start providers.embedding");
     }
+    if !migrate {
+        for note in pipeline.serving.store.other_creators().await? {
+            tracing::warn!("{note}");
+        }
+    }
     Ok(pipeline)
 }
 

@@ -218,6 +218,10 @@ fn lines(status: &Status) -> String {
         None => String::new(),
     };
     let waits: String = lock_waits.iter().map(lock_line).collect();
+    let paused = match outbox.paused {
+        0 => String::new(),
+        paused => format!(", {paused} paused"),
+    };
     let oldest = match outbox.oldest_pending_secs {
         Some(secs) => format!(", the oldest {secs:.1} s old"),
         None => String::new(),
@@ -231,7 +235,7 @@ fn lines(status: &Status) -> String {
         None => String::new(),
     };
     format!(
-        "outbox      {} pending, {} leased, {} failed, {} dead{oldest}\n\
+        "outbox      {} pending, {} leased, {} failed, {} dead{paused}{oldest}\n\
          notes       {} live, {} indexed\n\
          chunks      {chunks}\n\
          version     {}{asked}{others}\n\

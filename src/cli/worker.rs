@@ -13,8 +13,12 @@ use super::start::{connect_and_ensure_ready, ensure_ready_with_retries};
 use super::{serve as http_api, systemd, wiring};
 use crate::bounds::Bounds;
 use crate::config::Config;
-use crate::store::{self, Store, StoreError};
+use crate::store::{self, OutboxCounts, Store, StoreError};
 use crate::worker::{Report, Worker, WorkerError};
+
+/// Why a note is paused, as [`store::OutboxCounts`] says.
+const PAUSED: &str =
+    "an application holds their rows, Postgres did not take them, or the index did not answer";
 
 /// How soon `--once` looks again for notes whose lease has ended.
 const LEASES_POLL: Duration = Duration::from_secs(1);
@@ -80,8 +84,8 @@ async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
     Ok(worker.totals())
 }
 
-/// Also indexes what a worker that was killed had leased. Another worker that lives indexes what it has
-/// leased itself.
+/// Also indexes what a worker that was killed had leased, and what is paused. Another worker that lives indexes what it
+/// has leased itself.
 async fn drain_to_the_end(
     worker: &Worker,
     store: &Store,
@@ -90,27 +94,35 @@ async fn drain_to_the_end(
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let leases_end = Instant::now() + config.worker.lease();
-    let mut is_told = false;
+    let (mut told_leased, mut told_paused) = (false, false);
     loop {
         worker.drain(stop.clone()).await?;
-        let notes = store.outbox_counts(Some(version)).await?.leased;
-        if notes == 0 {
+        let OutboxCounts { leased, paused, .. } = store.outbox_counts(Some(version)).await?;
+        if leased + paused == 0 {
             return Ok(());
         }
         if Instant::now() > leases_end {
-            tracing::warn!(
-                notes,
-                "another worker has these notes leased and works on them"
-            );
+            if leased > 0 {
+                tracing::warn!(
+                    rows = leased,
+                    "another worker has the notes of these outbox rows leased and works on them"
+                );
+            }
+            if paused > 0 {
+                tracing::warn!(rows = paused, "notes are still paused: {PAUSED}");
+            }
             return Ok(());
         }
-        if !is_told {
+        let secs = config.worker.lease_secs;
+        if leased > 0 && !std::mem::replace(&mut told_leased, true) {
             tracing::info!(
-                notes,
-                secs = config.worker.lease_secs,
+                rows = leased,
+                secs,
                 "waiting for the leases of another worker to end"
             );
-            is_told = true;
+        }
+        if paused > 0 && !std::mem::replace(&mut told_paused, true) {
+            tracing::info!(rows = paused, secs, "waiting for paused notes: {PAUSED}");
         }
         stop.run_until_cancelled(tokio::time::sleep(LEASES_POLL))
             .await;

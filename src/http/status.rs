@@ -64,6 +64,7 @@ fn of(observer: &Observer) -> Value {
             "leased": outbox.leased,
             "failed": outbox.failed,
             "dead": outbox.dead,
+            "paused": outbox.paused,
             "oldest_pending_secs": outbox.oldest_pending_secs,
             "dead_tuples": table.map(|table| table.dead_tuples),
             "size_bytes": table.map(|table| table.size_bytes),

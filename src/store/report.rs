@@ -11,7 +11,7 @@ use super::{Limit, Store, StoreError};
 /// Outbox rows by what they wait for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OutboxCounts {
-    /// New and not yet claimed.
+    /// Of a note that no worker has leased.
     pub pending: i64,
     /// Of a note that a worker has leased.
     pub leased: i64,
@@ -19,6 +19,9 @@ pub struct OutboxCounts {
     pub failed: i64,
     /// Dead-lettered: see `elf dead`.
     pub dead: i64,
+    /// Those of the pending and failed ones whose note no worker claims for a moment: an application holds its row,
+    /// Postgres did not take it, or the index did not answer.
+    pub paused: i64,
     /// How long the oldest row that is due has waited, leased or not; null when there is none.
     /// A row that an application scheduled for later waits since it was due.
     pub oldest_pending_secs: Option<f64>,

@@ -1,9 +1,9 @@
 //! Checks of rights: whether other roles of the database could abuse ELF, and whether row-level
 //! security hides notes from it.
 
-use sqlx::PgConnection;
+use sqlx::{AssertSqlSafe, PgConnection};
 
-use super::{Store, StoreError};
+use super::{Limit, Store, StoreError};
 
 /// Whether the role of `sql/trigger_role.sql`, which can write the outbox, owns the trigger
 /// functions, and PUBLIC cannot execute them.
@@ -21,6 +21,19 @@ select count(*) = 5 and bool_and(
    and p.proname in ('elf_note_inserted', 'elf_note_updated', 'elf_note_deleted',
                      'elf_notes_truncated', 'elf_note_replicated')";
 
+/// What a restore may have changed: the statements that set it right, and what follows if they fail.
+const RESTORES: [(&str, &str); 2] = [
+    (
+        include_str!("../../sql/trigger_modes.sql"),
+        "changes that arrive by logical replication may not be indexed, because ELF could not enable its triggers \
+         for them",
+    ),
+    (
+        include_str!("../../sql/private_tables.sql"),
+        "other roles may use ELF's tables, because ELF could not take back what default privileges gave them",
+    ),
+];
+
 /// Schemas in which Postgres looks for the operators and functions of ELF's statements, and other
 /// roles that may create some there. ELF trusts the owner of a schema, and a superuser may do
 /// anything anyway.
@@ -35,11 +48,11 @@ select n.nspname::text, coalesce(g.rolname::text, 'PUBLIC')
  order by 1, 2";
 
 impl Store {
-    /// Makes a role that may only write the outbox the owner of the trigger functions of
-    /// `memory_notes`. Returns notes for the operator about the rights; mostly there are none.
-    /// Many managed servers do not let ELF create the role. Then a note says so, and the
+    /// Takes back what default privileges gave other roles, and makes a role that may only write the outbox the owner
+    /// of the trigger functions of `memory_notes`. Returns notes for the operator about the rights; mostly there are
+    /// none. Many managed servers do not let ELF create the role. Then a note says so, and the
     /// functions run as the role that migrated.
-    pub async fn restrict_triggers(&self) -> Result<Vec<String>, StoreError> {
+    pub async fn restrict_rights(&self) -> Result<Vec<String>, StoreError> {
         let mut notes = Vec::new();
         let mut transaction = self.begin().await?;
         self.lock_setup(&mut transaction).await?;
@@ -67,20 +80,13 @@ impl Store {
                 Err(error) => return Err(error.into()),
             }
         }
-        notes.extend(self.restore_trigger_modes().await?);
-        let mut connection = self.pool.acquire().await?;
-        let creators: Vec<(String, String)> = sqlx::query_as(OTHER_CREATORS)
-            .fetch_all(&mut *connection)
-            .await?;
-        notes.extend(creators.into_iter().map(|(schema, role)| {
-            format!(
-                "{role} may create objects in the schema {schema}, where ELF's statements would \
-                 use them: `revoke create on schema {schema} from {role}`"
-            )
-        }));
+        for restore in RESTORES {
+            notes.extend(self.restore(restore).await?);
+        }
+        notes.extend(self.other_creators().await?);
         let is_superuser: bool =
             sqlx::query_scalar("select rolsuper from pg_roles where rolname = current_user")
-                .fetch_one(&mut *connection)
+                .fetch_one(&self.pool)
                 .await?;
         if is_superuser {
             notes.push(
@@ -94,15 +100,27 @@ impl Store {
 }
 
 impl Store {
-    /// Gives the triggers the modes of the schema, which a restore may have changed. Returns a note if it
-    /// could not: applications do not wait long behind it.
-    async fn restore_trigger_modes(&self) -> Result<Option<String>, StoreError> {
+    /// A note for each other role that may create what ELF's statements would use.
+    pub async fn other_creators(&self) -> Result<Vec<String>, StoreError> {
+        let creators = sqlx::query_as(OTHER_CREATORS).fetch_all(&self.pool);
+        let creators: Vec<(String, String)> = self.answered(Limit::Statement, creators).await?;
+        let note = |(schema, role)| {
+            format!(
+                "{role} may create objects in the schema {schema}, where ELF's statements could \
+                 use them: `revoke create on schema {schema} from {role}`"
+            )
+        };
+        Ok(creators.into_iter().map(note).collect())
+    }
+
+    /// Returns a note if it could not: applications do not wait long behind it.
+    async fn restore(
+        &self,
+        (sql, consequence): (&str, &str),
+    ) -> Result<Option<String>, StoreError> {
         let mut transaction = self.begin().await?;
-        let restore = concat!(
-            "set local lock_timeout = '1s';",
-            include_str!("../../sql/trigger_modes.sql")
-        );
-        match sqlx::raw_sql(restore).execute(&mut *transaction).await {
+        let sql = AssertSqlSafe(format!("set local lock_timeout = '1s'; {sql}"));
+        match sqlx::raw_sql(sql).execute(&mut *transaction).await {
             Ok(_) => {
                 transaction.commit().await?;
                 Ok(None)
@@ -111,8 +129,7 @@ impl Store {
                 let reason = error.message().to_owned();
                 transaction.rollback().await?;
                 Ok(Some(format!(
-                    "changes that arrive by logical replication may not be indexed, because ELF could not enable \
-                     its triggers for them: {reason}; run `elf migrate` again"
+                    "{consequence}: {reason}; run `elf migrate` again"
                 )))
             }
             Err(error) => Err(error.into()),

@@ -2,6 +2,7 @@
 //! its own.
 
 mod roles;
+mod statements;
 mod triggers;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};

@@ -30,7 +30,14 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
         "lock_waits",
     ];
     let collection_keys = ["alias", "name", "points", "status"];
-    let outbox_keys = ["pending", "leased", "failed", "dead", "oldest_pending_secs"];
+    let outbox_keys = [
+        "pending",
+        "leased",
+        "failed",
+        "dead",
+        "paused",
+        "oldest_pending_secs",
+    ];
     assert_keys(&status, &status_keys);
     assert_keys(&status["collection"], &collection_keys);
     assert_eq!(status["outbox"]["pending"], 2);

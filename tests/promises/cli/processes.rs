@@ -227,3 +227,47 @@ async fn a_run_that_is_stopped_before_the_outbox_is_empty_is_not_done() {
     site.provider.release();
     assert_eq!(site.json(&["worker", "--once"]).await["notes"], 1);
 }
+
+#[tokio::test]
+async fn a_note_that_an_application_holds_is_paused_and_not_leased() {
+    let site = Site::start().await;
+    let note = site.note("held by an application").await;
+    let mut db = site.connect().await;
+    let mut holding = db.begin().await.unwrap();
+    sqlx::query("select from memory_notes where note_id = $1 for update")
+        .bind(note)
+        .execute(&mut *holding)
+        .await
+        .unwrap();
+    let worker = site.begin(&["worker", "--once", "--json"]);
+    worker.says("waiting for paused notes").await;
+    holding.rollback().await.unwrap();
+    let done = worker.ended().await.exits(0);
+    assert_eq!(done.json()["notes"], 1);
+    assert!(!done.stderr.contains("another worker"), "{done:?}");
+
+    sqlx::query(
+        "update note_index_state set leased_at = now(), lease_until = now() + interval '1 minute'",
+    )
+    .execute(&mut db)
+    .await
+    .unwrap();
+    sqlx::query("insert into indexing_outbox (note_id) values ($1)")
+        .bind(note)
+        .execute(&mut db)
+        .await
+        .unwrap();
+    let outbox = site.json(&["status"]).await["outbox"].take();
+    let counts = ["pending", "leased", "paused"].map(|state| outbox[state].as_i64());
+    assert_eq!(counts, [Some(1), Some(0), Some(1)]);
+    let told = site.elf(&["status"]).await.exits(0).stdout;
+    let words = "1 pending, 0 leased, 0 failed, 0 dead, 1 paused";
+    assert!(told.contains(words), "{told}");
+    sqlx::query("update note_index_state set holder = 'another'")
+        .execute(&mut db)
+        .await
+        .unwrap();
+    let outbox = site.json(&["status"]).await["outbox"].take();
+    let counts = ["pending", "leased", "paused"].map(|state| outbox[state].as_i64());
+    assert_eq!(counts, [Some(0), Some(1), Some(0)]);
+}

@@ -191,6 +191,18 @@ async fn client(folder: &str, program: &str, args: &[&str], input: &[u8]) -> Don
     run(command, input).await
 }
 
+/// The folder of the server's own programs; `None` if this machine lacks them.
+async fn server_programs(db: &mut PgConnection) -> Option<String> {
+    let bin = "select setting from pg_config where name = 'BINDIR'";
+    let bin = all(db, bin).await.remove(0);
+    if !Path::new(&bin).join("pg_dump").exists() {
+        let why = "the server's pg_dump is not on this machine";
+        missing("pg_dump", "privileges", why);
+        return None;
+    }
+    Some(bin)
+}
+
 #[tokio::test]
 async fn a_database_restored_without_owners_and_privileges_is_safe_after_migrate() {
     let role = Role::create("nologin").await;
@@ -198,15 +210,9 @@ async fn a_database_restored_without_owners_and_privileges_is_safe_after_migrate
     site.note("The lighthouse is green.").await;
     let (from, to) = (site.database.url(), TestDatabase::create().await);
     let target = to.url();
-    let bin = "select setting from pg_config where name = 'BINDIR'";
-    let bin = all(&mut site.connect().await, bin).await.remove(0);
-    if !Path::new(&bin).join("pg_dump").exists() {
-        return missing(
-            "pg_dump",
-            "privileges",
-            "the server's pg_dump is not on this machine",
-        );
-    }
+    let Some(bin) = server_programs(&mut site.connect().await).await else {
+        return;
+    };
     let dumped = client(
         &bin,
         "pg_dump",
@@ -240,4 +246,105 @@ async fn a_database_restored_without_owners_and_privileges_is_safe_after_migrate
     assert_triggers_are_restricted(&mut db).await;
     execute(&mut db, NOTE).await;
     assert_eq!(site.json(&["worker", "--once"]).await["notes"], 2);
+}
+
+/// Default privileges for roles that may use any table of the schema, as some services and teams have them.
+fn default_privileges(role: &Role) -> String {
+    format!(
+        "alter default privileges in schema public grant select, insert, update, delete on tables to public, {0};
+         alter default privileges in schema public grant usage, update on sequences to public, {0};",
+        role.name
+    )
+}
+
+/// The tables and sequences on which `role` has a right, without the application's.
+async fn open_to(db: &mut PgConnection, role: &str) -> Vec<String> {
+    let is_table =
+        "c.relkind <> 'S' and has_table_privilege(r.oid, c.oid, 'select, insert, update, delete')";
+    let is_sequence =
+        "c.relkind = 'S' and has_sequence_privilege(r.oid, c.oid, 'usage, select, update')";
+    let query = format!(
+        "select c.relname::text from pg_class c, (select '{role}'::regrole::oid as oid) r
+          where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p', 'v', 'S')
+            and c.relname <> 'memory_notes' and ({is_table} or {is_sequence})
+          order by 1"
+    );
+    all(db, &query).await
+}
+
+const PRIVATE: [&str; 4] = [
+    "elf_api_keys",
+    "memory_hits",
+    "search_trace_items",
+    "search_traces",
+];
+
+#[tokio::test]
+async fn default_privileges_open_no_table_of_elf() {
+    let (other, reader) = (Role::create("nologin").await, Role::create("nologin").await);
+    let site = Site::empty().await;
+    let mut db = site.connect().await;
+    execute(&mut db, &default_privileges(&other)).await;
+    site.elf(&["migrate"]).await.exits(0);
+    assert_eq!(open_to(&mut db, &reader.name).await, Vec::<String>::new());
+    let named = open_to(&mut db, &other.name).await;
+    assert!(
+        PRIVATE.iter().all(|name| !named.contains(&(*name).into())),
+        "{named:?}"
+    );
+    // What an administrator granted to a role stays.
+    let granted = ["elf_api_keys", "elf_lease_token", "memory_note_chunks"];
+    for name in granted {
+        execute(
+            &mut db,
+            &format!("grant select on {name} to {}", reader.name),
+        )
+        .await;
+    }
+    site.elf(&["migrate"]).await.exits(0);
+    assert_eq!(open_to(&mut db, &reader.name).await, granted);
+    assert_eq!(open_to(&mut db, &other.name).await, named);
+}
+
+#[tokio::test]
+async fn a_database_restored_under_default_privileges_is_closed_by_migrate() {
+    let (other, any) = (Role::create("nologin").await, Role::create("nologin").await);
+    let site = Site::start().await;
+    let mut db = site.connect().await;
+    execute(&mut db, &default_privileges(&other)).await;
+    let Some(bin) = server_programs(&mut db).await else {
+        return;
+    };
+    let dump = site.folder.path().join("elf.dump");
+    let (dump, url) = (dump.to_str().unwrap(), site.database.url());
+    let save = ["-Fc", "-f", dump, plain(&url)];
+    client(&bin, "pg_dump", &save, b"").await.exits(0);
+    let dbname = format!("--dbname={}", plain(&url));
+    let load = [
+        "--clean",
+        "--if-exists",
+        "--single-transaction",
+        &dbname,
+        dump,
+    ];
+    client(&bin, "pg_restore", &load, b"").await.exits(0);
+    let key = format!(
+        "set local role {};
+         insert into elf_api_keys (name, secret_sha256, tenant_id, can_write)
+         values ('mine', sha256('secret'), 'acme', true)",
+        any.name
+    );
+    let mut tx = db.begin().await.unwrap();
+    execute(&mut tx, &key).await;
+    tx.rollback().await.unwrap();
+
+    site.elf(&["migrate"]).await.exits(0);
+    let refused = refusal(&mut db, &key).await;
+    assert!(refused.contains("permission denied"), "{refused}");
+    assert_eq!(open_to(&mut db, &any.name).await, Vec::<String>::new());
+    let named = open_to(&mut db, &other.name).await;
+    assert!(
+        PRIVATE.iter().all(|name| !named.contains(&(*name).into())),
+        "{named:?}"
+    );
 }

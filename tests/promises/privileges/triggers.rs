@@ -123,6 +123,8 @@ async fn a_trigger_function_uses_no_operator_or_function_of_another_role() {
     let notes = site.json(&["migrate"]).await["notes"].to_string();
     let revoke = format!("revoke create on schema public from {}", role.name);
     assert!(notes.contains(&revoke), "{notes}");
+    let worked = site.elf(&["worker", "--once"]).await.exits(0);
+    worked.says(&[&revoke]);
     execute(&mut db, &format!("drop owned by {}", role.name)).await;
 }
 
