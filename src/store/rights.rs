@@ -119,6 +119,7 @@ impl Store {
         (sql, consequence): (&str, &str),
     ) -> Result<Option<String>, StoreError> {
         let mut transaction = self.begin().await?;
+        self.lock_setup(&mut transaction).await?;
         let sql = AssertSqlSafe(format!("set local lock_timeout = '1s'; {sql}"));
         match sqlx::raw_sql(sql).execute(&mut *transaction).await {
             Ok(_) => {
