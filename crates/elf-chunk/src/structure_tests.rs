@@ -344,7 +344,7 @@ fn excluding() -> impl Strategy<Value = (Vec<String>, Vec<BlockKind>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
     fn the_promises_hold_for_markdown(
@@ -452,11 +452,7 @@ fn a_block_that_fits_a_chunk_is_not_cut() {
         let text = format!("{}\n\n{block}\n\n{}", words(4), words(4));
         let split = markdown_of(&text, &settings(Parts::Markdown, 110, 20));
         let holds = |chunk: &&str| chunk.contains(block);
-        assert!(
-            texts(&split).iter().any(|chunk| holds(chunk)),
-            "{:?}",
-            texts(&split)
-        );
+        assert!(texts(&split).iter().any(holds), "{:?}", texts(&split));
         assert!(split.chunks.len() > 1);
     }
 }
@@ -733,6 +729,8 @@ fn with_stable_boundaries_an_edit_of_markdown_changes_few_chunks() {
 }
 
 /// README files of the crates that this one is built from.
+type Context<'c> = &'c dyn Fn(&[&str]) -> String;
+
 fn readmes() -> Vec<(std::path::PathBuf, String)> {
     let home = std::env::var_os("CARGO_HOME").map(std::path::PathBuf::from);
     let home =
@@ -759,10 +757,18 @@ fn readmes() -> Vec<(std::path::PathBuf, String)> {
 fn the_promises_hold_for_real_files() {
     let tokenizer = trained::wordpiece();
     let none = |_: &[&str]| String::new();
-    let contexts: [&dyn Fn(&[&str]) -> String; 2] = [&title, &none];
+    let contexts: [Context<'_>; 2] = [&title, &none];
     let files = readmes();
-    println!("{} files", files.len());
-    for (path, text) in files.iter().filter(|(_, text)| text.len() < 250_000) {
+    assert!(
+        !files.is_empty(),
+        "cargo's registry has the sources of this build"
+    );
+    // All of them take minutes without optimisation.
+    let some = files
+        .iter()
+        .filter(|(_, text)| text.len() < 60_000)
+        .step_by(6);
+    for (path, text) in some {
         println!("{}", path.display());
         for (context, max_tokens) in contexts.into_iter().zip([256, 180]) {
             let settings = settings(Parts::Markdown, max_tokens, 40);

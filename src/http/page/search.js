@@ -27,7 +27,10 @@ async function api(path, body) {
   });
   const said = await answer.json().catch(() => null);
   if (answer.status === 401) throw new Unauthorized("The server does not know this key, or it was revoked.");
-  if (!answer.ok) throw new Error(said?.error?.message ?? `The server answered with status ${answer.status}.`);
+  if (!answer.ok) {
+    const message = said?.error?.message ?? `The server answered with status ${answer.status}.`;
+    throw Object.assign(new Error(message), { status: answer.status });
+  }
   if (said === null) throw new Error("The answer is not from ELF: it is not JSON.");
   return said;
 }
@@ -107,9 +110,21 @@ function show(answer) {
   setText($("announce"), answer ? summary : "");
   // All results of a search share its trace, and it is read once.
   let trace;
-  const traced = () => (trace ??= api(`v2/admin/traces/${answer.search_id}`).catch((error) => { trace = undefined; throw error; }));
+  const traced = () => (trace ??= recorded(answer.search_id).catch((error) => { trace = undefined; throw error; }));
   $("results").replaceChildren(...items.map((item, i) => result(item, i + 1, answer.search_id && traced)));
   $("results").querySelectorAll(".result").forEach(showPassage);
+}
+
+/** The record of a search. The server writes it a moment after the answer. */
+async function recorded(searchId) {
+  for (let tries = 4; ; tries -= 1) {
+    try {
+      return await api(`v2/admin/traces/${searchId}`);
+    } catch (error) {
+      if (error.status !== 404 || tries === 0) throw error;
+      await new Promise((done) => setTimeout(done, 500));
+    }
+  }
 }
 
 const bytesOf = new TextEncoder(), textOf = new TextDecoder();
