@@ -13,9 +13,9 @@ select found.text_sha256 as "text_sha256!"
                    and (c.text_sha256, c.awaits_vector) >= (u.hash, false)
                  order by c.text_sha256, c.awaits_vector
                  limit 1) c
-         where v.vector_space = md5(($1::jsonb - array[
-                   'chunking.tokenizer_sha256', 'chunking.enabled', 'chunking.boundaries',
-                   'chunking.max_tokens', 'chunking.overlap_tokens'])::text)
+         where v.vector_space = md5(
+        pg_catalog.jsonb_path_query_array($1::jsonb, '$.keyvalue() ? (!(@.key starts with "chunking.")).key'::jsonpath)::text
+        || pg_catalog.jsonb_path_query_array($1::jsonb, '$.keyvalue() ? (!(@.key starts with "chunking.")).value'::jsonpath)::text)
            and c.text_sha256 = u.hash
            and (select true
                   from note_chunk_embeddings e

@@ -6,9 +6,9 @@ create table index_versions (
     settings             jsonb not null,
     -- Versions of one space give a text the same vector: they differ only in how notes are
     -- cut. So a vector that is paid for serves all of them.
-    vector_space         text generated always as (md5((settings - array[
-        'chunking.tokenizer_sha256', 'chunking.enabled', 'chunking.boundaries',
-        'chunking.max_tokens', 'chunking.overlap_tokens'])::text)) stored,
+    vector_space         text generated always as (md5(
+        jsonb_path_query_array(settings, '$.keyvalue() ? (!(@.key starts with "chunking.")).key'::jsonpath)::text
+        || jsonb_path_query_array(settings, '$.keyvalue() ? (!(@.key starts with "chunking.")).value'::jsonpath)::text)) stored,
     state                text not null check (state in ('building', 'active', 'retired')),
     -- When the version came into its state.
     state_since          timestamptz not null default now(),

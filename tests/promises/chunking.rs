@@ -132,6 +132,10 @@ async fn a_type_has_chunks_of_its_own_and_elf_chunk_shows_them() {
     );
     let line = "left out: excluded heading: ## Copyright";
     assert!(shown.stdout.contains(line), "{}", shown.stdout);
+    let again = toml.replace("strategy = \"markdown\"", "strategy = \"recursive\"");
+    site.write("elf.toml", again);
+    let shown = site.elf(&["config", "show"]).await.exits(0).stdout;
+    assert!(shown.contains("strategy = \"recursive\""), "{shown}");
     let config = Config::parse(&toml, "elf.toml", &|_| None);
     assert_eq!(config.unwrap().chunking.by_type["manual"].max_tokens, 32);
 }

@@ -1,5 +1,7 @@
 //! How large chunks are, where they end, and what is left out.
 
+use serde::ser::SerializeMap;
+
 /// How large chunks are, where they end, and what is left out.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Settings {
@@ -12,6 +14,7 @@ pub struct Settings {
     /// Which of the possible ends a chunk takes.
     pub boundaries: Boundaries,
     /// What a text is made of, which says where a chunk may end.
+    #[serde(flatten)]
     pub strategy: Strategy,
     /// Sections that are left out, by their headings: `*` stands for any text, case does not matter.
     /// Only with [`Strategy::Markdown`].
@@ -45,8 +48,7 @@ pub enum Boundaries {
 }
 
 /// What a text is made of, which says where a chunk may end.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
     /// Sentences, as UAX #29 finds them.
     Sentence,
@@ -59,6 +61,25 @@ pub enum Strategy {
     Recursive(Vec<String>),
     /// [`Strategy::Markdown`] if the text has its structure (see [`Strategy::of`]), else [`Strategy::Sentence`].
     Auto,
+}
+
+impl serde::Serialize for Strategy {
+    /// As the fields `strategy` and, if it has them, `separators`.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (name, separators) = match self {
+            Self::Sentence => ("sentence", None),
+            Self::Markdown => ("markdown", None),
+            Self::Paragraph => ("paragraph", None),
+            Self::Recursive(separators) => ("recursive", Some(separators)),
+            Self::Auto => ("auto", None),
+        };
+        let mut fields = serializer.serialize_map(None)?;
+        fields.serialize_entry("strategy", name)?;
+        if let Some(separators) = separators {
+            fields.serialize_entry("separators", separators)?;
+        }
+        fields.end()
+    }
 }
 
 /// A kind of block that can be left out.

@@ -48,8 +48,8 @@ pub struct SearchRequest {
     #[serde(default = "yes")]
     #[schema(default = true)]
     rerank: bool,
-    /// For agents: as many notes as fit this many tokens of the embedding model, 100 to 1000000, the first in any case.
-    /// Each comes with its passage alone, without `text` and `context`.
+    /// For agents: as many notes as fit this many tokens of the embedding model, ids and scores included, 100 to 1000000;
+    /// the first in any case. Each comes with its passage alone, without `text` and `context`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 100, maximum = 1_000_000)]
     max_tokens: Option<usize>,

@@ -28,6 +28,18 @@ async fn a_change_of_the_boundaries_embeds_only_texts_never_seen() {
     .await;
 }
 
+#[tokio::test]
+async fn a_change_of_what_is_left_out_embeds_only_texts_never_seen() {
+    a_change_embeds_only_texts_never_seen(|config| {
+        let chunking = &mut config.chunking;
+        chunking.settings.exclude_headings = vec!["license".into()];
+        let of_type = chunking.settings.clone();
+        chunking.by_type.insert("log".into(), of_type);
+        chunking.settings.overlap_tokens = 0;
+    })
+    .await;
+}
+
 async fn a_change_embeds_only_texts_never_seen(change: impl FnOnce(&mut Config)) {
     let h = Harness::start().await;
     for i in 0..6 {
