@@ -747,7 +747,9 @@ fn readmes() -> Vec<(std::path::PathBuf, String)> {
     let crates = entries(&registry)
         .into_iter()
         .flat_map(|index| entries(&index));
-    let readmes = crates.map(|folder| folder.join("README.md"));
+    let own = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let readmes = [own].into_iter().chain(crates);
+    let readmes = readmes.map(|folder| folder.join("README.md"));
     readmes
         .filter_map(|path| std::fs::read_to_string(&path).ok().map(|text| (path, text)))
         .collect()
@@ -759,10 +761,6 @@ fn the_promises_hold_for_real_files() {
     let none = |_: &[&str]| String::new();
     let contexts: [Context<'_>; 2] = [&title, &none];
     let files = readmes();
-    assert!(
-        !files.is_empty(),
-        "cargo's registry has the sources of this build"
-    );
     // All of them take minutes without optimisation.
     let some = files
         .iter()
