@@ -17,7 +17,7 @@ use super::progress::Progress;
 use super::signals::{in_flight, stop_on_signals};
 use super::{import, start, value, wiring};
 use crate::config::Config;
-use crate::eval::{Comparison, Dataset, Measured, Quote, Report, Scores, of_ranking};
+use crate::eval::{Certainty, Comparison, Dataset, Measured, Quote, Report, Scores, of_ranking};
 use crate::index::Filter;
 use crate::search::{By, Item, Request, Searcher};
 use crate::serving;
@@ -312,7 +312,16 @@ async fn measure(searcher: &Searcher, dataset: &Dataset, args: &Args) -> anyhow:
             asked.await.with_context(|| format!("query {id:?}"))?;
         }
     }
+    let mut unanswered = Way::new(By::Hybrid, false);
+    for (id, text) in &dataset.unanswered {
+        let asked = unanswered.ask(searcher, dataset, (id, text), args);
+        asked.await.with_context(|| format!("query {id:?}"))?;
+    }
     ways.sort_by_key(|way| (way.by, way.rerank));
+    let hybrid = ways.iter().find(|way| way.by == By::Hybrid);
+    let answered = hybrid.and_then(|way| way.relevance.as_deref());
+    let certainty = answered.zip(unanswered.relevance.as_deref());
+    let certainty = certainty.map(|(answered, unanswered)| Certainty::of(answered, unanswered));
     let mut measured = ways.into_iter().map(Way::measured);
     let mut next = || measured.next().expect("there are three ways at least");
     let (dense, bm25, hybrid) = (next(), next(), next());
@@ -328,6 +337,7 @@ async fn measure(searcher: &Searcher, dataset: &Dataset, args: &Args) -> anyhow:
         bm25,
         hybrid,
         reranked,
+        certainty,
     })
 }
 
@@ -355,6 +365,8 @@ struct Way {
     scores: BTreeMap<String, Scores>,
     times_ms: Vec<f64>,
     empty: usize,
+    /// Of the best hit of each query; none if the search does not say.
+    relevance: Option<Vec<f32>>,
     quotes: usize,
     quotes_in_chunks: usize,
     quotes_in_contexts: usize,
@@ -368,6 +380,7 @@ impl Way {
             scores: BTreeMap::new(),
             times_ms: Vec::new(),
             empty: 0,
+            relevance: Some(Vec::new()),
             quotes: 0,
             quotes_in_chunks: 0,
             quotes_in_contexts: 0,
@@ -396,6 +409,7 @@ impl Way {
             .retain(|item| !is_document || item.key.as_deref() != Some(id));
         answer.items.truncate(args.k.into());
         self.empty += usize::from(answer.items.is_empty());
+        self.look_at_relevance(&answer.items);
         for quote in dataset.quotes.get(id).into_iter().flatten() {
             self.look_for(quote, &answer.items);
         }
@@ -404,6 +418,17 @@ impl Way {
         let scores = of_ranking(&ranking, &dataset.relevant[id], args.k.into());
         self.scores.insert(id.to_owned(), scores);
         Ok(())
+    }
+
+    fn look_at_relevance(&mut self, items: &[Item]) {
+        let is_known = items.iter().all(|item| item.relevance.is_some());
+        match &mut self.relevance {
+            Some(of_queries) if is_known => {
+                let of_items = items.iter().filter_map(|item| item.relevance);
+                of_queries.push(of_items.reduce(f32::max).unwrap_or(0.0));
+            }
+            _ => self.relevance = None,
+        }
     }
 
     /// Counts a quoted answer, and whether the result of its document has it whole.

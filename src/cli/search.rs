@@ -8,7 +8,7 @@ use super::output::{BOLD, Output, PLAIN, excerpt};
 use super::{value, wiring};
 use crate::config::Config;
 use crate::index::Filter;
-use crate::search::{By, Highlight, Item, Missing, Nearness, Passage, Request};
+use crate::search::{By, Highlight, Item, Missing, Passage, Request, WEAK};
 
 /// Characters of a line of a passage: with the indentation, it fits a terminal of 100 columns.
 const LINE: usize = 94;
@@ -93,31 +93,18 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         let reason = &missing.reason;
         tracing::warn!(reason, "degraded search: {without}");
     }
-    out.report(&answer, |answer| match answer.nearest {
-        Some(nearest) => not_near_enough(&nearest),
-        None => lines(&answer.items),
+    out.report(&answer, |answer| {
+        match (answer.nothing_near, answer.items.is_empty()) {
+            (false, true) => "nothing found".into(),
+            (true, true) => "nothing near: all hits are below search.min_relevance".into(),
+            (true, false) => format!("nothing near, only weak hits\n{}", lines(&answer.items)),
+            (false, false) => lines(&answer.items),
+        }
     })
-}
-
-/// Why nothing was found, although there are notes.
-fn not_near_enough(nearest: &Nearness) -> String {
-    let dense = nearest
-        .dense
-        .map_or("no note has a vector".into(), |cosine| {
-            format!("the best cosine is {cosine:.3}")
-        });
-    format!(
-        "nothing found: {dense}, the best BM25 score {:.1}, and both are below the floor of \
-         search.threshold",
-        nearest.bm25
-    )
 }
 
 /// One paragraph per hit, for a terminal: its name and scores, and its passage with the words of the query in bold.
 pub fn lines(items: &[Item]) -> String {
-    if items.is_empty() {
-        return "nothing found".into();
-    }
     let hit = |(i, item): (usize, &Item)| {
         let id = item.note_id.to_string();
         let name = excerpt(item.key.as_deref().unwrap_or(&id), 200);
@@ -126,15 +113,24 @@ pub fn lines(items: &[Item]) -> String {
             end_offset,
             ..
         } = item.passage;
-        let score = format!("score {:.3}", item.score);
+        let sure = sure(item);
         let head = format!(
-            "{:>2}. {name}  bytes {start_offset}..{end_offset}  {score}",
+            "{:>2}. {name}  bytes {start_offset}..{end_offset}  {sure}",
             i + 1
         );
         format!("{head}\n{}", indented(&marked(&item.passage)))
     };
     let hits: Vec<String> = items.iter().enumerate().map(hit).collect();
     hits.join("\n")
+}
+
+/// How sure ELF is of a hit. Among few notes it cannot say; then the score tells hits of one search apart.
+fn sure(item: &Item) -> String {
+    match item.relevance {
+        Some(relevance) if relevance < WEAK => format!("relevance {relevance:.2} (weak)"),
+        Some(relevance) => format!("relevance {relevance:.2}"),
+        None => format!("score {:.3}", item.score),
+    }
 }
 
 /// The passage on one line, with its highlights in bold.
@@ -201,6 +197,7 @@ mod tests {
             score: 0.5,
             dense: Some(0.4),
             bm25: 0.0,
+            relevance: Some(0.1),
             rerank: None,
             passage: Passage {
                 start_offset: 0,
@@ -220,7 +217,7 @@ mod tests {
         };
         assert_eq!(
             lines(&[item]),
-            " 1. red[31m  bytes 0..17  score 0.500\n    \u{fdd0}blue\u{fdd1}[34m night"
+            " 1. red[31m  bytes 0..17  relevance 0.10 (weak)\n    \u{fdd0}blue\u{fdd1}[34m night"
         );
     }
 

@@ -1,9 +1,12 @@
 //! `elf worker`
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::admin_port::AdminPort;
 use super::output::Output;
@@ -13,8 +16,9 @@ use super::start::{connect_and_ensure_ready, ensure_ready_with_retries};
 use super::{serve as http_api, systemd, wiring};
 use crate::bounds::Bounds;
 use crate::config::Config;
+use crate::eval::{Golden, golden};
 use crate::store::{self, OutboxCounts, Store, StoreError};
-use crate::worker::{Report, Worker, WorkerError};
+use crate::worker::{Pipeline, Report, Worker, WorkerError};
 
 /// Why a note is paused, as [`store::OutboxCounts`] says.
 const PAUSED: &str =
@@ -161,6 +165,7 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
         }
         None => None,
     };
+    let watching_quality = watch_quality(&pipeline, &worker, config).await?;
     let watching = admin_port.watch(pipeline, worker.clone()).await;
     tracing::info!(version, index, "worker started");
     systemd::ready("working");
@@ -174,9 +179,28 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
         }
     };
     tokio::join!(worker.run(stop.clone()), told, answered);
-    drop(watching);
+    drop((watching, watching_quality));
     tracing::info!("worker stopped");
     Ok(worker.totals())
+}
+
+/// Asks the golden questions, if there are any, until the returned handle is dropped.
+async fn watch_quality(
+    pipeline: &Pipeline,
+    worker: &Arc<Worker>,
+    config: &Config,
+) -> anyhow::Result<Option<AbortOnDropHandle<()>>> {
+    let Some(folder) = config.quality.folder.as_ref().map(PathBuf::from) else {
+        return Ok(None);
+    };
+    // Now and not in an hour: whoever starts the worker has set the folder.
+    Golden::read(&folder).context("failed to read the golden questions of quality.folder")?;
+    let searcher = wiring::searcher(pipeline, config).await?;
+    let interval = Duration::from_secs(config.quality.interval_secs);
+    let worker = worker.clone();
+    let is_mine = move || worker.holds_upkeep_lease();
+    let watching = golden::watch(searcher, folder, interval, is_mine);
+    Ok(Some(AbortOnDropHandle::new(tokio::spawn(watching))))
 }
 
 /// The settings of the worker and those of its API, which has most connections: its clients share them, and

@@ -38,6 +38,7 @@ pub struct Config {
     pub worker: Worker,
     pub outbox: Outbox,
     pub search: Search,
+    pub quality: Quality,
 }
 
 impl Config {
@@ -68,6 +69,15 @@ impl Config {
             repo => repo,
         }
     }
+}
+
+/// `[quality]`: golden questions.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Quality {
+    /// The folder of the questions. None: none are asked.
+    pub folder: Option<String>,
+    /// How often one of the workers asks them.
+    pub interval_secs: u64,
 }
 
 /// `[service]`: the process itself.
@@ -349,27 +359,12 @@ pub struct Search {
     /// How much relevance weighs against difference from the notes before: 1 is relevance alone
     /// (maximal marginal relevance).
     pub mmr_lambda: f64,
-    /// Leaves out notes that are not near enough.
-    pub threshold: Threshold,
+    /// Notes of less relevance are left out, 0 to 1.
+    pub min_relevance: f64,
     /// How many days the records of searches over the HTTP API are kept; 0 records none.
     pub trace_days: u32,
     /// Puts the best notes in order.
     pub rerank: Option<Rerank>,
-}
-
-/// `[search.threshold]`
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub struct Threshold {
-    /// So many notes are enough: the limits relax until they pass. 0: there are no limits.
-    pub enough: usize,
-    /// The cosine that a note needs at first…
-    pub dense: f64,
-    /// …and at last.
-    pub dense_floor: f64,
-    /// The BM25 score that a note with a smaller cosine needs at first…
-    pub bm25: f64,
-    /// …and at last.
-    pub bm25_floor: f64,
 }
 
 /// `[search.rerank]`

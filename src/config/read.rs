@@ -13,8 +13,8 @@ use super::section::{self, Section};
 use super::value::{Refusal, Surroundings};
 use super::{
     Boundaries, Chunking, Config, ConfigError, ContextPart, Datatype, Dsn, Embedding, FusionMethod,
-    Outbox, Postgres, Problem, ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi,
-    Search, Service, Setting, Storage, Threshold, VectorType, Worker, is_loopback,
+    Outbox, Postgres, Problem, ProviderKind, Providers, Qdrant, Quality, Quantization, Rerank,
+    RerankApi, Search, Service, Setting, Storage, VectorType, Worker, is_loopback,
 };
 
 const MINUTE_MS: u64 = 60_000;
@@ -71,6 +71,9 @@ impl Config {
     fn start_paths_at(&mut self, folder: &Path) {
         if let Some(dir) = self.storage.qdrant.url.strip_prefix("embedded:") {
             self.storage.qdrant.url = format!("embedded:{}", folder.join(dir).display());
+        }
+        if let Some(questions) = &mut self.quality.folder {
+            *questions = folder.join(&*questions).display().to_string();
         }
         let embedding = &mut self.providers.embedding;
         let rerank = self.search.rerank.as_mut();
@@ -131,6 +134,10 @@ pub(super) fn read(
             worker: root.section("worker", worker),
             outbox: root.section("outbox", outbox),
             search: root.section("search", search),
+            quality: root.section("quality", |quality| Quality {
+                folder: quality.text_or_unset("folder", not_empty),
+                interval_secs: quality.int("interval_secs", 3600, 1..=31_536_000),
+            }),
         };
         let chunk = config.chunking.max_tokens();
         let request = config.providers.embedding.max_batch_tokens;
@@ -438,29 +445,9 @@ fn search(section: &mut Section<'_, '_>) -> Search {
         query_timeout_ms: section.int("query_timeout_ms", 5000, 10..=10 * MINUTE_MS),
         mmr_lambda: section.float("mmr_lambda", 1.0, 0.0..=1.0),
         trace_days: section.int("trace_days", 7, 0..=3650),
-        threshold: section.section("threshold", threshold),
+        min_relevance: section.float("min_relevance", 0.0, 0.0..=1.0),
         rerank: section.section("rerank", rerank),
     }
-}
-
-fn threshold(section: &mut Section<'_, '_>) -> Threshold {
-    let threshold = Threshold {
-        enough: section.int("enough", 0, 0..=1000),
-        dense: section.float("dense", 0.5, -1.0..=1.0),
-        dense_floor: section.float("dense_floor", 0.25, -1.0..=1.0),
-        bm25: section.float("bm25", 20.0, 0.0..=1e6),
-        bm25_floor: section.float("bm25_floor", 12.0, 0.0..=1e6),
-    };
-    for (name, strict, floor) in [
-        ("dense", threshold.dense, threshold.dense_floor),
-        ("bm25", threshold.bm25, threshold.bm25_floor),
-    ] {
-        let key = format!("{name}_floor");
-        section.check(&[&key, name], floor <= strict, || {
-            format!("{floor} is above {name}, which is {strict}")
-        });
-    }
-    threshold
 }
 
 /// Without a URL there is no reranker, unless it is computed here.

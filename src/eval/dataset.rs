@@ -28,6 +28,8 @@ pub struct Dataset {
     pub documents: Vec<Document>,
     /// Id and text of the queries that have a relevant document, in the order of the file.
     pub queries: Vec<(String, String)>,
+    /// Likewise, those whose grades are all 0: nothing answers them.
+    pub unanswered: Vec<(String, String)>,
     /// By query id.
     pub relevant: BTreeMap<String, Relevant>,
     /// The quoted answers, by query id.
@@ -59,11 +61,14 @@ pub struct Document {
 }
 
 #[derive(Deserialize)]
-struct Query {
+pub(super) struct Query {
     #[serde(rename = "_id", deserialize_with = "id")]
-    id: String,
+    pub id: String,
     #[serde(deserialize_with = "or_empty")]
-    text: String,
+    pub text: String,
+    /// Of a golden question.
+    #[serde(default)]
+    pub tenant_id: Option<String>,
 }
 
 fn id<'d, D: Deserializer<'d>>(value: D) -> Result<String, D::Error> {
@@ -105,14 +110,15 @@ impl Dataset {
         distinct(documents.iter().map(|d| d.id.as_str()), "corpus.jsonl")?;
         distinct(queries.iter().map(|q| q.id.as_str()), "queries.jsonl")?;
         let Qrels { relevant, quoted } = Qrels::read(&folder.join("qrels"), split)?;
-        let queries: Vec<(String, String)> = queries
-            .into_iter()
-            .filter(|query| relevant.contains_key(&query.id))
-            .map(|query| (query.id, query.text))
+        let queries = queries.into_iter().map(|query| (query.id, query.text));
+        let asked: Vec<(String, String)> = queries
+            .filter(|(id, _)| relevant.contains_key(id))
             .collect();
-        if let Some((id, _)) = queries.iter().find(|(_, text)| text.trim().is_empty()) {
+        if let Some((id, _)) = asked.iter().find(|(_, text)| text.trim().is_empty()) {
             anyhow::bail!("query {id:?} of queries.jsonl has no text");
         }
+        let is_answered = |(id, _): &(String, String)| !relevant[id].is_empty();
+        let (queries, unanswered): (Vec<_>, Vec<_>) = asked.into_iter().partition(is_answered);
         anyhow::ensure!(
             !queries.is_empty(),
             "no query of {} has a relevant document in qrels/{split}.tsv",
@@ -133,6 +139,7 @@ impl Dataset {
         Ok(Self {
             documents,
             queries,
+            unanswered,
             relevant,
             quotes,
             queried_documents,
@@ -203,7 +210,7 @@ fn distinct<'a>(ids: impl Iterator<Item = &'a str>, file: &str) -> anyhow::Resul
     Ok(())
 }
 
-fn lines<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Vec<T>> {
+pub(super) fn lines<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Vec<T>> {
     let name = path.display();
     let text = read(path)?;
     let numbered = text
@@ -231,8 +238,9 @@ fn read(path: &Path) -> anyhow::Result<String> {
 
 /// What a file of qrels says.
 #[derive(Default)]
-struct Qrels {
-    relevant: BTreeMap<String, Relevant>,
+pub(super) struct Qrels {
+    /// Of each query that the file names; empty if all its grades are 0.
+    pub relevant: BTreeMap<String, Relevant>,
     quoted: Vec<Quoted>,
 }
 
@@ -243,7 +251,7 @@ struct Quoted {
 }
 
 impl Qrels {
-    fn read(folder: &Path, split: &str) -> anyhow::Result<Self> {
+    pub fn read(folder: &Path, split: &str) -> anyhow::Result<Self> {
         let path = folder.join(format!("{split}.tsv"));
         let name = path.display();
         let text = read(&path).with_context(|| {
@@ -268,8 +276,8 @@ impl Qrels {
                 Err(_) if i == 0 => continue,
                 _ => anyhow::bail!("{name}:{}: the grade {grade:?} is no whole number", i + 1),
             };
+            let of_query = qrels.relevant.entry(query.to_owned()).or_default();
             if let Some(grade) = u32::try_from(grade).ok().filter(|grade| *grade > 0) {
-                let of_query = qrels.relevant.entry(query.to_owned()).or_default();
                 of_query.insert(document.to_owned(), grade);
                 if let Some(words) = quote.first().filter(|words| !words.is_empty()) {
                     qrels.quoted.push(Quoted {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::certainty::Certainty;
 use super::measures::{Scores, p_value};
 
 /// A difference of nDCG below this p-value is taken for real.
@@ -30,6 +31,9 @@ pub struct Report {
     /// Search by both, reranked. None without a reranker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reranked: Option<Measured>,
+    /// How well the relevance of hybrid search tells that nothing answers. None among too few documents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certainty: Option<Certainty>,
     /// Two-sided p-value of a paired randomisation test over nDCG: hybrid against dense.
     pub p_hybrid_dense: f64,
     /// Likewise, hybrid against BM25.
@@ -187,7 +191,11 @@ impl Report {
         if let Some(p) = self.p_reranked_hybrid {
             text += &format!(", reranked against hybrid p = {p:.4}");
         }
-        text + " (paired randomisation over nDCG)"
+        text += " (paired randomisation over nDCG)";
+        if let Some(certainty) = &self.certainty {
+            text += &format!("\n{}", certainty.line());
+        }
+        text
     }
 }
 
@@ -220,6 +228,7 @@ mod tests {
             bm25: measured(hybrid),
             hybrid: measured(hybrid),
             reranked: None,
+            certainty: None,
             p_reranked_hybrid: None,
             p_hybrid_dense: 1.0,
             p_hybrid_bm25: 1.0,

@@ -4,21 +4,17 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::{Context, Nearness, Passage, Trace};
+use super::{Context, Passage, Trace};
 
 /// What a search found.
 #[derive(Debug, Clone, Serialize)]
 pub struct Answer {
     /// The best notes, best first, each with its best chunk.
     pub items: Vec<Item>,
+    /// Whether all of them were weak hits, also those that `search.min_relevance` left out.
+    pub nothing_near: bool,
     /// What the search had to do without.
     pub degraded: Vec<Degradation>,
-    /// The limits of `[search.threshold]`: each note reaches one of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub threshold: Option<Nearness>,
-    /// If no note does: how near the nearest came, in each way.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub nearest: Option<Nearness>,
     /// How the search came to its answer.
     #[serde(skip)]
     pub trace: Trace,
@@ -71,6 +67,9 @@ pub struct Item {
     pub start_offset: usize,
     /// The byte offset where it ends.
     pub end_offset: usize,
+    /// How sure ELF is that the note answers the query, 0 to 1, comparable across queries; below 0.3 it
+    /// is a weak hit. `null` among fewer than 16 notes. It is not what orders the notes.
+    pub relevance: Option<f32>,
     /// The fused score, comparable within one search only.
     pub score: f32,
     /// Cosine of the query's vector and the chunk's, -1 to 1.

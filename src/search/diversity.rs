@@ -7,7 +7,7 @@ use super::ranking::{dot, unit};
 
 /// What the items are ordered by: the reranker's score if all have it, else the fused one. If only
 /// the first ones are reranked, the two cannot be compared, and the place counts.
-pub fn relevance(items: &[Item]) -> Vec<f32> {
+pub fn scores(items: &[Item]) -> Vec<f32> {
     let reranked = items.iter().filter(|item| item.rerank.is_some()).count();
     let of = |(place, item): (usize, &Item)| match item.rerank {
         Some(score) if reranked == items.len() => score,
@@ -18,26 +18,26 @@ pub fn relevance(items: &[Item]) -> Vec<f32> {
 }
 
 /// The order in which `wanted` items are taken, and the score of each when it was taken: `lambda` times its
-/// relevance, minus the rest times its greatest likeness to an item before it.
+/// score, minus the rest times its greatest likeness to an item before it.
 ///
-/// `relevance` is standardised to 0..1 over the items. An item without a vector is like no other.
+/// `scores` is standardised to 0..1 over the items. An item without a vector is like no other.
 /// Of equal scores, the item that was first stays first.
 pub fn order(
-    relevance: &[f32],
+    scores: &[f32],
     vectors: &[Option<Vec<f32>>],
     lambda: f32,
     wanted: usize,
 ) -> Vec<(usize, f32)> {
-    let relevance = standardised(relevance);
+    let scores = standardised(scores);
     let vectors: Vec<Option<Vec<f32>>> = vectors
         .iter()
         .map(|vector| vector.as_deref().map(unit))
         .collect();
-    let mut likeness = vec![0.0f32; relevance.len()];
-    let mut rest: Vec<usize> = (0..relevance.len()).collect();
+    let mut likeness = vec![0.0f32; scores.len()];
+    let mut rest: Vec<usize> = (0..scores.len()).collect();
     let mut taken = Vec::with_capacity(rest.len());
     while !rest.is_empty() && taken.len() < wanted {
-        let score = |item: usize| lambda * relevance[item] - (1.0 - lambda) * likeness[item];
+        let score = |item: usize| lambda * scores[item] - (1.0 - lambda) * likeness[item];
         let (mut at, mut best) = (0, score(rest[0]));
         for (place, item) in rest.iter().enumerate() {
             if score(*item) > best {
@@ -77,16 +77,16 @@ mod tests {
 
     #[test]
     fn a_copy_comes_after_what_says_something_else() {
-        let relevance = [0.9, 0.89, 0.5, 0.1];
+        let scores = [0.9, 0.89, 0.5, 0.1];
         let vectors = [
             Some(vec![1.0, 0.0]),
             Some(vec![1.0, 0.01]),
             Some(vec![0.0, 1.0]),
             Some(vec![0.5, 0.5]),
         ];
-        assert_eq!(items(&order(&relevance, &vectors, 1.0, 4)), [0, 1, 2, 3]);
-        assert_eq!(items(&order(&relevance, &vectors, 0.5, 4)), [0, 2, 1, 3]);
-        assert_eq!(items(&order(&relevance, &vectors, 0.5, 2)), [0, 2]);
+        assert_eq!(items(&order(&scores, &vectors, 1.0, 4)), [0, 1, 2, 3]);
+        assert_eq!(items(&order(&scores, &vectors, 0.5, 4)), [0, 2, 1, 3]);
+        assert_eq!(items(&order(&scores, &vectors, 0.5, 2)), [0, 2]);
     }
 
     #[test]

@@ -8,19 +8,21 @@
 
 mod again;
 mod answer;
+mod background;
 mod context;
 mod diversity;
 mod fusion;
+mod judge;
 mod passage;
 mod pause;
 mod query_vector;
 mod ranking;
+mod relevance;
 mod request;
 mod rerank;
 mod retrieve;
 mod revalidation;
 mod terms;
-mod threshold;
 mod trace;
 
 use std::collections::HashMap;
@@ -42,21 +44,21 @@ use crate::index::{Filter, IndexError, Query};
 use crate::serving::Serving;
 use crate::shares::Shares;
 use crate::store::{StoreError, Surroundings};
-use crate::unicode;
 pub use again::PastItem;
 pub use answer::{Answer, Degradation, Item, Missing};
+use background::Backgrounds;
 pub use context::Context;
 use fusion::Fusion;
+use judge::Judge;
 pub use passage::{Highlight, Passage};
 use pause::Pause;
 use query_vector::QueryVectors;
 use ranking::{Live, Ranked};
+pub use relevance::WEAK;
+use relevance::{Cosines, JUDGED};
 pub use request::{By, Request};
 pub use rerank::{RerankError, Reranker};
-use retrieve::is_without_index;
 use terms::Terms;
-use threshold::Compared;
-pub use threshold::Nearness;
 use trace::timed;
 pub use trace::{StageTimes, Trace};
 
@@ -70,10 +72,6 @@ const MORE: usize = 4;
 /// and notes.
 const FULL_SCANS: usize = 1;
 const SMALL_SCANS: u64 = 6;
-
-/// With a threshold, as many notes are compared with its limits, at least: the nearest note need
-/// not be the first.
-const COMPARED: usize = 30;
 
 /// How many times as many notes as are wanted a diverse answer is chosen from.
 const DIVERSE_OF: usize = 3;
@@ -91,6 +89,7 @@ pub struct Searcher {
     version: String,
     settings: config::Search,
     terms: Terms,
+    background: Backgrounds,
     index_pause: Arc<Pause>,
     full_scans: Semaphore,
     small_scans: Arc<Shares>,
@@ -111,15 +110,19 @@ pub enum SearchError {
 /// What a search finds.
 struct Found {
     items: Vec<Item>,
-    cut: Option<Cut>,
+    nothing_near: bool,
     trace: Trace,
 }
 
-/// Which notes were near enough.
-struct Cut {
-    limits: Nearness,
-    /// The best of all notes, in each way.
-    nearest: Option<Nearness>,
+impl Found {
+    fn answer(self, degraded: Vec<Degradation>) -> Answer {
+        Answer {
+            items: self.items,
+            nothing_near: self.nothing_near,
+            degraded,
+            trace: self.trace,
+        }
+    }
 }
 
 impl SearchError {
@@ -150,6 +153,7 @@ impl Searcher {
             serving,
             vectors: QueryVectors::new(provider, query_chunker, query_prefix, time),
             collection: None,
+            background: Backgrounds::default(),
             version: version.to_owned(),
             reranker,
             settings,
@@ -190,21 +194,21 @@ impl Searcher {
             counter!("elf_search_degraded_total", "missing" => missing.code.as_str()).increment(1);
         }
         let outcome = match &answered {
+            Ok(found) if found.nothing_near => "weak",
             Ok(found) if found.items.is_empty() => "empty",
             Ok(_) => "found",
             Err(_) => "failed",
         };
         counter!("elf_searches_total", "outcome" => outcome).increment(1);
         histogram!("elf_search_seconds").record(began.elapsed());
-        let Found { items, cut, trace } = answered?;
-        let nearest = cut.as_ref().and_then(|cut| cut.nearest);
-        Ok(Answer {
-            nearest: nearest.filter(|_| items.is_empty()),
-            items,
-            degraded,
-            threshold: cut.map(|cut| cut.limits),
-            trace,
-        })
+        Ok(answered?.answer(degraded))
+    }
+
+    /// Likewise, for ELF itself: the metrics are of the searches of users.
+    pub async fn search_uncounted(&self, request: &Request) -> Result<Answer, SearchError> {
+        let mut degraded = Vec::new();
+        let found = self.answer(request, &mut degraded).await?;
+        Ok(found.answer(degraded))
     }
 
     async fn answer(
@@ -219,10 +223,7 @@ impl Searcher {
             false => request.limit,
         };
         let wanted = reranker.map_or(0, Reranker::notes).max(considered);
-        let compared = match self.settings.threshold.enough {
-            0 => wanted,
-            _ => wanted.max(COMPARED),
-        };
+        let compared = wanted.max(JUDGED);
         let mut took = StageTimes::default();
         let mut query = timed(&mut took.embed, self.query(request, wanted, degraded)).await;
         let mut around = HashMap::new();
@@ -264,11 +265,7 @@ impl Searcher {
             }
             query.candidates = (query.candidates * MORE).min(MAX_CANDIDATES);
         };
-        // Postgres has other scores, and the limit of BM25 is for notes that the meaning missed.
-        let is_comparable = !is_without_index(degraded) && query.vector.is_some();
-        let cut = is_comparable
-            .then(|| self.cut(&mut best, request))
-            .flatten();
+        let judge = Judge::new(&self.terms, &request.text, &best);
         best.truncate(wanted);
         let stitching = self.stitch(&query.filter, best, around);
         let mut items = timed(&mut took.stitch, stitching).await?;
@@ -288,36 +285,16 @@ impl Searcher {
         }
         trace.finish(&items, request.limit, took, &scores);
         items.truncate(request.limit);
-        self.choose_passages(&request.text, &mut items);
-        Ok(Found { items, cut, trace })
-    }
-
-    /// Leaves out notes that are not near enough.
-    fn cut(&self, best: &mut Vec<Live>, request: &Request) -> Option<Cut> {
-        let settings = &self.settings.threshold;
-        if settings.enough == 0 {
-            return None;
-        }
-        let words = |text: &str| unicode::words(text, self.serving.bm25.fold_accents);
-        let texts: Vec<_> = best.iter().map(|live| words(&live.chunk.text)).collect();
-        let shares = match request.by {
-            By::Dense => vec![0.0; best.len()],
-            By::Bm25 | By::Hybrid => threshold::shares_of_words(&words(&request.text), &texts),
-        };
-        let compared = |(live, words): (&Live, f32)| Compared {
-            nearness: Nearness {
-                dense: live.ranked.candidate.dense,
-                bm25: live.ranked.candidate.bm25,
-            },
-            words,
-        };
-        let notes: Vec<Compared> = best.iter().zip(shares).map(compared).collect();
-        let limits = threshold::limits(settings, request.limit, &notes);
-        let mut passing = notes.iter().map(|note| limits.let_pass(note));
-        best.retain(|_| passing.next() == Some(true));
-        Some(Cut {
-            limits,
-            nearest: threshold::nearest(&notes),
+        let cosines = self.cosines(&query).await;
+        judge.judge(cosines, &mut items);
+        let is_near = |item: &Item| item.relevance.is_none_or(|relevance| relevance >= WEAK);
+        let nothing_near = !items.is_empty() && !items.iter().any(is_near);
+        let least = self.settings.min_relevance as f32;
+        items.retain(|item| item.relevance.is_none_or(|relevance| relevance >= least));
+        Ok(Found {
+            items,
+            nothing_near,
+            trace,
         })
     }
 
@@ -335,28 +312,15 @@ impl Searcher {
         let mut vectors = store.chunk_vectors(&self.version, &chunks).await?;
         let vectors: Vec<Option<Vec<f32>>> =
             chunks.iter().map(|chunk| vectors.remove(chunk)).collect();
-        let relevance = diversity::relevance(items);
+        let scores = diversity::scores(items);
         let lambda = self.settings.mmr_lambda as f32;
-        let order = diversity::order(&relevance, &vectors, lambda, wanted);
+        let order = diversity::order(&scores, &vectors, lambda, wanted);
         let mut places: Vec<Option<Item>> = items.drain(..).map(Some).collect();
         items.extend(order.iter().filter_map(|(at, _)| places[*at].take()));
         Ok(order
             .iter()
             .map(|(at, score)| (chunks[*at], *score))
             .collect())
-    }
-
-    /// Gives each item the passage of its context that answers best.
-    fn choose_passages(&self, query: &str, items: &mut [Item]) {
-        let query = self.terms.of(query);
-        let terms_of = |item: &Item| self.terms.of(&item.context.text);
-        let texts: Vec<_> = items.iter().map(terms_of).collect();
-        let weights = terms::weights(&query, texts.iter().map(Vec::as_slice));
-        let places = passage::places(&query, &weights);
-        for (item, terms) in items.iter_mut().zip(&texts) {
-            let chunk = item.start_offset..item.end_offset;
-            item.passage = passage::of(&item.context, terms, &places, chunk);
-        }
     }
 
     /// As many items, best first, as `max_tokens` tokens of the embedding model hold, each with its passage alone. The
@@ -374,6 +338,18 @@ impl Searcher {
         };
         let fitting = brief.enumerate().take_while(fits);
         fitting.map(|(_, item)| item).collect()
+    }
+
+    /// What the cosines of a query are compared with.
+    async fn cosines(&self, query: &Query) -> Cosines {
+        if query.vector.is_none() {
+            return Cosines::None;
+        }
+        let measured = self
+            .background
+            .get(&self.serving.store, &self.version)
+            .await;
+        measured.map_or(Cosines::Unknown, Cosines::Before)
     }
 
     /// Embeds the query. Without a vector, notes are found by keyword.
@@ -446,6 +422,7 @@ impl Searcher {
                 score: ranked.score,
                 dense: ranked.candidate.dense,
                 bm25: ranked.candidate.bm25,
+                relevance: None,
                 rerank: None,
                 passage: Passage::default(),
                 text: chunk.text,

@@ -164,6 +164,7 @@ mod tests {
             score: 0.5,
             dense: None,
             bm25: 0.0,
+            relevance: None,
             rerank: Some(rerank),
             passage: Passage::default(),
             text: "x".into(),

@@ -181,6 +181,21 @@ impl Store {
         self.measured("search", work).await
     }
 
+    /// The vectors of chunks of different notes: those next to `ids`.
+    pub async fn spread_vectors(
+        &self,
+        version: &str,
+        ids: &[Uuid],
+    ) -> Result<Vec<Vec<f32>>, StoreError> {
+        let work = async {
+            let rows = sqlx::query_file!("sql/queries/spread_vectors.sql", version, ids)
+                .fetch_all(&self.keyed)
+                .await?;
+            Ok(rows.into_iter().map(|row| Vec::from(row.vec)).collect())
+        };
+        self.measured("search", work).await
+    }
+
     /// Finds chunks without the index, in the order of their ids.
     pub async fn search(
         &self,

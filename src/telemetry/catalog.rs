@@ -80,6 +80,14 @@ const DRIFT_KIND: &[Label] = &[Label {
     name: "kind",
     values: &["missing", "stale", "orphaned", "inconsistent"],
 }];
+const QUALITY_MEASURE: &[Label] = &[Label {
+    name: "measure",
+    values: &["recall", "precision", "mrr", "ndcg", "zero_results"],
+}];
+const QUANTILE: &[Label] = &[Label {
+    name: "quantile",
+    values: &["0.5", "0.99"],
+}];
 /// The jobs that report progress. A swap, a rollback and a drop hold the same lease, but have no
 /// progress to show and no series.
 const JOB: &[Label] = &[Label {
@@ -104,7 +112,7 @@ const CLAIM_OUTCOME: &[Label] = &[Label {
 }];
 const SEARCH_OUTCOME: &[Label] = &[Label {
     name: "outcome",
-    values: &["found", "empty", "failed"],
+    values: &["found", "weak", "empty", "failed"],
 }];
 const MISSING: &[Label] = &[Label {
     name: "missing",
@@ -481,6 +489,27 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
                 "elf_verify_timestamp_seconds",
                 NONE,
                 "When the last verify of this worker ended, in Unix time; 0 before the first",
+            ),
+        ],
+    ),
+    (
+        "Quality",
+        &[
+            gauge(
+                "elf_quality",
+                QUALITY_MEASURE,
+                "What the golden questions found when this worker last asked them: means of the first ten notes, 0 to 1",
+            ),
+            gauge(
+                "elf_quality_search_seconds",
+                QUANTILE,
+                "How long these searches took",
+            ),
+            gauge("elf_quality_questions", NONE, "Golden questions"),
+            gauge(
+                "elf_quality_timestamp_seconds",
+                NONE,
+                "When this worker last asked them to the end, in Unix time; 0 before the first",
             ),
         ],
     ),

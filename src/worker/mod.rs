@@ -161,6 +161,11 @@ impl Worker {
         let _ = upkeep.wait_for(|until| upkeep::holds_lease(*until)).await;
     }
 
+    /// Whether this worker does the upkeep.
+    pub fn holds_upkeep_lease(&self) -> bool {
+        upkeep::holds_lease(*self.shared.upkeep.borrow())
+    }
+
     /// The outage of Postgres or the index, if there is one. For `/readyz`.
     pub fn outage(&self) -> Option<Outage> {
         self.shared.circuit.outage()

@@ -343,6 +343,7 @@ async fn every_expression_of_dashboard_and_rules_has_data_while_a_worker_works()
         "timeout_ms = 2000\nusd_per_million_tokens = 0.02",
     );
     site.configure("[worker]", "[worker]\nverify_interval_secs = 1");
+    site.ask_golden(&[("q", "what is new?", "no-such-key")]);
     site.configure("log_level = \"debug\"", "log_level = \"info\"");
     site.configure("[service]\n", "[service]\nhttp_bind = \"127.0.0.1:0\"\n");
     site.elf(&["migrate"]).await.exits(0);

@@ -1,7 +1,7 @@
 //! What a search shows: never what a note said before, and no gap while a note is indexed again.
 
 use elf::cli::wiring;
-use elf::config::Threshold;
+use elf::config::FusionMethod;
 use elf::index::IndexError;
 use elf::search::{By, Item, Missing, Request};
 use elf::worker::Checkpoint;
@@ -76,51 +76,74 @@ async fn the_questions_about_the_example_notes_are_answered_by_keyword() {
 }
 
 #[tokio::test]
-async fn what_is_not_near_enough_is_not_found_and_the_answer_says_how_near_it_was() {
+async fn a_search_says_how_sure_it_is_and_that_nothing_is_near() {
     let (mut h, note) = with_note("The zebra sleeps under the baobab.").await;
-    h.config.search.threshold = Threshold {
-        enough: 1,
-        dense: 0.9999,
-        dense_floor: 0.999,
-        bm25: 4.0,
-        bm25_floor: 2.0,
+    // The vectors of the tests know no meaning.
+    let ask = async |h: &Harness, text: &str, by: By| {
+        let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
+        let request = Request {
+            by,
+            ..Request::hybrid(text, 10)
+        };
+        searcher.search(&request).await.unwrap()
     };
-    let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
-    let search = async |text: &str| searcher.search(&Request::hybrid(text, 10)).await.unwrap();
+    let found = ask(&h, "the zebra and its baobab", By::Hybrid).await;
+    assert_eq!(found.items[0].note_id, note);
+    assert!(found.items[0].relevance.unwrap() > 0.5, "{found:?}");
+    assert!(!found.nothing_near);
+    let foreign = "the matter of a xylophone in the orchestra";
+    let none = ask(&h, foreign, By::Bm25).await;
+    assert!(none.nothing_near && !none.items.is_empty(), "{none:?}");
 
-    // The vectors of the tests know no meaning: only equal texts are near.
-    let same = search("The zebra sleeps under the baobab.").await;
-    assert_eq!(same.items.len(), 1);
-    let by_keyword = search("zebra").await;
-    assert_eq!(by_keyword.items.len(), 1);
-    assert_eq!(by_keyword.items[0].note_id, note);
-    assert_eq!(by_keyword.threshold.unwrap().bm25, 4.0);
-    assert_eq!(by_keyword.nearest, None);
-
-    let none = search("xylophone").await;
-    assert!(none.items.is_empty(), "{none:?}");
-    let (limits, nearest) = (none.threshold.unwrap(), none.nearest.unwrap());
-    assert_eq!((limits.dense, limits.bm25), (Some(0.999), 2.0));
-    assert_eq!(nearest.bm25, 0.0);
-    assert!(nearest.dense.unwrap() < 0.999, "{nearest:?}");
+    h.config.search.min_relevance = 0.3;
+    let none = ask(&h, foreign, By::Bm25).await;
+    assert!(none.nothing_near && none.items.is_empty(), "{none:?}");
+    let found = ask(&h, "the zebra and its baobab", By::Bm25).await;
+    assert_eq!(found.items.len(), 1, "{found:?}");
 }
 
 #[tokio::test]
-async fn the_only_note_with_an_id_is_near_enough_though_its_score_is_low() {
+async fn among_too_few_notes_a_search_does_not_say_how_sure_it_is() {
+    let h = Harness::start().await;
+    h.insert("The zebra sleeps under the baobab.").await;
+    h.drain().await;
+    let items = search(&h, "a xylophone", By::Hybrid).await;
+    assert_eq!(items[0].relevance, None);
+    // Without a vector, the words are all that counts.
+    let items = search(&h, "zebra baobab", By::Bm25).await;
+    assert!(items[0].relevance.unwrap() > 0.9, "{items:?}");
+}
+
+#[tokio::test]
+async fn the_only_note_with_an_id_is_first_and_no_weak_hit_in_every_mode() {
     let (mut h, note) = with_note("The code ERR-4417 means that the gauge is frozen.").await;
-    // As far as these vectors are from each other, any note is near in meaning in the end.
-    h.config.search.threshold = Threshold {
-        enough: 1,
-        dense: 0.9999,
-        dense_floor: -1.0,
-        bm25: 100.0,
-        bm25_floor: 50.0,
-    };
-    let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
-    for query in ["ERR-4417", "err 4417", "what does ERR-4417 mean?"] {
-        let answer = searcher.search(&Request::hybrid(query, 5)).await.unwrap();
-        let notes: Vec<Uuid> = answer.items.iter().map(|item| item.note_id).collect();
-        assert_eq!(notes, [note], "{query}");
+    let glued = h.insert("设备显示ERR-9921错误，请重启设备。").await;
+    h.drain().await;
+    h.config.search.min_relevance = 0.3;
+    for fusion in [
+        FusionMethod::Adaptive,
+        FusionMethod::Dbsf,
+        FusionMethod::Rrf,
+    ] {
+        h.config.search.fusion = fusion;
+        let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
+        for (query, by, note) in [
+            ("ERR-4417", By::Hybrid, note),
+            ("err 4417", By::Hybrid, note),
+            ("\"ERR-4417\"", By::Hybrid, note),
+            ("what does ERR-4417 mean?", By::Hybrid, note),
+            ("ERR-4417", By::Bm25, note),
+            ("err-9921", By::Hybrid, glued),
+            ("ERR-9921", By::Bm25, glued),
+        ] {
+            let request = Request {
+                by,
+                ..Request::hybrid(query, 5)
+            };
+            let answer = searcher.search(&request).await.unwrap();
+            let first = answer.items.first().map(|item| item.note_id);
+            assert_eq!(first, Some(note), "{query} {by:?} {fusion:?}: {answer:?}");
+        }
     }
 }
 
@@ -152,40 +175,6 @@ async fn a_query_that_is_a_document_does_not_find_itself() {
         (&2.into(), &3.into())
     );
     assert_eq!(report["bm25"]["mrr"], 1.0, "{report}");
-}
-
-#[tokio::test]
-async fn a_near_note_is_found_whatever_else_is_before_it_and_how_many_are_wanted() {
-    let mut h = Harness::start().await;
-    for n in 0..8 {
-        // More words of the query, and so before the near note.
-        h.insert(&format!("Among zebra and baobab is number {n}."))
-            .await;
-    }
-    let near = h.insert("The zebra sleeps.").await;
-    h.drain().await;
-    h.config.search.threshold = Threshold {
-        enough: 1,
-        dense: 0.9999,
-        dense_floor: 0.999,
-        bm25: 100.0,
-        bm25_floor: 100.0,
-    };
-    h.config.search.fusion = elf::config::FusionMethod::Rrf;
-    let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
-    for limit in [1, 3, 10] {
-        let request = Request::hybrid("The zebra sleeps.", limit);
-        let answer = searcher.search(&request).await.unwrap();
-        let notes: Vec<Uuid> = answer.items.iter().map(|item| item.note_id).collect();
-        assert_eq!(notes, [near], "limit {limit}");
-    }
-    // Keywords alone have no limit: that of BM25 is for notes that the meaning missed.
-    let request = Request {
-        by: By::Bm25,
-        ..Request::hybrid("zebra", 3)
-    };
-    let answer = searcher.search(&request).await.unwrap();
-    assert_eq!((answer.items.len(), answer.threshold), (3, None));
 }
 
 #[tokio::test]

@@ -55,8 +55,9 @@ async fn a_worker_reports_the_metrics_of_the_catalog_and_no_other() {
     site.configure("[service]\n", "[service]\nhttp_bind = \"127.0.0.1:0\"\n");
     let secret = api::key(&site, &["--tenant", "t"]).await;
     site.provider.poison("poison", Behaviour::Status(400));
-    site.note("A note that is found.").await;
+    let note = site.note("A note that is found.").await;
     site.note("poison").await;
+    site.ask_golden(&[("q", "found", &note.to_string())]);
     let worker = site.worker();
     let url = format!("{}/metrics", worker.admin().await);
     worker.says("note dead-lettered").await;
@@ -67,6 +68,7 @@ async fn a_worker_reports_the_metrics_of_the_catalog_and_no_other() {
             && text.contains("elf_notes{state=\"indexed\"} 1\n")
             && text.contains("elf_index_points 1\n")
             && text.contains("elf_drift{kind=\"missing\"} 0\n")
+            && text.contains("elf_quality{measure=\"recall\"} 1\n")
     })
     .await;
     let api = api::url(&worker).await;
@@ -122,6 +124,62 @@ async fn a_worker_reports_the_metrics_of_the_catalog_and_no_other() {
     }
     assert!(text.contains("process_resident_memory_bytes "), "{text}");
     worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn golden_questions_measure_what_is_served_and_not_an_outage() {
+    let site = Site::start().await;
+    let answer = site.note("The zebra sleeps under the baobab.").await;
+    site.note("The gauge is frozen.").await;
+    let gone = uuid::Uuid::nil();
+    let answered = ("q1", "zebra baobab", &*answer.to_string());
+    site.ask_golden(&[answered, ("q2", "gauge", &gone.to_string())]);
+    let worker = site.worker();
+    let url = format!("{}/metrics", worker.admin().await);
+    let scrape = async || reqwest::get(&url).await.unwrap().text().await.unwrap();
+    eventually(async || {
+        scrape()
+            .await
+            .contains("elf_quality{measure=\"mrr\"} 0.5\n")
+    })
+    .await;
+    let text = scrape().await;
+    assert!(text.contains("elf_quality_questions 2\n"), "{text}");
+    assert!(
+        text.contains("elf_quality{measure=\"zero_results\"} 0\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("elf_searches_total{outcome=\"found\"} 0\n"),
+        "{text}"
+    );
+
+    // The owner of the folder changes it, and a wrong line ends nothing.
+    site.write("golden/qrels/test.tsv", "q1 without tabs\n");
+    worker.says("golden questions not asked").await;
+    site.write("golden/qrels/test.tsv", format!("q1\t{answer}\t1\n"));
+    eventually(async || scrape().await.contains("elf_quality{measure=\"mrr\"} 1\n")).await;
+
+    // Without the provider, searches find by keyword alone: that says nothing of the index.
+    site.provider.always(Behaviour::Status(503));
+    site.write(
+        "golden/queries.jsonl",
+        "{\"_id\": \"q1\", \"text\": \"a text that no vector is remembered of\"}\n",
+    );
+    worker
+        .says("a search was answered without query_vector")
+        .await;
+    assert!(scrape().await.contains("elf_quality{measure=\"mrr\"} 1\n"));
+    worker.stop().await.exits(0);
+}
+
+#[tokio::test]
+async fn a_worker_without_its_golden_questions_does_not_start() {
+    let site = Site::start().await;
+    site.ask_golden(&[("q", "zebra", "key")]);
+    site.write("golden/qrels/test.tsv", "q\tkey\t0\n");
+    let done = site.elf(&["worker"]).await;
+    done.exits(1).says(&["quality.folder", "golden"]);
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use super::error::{ApiError, ErrorBody};
 use super::notes::{check_labels, check_share};
 use super::{Body, Shared};
 use crate::index::Filter;
-use crate::search::{Answer, By, Item, Missing, Nearness, Request};
+use crate::search::{Answer, By, Item, Missing, Request};
 use crate::store::SearchTrace;
 
 /// Most bytes of a query. A model reads about 512 tokens of it.
@@ -107,15 +107,11 @@ pub struct SearchResponse {
     search_id: Option<Uuid>,
     /// The best notes, best first, each with its best chunk.
     items: Vec<Item>,
+    /// Whether all that was found are weak hits, of a relevance below 0.3: perhaps nothing answers the query.
+    nothing_near: bool,
     /// What the search did without: `query_vector` (found by keyword alone), `index` (Postgres searched
     /// the newest notes), `rerank` (the order is that of the fused score).
     degraded: Vec<Missing>,
-    /// With `[search.threshold]`: the limits in effect. Each note reaches one of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    threshold: Option<Nearness>,
-    /// If no note reaches a limit: how near the nearest came, in each way.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    nearest: Option<Nearness>,
 }
 
 /// Search notes by meaning and by keyword
@@ -163,8 +159,7 @@ pub async fn search(
             Some(most) => searcher.within_tokens(answer.items, most),
             None => answer.items,
         },
-        threshold: answer.threshold,
-        nearest: answer.nearest,
+        nothing_near: answer.nothing_near,
     };
     Ok(Json(found))
 }

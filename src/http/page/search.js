@@ -103,9 +103,8 @@ function show(answer) {
   $("degraded").hidden = without.length === 0;
   setText($("degraded"), `Not everything worked: ${without.map((code) => WITHOUT[code] ?? code).join("; ")}.`);
   $("summary").hidden = answer === null;
-  const near = answer?.nearest;
-  const none = near ? `No note is near enough: the best cosine is ${score(near.dense)}, the best BM25 score ${score(near.bm25)}` : "No note found";
-  const summary = items.length ? counted(items.length, "note") : none;
+  const found = items.length ? counted(items.length, "note") : "No note found";
+  const summary = answer?.nothing_near ? `Nothing near: ${items.length ? "only weak hits" : "all hits are below search.min_relevance"}` : found;
   setText($("summary"), summary);
   setText($("announce"), answer ? summary : "");
   // All results of a search share its trace, and it is read once.
@@ -151,8 +150,12 @@ function showPassage(row) {
 
 const score = (value) => (value == null ? "none" : value.toFixed(3));
 
+/** Below it, a note is a weak hit. */
+const WEAK = 0.3;
+
 function result(item, rank, traced) {
   const scores = [`meaning ${score(item.dense)}`, `keyword ${score(item.bm25)}`, `fused ${score(item.score)}`];
+  if (item.relevance != null) scores.unshift(`relevance ${item.relevance.toFixed(2)}${item.relevance < WEAK ? " (weak)" : ""}`);
   if (item.rerank != null) scores.push(`rerank ${score(item.rerank)}`);
   const name = item.key ?? item.note_id;
   const row = el("li", { class: "card result" },

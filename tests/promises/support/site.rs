@@ -174,6 +174,19 @@ impl Site {
         self.write("elf.toml", text.replace(old, new));
     }
 
+    /// Has a worker ask golden questions each second: id, text, and the note that answers.
+    pub fn ask_golden(&self, questions: &[(&str, &str, &str)]) {
+        let (mut queries, mut qrels) = (String::new(), String::new());
+        for (id, text, note) in questions {
+            queries += &format!("{}\n", serde_json::json!({"_id": id, "text": text}));
+            qrels += &format!("{id}\t{note}\t1\n");
+        }
+        self.write("golden/queries.jsonl", queries);
+        self.write("golden/qrels/test.tsv", qrels);
+        let settings = "[quality]\nfolder = \"golden\"\ninterval_secs = 1\n";
+        self.configure("[worker]", &format!("{settings}\n[worker]"));
+    }
+
     /// Has the index in a server.
     pub fn use_server(&self, url: &str) {
         let embedded = format!("embedded:{}", self.path("index").display());

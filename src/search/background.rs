@@ -1,0 +1,68 @@
+//! The background of relevance, measured from the vectors in Postgres and kept for a while.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::Mutex;
+use uuid::Uuid;
+
+use super::relevance::Background;
+use crate::store::Store;
+
+/// Chunks that are compared with each other. With more, the mean moves by less than a tenth of a deviation.
+const SAMPLE: u128 = 128;
+
+/// How long a background stands: it changes slowly.
+const KEPT: Duration = Duration::from_secs(600);
+
+/// How long it stands that there are too few notes.
+const KEPT_NONE: Duration = Duration::from_secs(5);
+
+/// The background of the version that is searched.
+#[derive(Default)]
+pub struct Backgrounds(Mutex<Option<Measured>>);
+
+#[derive(Clone, Copy)]
+struct Measured {
+    at: Instant,
+    background: Option<Background>,
+}
+
+impl Backgrounds {
+    /// The background; `None` if there are too few notes, or if Postgres does not answer.
+    pub async fn get(&self, store: &Store, version: &str) -> Option<Background> {
+        let mut known = self.0.lock().await;
+        if let Some(measured) = known.filter(Measured::stands) {
+            return measured.background;
+        }
+        let background = measure(store, version).await;
+        *known = Some(Measured {
+            at: Instant::now(),
+            background,
+        });
+        background
+    }
+}
+
+impl Measured {
+    fn stands(&self) -> bool {
+        let kept = match self.background {
+            Some(_) => KEPT,
+            None => KEPT_NONE,
+        };
+        self.at.elapsed() < kept
+    }
+}
+
+async fn measure(store: &Store, version: &str) -> Option<Background> {
+    // The ids of chunks are spread evenly, as hashes are.
+    let ids: Vec<Uuid> = (0..SAMPLE)
+        .map(|i| Uuid::from_u128(i * (u128::MAX / SAMPLE)))
+        .collect();
+    match store.spread_vectors(version, &ids).await {
+        Ok(vectors) => Background::of(&vectors),
+        Err(error) => {
+            tracing::warn!(%error, "background of relevance not measured");
+            None
+        }
+    }
+}
