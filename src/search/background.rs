@@ -17,6 +17,9 @@ const KEPT: Duration = Duration::from_secs(600);
 /// How long it stands that there are too few notes.
 const KEPT_NONE: Duration = Duration::from_secs(5);
 
+/// A search waits no longer: on a slow disk it does without, and the next one finds the pages in memory.
+const LIMIT: Duration = Duration::from_secs(1);
+
 /// The background of the version that is searched.
 #[derive(Default)]
 pub struct Backgrounds(Mutex<Option<Measured>>);
@@ -58,10 +61,14 @@ async fn measure(store: &Store, version: &str) -> Option<Background> {
     let ids: Vec<Uuid> = (0..SAMPLE)
         .map(|i| Uuid::from_u128(i * (u128::MAX / SAMPLE)))
         .collect();
-    match store.spread_vectors(version, &ids).await {
-        Ok(vectors) => Background::of(&vectors),
-        Err(error) => {
+    match tokio::time::timeout(LIMIT, store.spread_vectors(version, &ids)).await {
+        Ok(Ok(vectors)) => Background::of(&vectors),
+        Ok(Err(error)) => {
             tracing::warn!(%error, "background of relevance not measured");
+            None
+        }
+        Err(_) => {
+            tracing::warn!(limit = ?LIMIT, "background of relevance not measured in time");
             None
         }
     }
