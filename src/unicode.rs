@@ -99,13 +99,13 @@ fn spaced(characters: impl Iterator<Item = char>) -> String {
 }
 
 /// Soft hyphens and joiners: a word with one looks like the word without it.
-fn is_invisible(c: char) -> bool {
+pub fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{2060}' | '\u{feff}')
 }
 
 /// An accent of a Latin, Greek or Cyrillic letter. Other marks, such as those of が, make another
 /// letter.
-fn is_accent(c: char) -> bool {
+pub fn is_accent(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36f}')
 }
 

@@ -96,6 +96,10 @@ contract! {
         language_none_stems_nothing
         a_word_is_found_in_every_form_and_script
         accents_are_folded_by_a_setting
+        an_id_is_found_however_it_is_written_with_every_tokenizer
+        a_multilingual_tokenizer_knows_the_words_of_a_text_without_spaces
+        own_stopwords_do_not_count
+        how_a_graph_is_searched_changes_no_answer_of_a_few_points
     }
 }
 

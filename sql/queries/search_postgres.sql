@@ -1,5 +1,5 @@
 -- Searches chunks without the index: the newest of them, exactly by cosine, and by keyword.
--- $1 version, $2 the query's vector or null, $3 the query's words or null, $4 patterns of which
+-- $1 version, $2 the query's vector or null, $3 the words of the query, $4 patterns of which
 -- the text of a chunk matches at least one if it has a word of the query, $5 what the note must be like, by name,
 -- $6 notes to scan at most, $7 chunks to scan at most, $8 candidates of each ranking
 with notes as materialized (
@@ -13,11 +13,12 @@ with notes as materialized (
 unspaced as materialized (
     select '[\u0e00-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\ua4cf\ua960-\ua97f\uaa60-\uaadf\uac00-\ud7ff\uf900-\ufaff\U0001b000-\U0001b2ff\U00020000-\U0003ffff]' as letter
 ),
--- Every word as an alternative, as BM25 has it.
+-- The words of the query. A word of a script without spaces is a phrase of its letters.
 words as materialized (
-    select string_agg('''' || replace(replace(w.lexeme, '\', '\\'), '''', '''''') || '''', ' | ')
-               ::tsquery as query
-      from unnest(pg_catalog.to_tsvector('simple', regexp_replace($3, (select letter from unspaced), ' \& ', 'g'))) w
+    select w.place,
+           pg_catalog.phraseto_tsquery('simple', regexp_replace(w.word, (select letter from unspaced), ' \& ', 'g'))
+               as query
+      from unnest($3::text[]) with ordinality w(word, place)
 ),
 chunks as materialized (
     select c.chunk_id, c.text, e.vec
@@ -37,23 +38,46 @@ chunks as materialized (
      limit $7
 ),
 -- A pattern costs much less than to_tsvector, and most chunks match none.
+texts as materialized (
+    select c.chunk_id,
+           -- Without punctuation: the parser would take the 4417 of ERR-4417 for a negative number.
+           pg_catalog.to_tsvector('simple', regexp_replace(
+               regexp_replace(normalize(c.text, nfkc), '[!-/:-@[-`{-~]+', ' ', 'g'),
+               (select letter from unspaced), ' \& ', 'g')) as words
+      from chunks c
+     where c.text ilike any ($4::text[])
+),
+-- ts_rank_cd is 0.1 for each time.
+found as materialized (
+    select t.chunk_id, w.place, 10 * ts_rank_cd(t.words, w.query) as times
+      from texts t
+      join words w on t.words @@ w.query
+),
+-- As BM25 has it: a word counts the more, the fewer of the chunks have it.
+rarities as materialized (
+    select f.place, ln(1 + (a.chunks - count(*) + 0.5::float8) / (count(*) + 0.5::float8)) as rarity
+      from found f
+     cross join (select count(*) as chunks from chunks) a
+     group by f.place, a.chunks
+),
+by_words as materialized (
+    select f.chunk_id, sum(r.rarity * f.times * 2.2::float8 / (f.times + 1.2::float8)) as words
+      from found f
+      join rarities r using (place)
+     group by f.chunk_id
+),
 scored as materialized (
     select c.chunk_id,
            1::float8 - (c.vec <=> $2::vector) as dense,
-           case when c.text ilike any ($4::text[])
-                -- Null if no word of the query is a lexeme: ½ is none.
-                -- Without punctuation: the parser would take the 4417 of ERR-4417 for a negative number.
-                then coalesce(ts_rank_cd(pg_catalog.to_tsvector('simple', regexp_replace(
-                         regexp_replace(normalize(c.text, nfkc), '[!-/:-@[-`{-~]+', ' ', 'g'),
-                         (select letter from unspaced), ' \& ', 'g')), (select query from words)), 0)
-                else 0 end as words
+           coalesce(w.words, 0) as words
       from chunks c
+      left join by_words w using (chunk_id)
 )
-select s.chunk_id as "chunk_id!", s.dense::real, s.words as "words!"
+select s.chunk_id as "chunk_id!", s.dense::real, s.words::real as "words!"
   from scored s
  where s.chunk_id in (
        (select d.chunk_id from scored d where d.dense is not null
          order by d.dense desc, d.chunk_id limit $8)
        union all
-       (select w.chunk_id from scored w where w.words > 0::real
+       (select w.chunk_id from scored w where w.words > 0
          order by w.words desc, w.chunk_id limit $8))

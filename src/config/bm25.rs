@@ -1,16 +1,20 @@
 //! How texts become BM25 vectors.
 
-/// How texts become BM25 vectors.
+/// How texts become BM25 vectors. A collection that lacks an option was made with its default.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Bm25Options {
+    /// What is a word.
+    pub tokenizer: Tokenizer,
     /// Language of the stemmer and the stopwords: `english`, `german`… or `none`
     /// for neither.
     pub language: String,
+    /// Words that do not count, besides those of the language.
+    pub stopwords: Vec<String>,
     /// Whether the context of a chunk counts as its words, as `[chunking] context` puts it there.
     pub context: bool,
     /// Whether a word with an accent and the same word without it are one.
-    pub fold_accents: bool,
+    pub ascii_folding: bool,
     /// Term frequency saturation.
     pub k: f64,
     /// Length normalisation, 0 to 1.
@@ -22,15 +26,33 @@ pub struct Bm25Options {
 impl Default for Bm25Options {
     fn default() -> Self {
         Self {
+            tokenizer: Tokenizer::Word,
             language: "english".into(),
+            stopwords: Vec::new(),
             context: false,
-            fold_accents: false,
+            ascii_folding: false,
             k: 1.2,
             b: 0.75,
             avg_len: 256.0,
         }
     }
 }
+
+/// What is a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tokenizer {
+    /// Letters and numbers in a row; pairs of letters where a script has no spaces.
+    Word,
+    /// What the engine's dictionaries take for a word; no stemmer.
+    Multilingual,
+}
+
+/// Own stopwords at most: a server gets them with every text.
+const MAX_STOPWORDS: usize = 200;
+
+/// Characters of an own stopword at most.
+const MAX_STOPWORD: usize = 40;
 
 /// The languages for which both engines have a stemmer and stopwords. A server treats any other
 /// word as "none" without an error.
@@ -79,6 +101,19 @@ impl Bm25Options {
                 LANGUAGES.join(", ")
             ));
         }
+        if self.stopwords.len() > MAX_STOPWORDS {
+            return Err(format!(
+                "storage.qdrant.bm25.stopwords has {} words: a server gets them with every text, so \
+                 {MAX_STOPWORDS} is the most",
+                self.stopwords.len()
+            ));
+        }
+        if let Some(word) = self.stopwords.iter().find(|word| !is_word(word)) {
+            return Err(format!(
+                "storage.qdrant.bm25.stopwords has {word:?}: use words of letters and numbers, of up \
+                 to {MAX_STOPWORD} characters"
+            ));
+        }
         if !(self.k.is_finite() && self.k >= 0.0) {
             return Err(format!(
                 "storage.qdrant.bm25.k is {}: use a number from 0 up, 1.2 is usual",
@@ -99,6 +134,10 @@ impl Bm25Options {
         }
         Ok(())
     }
+}
+
+fn is_word(text: &str) -> bool {
+    text.chars().any(char::is_alphanumeric) && text.chars().count() <= MAX_STOPWORD
 }
 
 #[cfg(test)]
@@ -123,6 +162,20 @@ mod tests {
                 "language",
                 Bm25Options {
                     language: "klingon".into(),
+                    ..Bm25Options::default()
+                },
+            ),
+            (
+                "stopwords",
+                Bm25Options {
+                    stopwords: vec!["note".into(), "...".into()],
+                    ..Bm25Options::default()
+                },
+            ),
+            (
+                "bm25.stopwords",
+                Bm25Options {
+                    stopwords: vec!["note".into(); 201],
                     ..Bm25Options::default()
                 },
             ),

@@ -16,7 +16,7 @@ mod suggestion;
 mod tests;
 mod value;
 
-pub use bm25::{Bm25Options, NO_LANGUAGE};
+pub use bm25::{Bm25Options, NO_LANGUAGE, Tokenizer};
 pub use dsn::Dsn;
 pub use error::{ConfigError, Problem};
 pub use read::settings;
@@ -168,8 +168,21 @@ pub struct Qdrant {
     pub quantization: Quantization,
     /// Time limit for one request.
     pub timeout_ms: u64,
+    /// The graph of a new collection.
+    pub hnsw: Hnsw,
     /// How texts become BM25 vectors. A change requires a rebuild.
     pub bm25: Bm25Options,
+}
+
+/// `[storage.qdrant.hnsw]`; the server's defaults when unset.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Hnsw {
+    /// Edges of each point in the graph.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub m: Option<u32>,
+    /// Neighbours that the engine considers to place a point in the graph.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ef_construct: Option<u32>,
 }
 
 /// The numbers of which dense vectors consist.
@@ -353,6 +366,11 @@ pub struct Search {
     pub fusion: FusionMethod,
     /// Candidates of each ranking, at least.
     pub candidates: usize,
+    /// Neighbours that the engine considers while it searches the graph; the server's default when unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hnsw_ef: Option<u32>,
+    /// Whether the engine compares the query with every vector instead.
+    pub exact: bool,
     /// How long a search waits for the vector of its query. Without it, a search finds notes by
     /// keyword alone.
     pub query_timeout_ms: u64,

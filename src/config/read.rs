@@ -7,14 +7,14 @@ use elf_chunk::{BlockKind, Strategy};
 use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 
-use super::bm25::{Bm25Options, LANGUAGES, NO_LANGUAGE};
+use super::bm25::{Bm25Options, LANGUAGES, NO_LANGUAGE, Tokenizer};
 use super::document::Known;
 use super::section::{self, Section};
 use super::value::{Refusal, Surroundings};
 use super::{
     Boundaries, Chunking, Config, ConfigError, ContextPart, Datatype, Dsn, Embedding, FusionMethod,
-    Outbox, Postgres, Problem, ProviderKind, Providers, Qdrant, Quality, Quantization, Rerank,
-    RerankApi, Search, Service, Setting, Storage, VectorType, Worker, is_loopback,
+    Hnsw, Outbox, Postgres, Problem, ProviderKind, Providers, Qdrant, Quality, Quantization,
+    Rerank, RerankApi, Search, Service, Setting, Storage, VectorType, Worker, is_loopback,
 };
 
 const MINUTE_MS: u64 = 60_000;
@@ -222,6 +222,7 @@ fn qdrant(section: &mut Section<'_, '_>) -> Qdrant {
             ],
         ),
         timeout_ms: section.int("timeout_ms", 10_000, 100..=10 * MINUTE_MS),
+        hnsw: section.section("hnsw", hnsw),
         bm25: section.section("bm25", bm25),
     };
     if let (Some(writes), Some(copies)) =
@@ -240,12 +241,28 @@ fn qdrant(section: &mut Section<'_, '_>) -> Qdrant {
     qdrant
 }
 
+fn hnsw(section: &mut Section<'_, '_>) -> Hnsw {
+    Hnsw {
+        m: section.int_or_unset("m", 2..=256),
+        ef_construct: section.int_or_unset("ef_construct", 4..=4096),
+    }
+}
+
 fn bm25(section: &mut Section<'_, '_>) -> Bm25Options {
     let default = Bm25Options::default();
     let words: Vec<&str> = LANGUAGES.into_iter().chain([NO_LANGUAGE]).collect();
     Bm25Options {
+        tokenizer: section.choice(
+            "tokenizer",
+            default.tokenizer,
+            &[
+                ("word", Tokenizer::Word),
+                ("multilingual", Tokenizer::Multilingual),
+            ],
+        ),
         language: section.word("language", &default.language, &words),
-        fold_accents: section.flag("fold_accents", default.fold_accents),
+        stopwords: section.texts("stopwords", &default.stopwords, not_empty),
+        ascii_folding: section.flag("ascii_folding", default.ascii_folding),
         context: section.flag("context", default.context),
         k: section.float("k", default.k, 0.0..=100.0),
         b: section.float("b", default.b, 0.0..=1.0),
@@ -442,6 +459,8 @@ fn search(section: &mut Section<'_, '_>) -> Search {
             ],
         ),
         candidates: section.int("candidates", 50, 1..=1000),
+        hnsw_ef: section.int_or_unset("hnsw_ef", 1..=10_000),
+        exact: section.flag("exact", false),
         query_timeout_ms: section.int("query_timeout_ms", 5000, 10..=10 * MINUTE_MS),
         mmr_lambda: section.float("mmr_lambda", 1.0, 0.0..=1.0),
         trace_days: section.int("trace_days", 7, 0..=3650),

@@ -5,6 +5,7 @@ mod candidates;
 mod connect;
 #[cfg(feature = "embedded")]
 mod embedded;
+mod keywords;
 mod measured;
 mod payload;
 mod qdrant;
@@ -189,11 +190,14 @@ pub struct Point {
 }
 
 impl Point {
-    /// The words that BM25 sees.
+    /// The words that BM25 sees, as an engine gets them.
     fn words(&self, bm25: &Bm25Options) -> Cow<'_, str> {
         match bm25.context && !self.lead.is_empty() {
-            true => Cow::Owned(format!("{}{}", self.lead, self.text)),
-            false => Cow::Borrowed(&self.text),
+            true => {
+                let words = format!("{}{}", self.lead, self.text);
+                Cow::Owned(keywords::prepared(&words, bm25).into_owned())
+            }
+            false => keywords::prepared(&self.text, bm25),
         }
     }
 }
@@ -359,6 +363,21 @@ pub struct Query {
     pub filter: Filter,
     /// How many candidates each of the two rankings gives.
     pub candidates: usize,
+    /// Neighbours that an engine with a graph considers while it searches it.
+    pub hnsw_ef: Option<u32>,
+    /// Whether an engine with a graph compares the vector with those of all points instead.
+    pub exact: bool,
+}
+
+impl Query {
+    /// The points among which a word is rare or not: those of the tenant. `None` for all.
+    fn idf_corpus(&self) -> Option<Filter> {
+        let tenant = self.filter.keywords.get_key_value(payload::TENANT)?;
+        Some(Filter {
+            keywords: [tenant].map(|(k, v)| (k.clone(), v.clone())).into(),
+            ..Filter::default()
+        })
+    }
 }
 
 /// A point that a search found.

@@ -24,6 +24,8 @@ pub(super) enum FieldIndex {
 
 /// The lease token under which a point was written.
 pub(super) const REVISION: &str = "revision";
+/// The tenant of the note.
+pub(super) const TENANT: &str = "tenant_id";
 
 /// How much a note matters, as its application says.
 pub(super) const IMPORTANCE: &str = "importance";
@@ -32,7 +34,7 @@ pub(super) const IMPORTANCE: &str = "importance";
 /// built earlier would not support the filters.
 pub(super) const FIELD_INDEXES: [(&str, FieldIndex); 12] = [
     ("note_id", FieldIndex::Uuid),
-    ("tenant_id", FieldIndex::Tenant),
+    (TENANT, FieldIndex::Tenant),
     ("project_id", FieldIndex::Keyword),
     ("agent_id", FieldIndex::Keyword),
     ("scope", FieldIndex::Keyword),
@@ -112,7 +114,7 @@ impl NotePayload {
                 "expires_at",
                 self.expires_at.map_or(Field::Unset, Field::time),
             ),
-            ("tenant_id", Field::text(&labels.tenant_id)),
+            (TENANT, Field::text(&labels.tenant_id)),
             ("project_id", Field::text(&labels.project_id)),
             ("agent_id", Field::text(&labels.agent_id)),
             ("scope", Field::text(&labels.scope)),

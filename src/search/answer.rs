@@ -74,7 +74,7 @@ pub struct Item {
     pub score: f32,
     /// Cosine of the query's vector and the chunk's, -1 to 1.
     pub dense: Option<f32>,
-    /// BM25 score; 0 if the chunk has no word of the query. Without the index, `ts_rank_cd` of Postgres.
+    /// BM25 score; 0 if the chunk has no word of the query. Without the index, that of Postgres.
     pub bm25: f32,
     /// The reranker's score of `context`, on the scale of its model. Notes that have it are first, in its order.
     #[serde(skip_serializing_if = "Option::is_none")]

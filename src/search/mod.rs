@@ -381,6 +381,8 @@ impl Searcher {
                 ..request.filter.clone()
             },
             candidates: (wanted * 4).max(self.settings.candidates),
+            hnsw_ef: self.settings.hnsw_ef,
+            exact: self.settings.exact,
         }
     }
 

@@ -142,6 +142,7 @@ impl Searcher {
         let query = PostgresQuery {
             vector: query.vector.as_deref(),
             words: query.words.as_deref(),
+            stopwords: &self.serving.bm25.stopwords,
             wanted: &query.filter.of_note(),
             candidates: query.candidates,
         };

@@ -12,6 +12,7 @@ use crate::unicode;
 pub struct Terms {
     fold_accents: bool,
     stopwords: HashSet<&'static str>,
+    own_stopwords: HashSet<String>,
     stemmer: Option<Stemmer>,
 }
 
@@ -45,8 +46,13 @@ impl Terms {
         };
         let stopwords = stop_words::lookup(code).unwrap_or_default();
         Self {
-            fold_accents: options.fold_accents,
+            fold_accents: options.ascii_folding,
             stopwords: stopwords.iter().copied().collect(),
+            own_stopwords: options
+                .stopwords
+                .iter()
+                .flat_map(|word| unicode::words(word, options.ascii_folding))
+                .collect(),
             stemmer: algorithm.map(Stemmer::create),
         }
     }
@@ -54,7 +60,9 @@ impl Terms {
     /// The terms of a text, in its order, each with where it is.
     pub fn of(&self, text: &str) -> Vec<(Range<usize>, String)> {
         let words = unicode::located_words(text, self.fold_accents).into_iter();
-        let words = words.filter(|(_, word)| !self.stopwords.contains(word.as_str()));
+        let words = words.filter(|(_, word)| {
+            !self.stopwords.contains(word.as_str()) && !self.own_stopwords.contains(word)
+        });
         let stem = |word: String| match &self.stemmer {
             Some(stemmer) => stemmer.stem(&word).into_owned(),
             None => word,

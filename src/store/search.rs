@@ -74,6 +74,8 @@ pub struct PostgresQuery<'a> {
     pub vector: Option<&'a [f32]>,
     /// The words of the query.
     pub words: Option<&'a str>,
+    /// Words that do not count.
+    pub stopwords: &'a [String],
     /// What a note must be like ([`crate::index::Filter::of_note`]).
     pub wanted: &'a Value,
     /// How many candidates each of the two rankings gives.
@@ -87,7 +89,8 @@ pub struct FoundChunk {
     pub chunk_id: Uuid,
     /// Cosine of the query's vector and the chunk's, -1 to 1.
     pub dense: Option<f32>,
-    /// How well its words match (`ts_rank_cd`), 0 without a word of the query.
+    /// How well its words match (as BM25, without the length of the chunk), 0 without a word of the
+    /// query.
     pub words: f32,
 }
 
@@ -207,15 +210,15 @@ impl Store {
             let vector = query
                 .vector
                 .map(|vector| pgvector::Vector::from(vector.to_vec()));
-            let words = query.words.map(words).unwrap_or_default();
+            let words = query.words.map(|text| words(text, query.stopwords));
+            let words = words.unwrap_or_default();
             let patterns = patterns(&words);
-            let words = (!words.is_empty()).then(|| words.join(" "));
             let mut tx = Transaction::begin(&self.pool, BOUNDED).await?;
             let rows = sqlx::query_file!(
                 "sql/queries/search_postgres.sql",
                 version,
                 vector as _,
-                words,
+                &words,
                 &patterns,
                 query.wanted,
                 scan.notes,
@@ -248,8 +251,11 @@ pub(super) const BOUNDED: &str = "begin isolation level read committed read only
 const MAX_WORDS: usize = 16;
 
 /// The longest words of a query, each once: they are mostly the rarest.
-fn words(query: &str) -> Vec<String> {
-    let mut seen = HashSet::new();
+fn words(query: &str, stopwords: &[String]) -> Vec<String> {
+    let stopwords = stopwords
+        .iter()
+        .flat_map(|word| unicode::words(word, false));
+    let mut seen: HashSet<String> = stopwords.collect();
     let mut words = unicode::words(query, false);
     words.retain(|word| seen.insert(word.clone()));
     words.sort_by_key(|word| std::cmp::Reverse(word.chars().count()));
@@ -274,14 +280,16 @@ mod tests {
     #[test]
     fn a_query_has_a_pattern_for_each_of_its_words() {
         assert_eq!(
-            patterns(&words("ERR-4417, twice: err 100%")),
+            patterns(&words("ERR-4417, twice: err 100%", &[])),
             ["%twice%", "%4417%", "%err%", "%100%"]
         );
-        let accented = words("Br\u{fb}l");
+        let own = ["Twice".to_owned()];
+        assert_eq!(words("twice: err", &own), ["err"]);
+        let accented = words("Br\u{fb}l", &[]);
         assert_eq!(patterns(&accented), ["%br\u{fb}l%", "%bru\u{302}l%"]);
         let long = (0..100).map(|n| format!("w{n} ")).collect::<String>();
-        assert_eq!(words(&format!("{long}longest"))[0], "longest");
-        assert_eq!(words(&long).len(), MAX_WORDS);
-        assert!(words("... !").is_empty());
+        assert_eq!(words(&format!("{long}longest"), &[])[0], "longest");
+        assert_eq!(words(&long, &[]).len(), MAX_WORDS);
+        assert!(words("... !", &[]).is_empty());
     }
 }

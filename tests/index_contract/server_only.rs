@@ -506,3 +506,30 @@ fn what_a_new_point_lacks_is_gone_from_an_optimised_segment() {
         index.drop_collection(&name).await.unwrap();
     });
 }
+
+#[test]
+fn the_settings_of_the_graph_reach_the_collection() {
+    let Some(url) = qdrant_server::url() else {
+        return;
+    };
+    let name = format!("elf_contract_{}", uuid::Uuid::new_v4().simple());
+    block_on(async {
+        let settings = elf::config::Qdrant {
+            hnsw: elf::config::Hnsw {
+                m: Some(24),
+                ef_construct: Some(64),
+            },
+            ..settings(url)
+        };
+        let index = connect(&settings).await.unwrap();
+        index.create_collection(&name, &spec()).await.unwrap();
+        let client = qdrant_client::Qdrant::from_url(url).build().unwrap();
+        let info = client.collection_info(&name).await.unwrap().result.unwrap();
+        let config = format!("{:?}", info.config.unwrap().params.unwrap());
+        assert!(
+            config.contains("m: Some(24), ef_construct: Some(64)"),
+            "{config}"
+        );
+        index.drop_collection(&name).await.unwrap();
+    });
+}

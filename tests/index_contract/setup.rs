@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
-use elf::config::{Datatype, Qdrant, Quantization};
+use elf::config::{Datatype, Hnsw, Qdrant, Quantization};
 use elf::index::{
     Candidate, CollectionInfo, CollectionSpec, CollectionStatus, Filter, NotePayload, Payload,
     Point, Query, StoredPoint, VectorIndex,
@@ -158,6 +158,7 @@ pub fn settings(url: &str) -> Qdrant {
         on_disk: true,
         datatype: Datatype::Float32,
         quantization: Quantization::None,
+        hnsw: Hnsw::default(),
         bm25: Bm25Options::default(),
         timeout_ms: 30_000,
     }
@@ -236,6 +237,7 @@ pub fn query(vector: [f32; DIM], text: &str) -> Query {
         words: Some(text.into()),
         filter: Filter::default(),
         candidates: 10,
+        ..Query::default()
     }
 }
 

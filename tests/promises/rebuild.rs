@@ -160,6 +160,7 @@ async fn finds_something(h: &Harness) -> bool {
         words: Some(text),
         filter: Filter::default(),
         candidates: 10,
+        ..Query::default()
     };
     let hits = h
         .pipeline

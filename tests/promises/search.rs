@@ -38,14 +38,7 @@ async fn with_note(text: &str) -> (Harness, Uuid) {
 async fn an_index_that_goes_away_after_the_candidates_is_done_without() {
     let (mut h, note) = with_note("The zebra sleeps under the baobab.").await;
     let index = Hooked::over(&h.pipeline.serving.index);
-    index.fail(
-        When::Before,
-        Verb::Points,
-        IndexError::Unavailable {
-            engine: "the engine".into(),
-            reason: "it went away".into(),
-        },
-    );
+    index.fail(When::Before, Verb::Points, away());
     h.pipeline.serving.index = index.clone();
     let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
     let request = Request::hybrid("zebra baobab", 5);
@@ -413,4 +406,103 @@ async fn of_notes_that_say_the_same_a_diverse_answer_has_one_first() {
     let diverse = found(&h).await;
     assert!(copies.contains(&diverse[0]), "{diverse:?}");
     assert_eq!(diverse[1], other);
+}
+
+/// What a note with an id says, and how a query may write that id.
+const IDS: [(&str, &str, [&str; 4]); 3] = [
+    (
+        "请检查错误GX-5521的原因，然后重新启动水泵",
+        "GX-5521",
+        [
+            "gx 5521",
+            "\"gx-5521\"",
+            "错误GX\u{2010}5521",
+            "ＧＸ＿５５２１",
+        ],
+    ),
+    (
+        "Ask for part “TR/2200” when the pump is loud.",
+        "tr-2200",
+        ["TR 2200", "'tr/2200'", "«TR_2200»", "型番はTR-2200です"],
+    ),
+    (
+        "The invoice INV2026-0917 was paid twice.",
+        "inv2026 0917",
+        [
+            "Inv2026-0917",
+            "(INV2026.0917)",
+            "inv2026–0917?",
+            "INV2026/0917",
+        ],
+    ),
+];
+
+#[tokio::test]
+async fn the_note_with_an_exact_id_is_first_in_every_mode() {
+    for bm25 in [
+        "language = \"english\"",
+        "language = \"none\"\nascii_folding = true",
+        "tokenizer = \"multilingual\"\nstopwords = [\"pump\"]",
+    ] {
+        let with_options = |toml| format!("{toml}\n[storage.qdrant.bm25]\n{bm25}\n");
+        let mut h = Harness::start_with(with_options).await;
+        for n in 0..30 {
+            // These have all words of the questions but the ids.
+            h.insert(&format!(
+                "What does the code mean? Matter {n} has a part and an invoice, part of the code."
+            ))
+            .await;
+        }
+        let mut notes = Vec::new();
+        for (text, ..) in IDS {
+            notes.push(h.insert(text).await);
+        }
+        h.drain().await;
+        let index = Hooked::over(&h.pipeline.serving.index);
+        h.pipeline.serving.index = index.clone();
+        for fusion in [
+            FusionMethod::Adaptive,
+            FusionMethod::Dbsf,
+            FusionMethod::Rrf,
+        ] {
+            h.config.search.fusion = fusion;
+            h.config.search.exact = fusion == FusionMethod::Dbsf;
+            let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
+            for by in [By::Hybrid, By::Bm25] {
+                for ((_, id, forms), note) in IDS.iter().zip(&notes) {
+                    let question = format!("what does {id} mean, which code?");
+                    let questions = (fusion == FusionMethod::Adaptive).then_some(question.as_str());
+                    for text in forms.iter().copied().chain([*id]).chain(questions) {
+                        let request = Request {
+                            by,
+                            ..Request::hybrid(text, 5)
+                        };
+                        let found = searcher.search(&request).await.unwrap().items;
+                        assert_eq!(found[0].note_id, *note, "{text} {by:?} {fusion:?} {bm25}");
+                    }
+                }
+            }
+        }
+        index.fail(When::Before, Verb::Search, away());
+        let searcher = wiring::searcher(&h.pipeline, &h.config).await.unwrap();
+        for ((_, id, _), note) in IDS.iter().zip(&notes) {
+            let question = format!("what does {id} mean, which code?");
+            for text in [*id, question.as_str()] {
+                let request = Request {
+                    by: By::Bm25,
+                    ..Request::hybrid(text, 5)
+                };
+                let answer = searcher.search(&request).await.unwrap();
+                assert_eq!(answer.degraded[0].code, Missing::Index);
+                assert_eq!(answer.items[0].note_id, *note, "{text} in Postgres");
+            }
+        }
+    }
+}
+
+fn away() -> IndexError {
+    IndexError::Unavailable {
+        engine: "the engine".into(),
+        reason: "it went away".into(),
+    }
 }

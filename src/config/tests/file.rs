@@ -53,7 +53,7 @@ fn all_errors_come_at_once_in_the_order_of_lines() {
             "elf.toml:3: chunking.overlap_tokens: must be a whole number, not a string",
             "elf.toml:5: storage.qdrant.url: must be http://HOST:PORT, https://HOST:PORT or embedded:DIR",
             "elf.toml:6: storage.qdrant.zzz: unknown key; known here: url, api_key, alias, shard_number, \
-             replication_factor, write_consistency_factor, on_disk, datatype, quantization, timeout_ms, bm25",
+             replication_factor, write_consistency_factor, on_disk, datatype, quantization, timeout_ms, hnsw, bm25",
             "elf.toml:8: worker.lease_secs: must be from 5 to 3600, not 2",
             "elf.toml:9: worker.listen: must be true or false, not a whole number",
             "elf.toml:10: serivce: unknown key; did you mean service?",

@@ -1,6 +1,6 @@
 //! ELF's types to the engine's and back.
 
-use crate::config::{Bm25Options, NO_LANGUAGE};
+use crate::config::Bm25Options;
 use qdrant_edge::bm25_embed::{EdgeBm25, EdgeBm25Config};
 use qdrant_edge::external::ordered_float::OrderedFloat;
 use qdrant_edge::{
@@ -19,9 +19,8 @@ use uuid::Uuid;
 use crate::index::candidates::Scored;
 use crate::index::payload::{FIELD_INDEXES, FieldIndex, IMPORTANCE, REVISION, short_decimal};
 use crate::index::{
-    BM25, CollectionSpec, DENSE, Filter, Point, Query, Relabel, StoredPoint, UpsertMode,
+    BM25, CollectionSpec, DENSE, Filter, Point, Query, Relabel, StoredPoint, UpsertMode, keywords,
 };
-use crate::unicode::for_keywords;
 
 pub(super) fn shard_config(spec: &CollectionSpec, on_disk: bool) -> EdgeConfig {
     // No quantization: the engine compresses vectors only in `EdgeShard::optimize`,
@@ -76,33 +75,27 @@ pub(super) struct Bm25 {
 
 impl Bm25 {
     fn document(&self, point: &Point) -> SparseVector {
-        let words = point.words(&self.options);
-        self.engine
-            .embed_document(&for_keywords(&words, self.options.fold_accents))
+        self.engine.embed_document(&point.words(&self.options))
     }
 
     fn query(&self, words: &str) -> SparseVector {
         self.engine
-            .embed_query(&for_keywords(words, self.options.fold_accents))
+            .embed_query(&keywords::prepared(words, &self.options))
     }
 }
 
 pub(super) fn bm25(options: &Bm25Options) -> Result<Bm25, String> {
     options.check()?;
-    let mut config = json!({
+    let config = json!({
         "k": options.k,
         "b": options.b,
         "avg_len": options.avg_len,
-        "ascii_folding": options.fold_accents,
+        "tokenizer": options.tokenizer,
+        "ascii_folding": options.ascii_folding,
+        // A server accepts "none", this engine needs a language. It has no stemmer for Basque.
+        "language": keywords::stemmed_language(options).unwrap_or("basque"),
+        "stopwords": keywords::stopwords(options),
     });
-    if options.language == NO_LANGUAGE {
-        // A server accepts "none", this engine needs a language. It has no stemmer for
-        // Basque, whose stopwords are replaced by an empty list.
-        config["language"] = json!("basque");
-        config["stopwords"] = json!({ "languages": [], "custom": [] });
-    } else {
-        config["language"] = json!(options.language);
-    }
     let config: EdgeBm25Config =
         serde_json::from_value(config).map_err(|error| error.to_string())?;
     let engine = EdgeBm25::new(config).map_err(|error| error.to_string())?;

@@ -22,7 +22,9 @@ pub(super) struct Batch<'a> {
 
 /// Splits points into requests: one condition per request, so one revision, and
 /// no request too large.
-pub(super) fn batches(points: &[Point], mode: UpsertMode) -> Vec<Batch<'_>> {
+///
+/// Each point takes `options` bytes besides its own.
+pub(super) fn batches(points: &[Point], mode: UpsertMode, options: usize) -> Vec<Batch<'_>> {
     let mut by_revision: BTreeMap<Option<i64>, Vec<&Point>> = BTreeMap::new();
     for point in points {
         let revision = match mode {
@@ -40,7 +42,7 @@ pub(super) fn batches(points: &[Point], mode: UpsertMode) -> Vec<Batch<'_>> {
         };
         let mut batch = empty();
         for point in points {
-            let more = bytes_of(point);
+            let more = bytes_of(point) + options;
             let full = batch.points.len() == MAX_POINTS
                 || (batch.bytes + more > MAX_BYTES && !batch.points.is_empty());
             if full {
@@ -56,12 +58,12 @@ pub(super) fn batches(points: &[Point], mode: UpsertMode) -> Vec<Batch<'_>> {
 
 /// The approximate size of a point in a request.
 fn bytes_of(point: &Point) -> usize {
-    const PAYLOAD_AND_OPTIONS: usize = 1024;
+    const PAYLOAD: usize = 1024;
     let vector = point
         .vector
         .as_ref()
         .map_or(0, |vector| size_of_val(&**vector));
-    vector + point.lead.len() + point.text.len() + PAYLOAD_AND_OPTIONS
+    vector + point.lead.len() + point.text.len() + PAYLOAD
 }
 
 #[cfg(test)]
@@ -91,11 +93,11 @@ mod tests {
     fn a_request_holds_one_revision() {
         let points = vec![point(2, 4), point(1, 4), point(2, 4)];
         assert_eq!(
-            shape(&batches(&points, UpsertMode::NotNewer)),
+            shape(&batches(&points, UpsertMode::NotNewer, 100)),
             [(Some(1), 1), (Some(2), 2)]
         );
         assert_eq!(
-            shape(&batches(&points, UpsertMode::InsertOnly)),
+            shape(&batches(&points, UpsertMode::InsertOnly, 100)),
             [(None, 3)]
         );
     }
@@ -103,13 +105,25 @@ mod tests {
     #[test]
     fn a_large_upsert_is_split_and_loses_no_point() {
         assert_eq!(
-            shape(&batches(&vec![point(1, 4); 1100], UpsertMode::NotNewer)),
+            shape(&batches(
+                &vec![point(1, 4); 1100],
+                UpsertMode::NotNewer,
+                100
+            )),
             [(Some(1), 512), (Some(1), 512), (Some(1), 76)]
         );
+        // 9 kB of options each
+        let sizes = shape(&batches(
+            &vec![point(1, 4); 512],
+            UpsertMode::NotNewer,
+            9_000,
+        ));
+        assert_eq!(sizes.len(), 2, "{sizes:?}");
         // 1 MB each
         let sizes = shape(&batches(
             &vec![point(1, 256 * 1024); 10],
             UpsertMode::InsertOnly,
+            100,
         ));
         assert_eq!(sizes.iter().map(|(_, points)| points).sum::<usize>(), 10);
         assert!(sizes.iter().all(|(_, points)| *points <= 4), "{sizes:?}");
@@ -117,7 +131,8 @@ mod tests {
         assert_eq!(
             shape(&batches(
                 &[point(1, 2 * 1024 * 1024)],
-                UpsertMode::InsertOnly
+                UpsertMode::InsertOnly,
+                100
             )),
             [(None, 1)]
         );

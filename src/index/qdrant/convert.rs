@@ -11,19 +11,19 @@ use qdrant_client::qdrant::vectors_config::Config as VectorsConfigKind;
 use qdrant_client::qdrant::{
     self, BinaryQuantizationBuilder, CollectionInfo, Condition, CreateCollection,
     CreateCollectionBuilder, DatetimeRange, DeletePointVectors, DeletePointVectorsBuilder,
-    Distance, FieldType, GetPoints, GetPointsBuilder, KeywordIndexParamsBuilder, Modifier, PointId,
-    PointsUpdateOperation, QueryPoints, QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint,
-    ScalarQuantizationBuilder, ScoredPoint, ScrollPoints, ScrollPointsBuilder,
-    SparseVectorParamsBuilder, SparseVectorsConfigBuilder, Timestamp, UpdateBatchPoints,
-    UpdateBatchPointsBuilder, Value, VectorInput, VectorParamsBuilder, VectorsConfigBuilder,
-    VectorsSelector, vector_input,
+    Distance, FieldType, GetPoints, GetPointsBuilder, HnswConfigDiff, IdfParams,
+    KeywordIndexParamsBuilder, Modifier, PointId, PointsUpdateOperation, QueryPoints,
+    QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint, ScalarQuantizationBuilder,
+    ScoredPoint, ScrollPoints, ScrollPointsBuilder, SearchParams, SparseVectorParamsBuilder,
+    SparseVectorsConfigBuilder, Timestamp, UpdateBatchPoints, UpdateBatchPointsBuilder, Value,
+    VectorInput, VectorParamsBuilder, VectorsConfigBuilder, VectorsSelector, vector_input,
 };
 use serde_json::{Map, Value as Json, json};
 use uuid::Uuid;
 
 use super::json::{to_json, to_value};
 use super::options::CollectionOptions;
-use crate::config::{self, Datatype, Quantization};
+use crate::config::{self, Datatype, Hnsw, Quantization};
 use crate::index::candidates::Scored;
 use crate::index::payload::{FieldIndex, IMPORTANCE, REVISION, short_decimal};
 use crate::index::{BM25, CollectionSpec, DENSE, Filter, Query, Relabel, StoredPoint};
@@ -46,6 +46,17 @@ pub(super) fn create_collection(
     let dense = VectorParamsBuilder::new(spec.dim as u64, Distance::Cosine)
         .on_disk(settings.on_disk)
         .datatype(datatype);
+    let dense = match settings.hnsw {
+        Hnsw {
+            m: None,
+            ef_construct: None,
+        } => dense,
+        Hnsw { m, ef_construct } => dense.hnsw_config(HnswConfigDiff {
+            m: m.map(u64::from),
+            ef_construct: ef_construct.map(u64::from),
+            ..HnswConfigDiff::default()
+        }),
+    };
     vectors.add_named_vector_params(DENSE, dense);
     let mut sparse = SparseVectorsConfigBuilder::default();
     sparse.add_named_vector_params(
@@ -351,19 +362,30 @@ pub(super) enum Ranking {
     Bm25,
 }
 
-/// The best `limit` points of a ranking. `None` if the query has nothing to rank them by.
+/// The best `limit` points of a ranking. `None` if the query has nothing to rank them by. BM25 counts how
+/// rare a word is among the points of `corpus`. Qdrant before 1.19 does not know that field, and counts
+/// among all points.
 pub(super) fn ranking(
     collection: &str,
     query: &Query,
     by: Ranking,
+    corpus: Option<&Filter>,
     options: &CollectionOptions,
     limit: usize,
 ) -> Option<QueryPoints> {
+    let mut params = SearchParams::default();
     let (using, input) = match by {
-        Ranking::Dense => (DENSE, VectorInput::new_dense(query.vector.clone()?)),
+        Ranking::Dense => {
+            params.hnsw_ef = query.hnsw_ef.map(u64::from);
+            params.exact = query.exact.then_some(true);
+            (DENSE, VectorInput::new_dense(query.vector.clone()?))
+        }
         Ranking::Bm25 => {
             let words = query.words.as_ref()?;
-            let document = vector_input::Variant::Document(options.bm25.of(words));
+            params.idf = corpus.map(|corpus| IdfParams {
+                corpus: Some(filter(corpus)),
+            });
+            let document = vector_input::Variant::Document(options.bm25.of_query(words));
             let input = VectorInput {
                 variant: Some(document),
             };
@@ -373,6 +395,7 @@ pub(super) fn ranking(
     let request = QueryPointsBuilder::new(collection)
         .query(qdrant::Query::new_nearest(input))
         .using(using)
+        .params(params)
         .filter(filter(&query.filter))
         .limit(limit as u64)
         .build();

@@ -222,7 +222,7 @@ impl VectorIndex for Server {
             }
             let options = self.collection_options(collection, OF_A_COLLECTION).await?;
             // Futures: a request is encoded only when it may be sent.
-            let writes: Vec<_> = batch::batches(points, mode)
+            let writes: Vec<_> = batch::batches(points, mode, options.bm25.bytes())
                 .into_iter()
                 .map(|batch| self.write(collection, batch, &options.bm25))
                 .collect();

@@ -22,8 +22,9 @@ pub(super) async fn candidates(
     query: &Query,
 ) -> Result<Vec<Candidate>, IndexError> {
     let options = server.collection_options(collection, OF_AN_ALIAS).await?;
+    let corpus = query.idf_corpus();
     let ranking = |query: &Query, by, limit| {
-        let request = convert::ranking(collection, query, by, &options, limit);
+        let request = convert::ranking(collection, query, by, corpus.as_ref(), &options, limit);
         request.map(|request| (by, request))
     };
     let asked = [Ranking::Dense, Ranking::Bm25]

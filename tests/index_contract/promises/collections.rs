@@ -1,7 +1,7 @@
 //! An engine creates and drops collections, says what they were created with, and names the
 //! one that is missing.
 
-use elf::config::Bm25Options;
+use elf::config::{Bm25Options, Tokenizer};
 use elf::index::{CollectionSpec, CollectionStatus, Filter, IndexError, UpsertMode};
 
 use super::EAST;
@@ -30,9 +30,11 @@ pub async fn making_a_collection_twice_keeps_the_first(bench: Bench) {
 
 pub async fn a_spec_comes_back_as_it_was_given(bench: Bench) {
     let bm25 = Bm25Options {
+        tokenizer: Tokenizer::Multilingual,
         language: "german".into(),
+        stopwords: vec!["notiz".into()],
         context: true,
-        fold_accents: true,
+        ascii_folding: true,
         k: 1.7,
         b: 0.25,
         avg_len: 100.5,

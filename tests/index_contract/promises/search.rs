@@ -1,6 +1,6 @@
 //! A search finds points by meaning and by keyword, and fuses both rankings within its filter.
 
-use elf::config::Bm25Options;
+use elf::config::{Bm25Options, Tokenizer};
 use elf::index::{CollectionSpec, UpsertMode};
 use uuid::Uuid;
 
@@ -223,7 +223,7 @@ pub async fn a_word_is_found_in_every_form_and_script(bench: Bench) {
 
 pub async fn accents_are_folded_by_a_setting(bench: Bench) {
     let bm25 = Bm25Options {
-        fold_accents: true,
+        ascii_folding: true,
         ..Bm25Options::default()
     };
     bench
@@ -252,5 +252,139 @@ pub async fn accents_are_folded_by_a_setting(bench: Bench) {
     }
     for word in ["strasse", "oresund", "καφε"] {
         assert_eq!(by_word(word).await, [id(4)], "{word}");
+    }
+}
+
+/// Makes a collection with these texts as the points 1, 2…
+async fn filled(bench: &Bench, bm25: Bm25Options, texts: &[&str]) {
+    bench
+        .index
+        .create_collection(&bench.name, &CollectionSpec { bm25, ..spec() })
+        .await
+        .unwrap();
+    let points = (1..)
+        .zip(texts)
+        .map(|(n, text)| point(n, UP, text))
+        .collect::<Vec<_>>();
+    bench
+        .index
+        .upsert(&bench.name, &points, UpsertMode::NotNewer)
+        .await
+        .unwrap();
+}
+
+async fn found_by(bench: &Bench, words: &str) -> Vec<Uuid> {
+    by_keyword(&bench.search(&query(UP, words)).await)
+}
+
+/// Each has an id of its own: 5501, 5502…
+const TEXTS_WITH_IDS: [&str; 14] = [
+    "警報GX-5501が出たら弁を閉める",
+    "请检查错误GX-5502的原因，然后重新启动水泵",
+    "오류GX-5503에서 밸브를 닫으세요",
+    "ข้อผิดพลาดGX-5504เกิดขึ้น",
+    "ошибкаGX-5505появилась",
+    "שגיאהGX-5506הופיעה",
+    "警報ＧＸ－５５０７が",
+    "When \"GX-5508\" shows, close the valve.",
+    "gx_5509: closed (see GX5509)",
+    "The pump said GX\u{2011}5510 all night.",
+    "La vanne «gx-5511» est fermée.",
+    "型番はGX/5512です。カタログを見る。",
+    "GX-55\u{ad}13",
+    "(GX–5514)",
+];
+
+pub async fn an_id_is_found_however_it_is_written_with_every_tokenizer(bench: Bench) {
+    let words = Bm25Options::default();
+    let all = [
+        words.clone(),
+        Bm25Options {
+            language: "none".into(),
+            ascii_folding: true,
+            ..words.clone()
+        },
+        Bm25Options {
+            tokenizer: Tokenizer::Multilingual,
+            ..words.clone()
+        },
+        Bm25Options {
+            tokenizer: Tokenizer::Multilingual,
+            language: "japanese".into(),
+            ascii_folding: true,
+            stopwords: vec!["gx".into()],
+            ..words
+        },
+    ];
+    for bm25 in all {
+        bench.index.drop_collection(&bench.name).await.unwrap();
+        filled(&bench, bm25.clone(), &TEXTS_WITH_IDS).await;
+        for n in 1..=14 {
+            let number = 5500 + n;
+            for written in [
+                format!("GX-{number}"),
+                format!("\"gx-{number}\""),
+                format!("Gx\u{2010}{number}"),
+                format!("ＧＸ－{number}"),
+                format!("吧gx_{number}吧"),
+                format!("what does GX {number} mean?"),
+                number.to_string(),
+            ] {
+                let found = found_by(&bench, &written).await;
+                assert_eq!(found.first(), Some(&id(n)), "{written} with {bm25:?}");
+            }
+        }
+    }
+}
+
+pub async fn a_multilingual_tokenizer_knows_the_words_of_a_text_without_spaces(bench: Bench) {
+    let bm25 = Bm25Options {
+        tokenizer: Tokenizer::Multilingual,
+        ..Bm25Options::default()
+    };
+    let texts = [
+        "今天北京下雨，我们在家里喝茶。",
+        "本日の日付はカレンダーで確認できます。",
+        "Brûlé and the pumps of Kubernetes",
+        "このテキストは日本語です。Kubernetesとpumpsとbrûléのことを書いています。",
+    ];
+    filled(&bench, bm25, &texts).await;
+    assert_eq!(found_by(&bench, "北京").await, [id(1)]);
+    // The pair of letters at the border of two words is none.
+    assert!(found_by(&bench, "天北").await.is_empty());
+    assert_eq!(found_by(&bench, "カレンダーで確認").await[0], id(2));
+    // A word of Latin letters is the same in every text, without accents, and no stemmer changes it.
+    for word in ["KUBERNETES", "pumps", "brule", "Bru\u{302}le\u{301}"] {
+        let mut found = found_by(&bench, word).await;
+        found.sort();
+        assert_eq!(found, sorted([3, 4]), "{word}");
+    }
+    assert!(found_by(&bench, "pump").await.is_empty());
+    assert!(found_by(&bench, "and the of").await.is_empty());
+}
+
+pub async fn own_stopwords_do_not_count(bench: Bench) {
+    let bm25 = Bm25Options {
+        stopwords: vec!["Notiz".into(), "café".into()],
+        ..Bm25Options::default()
+    };
+    filled(&bench, bm25, &["Notiz: the zebra", "A café"]).await;
+    for word in ["notiz", "NOTIZ", "the", "CAFE\u{301}"] {
+        assert!(found_by(&bench, word).await.is_empty(), "{word}");
+    }
+    assert_eq!(found_by(&bench, "notiz zebras").await, [id(1)]);
+}
+
+pub async fn how_a_graph_is_searched_changes_no_answer_of_a_few_points(bench: Bench) {
+    fill_with_notes(&bench).await;
+    for (hnsw_ef, exact) in [(None, true), (Some(1), false), (Some(512), true)] {
+        let query = elf::index::Query {
+            hnsw_ef,
+            exact,
+            ..query([0.0, 1.0, 0.1, 0.0], "prime")
+        };
+        let found = bench.search(&query).await;
+        assert_eq!(by_meaning(&found)[0], id(2));
+        assert_eq!(by_keyword(&found), [id(3)]);
     }
 }

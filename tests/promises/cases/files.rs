@@ -115,7 +115,7 @@ pub async fn accents(case: Case) {
 
     site.write(
         "elf.toml",
-        site.toml() + "\n[storage.qdrant.bm25]\nfold_accents = true\n",
+        site.toml() + "\n[storage.qdrant.bm25]\nascii_folding = true\n",
     );
     site.elf(&["worker", "--once"])
         .await

@@ -85,6 +85,7 @@ async fn search_until(
             words: Some(text),
             filter: Filter::default(),
             candidates: 20,
+            ..Query::default()
         };
         let answer = index.search(&alias, &query).await;
         answer.unwrap_or_else(|error| panic!("search {searches} failed: {error}"));
