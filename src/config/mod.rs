@@ -5,6 +5,7 @@
 //! `docs/inside/architecture.md` says how to add one.
 
 mod bm25;
+mod chunking;
 mod clear_text;
 mod document;
 mod dsn;
@@ -38,6 +39,9 @@ pub struct Config {
     pub worker: Worker,
     pub outbox: Outbox,
     pub search: Search,
+    /// A sentence for each key of the file that has no effect beside the others.
+    #[serde(skip)]
+    pub without_effect: Vec<String>,
 }
 
 impl Config {
@@ -54,6 +58,7 @@ impl Config {
         warnings.extend(without_effect.into_iter().map(|parameter| {
             format!("storage.postgres.dsn: {parameter} has no effect on ELF, remove it")
         }));
+        warnings.extend(self.without_effect.iter().cloned());
         warnings
     }
 
@@ -290,12 +295,16 @@ pub enum ContextPart {
 }
 
 impl Chunking {
-    /// Tokens of the largest chunk.
-    pub fn max_tokens(&self) -> usize {
-        let all = self.by_type.values().chain([&self.settings]);
-        all.map(|settings| settings.max_tokens)
-            .max()
-            .unwrap_or_default()
+    /// The key that says how large the largest chunk may be, and its tokens.
+    pub fn largest(&self) -> (String, usize) {
+        let mut largest = ("chunking.max_tokens".to_owned(), self.settings.max_tokens);
+        for (kind, settings) in &self.by_type {
+            if settings.max_tokens > largest.1 {
+                let key = format!("chunking.by_type.{kind}.max_tokens");
+                largest = (key, settings.max_tokens);
+            }
+        }
+        largest
     }
 }
 

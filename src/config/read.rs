@@ -3,18 +3,18 @@
 
 use std::path::{Path, PathBuf};
 
-use elf_chunk::{BlockKind, Strategy};
 use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 
 use super::bm25::{Bm25Options, LANGUAGES, NO_LANGUAGE};
+use super::chunking::chunking;
 use super::document::Known;
 use super::section::{self, Section};
 use super::value::{Refusal, Surroundings};
 use super::{
-    Boundaries, Chunking, Config, ConfigError, ContextPart, Datatype, Dsn, Embedding, FusionMethod,
-    Outbox, Postgres, Problem, ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi,
-    Search, Service, Setting, Storage, Threshold, VectorType, Worker, is_loopback,
+    Config, ConfigError, Datatype, Dsn, Embedding, FusionMethod, Outbox, Postgres, Problem,
+    ProviderKind, Providers, Qdrant, Quantization, Rerank, RerankApi, Search, Service, Setting,
+    Storage, Threshold, VectorType, Worker, is_loopback,
 };
 
 const MINUTE_MS: u64 = 60_000;
@@ -118,7 +118,7 @@ pub(super) fn read(
     surroundings: Surroundings<'_>,
 ) -> (Result<Config, Vec<Problem>>, Vec<Known>) {
     section::read(text, surroundings, |root| {
-        let config = Config {
+        let mut config = Config {
             service: root.section("service", service),
             storage: root.section("storage", |storage| Storage {
                 postgres: storage.section("postgres", postgres),
@@ -131,8 +131,9 @@ pub(super) fn read(
             worker: root.section("worker", worker),
             outbox: root.section("outbox", outbox),
             search: root.section("search", search),
+            without_effect: Vec::new(),
         };
-        let chunk = config.chunking.max_tokens();
+        let (key, chunk) = config.chunking.largest();
         let request = config.providers.embedding.max_batch_tokens;
         root.check(
             &[
@@ -140,8 +141,9 @@ pub(super) fn read(
                 "chunking.max_tokens",
             ],
             chunk <= request,
-            || format!("{request} is less than one chunk: chunking.max_tokens is {chunk}"),
+            || format!("{request} is less than one chunk: {key} is {chunk}"),
         );
+        config.without_effect = root.take_warnings();
         config
     })
 }
@@ -313,84 +315,6 @@ fn path_below(api_base: &str) -> &'static str {
     }
 }
 
-fn chunking(section: &mut Section<'_, '_>) -> Chunking {
-    let settings = chunks(section, &elf_chunk::Settings::default());
-    Chunking {
-        by_type: section.sections("by_type", |section| chunks(section, &settings)),
-        settings,
-        context: section.choices(
-            "context",
-            &[],
-            &[
-                ("headings", ContextPart::Headings),
-                ("date", ContextPart::Date),
-            ],
-        ),
-        tokenizer_repo: section.text("tokenizer_repo", "", anything),
-    }
-}
-
-fn chunks(section: &mut Section<'_, '_>, default: &elf_chunk::Settings) -> elf_chunk::Settings {
-    let settings = elf_chunk::Settings {
-        enabled: section.flag("enabled", default.enabled),
-        max_tokens: section.int("max_tokens", default.max_tokens, 1..=131_072),
-        overlap_tokens: section.int("overlap_tokens", default.overlap_tokens, 0..=131_071),
-        boundaries: section.choice(
-            "boundaries",
-            default.boundaries,
-            &[
-                ("greedy", Boundaries::Greedy),
-                ("stable", Boundaries::Stable),
-            ],
-        ),
-        strategy: strategy(section, &default.strategy),
-        exclude_headings: section.texts("exclude_headings", &default.exclude_headings, anything),
-        exclude_blocks: section.choices(
-            "exclude_blocks",
-            &default.exclude_blocks,
-            &[
-                ("front_matter", BlockKind::FrontMatter),
-                ("badges", BlockKind::Badges),
-                ("comments", BlockKind::Comments),
-                ("link_lists", BlockKind::LinkLists),
-                ("toc", BlockKind::Toc),
-            ],
-        ),
-    };
-    let elf_chunk::Settings {
-        max_tokens,
-        overlap_tokens,
-        ..
-    } = settings;
-    section.check(
-        &["overlap_tokens", "max_tokens"],
-        overlap_tokens < max_tokens,
-        || format!("{overlap_tokens} must be less than max_tokens, which is {max_tokens}"),
-    );
-    settings
-}
-
-fn strategy(section: &mut Section<'_, '_>, default: &Strategy) -> Strategy {
-    let (word, separators) = match default {
-        Strategy::Auto => ("auto", None),
-        Strategy::Sentence => ("sentence", None),
-        Strategy::Markdown => ("markdown", None),
-        Strategy::Paragraph => ("paragraph", None),
-        Strategy::Recursive(separators) => ("recursive", Some(separators.clone())),
-    };
-    let words = ["auto", "sentence", "markdown", "paragraph", "recursive"];
-    let word = section.word("strategy", word, &words);
-    let usual = ["\n\n", "\n", " ", ""].map(str::to_owned).to_vec();
-    let separators = section.texts("separators", &separators.unwrap_or(usual), anything);
-    match word.as_str() {
-        "auto" => Strategy::Auto,
-        "markdown" => Strategy::Markdown,
-        "paragraph" => Strategy::Paragraph,
-        "recursive" => Strategy::Recursive(separators),
-        _ => Strategy::Sentence,
-    }
-}
-
 fn worker(section: &mut Section<'_, '_>) -> Worker {
     let worker = Worker {
         lease_secs: section.int("lease_secs", 30, 5..=3600),
@@ -494,11 +418,11 @@ fn rerank(section: &mut Section<'_, '_>) -> Option<Rerank> {
     (url.is_some() || is_local).then_some(rerank)
 }
 
-fn anything(_: &str) -> Result<(), Refusal> {
+pub(super) fn anything(_: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn not_empty(text: &str) -> Result<(), Refusal> {
+pub(super) fn not_empty(text: &str) -> Result<(), Refusal> {
     holds(!text.trim().is_empty(), || "must not be empty".to_owned())
 }
 
@@ -609,6 +533,6 @@ fn header_value(text: &str) -> Result<(), Refusal> {
     })
 }
 
-fn holds(condition: bool, refusal: impl FnOnce() -> Refusal) -> Result<(), Refusal> {
+pub(super) fn holds(condition: bool, refusal: impl FnOnce() -> Refusal) -> Result<(), Refusal> {
     if condition { Ok(()) } else { Err(refusal()) }
 }
