@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-pub use elf_chunk::{Chunk, ChunkError, Chunker, Split, Tokenizer};
+pub use elf_chunk::{Chunk, ChunkError, Chunker, Split, Strategy, Tokenizer};
 
 use crate::config::{Chunking, ContextPart};
 use crate::error_class::ErrorClass;
@@ -60,6 +60,12 @@ impl NoteChunker {
     pub fn split<'t>(&self, text: &'t str, note: Subject<'_>) -> Result<Split<'t>, ChunkError> {
         let chunker = self.by_type.get(note.kind).unwrap_or(&self.usual);
         chunker.split(text, &|headings| self.context_of(headings, note))
+    }
+
+    /// How the text of a note is split: the strategy of its type, and the one that it makes of the text.
+    pub fn strategies<'s>(&'s self, text: &str, kind: &str) -> [&'s Strategy; 2] {
+        let chunker = self.by_type.get(kind).unwrap_or(&self.usual);
+        [chunker.strategy(), chunker.strategy().of(text)]
     }
 
     /// The line before a chunk, such as `Engine > Oil (2026-11-28)`.

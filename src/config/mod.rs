@@ -295,6 +295,12 @@ pub enum ContextPart {
 }
 
 impl Chunking {
+    /// Whether a note of this type is left out as a whole.
+    pub fn leaves_out(&self, kind: &str, text: &str) -> bool {
+        let settings = self.by_type.get(kind).unwrap_or(&self.settings);
+        settings.leaves_out(text)
+    }
+
     /// The key that says how large the largest chunk may be, and its tokens.
     pub fn largest(&self) -> (String, usize) {
         let mut largest = ("chunking.max_tokens".to_owned(), self.settings.max_tokens);

@@ -24,6 +24,15 @@ const TEN_YEARS_SECS: u64 = 10 * 365 * 24 * 60 * 60;
 impl Config {
     /// Reads a file, and the environment variables and files that its secrets name.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_file(path, true)
+    }
+
+    /// Reads a file for what needs no server: its secrets need not be there.
+    pub fn load_without_secrets(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_file(path, false)
+    }
+
+    fn load_file(path: &Path, has_secrets: bool) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => ConfigError::Missing {
                 path: path.to_owned(),
@@ -37,6 +46,7 @@ impl Config {
         let surroundings = Surroundings {
             env: &|name| std::env::var(name).ok(),
             folder: &folder,
+            has_secrets,
         };
         let mut config = Self::parse_in(&text, &path.display().to_string(), surroundings)?;
         config.start_paths_at(&folder);
@@ -50,8 +60,12 @@ impl Config {
         origin: &str,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
-        let folder = Path::new("");
-        Self::parse_in(text, origin, Surroundings { env, folder })
+        let surroundings = Surroundings {
+            env,
+            folder: Path::new(""),
+            has_secrets: true,
+        };
+        Self::parse_in(text, origin, surroundings)
     }
 
     fn parse_in(
@@ -102,6 +116,7 @@ pub fn settings() -> Vec<Setting> {
     let surroundings = Surroundings {
         env: &env,
         folder: Path::new(""),
+        has_secrets: true,
     };
     let setting = |known: Known| Setting {
         key: known.path,

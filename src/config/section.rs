@@ -233,7 +233,9 @@ impl<'d> Section<'_, 'd> {
         write: &str,
         check: impl Fn(&str) -> Result<(), Refusal>,
     ) -> Secret {
-        self.report_if_missing(name, write);
+        if self.document.surroundings.has_secrets {
+            self.report_if_missing(name, write);
+        }
         self.secret(name, check).unwrap_or_else(|| Secret::new(""))
     }
 

@@ -115,6 +115,11 @@ impl Chunker {
         &self.tokenizer
     }
 
+    /// The strategy of its settings.
+    pub fn strategy(&self) -> &Strategy {
+        &self.strategy
+    }
+
     /// Tokens of a chunk besides its text: prefix and special tokens.
     pub fn fixed_tokens(&self) -> usize {
         self.bare.fixed_tokens

@@ -6,7 +6,7 @@
 //! the text ahead in tokens, `cuts` finds where sentences, clauses and words
 //! end, `greedy` decides where a chunk ends, or `landmarks` where an edit must move few of them.
 //!
-//! A text with structure first gets an `outline`, by `markdown` (with `builder`, `depth` and `exclude`),
+//! A text with structure first gets an `outline`, by `markdown` (with `builder`, `depth`, `exclude` and `badges`),
 //! `paragraphs` or `separators`. Then `choice` decides where a chunk ends. `leads` makes what stands before
 //! a chunk, `overlap` what it repeats. `languages` knows better than UAX #29 where sentences end.
 //!
@@ -16,6 +16,7 @@
 //! They share `trie` and `characters`.
 
 mod auto;
+mod badges;
 mod bpe;
 mod builder;
 mod characters;

@@ -99,9 +99,9 @@ pub enum BlockKind {
     Badges,
     /// A list whose items are links alone, and definitions of links.
     LinkLists,
-    /// HTML comments.
+    /// HTML comments, except in headings and tables.
     Comments,
-    /// A list of links to places in the text itself, and what stands between `<!-- toc -->` and
+    /// A list of links to places in the text itself, with one entry without a link at most, and what stands between `<!-- toc -->` and
     /// `<!-- tocstop -->`.
     Toc,
 }

@@ -934,3 +934,152 @@ fn time_is_linear() {
         }
     }
 }
+
+const BADGE: &str = "[![Build](https://img.shields.io/b.svg)](https://ci)";
+
+fn without_blocks(text: &str) -> Split<'_> {
+    let exclude_blocks = vec![
+        BlockKind::FrontMatter,
+        BlockKind::Badges,
+        BlockKind::Comments,
+        BlockKind::LinkLists,
+        BlockKind::Toc,
+    ];
+    let settings = Settings {
+        exclude_blocks,
+        ..settings(Parts::Markdown, 512, 0)
+    };
+    markdown_of(text, &settings)
+}
+
+#[test]
+fn definitions_of_links_behind_a_list_are_left_out() {
+    let definitions = "[a]: https://a\n[b]: https://b\n[c]: https://c";
+    for list in [
+        "- one\n- two",
+        "1. one\n\n   more\n\n2. two",
+        "> - one\n> - two",
+        "- a\n  - b",
+    ] {
+        for end in ["", "\n\nMore."] {
+            let text = format!("Text.\n\n{list}\n\n{definitions}{end}");
+            let mut expected = vec![format!("Text.\n\n{list}")];
+            expected.extend((!end.is_empty()).then(|| "More.".to_owned()));
+            assert_eq!(texts(&without_blocks(&text)), expected);
+        }
+    }
+}
+
+#[test]
+fn a_table_of_contents_may_have_an_entry_without_a_link() {
+    let is_left_out = |list: &str| {
+        let text = format!("{list}\n\nText.");
+        texts(&without_blocks(&text)) == ["Text."]
+    };
+    assert!(is_left_out("- [a](#a)\n- [b](#b)\n- C++\n- [d](#d)"));
+    assert!(is_left_out("- Guide\n  - [a](#a)\n  - [b](#b)"));
+    assert!(!is_left_out("- One\n- Two\n- [a](#a)\n- [b](#b)"));
+    assert!(!is_left_out("- See [a](#a)\n- [b](#b)\n- [c](#c)"));
+    assert!(!is_left_out("- One\n- [a](#a)"));
+}
+
+#[test]
+fn comments_are_left_out_of_paragraphs_and_html() {
+    let text = "Text. <!-- x --> More text.\n\n- End <!-- y\n  z -->\n\n<!-- a --> Seen.\n\n`<!-- code -->`";
+    assert_eq!(
+        texts(&without_blocks(text)),
+        ["Text.", "More text.\n\n- End", "Seen.\n\n`<!-- code -->`"]
+    );
+    let heading = "# Title <!-- omit in toc -->\n\nText.";
+    assert_eq!(texts(&without_blocks(heading)), [heading]);
+}
+
+#[test]
+fn what_shows_nothing_is_no_chunk_beside_what_is_left_out() {
+    let text = format!(
+        "<br>\n\n{BADGE}\n\n<br />\n\n{BADGE}\n\n---\n\n<!-- x -->\n\nText.\n\n{BADGE}\n\n***\n"
+    );
+    assert_eq!(texts(&without_blocks(&text)), ["Text."]);
+}
+
+#[test]
+fn the_title_heads_the_first_chunk_without_its_badges() {
+    for (text, input) in [
+        (format!("{BADGE}\n\n# Title\n\nText."), "# Title\n\nText."),
+        (
+            format!("{BADGE}\n{BADGE}\n# Title\nText."),
+            "# Title\nText.",
+        ),
+        (
+            format!("{BADGE}\nTitle\n=====\n\nText."),
+            "Title\n=====\n\nText.",
+        ),
+        (format!("# Title\n\n{BADGE}\n\nText."), "# Title\nText."),
+        (
+            format!("# Title {BADGE}\n\n{BADGE}\n\nText."),
+            "# Title\nText.",
+        ),
+        (
+            format!("# **[Title](x)** {BADGE} #\n\n{BADGE}\n\nText."),
+            "# **[Title](x)**\nText.",
+        ),
+        (
+            format!("# {BADGE} Title\n\n{BADGE}\n\nText."),
+            "Title\nText.",
+        ),
+        (format!("# {BADGE}\n\n{BADGE}\n\nText."), "Text."),
+        (
+            format!("# Title {BADGE}\n\n## Sub\n\n{BADGE}\n\nText."),
+            "Title\n## Sub\nText.",
+        ),
+    ] {
+        let split = without_blocks(&text);
+        assert_eq!(split.input(&split.chunks[0]), input, "{text}");
+    }
+    let text = format!(
+        "# Title {BADGE}\n\n{}\n\n## Sub\n\n{}",
+        words(40),
+        words(40)
+    );
+    assert_eq!(without_blocks(&text).headings[0].title, "Title");
+}
+
+#[test]
+fn a_text_may_be_left_out_as_a_whole() {
+    let settings = Settings {
+        strategy: Parts::Auto,
+        exclude_headings: vec!["license".into()],
+        exclude_blocks: vec![BlockKind::Badges],
+        ..Settings::default()
+    };
+    assert!(settings.leaves_out(&format!("{BADGE}\n\n# License\n\nText.")));
+    assert!(!settings.leaves_out("# License\n\nText.\n\n# More\n\nText."));
+    assert!(!settings.leaves_out("License"));
+    assert!(!settings.leaves_out(" "));
+}
+
+#[test]
+fn a_paragraph_that_exceeds_a_chunk_has_the_overlap_of_sentences() {
+    let long = words(25);
+    let tokenizer = &trained::written_down()[0];
+    let none = |_: &[&str]| String::new();
+    let shared = |strategy: Parts, text: &str| -> Vec<String> {
+        let settings = settings(strategy, fixed() + 100, 25);
+        let split = check(tokenizer, &settings, &none, text);
+        let pairs = split.chunks.windows(2);
+        pairs
+            .map(|pair| text[pair[1].start.min(pair[0].end)..pair[0].end].to_owned())
+            .collect()
+    };
+    assert_eq!(
+        shared(Parts::Paragraph, &long),
+        shared(Parts::Sentence, &long)
+    );
+    assert_eq!(shared(Parts::Paragraph, &long)[0], words(2));
+    // Behind the end of such a paragraph too.
+    let text = format!("{long}\n\n{}", words(8));
+    assert_eq!(shared(Parts::Paragraph, &text).last(), Some(&words(2)));
+    // A short paragraph is repeated as a whole or not at all.
+    let text = format!("{}\n\n{}", words(8), words(8));
+    assert_eq!(shared(Parts::Paragraph, &text), [""]);
+}

@@ -7,7 +7,11 @@ use super::{REQUIRED, assert_refused, parse, with};
 
 fn surroundings(env: &dyn Fn(&str) -> Option<String>) -> Surroundings<'_> {
     let folder = std::path::Path::new("");
-    Surroundings { env, folder }
+    Surroundings {
+        env,
+        folder,
+        has_secrets: true,
+    }
 }
 
 #[test]
