@@ -7,8 +7,8 @@ pub struct Bm25Options {
     /// Language of the stemmer and the stopwords: `english`, `german`… or `none`
     /// for neither.
     pub language: String,
-    /// Whether the context of a chunk counts as its words, as `[chunking] context` puts it there.
-    pub context: bool,
+    /// Whether the lead of a chunk, such as `[chunking] lead` makes it, counts as its words.
+    pub lead: bool,
     /// Whether a word with an accent and the same word without it are one.
     pub fold_accents: bool,
     /// Term frequency saturation.
@@ -23,7 +23,7 @@ impl Default for Bm25Options {
     fn default() -> Self {
         Self {
             language: "english".into(),
-            context: false,
+            lead: false,
             fold_accents: false,
             k: 1.2,
             b: 0.75,

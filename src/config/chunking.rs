@@ -5,7 +5,7 @@ use elf_chunk::{BlockKind, Boundaries, Settings, Strategy};
 use super::read::{anything, holds, not_empty};
 use super::section::Section;
 use super::value::Refusal;
-use super::{Chunking, ContextPart};
+use super::{Chunking, LeadPart};
 
 pub(super) fn chunking(section: &mut Section<'_, '_>) -> Chunking {
     let default = Settings::default();
@@ -21,21 +21,18 @@ pub(super) fn chunking(section: &mut Section<'_, '_>) -> Chunking {
     let strategies: Vec<&Strategy> = of_types.chain([&settings.strategy]).collect();
     warn_without_effect(section, &settings, &strategies);
     let chunking = Chunking {
-        context: section.choices(
-            "context",
+        lead: section.choices(
+            "lead",
             &[],
-            &[
-                ("headings", ContextPart::Headings),
-                ("date", ContextPart::Date),
-            ],
+            &[("headings", LeadPart::Headings), ("date", LeadPart::Date)],
         ),
         tokenizer_repo: section.text("tokenizer_repo", "", anything),
         by_type: by_type.clone(),
         settings: settings.clone(),
     };
-    let has_headings = chunking.context.contains(&ContextPart::Headings);
+    let has_headings = chunking.lead.contains(&LeadPart::Headings);
     if has_headings && !strategies.iter().any(|strategy| reads_markdown(strategy)) {
-        section.warn("context", || format!("\"headings\" {NO_MARKDOWN}"));
+        section.warn("lead", || format!("\"headings\" {NO_MARKDOWN}"));
     }
     chunking
 }

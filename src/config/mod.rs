@@ -278,16 +278,16 @@ pub struct Chunking {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub by_type: BTreeMap<String, elf_chunk::Settings>,
     /// What stands before a chunk in what is embedded.
-    pub context: Vec<ContextPart>,
+    pub lead: Vec<LeadPart>,
     /// A Hugging Face repository, folder or `tokenizer.json`; empty for the
     /// embedding model's own. See [`Config::tokenizer_source`].
     pub tokenizer_repo: String,
 }
 
-/// A part of the context of a chunk.
+/// A part of the lead of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ContextPart {
+pub enum LeadPart {
     /// The headings above the chunk.
     Headings,
     /// The day of the note's `updated_at`.

@@ -256,7 +256,7 @@ fn bm25(section: &mut Section<'_, '_>) -> Bm25Options {
     Bm25Options {
         language: section.word("language", &default.language, &words),
         fold_accents: section.flag("fold_accents", default.fold_accents),
-        context: section.flag("context", default.context),
+        lead: section.flag("lead", default.lead),
         k: section.float("k", default.k, 0.0..=100.0),
         b: section.float("b", default.b, 0.0..=1.0),
         avg_len: section.float("avg_len", default.avg_len, 1.0..=1_000_000.0),

@@ -191,7 +191,7 @@ pub struct Point {
 impl Point {
     /// The words that BM25 sees.
     fn words(&self, bm25: &Bm25Options) -> Cow<'_, str> {
-        match bm25.context && !self.lead.is_empty() {
+        match bm25.lead && !self.lead.is_empty() {
             true => Cow::Owned(format!("{}{}", self.lead, self.text)),
             false => Cow::Borrowed(&self.text),
         }

@@ -34,7 +34,7 @@ pub struct Passage {
     pub end_offset: usize,
     /// The slice, at most 320 characters.
     pub text: String,
-    /// The header row of the table in which it begins, if that is not in it.
+    /// The header row of the table that it begins behind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table_header: Option<String>,
     /// Where the words of the query are in it.

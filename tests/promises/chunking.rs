@@ -20,10 +20,10 @@ const NOTE: &str = "---\ntitle: engine\n---\n\n# Engine\n\nThe engine has two pa
                     the valves of this engine within a year of use.\n";
 
 const CHUNKING: &str = "strategy = \"markdown\"\nexclude_headings = [\"copyright\"]\n\
-                        exclude_blocks = [\"front_matter\"]\ncontext = [\"headings\"]\n";
+                        exclude_blocks = [\"front_matter\"]\nlead = [\"headings\"]\n";
 
 async fn harness() -> Harness {
-    // A smaller chunk has no room for a context.
+    // A smaller chunk has no room for a lead.
     Harness::start_with(|toml| {
         let toml = toml.replace("max_tokens = 32", "max_tokens = 80");
         toml.replace("[chunking]\n", &format!("[chunking]\n{CHUNKING}"))

@@ -232,6 +232,9 @@ pub(super) fn finish(text: &str, mut outline: Outline, exclude: &Exclude) -> Out
 
 /// Leaves out what stands alone between two parts that are left out, and shows nothing: `<br />`, a rule.
 fn leave_out_unseen(text: &str, excluded: &mut [Excluded]) {
+    if excluded.is_empty() {
+        return;
+    }
     let mut start = 0;
     for index in 0..=excluded.len() {
         let end = excluded.get(index).map_or(text.len(), |it| it.start);

@@ -75,12 +75,12 @@ pub struct Chunk {
     pub start: usize,
     /// UTF-8 byte offset after the last byte.
     pub end: usize,
-    /// Tokens of the chunk exactly as it is sent to the model: document prefix, context, what it
-    /// repeats, and special tokens included.
+    /// Tokens of the chunk exactly as it is sent to the model: document prefix, lead and special
+    /// tokens included.
     pub tokens: usize,
-    /// Its context, as an index that [`Split::context`] knows.
+    /// The line of its lead, as an index that [`Split::lead_line`] knows.
     #[serde(skip)]
-    pub context: Option<usize>,
+    pub line: Option<usize>,
     /// Text before the chunk that is sent with it: the header of the table that it continues, or a
     /// heading that stands apart from it.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -38,7 +38,7 @@ fn a_setting_that_no_strategy_uses_is_named() {
     for line in [
         "exclude_headings = [\"License\"]",
         "exclude_blocks = [\"toc\"]",
-        "context = [\"date\", \"headings\"]",
+        "lead = [\"date\", \"headings\"]",
         "separators = [\"x\"]",
     ] {
         let key = line.split(' ').next().unwrap();
@@ -59,7 +59,7 @@ fn a_setting_that_no_strategy_uses_is_named() {
     assert!(of_type("sentence")[0].starts_with("chunking.by_type.log.exclude_blocks has"));
     assert_eq!(of_type("markdown"), [""; 0]);
     assert_eq!(
-        warnings("exclude_headings = []\ncontext = [\"date\"]"),
+        warnings("exclude_headings = []\nlead = [\"date\"]"),
         [""; 0]
     );
 }

@@ -78,7 +78,7 @@ fn an_unknown_key_names_the_nearest_one_wherever_it_is() {
     assert_refused("storage", "bm25 = {}", "did you mean storage.qdrant.bm25?");
     assert_refused("outbox", "whatever = 3", "known here: retention_secs");
     let of_type = "chunking.by_type.log";
-    assert_refused(of_type, "context = []", "did you mean chunking.context?");
+    assert_refused(of_type, "lead = []", "did you mean chunking.lead?");
     assert_refused(of_type, "max_token = 3", "did you mean max_tokens?");
     assert_refused(
         of_type,

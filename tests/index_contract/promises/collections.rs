@@ -31,7 +31,7 @@ pub async fn making_a_collection_twice_keeps_the_first(bench: Bench) {
 pub async fn a_spec_comes_back_as_it_was_given(bench: Bench) {
     let bm25 = Bm25Options {
         language: "german".into(),
-        context: true,
+        lead: true,
         fold_accents: true,
         k: 1.7,
         b: 0.25,
