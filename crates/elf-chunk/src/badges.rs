@@ -70,6 +70,11 @@ pub(super) fn without_badges(events: &Events) -> Option<Range<usize>> {
     let mut open = 0_usize;
     let mut in_badge = 0_usize;
     for (event, range) in events {
+        // So many words follow that they are not looked at.
+        if range.is_empty() && matches!(event, Event::Text(_)) {
+            let whole = &events[0].1;
+            return Some(seen.map_or(whole.start, |seen| seen.start)..whole.end);
+        }
         let is_seen = match event {
             Event::Start(Tag::Image { dest_url, .. }) if in_badge > 0 || is_badge(dest_url) => {
                 in_badge += 1;
