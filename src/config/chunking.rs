@@ -75,19 +75,23 @@ fn chunks(
     default: &Settings,
     separators: &[String],
 ) -> (Settings, Vec<String>) {
+    let enabled = section.flag("enabled", default.enabled);
+    let max_tokens = section.int("max_tokens", default.max_tokens, 1..=131_072);
+    let overlap_tokens = section.int("overlap_tokens", default.overlap_tokens, 0..=131_071);
+    let boundaries = section.choice(
+        "boundaries",
+        default.boundaries,
+        &[
+            ("greedy", Boundaries::Greedy),
+            ("stable", Boundaries::Stable),
+        ],
+    );
     let (strategy, separators) = strategy(section, &default.strategy, separators);
     let settings = Settings {
-        enabled: section.flag("enabled", default.enabled),
-        max_tokens: section.int("max_tokens", default.max_tokens, 1..=131_072),
-        overlap_tokens: section.int("overlap_tokens", default.overlap_tokens, 0..=131_071),
-        boundaries: section.choice(
-            "boundaries",
-            default.boundaries,
-            &[
-                ("greedy", Boundaries::Greedy),
-                ("stable", Boundaries::Stable),
-            ],
-        ),
+        enabled,
+        max_tokens,
+        overlap_tokens,
+        boundaries,
         strategy,
         exclude_headings: section.texts(
             "exclude_headings",
@@ -106,11 +110,6 @@ fn chunks(
             ],
         ),
     };
-    let Settings {
-        max_tokens,
-        overlap_tokens,
-        ..
-    } = settings;
     section.check(
         &["overlap_tokens", "max_tokens"],
         overlap_tokens < max_tokens,
