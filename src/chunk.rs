@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-pub use elf_chunk::{Chunk, ChunkError, Chunker, Split, Tokenizer};
+pub use elf_chunk::{Chunk, ChunkError, Chunker, Split, Strategy, Tokenizer};
 
-use crate::config::{Chunking, ContextPart};
+use crate::config::{Chunking, LeadPart};
 use crate::error_class::ErrorClass;
 use crate::hub::{HubError, ModelFiles};
 
@@ -17,7 +17,7 @@ use crate::hub::{HubError, ModelFiles};
 pub struct NoteChunker {
     usual: Chunker,
     by_type: HashMap<String, Chunker>,
-    context: Vec<ContextPart>,
+    lead: Vec<LeadPart>,
 }
 
 /// What decides how a note is split, beside its text.
@@ -42,7 +42,7 @@ impl NoteChunker {
         Ok(Self {
             usual: chunker(&chunking.settings)?,
             by_type: by_type.collect::<Result<_, ChunkError>>()?,
-            context: chunking.context.clone(),
+            lead: chunking.lead.clone(),
         })
     }
 
@@ -59,16 +59,22 @@ impl NoteChunker {
     /// Splits the text of a note.
     pub fn split<'t>(&self, text: &'t str, note: Subject<'_>) -> Result<Split<'t>, ChunkError> {
         let chunker = self.by_type.get(note.kind).unwrap_or(&self.usual);
-        chunker.split(text, &|headings| self.context_of(headings, note))
+        chunker.split(text, &|headings| self.lead_of(headings, note))
     }
 
-    /// The line before a chunk, such as `Engine > Oil (2026-11-28)`.
-    fn context_of(&self, headings: &[&str], note: Subject<'_>) -> String {
+    /// How the text of a note is split: the strategy of its type, and the one that it makes of the text.
+    pub fn strategies<'s>(&'s self, text: &str, kind: &str) -> [&'s Strategy; 2] {
+        let chunker = self.by_type.get(kind).unwrap_or(&self.usual);
+        [chunker.strategy(), chunker.strategy().of(text)]
+    }
+
+    /// The line that leads a chunk, such as `Engine > Oil (2026-11-28)`.
+    fn lead_of(&self, headings: &[&str], note: Subject<'_>) -> String {
         let mut line = String::new();
-        if self.context.contains(&ContextPart::Headings) {
+        if self.lead.contains(&LeadPart::Headings) {
             line.push_str(&headings.join(" > "));
         }
-        if self.context.contains(&ContextPart::Date) {
+        if self.lead.contains(&LeadPart::Date) {
             let space = if line.is_empty() { "" } else { " " };
             let day = note.updated_at.format("%F");
             line.push_str(&format!("{space}({day})"));

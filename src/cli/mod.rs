@@ -97,7 +97,7 @@ enum Command {
     ///
     /// Name at least one option; a note has to match all of them. The worker embeds only what changed.
     Enqueue(enqueue::Args),
-    /// Write a folder of .md and .txt files, or JSONL, to memory_notes
+    /// Write a folder of .md, .txt and .log files, or JSONL, to memory_notes
     ///
     /// A note is known by its key together with tenant, project, agent and scope, or by the note_id of its line. The
     /// key of a file is its path below the folder, or as you give it for a single file. A second import changes only
@@ -191,8 +191,12 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
     // Held until the command ends: dropping it sends the last spans.
     let mut logging = None;
     let is_change = args.command.is_change();
+    let has_servers = !matches!(args.command, Command::Chunk(_));
     let mut load = || {
-        let config = Config::load(&path)?;
+        let config = match has_servers {
+            true => Config::load(&path)?,
+            false => Config::load_without_secrets(&path)?,
+        };
         logging = Some(crate::telemetry::init_logging(&config.service));
         if is_change {
             audit();

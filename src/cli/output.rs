@@ -97,6 +97,12 @@ pub fn excerpt(text: &str, max: usize) -> String {
     clean
 }
 
+/// A number with its noun: `1 note`, `2 notes`.
+pub fn counted(number: u64, one: &str, several: &str) -> String {
+    let noun = if number == 1 { one } else { several };
+    format!("{number} {noun}")
+}
+
 /// An error and its causes in one line. A cause that the message before it quotes is left out.
 pub fn with_causes(error: &anyhow::Error) -> String {
     let mut said = String::new();

@@ -133,49 +133,80 @@ fn sure(item: &Item) -> String {
     }
 }
 
-/// The passage on one line, with its highlights in bold.
+/// The passage with its highlights in bold, below the header of its table.
 fn marked(passage: &Passage) -> String {
-    let mut line = String::new();
-    let mut from = 0;
     let clean = |text: &str| text.replace([BOLD, PLAIN], "");
+    let header = passage.table_header.iter();
+    let mut marked: String = header.map(|header| clean(header) + "\n").collect();
+    let mut from = 0;
     for Highlight {
         start_offset,
         end_offset,
     } in &passage.highlights
     {
         let [start, end] = [start_offset, end_offset].map(|at| at - passage.start_offset);
-        line.push_str(&clean(&passage.text[from..start]));
-        line.push(BOLD);
-        line.push_str(&clean(&passage.text[start..end]));
-        line.push(PLAIN);
+        marked.push_str(&clean(&passage.text[from..start]));
+        marked.push(BOLD);
+        marked.push_str(&clean(&passage.text[start..end]));
+        marked.push(PLAIN);
         from = end;
     }
-    line.push_str(&clean(&passage.text[from..]));
-    line
+    marked.push_str(&clean(&passage.text[from..]));
+    marked
 }
 
-/// A text as indented lines of at most [`LINE`] characters, between words.
+/// A text as indented lines of at most [`LINE`] characters, between words. The lines of prose are wrapped anew; those of
+/// lists, tables and code stay.
 fn indented(text: &str) -> String {
     let mut lines = String::new();
     let mut width = 0;
-    for word in text.split_whitespace() {
-        let word: String = word.chars().filter(|c| !c.is_control()).collect();
-        let shown = word.chars().filter(|c| ![BOLD, PLAIN].contains(c)).count();
-        match width {
-            0 => lines.push_str("    "),
-            _ if width + 1 + shown > LINE => {
-                lines.push_str("\n    ");
+    let mut before = "";
+    let mut is_code = false;
+    for line in text.lines() {
+        let is_fence = is_fence(line);
+        let goes_on = !is_code && !is_fence && is_wrapped(before, line);
+        is_code ^= is_fence;
+        before = line;
+        if !goes_on && width > 0 {
+            width = 0;
+            lines.push('\n');
+        }
+        for word in line.split_whitespace() {
+            let word: String = word.chars().filter(|c| !c.is_control()).collect();
+            let shown = characters(&word);
+            if width > 0 && width + 1 + shown > LINE {
+                lines.push('\n');
                 width = 0;
             }
-            _ => {
-                lines.push(' ');
-                width += 1;
+            match width {
+                0 => lines.push_str("    "),
+                _ => lines.push(' '),
             }
+            lines.push_str(&word);
+            width += usize::from(width > 0) + shown;
         }
-        lines.push_str(&word);
-        width += shown;
     }
-    lines
+    lines.trim_end_matches('\n').to_owned()
+}
+
+/// Characters that are seen.
+fn characters(text: &str) -> usize {
+    text.chars().filter(|c| ![BOLD, PLAIN].contains(c)).count()
+}
+
+fn is_fence(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("```") || line.starts_with("~~~")
+}
+
+/// Whether a line goes on from the one before, which prose filled.
+fn is_wrapped(before: &str, line: &str) -> bool {
+    const FILLED: usize = 50;
+    let line = line.trim_start().trim_start_matches(BOLD);
+    let before = before.trim_start();
+    let is_item = line.starts_with(['-', '*', '+', '|', '#', '>', '<'])
+        || line.starts_with(|c: char| c.is_ascii_digit());
+    !line.is_empty() && !is_item && !before.starts_with(['|', '#']) && characters(before) >= FILLED
 }
 
 #[cfg(test)]
@@ -203,6 +234,7 @@ mod tests {
                 start_offset: 0,
                 end_offset: 17,
                 text: "blue\u{1b}[34m\r\nnight".into(),
+                table_header: Some("night\u{1b}".into()),
                 highlights: vec![Highlight {
                     start_offset: 0,
                     end_offset: 4,
@@ -217,7 +249,7 @@ mod tests {
         };
         assert_eq!(
             lines(&[item]),
-            " 1. red[31m  bytes 0..17  relevance 0.10 (weak)\n    \u{fdd0}blue\u{fdd1}[34m night"
+            " 1. red[31m  bytes 0..17  relevance 0.10 (weak)\n    night\n    \u{fdd0}blue\u{fdd1}[34m\n    night"
         );
     }
 
@@ -226,5 +258,21 @@ mod tests {
         let lines = indented(&"word ".repeat(50));
         assert_eq!(lines.lines().count(), 3);
         assert!(lines.lines().all(|line| line.len() <= LINE + 4));
+    }
+
+    #[test]
+    fn rows_items_and_code_keep_their_lines() {
+        let filled = "word ".repeat(12);
+        let text = format!(
+            "{filled}\n{BOLD}wrapped{PLAIN}.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- item\n```sh\nls\n{filled}\nend\n```\n"
+        );
+        let filled = filled.trim();
+        assert_eq!(
+            indented(&text),
+            format!(
+                "    {filled} {BOLD}wrapped{PLAIN}.\n    | a | b |\n    |---|---|\n    | 1 | 2 |\n    \
+                 - item\n    ```sh\n    ls\n    {filled}\n    end\n    ```"
+            )
+        );
     }
 }

@@ -98,7 +98,8 @@ pub async fn setup(config: &Config) -> anyhow::Result<EmbeddingSetup> {
     let (embedder, facts) = embed::connect_pinned(embedding, dim)
         .await
         .context("failed to start providers.embedding")?;
-    embed::check_window(config.chunking.max_tokens(), facts.window, &embedding.model)?;
+    let (key, max_tokens) = config.chunking.largest();
+    embed::check_window((&key, max_tokens), facts.window, &embedding.model)?;
     let version = embedding_version(config, &tokenizer, facts.dim, facts.weights);
     Ok(EmbeddingSetup {
         store,

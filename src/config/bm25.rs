@@ -11,8 +11,8 @@ pub struct Bm25Options {
     pub language: String,
     /// Words that do not count, besides those of the language.
     pub stopwords: Vec<String>,
-    /// Whether the context of a chunk counts as its words, as `[chunking] context` puts it there.
-    pub context: bool,
+    /// Whether the lead of a chunk, such as `[chunking] lead` makes it, counts as its words.
+    pub lead: bool,
     /// Whether a word with an accent and the same word without it are one.
     pub ascii_folding: bool,
     /// Term frequency saturation.
@@ -29,7 +29,7 @@ impl Default for Bm25Options {
             tokenizer: Tokenizer::Word,
             language: "english".into(),
             stopwords: Vec::new(),
-            context: false,
+            lead: false,
             ascii_folding: false,
             k: 1.2,
             b: 0.75,

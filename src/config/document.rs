@@ -17,6 +17,10 @@ pub(super) struct Document<'d> {
     pub(super) problems: Vec<Problem>,
     pub(super) unknown: Vec<Unknown>,
     pub(super) known: Vec<Known>,
+    /// Keys of tables under names of the user's choice: only suggestions know them.
+    pub(super) in_named: Vec<String>,
+    /// Keys of the file without effect.
+    pub(super) warnings: Vec<String>,
 }
 
 /// A key that ELF knows, whether the file sets it or not.
@@ -52,6 +56,8 @@ impl<'d> Document<'d> {
             problems: Vec::new(),
             unknown: Vec::new(),
             known: Vec::new(),
+            in_named: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 
@@ -79,7 +85,9 @@ impl<'d> Document<'d> {
 
     /// Runs last, because a suggestion may name a key of any section.
     pub(super) fn explain_unknown(&mut self) {
-        let paths: Vec<_> = self.known.iter().map(|known| known.path.as_str()).collect();
+        let known = self.known.iter().map(|known| known.path.as_str());
+        let in_named = self.in_named.iter().map(String::as_str);
+        let paths: Vec<_> = known.chain(in_named).collect();
         for Unknown {
             section,
             name,

@@ -5,6 +5,7 @@
 //! `docs/inside/architecture.md` says how to add one.
 
 mod bm25;
+mod chunking;
 mod clear_text;
 mod document;
 mod dsn;
@@ -39,6 +40,9 @@ pub struct Config {
     pub outbox: Outbox,
     pub search: Search,
     pub quality: Quality,
+    /// A sentence for each key of the file that has no effect beside the others.
+    #[serde(skip)]
+    pub without_effect: Vec<String>,
 }
 
 impl Config {
@@ -55,6 +59,7 @@ impl Config {
         warnings.extend(without_effect.into_iter().map(|parameter| {
             format!("storage.postgres.dsn: {parameter} has no effect on ELF, remove it")
         }));
+        warnings.extend(self.without_effect.iter().cloned());
         warnings
     }
 
@@ -296,16 +301,16 @@ pub struct Chunking {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub by_type: BTreeMap<String, elf_chunk::Settings>,
     /// What stands before a chunk in what is embedded.
-    pub context: Vec<ContextPart>,
+    pub lead: Vec<LeadPart>,
     /// A Hugging Face repository, folder or `tokenizer.json`; empty for the
     /// embedding model's own. See [`Config::tokenizer_source`].
     pub tokenizer_repo: String,
 }
 
-/// A part of the context of a chunk.
+/// A part of the lead of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ContextPart {
+pub enum LeadPart {
     /// The headings above the chunk.
     Headings,
     /// The day of the note's `updated_at`.
@@ -313,12 +318,22 @@ pub enum ContextPart {
 }
 
 impl Chunking {
-    /// Tokens of the largest chunk.
-    pub fn max_tokens(&self) -> usize {
-        let all = self.by_type.values().chain([&self.settings]);
-        all.map(|settings| settings.max_tokens)
-            .max()
-            .unwrap_or_default()
+    /// Whether a note of this type is left out as a whole.
+    pub fn leaves_out(&self, kind: &str, text: &str) -> bool {
+        let settings = self.by_type.get(kind).unwrap_or(&self.settings);
+        settings.leaves_out(text)
+    }
+
+    /// The key that says how large the largest chunk may be, and its tokens.
+    pub fn largest(&self) -> (String, usize) {
+        let mut largest = ("chunking.max_tokens".to_owned(), self.settings.max_tokens);
+        for (kind, settings) in &self.by_type {
+            if settings.max_tokens > largest.1 {
+                let key = format!("chunking.by_type.{kind}.max_tokens");
+                largest = (key, settings.max_tokens);
+            }
+        }
+        largest
     }
 }
 

@@ -3,18 +3,18 @@
 
 use std::path::{Path, PathBuf};
 
-use elf_chunk::{BlockKind, Strategy};
 use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 
 use super::bm25::{Bm25Options, LANGUAGES, NO_LANGUAGE, Tokenizer};
+use super::chunking::chunking;
 use super::document::Known;
 use super::section::{self, Section};
 use super::value::{Refusal, Surroundings};
 use super::{
-    Boundaries, Chunking, Config, ConfigError, ContextPart, Datatype, Dsn, Embedding, FusionMethod,
-    Hnsw, Outbox, Postgres, Problem, ProviderKind, Providers, Qdrant, Quality, Quantization,
-    Rerank, RerankApi, Search, Service, Setting, Storage, VectorType, Worker, is_loopback,
+    Config, ConfigError, Datatype, Dsn, Embedding, FusionMethod, Hnsw, Outbox, Postgres, Problem,
+    ProviderKind, Providers, Qdrant, Quality, Quantization, Rerank, RerankApi, Search, Service,
+    Setting, Storage, VectorType, Worker, is_loopback,
 };
 
 const MINUTE_MS: u64 = 60_000;
@@ -24,6 +24,15 @@ const TEN_YEARS_SECS: u64 = 10 * 365 * 24 * 60 * 60;
 impl Config {
     /// Reads a file, and the environment variables and files that its secrets name.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_file(path, true)
+    }
+
+    /// Reads a file for what needs no server: its secrets need not be there.
+    pub fn load_without_secrets(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_file(path, false)
+    }
+
+    fn load_file(path: &Path, has_secrets: bool) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => ConfigError::Missing {
                 path: path.to_owned(),
@@ -37,6 +46,7 @@ impl Config {
         let surroundings = Surroundings {
             env: &|name| std::env::var(name).ok(),
             folder: &folder,
+            has_secrets,
         };
         let mut config = Self::parse_in(&text, &path.display().to_string(), surroundings)?;
         config.start_paths_at(&folder);
@@ -50,8 +60,12 @@ impl Config {
         origin: &str,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
-        let folder = Path::new("");
-        Self::parse_in(text, origin, Surroundings { env, folder })
+        let surroundings = Surroundings {
+            env,
+            folder: Path::new(""),
+            has_secrets: true,
+        };
+        Self::parse_in(text, origin, surroundings)
     }
 
     fn parse_in(
@@ -105,6 +119,7 @@ pub fn settings() -> Vec<Setting> {
     let surroundings = Surroundings {
         env: &env,
         folder: Path::new(""),
+        has_secrets: true,
     };
     let setting = |known: Known| Setting {
         key: known.path,
@@ -121,7 +136,7 @@ pub(super) fn read(
     surroundings: Surroundings<'_>,
 ) -> (Result<Config, Vec<Problem>>, Vec<Known>) {
     section::read(text, surroundings, |root| {
-        let config = Config {
+        let mut config = Config {
             service: root.section("service", service),
             storage: root.section("storage", |storage| Storage {
                 postgres: storage.section("postgres", postgres),
@@ -138,8 +153,9 @@ pub(super) fn read(
                 folder: quality.text_or_unset("folder", not_empty),
                 interval_secs: quality.int("interval_secs", 3600, 1..=31_536_000),
             }),
+            without_effect: Vec::new(),
         };
-        let chunk = config.chunking.max_tokens();
+        let (key, chunk) = config.chunking.largest();
         let request = config.providers.embedding.max_batch_tokens;
         root.check(
             &[
@@ -147,8 +163,9 @@ pub(super) fn read(
                 "chunking.max_tokens",
             ],
             chunk <= request,
-            || format!("{request} is less than one chunk: chunking.max_tokens is {chunk}"),
+            || format!("{request} is less than one chunk: {key} is {chunk}"),
         );
+        config.without_effect = root.take_warnings();
         config
     })
 }
@@ -263,7 +280,7 @@ fn bm25(section: &mut Section<'_, '_>) -> Bm25Options {
         language: section.word("language", &default.language, &words),
         stopwords: section.texts("stopwords", &default.stopwords, not_empty),
         ascii_folding: section.flag("ascii_folding", default.ascii_folding),
-        context: section.flag("context", default.context),
+        lead: section.flag("lead", default.lead),
         k: section.float("k", default.k, 0.0..=100.0),
         b: section.float("b", default.b, 0.0..=1.0),
         avg_len: section.float("avg_len", default.avg_len, 1.0..=1_000_000.0),
@@ -334,84 +351,6 @@ fn path_below(api_base: &str) -> &'static str {
         "/embeddings"
     } else {
         "/v1/embeddings"
-    }
-}
-
-fn chunking(section: &mut Section<'_, '_>) -> Chunking {
-    let settings = chunks(section, &elf_chunk::Settings::default());
-    Chunking {
-        by_type: section.sections("by_type", |section| chunks(section, &settings)),
-        settings,
-        context: section.choices(
-            "context",
-            &[],
-            &[
-                ("headings", ContextPart::Headings),
-                ("date", ContextPart::Date),
-            ],
-        ),
-        tokenizer_repo: section.text("tokenizer_repo", "", anything),
-    }
-}
-
-fn chunks(section: &mut Section<'_, '_>, default: &elf_chunk::Settings) -> elf_chunk::Settings {
-    let settings = elf_chunk::Settings {
-        enabled: section.flag("enabled", default.enabled),
-        max_tokens: section.int("max_tokens", default.max_tokens, 1..=131_072),
-        overlap_tokens: section.int("overlap_tokens", default.overlap_tokens, 0..=131_071),
-        boundaries: section.choice(
-            "boundaries",
-            default.boundaries,
-            &[
-                ("greedy", Boundaries::Greedy),
-                ("stable", Boundaries::Stable),
-            ],
-        ),
-        strategy: strategy(section, &default.strategy),
-        exclude_headings: section.texts("exclude_headings", &default.exclude_headings, anything),
-        exclude_blocks: section.choices(
-            "exclude_blocks",
-            &default.exclude_blocks,
-            &[
-                ("front_matter", BlockKind::FrontMatter),
-                ("badges", BlockKind::Badges),
-                ("comments", BlockKind::Comments),
-                ("link_lists", BlockKind::LinkLists),
-                ("toc", BlockKind::Toc),
-            ],
-        ),
-    };
-    let elf_chunk::Settings {
-        max_tokens,
-        overlap_tokens,
-        ..
-    } = settings;
-    section.check(
-        &["overlap_tokens", "max_tokens"],
-        overlap_tokens < max_tokens,
-        || format!("{overlap_tokens} must be less than max_tokens, which is {max_tokens}"),
-    );
-    settings
-}
-
-fn strategy(section: &mut Section<'_, '_>, default: &Strategy) -> Strategy {
-    let (word, separators) = match default {
-        Strategy::Auto => ("auto", None),
-        Strategy::Sentence => ("sentence", None),
-        Strategy::Markdown => ("markdown", None),
-        Strategy::Paragraph => ("paragraph", None),
-        Strategy::Recursive(separators) => ("recursive", Some(separators.clone())),
-    };
-    let words = ["auto", "sentence", "markdown", "paragraph", "recursive"];
-    let word = section.word("strategy", word, &words);
-    let usual = ["\n\n", "\n", " ", ""].map(str::to_owned).to_vec();
-    let separators = section.texts("separators", &separators.unwrap_or(usual), anything);
-    match word.as_str() {
-        "auto" => Strategy::Auto,
-        "markdown" => Strategy::Markdown,
-        "paragraph" => Strategy::Paragraph,
-        "recursive" => Strategy::Recursive(separators),
-        _ => Strategy::Sentence,
     }
 }
 
@@ -500,11 +439,11 @@ fn rerank(section: &mut Section<'_, '_>) -> Option<Rerank> {
     (url.is_some() || is_local).then_some(rerank)
 }
 
-fn anything(_: &str) -> Result<(), Refusal> {
+pub(super) fn anything(_: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn not_empty(text: &str) -> Result<(), Refusal> {
+pub(super) fn not_empty(text: &str) -> Result<(), Refusal> {
     holds(!text.trim().is_empty(), || "must not be empty".to_owned())
 }
 
@@ -615,6 +554,6 @@ fn header_value(text: &str) -> Result<(), Refusal> {
     })
 }
 
-fn holds(condition: bool, refusal: impl FnOnce() -> Refusal) -> Result<(), Refusal> {
+pub(super) fn holds(condition: bool, refusal: impl FnOnce() -> Refusal) -> Result<(), Refusal> {
     if condition { Ok(()) } else { Err(refusal()) }
 }

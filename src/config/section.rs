@@ -233,7 +233,9 @@ impl<'d> Section<'_, 'd> {
         write: &str,
         check: impl Fn(&str) -> Result<(), Refusal>,
     ) -> Secret {
-        self.report_if_missing(name, write);
+        if self.document.surroundings.has_secrets {
+            self.report_if_missing(name, write);
+        }
         self.secret(name, check).unwrap_or_else(|| Secret::new(""))
     }
 
@@ -290,8 +292,10 @@ impl<'d> Section<'_, 'd> {
             let table = |name: String| (name.clone(), section.section(&name, &keys));
             names.into_iter().map(table).collect()
         });
-        // The keys are known from the table that these override.
-        self.document.known.truncate(known);
+        // The list of settings has the keys in the table that these override.
+        let in_named = self.document.known.drain(known..);
+        let in_named = in_named.map(|known| known.path);
+        self.document.in_named.extend(in_named);
         self.document.known.push(Known {
             path,
             default: None,
@@ -374,6 +378,21 @@ impl<'d> Section<'_, 'd> {
             key: paths[0].clone(),
             message: message(),
         });
+    }
+
+    /// Adds a warning if the file sets this key.
+    pub fn warn(&mut self, name: &str, message: impl FnOnce() -> String) {
+        let path = self.path_of(name);
+        let mut known = self.document.known.iter();
+        if known.any(|known| known.path == path && known.line.is_some()) {
+            let warning = format!("{path} {}", message());
+            self.document.warnings.push(warning);
+        }
+    }
+
+    /// The warnings so far.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.document.warnings)
     }
 
     fn take<T>(

@@ -13,7 +13,9 @@ pub(super) fn suggestion(section: &str, name: &str, known: &[&str]) -> String {
         .filter_map(|path| path.strip_prefix(&prefix)?.split('.').next())
         .collect();
     here.dedup();
-    if let Some(elsewhere) = known.iter().find_map(|path| path_to(name, path)) {
+    let elsewhere = known.iter().filter_map(|path| path_to(name, path)).rev();
+    // The nearest; of several, `max_by_key` takes the last.
+    if let Some(elsewhere) = elsewhere.max_by_key(|path| shared_parts(section, path)) {
         return format!("did you mean {elsewhere}?");
     }
     let likeness = |candidate: &str| strsim::jaro_winkler(name, candidate);
@@ -24,6 +26,12 @@ pub(super) fn suggestion(section: &str, name: &str, known: &[&str]) -> String {
         Some(near) if likeness(near) > 0.8 => format!("did you mean {near}?"),
         _ => format!("known here: {}", here.join(", ")),
     }
+}
+
+/// How many parts the beginnings of two paths have in common.
+fn shared_parts(one: &str, other: &str) -> usize {
+    let parts = one.split('.').zip(other.split('.'));
+    parts.take_while(|(one, other)| one == other).count()
 }
 
 /// `storage.qdrant.bm25` for `bm25` in `storage.qdrant.bm25.language`.

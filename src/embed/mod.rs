@@ -302,14 +302,14 @@ pub async fn probe(embedder: &dyn Embedder) -> Result<usize, EmbedError> {
 
 /// Refuses chunks longer than the model's window: the model would ignore their end.
 pub fn check_window(
-    max_tokens: usize,
+    (key, max_tokens): (&str, usize),
     window: Option<usize>,
     model: &str,
 ) -> Result<(), EmbedError> {
     match window {
         Some(window) if max_tokens > window => Err(EmbedError::config(format!(
-            "`chunking.max_tokens` is {max_tokens}, but the model {model} reads {window} tokens at \
-             most; set `chunking.max_tokens` to {window} or less, or choose another model"
+            "`{key}` is {max_tokens}, but the model {model} reads {window} tokens at \
+             most; set `{key}` to {window} or less, or choose another model"
         ))),
         _ => Ok(()),
     }
@@ -328,12 +328,13 @@ mod tests {
 
     #[test]
     fn a_chunk_beyond_the_window_is_refused_by_name() {
-        let refused = check_window(512, Some(256), "all-MiniLM-L6-v2").expect_err("too large");
-        for word in ["512", "256", "all-MiniLM-L6-v2", "chunking.max_tokens"] {
+        let key = "chunking.by_type.log.max_tokens";
+        let refused = check_window((key, 512), Some(256), "all-MiniLM-L6-v2").expect_err("large");
+        for word in ["512", "256", "all-MiniLM-L6-v2", key] {
             assert!(refused.to_string().contains(word), "{refused} lacks {word}");
         }
         assert!(matches!(refused, EmbedError::Config { .. }));
-        assert_eq!(check_window(256, Some(256), "m"), Ok(()));
-        assert_eq!(check_window(9999, None, "m"), Ok(()));
+        assert_eq!(check_window((key, 256), Some(256), "m"), Ok(()));
+        assert_eq!(check_window((key, 9999), None, "m"), Ok(()));
     }
 }

@@ -192,7 +192,7 @@ pub struct Point {
 impl Point {
     /// The words that BM25 sees, as an engine gets them.
     fn words(&self, bm25: &Bm25Options) -> Cow<'_, str> {
-        match bm25.context && !self.lead.is_empty() {
+        match bm25.lead && !self.lead.is_empty() {
             true => {
                 let words = format!("{}{}", self.lead, self.text);
                 Cow::Owned(keywords::prepared(&words, bm25).into_owned())

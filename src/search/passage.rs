@@ -1,10 +1,15 @@
-//! The passage of a context that answers a query best: whole sentences, with the words of the query marked.
+//! The passage of a context that answers a query best: sentences, rows and lines, with the words of the query marked.
 
-use std::collections::HashMap;
+mod highlight;
+mod units;
+
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
+pub use highlight::Highlight;
 use serde::Serialize;
 use unicode_segmentation::UnicodeSegmentation;
+use units::{Kind, Unit};
 
 use super::Context;
 
@@ -29,30 +34,41 @@ pub struct Passage {
     pub end_offset: usize,
     /// The slice, at most 320 characters.
     pub text: String,
+    /// The header row of the table that it begins behind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table_header: Option<String>,
     /// Where the words of the query are in it.
     pub highlights: Vec<Highlight>,
 }
 
-/// A word of the query in a passage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub struct Highlight {
-    /// The byte offset in the note's text (UTF-8) where it begins.
-    pub start_offset: usize,
-    /// The byte offset where it ends.
-    pub end_offset: usize,
-}
+/// What a passage is chosen by: the terms of the query.
+pub type Places = HashMap<String, QueryTerm>;
 
-/// What a passage is chosen by: of each term of the query its first place and its weight.
-pub type Places = HashMap<String, (usize, f32)>;
+/// A term of the query.
+#[derive(Debug, Clone, Copy)]
+pub struct QueryTerm {
+    /// Its first place in the query.
+    place: usize,
+    weight: f32,
+    /// It is two letters of a longer run: see `unicode::located_words`.
+    is_part: bool,
+}
 
 /// The places and weights of the terms of `query`.
 pub fn places(query: &[(Range<usize>, String)], weights: &HashMap<String, f32>) -> Places {
-    let terms = query.iter().enumerate().rev();
-    let of_term = |(place, (_, term)): (usize, &(Range<usize>, String))| {
-        let weight = weights.get(term).copied().unwrap_or_default();
-        (term.clone(), (place, weight))
+    let overlap = |pair: &[(Range<usize>, String)]| pair[1].0.start < pair[0].0.end;
+    let is_part = |at: usize| {
+        (at > 0 && overlap(&query[at - 1..=at])) || query.get(at..at + 2).is_some_and(overlap)
     };
-    terms.map(of_term).collect()
+    let of_term = |(place, (_, term)): (usize, &(Range<usize>, String))| {
+        let of_query = QueryTerm {
+            place,
+            weight: weights.get(term).copied().unwrap_or_default(),
+            is_part: is_part(place),
+        };
+        (term.clone(), of_query)
+    };
+    query.iter().enumerate().rev().map(of_term).collect()
 }
 
 /// A term of the query, in a text.
@@ -61,10 +77,11 @@ struct Match {
     /// Its place in the query.
     place: usize,
     weight: f32,
+    is_part: bool,
 }
 
-/// The best passage of `context`, whose terms are `terms`. `chunk` is where the chunk lies in the note's text. Without any term of the query, the passage is the beginning
-/// of the chunk.
+/// The best passage of `context`, whose terms are `terms`. `chunk` is where the chunk lies in the note's text. Without
+/// any term of the query, the passage is the beginning of the chunk.
 pub fn of(
     context: &Context,
     terms: &[(Range<usize>, String)],
@@ -73,27 +90,32 @@ pub fn of(
 ) -> Passage {
     let text = context.text.as_str();
     let inside = |at: &Range<usize>| chunk.contains(&(context.start_offset + at.start));
-    let matches: Vec<Match> = terms
-        .iter()
-        .filter_map(|(at, term)| {
-            let (place, weight) = *query.get(term)?;
-            let weight = if inside(at) { weight } else { weight * AROUND };
-            Some(Match {
-                at: at.clone(),
-                place,
-                weight,
-            })
+    let of_term = |(at, term): &(Range<usize>, String)| {
+        let QueryTerm {
+            place,
+            weight,
+            is_part,
+        } = *query.get(term)?;
+        Some(Match {
+            at: at.clone(),
+            place,
+            weight: if inside(at) { weight } else { weight * AROUND },
+            is_part,
         })
-        .collect();
+    };
+    let matches: Vec<Match> = terms.iter().filter_map(of_term).collect();
     let chunk_start = chunk.start.saturating_sub(context.start_offset);
-    let range = best(text, &matches, chunk_start);
-    let within = matches.iter().map(|found| &found.at);
-    let within = within.filter(|at| range.start <= at.start && at.end <= range.end);
+    let units = units::of(text);
+    let range = best(text, &units, &matches, chunk_start);
+    let within = within(&matches, range.clone()).iter();
+    let within = within.filter(|found| found.at.end <= range.end);
     Passage {
         start_offset: context.start_offset + range.start,
         end_offset: context.start_offset + range.end,
         text: text[range.clone()].to_owned(),
-        highlights: joined(text, within)
+        table_header: table_header(text, &units, range.start),
+        highlights: highlight::of(text, within)
+            .into_iter()
             .map(|at| Highlight {
                 start_offset: context.start_offset + at.start,
                 end_offset: context.start_offset + at.end,
@@ -104,70 +126,103 @@ pub fn of(
 
 /// Where the best passage of `text` is. It is as long as it may be: an answer often stands behind the
 /// sentence that has the words of the question.
-fn best(text: &str, matches: &[Match], chunk_start: usize) -> Range<usize> {
-    let sentences = elf_chunk::sentences(text);
-    let mut best: Option<(f32, Range<usize>)> = None;
-    for (first, sentence) in sentences.iter().enumerate() {
-        let passage = from_sentence(text, &sentences, first);
-        let found = within(matches, passage.clone());
-        // It begins with a term: what was asked for comes first.
-        let begins = found
-            .first()
-            .is_some_and(|found| found.at.start < sentence.end);
-        let score = score(found);
-        if begins && best.as_ref().is_none_or(|(most, _)| score > *most) {
-            best = Some((score, passage));
+fn best(text: &str, units: &[Unit], matches: &[Match], chunk_start: usize) -> Range<usize> {
+    let mut best: Option<([f32; 2], Range<usize>)> = None;
+    for (first, unit) in units.iter().enumerate() {
+        let of_unit = within(matches, unit.at.clone());
+        if of_unit.is_empty() {
+            continue;
+        }
+        let passage = from_unit(text, units, first);
+        // Of passages with the same terms, the one that begins with most of them reaches furthest behind them.
+        let scores = [within(matches, passage.clone()), of_unit].map(score);
+        if best.as_ref().is_none_or(|(most, _)| scores > *most) {
+            best = Some((scores, passage));
         }
     }
-    let passage = match best {
-        Some((_, passage)) => passage,
-        None => {
-            let of_chunk = sentences.partition_point(|sentence| sentence.end <= chunk_start);
-            from_sentence(
-                text,
-                &sentences,
-                of_chunk.min(sentences.len().saturating_sub(1)),
-            )
-        }
-    };
+    let of_chunk = units.partition_point(|unit| unit.at.end <= chunk_start);
+    let of_chunk = of_chunk.min(units.len().saturating_sub(1));
+    let passage = best.map_or_else(|| from_unit(text, units, of_chunk), |(_, passage)| passage);
     match fits(&text[passage.clone()]) {
-        true => with_sentences_before(text, &sentences, passage),
-        false => inside_sentence(text, passage.clone(), within(matches, passage)),
+        true => with_units_before(text, units, with_beginning_of_next(text, units, passage)),
+        false => inside_unit(text, passage.clone(), within(matches, passage)),
     }
 }
 
-/// The sentence number `first` and as many behind it as fit. It alone may be too long.
-fn from_sentence(text: &str, sentences: &[Range<usize>], first: usize) -> Range<usize> {
-    let Some(Range { start, end }) = sentences.get(first).cloned() else {
+/// The unit number `first` and as many behind it as fit. It alone may be too long.
+fn from_unit(text: &str, units: &[Unit], first: usize) -> Range<usize> {
+    let Some(unit) = units.get(first) else {
         return 0..0;
     };
-    let behind = sentences[first + 1..].iter();
-    let readable = behind.take_while(|sentence| is_prose(&text[(*sentence).clone()]));
-    let ends = readable.map(|sentence| sentence.end);
-    let last = ends.take_while(|end| fits(&text[start..*end])).last();
-    start..last.unwrap_or(end)
+    // Code and tables begin with their first line, if half a passage has room for it.
+    let begins = unit.kind.begins_at().unwrap_or(unit.at.start);
+    let start = match is_short(&text[begins..unit.at.end]) {
+        true => begins,
+        false => unit.at.start,
+    };
+    let behind = units[first + 1..].iter();
+    let readable = behind.take_while(|unit| is_readable(text, unit));
+    let fitting = readable.take_while(|unit| fits(&text[start..unit.at.end]));
+    let mut end = unit.at.end;
+    let mut is_head = unit.kind == Kind::TableHead;
+    for unit in fitting {
+        // The line below the head of a table is no row yet.
+        let is_rule = std::mem::replace(&mut is_head, unit.kind == Kind::TableHead);
+        if !unit.kind.is_opening() && !is_rule {
+            end = unit.at.end;
+        }
+    }
+    start..end
 }
 
-/// Whether a sentence is for a reader: a row of badges and links has addresses in the place of words.
-fn is_prose(sentence: &str) -> bool {
-    let words = sentence.split_whitespace().count();
-    !sentence.contains("://") || words * 20 >= sentence.len()
+/// Whether a unit is for a reader: a row of badges and links has addresses in the place of words.
+fn is_readable(text: &str, unit: &Unit) -> bool {
+    let text = &text[unit.at.clone()];
+    let words = text.split_whitespace().count();
+    !text.contains("://") || words * 20 >= text.len()
+}
+
+/// A passage shorter than half, with as many words of the sentence behind it as fit.
+fn with_beginning_of_next(text: &str, units: &[Unit], passage: Range<usize>) -> Range<usize> {
+    let next = units.partition_point(|unit| unit.at.end <= passage.end);
+    let next = units.get(next).filter(|next| {
+        next.kind == Kind::Sentence && is_readable(text, next) && next.at.start >= passage.end
+    });
+    let Some(next) = next.filter(|_| is_short(&text[passage.clone()])) else {
+        return passage;
+    };
+    let words = text[next.at.clone()].split_word_bound_indices();
+    let words = words.filter(|(_, word)| !word.trim().is_empty());
+    let ends = words.map(|(at, word)| next.at.start + at + word.len());
+    let end = ends
+        .take_while(|end| fits(&text[passage.start..*end]))
+        .last();
+    passage.start..end.unwrap_or(passage.end)
 }
 
 /// A passage that the end of the text keeps shorter than half begins earlier.
-fn with_sentences_before(
-    text: &str,
-    sentences: &[Range<usize>],
-    passage: Range<usize>,
-) -> Range<usize> {
-    let is_short = passage.len() < MAX_CHARS / 2;
-    if !is_short || sentences.last().is_some_and(|last| last.end > passage.end) {
+fn with_units_before(text: &str, units: &[Unit], passage: Range<usize>) -> Range<usize> {
+    let behind = units.partition_point(|unit| unit.at.end <= passage.end);
+    let is_last = units[behind..].iter().all(|unit| unit.kind.is_opening());
+    if !is_last || !is_short(&text[passage.clone()]) {
         return passage;
     }
-    let before = sentences.iter().map(|sentence| sentence.start);
+    let before = units.iter().filter(|unit| !unit.kind.is_inside());
+    let before = before.map(|unit| unit.at.start);
     let fitting = |start: &usize| *start < passage.start && fits(&text[*start..passage.end]);
     let start = before.into_iter().find(fitting);
     start.unwrap_or(passage.start)..passage.end
+}
+
+/// The head of the table in whose rows a passage begins.
+fn table_header(text: &str, units: &[Unit], start: usize) -> Option<String> {
+    let index = units.partition_point(|unit| unit.at.end <= start);
+    let Kind::Row(head) = units.get(index)?.kind else {
+        return None;
+    };
+    let head = units.iter().find(|unit| unit.at.start == head)?;
+    let head = &text[head.at.clone()];
+    fits(head).then(|| head.to_owned())
 }
 
 /// The matches in a part of the text.
@@ -178,13 +233,22 @@ fn within(matches: &[Match], part: Range<usize>) -> &[Match] {
 }
 
 fn fits(text: &str) -> bool {
-    text.len() <= MAX_CHARS || text.chars().nth(MAX_CHARS).is_none()
+    fits_in(text, MAX_CHARS)
+}
+
+fn is_short(passage: &str) -> bool {
+    fits_in(passage, MAX_CHARS / 2)
+}
+
+fn fits_in(text: &str, chars: usize) -> bool {
+    text.len() <= chars || text.chars().nth(chars).is_none()
 }
 
 /// How well matches answer: each term of the query once, by its weight, and more where terms follow each other as in
 /// the query.
 fn score(matches: &[Match]) -> f32 {
-    let mut terms: HashMap<usize, f32> = HashMap::new();
+    // In one order, so that equal matches have equal sums.
+    let mut terms: BTreeMap<usize, f32> = BTreeMap::new();
     for found in matches {
         let weight = terms.entry(found.place).or_default();
         *weight = weight.max(found.weight);
@@ -197,8 +261,8 @@ fn score(matches: &[Match]) -> f32 {
     terms.values().sum::<f32>() + in_order.fold(0.0, f32::max)
 }
 
-/// A part of a sentence that is too long, from a little before its terms on, between words.
-fn inside_sentence(text: &str, sentence: Range<usize>, matches: &[Match]) -> Range<usize> {
+/// A part of a unit that is too long, from a little before its terms on, between words.
+fn inside_unit(text: &str, unit: Range<usize>, matches: &[Match]) -> Range<usize> {
     let reach = |found: &Match| {
         let end = found.at.start + MAX_CHARS * 3 / 4;
         let near = within(matches, found.at.start..end).iter();
@@ -209,15 +273,15 @@ fn inside_sentence(text: &str, sentence: Range<usize>, matches: &[Match]) -> Ran
         .iter()
         .rev()
         .max_by(|a, b| reach(a).total_cmp(&reach(b)));
-    let anchor = first.map_or(sentence.start, |found| found.at.start);
+    let anchor = first.map_or(unit.start, |found| found.at.start);
     let words_from = |from: usize| {
-        let words = text[from..sentence.end].split_word_bound_indices();
+        let words = text[from..unit.end].split_word_bound_indices();
         let words = words.map(move |(at, word)| from + at..from + at + word.len());
         words.filter(|word| !text[word.clone()].trim().is_empty())
     };
-    let before = text[sentence.start..anchor].char_indices().rev();
-    let start = match before.map(|(at, _)| sentence.start + at).nth(MAX_CHARS / 4) {
-        None => sentence.start,
+    let before = text[unit.start..anchor].char_indices().rev();
+    let start = match before.map(|(at, _)| unit.start + at).nth(MAX_CHARS / 4) {
+        None => unit.start,
         // The first word may be cut.
         Some(earliest) => words_from(earliest)
             .nth(1)
@@ -227,29 +291,11 @@ fn inside_sentence(text: &str, sentence: Range<usize>, matches: &[Match]) -> Ran
     let end = words.take_while(|end| fits(&text[start..*end])).last();
     // A word may be longer than a passage.
     let cut = || {
-        let graphemes = text[start..sentence.end].grapheme_indices(true);
+        let graphemes = text[start..unit.end].grapheme_indices(true);
         let ends = graphemes.map(|(at, grapheme)| start + at + grapheme.len());
         ends.take_while(|end| fits(&text[start..*end])).last()
     };
     start..end.or_else(cut).unwrap_or(start)
-}
-
-/// Ranges in their order, those that touch as one.
-fn joined<'r>(
-    text: &str,
-    ranges: impl Iterator<Item = &'r Range<usize>>,
-) -> impl Iterator<Item = Range<usize>> {
-    let mut joined: Vec<Range<usize>> = Vec::new();
-    for range in ranges {
-        match joined.last_mut() {
-            // `ERR-4417` is one mark.
-            Some(last) if range.start <= last.end || text[last.end..range.start] == *"-" => {
-                last.end = last.end.max(range.end);
-            }
-            _ => joined.push(range.clone()),
-        }
-    }
-    joined.into_iter()
 }
 
 #[cfg(test)]
@@ -357,6 +403,110 @@ mod tests {
     fn a_passage_ends_before_links_alone() {
         let text = "A parser for arguments.\n\n[![Crates.io](https://img.example/crates/v/parser)](https://crates.example/parser)\n\nUse it.";
         assert_eq!(passage("parser", text), "A [parser] for arguments.");
+    }
+
+    #[test]
+    fn a_passage_does_not_end_with_a_heading_alone() {
+        let text = "The valve opens at eight bar.\n\n## Filters\n\n<!-- x -->\n\n```sh\n";
+        let shown = passage("valve", text);
+        assert_eq!(shown, "The [valve] opens at eight bar.");
+        let long = format!(
+            "The valve opens. Slowly.\n\n## Filters\n\n{}",
+            "x ".repeat(400)
+        );
+        assert_eq!(passage("valve", &long), "The [valve] opens. Slowly.");
+        let setext = format!(
+            "The valve opens.\n\nFilters\n-------\n\n{}",
+            "x ".repeat(400)
+        );
+        assert_eq!(passage("valve", &setext), "The [valve] opens.");
+        let table = format!(
+            "The valve opens.\n\n| a | b |\n|---|---|\n| {} |",
+            "x ".repeat(400)
+        );
+        assert_eq!(passage("valve", &table), "The [valve] opens.");
+    }
+
+    #[test]
+    fn code_begins_with_its_fence() {
+        let filler = "The weather was mild and the garden slept. ".repeat(9);
+        let text = format!("{filler}\n\n```sh\nset -e\nelf rebuild --now\n```\n\n{filler}");
+        let shown = passage("rebuild", &text);
+        assert!(
+            shown.starts_with("```sh\nset -e\nelf [rebuild] --now\n```\n\nThe weather"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn a_table_has_its_header() {
+        let rows = |from: u32| -> String {
+            (from..from + 20)
+                .map(|n| format!("| P{n} | {n} bar |\n"))
+                .collect()
+        };
+        let text = format!(
+            "| Pump | Pressure |\n|---|---|\n{}| GX | 40 bar |\n{}",
+            rows(10),
+            rows(50)
+        );
+        let made = made("gx", &text, 0..text.len());
+        assert!(made.text.starts_with("| GX |"), "{}", made.text);
+        assert!(made.text.ends_with(" bar |"), "{}", made.text);
+        assert_eq!(made.table_header.as_deref(), Some("| Pump | Pressure |"));
+        let made = self::made("p11", &text, 0..text.len());
+        assert!(made.text.starts_with("| Pump |"), "{}", made.text);
+        assert_eq!(made.table_header, None);
+    }
+
+    #[test]
+    fn it_reaches_as_far_behind_the_matching_sentence_as_fits() {
+        let asked = "Renting needs care. Bikes need air. Many people ask us in the shop about that. \
+                     Can I cancel a bike rental on the same day? ";
+        let answer = "Yes, until one hour before it begins, by phone or in the app, without a fee of any kind.";
+        let text = format!("{asked}{answer} {}", "Lamps are extra. ".repeat(30));
+        let shown = passage("cancel bike rental", &text);
+        assert!(
+            shown.starts_with("Can I [cancel] a [bike] [rental]"),
+            "{shown}"
+        );
+        assert!(shown.contains(answer), "{shown}");
+        // A sentence that does not fit is cut.
+        let long = "The fee depends on the day and on the hour ".repeat(8);
+        let shown = passage("cancel", &format!("How to cancel. {long}."));
+        assert!(
+            shown.starts_with("How to [cancel]. The fee depends"),
+            "{shown}"
+        );
+        assert!(
+            shown.len() > 300 && fits(&shown.replace(['[', ']'], "")),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn highlights_are_words_and_not_their_parts() {
+        assert_eq!(passage("น้ำ", "คำว่าน้ำ"), "คำว่า[น้ำ]");
+        assert_eq!(passage("น้ำมันรั่ว", "คำมา น้ำมันหมด"), "คำมา [น้ำมัน]หมด");
+        assert_eq!(
+            passage("鍵の場所は？", "場所の話です。鍵の箱は机の上。"),
+            "[場所]の話です。[鍵]の箱は机の上。"
+        );
+        assert_eq!(
+            passage("りんごの値段", "りんごは100円です。"),
+            "[りんご]は100円です。"
+        );
+        assert_eq!(
+            passage("房子的钥匙", "我的钥匙在房子里。"),
+            "我的[钥匙]在[房子]里。"
+        );
+        assert_eq!(
+            passage(
+                "Wie sichere ich die Datenbank?",
+                "Wie man die Datenbank sichert: ich nutze ein Skript."
+            ),
+            "Wie man die [Datenbank] sichert: ich nutze ein Skript."
+        );
     }
 
     #[test]

@@ -1,8 +1,12 @@
-//! The words of a query and of texts, as BM25 compares them: without stopwords, each by its stem.
+//! The words of a query and of texts, by which a passage is chosen: without stopwords, each by its stem, as BM25
+//! compares them.
+
+pub mod languages;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use languages::Languages;
 use qdrant_rust_stemmers::{Algorithm, Stemmer};
 
 use crate::config::Bm25Options;
@@ -10,9 +14,11 @@ use crate::unicode;
 
 /// Makes terms of texts.
 pub struct Terms {
-    fold_accents: bool,
+    ascii_folding: bool,
     stopwords: HashSet<&'static str>,
     own_stopwords: HashSet<String>,
+    /// Notes may be written in other languages than the one that BM25 has.
+    languages: Languages,
     stemmer: Option<Stemmer>,
 }
 
@@ -46,23 +52,31 @@ impl Terms {
         };
         let stopwords = stop_words::lookup(code).unwrap_or_default();
         Self {
-            fold_accents: options.ascii_folding,
+            ascii_folding: options.ascii_folding,
             stopwords: stopwords.iter().copied().collect(),
             own_stopwords: options
                 .stopwords
                 .iter()
                 .flat_map(|word| unicode::words(word, options.ascii_folding))
                 .collect(),
+            languages: Languages::new(options.ascii_folding),
             stemmer: algorithm.map(Stemmer::create),
         }
     }
 
-    /// The terms of a text, in its order, each with where it is.
+    /// The terms of a text, in its order, each with where it is. Function words of the text's own language are none.
     pub fn of(&self, text: &str) -> Vec<(Range<usize>, String)> {
-        let words = unicode::located_words(text, self.fold_accents).into_iter();
-        let words = words.filter(|(_, word)| {
-            !self.stopwords.contains(word.as_str()) && !self.own_stopwords.contains(word)
-        });
+        let words = unicode::located_words(text, self.ascii_folding);
+        let language = self
+            .languages
+            .of(words.iter().map(|(_, word)| word.as_str()));
+        let is_term = |word: &str| {
+            !self.stopwords.contains(word)
+                && !self.own_stopwords.contains(word)
+                && !language.is_some_and(|language| self.languages.has(language, word))
+                && !languages::is_japanese_function_word(word)
+        };
+        let words = words.into_iter().filter(|(_, word)| is_term(word));
         let stem = |word: String| match &self.stemmer {
             Some(stemmer) => stemmer.stem(&word).into_owned(),
             None => word,
@@ -121,6 +135,25 @@ mod tests {
             terms("german", "Schlüssel Haus")
         );
         assert_eq!(terms("none", "the keys"), ["the", "keys"]);
+    }
+
+    #[test]
+    fn function_words_of_the_texts_own_language_are_no_terms() {
+        assert_eq!(
+            terms("english", "Wie sichere ich die Datenbank vor dem Umzug?"),
+            ["sicher", "datenbank", "umzug"]
+        );
+        assert_eq!(
+            terms("english", "Qui a la clé de la maison ?"),
+            ["clé", "maison"]
+        );
+        assert_eq!(
+            terms("german", "How do I back up the database?"),
+            ["back", "databas"]
+        );
+        // Two words are no proof: to die is no article.
+        assert_eq!(terms("english", "die hard"), ["die", "hard"]);
+        assert_eq!(terms("english", "鍵はどこですか"), ["鍵は", "はど", "こで"]);
     }
 
     #[test]

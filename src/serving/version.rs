@@ -42,8 +42,8 @@ pub fn embedding_version(
     for (kind, of_type) in &chunking.by_type {
         settings.extend(of_chunks(&format!("chunking.by_type.{kind}"), of_type));
     }
-    if !chunking.context.is_empty() {
-        settings.push(("chunking.context".into(), json!(chunking.context)));
+    if !chunking.lead.is_empty() {
+        settings.push(("chunking.lead".into(), json!(chunking.lead)));
     }
     if embedding.provider == ProviderKind::Openai {
         if !embedding.document_fields.is_empty() {

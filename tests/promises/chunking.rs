@@ -20,10 +20,10 @@ const NOTE: &str = "---\ntitle: engine\n---\n\n# Engine\n\nThe engine has two pa
                     the valves of this engine within a year of use.\n";
 
 const CHUNKING: &str = "strategy = \"markdown\"\nexclude_headings = [\"copyright\"]\n\
-                        exclude_blocks = [\"front_matter\"]\ncontext = [\"headings\"]\n";
+                        exclude_blocks = [\"front_matter\"]\nlead = [\"headings\"]\n";
 
 async fn harness() -> Harness {
-    // A smaller chunk has no room for a context.
+    // A smaller chunk has no room for a lead.
     Harness::start_with(|toml| {
         let toml = toml.replace("max_tokens = 32", "max_tokens = 80");
         toml.replace("[chunking]\n", &format!("[chunking]\n{CHUNKING}"))
@@ -133,9 +133,38 @@ async fn a_type_has_chunks_of_its_own_and_elf_chunk_shows_them() {
     let line = "left out: excluded heading: ## Copyright";
     assert!(shown.stdout.contains(line), "{}", shown.stdout);
     let again = toml.replace("strategy = \"markdown\"", "strategy = \"recursive\"");
+    let again = again.replace("exclude_headings = [\"copy*\"]", "exclude_headings = []");
     site.write("elf.toml", again);
     let shown = site.elf(&["config", "show"]).await.exits(0).stdout;
     assert!(shown.contains("strategy = \"recursive\""), "{shown}");
     let config = Config::parse(&toml, "elf.toml", &|_| None);
     assert_eq!(config.unwrap().chunking.by_type["manual"].max_tokens, 32);
+}
+
+#[tokio::test]
+async fn elf_chunk_needs_no_secret_and_names_the_strategy() {
+    let site = Site::empty().await;
+    let dsn = site.toml();
+    let dsn = dsn.lines().find(|line| line.starts_with("dsn")).unwrap();
+    site.configure(dsn, "dsn = \"env:NO_SUCH_VARIABLE\"");
+    site.configure("[chunking]\n", "[chunking]\nstrategy = \"auto\"\n");
+    site.write("note.md", NOTE);
+    site.write("prose.txt", "One line of prose.");
+    for (file, strategy) in [("note.md", "markdown"), ("prose.txt", "sentence")] {
+        let shown = site.json(&["chunk", file]).await;
+        assert_eq!(
+            (&shown["strategy"], &shown["is_chosen"]),
+            (&json!(strategy), &json!(true))
+        );
+        let said = format!("strategy {strategy}, chosen by auto");
+        let shown = site
+            .elf(&["chunk", file, "--html", "page.html"])
+            .await
+            .exits(0);
+        assert!(shown.stdout.starts_with(&said), "{}", shown.stdout);
+        let page = std::fs::read_to_string(site.path("page.html")).unwrap();
+        assert!(page.contains(&said), "{page}");
+    }
+    let refused = site.elf(&["status"]).await.exits(78);
+    refused.says(&["NO_SUCH_VARIABLE is not set"]);
 }

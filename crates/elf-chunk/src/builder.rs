@@ -61,8 +61,8 @@ impl<'t> Builder<'t> {
         trimmed(self.text, span)
     }
 
-    pub(super) fn starts_with(&self, span: Span, text: &str) -> bool {
-        self.text[span.start..span.end].starts_with(text)
+    pub(super) fn slice(&self, span: Span) -> &'t str {
+        &self.text[span.start..span.end]
     }
 
     /// Where the line of `position` begins, if only blanks and signs of quotes are before it.
@@ -90,7 +90,8 @@ impl<'t> Builder<'t> {
         self.part(span.start, rank::BLOCK);
     }
 
-    pub(super) fn heading(&mut self, span: Span, level: u8) {
+    /// `shown`: where its text is, without badges.
+    pub(super) fn heading(&mut self, span: Span, level: u8, shown: Span) {
         if !self.containers.is_empty() {
             self.part(span.start, rank::BLOCK);
             return;
@@ -110,11 +111,40 @@ impl<'t> Builder<'t> {
             end: span.end,
             title: String::new(),
             parent,
+            shown: self.without_badges(Span { start, ..span }, shown),
         });
         self.in_heading = true;
     }
 
+    /// A heading, up to the badges around its text.
+    fn without_badges(&self, heading: Span, shown: Span) -> Span {
+        let Some(shown) = trimmed(self.text, shown) else {
+            return shown;
+        };
+        let is_mark = |c: char| c.is_whitespace() || matches!(c, '#' | '=' | '-');
+        let before = &self.text[heading.start..shown.start.max(heading.start)];
+        let behind = &self.text[shown.end.min(heading.end)..heading.end];
+        Span {
+            start: if before.chars().all(is_mark) {
+                heading.start
+            } else {
+                shown.start
+            },
+            end: if behind.chars().all(is_mark) {
+                heading.end
+            } else {
+                shown.end
+            },
+        }
+    }
+
     pub(super) fn heading_ended(&mut self) {
+        if self.in_heading
+            && let Some(heading) = self.outline.headings.last_mut()
+        {
+            // A badge leaves the space before it.
+            heading.title = heading.title.trim().to_owned();
+        }
         self.behind_heading = true;
         self.in_heading = false;
     }

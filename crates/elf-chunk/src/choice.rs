@@ -26,7 +26,7 @@ pub(super) struct Choice<'a> {
     pub(super) done: usize,
     /// Tokens of text in this chunk.
     pub(super) room: usize,
-    /// Tokens of text in the largest chunk, without context.
+    /// Tokens of text in the largest chunk, without a lead.
     pub(super) largest_room: usize,
     /// What tells the same for a chunk that begins at a place.
     pub(super) leads: &'a Leads<'a>,

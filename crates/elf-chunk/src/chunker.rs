@@ -115,25 +115,30 @@ impl Chunker {
         &self.tokenizer
     }
 
+    /// The strategy of its settings.
+    pub fn strategy(&self) -> &Strategy {
+        &self.strategy
+    }
+
     /// Tokens of a chunk besides its text: prefix and special tokens.
     pub fn fixed_tokens(&self) -> usize {
         self.bare.fixed_tokens
     }
 
-    /// The chunks of `text`, in its order, without context. Uses the processor for long texts:
+    /// The chunks of `text`, in its order, without leads. Uses the processor for long texts:
     /// call it from a thread that may block.
     pub fn chunk(&self, text: &str) -> Result<Vec<Chunk>, ChunkError> {
         Ok(self.split(text, &|_| String::new())?.chunks)
     }
 
-    /// The chunks of `text`, in its order. `context` makes what stands before a chunk in what is sent:
+    /// The chunks of `text`, in its order. `line` makes the first line of a chunk's lead:
     /// it is given the titles of the headings above the chunk that the chunk does not hold, outermost
-    /// first. A context longer than a quarter of a chunk is shortened. The same titles must give the
-    /// same context.
+    /// first. A line longer than a quarter of a chunk is shortened. The same titles must give the
+    /// same line.
     pub fn split<'t>(
         &self,
         text: &'t str,
-        context: &dyn Fn(&[&str]) -> String,
+        line: &dyn Fn(&[&str]) -> String,
     ) -> Result<Split<'t>, ChunkError> {
         let all = Span {
             start: 0,
@@ -149,31 +154,31 @@ impl Chunker {
             && (all.end - all.start <= self.max_bytes || !self.enabled)
             && self.strategy != Strategy::Sentence
         {
-            let leads = self.leads(text, &empty, context);
+            let leads = self.leads(text, &empty, line);
             let mut window = self.work(text, all, None, &leads).window;
             if let Some(chunk) = self.whole(&mut window, &leads.at(all.start)?, all.start)? {
-                let contexts = leads.into_contexts();
-                return Ok(Split::new(text, vec![chunk], empty, contexts));
+                let lines = leads.into_lines();
+                return Ok(Split::new(text, vec![chunk], empty, lines));
             }
         }
         let rules = self.outline(text, &self.exclude);
         let outline = rules.as_ref();
-        let leads = self.leads(text, outline.unwrap_or(&empty), context);
+        let leads = self.leads(text, outline.unwrap_or(&empty), line);
         for segment in outline.map_or(vec![all], |outline| outline.segments(text)) {
             self.segment(self.work(text, segment, outline, &leads), &mut chunks)?;
         }
-        let contexts = leads.into_contexts();
-        Ok(Split::new(text, chunks, rules.unwrap_or(empty), contexts))
+        let lines = leads.into_lines();
+        Ok(Split::new(text, chunks, rules.unwrap_or(empty), lines))
     }
 
     /// The chunks of `text`, cut at `cuts`: byte offsets of an application, for code or transcripts. A piece
     /// that exceeds `max_tokens` is split further, as a text of its own. Nothing is left out, and no
-    /// piece repeats the one before it. `context`: see [`Chunker::split`].
+    /// piece repeats the one before it. `line`: see [`Chunker::split`].
     pub fn split_at<'t>(
         &self,
         text: &'t str,
         cuts: &[usize],
-        context: &dyn Fn(&[&str]) -> String,
+        line: &dyn Fn(&[&str]) -> String,
     ) -> Result<Split<'t>, ChunkError> {
         let mut before = 0;
         for (index, &offset) in cuts.iter().enumerate() {
@@ -195,7 +200,7 @@ impl Chunker {
         let rules = self.outline(text, &Exclude::default());
         let outline = rules.as_ref();
         let empty = Outline::default();
-        let leads = self.leads(text, outline.unwrap_or(&empty), context);
+        let leads = self.leads(text, outline.unwrap_or(&empty), line);
         let mut chunks = Vec::new();
         let ends = cuts.iter().copied().chain([text.len()]);
         let mut start = 0;
@@ -205,8 +210,8 @@ impl Chunker {
             }
             start = end;
         }
-        let contexts = leads.into_contexts();
-        Ok(Split::new(text, chunks, rules.unwrap_or(empty), contexts))
+        let lines = leads.into_lines();
+        Ok(Split::new(text, chunks, rules.unwrap_or(empty), lines))
     }
 
     /// The outline of a text, with the strategies that need one.
@@ -238,10 +243,10 @@ impl Chunker {
         &'a self,
         text: &'a str,
         outline: &'a Outline,
-        context: &'a dyn Fn(&[&str]) -> String,
+        line: &'a dyn Fn(&[&str]) -> String,
     ) -> Leads<'a> {
         let counter = (self.tokenizer.as_ref(), self.max_tokens);
-        Leads::new(counter, &self.bare, (text, outline), context)
+        Leads::new(counter, &self.bare, (text, outline), line)
     }
 
     /// Adds the chunks of a segment.
@@ -376,7 +381,7 @@ impl Chunker {
         }
     }
 
-    /// A piece of the unit at `start`, which alone exceeds a chunk. Without its context, if it
+    /// A piece of the unit at `start`, which alone exceeds a chunk. Without its lead, if it
     /// exceeds one with it.
     fn cut_inside_unit(
         &self,
@@ -452,7 +457,7 @@ fn chunk(lead: &Lead, start: usize, end: usize, tokens: usize) -> Chunk {
         start,
         end,
         tokens,
-        context: lead.context,
+        line: lead.line,
         repeat: lead.repeat,
     }
 }

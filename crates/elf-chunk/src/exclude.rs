@@ -2,9 +2,24 @@
 
 use pulldown_cmark::{Event, Tag, TagEnd};
 
-use super::markdown::Events;
-use super::outline::{Excluded, Heading, Outline, Span, Why};
-use super::settings::{BlockKind, Settings};
+use super::badges::{is_badges, is_unseen};
+use super::markdown::{self, Events};
+use super::outline::{self, Excluded, Heading, Outline, Span, Stranded, Why};
+use super::settings::{BlockKind, Settings, Strategy};
+
+impl Settings {
+    /// Whether they leave out a text that is not blank as a whole.
+    pub fn leaves_out(&self, text: &str) -> bool {
+        let exclude = Exclude::new(self);
+        if exclude.is_empty()
+            || text.trim().is_empty()
+            || self.strategy.of(text) != &Strategy::Markdown
+        {
+            return false;
+        }
+        markdown::outline(text, &exclude).segments(text).is_empty()
+    }
+}
 
 /// What the settings leave out.
 #[derive(Debug, Default)]
@@ -44,9 +59,10 @@ impl Exclude {
             (BlockKind::Badges, Event::Start(Tag::Paragraph | Tag::HtmlBlock)) => is_badges(events),
             (BlockKind::Comments, Event::Start(Tag::HtmlBlock)) => is_comment(events),
             (BlockKind::Toc, Event::Start(Tag::List(_))) => {
-                is_links(events, |to| to.starts_with('#'))
+                // A generator makes no link of an entry that it cannot name.
+                is_links(events, 1, |to| to.starts_with('#'))
             }
-            (BlockKind::LinkLists, Event::Start(Tag::List(_))) => is_links(events, |_| true),
+            (BlockKind::LinkLists, Event::Start(Tag::List(_))) => is_links(events, 0, |_| true),
             _ => false,
         };
         let kinds = [
@@ -82,39 +98,6 @@ fn matches(parts: &[String], title: &str) -> bool {
     })
 }
 
-fn is_badge(address: &str) -> bool {
-    let address = address.to_lowercase();
-    let path = address.split(['?', '#']).next().unwrap_or_default();
-    address.contains("badge") || address.contains("shield") || path.ends_with(".svg")
-}
-
-/// Whether a paragraph or an HTML block holds nothing but badges.
-fn is_badges(events: &Events) -> bool {
-    let mut images = 0;
-    let mut in_image = 0_usize;
-    for (event, _) in events {
-        match event {
-            Event::Start(Tag::Image { dest_url, .. }) => {
-                in_image += 1;
-                images += 1;
-                if !is_badge(dest_url) {
-                    return false;
-                }
-            }
-            Event::End(TagEnd::Image) => in_image = in_image.saturating_sub(1),
-            Event::Text(text) | Event::Code(text) if in_image == 0 && !text.trim().is_empty() => {
-                return false;
-            }
-            Event::Html(html) | Event::InlineHtml(html) => match images_of(html) {
-                Some(found) => images += found,
-                None => return false,
-            },
-            _ => {}
-        }
-    }
-    images > 0
-}
-
 /// Whether an HTML block is a comment alone.
 fn is_comment(events: &Events) -> bool {
     let html = events.iter().filter_map(|(event, _)| match event {
@@ -127,49 +110,49 @@ fn is_comment(events: &Events) -> bool {
     inner.is_some_and(|inner| !inner.contains("-->"))
 }
 
-/// How many badges a line of HTML holds, if nothing else that is seen.
-fn images_of(html: &str) -> Option<usize> {
-    let mut images = 0;
-    let mut rest = html;
-    while let Some((before, tag)) = rest.split_once('<') {
-        if !before.trim().is_empty() {
-            return None;
-        }
-        let (tag, after) = tag.split_once('>').unwrap_or((tag, ""));
-        if tag.trim_start().to_lowercase().starts_with("img") {
-            let source = tag.split_once("src=").map_or("", |(_, source)| source);
-            let quotes = ['"', '\''];
-            let source = source.trim_start_matches(quotes);
-            if !is_badge(source.split(quotes).next().unwrap_or_default()) {
-                return None;
-            }
-            images += 1;
-        }
-        rest = after;
-    }
-    rest.trim().is_empty().then_some(images)
+/// An item of a list, as far as it is read.
+#[derive(Default)]
+struct Item {
+    links: usize,
+    /// Bytes of text outside of links.
+    plain: usize,
 }
 
-/// Whether each item of a list is links alone, at least two of them, to addresses like that.
-fn is_links(events: &Events, is_one: impl Fn(&str) -> bool) -> bool {
-    let mut links = 0;
-    let mut items = 0;
+/// Whether each item of a list is links alone, at least two of them, to addresses like that. `may_be_plain`: so many
+/// items may be a few words without a link.
+fn is_links(events: &Events, may_be_plain: usize, is_one: impl Fn(&str) -> bool) -> bool {
+    const A_FEW_WORDS: usize = 80;
+    let mut items: Vec<Item> = Vec::new();
+    let (mut linked, mut plain) = (0, 0);
     let mut in_link = 0_usize;
     for (event, _) in events {
         match event {
-            Event::Start(Tag::Item) => items += 1,
+            Event::Start(Tag::Item) => items.push(Item::default()),
+            Event::End(TagEnd::Item) => match items.pop().unwrap_or_default() {
+                Item { links: 0, plain: 0 } => {}
+                Item { links, plain: 0 } => linked += links.min(1),
+                Item {
+                    links: 0,
+                    plain: bytes,
+                } if bytes <= A_FEW_WORDS => plain += 1,
+                _ => return false,
+            },
             Event::Start(Tag::Link { dest_url, .. }) => {
                 in_link += 1;
-                links += 1;
                 if !is_one(dest_url) {
                     return false;
+                }
+                if let Some(item) = items.last_mut() {
+                    item.links += 1;
                 }
             }
             Event::End(TagEnd::Link) => in_link = in_link.saturating_sub(1),
             Event::Text(text) | Event::Code(text)
                 if in_link == 0 && text.contains(char::is_alphanumeric) =>
             {
-                return false;
+                if let Some(item) = items.last_mut() {
+                    item.plain += text.len();
+                }
             }
             Event::Start(
                 Tag::CodeBlock(_) | Tag::HtmlBlock | Tag::BlockQuote(_) | Tag::Image { .. },
@@ -179,7 +162,18 @@ fn is_links(events: &Events, is_one: impl Fn(&str) -> bool) -> bool {
             _ => {}
         }
     }
-    items >= 2 && links >= items
+    linked >= 2 && plain <= may_be_plain
+}
+
+/// Where the comments of a block of HTML are.
+pub(super) fn comments(html: &str) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let start = from + html[from..].find("<!--")?;
+        let end = start + html[start..].find("-->")? + "-->".len();
+        from = end;
+        Some(start..end)
+    })
 }
 
 /// Whether a block is the mark where a generated table of contents begins, or ends.
@@ -231,8 +225,45 @@ pub(super) fn finish(text: &str, mut outline: Outline, exclude: &Exclude) -> Out
             _ => {}
         }
     }
+    leave_out_unseen(text, &mut apart);
     strand(text, &mut outline, apart);
     outline
+}
+
+/// Leaves out what stands alone between two parts that are left out, and shows nothing: `<br />`, a rule.
+fn leave_out_unseen(text: &str, excluded: &mut [Excluded]) {
+    if excluded.is_empty() {
+        return;
+    }
+    let mut start = 0;
+    for index in 0..=excluded.len() {
+        let end = excluded.get(index).map_or(text.len(), |it| it.start);
+        let alone = outline::trimmed(text, Span { start, end });
+        if let Some(alone) = alone.filter(|alone| is_unseen(&text[alone.start..alone.end])) {
+            match index.checked_sub(1) {
+                Some(before) => excluded[before].end = alone.end,
+                None => excluded[index].start = alone.start,
+            }
+        }
+        start = excluded.get(index).map_or(text.len(), |it| it.end);
+    }
+}
+
+/// What a chunk repeats of headings that follow each other: the last ones, without their badges.
+fn shown_of(headings: &[Heading]) -> Option<(usize, Span)> {
+    let (last, before) = headings.split_last()?;
+    let mut first = last;
+    for heading in before.iter().rev() {
+        if heading.shown.end != heading.end || first.shown.start != first.start {
+            break;
+        }
+        first = heading;
+    }
+    let span = Span {
+        start: first.shown.start,
+        end: last.shown.end,
+    };
+    (span.start < span.end).then_some((first.start, span))
 }
 
 /// Leaves out the headings that have nothing behind them any more. Of a section with more text
@@ -293,8 +324,14 @@ fn strand(text: &str, outline: &mut Outline, excluded: Vec<Excluded>) {
                 end,
                 why: Why::Stranded,
             });
-            if outline.stranded.last().is_none_or(|last| last.0 != next) {
-                outline.stranded.push((next, span));
+            if let Some((heading, shown)) = shown_of(needed)
+                && outline.stranded.last().is_none_or(|last| last.next != next)
+            {
+                outline.stranded.push(Stranded {
+                    next,
+                    heading,
+                    shown,
+                });
             }
         }
     }

@@ -1,5 +1,5 @@
-//! What stands before a chunk's text in what is sent: the document prefix, the context of its
-//! section, and what it repeats of its table.
+//! What stands before a chunk's text in what is sent: the document prefix, and its lead: a line
+//! of its section, and what it repeats of its table.
 
 use std::cell::RefCell;
 
@@ -25,7 +25,7 @@ pub(super) struct Lead {
     pub(super) is_apart: bool,
     /// Tokens of text in a chunk at most.
     pub(super) room: usize,
-    pub(super) context: Option<usize>,
+    pub(super) line: Option<usize>,
     pub(super) repeat: Option<Span>,
 }
 
@@ -42,7 +42,7 @@ impl Lead {
             prefix,
             fixed_tokens,
             room: max_tokens.saturating_sub(fixed_tokens),
-            context: None,
+            line: None,
             repeat: None,
         })
     }
@@ -58,9 +58,9 @@ pub(super) struct Leads<'a> {
     bare: &'a Lead,
     text: &'a str,
     outline: &'a Outline,
-    context: &'a dyn Fn(&[&str]) -> String,
-    /// The contexts so far.
-    contexts: RefCell<Vec<String>>,
+    line: &'a dyn Fn(&[&str]) -> String,
+    /// The lines so far.
+    lines: RefCell<Vec<String>>,
     /// The last leads, and the section and repetition that each is for.
     recent: RefCell<Vec<(Place, Lead)>>,
 }
@@ -70,7 +70,7 @@ impl<'a> Leads<'a> {
         (tokenizer, max_tokens): (&'a Tokenizer, usize),
         bare: &'a Lead,
         (text, outline): (&'a str, &'a Outline),
-        context: &'a dyn Fn(&[&str]) -> String,
+        line: &'a dyn Fn(&[&str]) -> String,
     ) -> Self {
         Self {
             tokenizer,
@@ -78,14 +78,14 @@ impl<'a> Leads<'a> {
             bare,
             text,
             outline,
-            context,
-            contexts: RefCell::default(),
+            line,
+            lines: RefCell::default(),
             recent: RefCell::default(),
         }
     }
 
-    pub(super) fn into_contexts(self) -> Vec<String> {
-        self.contexts.into_inner()
+    pub(super) fn into_lines(self) -> Vec<String> {
+        self.lines.into_inner()
     }
 
     /// The lead of a chunk that begins at `start`.
@@ -100,8 +100,8 @@ impl<'a> Leads<'a> {
             return Ok(lead.clone());
         }
         let most = self.bare.room / 4;
-        let context = (self.context)(&path(&self.outline.headings, heading));
-        let context = self.beginning(&composed(context.trim()), most)?;
+        let line = (self.line)(&path(&self.outline.headings, heading));
+        let line = self.beginning(&composed(line.trim()), most)?;
         let repeated = match repeat {
             Some(span) => {
                 let text = composed(&self.text[span.start..span.end]);
@@ -115,17 +115,17 @@ impl<'a> Leads<'a> {
             self.max_tokens,
             [
                 self.bare.prefix.as_str(),
-                &before(self.text, &context, repeated),
+                &before(self.text, &line, repeated),
             ]
             .concat(),
         )?;
         lead.repeat = repeated;
-        if !context.is_empty() {
-            let mut contexts = self.contexts.borrow_mut();
-            if contexts.last() != Some(&context) {
-                contexts.push(context);
+        if !line.is_empty() {
+            let mut lines = self.lines.borrow_mut();
+            if lines.last() != Some(&line) {
+                lines.push(line);
             }
-            lead.context = Some(contexts.len() - 1);
+            lead.line = Some(lines.len() - 1);
         }
         let mut recent = self.recent.borrow_mut();
         if recent.len() == RECENT {
@@ -140,25 +140,25 @@ impl<'a> Leads<'a> {
         self.at(start).map_or(self.bare.room, |lead| lead.room)
     }
 
-    /// The beginning of a context, of so many tokens at most: whole words.
-    fn beginning(&self, context: &str, most: usize) -> Result<String, TokenizerError> {
-        let mut context = &context[..context.floor_char_boundary(most * 16)];
-        // Most contexts are short, and a count is cheaper than the tokens.
-        if self.tokenizer.count_plain(context)? <= most {
-            return Ok(context.to_owned());
+    /// The beginning of a line, of so many tokens at most: whole words.
+    fn beginning(&self, line: &str, most: usize) -> Result<String, TokenizerError> {
+        let mut line = &line[..line.floor_char_boundary(most * 16)];
+        // Most lines are short, and a count is cheaper than the tokens.
+        if self.tokenizer.count_plain(line)? <= most {
+            return Ok(line.to_owned());
         }
         loop {
-            let tokens = self.tokenizer.tokens(context)?;
+            let tokens = self.tokenizer.tokens(line)?;
             let Some(over) = tokens.get(most) else {
-                return Ok(context.to_owned());
+                return Ok(line.to_owned());
             };
-            let shorter = &context[..context.floor_char_boundary(over.start)];
+            let shorter = &line[..line.floor_char_boundary(over.start)];
             let words = shorter.trim_end_matches(|c: char| !c.is_whitespace());
             let shorter = if words.is_empty() { shorter } else { words }.trim_end();
             // A character that becomes nothing may be behind the last token.
-            context = match shorter.len() < context.len() {
+            line = match shorter.len() < line.len() {
                 true => shorter,
-                false => &context[..context.floor_char_boundary(context.len() - 1)],
+                false => &line[..line.floor_char_boundary(line.len() - 1)],
             };
         }
     }
@@ -177,10 +177,10 @@ pub(super) fn path(headings: &[super::Heading], heading: Option<usize>) -> Vec<&
 }
 
 /// What stands before a chunk's text, without the document prefix.
-pub(super) fn before(text: &str, context: &str, repeat: Option<Span>) -> String {
+pub(super) fn before(text: &str, line: &str, repeat: Option<Span>) -> String {
     let mut before = String::new();
-    if !context.is_empty() {
-        before.push_str(context);
+    if !line.is_empty() {
+        before.push_str(line);
         before.push('\n');
     }
     if let Some(span) = repeat {

@@ -6,7 +6,7 @@
 //! the text ahead in tokens, `cuts` finds where sentences, clauses and words
 //! end, `greedy` decides where a chunk ends, or `landmarks` where an edit must move few of them.
 //!
-//! A text with structure first gets an `outline`, by `markdown` (with `builder`, `depth` and `exclude`),
+//! A text with structure first gets an `outline`, by `markdown` (with `builder`, `depth`, `exclude` and `badges`),
 //! `paragraphs` or `separators`. Then `choice` decides where a chunk ends. `leads` makes what stands before
 //! a chunk, `overlap` what it repeats. `languages` knows better than UAX #29 where sentences end.
 //!
@@ -16,6 +16,7 @@
 //! They share `trie` and `characters`.
 
 mod auto;
+mod badges;
 mod bpe;
 mod builder;
 mod characters;
@@ -74,12 +75,12 @@ pub struct Chunk {
     pub start: usize,
     /// UTF-8 byte offset after the last byte.
     pub end: usize,
-    /// Tokens of the chunk exactly as it is sent to the model: document prefix, context, what it
-    /// repeats, and special tokens included.
+    /// Tokens of the chunk exactly as it is sent to the model: document prefix, lead and special
+    /// tokens included.
     pub tokens: usize,
-    /// Its context, as an index that [`Split::context`] knows.
+    /// The line of its lead, as an index that [`Split::lead_line`] knows.
     #[serde(skip)]
-    pub context: Option<usize>,
+    pub line: Option<usize>,
     /// Text before the chunk that is sent with it: the header of the table that it continues, or a
     /// heading that stands apart from it.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
+use super::badges::{is_badge, without_badges};
 use super::builder::Builder;
 use super::depth;
 use super::exclude::{self, Exclude};
@@ -34,6 +35,7 @@ pub(super) fn outline_by(text: &str, exclude: &Exclude, portion: usize) -> Outli
         exclude,
         behind: front_matter,
         toc: None,
+        in_badge: 0,
     };
     scan.front_matter(front_matter);
     let masked = depth::bounded(text);
@@ -91,6 +93,8 @@ struct Scan<'t> {
     behind: usize,
     /// Where a generated table of contents begins that has not ended.
     toc: Option<usize>,
+    /// Badges around what is read: their text is in no title.
+    in_badge: usize,
 }
 
 impl Scan<'_> {
@@ -151,7 +155,7 @@ impl Scan<'_> {
         let Some(span) = self.builder.trimmed(span) else {
             return;
         };
-        if self.exclude.has(BlockKind::LinkLists) && self.builder.starts_with(span, "[") {
+        if self.exclude.has(BlockKind::LinkLists) && self.builder.slice(span).starts_with('[') {
             self.builder.exclude(span, Why::Block(BlockKind::LinkLists));
         }
         self.builder.lines(span, None, rank::BLOCK);
@@ -160,10 +164,14 @@ impl Scan<'_> {
     fn block(&mut self, events: &Events) {
         let (start, end) = (events[0].1.start, events[0].1.end);
         self.definitions(self.builder.line_start(start));
-        self.behind = end;
+        self.behind = self.content_end(events, end);
         if let Some(kind) = self.exclude.kind_of(events) {
             self.builder.exclude(Span { start, end }, Why::Block(kind));
         }
+        if self.exclude.has(BlockKind::Comments) {
+            self.comments(events);
+        }
+        let heading = self.heading_of(events);
         match exclude::toc_mark(events) {
             Some(true) => self.toc = self.toc.or(Some(start)),
             Some(false) => {
@@ -177,22 +185,110 @@ impl Scan<'_> {
             None => {}
         }
         for (event, range) in events {
-            self.event(
-                event,
-                Span {
-                    start: range.start,
-                    end: range.end,
-                },
-            );
+            let span = Span {
+                start: range.start,
+                end: range.end,
+            };
+            match (event, heading) {
+                (Event::Start(Tag::Heading { level, .. }), Some((span, shown))) => {
+                    self.builder.heading(span, number(*level), shown);
+                }
+                _ => self.event(event, span),
+            }
         }
         self.builder.end_block();
+        self.in_badge = 0;
+    }
+
+    /// Where the content of a block ends. The range of a list may reach over definitions of links behind it.
+    fn content_end(&self, events: &Events, end: usize) -> usize {
+        if !matches!(events[0].0, Event::Start(Tag::List(_) | Tag::BlockQuote(_))) {
+            return end;
+        }
+        let is_container = |event: &Event| {
+            matches!(
+                event,
+                Event::Start(Tag::List(_) | Tag::Item | Tag::BlockQuote(_))
+                    | Event::End(TagEnd::List(_) | TagEnd::Item | TagEnd::BlockQuote(_))
+            )
+        };
+        let content = events.iter().filter(|(event, _)| !is_container(event));
+        let content = content.map(|(_, range)| range.end).max().unwrap_or(end);
+        let content = content.min(end);
+        let rest = self.builder.slice(Span {
+            start: content,
+            end,
+        });
+        match rest.trim_start().starts_with('[') {
+            true => content,
+            false => end,
+        }
+    }
+
+    /// Leaves out the comments of a block, except in a heading or a table, which would be cut there.
+    fn comments(&mut self, events: &Events) {
+        if matches!(
+            events[0].0,
+            Event::Start(Tag::Heading { .. } | Tag::Table(_))
+        ) {
+            return;
+        }
+        for (event, range) in events {
+            if !matches!(event, Event::Start(Tag::HtmlBlock) | Event::InlineHtml(_)) {
+                continue;
+            }
+            let (start, end) = (range.start, range.end);
+            for at in exclude::comments(self.builder.slice(Span { start, end })) {
+                let span = Span {
+                    start: start + at.start,
+                    end: start + at.end,
+                };
+                let why = Why::Block(BlockKind::Comments);
+                self.builder.exclude(span, why);
+            }
+        }
+    }
+
+    /// Where a heading is, and its text without badges. Those above the text of a heading that is underlined are left
+    /// out, as a paragraph of them is.
+    fn heading_of(&mut self, events: &Events) -> Option<(Span, Span)> {
+        let (Event::Start(Tag::Heading { .. }), range) = &events[0] else {
+            return None;
+        };
+        let mut span = Span {
+            start: range.start,
+            end: range.end,
+        };
+        let shown = without_badges(events).unwrap_or(range.end..range.end);
+        let shown = Span {
+            start: shown.start,
+            end: shown.end,
+        };
+        let before = Span {
+            end: shown.start,
+            ..span
+        };
+        let is_line = self.builder.slice(before).ends_with('\n');
+        if is_line && shown.start < shown.end && self.exclude.has(BlockKind::Badges) {
+            self.builder.exclude(before, Why::Block(BlockKind::Badges));
+            span.start = shown.start;
+        }
+        Some((span, shown))
     }
 
     fn event(&mut self, event: &Event, span: Span) {
+        let in_badge = self.in_badge;
+        match event {
+            Event::Start(Tag::Image { dest_url, .. }) if in_badge > 0 || is_badge(dest_url) => {
+                self.in_badge += 1;
+            }
+            Event::End(TagEnd::Image) => self.in_badge = in_badge.saturating_sub(1),
+            _ => {}
+        }
         let builder = &mut self.builder;
         match event {
             Event::Start(Tag::Paragraph) => builder.leaf(span),
-            Event::Start(Tag::Heading { level, .. }) => builder.heading(span, number(*level)),
+            Event::Start(Tag::Heading { level, .. }) => builder.heading(span, number(*level), span),
             Event::End(TagEnd::Heading(_)) => builder.heading_ended(),
             Event::Start(Tag::BlockQuote(_)) => builder.open_quote(span),
             Event::Start(Tag::List(_)) => builder.open_list(span),
@@ -204,7 +300,7 @@ impl Scan<'_> {
             Event::Start(Tag::Table(_)) => builder.table(span),
             Event::Start(Tag::TableRow) => builder.row(span),
             Event::Rule => builder.rule(span),
-            Event::Text(text) | Event::Code(text) => builder.text(text),
+            Event::Text(text) | Event::Code(text) if self.in_badge == 0 => builder.text(text),
             Event::SoftBreak | Event::HardBreak => builder.text(" "),
             _ => builder.text(""),
         }

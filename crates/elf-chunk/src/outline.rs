@@ -47,6 +47,20 @@ pub struct Heading {
     pub title: String,
     /// The heading of the section around it, as an index.
     pub parent: Option<usize>,
+    /// It without the badges around its text; empty if it has nothing else.
+    #[serde(skip)]
+    pub(super) shown: Span,
+}
+
+/// Headings whose text is excluded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stranded {
+    /// Where the text behind it begins.
+    pub(super) next: usize,
+    /// Where the first of these headings begins.
+    pub(super) heading: usize,
+    /// What the chunk there repeats.
+    pub(super) shown: Span,
 }
 
 /// Text that is in no chunk.
@@ -139,8 +153,7 @@ pub(super) struct Outline {
     /// Code, tables, HTML: an overlap begins with a whole line of these.
     pub(super) lines: Vec<Span>,
     pub(super) excluded: Vec<Excluded>,
-    /// Headings whose text is excluded, and where the text behind it begins.
-    pub(super) stranded: Vec<(usize, Span)>,
+    pub(super) stranded: Vec<Stranded>,
 }
 
 impl Outline {
@@ -214,8 +227,8 @@ impl Outline {
 
     /// The innermost heading above a chunk that begins at `position`, and is not in it.
     pub(super) fn heading_above(&self, position: usize) -> Option<usize> {
-        if let Some((_, span)) = self.stranded_before(position) {
-            return self.heading_above(span.start);
+        if let Some(stranded) = self.stranded_before(position) {
+            return self.heading_above(stranded.heading);
         }
         match self.heading_at(position) {
             Some(heading) => self.headings[heading].parent,
@@ -226,8 +239,8 @@ impl Outline {
         }
     }
 
-    fn stranded_before(&self, position: usize) -> Option<(usize, Span)> {
-        let found = self.stranded.binary_search_by_key(&position, |it| it.0);
+    fn stranded_before(&self, position: usize) -> Option<Stranded> {
+        let found = self.stranded.binary_search_by_key(&position, |it| it.next);
         found.ok().map(|index| self.stranded[index])
     }
 
@@ -240,7 +253,7 @@ impl Outline {
         let of_table = table
             .filter(|table| table.header.end <= position && position < table.end)
             .map(|table| table.header);
-        of_table.or_else(|| self.stranded_before(position).map(|it| it.1))
+        of_table.or_else(|| self.stranded_before(position).map(|it| it.shown))
     }
 }
 

@@ -18,17 +18,12 @@ impl Chunker {
     ) -> Result<usize, ChunkError> {
         let window = &work.window;
         let mut budget = self.overlap;
-        let room = self.bare.room - SLACK_TOKENS;
         // Keeping the next part whole is worth more than repeating one. That does
         // not hold for a part that is already cut.
         match work.outline {
-            None => {
-                let last = window.sentence_ends(chunk.start, cut.next).next_back();
-                if last == Some(cut)
-                    && let Some(next) = self.sentence_fits(window, cut.next, room)
-                {
-                    budget = budget.min(room - next);
-                }
+            None => budget = self.beside_next_sentence(window, chunk, cut, budget),
+            Some(outline) if is_in_paragraph(outline, chunk, cut) => {
+                budget = self.beside_next_sentence(window, chunk, cut, budget);
             }
             // The text before belongs to another section.
             Some(outline) if outline.begins_section(cut.next) => return Ok(cut.next),
@@ -41,7 +36,12 @@ impl Chunker {
         loop {
             let start = match work.outline {
                 None => self.overlap_within(window, chunk, cut, budget),
-                Some(outline) => self.overlap_of_parts(window, outline, chunk, cut, budget),
+                Some(outline) => match paragraph_cut_before(outline, chunk, cut) {
+                    Some(start) => {
+                        self.overlap_within(window, Chunk { start, ..chunk }, cut, budget)
+                    }
+                    None => self.overlap_of_parts(window, outline, chunk, cut, budget),
+                },
             };
             let Some(start) = start else {
                 return Ok(cut.next);
@@ -54,6 +54,22 @@ impl Chunker {
                 return Ok(start);
             }
             budget = budget.saturating_sub((tokens - self.overlap).max(self.overlap / 8 + 1));
+        }
+    }
+
+    /// The budget that leaves the next sentence its room.
+    fn beside_next_sentence(
+        &self,
+        window: &Window,
+        chunk: Chunk,
+        cut: CutPoint,
+        budget: usize,
+    ) -> usize {
+        let room = self.bare.room - SLACK_TOKENS;
+        let last = window.sentence_ends(chunk.start, cut.next).next_back();
+        match self.sentence_fits(window, cut.next, room) {
+            Some(next) if last == Some(cut) => budget.min(room - next),
+            _ => budget,
         }
     }
 
@@ -169,4 +185,19 @@ impl Chunker {
         }
         word.or(grapheme)
     }
+}
+
+/// Whether a chunk ends inside a paragraph, with the strategy of that name.
+fn is_in_paragraph(outline: &Outline, chunk: Chunk, cut: CutPoint) -> bool {
+    paragraph_cut_before(outline, chunk, cut).is_some() && !outline.is_cut(cut.next)
+}
+
+/// Where in a chunk the paragraph begins at whose sentences it is cut, or ends behind such a cut.
+fn paragraph_cut_before(outline: &Outline, chunk: Chunk, cut: CutPoint) -> Option<usize> {
+    if outline.kind != Kind::Paragraph {
+        return None;
+    }
+    let paragraph = outline.leaf_start(cut.end - 1).unwrap_or(0);
+    let is_cut = !outline.is_cut(cut.next) || paragraph < chunk.start;
+    is_cut.then_some(paragraph.max(chunk.start))
 }

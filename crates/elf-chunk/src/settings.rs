@@ -63,19 +63,25 @@ pub enum Strategy {
     Auto,
 }
 
+impl Strategy {
+    /// Its name in settings.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Sentence => "sentence",
+            Self::Markdown => "markdown",
+            Self::Paragraph => "paragraph",
+            Self::Recursive(_) => "recursive",
+            Self::Auto => "auto",
+        }
+    }
+}
+
 impl serde::Serialize for Strategy {
     /// As the fields `strategy` and, if it has them, `separators`.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (name, separators) = match self {
-            Self::Sentence => ("sentence", None),
-            Self::Markdown => ("markdown", None),
-            Self::Paragraph => ("paragraph", None),
-            Self::Recursive(separators) => ("recursive", Some(separators)),
-            Self::Auto => ("auto", None),
-        };
         let mut fields = serializer.serialize_map(None)?;
-        fields.serialize_entry("strategy", name)?;
-        if let Some(separators) = separators {
+        fields.serialize_entry("strategy", self.name())?;
+        if let Self::Recursive(separators) = self {
             fields.serialize_entry("separators", separators)?;
         }
         fields.end()
@@ -93,9 +99,9 @@ pub enum BlockKind {
     Badges,
     /// A list whose items are links alone, and definitions of links.
     LinkLists,
-    /// HTML comments.
+    /// HTML comments, except in headings and tables.
     Comments,
-    /// A list of links to places in the text itself, and what stands between `<!-- toc -->` and
+    /// A list of links to places in the text itself, with one entry without a link at most, and what stands between `<!-- toc -->` and
     /// `<!-- tocstop -->`.
     Toc,
 }

@@ -17,7 +17,7 @@ pub struct Split<'t> {
     pub excluded: Vec<Excluded>,
     /// The headings of a Markdown text that does not fit one chunk.
     pub headings: Vec<Heading>,
-    contexts: Vec<String>,
+    lines: Vec<String>,
 }
 
 impl<'t> Split<'t> {
@@ -25,14 +25,14 @@ impl<'t> Split<'t> {
         text: &'t str,
         chunks: Vec<Chunk>,
         outline: Outline,
-        contexts: Vec<String>,
+        lines: Vec<String>,
     ) -> Self {
         Self {
             text,
             chunks,
             excluded: outline.excluded,
             headings: outline.headings,
-            contexts,
+            lines,
         }
     }
 
@@ -41,21 +41,19 @@ impl<'t> Split<'t> {
         &self.text[chunk.start..chunk.end]
     }
 
-    /// The context of a chunk, in NFC; empty if it has none.
-    pub fn context(&self, chunk: &Chunk) -> &str {
-        chunk
-            .context
-            .map_or("", |index| self.contexts[index].as_str())
+    /// The first line of a chunk's lead, in NFC, without what the chunk repeats; empty if it has none.
+    pub fn lead_line(&self, chunk: &Chunk) -> &str {
+        chunk.line.map_or("", |index| self.lines[index].as_str())
     }
 
-    /// What is sent between the document prefix and the chunk's text: a line of context, then what the chunk
-    /// repeats. Empty if it has neither.
+    /// What is sent between the document prefix and the chunk's text: a line, then what the chunk repeats.
+    /// Empty if it has neither.
     pub fn lead(&self, chunk: &Chunk) -> String {
-        before(self.text, self.context(chunk), chunk.repeat)
+        before(self.text, self.lead_line(chunk), chunk.repeat)
     }
 
-    /// What is sent behind the document prefix, in NFC: a line of context, then what the chunk repeats,
-    /// then its text. [`Chunk::tokens`] counts it with the prefix and special tokens.
+    /// What is sent behind the document prefix, in NFC: the lead, then the text.
+    /// [`Chunk::tokens`] counts it with the prefix and special tokens.
     pub fn input(&self, chunk: &Chunk) -> Cow<'t, str> {
         let text = composed(self.text(chunk));
         let before = self.lead(chunk);

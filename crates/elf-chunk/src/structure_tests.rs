@@ -31,29 +31,29 @@ fn title(path: &[&str]) -> String {
 fn check<'t>(
     tokenizer: &Trained,
     settings: &Settings,
-    context: &dyn Fn(&[&str]) -> String,
+    line: &dyn Fn(&[&str]) -> String,
     text: &'t str,
 ) -> Split<'t> {
     let stable = Settings {
         boundaries: Boundaries::Stable,
         ..settings.clone()
     };
-    check_one(tokenizer, &stable, context, text);
-    check_one(tokenizer, settings, context, text)
+    check_one(tokenizer, &stable, line, text);
+    check_one(tokenizer, settings, line, text)
 }
 
 fn check_one<'t>(
     tokenizer: &Trained,
     settings: &Settings,
-    context: &dyn Fn(&[&str]) -> String,
+    line: &dyn Fn(&[&str]) -> String,
     text: &'t str,
 ) -> Split<'t> {
     let prefix = "passage: ";
     let chunker = Chunker::new(tokenizer.ours.clone(), settings, prefix).unwrap();
-    let split = chunker.split(text, context).unwrap();
+    let split = chunker.split(text, line).unwrap();
     assert_eq!(
         split.chunks,
-        chunker.split(text, context).unwrap().chunks,
+        chunker.split(text, line).unwrap().chunks,
         "deterministic"
     );
     assert_covers(&split, text);
@@ -157,7 +157,7 @@ fn parsed(text: &str) -> Parsed {
 /// No chunk cuts a table or code that fits a chunk of its own with the headings before it, and none
 /// ends with a heading.
 ///
-/// `before`: tokens of context at most. `slack`: counts in the running text are wrong by that much.
+/// `before`: tokens of the lead at most. `slack`: counts in the running text are wrong by that much.
 fn check_structure(
     chunker: &Chunker,
     split: &Split,
@@ -349,24 +349,24 @@ proptest! {
     #[test]
     fn the_promises_hold_for_markdown(
         text in text(), room in 12..160usize, overlap in 0..60usize, which in 0..5usize,
-        (exclude_headings, exclude_blocks) in excluding(), has_context: bool,
+        (exclude_headings, exclude_blocks) in excluding(), has_line: bool,
     ) {
         let (_, tokenizer) = trained::all()[which];
         let max_tokens = tokenizer.count("passage: ") + room + 20;
         let settings = Settings { exclude_headings, exclude_blocks, ..settings(Parts::Markdown, max_tokens, overlap) };
         let none = |_: &[&str]| String::new();
-        let context: &dyn Fn(&[&str]) -> String = if has_context { &title } else { &none };
-        let split = check(tokenizer, &settings, context, &text);
+        let line: &dyn Fn(&[&str]) -> String = if has_line { &title } else { &none };
+        let split = check(tokenizer, &settings, line, &text);
         let chunker = Chunker::new(tokenizer.ours.clone(), &settings, "passage: ").unwrap();
         if settings.exclude_headings.is_empty() && settings.exclude_blocks.is_empty() {
             prop_assert!(split.excluded.is_empty());
             let room = max_tokens - chunker.fixed_tokens();
-            let before = if has_context { room / 4 } else { 0 };
+            let before = if has_line { room / 4 } else { 0 };
             check_neighbours(&chunker, &split, &text, max_tokens, 6);
             check_structure(&chunker, &split, &text, max_tokens, (before, 6));
             let stable = Settings { boundaries: Boundaries::Stable, ..settings };
             let chunker = Chunker::new(tokenizer.ours.clone(), &stable, "passage: ").unwrap();
-            let split = chunker.split(&text, context).unwrap();
+            let split = chunker.split(&text, line).unwrap();
             check_structure(&chunker, &split, &text, max_tokens, (before, 6));
         }
     }
@@ -472,7 +472,7 @@ fn a_table_longer_than_a_chunk_is_cut_between_rows_and_repeats_its_header() {
     assert!(rest.len() > 4);
     for chunk in rest {
         assert!(split.text(chunk).starts_with("| the. The | the |\n"));
-        assert_eq!(split.context(chunk), "the");
+        assert_eq!(split.lead_line(chunk), "the");
         let sent = format!("the\n{header}\n{}", split.text(chunk));
         assert_eq!(split.input(chunk), sent);
     }
@@ -503,7 +503,7 @@ fn small_sections_are_packed_and_a_large_one_begins_a_chunk() {
 }
 
 #[test]
-fn the_headings_above_a_chunk_are_its_context() {
+fn the_headings_above_a_chunk_lead_it() {
     let text = format!(
         "# One\n\n{}\n\n## **Two**\n\n{}\n\n### Three\n\n{}\n\n# Four\n\n{}",
         words(8),
@@ -512,12 +512,12 @@ fn the_headings_above_a_chunk_are_its_context() {
         words(8)
     );
     let split = markdown_of(&text, &settings(Parts::Markdown, 120, 0));
-    let contexts: Vec<&str> = split
+    let lines: Vec<&str> = split
         .chunks
         .iter()
-        .map(|chunk| split.context(chunk))
+        .map(|chunk| split.lead_line(chunk))
         .collect();
-    assert_eq!(contexts, ["", "One", "One > Two", "One > Two", ""]);
+    assert_eq!(lines, ["", "One", "One > Two", "One > Two", ""]);
 }
 
 #[test]
@@ -645,7 +645,7 @@ fn an_application_cuts_itself() {
     .unwrap();
     let split = chunker.split_at(&text, &[5, 11], &title).unwrap();
     assert_eq!(texts(&split)[..2], ["# A", "first"]);
-    assert_eq!(split.context(&split.chunks[1]), "A title > A");
+    assert_eq!(split.lead_line(&split.chunks[1]), "A title > A");
     assert!(split.chunks.len() > 3, "the last piece exceeds a chunk");
     assert!(split.chunks.iter().all(|chunk| chunk.tokens <= 70));
     for (cuts, reason) in [
@@ -671,7 +671,7 @@ fn an_application_cuts_itself() {
 }
 
 #[test]
-fn a_context_longer_than_a_quarter_of_a_chunk_is_shortened() {
+fn a_lead_longer_than_a_quarter_of_a_chunk_is_shortened() {
     let text = words(30);
     let long = |_: &[&str]| "the ".repeat(1000);
     let split = check(
@@ -682,7 +682,7 @@ fn a_context_longer_than_a_quarter_of_a_chunk_is_shortened() {
     );
     assert!(split.chunks.len() > 3);
     for chunk in &split.chunks {
-        assert_eq!(split.context(chunk), "the ".repeat(25).trim_end());
+        assert_eq!(split.lead_line(chunk), "the ".repeat(25).trim_end());
     }
 }
 
@@ -728,9 +728,9 @@ fn with_stable_boundaries_an_edit_of_markdown_changes_few_chunks() {
     }
 }
 
-/// README files of the crates that this one is built from.
-type Context<'c> = &'c dyn Fn(&[&str]) -> String;
+type MakeLine<'c> = &'c dyn Fn(&[&str]) -> String;
 
+/// README files of the crates that this one is built from.
 fn readmes() -> Vec<(std::path::PathBuf, String)> {
     let home = std::env::var_os("CARGO_HOME").map(std::path::PathBuf::from);
     let home =
@@ -759,7 +759,7 @@ fn readmes() -> Vec<(std::path::PathBuf, String)> {
 fn the_promises_hold_for_real_files() {
     let tokenizer = trained::wordpiece();
     let none = |_: &[&str]| String::new();
-    let contexts: [Context<'_>; 2] = [&title, &none];
+    let lines: [MakeLine<'_>; 2] = [&title, &none];
     let files = readmes();
     // All of them take minutes without optimisation.
     let some = files
@@ -768,22 +768,22 @@ fn the_promises_hold_for_real_files() {
         .step_by(6);
     for (path, text) in some {
         println!("{}", path.display());
-        for (context, max_tokens) in contexts.into_iter().zip([256, 180]) {
+        for (line, max_tokens) in lines.into_iter().zip([256, 180]) {
             let settings = settings(Parts::Markdown, max_tokens, 40);
             let new = |settings: &Settings| {
                 Chunker::new(tokenizer.ours.clone(), settings, "passage: ").unwrap()
             };
             let chunker = new(&settings);
             let room = max_tokens - chunker.fixed_tokens();
-            let before = if context(&[]).is_empty() { 0 } else { room / 4 };
-            let split = check(tokenizer, &settings, context, text);
+            let before = if line(&[]).is_empty() { 0 } else { room / 4 };
+            let split = check(tokenizer, &settings, line, text);
             check_neighbours(&chunker, &split, text, max_tokens, 0);
             check_structure(&chunker, &split, text, max_tokens, (before, 0));
             let chunker = new(&Settings {
                 boundaries: Boundaries::Stable,
                 ..settings
             });
-            let split = chunker.split(text, context).unwrap();
+            let split = chunker.split(text, line).unwrap();
             check_structure(&chunker, &split, text, max_tokens, (before, 0));
         }
     }
@@ -933,4 +933,153 @@ fn time_is_linear() {
             );
         }
     }
+}
+
+const BADGE: &str = "[![Build](https://img.shields.io/b.svg)](https://ci)";
+
+fn without_blocks(text: &str) -> Split<'_> {
+    let exclude_blocks = vec![
+        BlockKind::FrontMatter,
+        BlockKind::Badges,
+        BlockKind::Comments,
+        BlockKind::LinkLists,
+        BlockKind::Toc,
+    ];
+    let settings = Settings {
+        exclude_blocks,
+        ..settings(Parts::Markdown, 512, 0)
+    };
+    markdown_of(text, &settings)
+}
+
+#[test]
+fn definitions_of_links_behind_a_list_are_left_out() {
+    let definitions = "[a]: https://a\n[b]: https://b\n[c]: https://c";
+    for list in [
+        "- one\n- two",
+        "1. one\n\n   more\n\n2. two",
+        "> - one\n> - two",
+        "- a\n  - b",
+    ] {
+        for end in ["", "\n\nMore."] {
+            let text = format!("Text.\n\n{list}\n\n{definitions}{end}");
+            let mut expected = vec![format!("Text.\n\n{list}")];
+            expected.extend((!end.is_empty()).then(|| "More.".to_owned()));
+            assert_eq!(texts(&without_blocks(&text)), expected);
+        }
+    }
+}
+
+#[test]
+fn a_table_of_contents_may_have_an_entry_without_a_link() {
+    let is_left_out = |list: &str| {
+        let text = format!("{list}\n\nText.");
+        texts(&without_blocks(&text)) == ["Text."]
+    };
+    assert!(is_left_out("- [a](#a)\n- [b](#b)\n- C++\n- [d](#d)"));
+    assert!(is_left_out("- Guide\n  - [a](#a)\n  - [b](#b)"));
+    assert!(!is_left_out("- One\n- Two\n- [a](#a)\n- [b](#b)"));
+    assert!(!is_left_out("- See [a](#a)\n- [b](#b)\n- [c](#c)"));
+    assert!(!is_left_out("- One\n- [a](#a)"));
+}
+
+#[test]
+fn comments_are_left_out_of_paragraphs_and_html() {
+    let text = "Text. <!-- x --> More text.\n\n- End <!-- y\n  z -->\n\n<!-- a --> Seen.\n\n`<!-- code -->`";
+    assert_eq!(
+        texts(&without_blocks(text)),
+        ["Text.", "More text.\n\n- End", "Seen.\n\n`<!-- code -->`"]
+    );
+    let heading = "# Title <!-- omit in toc -->\n\nText.";
+    assert_eq!(texts(&without_blocks(heading)), [heading]);
+}
+
+#[test]
+fn what_shows_nothing_is_no_chunk_beside_what_is_left_out() {
+    let text = format!(
+        "<br>\n\n{BADGE}\n\n<br />\n\n{BADGE}\n\n---\n\n<!-- x -->\n\nText.\n\n{BADGE}\n\n***\n"
+    );
+    assert_eq!(texts(&without_blocks(&text)), ["Text."]);
+}
+
+#[test]
+fn the_title_heads_the_first_chunk_without_its_badges() {
+    for (text, input) in [
+        (format!("{BADGE}\n\n# Title\n\nText."), "# Title\n\nText."),
+        (
+            format!("{BADGE}\n{BADGE}\n# Title\nText."),
+            "# Title\nText.",
+        ),
+        (
+            format!("{BADGE}\nTitle\n=====\n\nText."),
+            "Title\n=====\n\nText.",
+        ),
+        (format!("# Title\n\n{BADGE}\n\nText."), "# Title\nText."),
+        (
+            format!("# Title {BADGE}\n\n{BADGE}\n\nText."),
+            "# Title\nText.",
+        ),
+        (
+            format!("# **[Title](x)** {BADGE} #\n\n{BADGE}\n\nText."),
+            "# **[Title](x)**\nText.",
+        ),
+        (
+            format!("# {BADGE} Title\n\n{BADGE}\n\nText."),
+            "Title\nText.",
+        ),
+        (format!("# {BADGE}\n\n{BADGE}\n\nText."), "Text."),
+        (
+            format!("# Title {BADGE}\n\n## Sub\n\n{BADGE}\n\nText."),
+            "Title\n## Sub\nText.",
+        ),
+    ] {
+        let split = without_blocks(&text);
+        assert_eq!(split.input(&split.chunks[0]), input, "{text}");
+    }
+    let text = format!(
+        "# Title {BADGE}\n\n{}\n\n## Sub\n\n{}",
+        words(40),
+        words(40)
+    );
+    assert_eq!(without_blocks(&text).headings[0].title, "Title");
+}
+
+#[test]
+fn a_text_may_be_left_out_as_a_whole() {
+    let settings = Settings {
+        strategy: Parts::Auto,
+        exclude_headings: vec!["license".into()],
+        exclude_blocks: vec![BlockKind::Badges],
+        ..Settings::default()
+    };
+    assert!(settings.leaves_out(&format!("{BADGE}\n\n# License\n\nText.")));
+    assert!(!settings.leaves_out("# License\n\nText.\n\n# More\n\nText."));
+    assert!(!settings.leaves_out("License"));
+    assert!(!settings.leaves_out(" "));
+}
+
+#[test]
+fn a_paragraph_that_exceeds_a_chunk_has_the_overlap_of_sentences() {
+    let long = words(25);
+    let tokenizer = &trained::written_down()[0];
+    let none = |_: &[&str]| String::new();
+    let shared = |strategy: Parts, text: &str| -> Vec<String> {
+        let settings = settings(strategy, fixed() + 100, 25);
+        let split = check(tokenizer, &settings, &none, text);
+        let pairs = split.chunks.windows(2);
+        pairs
+            .map(|pair| text[pair[1].start.min(pair[0].end)..pair[0].end].to_owned())
+            .collect()
+    };
+    assert_eq!(
+        shared(Parts::Paragraph, &long),
+        shared(Parts::Sentence, &long)
+    );
+    assert_eq!(shared(Parts::Paragraph, &long)[0], words(2));
+    // Behind the end of such a paragraph too.
+    let text = format!("{long}\n\n{}", words(8));
+    assert_eq!(shared(Parts::Paragraph, &text).last(), Some(&words(2)));
+    // A short paragraph is repeated as a whole or not at all.
+    let text = format!("{}\n\n{}", words(8), words(8));
+    assert_eq!(shared(Parts::Paragraph, &text), [""]);
 }

@@ -452,7 +452,7 @@ fn characters_that_the_tokenizer_drops_are_covered_and_cost_nothing() {
             start: 0,
             end: 5,
             tokens: 2,
-            context: None,
+            line: None,
             repeat: None,
         }]
     );

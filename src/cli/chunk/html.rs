@@ -1,6 +1,7 @@
 //! The chunks of a text as a page: each in a colour, with what they share and what is left out.
 
 use crate::chunk::Split;
+use crate::cli::output::counted;
 
 const HEAD: &str = r#"<!doctype html>
 <html lang="en">
@@ -27,13 +28,13 @@ struct Part<'t> {
     is_left_out: bool,
 }
 
-/// The page.
-pub fn page(text: &str, split: &Split<'_>) -> String {
+/// The page. `strategy` says how the text is split.
+pub fn page(text: &str, split: &Split<'_>, strategy: &str) -> String {
     let mut page = HEAD.to_owned();
     page.push_str(&format!(
-        "<p>{} chunks. <span class=even>A chunk</span>, <span class=odd>the next one</span>, \
+        "<p>{}, {strategy}. <span class=even>A chunk</span>, <span class=odd>the next one</span>, \
          <span class=both>what both hold</span>, <span class=out>what is left out</span>.</p>\n<pre>",
-        split.chunks.len()
+        counted(split.chunks.len() as u64, "chunk", "chunks")
     ));
     let mut last = None;
     for part in parts(text, split) {
@@ -45,7 +46,7 @@ pub fn page(text: &str, split: &Split<'_>) -> String {
             let lead = split.lead(&of);
             let lead = match lead.trim() {
                 "" => String::new(),
-                lead => format!(", behind: {}", escaped(lead)),
+                lead => format!(", lead: {}", escaped(lead)),
             };
             page.push_str(&format!(
                 "<span class=cut>{chunk}: {} tokens{lead}</span>",

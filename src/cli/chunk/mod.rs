@@ -31,6 +31,11 @@ pub struct Args {
 /// What is printed.
 #[derive(Serialize)]
 struct Shown<'a> {
+    /// How the text is split.
+    strategy: &'static str,
+    /// Whether `auto` chose it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_chosen: bool,
     chunks: Vec<Row<'a>>,
     left_out: Vec<LeftOut<'a>>,
 }
@@ -72,9 +77,14 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         updated_at: Utc::now(),
     };
     let split = chunker.split(&text, subject)?;
+    let [asked, strategy] = chunker.strategies(&text, &args.kind);
+    let is_chosen = asked != strategy;
     if let Some(file) = &args.html {
-        std::fs::write(file, html::page(&text, &split))
-            .with_context(|| format!("failed to write {}", file.display()))?;
+        std::fs::write(
+            file,
+            html::page(&text, &split, &said(strategy.name(), is_chosen)),
+        )
+        .with_context(|| format!("failed to write {}", file.display()))?;
     }
     let row = |(index, chunk): (usize, &Chunk)| Row {
         index,
@@ -89,13 +99,21 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         excluded: *excluded,
     };
     let shown = Shown {
+        strategy: strategy.name(),
+        is_chosen,
         chunks: split.chunks.iter().enumerate().map(row).collect(),
         left_out: split.excluded.iter().map(left_out).collect(),
     };
     out.report(&shown, lines)
 }
 
-/// A line for each chunk, and one for each part that is in none.
+/// The strategy in words.
+fn said(strategy: &str, is_chosen: bool) -> String {
+    let chosen = if is_chosen { ", chosen by auto" } else { "" };
+    format!("strategy {strategy}{chosen}")
+}
+
+/// A line for the strategy, one for each chunk, and one for each part that is in none.
 fn lines(shown: &Shown<'_>) -> String {
     let chunk = |row: &Row| {
         let span = format!("{}..{}", row.start, row.end);
@@ -128,6 +146,12 @@ fn lines(shown: &Shown<'_>) -> String {
         .map(|part| (part.excluded.start, left_out(part)));
     let mut lines: Vec<(usize, String)> = chunks.chain(parts).collect();
     lines.sort_by_key(|(start, _)| *start);
-    let lines: Vec<String> = lines.into_iter().map(|(_, line)| line).collect();
+    let strategy = said(shown.strategy, shown.is_chosen);
+    let mut lines: Vec<String> = std::iter::once(strategy)
+        .chain(lines.into_iter().map(|(_, line)| line))
+        .collect();
+    if shown.chunks.is_empty() {
+        lines.push("no chunk: no search finds this text".to_owned());
+    }
     lines.join("\n")
 }

@@ -74,7 +74,7 @@ pub struct Args {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     anyhow::ensure!(
         args.notes.is_dir(),
-        "there is no folder {}: name one that holds .md and .txt files with --notes",
+        "there is no folder {}: name one that holds .md, .txt or .log files with --notes",
         args.notes.display()
     );
     let _lock = start_anew(&args).await?;

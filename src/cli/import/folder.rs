@@ -23,7 +23,7 @@ pub(super) struct Files {
 /// How many files are no notes, by reason.
 #[derive(Default, Serialize)]
 pub(super) struct PassedOver {
-    /// Neither .md nor .txt, or no regular file.
+    /// No text by its name, or no regular file.
     other: u64,
     /// The name begins with a dot. A hidden folder counts once.
     hidden: u64,
@@ -136,7 +136,7 @@ impl PassedOver {
             _ => "symbolic links",
         };
         let counted = [
-            (self.other, "neither .md nor .txt"),
+            (self.other, "neither .md, .txt nor .log"),
             (self.hidden, "hidden"),
             (self.symbolic_links, links),
         ];
@@ -149,10 +149,13 @@ impl PassedOver {
     }
 }
 
-/// Whether a file is a note by its name: `.md` or `.txt`, in capitals or not.
+/// Whether a file is a note by its name, in capitals or not.
 pub(super) fn is_text(path: &Path) -> bool {
-    path.extension()
-        .is_some_and(|e| e.eq_ignore_ascii_case("md") || e.eq_ignore_ascii_case("txt"))
+    let is_known = |e: &OsStr| {
+        let known = ["md", "txt", "log"];
+        known.iter().any(|known| e.eq_ignore_ascii_case(known))
+    };
+    path.extension().is_some_and(is_known)
 }
 
 /// Whether a file may be JSONL by its name. A pipe of the shell, such as `/dev/fd/63`, has no extension.
@@ -174,7 +177,7 @@ mod tests {
 
     #[test]
     fn extensions_compare_without_case() {
-        for name in ["a.md", "UPPER.MD", "b.Txt", "c.d.TXT"] {
+        for name in ["a.md", "UPPER.MD", "b.Txt", "c.d.TXT", "e.log"] {
             assert!(is_text(Path::new(name)), "{name}");
         }
         for name in ["md", "a.mdx", "a.pdf", ".md"] {
@@ -197,7 +200,7 @@ mod tests {
             symbolic_links: 1,
         };
         let reasons = passed_over.reasons().expect("two reasons hold");
-        assert_eq!(reasons, "2 neither .md nor .txt, 1 symbolic link");
+        assert_eq!(reasons, "2 neither .md, .txt nor .log, 1 symbolic link");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use anyhow::Context;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::output::{Output, print_error};
+use super::output::{Output, counted, print_error};
 use super::{value, wiring};
 use crate::config::Config;
 use crate::error_class::ErrorClass;
@@ -39,7 +39,7 @@ pub const DEFAULT_TENANT: &str = "default";
 /// Arguments of `elf import`.
 #[derive(clap::Args, Default)]
 pub struct Args {
-    /// A folder of .md and .txt files, one such file, or JSONL; - for JSONL from stdin
+    /// A folder of .md, .txt and .log files, one such file, or JSONL; - for JSONL from stdin
     path: PathBuf,
     /// The tenant of the notes; a JSONL line that names another one is skipped [default: the line's tenant_id, else
     /// default]
@@ -67,30 +67,44 @@ pub struct Args {
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let store = wiring::store(config).await?;
     store.check_schema().await?;
-    let done = import(&store, &args, config.worker.max_note_bytes).await?;
+    let is_left_out =
+        |note: &ImportedNote| config.chunking.leaves_out(&note.kind.value, &note.text);
+    let done = import(&store, &args, config.worker.max_note_bytes, &is_left_out).await?;
     out.report(
         &json!({
             "read": done.read,
             "changed": done.imported.changed,
             "skipped": done.skipped,
             "passed_over": done.passed_over,
+            "left_out": done.left_out,
         }),
         |_| lines_of(&done),
     )?;
     anyhow::ensure!(
         done.skipped == 0,
-        "skipped {} notes, files or folders: the lines above say why",
-        done.skipped
+        "skipped {}: the lines above say why",
+        counted(
+            done.skipped,
+            "note, file or folder",
+            "notes, files or folders"
+        )
     );
     Ok(())
 }
 
 fn lines_of(done: &Done) -> String {
     let Imported { changed, not_live } = done.imported;
-    let mut lines = format!("{} notes read, {changed} new or changed", done.read);
+    let read = counted(done.read, "note", "notes");
+    let mut lines = format!("{read} read, {changed} new or changed");
     if not_live > 0 {
         lines += &format!(
             "\nof the changed ones {not_live} are archived or expired, and stay so: no search finds them"
+        );
+    }
+    if done.left_out > 0 {
+        lines += &format!(
+            "\nof {} [chunking] leaves out the whole text: no search finds them; elf chunk shows why",
+            counted(done.left_out, "note", "notes")
         );
     }
     if let Some(reasons) = done.passed_over.reasons() {
@@ -110,7 +124,7 @@ pub async fn import_folder(
         path: folder.to_owned(),
         ..Args::default()
     };
-    let done = import(store, &args, max_note_bytes).await?;
+    let done = import(store, &args, max_note_bytes, &|_| false).await?;
     Ok(done.imported.changed)
 }
 
@@ -164,6 +178,8 @@ struct Done {
     imported: Imported,
     skipped: u64,
     passed_over: PassedOver,
+    /// Notes of which no part is embedded.
+    left_out: u64,
 }
 
 /// A note, and where it was read.
@@ -176,11 +192,22 @@ struct Placed {
 type Read = Result<Placed, String>;
 type Notes<'a> = Box<dyn Iterator<Item = Read> + 'a>;
 
-async fn import(store: &Store, args: &Args, max_note_bytes: u64) -> anyhow::Result<Done> {
+async fn import(
+    store: &Store,
+    args: &Args,
+    max_note_bytes: u64,
+    is_left_out: &dyn Fn(&ImportedNote) -> bool,
+) -> anyhow::Result<Done> {
     let (notes, passed_over) = read(args, max_note_bytes)?;
+    let mut left_out = 0;
+    let notes = notes.inspect(|read| {
+        left_out += u64::from(read.as_ref().is_ok_and(|placed| is_left_out(&placed.note)));
+    });
+    let done = write_all(store, args, notes).await?;
     Ok(Done {
         passed_over,
-        ..write_all(store, args, notes).await?
+        left_out,
+        ..done
     })
 }
 
@@ -332,7 +359,7 @@ fn read(args: &Args, max_note_bytes: u64) -> anyhow::Result<(Notes<'_>, PassedOv
             let reasons = files.passed_over.reasons();
             let reasons = reasons.map(|reasons| format!("; files passed over: {reasons}"));
             anyhow::bail!(
-                "no .md or .txt file in {name}{}",
+                "no .md, .txt or .log file in {name}{}",
                 reasons.unwrap_or_default()
             );
         }
@@ -350,7 +377,7 @@ fn read(args: &Args, max_note_bytes: u64) -> anyhow::Result<(Notes<'_>, PassedOv
     }
     anyhow::ensure!(
         may_be_jsonl(path),
-        "cannot import {name}: `elf import` reads folders, .md and .txt files, and JSONL (.jsonl, \
+        "cannot import {name}: `elf import` reads folders, .md, .txt and .log files, and JSONL (.jsonl, \
          .ndjson, .json, or - for stdin)"
     );
     let file = File::open(path).with_context(|| format!("failed to open {name}"))?;

@@ -7,7 +7,11 @@ use super::{REQUIRED, assert_refused, parse, with};
 
 fn surroundings(env: &dyn Fn(&str) -> Option<String>) -> Surroundings<'_> {
     let folder = std::path::Path::new("");
-    Surroundings { env, folder }
+    Surroundings {
+        env,
+        folder,
+        has_secrets: true,
+    }
 }
 
 #[test]
@@ -73,6 +77,10 @@ fn an_unknown_key_names_the_nearest_one_wherever_it_is() {
     );
     assert_refused("storage", "bm25 = {}", "did you mean storage.qdrant.bm25?");
     assert_refused("outbox", "whatever = 3", "known here: retention_secs");
+    let of_type = "chunking.by_type.log";
+    assert_refused(of_type, "lead = []", "did you mean chunking.lead?");
+    assert_refused(of_type, "max_token = 3", "did you mean max_tokens?");
+    assert_refused(of_type, "zzz = 3", "known here: enabled, max_tokens");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The promises of `elf.toml`.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod chunking;
 mod file;
 mod secrets;
 mod values;

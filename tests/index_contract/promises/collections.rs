@@ -33,7 +33,7 @@ pub async fn a_spec_comes_back_as_it_was_given(bench: Bench) {
         tokenizer: Tokenizer::Multilingual,
         language: "german".into(),
         stopwords: vec!["notiz".into()],
-        context: true,
+        lead: true,
         ascii_folding: true,
         k: 1.7,
         b: 0.25,

@@ -8,7 +8,7 @@ use crate::support::site::Site;
 fn counts(read: u64, changed: u64, skipped: u64) -> Value {
     json!({
         "read": read, "changed": changed, "skipped": skipped,
-        "passed_over": {"other": 0, "hidden": 0, "symbolic_links": 0},
+        "passed_over": {"other": 0, "hidden": 0, "symbolic_links": 0}, "left_out": 0,
     })
 }
 
@@ -52,7 +52,8 @@ async fn a_folder_is_imported_and_only_what_changed_the_next_time() {
     let done = site.elf(&["import", "notes", "--json"]).await.exits(0);
     assert_eq!(done.json(), of_folder(4, 1, 1));
     let in_words = site.elf(&["import", "notes"]).await.exits(0);
-    let passed_over = "files passed over: 1 neither .md nor .txt, 1 hidden, 1 symbolic link\n";
+    let passed_over =
+        "files passed over: 1 neither .md, .txt nor .log, 1 hidden, 1 symbolic link\n";
     assert!(in_words.stdout.ends_with(passed_over), "{in_words:?}");
     let in_words = site.elf(&["import", "notes/a.md"]).await.exits(0);
     assert!(!in_words.stdout.contains("passed over"), "{in_words:?}");
@@ -69,10 +70,37 @@ async fn a_folder_is_imported_and_only_what_changed_the_next_time() {
         .exits(1)
         .says(&["nowhere"]);
     site.write("empty/x.pdf", "");
-    site.elf(&["import", "empty"])
+    site.elf(&["import", "empty"]).await.exits(1).says(&[
+        "no .md, .txt or .log file in empty",
+        "1 neither .md, .txt nor .log",
+    ]);
+}
+
+#[tokio::test]
+async fn logs_are_notes_and_a_note_without_a_chunk_is_named() {
+    let site = Site::start().await;
+    site.configure(
+        "[chunking]\n",
+        "[chunking]\nstrategy = \"auto\"\nexclude_headings = [\"License\"]\n",
+    );
+    site.write("notes/app.log", "12:00 INFO started");
+    site.write("notes/LICENSE.md", "# License\n\nDo as you like.");
+    let done = site.json(&["import", "notes"]).await;
+    assert_eq!((&done["read"], &done["left_out"]), (&json!(2), &json!(1)));
+    let said = site.elf(&["import", "notes"]).await.exits(0).stdout;
+    assert!(
+        said.contains("of 1 note [chunking] leaves out the whole text"),
+        "{said}"
+    );
+    let said = site
+        .elf(&["chunk", "notes/LICENSE.md"])
         .await
-        .exits(1)
-        .says(&["no .md or .txt file in empty", "1 neither .md nor .txt"]);
+        .exits(0)
+        .stdout;
+    assert!(
+        said.contains("no chunk: no search finds this text"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
@@ -139,7 +167,7 @@ async fn what_cannot_be_imported_is_named_and_the_rest_is_imported() {
     for file in ["d.docx", "deeper/x.csv"] {
         site.write(file, "{\"key\": \"k\", \"text\": \"x\"}");
         let done = site.elf(&["import", file]).await.exits(1);
-        done.says(&[file, ".md and .txt files", ".jsonl"]);
+        done.says(&[file, ".md, .txt and .log files", ".jsonl"]);
     }
     site.write("LICENSE", "License\nno JSON\n");
     let done = site.elf(&["import", "LICENSE"]).await.exits(1);
@@ -152,7 +180,7 @@ async fn what_cannot_be_imported_is_named_and_the_rest_is_imported() {
     assert_eq!(done.json(), counts(1, 1, 2));
     let in_words = site.elf(&["import", "notes"]).await.exits(1);
     assert!(
-        in_words.stdout.contains("1 notes read, 0 new"),
+        in_words.stdout.contains("1 note read, 0 new"),
         "{in_words:?}"
     );
 }
