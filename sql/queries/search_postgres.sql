@@ -49,13 +49,14 @@ texts as materialized (
 ),
 -- ts_rank_cd is 0.1 for each time.
 found as materialized (
-    select t.chunk_id, w.place, 10 * ts_rank_cd(t.words, w.query) as times
+    select t.chunk_id, w.place, 10::float8 * ts_rank_cd(t.words, w.query)::float8 as times
       from texts t
       join words w on t.words @@ w.query
 ),
 -- As BM25 has it: a word counts the more, the fewer of the chunks have it.
 rarities as materialized (
-    select f.place, ln(1 + (a.chunks - count(*) + 0.5::float8) / (count(*) + 0.5::float8)) as rarity
+    select f.place,
+           ln(1::float8 + ((a.chunks - count(*))::float8 + 0.5::float8) / (count(*)::float8 + 0.5::float8)) as rarity
       from found f
      cross join (select count(*) as chunks from chunks) a
      group by f.place, a.chunks
@@ -69,7 +70,7 @@ by_words as materialized (
 scored as materialized (
     select c.chunk_id,
            1::float8 - (c.vec <=> $2::vector) as dense,
-           coalesce(w.words, 0) as words
+           coalesce(w.words, 0::float8) as words
       from chunks c
       left join by_words w using (chunk_id)
 )
@@ -79,5 +80,5 @@ select s.chunk_id as "chunk_id!", s.dense::real, s.words::real as "words!"
        (select d.chunk_id from scored d where d.dense is not null
          order by d.dense desc, d.chunk_id limit $8)
        union all
-       (select w.chunk_id from scored w where w.words > 0
+       (select w.chunk_id from scored w where w.words > 0::float8
          order by w.words desc, w.chunk_id limit $8))

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::output::Output;
 use crate::config::{Config, ConfigError};
+use crate::eval::Golden;
 
 /// Subcommands of `elf config`.
 #[derive(clap::Subcommand)]
@@ -33,7 +34,7 @@ pub fn run(path: &Path, command: Command, out: Output) -> anyhow::Result<()> {
     };
     match command {
         Command::Check => {
-            let warnings = config.warnings();
+            let warnings = warnings(&config);
             let report = json!({ "ok": true, "path": path, "warnings": warnings });
             out.report(&report, |_| {
                 let warnings = warnings
@@ -45,4 +46,14 @@ pub fn run(path: &Path, command: Command, out: Output) -> anyhow::Result<()> {
         }
         Command::Show => out.report(&config, |config| config.to_toml().trim_end().to_owned()),
     }
+}
+
+/// Also of the golden questions, which no other part of a configuration reads.
+fn warnings(config: &Config) -> Vec<String> {
+    let mut warnings = config.warnings();
+    let folder = config.quality.folder.as_deref().map(Path::new);
+    if let Some(Err(error)) = folder.map(Golden::read) {
+        warnings.push(format!("quality.folder: {error:#}"));
+    }
+    warnings
 }

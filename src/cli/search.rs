@@ -93,10 +93,13 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         let reason = &missing.reason;
         tracing::warn!(reason, "degraded search: {without}");
     }
+    let none = match config.search.min_relevance > 0.0 {
+        true => "nothing found, or all hits are below search.min_relevance",
+        false => "nothing found",
+    };
     out.report(&answer, |answer| {
         match (answer.nothing_near, answer.items.is_empty()) {
-            (false, true) => "nothing found".into(),
-            (true, true) => "nothing near: all hits are below search.min_relevance".into(),
+            (_, true) => none.into(),
             (true, false) => format!("nothing near, only weak hits\n{}", lines(&answer.items)),
             (false, false) => lines(&answer.items),
         }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -16,7 +15,7 @@ use super::start::{connect_and_ensure_ready, ensure_ready_with_retries};
 use super::{serve as http_api, systemd, wiring};
 use crate::bounds::Bounds;
 use crate::config::Config;
-use crate::eval::{Golden, golden};
+use crate::eval::golden;
 use crate::store::{self, OutboxCounts, Store, StoreError};
 use crate::worker::{Pipeline, Report, Worker, WorkerError};
 
@@ -193,8 +192,6 @@ async fn watch_quality(
     let Some(folder) = config.quality.folder.as_ref().map(PathBuf::from) else {
         return Ok(None);
     };
-    // Now and not in an hour: whoever starts the worker has set the folder.
-    Golden::read(&folder).context("failed to read the golden questions of quality.folder")?;
     let searcher = wiring::searcher(pipeline, config).await?;
     let interval = Duration::from_secs(config.quality.interval_secs);
     let worker = worker.clone();

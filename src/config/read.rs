@@ -268,7 +268,7 @@ fn hnsw(section: &mut Section<'_, '_>) -> Hnsw {
 fn bm25(section: &mut Section<'_, '_>) -> Bm25Options {
     let default = Bm25Options::default();
     let words: Vec<&str> = LANGUAGES.into_iter().chain([NO_LANGUAGE]).collect();
-    Bm25Options {
+    let options = Bm25Options {
         tokenizer: section.choice(
             "tokenizer",
             default.tokenizer,
@@ -284,7 +284,11 @@ fn bm25(section: &mut Section<'_, '_>) -> Bm25Options {
         k: section.float("k", default.k, 0.0..=100.0),
         b: section.float("b", default.b, 0.0..=1.0),
         avg_len: section.float("avg_len", default.avg_len, 1.0..=1_000_000.0),
-    }
+    };
+    let wrong = options.check().err();
+    let keys = ["stopwords", "language", "k", "b", "avg_len"];
+    section.check(&keys, wrong.is_none(), || wrong.clone().unwrap_or_default());
+    options
 }
 
 fn embedding(section: &mut Section<'_, '_>) -> Embedding {

@@ -11,7 +11,7 @@ use super::{Context, Passage, Trace};
 pub struct Answer {
     /// The best notes, best first, each with its best chunk.
     pub items: Vec<Item>,
-    /// Whether all of them were weak hits, also those that `search.min_relevance` left out.
+    /// Whether these and the ten best notes are weak hits, or there are none.
     pub nothing_near: bool,
     /// What the search had to do without.
     pub degraded: Vec<Degradation>,

@@ -3,7 +3,7 @@
 use super::answer::Item;
 use super::passage;
 use super::ranking::Live;
-use super::relevance::{Cosines, JUDGED, Words, relevance};
+use super::relevance::{Cosines, JUDGED, Words, is_near, relevance};
 use super::terms::{self, Terms};
 
 /// The words of a query, weighed by the best chunks that it found.
@@ -11,20 +11,35 @@ pub struct Judge<'t> {
     terms: &'t Terms,
     places: passage::Places,
     words: Words,
+    /// The cosine of each of the best chunks, and the share of the query's words that it has.
+    best: Vec<(Option<f32>, f32)>,
 }
 
 impl<'t> Judge<'t> {
     /// `best` are the best chunks of the best notes.
     pub fn new(terms: &'t Terms, query: &str, best: &[Live]) -> Self {
         let query = terms.of(query);
-        let best = best.iter().take(JUDGED);
-        let texts: Vec<_> = best.map(|live| terms.of(&live.chunk.text)).collect();
+        let best = &best[..best.len().min(JUDGED)];
+        let texts: Vec<_> = best.iter().map(|live| terms.of(&live.chunk.text)).collect();
         let weights = terms::weights(&query, texts.iter().map(Vec::as_slice));
+        let words = Words::new(&weights, &texts);
+        let evidence = |(live, terms): (&Live, &Vec<_>)| {
+            let covered = words.covered(terms, 0..live.chunk.text.len());
+            (live.ranked.candidate.dense, covered)
+        };
         Self {
+            best: best.iter().zip(&texts).map(evidence).collect(),
             places: passage::places(&query, &weights),
-            words: Words::new(&weights, &texts),
+            words,
             terms,
         }
+    }
+
+    /// Whether one of the best notes is no weak hit, also of those that the limit of the search leaves out.
+    pub fn is_near(&self, cosines: Cosines) -> bool {
+        let relevance =
+            |(cosine, covered): &(Option<f32>, f32)| relevance(cosines, *cosine, *covered);
+        self.best.iter().map(relevance).any(is_near)
     }
 
     /// Gives each item its passage and its relevance.

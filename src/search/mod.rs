@@ -55,7 +55,7 @@ use pause::Pause;
 use query_vector::QueryVectors;
 use ranking::{Live, Ranked};
 pub use relevance::WEAK;
-use relevance::{Cosines, JUDGED};
+use relevance::{Cosines, JUDGED, is_near};
 pub use request::{By, Request};
 pub use rerank::{RerankError, Reranker};
 use terms::Terms;
@@ -194,8 +194,8 @@ impl Searcher {
             counter!("elf_search_degraded_total", "missing" => missing.code.as_str()).increment(1);
         }
         let outcome = match &answered {
-            Ok(found) if found.nothing_near => "weak",
             Ok(found) if found.items.is_empty() => "empty",
+            Ok(found) if found.nothing_near => "weak",
             Ok(_) => "found",
             Err(_) => "failed",
         };
@@ -287,8 +287,8 @@ impl Searcher {
         items.truncate(request.limit);
         let cosines = self.cosines(&query).await;
         judge.judge(cosines, &mut items);
-        let is_near = |item: &Item| item.relevance.is_none_or(|relevance| relevance >= WEAK);
-        let nothing_near = !items.is_empty() && !items.iter().any(is_near);
+        let shown = items.iter().any(|item| is_near(item.relevance));
+        let nothing_near = !shown && !judge.is_near(cosines);
         let least = self.settings.min_relevance as f32;
         items.retain(|item| item.relevance.is_none_or(|relevance| relevance >= least));
         Ok(Found {

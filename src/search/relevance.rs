@@ -23,6 +23,9 @@ const MIN_NOTES: usize = 16;
 /// A deviation of cosines below this counts as this: notes that repeat each other have next to none.
 const MIN_DEVIATION: f32 = 0.01;
 
+/// Chunks of a greater cosine are copies of each other, and not unrelated.
+const COPY: f32 = 0.999;
+
 /// What a word that none of the best notes has weighs: the query may only ask with it.
 const MISSING: f32 = 0.5;
 
@@ -54,7 +57,11 @@ impl Background {
         let vectors: Vec<Vec<f32>> = vectors.iter().map(|vector| unit(vector)).collect();
         let behind = |i: usize| vectors[i + 1..].iter().map(move |other| (i, other));
         let pairs = (0..vectors.len()).flat_map(behind);
-        let cosines: Vec<f32> = pairs.map(|(i, other)| dot(&vectors[i], other)).collect();
+        let cosines = pairs.map(|(i, other)| dot(&vectors[i], other));
+        let cosines: Vec<f32> = cosines.filter(|cosine| *cosine < COPY).collect();
+        if cosines.is_empty() {
+            return None;
+        }
         let n = cosines.len() as f32;
         let mean = cosines.iter().sum::<f32>() / n;
         let variance = cosines.iter().map(|c| (c - mean).powi(2)).sum::<f32>() / n;
@@ -92,6 +99,11 @@ pub fn relevance(cosines: Cosines, cosine: Option<f32>, covered: f32) -> Option<
         Cosines::Unknown => return None,
     };
     Some(1.0 / (1.0 + (-logit).exp()))
+}
+
+/// Whether a note is no weak hit, as far as ELF can tell.
+pub fn is_near(relevance: Option<f32>) -> bool {
+    relevance.is_none_or(|relevance| relevance >= WEAK)
 }
 
 /// The words of a query and what each weighs.
@@ -181,8 +193,10 @@ mod tests {
             (background.mean, background.deviation),
             (0.0, MIN_DEVIATION)
         );
-        let equal = vec![axis(0, 3.0); 20];
-        assert!((Background::of(&equal).unwrap().mean - 1.0).abs() < 1e-6);
+        let copies = |n| std::iter::repeat_n(axis(0, 3.0), n);
+        assert_eq!(Background::of(&copies(20).collect::<Vec<_>>()), None);
+        let mostly_copies: Vec<_> = copies(20).chain([axis(1, 1.0)]).collect();
+        assert_eq!(Background::of(&mostly_copies).unwrap().mean, 0.0);
         assert_eq!(Background::of(&apart[..MIN_NOTES - 1]), None);
     }
 

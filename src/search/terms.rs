@@ -9,7 +9,7 @@ use std::ops::Range;
 use languages::Languages;
 use qdrant_rust_stemmers::{Algorithm, Stemmer};
 
-use crate::config::Bm25Options;
+use crate::config::{Bm25Options, Tokenizer};
 use crate::unicode;
 
 /// Makes terms of texts.
@@ -51,16 +51,19 @@ impl Terms {
             _ => ("", None),
         };
         let stopwords = stop_words::lookup(code).unwrap_or_default();
+        // Its words have no accents and no stems, see `index::keywords`.
+        let is_multilingual = matches!(options.tokenizer, Tokenizer::Multilingual);
+        let ascii_folding = options.ascii_folding || is_multilingual;
         Self {
-            ascii_folding: options.ascii_folding,
+            ascii_folding,
             stopwords: stopwords.iter().copied().collect(),
             own_stopwords: options
                 .stopwords
                 .iter()
-                .flat_map(|word| unicode::words(word, options.ascii_folding))
+                .flat_map(|word| unicode::words(word, ascii_folding))
                 .collect(),
-            languages: Languages::new(options.ascii_folding),
-            stemmer: algorithm.map(Stemmer::create),
+            languages: Languages::new(ascii_folding),
+            stemmer: algorithm.filter(|_| !is_multilingual).map(Stemmer::create),
         }
     }
 

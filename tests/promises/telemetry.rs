@@ -174,12 +174,18 @@ async fn golden_questions_measure_what_is_served_and_not_an_outage() {
 }
 
 #[tokio::test]
-async fn a_worker_without_its_golden_questions_does_not_start() {
+async fn wrong_golden_questions_are_named_and_stop_no_worker() {
     let site = Site::start().await;
     site.ask_golden(&[("q", "zebra", "key")]);
     site.write("golden/qrels/test.tsv", "q\tkey\t0\n");
-    let done = site.elf(&["worker"]).await;
-    done.exits(1).says(&["quality.folder", "golden"]);
+    let checked = site.elf(&["config", "check"]).await.exits(0);
+    assert!(
+        checked.stdout.contains("quality.folder: no query of"),
+        "{checked:?}"
+    );
+    let worker = site.worker();
+    worker.says("golden questions not asked").await;
+    worker.stop().await.exits(0);
 }
 
 #[tokio::test]

@@ -107,7 +107,7 @@ pub struct SearchResponse {
     search_id: Option<Uuid>,
     /// The best notes, best first, each with its best chunk.
     items: Vec<Item>,
-    /// Whether all that was found are weak hits, of a relevance below 0.3: perhaps nothing answers the query.
+    /// Whether these and the ten best notes are weak hits, of a relevance below 0.3, or there are none: perhaps nothing answers the query.
     nothing_near: bool,
     /// What the search did without: `query_vector` (found by keyword alone), `index` (Postgres searched
     /// the newest notes), `rerank` (the order is that of the fused score).

@@ -104,7 +104,7 @@ function show(answer) {
   setText($("degraded"), `Not everything worked: ${without.map((code) => WITHOUT[code] ?? code).join("; ")}.`);
   $("summary").hidden = answer === null;
   const found = items.length ? counted(items.length, "note") : "No note found";
-  const summary = answer?.nothing_near ? `Nothing near: ${items.length ? "only weak hits" : "all hits are below search.min_relevance"}` : found;
+  const summary = answer?.nothing_near && items.length ? "Nothing near: only weak hits" : found;
   setText($("summary"), summary);
   setText($("announce"), answer ? summary : "");
   // All results of a search share its trace, and it is read once.

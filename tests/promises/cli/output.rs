@@ -77,7 +77,7 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
     assert!(status["embedding_version"].is_string());
 
     let found = site.json(&["search", "The ferry leaves at noon."]).await;
-    assert_keys(&found, &["items", "degraded"]);
+    assert_keys(&found, &["items", "nothing_near", "degraded"]);
     let items = found["items"].as_array().unwrap();
     assert!(!items.is_empty());
     let item_keys = [
@@ -87,6 +87,7 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
         "chunk_index",
         "start_offset",
         "end_offset",
+        "relevance",
         "score",
         "dense",
         "bm25",
