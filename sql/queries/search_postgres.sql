@@ -18,7 +18,7 @@ words as materialized (
     select w.place,
            pg_catalog.phraseto_tsquery('simple', regexp_replace(w.word, (select letter from unspaced), ' \& ', 'g'))
                as query
-      from unnest($3::text[]) with ordinality w(word, place)
+      from pg_catalog.unnest($3::text[]) with ordinality w(word, place)
 ),
 chunks as materialized (
     select c.chunk_id, c.text, e.vec

@@ -128,7 +128,10 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
     let nobody = site
         .json(&["search", "lighthouse", "--tenant", "nobody"])
         .await;
-    assert_eq!(nobody, serde_json::json!({"items": [], "degraded": []}));
+    assert_eq!(
+        nobody,
+        serde_json::json!({"items": [], "nothing_near": true, "degraded": []})
+    );
 }
 
 #[tokio::test]
