@@ -164,7 +164,7 @@ async fn serve(config: &Config, migrate: bool) -> anyhow::Result<Report> {
         }
         None => None,
     };
-    let watching_quality = watch_quality(&pipeline, &worker, config).await?;
+    let watching_quality = watch_quality(&pipeline, &worker, config).await;
     let watching = admin_port.watch(pipeline, worker.clone()).await;
     tracing::info!(version, index, "worker started");
     systemd::ready("working");
@@ -188,16 +188,20 @@ async fn watch_quality(
     pipeline: &Pipeline,
     worker: &Arc<Worker>,
     config: &Config,
-) -> anyhow::Result<Option<AbortOnDropHandle<()>>> {
-    let Some(folder) = config.quality.folder.as_ref().map(PathBuf::from) else {
-        return Ok(None);
-    };
-    let searcher = wiring::searcher(pipeline, config).await?;
+) -> Option<AbortOnDropHandle<()>> {
+    let folder = config.quality.folder.as_ref().map(PathBuf::from)?;
+    // To measure is no reason to index nothing.
+    let searcher = wiring::searcher(pipeline, config).await;
+    let searcher = searcher
+        .inspect_err(|error| {
+            tracing::warn!(error = format!("{error:#}"), "golden questions not asked");
+        })
+        .ok()?;
     let interval = Duration::from_secs(config.quality.interval_secs);
     let worker = worker.clone();
     let is_mine = move || worker.holds_upkeep_lease();
     let watching = golden::watch(searcher, folder, interval, is_mine);
-    Ok(Some(AbortOnDropHandle::new(tokio::spawn(watching))))
+    Some(AbortOnDropHandle::new(tokio::spawn(watching)))
 }
 
 /// The settings of the worker and those of its API, which has most connections: its clients share them, and
