@@ -7,7 +7,7 @@ use std::task::Poll;
 use elf::cli::wiring;
 use elf::config::Config;
 use rand::Rng;
-use sqlx::{Connection, Row};
+use sqlx::{Connection, PgConnection, Row};
 use uuid::Uuid;
 
 use crate::support::application::Application;
@@ -262,34 +262,34 @@ async fn a_worker_that_sleeps_in_a_transaction_blocks_no_application_for_long() 
     worker.says("worker started").await;
     let mut application = Application::of(&site.database).await;
     // `pg_locks` lists no row locks, but it lists the table lock that comes with them.
-    let holds_notes = "pg_stat_activity join pg_locks using (pid)
-                        where datname = current_database() and application_name = 'elf'
-                          and state = 'idle in transaction'
-                          and relation = 'memory_notes'::regclass and mode = 'RowShareLock'";
-    // A commit of new notes is one statement.
+    let holds_notes = |condition: &str| {
+        format!(
+            "pg_stat_activity join pg_locks using (pid)
+              where datname = current_database() and application_name = 'elf' and {condition}
+                and relation = 'memory_notes'::regclass and mode = 'RowShareLock'"
+        )
+    };
     for _ in 0..10 {
         application.insert().await;
     }
     application.wait_until_drained(&[&worker]).await;
-    let deadline = tokio::time::Instant::now() + DEADLINE;
-    // Stopped again and again until it happens to be in one.
-    loop {
-        assert!(tokio::time::Instant::now() < deadline, "{}", worker.log());
-        application
-            .execute("update memory_notes set text = text || '.'")
-            .await;
-        application.linger().await;
-        worker.signal("STOP").await;
-        // The server ends the worker's last statement within a few round trips.
-        for _ in 0..20 {
-            application.db.ping().await.unwrap();
-        }
-        if application.count(holds_notes).await > 0 {
-            break;
-        }
-        worker.signal("CONT").await;
-        application.wait_until_drained(&[&worker]).await;
-    }
+    // The worker is stopped between two statements of a commit: while it waits for the second one.
+    let mut blocker = PgConnection::connect(&site.database.url()).await.unwrap();
+    sqlx::raw_sql("begin; lock table note_embeddings in share mode")
+        .execute(&mut blocker)
+        .await
+        .unwrap();
+    application
+        .execute("update memory_notes set text = text || '.'")
+        .await;
+    application
+        .wait_until(&holds_notes("wait_event_type = 'Lock'"))
+        .await;
+    worker.signal("STOP").await;
+    blocker.close().await.unwrap();
+    application
+        .wait_until(&holds_notes("state = 'idle in transaction'"))
+        .await;
     let delete = application.execute("delete from memory_notes");
     tokio::time::timeout(DEADLINE, delete)
         .await

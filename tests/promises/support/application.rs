@@ -113,6 +113,14 @@ impl Application {
             .unwrap()
     }
 
+    /// Waits until `from` has rows.
+    pub async fn wait_until(&mut self, from: &str) {
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        while self.count(from).await == 0 {
+            assert!(tokio::time::Instant::now() < deadline, "none of {from}");
+        }
+    }
+
     pub async fn execute(&mut self, statement: &str) {
         sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
             .execute(&mut self.db)
