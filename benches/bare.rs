@@ -177,7 +177,7 @@ impl Bare {
             dsn: site.dsn.clone(),
             client: engine::client(&engine.url)?,
             collection,
-            options: engine::values(&serde_json::to_value(&bm25)?)?,
+            options: engine::bm25_options(&bm25)?,
             http: reqwest::Client::new(),
             embeddings: format!("{provider}/v1/embeddings"),
             dim,

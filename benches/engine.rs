@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use elf::config::Bm25Options;
 use qdrant_client::Qdrant;
 use qdrant_client::qdrant::{CollectionStatus, Value};
 
@@ -72,6 +73,14 @@ pub async fn wait_for_graphs(client: &Qdrant, collection: &str) -> Result<()> {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// The options of a text for the server's BM25, without stopwords of one's own.
+pub fn bm25_options(bm25: &Bm25Options) -> Result<HashMap<String, Value>> {
+    let mut json = serde_json::to_value(bm25)?;
+    let options = json.as_object_mut().ok_or("no object")?;
+    options.retain(|name, _| !matches!(name.as_str(), "stopwords" | "lead"));
+    values(&json)
 }
 
 /// A JSON object as the client has it.

@@ -261,7 +261,7 @@ impl<'a> Bare<'a> {
 }
 
 async fn ready_made(database: &Database, serving: &Serving) -> Result<Vec<PointStruct>> {
-    let options = engine::values(&serde_json::to_value(&serving.bm25)?)?;
+    let options = engine::bm25_options(&serving.bm25)?;
     let version = database.version().name;
     let mut points = Vec::new();
     let mut after = Uuid::nil();

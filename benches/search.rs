@@ -297,7 +297,7 @@ impl Bench {
 
     /// The hybrid query of the engine, and the texts of its ten best from Postgres.
     async fn bare(&self, query: &str, tenant: Option<&str>) -> Result<Duration> {
-        let options = engine::values(&serde_json::to_value(&self.context.serving.bm25)?)?;
+        let options = engine::bm25_options(&self.context.serving.bm25)?;
         let document = DocumentBuilder::new(query, "qdrant/bm25")
             .options(options)
             .build();

@@ -30,6 +30,7 @@ impl Gate {
             keep: false,
             against: Some(against.to_owned()),
             gate: true,
+            trials: Vec::new(),
         };
         Ok(Self {
             dataset: Dataset::read(folder, DEFAULT_SPLIT)?,

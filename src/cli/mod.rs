@@ -219,7 +219,7 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
         Command::Serve(args) => Box::pin(serve::run(&load()?, args)).await,
         Command::Mcp(args) => mcp::run(args).await,
         Command::Key(command) => key::run(&load()?, command, out).await,
-        Command::Eval(args) => Box::pin(eval::run(&load()?, args, out)).await,
+        Command::Eval(args) => Box::pin(eval::run(&load()?, &path, args, out)).await,
         Command::Demo(args) => Box::pin(demo::run(args)).await,
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

@@ -109,6 +109,19 @@ impl Dsn {
         })
     }
 
+    /// The same URL with another database.
+    pub fn with_database(text: &str, database: &str) -> Result<String, String> {
+        let mut url = address(text)?.url;
+        let others = url.query_pairs().into_owned();
+        let others: Vec<(String, String)> = others.filter(|(key, _)| key != "dbname").collect();
+        url.set_path(database);
+        url.set_query(None);
+        if !others.is_empty() {
+            url.query_pairs_mut().extend_pairs(others);
+        }
+        Ok(url.into())
+    }
+
     /// What sqlx connects with.
     pub fn options(&self) -> &PgConnectOptions {
         &self.options

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
+use toml::{Table, Value};
 
 use super::bm25::{Bm25Options, LANGUAGES, NO_LANGUAGE, Tokenizer};
 use super::chunking::chunking;
@@ -32,23 +33,48 @@ impl Config {
         Self::load_file(path, false)
     }
 
-    fn load_file(path: &Path, has_secrets: bool) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| match source.kind() {
-            std::io::ErrorKind::NotFound => ConfigError::Missing {
-                path: path.to_owned(),
-            },
-            _ => ConfigError::Unreadable {
-                path: path.to_owned(),
-                source,
-            },
+    /// Reads a file with some settings changed, written as in an inline table of TOML:
+    /// `chunking.strategy = "auto", search.fusion = "rrf"`. The file by itself must be valid.
+    pub fn load_with(path: &Path, changes: &str) -> Result<Self, ConfigError> {
+        let text = with_changes(&text_of(path)?, changes).map_err(|error| {
+            let message = error.message().to_owned();
+            let problem = Problem {
+                line: None,
+                key: String::new(),
+                message,
+            };
+            ConfigError::Invalid {
+                origin: changes.to_owned(),
+                problems: vec![problem],
+            }
         })?;
+        Self::of_text(&text, path, changes, true).map_err(|mut error| {
+            if let ConfigError::Invalid { problems, .. } = &mut error {
+                // The lines are those of no file.
+                problems.iter_mut().for_each(|problem| problem.line = None);
+            }
+            error
+        })
+    }
+
+    fn load_file(path: &Path, has_secrets: bool) -> Result<Self, ConfigError> {
+        let origin = path.display().to_string();
+        Self::of_text(&text_of(path)?, path, &origin, has_secrets)
+    }
+
+    fn of_text(
+        text: &str,
+        path: &Path,
+        origin: &str,
+        has_secrets: bool,
+    ) -> Result<Self, ConfigError> {
         let folder = folder_of(path);
         let surroundings = Surroundings {
             env: &|name| std::env::var(name).ok(),
             folder: &folder,
             has_secrets,
         };
-        let mut config = Self::parse_in(&text, &path.display().to_string(), surroundings)?;
+        let mut config = Self::parse_in(text, origin, surroundings)?;
         config.start_paths_at(&folder);
         Ok(config)
     }
@@ -102,6 +128,40 @@ impl Config {
             let path = folder.join(&*model);
             if !model.is_empty() && path.exists() {
                 *model = path.display().to_string();
+            }
+        }
+    }
+}
+
+fn text_of(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => ConfigError::Missing {
+            path: path.to_owned(),
+        },
+        _ => ConfigError::Unreadable {
+            path: path.to_owned(),
+            source,
+        },
+    })
+}
+
+fn with_changes(text: &str, changes: &str) -> Result<String, toml::de::Error> {
+    let mut all: Table = toml::from_str(text)?;
+    let changes: Table = toml::from_str(&format!("changes = {{ {changes} }}"))?;
+    for (_, change) in changes {
+        if let Value::Table(change) = change {
+            merge(&mut all, change);
+        }
+    }
+    Ok(toml::to_string(&all).expect("what was read from TOML has a form in TOML"))
+}
+
+fn merge(into: &mut Table, from: Table) {
+    for (key, value) in from {
+        match (into.get_mut(&key), value) {
+            (Some(Value::Table(into)), Value::Table(from)) => merge(into, from),
+            (_, value) => {
+                into.insert(key, value);
             }
         }
     }

@@ -10,5 +10,5 @@ mod report;
 pub use certainty::Certainty;
 pub use dataset::{Dataset, Document, Quote, Relevant};
 pub use golden::Golden;
-pub use measures::{Scores, of_ranking};
+pub use measures::{Scores, interval, of_ranking};
 pub use report::{Comparison, Measured, Report};

@@ -31,6 +31,9 @@ pub struct Report {
     /// Search by both, reranked. None without a reranker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reranked: Option<Measured>,
+    /// The nDCG that a perfect reranker would reach over the 100 best notes of hybrid search.
+    #[serde(default)]
+    pub ceiling: f64,
     /// How well the relevance of hybrid search tells that nothing answers. None among too few documents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certainty: Option<Certainty>,
@@ -192,6 +195,10 @@ impl Report {
             text += &format!(", reranked against hybrid p = {p:.4}");
         }
         text += " (paired randomisation over nDCG)";
+        text += &format!(
+            "\na perfect reranker of the 100 best would reach nDCG {:.3}",
+            self.ceiling
+        );
         if let Some(certainty) = &self.certainty {
             text += &format!("\n{}", certainty.line());
         }
@@ -228,6 +235,7 @@ mod tests {
             bm25: measured(hybrid),
             hybrid: measured(hybrid),
             reranked: None,
+            ceiling: 1.0,
             certainty: None,
             p_reranked_hybrid: None,
             p_hybrid_dense: 1.0,

@@ -285,9 +285,8 @@ async fn a_note_stays_findable_between_the_commit_and_its_points() {
     held.kill().await;
 }
 
-#[tokio::test]
-async fn an_evaluation_measures_and_leaves_nothing_behind() {
-    let site = Site::start().await;
+/// Writes a set of 40 documents, each with a word that one query asks for.
+fn write_gates(site: &Site) {
     let folder = site.path("set");
     std::fs::create_dir_all(folder.join("qrels")).unwrap();
     let (mut corpus, mut queries, mut qrels) =
@@ -310,6 +309,12 @@ async fn an_evaluation_measures_and_leaves_nothing_behind() {
     std::fs::write(folder.join("corpus.jsonl"), corpus).unwrap();
     std::fs::write(folder.join("queries.jsonl"), queries).unwrap();
     std::fs::write(folder.join("qrels/test.tsv"), qrels).unwrap();
+}
+
+#[tokio::test]
+async fn an_evaluation_measures_and_leaves_nothing_behind() {
+    let site = Site::start().await;
+    write_gates(&site);
     let own = site.note("A note of the application.").await;
 
     let report = site.json(&["eval", "set"]).await;
@@ -371,6 +376,87 @@ async fn an_evaluation_measures_and_leaves_nothing_behind() {
         paid + 40,
         "each query once, and no document"
     );
+}
+
+/// Trials of chunking, of fusion, and of BM25: each takes another way to its index.
+#[tokio::test]
+async fn an_evaluation_tries_other_settings_in_a_place_of_its_own() {
+    let site = Site::start().await;
+    write_gates(&site);
+    let own = site.note("A note of the application.").await;
+    site.elf(&["worker", "--once"]).await.exits(0);
+    let before = site.json(&["status"]).await;
+    let seen = site.provider.texts_seen().len();
+
+    let tried = site
+        .json(&[
+            "eval",
+            "set",
+            "--try",
+            "storage.qdrant.bm25.k = 0.1",
+            "--try",
+            "chunking.max_tokens = 16, chunking.overlap_tokens = 0",
+            "--try",
+            "search.fusion = \"rrf\"",
+        ])
+        .await;
+    let trials = tried["trials"].as_array().unwrap();
+    let settings = trials.iter().map(|trial| trial["settings"].as_str());
+    let settings: Vec<&str> = settings.map(Option::unwrap).collect();
+    assert_eq!(settings[0], "as configured");
+    assert!(
+        settings[2].starts_with("chunking.max_tokens"),
+        "{settings:?}"
+    );
+    let number = |trial: usize, field: &str| trials[trial][field].as_u64().unwrap();
+    assert!(number(2, "chunks") > number(0, "chunks"), "{tried}");
+    assert_eq!(number(0, "chunks"), number(1, "chunks"));
+    assert_eq!(number(0, "tokens"), number(3, "tokens"));
+    for trial in trials {
+        let [low, high] = [0, 1].map(|end| trial["ndcg_interval"][end].as_f64().unwrap());
+        let ndcg = trial["hybrid"]["ndcg"].as_f64().unwrap();
+        assert!(low <= ndcg && ndcg <= high && low < high, "{trial}");
+        assert_eq!(trial["bm25"]["mrr"], 39.0 / 40.0, "{trial}");
+    }
+    assert!(trials[0]["comparison"].is_null());
+    assert!(trials[3]["comparison"]["p"].is_number());
+    // The two that differ in BM25 and in fusion embed no document.
+    let mut texts = site.provider.texts_seen().split_off(seen);
+    texts.retain(|text| text.contains("password of gate"));
+    let chunks = number(0, "chunks") + number(2, "chunks");
+    assert!(texts.len() as u64 <= chunks, "{} of {chunks}", texts.len());
+
+    // Nothing is left, and nothing of the application has changed.
+    let mut database = site.connect().await;
+    let left: Vec<String> = sqlx::query_scalar(
+        "select datname::text from pg_database where datname like 'elf\\_eval\\_%'",
+    )
+    .fetch_all(&mut database)
+    .await
+    .unwrap();
+    assert_eq!(left, Vec::<String>::new());
+    let folders = std::fs::read_dir(site.path("")).unwrap();
+    let names = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert!(!names.into_iter().any(|name| name.contains("elf_eval")));
+    let after = site.json(&["status"]).await;
+    assert_eq!(after["collection"], before["collection"]);
+    let notes: Vec<Uuid> = sqlx::query_scalar("select note_id from memory_notes")
+        .fetch_all(&mut database)
+        .await
+        .unwrap();
+    assert_eq!(notes, [own]);
+
+    // What cannot be tried says so before anything is made.
+    for (settings, says) in [
+        ("chunking.max_tokens = 0", "chunking.max_tokens"),
+        ("chunking.maxtokens = 16", "max_tokens"),
+        ("chunking.max_tokens 16", "--try"),
+        ("worker.lease_secs = 60", "a trial may differ in"),
+    ] {
+        let done = site.elf(&["eval", "set", "--try", settings]).await;
+        assert_ne!(done.code, Some(0), "{settings}");
+        done.says(&[says]);
+    }
 }
 
 #[tokio::test]

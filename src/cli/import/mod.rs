@@ -131,6 +131,9 @@ pub async fn import_folder(
 /// The agent of the notes that `elf eval` writes.
 pub const EVALUATION_AGENT: &str = "elf-eval";
 
+/// The type of such notes.
+pub const EVALUATION_KIND: &str = "document";
+
 /// Imports documents of an evaluation into `tenant`, with their ids as keys. Returns how many are
 /// new or changed.
 pub async fn import_documents(
@@ -141,7 +144,7 @@ pub async fn import_documents(
     let args = Args {
         tenant: Some(tenant.to_owned()),
         agent: Some(EVALUATION_AGENT.into()),
-        kind: Some("document".into()),
+        kind: Some(EVALUATION_KIND.into()),
         ..Args::default()
     };
     let document = |document: &Document| {

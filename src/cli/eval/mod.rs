@@ -1,6 +1,9 @@
 //! `elf eval`
 
-use std::collections::BTreeMap;
+mod scratch;
+mod trials;
+mod way;
+
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,12 +20,12 @@ use super::progress::Progress;
 use super::signals::{in_flight, stop_on_signals};
 use super::{import, start, value, wiring};
 use crate::config::Config;
-use crate::eval::{Certainty, Comparison, Dataset, Measured, Quote, Report, Scores, of_ranking};
-use crate::index::Filter;
-use crate::search::{By, Item, Request, Searcher};
+use crate::eval::{Comparison, Dataset, Report};
+use crate::search::Searcher;
 use crate::serving;
 use crate::store::{PooledConnection, Store};
 use crate::worker::{Pipeline, Worker, WorkerError};
+use way::measure;
 
 /// The first half of the advisory lock of an evaluation; the second is its tenant.
 const LOCK: i32 = 0x656c_6665;
@@ -59,6 +62,14 @@ pub struct Args {
     /// Fail if hybrid search finds less than in that report; with a reranker in both, if reranked search does
     #[arg(long, requires = "against")]
     pub(super) gate: bool,
+    /// Measure again with other settings of `[chunking]`, `[search]`, `[providers]` or BM25, in a database and a
+    /// collection of their own: `--try 'chunking.strategy = "markdown", chunking.max_tokens = 256'`; may be repeated
+    #[arg(
+        long = "try",
+        value_name = "SETTINGS",
+        conflicts_with_all = ["tenant", "keep", "against"]
+    )]
+    pub(super) trials: Vec<String>,
 }
 
 /// What is printed.
@@ -73,8 +84,12 @@ struct Printed {
 
 /// Indexes the documents in a tenant of their own, searches for every query, and prints how well
 /// dense, BM25 and hybrid search found the relevant ones, and with a reranker also reranked search.
-pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
+pub async fn run(config: &Config, path: &Path, args: Args, out: Output) -> anyhow::Result<()> {
     let dataset = Dataset::read(&args.folder, &args.split)?;
+    if !args.trials.is_empty() {
+        let trials = Box::pin(trials::run(config, path, &args, &dataset)).await?;
+        return out.report(&trials, trials::Trials::table);
+    }
     let before = args.against.as_deref().map(read_report).transpose()?;
     let stop = stop_on_signals(&format!(
         "{}; {}",
@@ -289,177 +304,5 @@ impl Evaluation {
         self.enqueue(&deleted).await?;
         // Any worker deletes the points; without one, this does.
         Ok(self.worker.drain(CancellationToken::new()).await?)
-    }
-}
-
-/// Asks each query by each of the ways. The ways take turns to be first, so that none of them
-/// always meets warm caches.
-async fn measure(searcher: &Searcher, dataset: &Dataset, args: &Args) -> anyhow::Result<Report> {
-    let mut ways: Vec<Way> = [By::Dense, By::Bm25, By::Hybrid]
-        .into_iter()
-        .map(|by| Way::new(by, false))
-        .collect();
-    if searcher.has_reranker() {
-        ways.push(Way::new(By::Hybrid, true));
-    }
-    for (id, text) in &dataset.queries {
-        // The times are those of the search alone.
-        let embedded = searcher.embed_ahead(&request(args, text, &ways[0])).await;
-        embedded.with_context(|| format!("query {id:?}"))?;
-        ways.rotate_left(1);
-        for way in &mut ways {
-            let asked = way.ask(searcher, dataset, (id, text), args);
-            asked.await.with_context(|| format!("query {id:?}"))?;
-        }
-    }
-    let mut unanswered = Way::new(By::Hybrid, false);
-    for (id, text) in &dataset.unanswered {
-        let asked = unanswered.ask(searcher, dataset, (id, text), args);
-        asked.await.with_context(|| format!("query {id:?}"))?;
-    }
-    ways.sort_by_key(|way| (way.by, way.rerank));
-    let hybrid = ways.iter().find(|way| way.by == By::Hybrid);
-    let answered = hybrid.and_then(|way| way.relevance.as_deref());
-    let certainty = answered.zip(unanswered.relevance.as_deref());
-    let certainty = certainty.map(|(answered, unanswered)| Certainty::of(answered, unanswered));
-    let mut measured = ways.into_iter().map(Way::measured);
-    let mut next = || measured.next().expect("there are three ways at least");
-    let (dense, bm25, hybrid) = (next(), next(), next());
-    let reranked = measured.next();
-    Ok(Report {
-        documents: dataset.documents.len(),
-        queries: dataset.queries.len(),
-        k: args.k.into(),
-        p_hybrid_dense: hybrid.p_against(&dense),
-        p_hybrid_bm25: hybrid.p_against(&bm25),
-        p_reranked_hybrid: reranked.as_ref().map(|way| way.p_against(&hybrid)),
-        dense,
-        bm25,
-        hybrid,
-        reranked,
-        certainty,
-    })
-}
-
-fn request(args: &Args, text: &str, way: &Way) -> Request {
-    let keywords = BTreeMap::from([
-        ("tenant_id".to_owned(), args.tenant.clone()),
-        ("agent_id".to_owned(), import::EVALUATION_AGENT.to_owned()),
-    ]);
-    Request {
-        text: text.to_owned(),
-        by: way.by,
-        rerank: way.rerank,
-        filter: Filter {
-            keywords,
-            ..Filter::default()
-        },
-        limit: args.k.into(),
-    }
-}
-
-/// One way to search, and what it answered so far.
-struct Way {
-    by: By,
-    rerank: bool,
-    scores: BTreeMap<String, Scores>,
-    times_ms: Vec<f64>,
-    empty: usize,
-    /// Of the best hit of each query; none if the search does not say.
-    relevance: Option<Vec<f32>>,
-    quotes: usize,
-    quotes_in_chunks: usize,
-    quotes_in_contexts: usize,
-}
-
-impl Way {
-    fn new(by: By, rerank: bool) -> Self {
-        Self {
-            by,
-            rerank,
-            scores: BTreeMap::new(),
-            times_ms: Vec::new(),
-            empty: 0,
-            relevance: Some(Vec::new()),
-            quotes: 0,
-            quotes_in_chunks: 0,
-            quotes_in_contexts: 0,
-        }
-    }
-
-    async fn ask(
-        &mut self,
-        searcher: &Searcher,
-        dataset: &Dataset,
-        (id, text): (&str, &str),
-        args: &Args,
-    ) -> anyhow::Result<()> {
-        let mut request = request(args, text, self);
-        // As BEIR measures: a query that is a document does not find itself.
-        let is_document = dataset.queried_documents.contains(id);
-        request.limit += usize::from(is_document);
-        let began = Instant::now();
-        let mut answer = searcher.search(&request).await?;
-        self.times_ms.push(began.elapsed().as_secs_f64() * 1e3);
-        if let Some(missing) = answer.degraded.first() {
-            anyhow::bail!("the search was answered in part: {}", missing.reason);
-        }
-        answer
-            .items
-            .retain(|item| !is_document || item.key.as_deref() != Some(id));
-        answer.items.truncate(args.k.into());
-        self.empty += usize::from(answer.items.is_empty());
-        self.look_at_relevance(&answer.items);
-        for quote in dataset.quotes.get(id).into_iter().flatten() {
-            self.look_for(quote, &answer.items);
-        }
-        let keys = answer.items.into_iter().filter_map(|item| item.key);
-        let ranking: Vec<String> = keys.collect();
-        let scores = of_ranking(&ranking, &dataset.relevant[id], args.k.into());
-        self.scores.insert(id.to_owned(), scores);
-        Ok(())
-    }
-
-    fn look_at_relevance(&mut self, items: &[Item]) {
-        let is_known = items.iter().all(|item| item.relevance.is_some());
-        match &mut self.relevance {
-            Some(of_queries) if is_known => {
-                let of_items = items.iter().filter_map(|item| item.relevance);
-                of_queries.push(of_items.reduce(f32::max).unwrap_or(0.0));
-            }
-            _ => self.relevance = None,
-        }
-    }
-
-    /// Counts a quoted answer, and whether the result of its document has it whole.
-    fn look_for(&mut self, quote: &Quote, items: &[Item]) {
-        self.quotes += 1;
-        let of_document = |item: &&Item| item.key.as_ref() == Some(&quote.document);
-        let Some(item) = items.iter().find(of_document) else {
-            return;
-        };
-        let has = |start, end| start <= quote.range.start && quote.range.end <= end;
-        self.quotes_in_chunks += usize::from(has(item.start_offset, item.end_offset));
-        let context = &item.context;
-        self.quotes_in_contexts += usize::from(has(context.start_offset, context.end_offset));
-    }
-
-    fn measured(self) -> Measured {
-        let mut times = self.times_ms;
-        times.sort_by(f64::total_cmp);
-        let percentile = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
-        let of_quotes = |found: usize| (self.quotes > 0).then(|| found as f64 / self.quotes as f64);
-        let scores: Vec<Scores> = self.scores.values().copied().collect();
-        Measured {
-            mean: Scores::mean(&scores),
-            zero_results: self.empty as f64 / scores.len() as f64,
-            span_recall: of_quotes(self.quotes_in_chunks),
-            context_recall: of_quotes(self.quotes_in_contexts),
-            p50_ms: percentile(0.5),
-            p99_ms: percentile(0.99),
-            ndcg_by_query: (self.scores.into_iter())
-                .map(|(id, scores)| (id, scores.ndcg))
-                .collect(),
-        }
     }
 }
