@@ -8,6 +8,7 @@ create extension if not exists vector;
 \ir tables/elf_schema.sql
 \ir tables/elf_api_keys.sql
 \ir tables/index_versions.sql
+\ir tables/index_canary.sql
 \ir tables/index_collections.sql
 \ir tables/index_rebuild_ranges.sql
 \ir tables/index_job.sql

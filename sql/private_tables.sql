@@ -6,8 +6,8 @@ do $$
 declare
     private constant text[] := array['elf_api_keys', 'search_traces', 'search_trace_items', 'memory_hits'];
     tables  constant text[] := private || array[
-        'elf_migrations', 'elf_schema', 'index_collections', 'index_job', 'index_rebuild_ranges', 'index_upkeep',
-        'index_versions', 'indexing_outbox', 'memory_note_chunks', 'note_chunk_embeddings', 'note_embeddings',
+        'elf_migrations', 'elf_schema', 'index_canary', 'index_collections', 'index_job', 'index_rebuild_ranges',
+        'index_upkeep', 'index_versions', 'indexing_outbox', 'memory_note_chunks', 'note_chunk_embeddings', 'note_embeddings',
         'note_index_state', 'elf_collection_number', 'elf_lease_token'];
     given   record;
 begin

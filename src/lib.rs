@@ -39,6 +39,7 @@ pub mod verify;
 pub mod worker;
 
 // Who asks and who watches.
+pub mod canary;
 pub mod cli;
 mod eval;
 mod http;

@@ -3,6 +3,7 @@
 //! `systemd` surround a worker.
 
 mod admin_port;
+mod canary;
 mod chunk;
 mod completions;
 mod config;

@@ -7,11 +7,13 @@ use anyhow::Context;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use super::canary;
 use super::gate::Gate;
 use super::output::Output;
 use super::progress::Progress;
 use super::rebuild::notice;
 use super::signals::{in_flight, stop_on_signals};
+use super::value;
 use super::wiring::{self, EmbeddingSetup};
 use crate::config::Config;
 use crate::embed::EmbedError;
@@ -51,6 +53,15 @@ enum Command {
     ///
     /// It is served at once, from its old collection. Its notes are enqueued: run a worker with its configuration.
     Rollback,
+    /// Let the version that is built answer a share of the searches; without a share, compare what they find
+    ///
+    /// Processes whose `quality.canary.config` is this configuration take part. The share ends by itself if relevance,
+    /// errors or times get worse.
+    Canary {
+        /// Such as 10%; 0% ends it
+        #[arg(value_name = "SHARE", value_parser = value::percent)]
+        share: Option<f64>,
+    },
     /// Delete versions that are not served, from Postgres and from the index
     Drop {
         /// Only this version
@@ -99,6 +110,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
                 drops(&dropped)
             })
         }
+        Some(Command::Canary { share }) => canary::run(config, share, out).await,
         None if args.dry_run => dry_run(config, out).await,
         None => Box::pin(build(config, args, out)).await,
     }

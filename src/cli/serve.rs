@@ -1,9 +1,11 @@
 //! `elf serve`, and the HTTP API of `elf worker`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures::future::BoxFuture;
 use metrics::gauge;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -11,9 +13,11 @@ use tokio_util::task::AbortOnDropHandle;
 use super::signals::stop_on_signals;
 use super::{systemd, wiring};
 use crate::bounds::Bounds;
+use crate::canary::Canary;
 use crate::config::Config;
 use crate::http::api::{self, Api};
 use crate::http::{self, Admin};
+use crate::search::Searcher;
 use crate::serving;
 use crate::telemetry::{self, Metrics};
 use crate::worker::Pipeline;
@@ -104,6 +108,19 @@ pub async fn drain(serving: AbortOnDropHandle<()>, config: &Config, stop: &Cance
     }
 }
 
+/// The canary of `[quality.canary]`.
+fn canary(config: &Config, pipeline: &Pipeline) -> Option<Arc<Canary>> {
+    let limits = config.quality.canary.clone();
+    let path = PathBuf::from(limits.config.as_ref()?);
+    let served = pipeline.serving.clone();
+    let store = served.store.clone();
+    let open = move |version: String| -> BoxFuture<'static, anyhow::Result<Searcher>> {
+        let (path, served) = (path.clone(), served.clone());
+        Box::pin(async move { wiring::searcher_of_built(&path, served, &version).await })
+    };
+    Some(Arc::new(Canary::new(store, limits, Box::new(open))))
+}
+
 /// Binds the port and serves the API in the background until `stop`.
 pub async fn start(
     config: &Config,
@@ -112,7 +129,14 @@ pub async fn start(
     bounds: Bounds,
     stop: CancellationToken,
 ) -> anyhow::Result<AbortOnDropHandle<()>> {
+    let canary = canary(config, &pipeline);
+    if let Some(canary) = &canary {
+        let watching = canary.clone().watch();
+        let until = stop.clone();
+        tokio::spawn(async move { until.run_until_cancelled(watching).await });
+    }
     let api = Api {
+        canary,
         store: pipeline.serving.store.clone(),
         searcher: wiring::searcher(&pipeline, config).await?,
         version: pipeline.version.name.clone(),

@@ -1,6 +1,7 @@
 //! Connects to Postgres and the vector engine, and builds the provider and the worker's pipeline,
 //! from the configuration.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -12,7 +13,7 @@ use crate::embed::{self, Embedder};
 use crate::index::{self, VectorIndex};
 use crate::search::{Reranker, Searcher};
 use crate::serving::{self, Serving, embedding_version};
-use crate::store::{RegisteredVersion, Store, StoreError, Version};
+use crate::store::{CollectionRow, RegisteredVersion, Store, StoreError, Version};
 use crate::worker::Pipeline;
 
 const NO_INDEX: &str = "failed to open storage.qdrant.url";
@@ -197,4 +198,26 @@ pub async fn searcher(pipeline: &Pipeline, config: &Config) -> anyhow::Result<Se
         config.search.clone(),
         reranker,
     ))
+}
+
+/// A search of `version`, which is built by workers with the configuration at `path`, in the same
+/// database and the same engine as `served`.
+pub async fn searcher_of_built(
+    path: &Path,
+    served: Serving,
+    version: &str,
+) -> anyhow::Result<Searcher> {
+    let config = Config::load(path)?;
+    let setup = setup(&config).await?;
+    let asked = &setup.version.name;
+    anyhow::ensure!(
+        asked == version,
+        "quality.canary.config asks for {asked}, and the canary is {version}"
+    );
+    let collections = served.store.collections(version).await?;
+    let main = collections.into_iter().find(CollectionRow::is_active);
+    let main = main.with_context(|| format!("{version} has no collection"))?;
+    let pipeline = pipeline_of(setup, &config, served.index);
+    let searcher = searcher(&pipeline, &config).await?;
+    Ok(searcher.in_collection(main.name))
 }

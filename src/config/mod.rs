@@ -83,6 +83,22 @@ pub struct Quality {
     pub folder: Option<String>,
     /// How often one of the workers asks them.
     pub interval_secs: u64,
+    /// `[quality.canary]`
+    pub canary: Canary,
+}
+
+/// `[quality.canary]`: a version that is built answers a share of the searches.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Canary {
+    /// The configuration of that version. None: this process takes no part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    /// The canary ends below so much of the mean relevance of the served version.
+    pub min_relevance: f64,
+    /// It ends above so many times the errors.
+    pub max_errors: f64,
+    /// It ends above so many times the median time of a search.
+    pub max_latency: f64,
 }
 
 /// `[service]`: the process itself.

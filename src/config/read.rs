@@ -13,9 +13,9 @@ use super::document::Known;
 use super::section::{self, Section};
 use super::value::{Refusal, Surroundings};
 use super::{
-    Config, ConfigError, Datatype, Dsn, Embedding, FusionMethod, Hnsw, Outbox, Postgres, Problem,
-    ProviderKind, Providers, Qdrant, Quality, Quantization, Rerank, RerankApi, Search, Service,
-    Setting, Storage, VectorType, Worker, is_loopback,
+    Canary, Config, ConfigError, Datatype, Dsn, Embedding, FusionMethod, Hnsw, Outbox, Postgres,
+    Problem, ProviderKind, Providers, Qdrant, Quality, Quantization, Rerank, RerankApi, Search,
+    Service, Setting, Storage, VectorType, Worker, is_loopback,
 };
 
 const MINUTE_MS: u64 = 60_000;
@@ -115,6 +115,9 @@ impl Config {
         if let Some(questions) = &mut self.quality.folder {
             *questions = folder.join(&*questions).display().to_string();
         }
+        if let Some(config) = &mut self.quality.canary.config {
+            *config = folder.join(&*config).display().to_string();
+        }
         let embedding = &mut self.providers.embedding;
         let rerank = self.search.rerank.as_mut();
         let models = [
@@ -209,10 +212,7 @@ pub(super) fn read(
             worker: root.section("worker", worker),
             outbox: root.section("outbox", outbox),
             search: root.section("search", search),
-            quality: root.section("quality", |quality| Quality {
-                folder: quality.text_or_unset("folder", not_empty),
-                interval_secs: quality.int("interval_secs", 3600, 1..=31_536_000),
-            }),
+            quality: root.section("quality", quality),
             without_effect: Vec::new(),
         };
         let (key, chunk) = config.chunking.largest();
@@ -250,6 +250,19 @@ fn service(section: &mut Section<'_, '_>) -> Service {
         },
     );
     service
+}
+
+fn quality(section: &mut Section<'_, '_>) -> Quality {
+    Quality {
+        folder: section.text_or_unset("folder", not_empty),
+        interval_secs: section.int("interval_secs", 3600, 1..=31_536_000),
+        canary: section.section("canary", |canary| Canary {
+            config: canary.text_or_unset("config", not_empty),
+            min_relevance: canary.float("min_relevance", 0.9, 0.0..=1.0),
+            max_errors: canary.float("max_errors", 1.5, 1.0..=1000.0),
+            max_latency: canary.float("max_latency", 2.0, 1.0..=1000.0),
+        }),
+    }
 }
 
 fn postgres(section: &mut Section<'_, '_>) -> Postgres {

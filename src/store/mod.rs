@@ -3,6 +3,7 @@
 
 mod access;
 mod api_keys;
+mod canary;
 mod chunks;
 mod claim;
 mod collections;
@@ -57,6 +58,7 @@ use transaction::Transaction;
 
 pub use access::{OldChunk, TakenOver};
 pub use api_keys::{ApiKey, ListedKey, Reach, SecretHash};
+pub use canary::CanaryRow;
 pub use chunks::{Depth, LiveChunk, NoteProblem};
 pub use claim::{
     Blame, Claim, ClaimScope, Claimed, Due, LOST_CLAIMS_UNTIL_ALONE, Position, holder,

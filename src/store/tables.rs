@@ -18,6 +18,7 @@ schema! {
     "tables/elf_schema.sql"
     "tables/elf_api_keys.sql"
     "tables/index_versions.sql"
+    "tables/index_canary.sql"
     "tables/index_collections.sql"
     "tables/index_rebuild_ranges.sql"
     "tables/index_job.sql"

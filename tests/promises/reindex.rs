@@ -1,5 +1,6 @@
 //! Two embedding versions side by side: built, swapped, rolled back, dropped.
 
+mod canary;
 mod changes;
 mod command_line;
 mod interruptions;

@@ -30,6 +30,7 @@ pub async fn search(config: &Config, pipeline: &Pipeline) -> anyhow::Result<()> 
     };
     store.create_api_key("demo", hash, &reach, false).await?;
     let api = Api {
+        canary: None,
         store,
         searcher: wiring::searcher(pipeline, config).await?,
         version: pipeline.version.name.clone(),

@@ -42,6 +42,7 @@ use uuid::Uuid;
 use super::connection;
 use super::page;
 use crate::bounds::Bounds;
+use crate::canary::Canary;
 use crate::search::Searcher;
 use crate::store::{Lifecycle, RegisteredVersion, Store};
 use auth::BearerKey;
@@ -77,6 +78,8 @@ pub struct Api {
     pub store: Store,
     /// Finds notes.
     pub searcher: Searcher,
+    /// Lets a version that is built answer a share of the searches.
+    pub canary: Option<Arc<Canary>>,
     /// The version that is served.
     pub version: String,
     /// Most bytes of a note's text.

@@ -140,9 +140,16 @@ pub async fn search(
     let max_tokens = request.max_tokens;
     let request = checked(&caller, request)?;
     let searcher = &shared.api.searcher;
-    let answer = searcher.search(&request).await?;
+    let (answer, by_canary) = match &shared.api.canary {
+        Some(canary) => canary.search(searcher, caller.key.key_id, &request).await?,
+        None => (searcher.search(&request).await?, false),
+    };
     let trace = traced(&caller, request, asked, &answer);
-    let search_id = shared.traces.search(&caller, trace);
+    // A record is of the version that is served.
+    let search_id = match by_canary {
+        true => None,
+        false => shared.traces.search(&caller, trace),
+    };
     let missing = |degradation: &crate::search::Degradation| {
         let reason = &degradation.reason;
         tracing::warn!(
