@@ -55,7 +55,7 @@ impl Store {
         reason: Option<&str>,
     ) -> Result<bool, StoreError> {
         let ended = sqlx::query!(
-            "update index_canary set share = 0, ended = $2 where embedding_version = $1 and share > 0",
+            "update index_canary set share = 0, ended = $2 where embedding_version = $1 and share > 0::float8",
             version,
             reason
         );
