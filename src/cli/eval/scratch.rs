@@ -61,19 +61,22 @@ impl Scratch {
     /// Removes the collections and the database.
     pub(super) async fn remove(mut self, config: &Config) -> anyhow::Result<()> {
         let config = self.config(config)?;
-        match &self.folder {
-            Some(folder) if folder.exists() => std::fs::remove_dir_all(folder)
-                .with_context(|| format!("failed to remove {}", folder.display()))?,
-            Some(_) => {}
-            None => drop_collections(&config).await?,
-        }
         let name = self.name;
+        let emptied = match &self.folder {
+            Some(folder) if folder.exists() => std::fs::remove_dir_all(folder)
+                .with_context(|| format!("failed to remove {}", folder.display())),
+            Some(_) => Ok(()),
+            None => drop_collections(&config)
+                .await
+                .with_context(|| format!("failed to drop the collections named {name}__…")),
+        };
         run(
             &mut self.server,
             format!("drop database {name} with (force)"),
         )
         .await
-        .with_context(|| format!("failed to drop the database {name}: drop it by hand"))
+        .with_context(|| format!("failed to drop the database {name}: drop it by hand"))?;
+        emptied
     }
 }
 
