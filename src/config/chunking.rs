@@ -8,7 +8,10 @@ use super::value::Refusal;
 use super::{Chunking, LeadPart};
 
 pub(super) fn chunking(section: &mut Section<'_, '_>) -> Chunking {
-    let default = Settings::default();
+    let default = Settings {
+        strategy: Strategy::Auto,
+        ..Settings::default()
+    };
     let separators = ["\n\n", "\n", " ", ""].map(str::to_owned);
     let (settings, separators) = chunks(section, &default, &separators);
     let chunks_of_type = |section: &mut Section<'_, '_>| {

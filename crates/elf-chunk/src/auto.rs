@@ -1,4 +1,4 @@
-//! Whether a text is Markdown.
+//! What a text is made of.
 
 use super::markdown::front_matter;
 use super::settings::Strategy;
@@ -7,15 +7,17 @@ impl Strategy {
     /// The strategy for `text`: itself, except for [`Strategy::Auto`]. That is Markdown if the text has
     ///
     /// - front matter, or
-    /// - a heading (`#`) that begins the text or follows a blank line, or
+    /// - a heading: `#` at the beginning or behind a blank line, `##` and more anywhere, or a line over `===`, or
     /// - code between two fences, or
     /// - a table's delimiter row below a line with a `|`, or
     /// - three items or quotes, and these are a tenth of the lines that are not blank,
     ///
-    /// and else sentences. Items of a list begin with `-`, `*`, `+` or a number.
+    /// else paragraphs if it has a blank line between two lines, and else sentences. Items of a list begin
+    /// with `-`, `*`, `+` or a number.
     pub fn of(&self, text: &str) -> &Self {
         match self {
             Self::Auto if is_markdown(text) => &Self::Markdown,
+            Self::Auto if has_paragraphs(text) => &Self::Paragraph,
             Self::Auto => &Self::Sentence,
             other => other,
         }
@@ -35,7 +37,8 @@ fn is_markdown(text: &str) -> bool {
             continue;
         }
         lines += 1;
-        if (before.is_empty() && is_heading(content))
+        if is_heading(content) && (before.is_empty() || content.starts_with("##"))
+            || is_underline(content) && !before.is_empty()
             || (before.contains('|') && is_delimiter_row(content))
         {
             return true;
@@ -50,9 +53,18 @@ fn is_markdown(text: &str) -> bool {
     marked >= 3 && marked * 10 >= lines
 }
 
+fn has_paragraphs(text: &str) -> bool {
+    let mut blank = text.trim().lines().map(|line| line.trim().is_empty());
+    blank.any(|is_blank| is_blank)
+}
+
 fn is_heading(line: &str) -> bool {
     let title = line.trim_start_matches('#');
     (1..=6).contains(&(line.len() - title.len())) && title.starts_with([' ', '\t'])
+}
+
+fn is_underline(line: &str) -> bool {
+    line.len() >= 3 && line.bytes().all(|byte| byte == b'=')
 }
 
 fn is_delimiter_row(line: &str) -> bool {
@@ -84,6 +96,8 @@ mod tests {
         for text in [
             "# Title\n\nText.",
             "Text.\n\n## Section\nText.",
+            "Text.\n## Section\nText.",
+            "Tickets\n=======\nText.",
             "---\ntitle: A\n---\nText.",
             "+++\ntitle = \"A\"\n+++\nText.",
             "Run:\n```sh\nls\n```\n",
@@ -96,13 +110,23 @@ mod tests {
     }
 
     #[test]
-    fn texts_without_it_are_sentences() {
+    fn texts_with_blank_lines_are_paragraphs() {
+        for text in [
+            "A note.\n\nAnother paragraph.",
+            "\u{feff}A note.\r\n \r\nAnother paragraph.",
+            "---\n\nText between rules.\n\n---",
+        ] {
+            assert_eq!(Strategy::Auto.of(text), &Strategy::Paragraph, "{text}");
+        }
+    }
+
+    #[test]
+    fn texts_without_them_are_sentences() {
         for text in [
             "",
-            "A note.\n\nAnother paragraph.",
+            "\n\nOne paragraph.\nStill.\n\n",
             "#hashtag of the day",
             "let a = 1;\n# a comment\nlet b = 2;",
-            "---\n\nText between rules.\n\n---",
             "2024-05-01 12:00:01 INFO started\n2024-05-01 12:00:02 WARN - slow\n",
             "name;price\nsalt;2\n",
             "He said - well, nothing.\n- J.\n",

@@ -104,7 +104,7 @@ impl<'a> Leads<'a> {
         let line = self.beginning(&composed(line.trim()), most)?;
         let repeated = match repeat {
             Some(span) => {
-                let text = composed(&self.text[span.start..span.end]);
+                let text = unpadded(&self.text[span.start..span.end]);
                 let fits = text.len() <= most * 16 && self.tokenizer.count_plain(&text)? <= most;
                 fits.then_some(span)
             }
@@ -184,8 +184,24 @@ pub(super) fn before(text: &str, line: &str, repeat: Option<Span>) -> String {
         before.push('\n');
     }
     if let Some(span) = repeat {
-        before.push_str(&composed(&text[span.start..span.end]));
+        before.push_str(&unpadded(&text[span.start..span.end]));
         before.push('\n');
     }
     before
+}
+
+/// What a chunk repeats, in NFC and without what only aligns its columns: a delimiter row may have more tokens
+/// than the header.
+fn unpadded(text: &str) -> String {
+    let mut shorter = String::with_capacity(text.len());
+    let (mut last, mut in_a_row) = ('\0', 0);
+    for c in composed(text).chars() {
+        in_a_row = if c == last { in_a_row + 1 } else { 1 };
+        last = c;
+        if (c == ' ' && in_a_row > 1) || (c == '-' && in_a_row > 3) {
+            continue;
+        }
+        shorter.push(c);
+    }
+    shorter
 }

@@ -482,6 +482,21 @@ fn a_table_longer_than_a_chunk_is_cut_between_rows_and_repeats_its_header() {
 }
 
 #[test]
+fn a_table_that_is_aligned_repeats_its_header_without_the_padding() {
+    let (spaces, dashes) = (" ".repeat(200), "-".repeat(200));
+    let text = format!(
+        "| the{spaces} | ferry |\n|{dashes}|-------|\n{}",
+        "| the. The | the |\n".repeat(60)
+    );
+    let split = markdown_of(&text, &settings(Parts::Markdown, 120, 0));
+    assert!(split.chunks.len() > 4);
+    for chunk in &split.chunks[1..] {
+        let sent = format!("| the | ferry |\n|---|---|\n{}", split.text(chunk));
+        assert_eq!(split.input(chunk), sent);
+    }
+}
+
+#[test]
 fn code_longer_than_a_chunk_is_cut_between_lines_best_at_a_blank_one() {
     let function = format!("fn the() {{\n{}}}\n\n", "    the(the. The);\n".repeat(5));
     let text = format!("```rust\n{}```\n", function.repeat(9));
