@@ -19,6 +19,11 @@ create function elf_time(v timestamptz) returns timestamptz language sql immutab
                 then least(greatest(v, '0001-01-01 00:00+00'), '9999-12-31 00:00+00') end
 $$;
 
+-- A title of an application's column. The leads and results of a note hold no more of it.
+create function elf_title(v text) returns text language sql immutable as $$
+    select nullif(left(v, 1000), '')
+$$;
+
 create function elf_is_live(n memory_notes) returns boolean language sql stable as $$
     select n.status::text = 'active' and (n.expires_at is null or n.expires_at > now())
 $$;
@@ -54,13 +59,13 @@ $$;
 -- does not name `text` does not read it, and `octet_length` of a large text does not read it either.
 create function elf_note(uuid)
 returns table (note_id uuid, text text, text_bytes int, status text, is_live boolean, expires_at timestamptz,
-               tenant_id text, project_id text, agent_id text, scope text, kind text, key text,
+               tenant_id text, project_id text, agent_id text, scope text, kind text, key text, title text,
                importance real, confidence real, updated_at timestamptz)
 language sql stable as $$
     select n.note_id, n.text::text, octet_length(n.text::text), coalesce(n.status::text, ''), elf_is_live(n),
            elf_time(n.expires_at), coalesce(n.tenant_id::text, ''), coalesce(n.project_id::text, ''),
            coalesce(n.agent_id::text, ''), coalesce(n.scope::text, ''), coalesce(n.type::text, ''),
-           n.key::text, elf_number(n.importance), elf_number(n.confidence),
+           n.key::text, elf_title(n.title::text), elf_number(n.importance), elf_number(n.confidence),
            elf_time(coalesce(n.updated_at, 'epoch'))
       from memory_notes n
      where n.note_id = $1 -- a column of the application may be named like a parameter

@@ -25,6 +25,8 @@ pub struct NoteChunker {
 pub struct Subject<'a> {
     /// The note's type.
     pub kind: &'a str,
+    /// Its title.
+    pub title: Option<&'a str>,
     /// When the note changed last.
     pub updated_at: DateTime<Utc>,
 }
@@ -59,7 +61,10 @@ impl NoteChunker {
     /// Splits the text of a note.
     pub fn split<'t>(&self, text: &'t str, note: Subject<'_>) -> Result<Split<'t>, ChunkError> {
         let chunker = self.by_type.get(note.kind).unwrap_or(&self.usual);
-        chunker.split(text, &|headings| self.lead_of(headings, note))
+        let title = title_of(&self.lead, note.title);
+        chunker.split(text, &|headings| {
+            line_of(&self.lead, &title, headings, note.updated_at)
+        })
     }
 
     /// How the text of a note is split: the strategy of its type, and the one that it makes of the text.
@@ -67,20 +72,33 @@ impl NoteChunker {
         let chunker = self.by_type.get(kind).unwrap_or(&self.usual);
         [chunker.strategy(), chunker.strategy().of(text)]
     }
+}
 
-    /// The line that leads a chunk, such as `Engine > Oil (2026-11-28)`.
-    fn lead_of(&self, headings: &[&str], note: Subject<'_>) -> String {
-        let mut line = String::new();
-        if self.lead.contains(&LeadPart::Headings) {
-            line.push_str(&headings.join(" > "));
-        }
-        if self.lead.contains(&LeadPart::Date) {
-            let space = if line.is_empty() { "" } else { " " };
-            let day = note.updated_at.format("%F");
-            line.push_str(&format!("{space}({day})"));
-        }
-        line
+/// A title as leads have it: on one line; empty if they have none.
+fn title_of(lead: &[LeadPart], title: Option<&str>) -> String {
+    let title = title.filter(|_| lead.contains(&LeadPart::Title));
+    let words: Vec<&str> = title.unwrap_or_default().split_whitespace().collect();
+    words.join(" ")
+}
+
+/// The line that leads a chunk, such as `Manual > Engine > Oil (2026-11-28)`.
+fn line_of(lead: &[LeadPart], title: &str, headings: &[&str], updated_at: DateTime<Utc>) -> String {
+    let mut path: Vec<&str> = Vec::new();
+    if !title.is_empty() {
+        path.push(title);
     }
+    if lead.contains(&LeadPart::Headings) {
+        // The first heading of a text often is its title.
+        let is_title = headings.first() == Some(&title);
+        path.extend(&headings[usize::from(is_title)..]);
+    }
+    let mut line = path.join(" > ");
+    if lead.contains(&LeadPart::Date) {
+        let space = if line.is_empty() { "" } else { " " };
+        let day = updated_at.format("%F");
+        line.push_str(&format!("{space}({day})"));
+    }
+    line
 }
 
 /// Why the tokenizer of the configuration cannot be loaded.
@@ -147,6 +165,31 @@ pub fn reason(error: &ChunkError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_title_stands_first_on_one_line_and_once() {
+        let line = |lead: &[LeadPart], title, headings: &[&str]| {
+            let title = title_of(lead, title);
+            line_of(lead, &title, headings, DateTime::UNIX_EPOCH)
+        };
+        use LeadPart::{Date, Headings, Title};
+        let all = [Date, Headings, Title];
+        let oil = ["Engine", "Oil"];
+        assert_eq!(
+            line(&all, Some(" The\r\n manual "), &oil),
+            "The manual > Engine > Oil (1970-01-01)"
+        );
+        assert_eq!(
+            line(&all, Some("Engine"), &oil),
+            "Engine > Oil (1970-01-01)"
+        );
+        assert_eq!(line(&[Title], Some("Engine"), &oil), "Engine");
+        assert_eq!(line(&[Headings], Some("Manual"), &oil), "Engine > Oil");
+        for none in [None, Some(""), Some(" \n")] {
+            assert_eq!(line(&[Title, Headings], none, &oil), "Engine > Oil");
+            assert_eq!(line(&[Title], none, &[""]), "");
+        }
+    }
 
     #[test]
     fn a_character_that_is_too_large_names_the_key() {

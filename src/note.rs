@@ -15,6 +15,8 @@ pub struct Note {
     pub text: String,
     /// Bytes of the text in the row. More than `text` has when the text was too long to read.
     pub text_bytes: u64,
+    /// What the application calls it, up to 1,000 characters.
+    pub title: Option<String>,
     /// `active` makes a note searchable; any other value takes it out of the index.
     pub status: String,
     /// When the note stops being live; `None` means never.

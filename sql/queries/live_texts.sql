@@ -13,7 +13,7 @@ sized as (
                as bytes_before
       from page p
 )
-select n.note_id as "note_id!", coalesce(n.text, '') as "text!", n.kind as "kind!",
+select n.note_id as "note_id!", coalesce(n.text, '') as "text!", n.kind as "kind!", n.title,
        n.updated_at as "updated_at!"
   from sized s
  cross join lateral elf_note(s.note_id) n

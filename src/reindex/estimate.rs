@@ -61,6 +61,7 @@ pub async fn estimate(
                 let chunks = |note: &LiveText| {
                     let subject = Subject {
                         kind: &note.kind,
+                        title: note.title.as_deref(),
                         updated_at: note.updated_at,
                     };
                     worker::hashed_chunks(&chunker, &note.text, subject).ok()

@@ -45,6 +45,8 @@ pub struct LiveText {
     pub note_id: Uuid,
     /// Its text; empty if Postgres cannot read it.
     pub text: String,
+    /// Its title.
+    pub title: Option<String>,
     /// Its type.
     pub kind: String,
     /// When it changed last.
@@ -100,6 +102,7 @@ impl Store {
                 note_id: row.note_id,
                 text: row.text,
                 text_bytes: row.text_bytes as u64,
+                title: row.title,
                 status: row.status,
                 expires_at: row.expires_at,
                 labels: Labels {
@@ -288,6 +291,7 @@ impl Store {
                     let without_text = |note_id| LiveText {
                         note_id,
                         text: String::new(),
+                        title: None,
                         kind: String::new(),
                         updated_at: DateTime::UNIX_EPOCH,
                     };
@@ -316,6 +320,7 @@ impl Store {
             .map(|row| LiveText {
                 note_id: row.note_id,
                 text: row.text,
+                title: row.title,
                 kind: row.kind,
                 updated_at: row.updated_at,
             })

@@ -128,6 +128,7 @@ const NOTE_COLUMNS: &[(&str, &[&str])] = &[
     ("scope", &["text", "character varying", "USER-DEFINED"]),
     ("type", &["text", "character varying", "USER-DEFINED"]),
     ("key", &["text", "character varying"]),
+    ("title", &["text", "character varying"]),
     ("text", &["text", "character varying"]),
     ("importance", &["real", "double precision", "numeric"]),
     ("confidence", &["real", "double precision", "numeric"]),

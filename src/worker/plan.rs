@@ -101,6 +101,7 @@ pub fn chunk_note(
         Some(note) if live => {
             let subject = Subject {
                 kind: &note.labels.kind,
+                title: note.title.as_deref(),
                 updated_at: note.labels.updated_at,
             };
             hashed_chunks(chunker, &note.text, subject).map_err(NoChunks::from)

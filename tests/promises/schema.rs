@@ -163,7 +163,7 @@ async fn relations(db: &mut PgConnection, schema: &str) -> i64 {
 async fn a_notes_table_that_triggers_cannot_follow_is_refused_and_left_alone() {
     let columns =
         "note_id uuid, tenant_id text, project_id text, agent_id text, scope text, type text,
-                   key text, text text, importance real, confidence real, status text,
+                   key text, title text, text text, importance real, confidence real, status text,
                    updated_at timestamptz, expires_at timestamptz";
     let cases = [
         (
@@ -377,7 +377,7 @@ const OWN_TABLE: &str = "
         id bigint generated always as identity primary key,
         note_id uuid not null unique default gen_random_uuid(),
         tenant_id uuid, project_id uuid, agent_id varchar(40), scope scopes, type varchar(20),
-        key text, text text, importance numeric, confidence double precision,
+        key text, title text, text text, importance numeric, confidence double precision,
         status varchar(10) default 'active', updated_at timestamptz, expires_at timestamptz,
         hits int not null default 0
     );

@@ -54,9 +54,11 @@ pub struct NewNote {
     #[serde(rename = "type", default = "note")]
     #[schema(default = "note")]
     kind: String,
-    /// The application's own name for the note, unique in its tenant, project, agent and scope. A note that has it
-    /// already is replaced, so a request that is sent twice makes one note.
+    /// The application's own name for the note, unique in its tenant, project, agent and scope. A note that has it is
+    /// replaced.
     key: Option<String>,
+    /// What the note is called.
+    title: Option<String>,
     /// 0 to 1.
     #[serde(default = "half")]
     #[schema(default = 0.5, minimum = 0, maximum = 1)]
@@ -97,7 +99,7 @@ pub struct NewNotes {
     notes: Vec<NewNote>,
 }
 
-/// What to change. A field that is left out stays as it is; `null` clears `key` and `expires_at`.
+/// What to change. A field that is left out stays as it is; `null` clears `key`, `title` and `expires_at`.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"text": "The library opens at ten."}))]
@@ -116,6 +118,9 @@ pub struct ChangedNote {
     #[schema(value_type = Option<String>)]
     key: Option<Option<String>>,
     #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<String>)]
+    title: Option<Option<String>>,
+    #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<DateTime<Utc>>)]
     expires_at: Option<Option<DateTime<Utc>>>,
 }
@@ -131,6 +136,7 @@ pub struct ShownNote {
     #[serde(rename = "type")]
     kind: String,
     key: Option<String>,
+    title: Option<String>,
     text: String,
     importance: f32,
     confidence: f32,
@@ -328,6 +334,7 @@ pub async fn change(
         ("type", change.kind.as_deref()),
         ("status", change.status.as_deref()),
         ("key", change.key.as_ref().and_then(Option::as_deref)),
+        ("title", change.title.as_ref().and_then(Option::as_deref)),
     ])?;
     check_key(change.key.as_ref().and_then(Option::as_deref))?;
     let change = NoteChange {
@@ -339,6 +346,7 @@ pub async fn change(
         status: change.status,
         key: change.key,
         expires_at: change.expires_at,
+        title: change.title,
     };
     let turn = shared.places.statement(&caller).await?;
     let store = &shared.api.store;
@@ -409,6 +417,7 @@ fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote,
         ("scope", Some(note.scope.as_str())),
         ("type", Some(note.kind.as_str())),
         ("key", note.key.as_deref()),
+        ("title", note.title.as_deref()),
     ])?;
     let or_default = |label: Option<String>| label.unwrap_or_else(|| "default".into());
     let tenant_id = caller.reach().tenant_id.clone();
@@ -432,6 +441,7 @@ fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote,
         confidence: note.confidence,
         expires_at: note.expires_at,
         source_ref: source_ref(note.source_ref)?,
+        title: note.title,
     })
 }
 
@@ -540,6 +550,7 @@ impl From<ReachableNote> for ShownNote {
             scope: note.scope,
             kind: note.kind,
             key: note.key,
+            title: note.title,
             text: note.text,
             importance: note.importance,
             confidence: note.confidence,
