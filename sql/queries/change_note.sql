@@ -9,6 +9,7 @@ update memory_notes n
        status = coalesce($10, n.status), key = case when $11 then $12 else n.key end,
        expires_at = case when $13 then $14 else n.expires_at end,
        title = case when $15 then $16 else n.title end,
+       source_ref = case when $5 <> n.text then elf_without_cuts(n.source_ref) else n.source_ref end,
        updated_at = now()
  where n.note_id = $1
    and elf_is_reached(n, $2, $3, $4)

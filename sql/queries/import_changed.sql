@@ -35,7 +35,9 @@ update memory_notes n
        importance = coalesce(u.importance, n.importance),
        confidence = coalesce(u.confidence, n.confidence),
        expires_at = case when u.names_expiry then u.expires_at else n.expires_at end,
-       source_ref = coalesce(u.source_ref, n.source_ref),
+       source_ref = coalesce(u.source_ref,
+                             case when n.text <> u.text then elf_without_cuts(n.source_ref)
+                                  else n.source_ref end),
        title = case when u.names_title then u.title else n.title end, updated_at = now()
   from named u, changed c
  where u.note_id = n.note_id and c.note_id = n.note_id

@@ -135,6 +135,7 @@ const NOTE_COLUMNS: &[(&str, &[&str])] = &[
     ("status", &["text", "character varying"]),
     ("updated_at", &["timestamp with time zone"]),
     ("expires_at", &["timestamp with time zone"]),
+    ("source_ref", &["jsonb"]),
 ];
 
 /// Checks that every text of the database is UTF-8. In another encoding, Postgres can hold texts that

@@ -76,6 +76,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     let subject = Subject {
         kind: &args.kind,
         title: title.as_deref(),
+        cuts: &[],
         updated_at: Utc::now(),
     };
     let split = chunker.split(&text, subject)?;

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{Args, DEFAULT_TENANT, title};
+use crate::chunk;
 use crate::cli::value;
 use crate::note::{check_zero_to_one, holds_nul, present};
 use crate::store::{Field, ImportedNote};
@@ -88,6 +89,13 @@ pub(super) fn of_line(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
     ] {
         let checked = share.map_or(Ok(()), |share| check_zero_to_one(field, share));
         checked.map_err(anyhow::Error::msg)?;
+    }
+    if let Some(cuts) = line
+        .source_ref
+        .as_ref()
+        .and_then(|source| source.get("cuts"))
+    {
+        chunk::cuts(&cuts.to_string(), &line.text).map_err(anyhow::Error::msg)?;
     }
     let by_id = line.note_id.is_some();
     let identity = |of_line: Option<String>, of_args: &Option<String>, default: &str| {

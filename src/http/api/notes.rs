@@ -21,6 +21,7 @@ use super::body::at_most;
 use super::error::{ApiError, ErrorBody};
 use super::wait::{Wait, Written, asked, written};
 use super::{Api, Body, Shared};
+use crate::chunk;
 use crate::note::{check_zero_to_one, holds_nul, present};
 use crate::store::{AddedNote, NoteChange, ReachableChunk, ReachableNote};
 
@@ -69,7 +70,7 @@ pub struct NewNote {
     confidence: f32,
     /// When the note stops being live.
     expires_at: Option<DateTime<Utc>>,
-    /// Where the note comes from, in the application's words, of at most 64 KiB.
+    /// Where the note comes from, of at most 64 KiB. `cuts` are ascending byte offsets in the text where chunks end.
     #[schema(value_type = Option<Object>)]
     source_ref: Option<Box<RawValue>>,
 }
@@ -428,6 +429,7 @@ fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote,
         [&tenant_id, &project_id, &agent_id, &note.scope],
         note.key.as_deref(),
     )?;
+    let source_ref = source_ref(note.source_ref, &note.text)?;
     Ok(AddedNote {
         note_id: Uuid::new_v4(),
         tenant_id,
@@ -440,14 +442,14 @@ fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote,
         importance: note.importance,
         confidence: note.confidence,
         expires_at: note.expires_at,
-        source_ref: source_ref(note.source_ref)?,
+        source_ref,
         title: note.title,
     })
 }
 
 /// Parsed only after its size was checked, and not kept so: a parsed value may take 60 times as much
 /// memory.
-fn source_ref(given: Option<Box<RawValue>>) -> Result<Box<RawValue>, ApiError> {
+fn source_ref(given: Option<Box<RawValue>>, text: &str) -> Result<Box<RawValue>, ApiError> {
     let Some(given) = given else {
         let empty = RawValue::from_string("{}".into());
         return Ok(empty.expect("this is JSON"));
@@ -463,10 +465,14 @@ fn source_ref(given: Option<Box<RawValue>>) -> Result<Box<RawValue>, ApiError> {
         ApiError::invalid("source_ref", message)
     };
     let parsed = parsed.ok_or_else(wrong)?;
-    match holds_nul(&parsed) {
-        true => Err(nul_in("source_ref")),
-        false => Ok(given),
+    if holds_nul(&parsed) {
+        return Err(nul_in("source_ref"));
     }
+    if let Some(cuts) = parsed.get("cuts") {
+        let wrong = |reason| ApiError::invalid("source_ref", reason);
+        chunk::cuts(&cuts.to_string(), text).map_err(wrong)?;
+    }
+    Ok(given)
 }
 
 /// Refuses labels that no note of the API can have.
