@@ -19,6 +19,11 @@ create function elf_time(v timestamptz) returns timestamptz language sql immutab
                 then least(greatest(v, '0001-01-01 00:00+00'), '9999-12-31 00:00+00') end
 $$;
 
+-- A title of an application's column. The leads and results of a note hold no more of it.
+create function elf_title(v text) returns text language sql immutable as $$
+    select nullif(left(v, 1000), '')
+$$;
+
 create function elf_is_live(n memory_notes) returns boolean language sql stable as $$
     select n.status::text = 'active' and (n.expires_at is null or n.expires_at > now())
 $$;
@@ -51,20 +56,31 @@ $$;
 
 -- A note as ELF reads it. The application may have made the table, so every column but the id may be null, of
 -- another type or out of range, and such a row must not fail the statement for the other notes. A caller that
--- does not name `text` does not read it, and `octet_length` of a large text does not read it either.
+-- does not name `text` or `source_ref` does not read it, and `octet_length` of a large text does not read it either.
 create function elf_note(uuid)
 returns table (note_id uuid, text text, text_bytes int, status text, is_live boolean, expires_at timestamptz,
-               tenant_id text, project_id text, agent_id text, scope text, kind text, key text,
-               importance real, confidence real, updated_at timestamptz)
+               tenant_id text, project_id text, agent_id text, scope text, kind text, key text, title text,
+               importance real, confidence real, updated_at timestamptz, source_ref jsonb)
 language sql stable as $$
     select n.note_id, n.text::text, octet_length(n.text::text), coalesce(n.status::text, ''), elf_is_live(n),
            elf_time(n.expires_at), coalesce(n.tenant_id::text, ''), coalesce(n.project_id::text, ''),
            coalesce(n.agent_id::text, ''), coalesce(n.scope::text, ''), coalesce(n.type::text, ''),
-           n.key::text, elf_number(n.importance), elf_number(n.confidence),
-           elf_time(coalesce(n.updated_at, 'epoch'))
+           n.key::text, elf_title(n.title::text), elf_number(n.importance), elf_number(n.confidence),
+           elf_time(coalesce(n.updated_at, 'epoch')), n.source_ref
       from memory_notes n
      where n.note_id = $1 -- a column of the application may be named like a parameter
     offset 0
+$$;
+
+-- The cuts that a note's application gives, as text. Null without any, '' if they are longer than any good ones are.
+create function elf_cuts(source_ref jsonb, text_bytes int, max_bytes int) returns text language sql immutable as $$
+    select case when octet_length((source_ref -> 'cuts'::text)::text) > least(max_bytes::bigint, 12 * (text_bytes::bigint + 2))
+                then '' else (source_ref -> 'cuts'::text)::text end
+$$;
+
+-- The source of a note that gets another text: cuts are of the text that they came with.
+create function elf_without_cuts(source_ref jsonb) returns jsonb language sql immutable as $$
+    select case when source_ref -> 'cuts'::text is null then source_ref else source_ref - 'cuts'::text end
 $$;
 
 -- Whether a worker holds a note. A lease that was taken later than now was taken before the clock of Postgres

@@ -11,6 +11,7 @@ pub use elf_chunk::{Chunk, ChunkError, Chunker, Split, Strategy, Tokenizer};
 use crate::config::{Chunking, LeadPart};
 use crate::error_class::ErrorClass;
 use crate::hub::{HubError, ModelFiles};
+use crate::note::MAX_CUTS;
 
 /// Splits the texts of notes, each as its type asks.
 #[derive(Debug)]
@@ -25,6 +26,10 @@ pub struct NoteChunker {
 pub struct Subject<'a> {
     /// The note's type.
     pub kind: &'a str,
+    /// Its title.
+    pub title: Option<&'a str>,
+    /// Where its application cuts it; empty if the strategy does.
+    pub cuts: &'a [usize],
     /// When the note changed last.
     pub updated_at: DateTime<Utc>,
 }
@@ -59,7 +64,12 @@ impl NoteChunker {
     /// Splits the text of a note.
     pub fn split<'t>(&self, text: &'t str, note: Subject<'_>) -> Result<Split<'t>, ChunkError> {
         let chunker = self.by_type.get(note.kind).unwrap_or(&self.usual);
-        chunker.split(text, &|headings| self.lead_of(headings, note))
+        let title = title_of(&self.lead, note.title);
+        let line = |headings: &[&str]| line_of(&self.lead, &title, headings, note.updated_at);
+        match note.cuts {
+            [] => chunker.split(text, &line),
+            cuts => chunker.split_at(text, cuts, &line),
+        }
     }
 
     /// How the text of a note is split: the strategy of its type, and the one that it makes of the text.
@@ -67,20 +77,70 @@ impl NoteChunker {
         let chunker = self.by_type.get(kind).unwrap_or(&self.usual);
         [chunker.strategy(), chunker.strategy().of(text)]
     }
+}
 
-    /// The line that leads a chunk, such as `Engine > Oil (2026-11-28)`.
-    fn lead_of(&self, headings: &[&str], note: Subject<'_>) -> String {
-        let mut line = String::new();
-        if self.lead.contains(&LeadPart::Headings) {
-            line.push_str(&headings.join(" > "));
-        }
-        if self.lead.contains(&LeadPart::Date) {
-            let space = if line.is_empty() { "" } else { " " };
-            let day = note.updated_at.format("%F");
-            line.push_str(&format!("{space}({day})"));
-        }
-        line
+/// The cuts in `json`, which is what a note has as `source_ref.cuts`: an array of byte offsets in its text. Null is
+/// none; 0 and the length of the text are left out. The error says what is wrong.
+pub fn cuts(json: &str, text: &str) -> Result<Vec<usize>, String> {
+    let cuts = all_cuts(json, text).map_err(|wrong| format!("source_ref.cuts: {wrong}"))?;
+    let is_inside = |cut: &usize| (1..text.len()).contains(cut);
+    Ok(cuts.into_iter().filter(is_inside).collect())
+}
+
+fn all_cuts(json: &str, text: &str) -> Result<Vec<usize>, String> {
+    let too_many =
+        || format!("there are more than {MAX_CUTS}, or more than the text has characters");
+    // The store leaves out what is longer than any good cuts are.
+    if json.is_empty() {
+        return Err(too_many());
     }
+    if json == "null" {
+        return Ok(Vec::new());
+    }
+    // It is JSON, so between two commas is a number, or a part of what is none.
+    let items = json.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+    let items = items.ok_or("it is no array of byte offsets")?.trim();
+    if items.is_empty() {
+        return Ok(Vec::new());
+    }
+    let offset = |(index, item): (usize, &str)| {
+        let offset = item.trim().parse::<usize>();
+        offset.map_err(|_| format!("cut {index} is no byte offset"))
+    };
+    let first = items.split(',').take(MAX_CUTS + 1).enumerate();
+    let cuts = first.map(offset).collect::<Result<Vec<usize>, String>>()?;
+    if cuts.len() > MAX_CUTS {
+        return Err(too_many());
+    }
+    elf_chunk::check_cuts(text, &cuts).map_err(|error| error.to_string())?;
+    Ok(cuts)
+}
+
+/// A title as leads have it: on one line; empty if they have none.
+fn title_of(lead: &[LeadPart], title: Option<&str>) -> String {
+    let title = title.filter(|_| lead.contains(&LeadPart::Title));
+    let words: Vec<&str> = title.unwrap_or_default().split_whitespace().collect();
+    words.join(" ")
+}
+
+/// The line that leads a chunk, such as `Manual > Engine > Oil (2026-11-28)`.
+fn line_of(lead: &[LeadPart], title: &str, headings: &[&str], updated_at: DateTime<Utc>) -> String {
+    let mut path: Vec<&str> = Vec::new();
+    if !title.is_empty() {
+        path.push(title);
+    }
+    if lead.contains(&LeadPart::Headings) {
+        // The first heading of a text often is its title.
+        let is_title = headings.first() == Some(&title);
+        path.extend(&headings[usize::from(is_title)..]);
+    }
+    let mut line = path.join(" > ");
+    if lead.contains(&LeadPart::Date) {
+        let space = if line.is_empty() { "" } else { " " };
+        let day = updated_at.format("%F");
+        line.push_str(&format!("{space}({day})"));
+    }
+    line
 }
 
 /// Why the tokenizer of the configuration cannot be loaded.
@@ -147,6 +207,66 @@ pub fn reason(error: &ChunkError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_title_stands_first_on_one_line_and_once() {
+        let line = |lead: &[LeadPart], title, headings: &[&str]| {
+            let title = title_of(lead, title);
+            line_of(lead, &title, headings, DateTime::UNIX_EPOCH)
+        };
+        use LeadPart::{Date, Headings, Title};
+        let all = [Date, Headings, Title];
+        let oil = ["Engine", "Oil"];
+        assert_eq!(
+            line(&all, Some(" The\r\n manual "), &oil),
+            "The manual > Engine > Oil (1970-01-01)"
+        );
+        assert_eq!(
+            line(&all, Some("Engine"), &oil),
+            "Engine > Oil (1970-01-01)"
+        );
+        assert_eq!(line(&[Title], Some("Engine"), &oil), "Engine");
+        assert_eq!(line(&[Headings], Some("Manual"), &oil), "Engine > Oil");
+        for none in [None, Some(""), Some(" \n")] {
+            assert_eq!(line(&[Title, Headings], none, &oil), "Engine > Oil");
+            assert_eq!(line(&[Title], none, &[""]), "");
+        }
+    }
+
+    #[test]
+    fn cuts_are_byte_offsets_that_ascend_from_character_to_character() {
+        let text = "aé\nb";
+        for (json, expected) in [
+            ("[1, 3]", &[1, 3][..]),
+            ("[0,1,5]", &[1]),
+            ("[0, 5]", &[]),
+            ("[ ]", &[]),
+            ("null", &[]),
+        ] {
+            assert_eq!(cuts(json, text), Ok(expected.to_vec()), "{json}");
+        }
+        for (json, reason) in [
+            ("", "more than 100000"),
+            ("{}", "source_ref.cuts: it is no array of byte offsets"),
+            ("\"1\"", "no array of byte offsets"),
+            ("[1, 2]", "cut 1 at byte 2 lies inside a character"),
+            ("[1, 6]", "cut 1 at byte 6 lies behind the end"),
+            ("[3, 1]", "cut 1 at byte 1 does not lie behind"),
+            ("[0, 0]", "cut 1 at byte 0 does not lie behind"),
+            ("[1, \"3\"]", "cut 1 is no byte offset"),
+            ("[1.5]", "cut 0 is no byte offset"),
+            ("[-1]", "cut 0 is no byte offset"),
+            ("[99999999999999999999]", "cut 0 is no byte offset"),
+            ("[1, [3]]", "cut 1 is no byte offset"),
+            ("[{\"a\": 1}]", "cut 0 is no byte offset"),
+        ] {
+            let said = cuts(json, text).expect_err(json);
+            assert!(said.contains(reason), "{json}: {said}");
+        }
+        let many = format!("[{}]", vec!["1"; MAX_CUTS + 1].join(","));
+        let said = cuts(&many, text).expect_err("too many");
+        assert!(said.contains("more than 100000"), "{said}");
+    }
 
     #[test]
     fn a_character_that_is_too_large_names_the_key() {

@@ -15,6 +15,10 @@ pub struct Note {
     pub text: String,
     /// Bytes of the text in the row. More than `text` has when the text was too long to read.
     pub text_bytes: u64,
+    /// What the application calls it, up to 1,000 characters.
+    pub title: Option<String>,
+    /// `source_ref.cuts` as Postgres writes it: see [`crate::chunk::cuts`].
+    pub cuts: Option<String>,
     /// `active` makes a note searchable; any other value takes it out of the index.
     pub status: String,
     /// When the note stops being live; `None` means never.
@@ -74,6 +78,12 @@ impl Note {
         self.status == "active" && self.expires_at.is_none_or(|at| at > now)
     }
 }
+
+/// Most cuts that an application may give a note. The worker has their chunks in memory, each with its vector.
+pub const MAX_CUTS: usize = 100_000;
+
+/// Most bytes of `source_ref.cuts` as Postgres writes it: ten digits, a comma and a space each.
+pub const MAX_CUTS_BYTES: usize = 12 * MAX_CUTS;
 
 /// SHA-256 of a text: the key under which its vector is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

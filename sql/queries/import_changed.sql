@@ -1,13 +1,15 @@
 -- Changes those of these notes that differ in what the import names, and says which are live. An equal note is
 -- not written, so it is not indexed again. It locks notes in the order of their ids, as every statement does.
--- One array per column. Null names nothing; $8 says whether a key is named, $12 whether a time is.
+-- One array per column. Null names nothing; $8 says whether a key is named, $12 whether a time is, $15 whether
+-- a title is.
 with named as materialized (
     select *
       from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
                   $7::text[], $8::bool[], $9::text[], $10::real[], $11::real[], $12::bool[],
-                  $13::timestamptz[], $14::jsonb[])
+                  $13::timestamptz[], $14::jsonb[], $15::bool[], $16::text[])
            as u (note_id, tenant_id, project_id, agent_id, scope, type, key, names_key, text,
-                 importance, confidence, names_expiry, expires_at, source_ref)
+                 importance, confidence, names_expiry, expires_at, source_ref,
+                 names_title, title)
 ),
 changed as materialized (
     select n.note_id
@@ -20,6 +22,7 @@ changed as materialized (
         or n.importance::real <> u.importance or n.confidence::real <> u.confidence
         or u.names_expiry and n.expires_at is distinct from u.expires_at
         or n.source_ref <> u.source_ref
+        or u.names_title and n.title is distinct from u.title
      order by n.note_id
        for no key update of n
 )
@@ -32,7 +35,10 @@ update memory_notes n
        importance = coalesce(u.importance, n.importance),
        confidence = coalesce(u.confidence, n.confidence),
        expires_at = case when u.names_expiry then u.expires_at else n.expires_at end,
-       source_ref = coalesce(u.source_ref, n.source_ref), updated_at = now()
+       source_ref = coalesce(u.source_ref,
+                             case when n.text <> u.text then elf_without_cuts(n.source_ref)
+                                  else n.source_ref end),
+       title = case when u.names_title then u.title else n.title end, updated_at = now()
   from named u, changed c
  where u.note_id = n.note_id and c.note_id = n.note_id
 returning elf_is_live(n) as "is_live!"

@@ -2,11 +2,12 @@
 -- do not deadlock. One array per column.
 insert into memory_notes
        (note_id, tenant_id, project_id, agent_id, scope, type, key, text, importance, confidence,
-        expires_at, source_ref)
+        expires_at, source_ref, title)
 select u.*
   from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
-              $7::text[], $8::text[], $9::real[], $10::real[], $11::timestamptz[], $12::jsonb[])
+              $7::text[], $8::text[], $9::real[], $10::real[], $11::timestamptz[], $12::jsonb[],
+              $13::text[])
        as u (note_id, tenant_id, project_id, agent_id, scope, type, key, text, importance,
-             confidence, expires_at, source_ref)
+             confidence, expires_at, source_ref, title)
  order by u.key collate "C", u.scope collate "C", u.agent_id collate "C", u.project_id collate "C"
 on conflict (note_id) do nothing

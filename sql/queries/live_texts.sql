@@ -1,5 +1,5 @@
 -- A page of live notes and their texts, in order of their ids.
--- $1 ids above this, $2 notes at most, $3 bytes of text at most; at least one note
+-- $1 ids above this, $2 notes at most, $3 bytes of text at most; at least one note, $4 bytes of cuts at most
 with page as (
     select n.note_id, octet_length(n.text::text) as bytes
       from memory_notes n
@@ -13,7 +13,8 @@ sized as (
                as bytes_before
       from page p
 )
-select n.note_id as "note_id!", coalesce(n.text, '') as "text!", n.kind as "kind!",
+select n.note_id as "note_id!", coalesce(n.text, '') as "text!", n.kind as "kind!", n.title,
+       elf_cuts(n.source_ref, n.text_bytes, $4) as cuts,
        n.updated_at as "updated_at!"
   from sized s
  cross join lateral elf_note(s.note_id) n

@@ -4,7 +4,7 @@
 -- $5 version, $6 bytes of text: a note behind so many is left out and comes without its text.
 --
 select n.note_id as "note_id!", n.tenant_id as "tenant_id!", n.project_id as "project_id!",
-       n.agent_id as "agent_id!", n.scope as "scope!", n.kind as "kind!", n.key,
+       n.agent_id as "agent_id!", n.scope as "scope!", n.kind as "kind!", n.key, n.title,
        case when u.bytes_before < $6 then coalesce(n.text, '') else '' end as "text!",
        u.bytes_before >= $6 as "left_out!",
        n.importance as "importance!", n.confidence as "confidence!", n.status as "status!",

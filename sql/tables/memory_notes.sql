@@ -11,6 +11,7 @@ begin
             scope             text not null,
             type              text not null,
             key               text,
+            title             text,
             text              text not null,
             importance        real not null default 0.5,
             confidence        real not null default 1.0,
@@ -68,10 +69,12 @@ begin
       left join old_rows o on o.note_id operator(pg_catalog.=) n.note_id
      where o.note_id is null
         or row(o.text, o.status, o.expires_at, o.tenant_id, o.project_id, o.agent_id, o.scope,
-               o.type, o.key, o.importance, o.confidence, o.updated_at)::pg_catalog.record
+               o.type, o.key, o.title, o.importance, o.confidence, o.updated_at,
+               o.source_ref operator(pg_catalog.->) 'cuts')::pg_catalog.record
            operator(pg_catalog.*<>)
            row(n.text, n.status, n.expires_at, n.tenant_id, n.project_id, n.agent_id, n.scope,
-               n.type, n.key, n.importance, n.confidence, n.updated_at)::pg_catalog.record
+               n.type, n.key, n.title, n.importance, n.confidence, n.updated_at,
+               n.source_ref operator(pg_catalog.->) 'cuts')::pg_catalog.record
     union all
     select o.note_id, 'DELETE'
       from old_rows o
@@ -99,12 +102,12 @@ begin
     if tg_op = 'INSERT'
        or (tg_op = 'UPDATE'
            and row(old.note_id, old.text, old.status, old.expires_at, old.tenant_id, old.project_id, old.agent_id,
-                   old.scope, old.type, old.key, old.importance, old.confidence,
-                   old.updated_at)::pg_catalog.record
+                   old.scope, old.type, old.key, old.title, old.importance, old.confidence,
+                   old.updated_at, old.source_ref operator(pg_catalog.->) 'cuts')::pg_catalog.record
                operator(pg_catalog.*<>)
                row(new.note_id, new.text, new.status, new.expires_at, new.tenant_id, new.project_id, new.agent_id,
-                   new.scope, new.type, new.key, new.importance, new.confidence,
-                   new.updated_at)::pg_catalog.record) then
+                   new.scope, new.type, new.key, new.title, new.importance, new.confidence,
+                   new.updated_at, new.source_ref operator(pg_catalog.->) 'cuts')::pg_catalog.record) then
         insert into %1$I.indexing_outbox (note_id, op) values (new.note_id, 'UPSERT');
     end if;$sql$)) as functions (name, body)
     loop

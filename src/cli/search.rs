@@ -111,6 +111,8 @@ pub fn lines(items: &[Item]) -> String {
     let hit = |(i, item): (usize, &Item)| {
         let id = item.note_id.to_string();
         let name = excerpt(item.key.as_deref().unwrap_or(&id), 200);
+        let title = item.title.as_deref().map(|title| excerpt(title, 80));
+        let title = title.map(|title| format!(" ({title})")).unwrap_or_default();
         let Passage {
             start_offset,
             end_offset,
@@ -118,7 +120,7 @@ pub fn lines(items: &[Item]) -> String {
         } = item.passage;
         let sure = sure(item);
         let head = format!(
-            "{:>2}. {name}  bytes {start_offset}..{end_offset}  {sure}",
+            "{:>2}. {name}{title}  bytes {start_offset}..{end_offset}  {sure}",
             i + 1
         );
         format!("{head}\n{}", indented(&marked(&item.passage)))
@@ -225,6 +227,7 @@ mod tests {
             note_id: Uuid::nil(),
             chunk_id: Uuid::nil(),
             key: Some("red\u{1b}[31m".into()),
+            title: Some("grey\u{1b}[37m".into()),
             chunk_index: 0,
             start_offset: 0,
             end_offset: 5,
@@ -252,7 +255,7 @@ mod tests {
         };
         assert_eq!(
             lines(&[item]),
-            " 1. red[31m  bytes 0..17  relevance 0.10 (weak)\n    night\n    \u{fdd0}blue\u{fdd1}[34m\n    night"
+            " 1. red[31m (grey[37m)  bytes 0..17  relevance 0.10 (weak)\n    night\n    \u{fdd0}blue\u{fdd1}[34m\n    night"
         );
     }
 

@@ -27,7 +27,11 @@ pub(super) fn chunking(section: &mut Section<'_, '_>) -> Chunking {
         lead: section.choices(
             "lead",
             &[],
-            &[("headings", LeadPart::Headings), ("date", LeadPart::Date)],
+            &[
+                ("title", LeadPart::Title),
+                ("headings", LeadPart::Headings),
+                ("date", LeadPart::Date),
+            ],
         ),
         tokenizer_repo: section.text("tokenizer_repo", "", anything),
         by_type: by_type.clone(),

@@ -327,6 +327,8 @@ pub struct Chunking {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LeadPart {
+    /// The note's title.
+    Title,
     /// The headings above the chunk.
     Headings,
     /// The day of the note's `updated_at`.

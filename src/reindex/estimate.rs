@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::chunk::{NoteChunker, Subject};
+use crate::chunk::{self, NoteChunker, Subject};
 use crate::note::TextHash;
 use crate::serving::Progress;
 use crate::store::{LiveText, Store, StoreError, Version};
@@ -59,8 +59,12 @@ pub async fn estimate(
             let chunker = chunker.clone();
             move || -> Vec<HashedChunk> {
                 let chunks = |note: &LiveText| {
+                    let cuts = note.cuts.as_deref();
+                    let cuts = cuts.map(|json| chunk::cuts(json, &note.text));
                     let subject = Subject {
                         kind: &note.kind,
+                        title: note.title.as_deref(),
+                        cuts: &cuts.and_then(Result::ok).unwrap_or_default(),
                         updated_at: note.updated_at,
                     };
                     worker::hashed_chunks(&chunker, &note.text, subject).ok()

@@ -59,6 +59,9 @@ pub struct Item {
     pub note_id: Uuid,
     /// The application's name for the note.
     pub key: Option<String>,
+    /// Its title.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
     /// The chunk's id.
     pub chunk_id: Uuid,
     /// Its position in the note, from 0.

@@ -61,6 +61,7 @@ mod tests {
             chunk_id: Uuid::nil(),
             note_id: Uuid::nil(),
             key: None,
+            title: None,
             chunk_index: 1,
             start_offset: start,
             end_offset: start + text.len(),

@@ -417,6 +417,7 @@ impl Searcher {
             Some(Item {
                 note_id: chunk.note_id,
                 key: chunk.key,
+                title: chunk.title,
                 chunk_id: chunk.chunk_id,
                 chunk_index: chunk.chunk_index,
                 start_offset: chunk.start_offset,

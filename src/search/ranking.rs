@@ -161,6 +161,7 @@ mod tests {
                 chunk_id: Uuid::from_u128(chunk),
                 note_id: Uuid::from_u128(note),
                 key: None,
+                title: None,
                 chunk_index: 0,
                 start_offset: 0,
                 end_offset: 1,

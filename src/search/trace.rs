@@ -157,6 +157,7 @@ mod tests {
         Item {
             note_id: Uuid::from_u128(id / 10),
             key: None,
+            title: None,
             chunk_id: Uuid::from_u128(id),
             chunk_index: 0,
             start_offset: 0,

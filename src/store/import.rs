@@ -59,6 +59,7 @@ pub struct ImportedNote {
     pub confidence: Field<f32>,
     pub expires_at: Field<Option<DateTime<Utc>>>,
     pub source_ref: Field<Value>,
+    pub title: Field<Option<String>>,
 }
 
 /// What an import changed.
@@ -156,7 +157,8 @@ impl Store {
             &values(notes, |n| &n.importance) as _,
             &values(notes, |n| &n.confidence) as _,
             &values(notes, |n| &n.expires_at) as _,
-            &values(notes, |n| &n.source_ref) as _
+            &values(notes, |n| &n.source_ref) as _,
+            &values(notes, |n| &n.title) as _
         )
         .execute(&mut *tx)
         .await?;
@@ -175,7 +177,9 @@ impl Store {
             &named(notes, |n| &n.confidence) as _,
             &are_named(notes, |n| n.expires_at.is_named),
             &values(notes, |n| &n.expires_at) as _,
-            &named(notes, |n| &n.source_ref) as _
+            &named(notes, |n| &n.source_ref) as _,
+            &are_named(notes, |n| n.title.is_named),
+            &values(notes, |n| &n.title) as _
         )
         .fetch_all(&mut *tx)
         .await?;

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::unreadable::{read_each, read_those_that_can_be};
 use super::write::COMMAND;
 use super::{LOCKED_PAUSE, Limit, Store, StoreError, Transaction};
-use crate::note::{Labels, Note, TextHash};
+use crate::note::{Labels, MAX_CUTS_BYTES, Note, TextHash};
 
 /// Notes as they are now.
 #[derive(Debug)]
@@ -45,6 +45,10 @@ pub struct LiveText {
     pub note_id: Uuid,
     /// Its text; empty if Postgres cannot read it.
     pub text: String,
+    /// Its title.
+    pub title: Option<String>,
+    /// Its `source_ref.cuts`, as Postgres writes it.
+    pub cuts: Option<String>,
     /// Its type.
     pub kind: String,
     /// When it changed last.
@@ -92,14 +96,20 @@ impl Store {
         ids: &[Uuid],
         max_bytes: i64,
     ) -> Result<Vec<(Note, DateTime<Utc>)>, StoreError> {
-        let rows = sqlx::query_file!("sql/queries/load_notes.sql", ids, max_bytes as _)
-            .fetch_all(&self.keyed)
-            .await?;
+        let loaded = sqlx::query_file!(
+            "sql/queries/load_notes.sql",
+            ids,
+            max_bytes as _,
+            MAX_CUTS_BYTES as i32
+        );
+        let rows = loaded.fetch_all(&self.keyed).await?;
         let notes = rows.into_iter().map(|row| {
             let note = Note {
                 note_id: row.note_id,
                 text: row.text,
                 text_bytes: row.text_bytes as u64,
+                title: row.title,
+                cuts: row.cuts,
                 status: row.status,
                 expires_at: row.expires_at,
                 labels: Labels {
@@ -288,6 +298,8 @@ impl Store {
                     let without_text = |note_id| LiveText {
                         note_id,
                         text: String::new(),
+                        title: None,
+                        cuts: None,
                         kind: String::new(),
                         updated_at: DateTime::UNIX_EPOCH,
                     };
@@ -308,7 +320,8 @@ impl Store {
             "sql/queries/live_texts.sql",
             after,
             max_notes as i64,
-            max_bytes as i64
+            max_bytes as i64,
+            MAX_CUTS_BYTES as i32
         );
         let rows = self.page(page).await?;
         Ok(rows
@@ -316,6 +329,8 @@ impl Store {
             .map(|row| LiveText {
                 note_id: row.note_id,
                 text: row.text,
+                title: row.title,
+                cuts: row.cuts,
                 kind: row.kind,
                 updated_at: row.updated_at,
             })

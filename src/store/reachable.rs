@@ -28,6 +28,7 @@ pub struct ReachableNote {
     pub scope: String,
     pub kind: String,
     pub key: Option<String>,
+    pub title: Option<String>,
     pub text: String,
     pub importance: f32,
     pub confidence: f32,
@@ -87,6 +88,7 @@ pub struct AddedNote {
     pub confidence: f32,
     pub expires_at: Option<DateTime<Utc>>,
     pub source_ref: Box<RawValue>,
+    pub title: Option<String>,
 }
 
 /// What to change of a note; `None` leaves a column as it is.
@@ -104,6 +106,7 @@ pub struct NoteChange {
     pub status: Option<String>,
     pub key: Option<Option<String>>,
     pub expires_at: Option<Option<DateTime<Utc>>>,
+    pub title: Option<Option<String>>,
 }
 
 /// A note like another one.
@@ -224,6 +227,7 @@ impl Store {
         let column = |of: fn(&AddedNote) -> &str| notes.iter().map(of).collect::<Vec<&str>>();
         let ids: Vec<Uuid> = notes.iter().map(|note| note.note_id).collect();
         let keys: Vec<Option<&str>> = notes.iter().map(|note| note.key.as_deref()).collect();
+        let titles: Vec<Option<&str>> = notes.iter().map(|note| note.title.as_deref()).collect();
         let importance: Vec<f32> = notes.iter().map(|note| note.importance).collect();
         let confidence: Vec<f32> = notes.iter().map(|note| note.confidence).collect();
         let expires: Vec<Option<DateTime<Utc>>> =
@@ -250,7 +254,8 @@ impl Store {
                     &importance,
                     &confidence,
                     &expires as _,
-                    &sources as _
+                    &sources as _,
+                    &titles as _
                 );
                 match written.fetch_all(&mut *tx).await {
                     Ok(written) => break (tx, written),
@@ -297,7 +302,9 @@ impl Store {
                 change.key.is_some(),
                 change.key.as_ref().and_then(Option::as_deref),
                 change.expires_at.is_some(),
-                change.expires_at.flatten()
+                change.expires_at.flatten(),
+                change.title.is_some(),
+                change.title.as_ref().and_then(Option::as_deref)
             )
             .execute(&mut *tx)
             .await?;

@@ -128,12 +128,14 @@ const NOTE_COLUMNS: &[(&str, &[&str])] = &[
     ("scope", &["text", "character varying", "USER-DEFINED"]),
     ("type", &["text", "character varying", "USER-DEFINED"]),
     ("key", &["text", "character varying"]),
+    ("title", &["text", "character varying"]),
     ("text", &["text", "character varying"]),
     ("importance", &["real", "double precision", "numeric"]),
     ("confidence", &["real", "double precision", "numeric"]),
     ("status", &["text", "character varying"]),
     ("updated_at", &["timestamp with time zone"]),
     ("expires_at", &["timestamp with time zone"]),
+    ("source_ref", &["jsonb"]),
 ];
 
 /// Checks that every text of the database is UTF-8. In another encoding, Postgres can hold texts that

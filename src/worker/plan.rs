@@ -99,8 +99,11 @@ pub fn chunk_note(
         )
         .into()),
         Some(note) if live => {
+            let cuts = cuts_or_warn(note);
             let subject = Subject {
                 kind: &note.labels.kind,
+                title: note.title.as_deref(),
+                cuts: &cuts,
                 updated_at: note.labels.updated_at,
             };
             hashed_chunks(chunker, &note.text, subject).map_err(NoChunks::from)
@@ -113,6 +116,20 @@ pub fn chunk_note(
         live,
         hashed_chunks,
     }
+}
+
+/// The cuts of its application. A note with wrong ones is chunked by its strategy.
+fn cuts_or_warn(note: &Note) -> Vec<usize> {
+    let Some(json) = &note.cuts else {
+        return Vec::new();
+    };
+    chunk::cuts(json, &note.text).unwrap_or_else(|reason| {
+        tracing::warn!(
+            note_id = %note.note_id,
+            "wrong cuts, chunking the note by its strategy: {reason}"
+        );
+        Vec::new()
+    })
 }
 
 /// A note that Postgres cannot read. Its row may be readable without its text.

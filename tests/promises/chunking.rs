@@ -6,8 +6,9 @@ use elf::config::Config;
 use elf::rebuild::{self, Options};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
-use crate::support::harness::Harness;
+use crate::support::harness::{Harness, sentences};
 use crate::support::site::Site;
 
 const NOTE: &str = "---\ntitle: engine\n---\n\n# Engine\n\nThe engine has two parts, and both of them need care \
@@ -23,12 +24,42 @@ const CHUNKING: &str = "strategy = \"markdown\"\nexclude_headings = [\"copyright
                         exclude_blocks = [\"front_matter\"]\nlead = [\"headings\"]\n";
 
 async fn harness() -> Harness {
+    harness_with(CHUNKING).await
+}
+
+async fn harness_with(chunking: &str) -> Harness {
     // A smaller chunk has no room for a lead.
     Harness::start_with(|toml| {
         let toml = toml.replace("max_tokens = 32", "max_tokens = 80");
-        toml.replace("[chunking]\n", &format!("[chunking]\n{CHUNKING}"))
+        toml.replace("[chunking]\n", &format!("[chunking]\n{chunking}"))
     })
     .await
+}
+
+/// Rebuilds and verifies without a call to the provider.
+async fn assert_rebuilt(h: &Harness) {
+    h.assert_exact().await;
+    let requests = h.provider.requests();
+    let options = Options {
+        swap_last: false,
+        take_alias: false,
+        keep_old: false,
+        restart: false,
+        notice: Arc::new(|_| {}),
+    };
+    let (counts, stop) = (Arc::default(), CancellationToken::new());
+    let rebuilt = rebuild::run(&h.pipeline.serving, &options, counts, stop).await;
+    let chunks = h.count("memory_note_chunks").await as u64;
+    assert_eq!(rebuilt.unwrap().points, chunks);
+    assert_eq!(h.provider.requests(), requests);
+    h.assert_exact().await;
+}
+
+async fn set_title(h: &Harness, note: Uuid, title: &str) {
+    let update = "update memory_notes set title = $2 where note_id = $1";
+    h.execute(update, note, title).await;
+    assert_eq!(h.count("indexing_outbox").await, 1, "{title}");
+    h.drain().await;
 }
 
 /// The texts of the chunks, and what is embedded before each.
@@ -59,21 +90,96 @@ async fn a_markdown_note_is_embedded_with_its_headings_and_rebuilt_without_a_cal
     assert!(of("Petrol").0.starts_with("Engine"), "{chunks:?}");
     assert!(of("fill(tank)").1.contains("check(valve)"), "{chunks:?}");
     assert!(of("15W-40").0.contains("| grade | when |"), "{chunks:?}");
-    h.assert_exact().await;
+    assert_rebuilt(&h).await;
+}
 
-    let requests = h.provider.requests();
-    let options = Options {
-        swap_last: false,
-        take_alias: false,
-        keep_old: false,
-        restart: false,
-        notice: Arc::new(|_| {}),
-    };
-    let (counts, stop) = (Arc::default(), CancellationToken::new());
-    let rebuilt = rebuild::run(&h.pipeline.serving, &options, counts, stop).await;
-    assert_eq!(rebuilt.unwrap().points, chunks.len() as u64);
-    assert_eq!(h.provider.requests(), requests);
+#[tokio::test]
+async fn a_title_leads_every_chunk_and_a_new_one_embeds_them_again() {
+    let h = harness_with(&CHUNKING.replace("lead = [", "lead = [\"title\", ")).await;
+    let note = h.insert(NOTE).await;
+    h.drain().await;
+    let untitled = chunks(&h).await;
+    for (title, lead) in [
+        ("The  harbour\nboat", "The harbour boat"),
+        ("Manual", "Manual"),
+    ] {
+        let seen = h.provider.texts_seen().len();
+        set_title(&h, note, title).await;
+        let chunks = chunks(&h).await;
+        for (found, text) in &chunks {
+            assert!(found.starts_with(lead), "{found}");
+            assert!(
+                h.provider.texts_seen().contains(&format!("{found}{text}")),
+                "{found}"
+            );
+        }
+        let of_oil = chunks.iter().find(|(_, text)| text.contains("15W-40"));
+        let line = format!("{lead} > Engine > Oil\n");
+        assert!(of_oil.unwrap().0.starts_with(&line), "{chunks:?}");
+        assert_eq!(h.provider.texts_seen().len() - seen, chunks.len());
+        assert_rebuilt(&h).await;
+    }
+    // Without a title, and with one that the first heading says already.
+    for title in ["", " \n\t "] {
+        set_title(&h, note, title).await;
+        assert_eq!(chunks(&h).await, untitled);
+    }
+    let seen = h.provider.texts_seen().len();
+    set_title(&h, note, "Engine").await;
+    let leads = chunks(&h).await;
+    let twice = leads
+        .iter()
+        .find(|(lead, _)| lead.contains("Engine > Engine"));
+    assert_eq!(twice, None);
+    let first_alone = leads.iter().filter(|chunk| !untitled.contains(chunk));
+    assert_eq!(h.provider.texts_seen().len() - seen, first_alone.count());
     h.assert_exact().await;
+}
+
+#[tokio::test]
+async fn a_new_title_sends_nothing_if_no_lead_has_it() {
+    let h = harness().await;
+    let note = h.insert(NOTE).await;
+    h.drain().await;
+    let (before, requests) = (chunks(&h).await, h.provider.requests());
+    set_title(&h, note, "Manual").await;
+    assert_eq!(chunks(&h).await, before);
+    assert_eq!(h.provider.requests(), requests);
+    h.execute(
+        "update memory_notes set title = $2 where note_id = $1",
+        note,
+        "Manual",
+    )
+    .await;
+    assert_eq!(h.count("indexing_outbox").await, 0);
+    assert_rebuilt(&h).await;
+    let site = h.into_site().await;
+    let found = site.json(&["search", "petrol", "-n", "1"]).await;
+    assert_eq!(found["items"][0]["title"], "Manual");
+    let shown = site.elf(&["search", "petrol", "-n", "1"]).await.exits(0);
+    assert!(shown.stdout.contains("(Manual)  bytes"), "{}", shown.stdout);
+}
+
+#[tokio::test]
+async fn a_very_long_title_takes_a_quarter_of_a_chunk_at_most() {
+    let h = harness_with("lead = [\"title\"]\n").await;
+    let text = sentences(40, "the tide and the moon");
+    let note = h.insert(&text).await;
+    h.drain().await;
+    let untitled = chunks(&h).await.len();
+    for title in ["zebra ".repeat(100_000), "x".repeat(600_000)] {
+        set_title(&h, note, &title).await;
+        let chunks = chunks(&h).await;
+        assert!(chunks.len() < untitled * 2, "{}", chunks.len());
+        for (lead, _) in &chunks {
+            // Of 80 tokens the model takes two.
+            let tokenizer = h.pipeline.chunker.tokenizer();
+            let tokens = tokenizer.count(lead).unwrap() - tokenizer.special_tokens();
+            assert!((1..=20).contains(&tokens), "{tokens}: {lead}");
+            assert!(title.starts_with(lead.trim_end()), "{lead}");
+        }
+        h.assert_exact().await;
+    }
 }
 
 #[tokio::test]

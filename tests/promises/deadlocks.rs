@@ -82,6 +82,7 @@ fn imported(note_id: Uuid) -> ImportedNote {
         confidence: Field::or(None, 1.0),
         expires_at: Field::default(),
         source_ref: Field::or(None, serde_json::json!({})),
+        title: Field::default(),
     }
 }
 
@@ -99,6 +100,7 @@ fn added(note_id: Uuid) -> AddedNote {
         confidence: 1.0,
         expires_at: None,
         source_ref: serde_json::value::to_raw_value(&serde_json::json!({})).unwrap(),
+        title: None,
     }
 }
 

@@ -338,6 +338,7 @@ async fn what_get_shows_can_be_written_back() {
         "scope",
         "type",
         "key",
+        "title",
         "importance",
         "confidence",
         "status",

@@ -29,6 +29,7 @@ mod locks;
 mod lost_transactions;
 mod mcp;
 mod migrations;
+mod own_cuts;
 mod page;
 mod plans;
 mod privileges;

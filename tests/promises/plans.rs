@@ -85,7 +85,7 @@ const KEYED: [(&str, &str, usize); 11] = [
     (
         "load_notes",
         include_str!("../../sql/queries/load_notes.sql"),
-        2,
+        3,
     ),
     (
         "commit_notes",
@@ -117,7 +117,7 @@ const KEPT_PAGES: [(&str, &str, usize); 10] = [
     (
         "live_texts",
         include_str!("../../sql/queries/live_texts.sql"),
-        3,
+        4,
     ),
     (
         "note_problems",

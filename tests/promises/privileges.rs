@@ -59,8 +59,8 @@ fn bait(role: &str) -> String {
          create cast (pg_temp.bait_id as uuid) with function pg_temp.to_uuid(pg_temp.bait_id) as assignment;
          grant all on pg_temp.ran_as to public;
          create temp table bait (note_id pg_temp.bait_id, text text, status text, expires_at timestamptz,
-             tenant_id text, project_id text, agent_id text, scope text, type text, key text,
-             importance real, confidence real, updated_at timestamptz);"
+             tenant_id text, project_id text, agent_id text, scope text, type text, key text, title text,
+             importance real, confidence real, updated_at timestamptz, source_ref jsonb);"
     )
 }
 

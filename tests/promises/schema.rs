@@ -163,8 +163,8 @@ async fn relations(db: &mut PgConnection, schema: &str) -> i64 {
 async fn a_notes_table_that_triggers_cannot_follow_is_refused_and_left_alone() {
     let columns =
         "note_id uuid, tenant_id text, project_id text, agent_id text, scope text, type text,
-                   key text, text text, importance real, confidence real, status text,
-                   updated_at timestamptz, expires_at timestamptz";
+                   key text, title text, text text, importance real, confidence real, status text,
+                   updated_at timestamptz, expires_at timestamptz, source_ref jsonb";
     let cases = [
         (
             format!("create table t ({columns}); create view memory_notes as select * from t"),
@@ -377,9 +377,9 @@ const OWN_TABLE: &str = "
         id bigint generated always as identity primary key,
         note_id uuid not null unique default gen_random_uuid(),
         tenant_id uuid, project_id uuid, agent_id varchar(40), scope scopes, type varchar(20),
-        key text, text text, importance numeric, confidence double precision,
+        key text, title text, text text, importance numeric, confidence double precision,
         status varchar(10) default 'active', updated_at timestamptz, expires_at timestamptz,
-        hits int not null default 0
+        source_ref jsonb, hits int not null default 0
     );
     insert into memory_notes (tenant_id, project_id, agent_id, scope, type, text, updated_at)
     values ('11111111-1111-1111-1111-111111111111', gen_random_uuid(), 'alice', 'team', 'fact',
@@ -479,6 +479,14 @@ async fn the_trigger_follows_every_kind_of_statement() {
         ("update memory_notes set text = text || '.'", "UPSERT 500"),
         ("update memory_notes set text = text", ""),
         ("update memory_notes set source_ref = '{\"a\": 1}'", ""),
+        (
+            "update memory_notes set source_ref = '{\"a\": 1, \"cuts\": [2]}' where key::int <= 2",
+            "UPSERT 2",
+        ),
+        (
+            "update memory_notes set source_ref = jsonb_set(source_ref, '{a}', '2')",
+            "",
+        ),
         (
             "update memory_notes set importance = 0.9 where key::int <= 3",
             "UPSERT 3",

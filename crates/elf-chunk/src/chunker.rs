@@ -10,7 +10,7 @@ use super::leads::{Lead, Leads};
 use super::nfc::composed;
 use super::outline::{self, Outline, Span};
 use super::settings::{Boundaries, Settings, Strategy};
-use super::split::Split;
+use super::split::{Split, check_cuts};
 use super::tokenizer::Tokenizer;
 use super::window::Window;
 use super::{Chunk, ChunkError, markdown, paragraphs, separators};
@@ -180,23 +180,7 @@ impl Chunker {
         cuts: &[usize],
         line: &dyn Fn(&[&str]) -> String,
     ) -> Result<Split<'t>, ChunkError> {
-        let mut before = 0;
-        for (index, &offset) in cuts.iter().enumerate() {
-            let is_wrong = match offset {
-                _ if offset > text.len() => Some("lies behind the end of the text"),
-                _ if !text.is_char_boundary(offset) => Some("lies inside a character"),
-                _ if index > 0 && offset <= before => Some("does not lie behind the cut before it"),
-                _ => None,
-            };
-            if let Some(reason) = is_wrong {
-                return Err(ChunkError::Cut {
-                    index,
-                    offset,
-                    reason,
-                });
-            }
-            before = offset;
-        }
+        check_cuts(text, cuts)?;
         let rules = self.outline(text, &Exclude::default());
         let outline = rules.as_ref();
         let empty = Outline::default();

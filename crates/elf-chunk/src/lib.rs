@@ -65,7 +65,7 @@ pub use nfc::composed;
 pub use outline::{Excluded, Heading, Span, Why};
 pub use prose::sentences;
 pub use settings::{BlockKind, Boundaries, Settings, Strategy};
-pub use split::Split;
+pub use split::{Split, check_cuts};
 pub use tokenizer::{Tokenizer, TokenizerError};
 
 /// A slice of a note's text that is embedded and found on its own.

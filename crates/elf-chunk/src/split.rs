@@ -2,10 +2,33 @@
 
 use std::borrow::Cow;
 
-use super::Chunk;
 use super::leads::before;
 use super::nfc::composed;
 use super::outline::{Excluded, Heading, Outline};
+use super::{Chunk, ChunkError};
+
+/// Whether an application may cut `text` at these byte offsets: at characters, each behind the one before it. 0 and the
+/// length of the text are no cuts, and are allowed.
+pub fn check_cuts(text: &str, cuts: &[usize]) -> Result<(), ChunkError> {
+    let mut before = None;
+    for (index, &offset) in cuts.iter().enumerate() {
+        let is_wrong = match offset {
+            _ if offset > text.len() => Some("lies behind the end of the text"),
+            _ if !text.is_char_boundary(offset) => Some("lies inside a character"),
+            _ if before >= Some(offset) => Some("does not lie behind the cut before it"),
+            _ => None,
+        };
+        if let Some(reason) = is_wrong {
+            return Err(ChunkError::Cut {
+                index,
+                offset,
+                reason,
+            });
+        }
+        before = Some(offset);
+    }
+    Ok(())
+}
 
 /// The chunks of a text, and what is known about them.
 #[derive(Debug, Clone)]

@@ -663,6 +663,9 @@ fn an_application_cuts_itself() {
     assert_eq!(split.lead_line(&split.chunks[1]), "A title > A");
     assert!(split.chunks.len() > 3, "the last piece exceeds a chunk");
     assert!(split.chunks.iter().all(|chunk| chunk.tokens <= 70));
+    let ends = [0, 5, 11, text.len()];
+    let same = chunker.split_at(&text, &ends, &title).unwrap();
+    assert_eq!(same.chunks, split.chunks);
     for (cuts, reason) in [
         (
             vec![5, 5],

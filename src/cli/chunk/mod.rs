@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::output::{Output, excerpt};
-use super::wiring;
+use super::{import, wiring};
 use crate::chunk::{Chunk, Subject};
 use crate::config::Config;
 
@@ -72,8 +72,11 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     let text = String::from_utf8(bytes)
         .with_context(|| format!("{} is not UTF-8", args.file.display()))?;
     let (chunker, _) = wiring::chunker(config).await?;
+    let title = import::title_of_file(&args.file, &text);
     let subject = Subject {
         kind: &args.kind,
+        title: title.as_deref(),
+        cuts: &[],
         updated_at: Utc::now(),
     };
     let split = chunker.split(&text, subject)?;

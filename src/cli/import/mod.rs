@@ -4,6 +4,7 @@ mod folder;
 mod lines;
 mod note;
 mod text;
+mod title;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -23,6 +24,7 @@ use crate::store::{Imported, ImportedNote, Store, StoreError};
 use folder::{Files, PassedOver, is_text, key_of, may_be_jsonl, shown};
 use lines::Place;
 use note::Line;
+pub(super) use title::of_file as title_of_file;
 
 /// Notes in one statement.
 const BATCH_NOTES: usize = 500;

@@ -5,7 +5,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Args, DEFAULT_TENANT};
+use super::{Args, DEFAULT_TENANT, title};
+use crate::chunk;
 use crate::cli::value;
 use crate::note::{check_zero_to_one, holds_nul, present};
 use crate::store::{Field, ImportedNote};
@@ -32,6 +33,8 @@ pub(super) struct Line {
     #[serde(default, deserialize_with = "present")]
     pub expires_at: Option<Option<DateTime<Utc>>>,
     pub source_ref: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    pub title: Option<Option<String>>,
 }
 
 impl Line {
@@ -51,16 +54,23 @@ impl Line {
     }
 }
 
-/// The note of a text file. Its source is that of a new note alone: an application may have set another.
+/// The note of a text file. Its source, and a title that is the file's name, are those of a new note alone: an
+/// application may have set others.
 pub(super) fn of_file(key: String, text: String, args: &Args) -> anyhow::Result<ImportedNote> {
     let source = json!({ "file": key });
+    let written = title::written(&text);
+    let name = title::of_name(&key, &text);
     let line = Line {
+        title: written.map(Some),
         text,
         key: Some(Some(key)),
         ..Line::default()
     };
     let mut note = of_line(line, args)?;
     note.source_ref.value = source;
+    if !note.title.is_named {
+        note.title.value = name;
+    }
     Ok(note)
 }
 
@@ -79,6 +89,13 @@ pub(super) fn of_line(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
     ] {
         let checked = share.map_or(Ok(()), |share| check_zero_to_one(field, share));
         checked.map_err(anyhow::Error::msg)?;
+    }
+    if let Some(cuts) = line
+        .source_ref
+        .as_ref()
+        .and_then(|source| source.get("cuts"))
+    {
+        chunk::cuts(&cuts.to_string(), &line.text).map_err(anyhow::Error::msg)?;
     }
     let by_id = line.note_id.is_some();
     let identity = |of_line: Option<String>, of_args: &Option<String>, default: &str| {
@@ -120,6 +137,7 @@ pub(super) fn of_line(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
         confidence: Field::or(line.confidence, 1.0),
         expires_at: Field::or(line.expires_at, None),
         source_ref: Field::or(line.source_ref, json!({})),
+        title: Field::or(line.title, None),
     };
     let labels = [
         &note.tenant_id,
@@ -131,7 +149,8 @@ pub(super) fn of_line(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
     let mut strings = labels
         .iter()
         .map(|label| &label.value)
-        .chain(&note.key.value);
+        .chain(&note.key.value)
+        .chain(&note.title.value);
     anyhow::ensure!(
         !note.text.contains('\0')
             && !strings.any(|string| string.contains('\0'))

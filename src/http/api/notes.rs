@@ -21,6 +21,7 @@ use super::body::at_most;
 use super::error::{ApiError, ErrorBody};
 use super::wait::{Wait, Written, asked, written};
 use super::{Api, Body, Shared};
+use crate::chunk;
 use crate::note::{check_zero_to_one, holds_nul, present};
 use crate::store::{AddedNote, NoteChange, ReachableChunk, ReachableNote};
 
@@ -54,9 +55,11 @@ pub struct NewNote {
     #[serde(rename = "type", default = "note")]
     #[schema(default = "note")]
     kind: String,
-    /// The application's own name for the note, unique in its tenant, project, agent and scope. A note that has it
-    /// already is replaced, so a request that is sent twice makes one note.
+    /// The application's own name for the note, unique in its tenant, project, agent and scope. A note that has it is
+    /// replaced.
     key: Option<String>,
+    /// What the note is called.
+    title: Option<String>,
     /// 0 to 1.
     #[serde(default = "half")]
     #[schema(default = 0.5, minimum = 0, maximum = 1)]
@@ -67,7 +70,7 @@ pub struct NewNote {
     confidence: f32,
     /// When the note stops being live.
     expires_at: Option<DateTime<Utc>>,
-    /// Where the note comes from, in the application's words, of at most 64 KiB.
+    /// Where the note comes from, of at most 64 KiB. `cuts` are ascending byte offsets in the text where chunks end.
     #[schema(value_type = Option<Object>)]
     source_ref: Option<Box<RawValue>>,
 }
@@ -97,7 +100,7 @@ pub struct NewNotes {
     notes: Vec<NewNote>,
 }
 
-/// What to change. A field that is left out stays as it is; `null` clears `key` and `expires_at`.
+/// What to change. A field that is left out stays as it is; `null` clears `key`, `title` and `expires_at`.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"text": "The library opens at ten."}))]
@@ -116,6 +119,9 @@ pub struct ChangedNote {
     #[schema(value_type = Option<String>)]
     key: Option<Option<String>>,
     #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<String>)]
+    title: Option<Option<String>>,
+    #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<DateTime<Utc>>)]
     expires_at: Option<Option<DateTime<Utc>>>,
 }
@@ -131,6 +137,7 @@ pub struct ShownNote {
     #[serde(rename = "type")]
     kind: String,
     key: Option<String>,
+    title: Option<String>,
     text: String,
     importance: f32,
     confidence: f32,
@@ -328,6 +335,7 @@ pub async fn change(
         ("type", change.kind.as_deref()),
         ("status", change.status.as_deref()),
         ("key", change.key.as_ref().and_then(Option::as_deref)),
+        ("title", change.title.as_ref().and_then(Option::as_deref)),
     ])?;
     check_key(change.key.as_ref().and_then(Option::as_deref))?;
     let change = NoteChange {
@@ -339,6 +347,7 @@ pub async fn change(
         status: change.status,
         key: change.key,
         expires_at: change.expires_at,
+        title: change.title,
     };
     let turn = shared.places.statement(&caller).await?;
     let store = &shared.api.store;
@@ -409,6 +418,7 @@ fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote,
         ("scope", Some(note.scope.as_str())),
         ("type", Some(note.kind.as_str())),
         ("key", note.key.as_deref()),
+        ("title", note.title.as_deref()),
     ])?;
     let or_default = |label: Option<String>| label.unwrap_or_else(|| "default".into());
     let tenant_id = caller.reach().tenant_id.clone();
@@ -419,6 +429,7 @@ fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote,
         [&tenant_id, &project_id, &agent_id, &note.scope],
         note.key.as_deref(),
     )?;
+    let source_ref = source_ref(note.source_ref, &note.text)?;
     Ok(AddedNote {
         note_id: Uuid::new_v4(),
         tenant_id,
@@ -431,13 +442,14 @@ fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote,
         importance: note.importance,
         confidence: note.confidence,
         expires_at: note.expires_at,
-        source_ref: source_ref(note.source_ref)?,
+        source_ref,
+        title: note.title,
     })
 }
 
 /// Parsed only after its size was checked, and not kept so: a parsed value may take 60 times as much
 /// memory.
-fn source_ref(given: Option<Box<RawValue>>) -> Result<Box<RawValue>, ApiError> {
+fn source_ref(given: Option<Box<RawValue>>, text: &str) -> Result<Box<RawValue>, ApiError> {
     let Some(given) = given else {
         let empty = RawValue::from_string("{}".into());
         return Ok(empty.expect("this is JSON"));
@@ -453,10 +465,14 @@ fn source_ref(given: Option<Box<RawValue>>) -> Result<Box<RawValue>, ApiError> {
         ApiError::invalid("source_ref", message)
     };
     let parsed = parsed.ok_or_else(wrong)?;
-    match holds_nul(&parsed) {
-        true => Err(nul_in("source_ref")),
-        false => Ok(given),
+    if holds_nul(&parsed) {
+        return Err(nul_in("source_ref"));
     }
+    if let Some(cuts) = parsed.get("cuts") {
+        let wrong = |reason| ApiError::invalid("source_ref", reason);
+        chunk::cuts(&cuts.to_string(), text).map_err(wrong)?;
+    }
+    Ok(given)
 }
 
 /// Refuses labels that no note of the API can have.
@@ -540,6 +556,7 @@ impl From<ReachableNote> for ShownNote {
             scope: note.scope,
             kind: note.kind,
             key: note.key,
+            title: note.title,
             text: note.text,
             importance: note.importance,
             confidence: note.confidence,

@@ -158,8 +158,9 @@ function result(item, rank, traced) {
   if (item.relevance != null) scores.unshift(`relevance ${item.relevance.toFixed(2)}${item.relevance < WEAK ? " (weak)" : ""}`);
   if (item.rerank != null) scores.push(`rerank ${score(item.rerank)}`);
   const name = item.key ?? item.note_id;
+  const title = item.title ? ` (${item.title})` : "";
   const row = el("li", { class: "card result" },
-    el("div", { class: "head" }, el("h3", {}, `${rank}. ${name}`), el("p", { class: "scores" }, scores.join(" · "))),
+    el("div", { class: "head" }, el("h3", {}, `${rank}. ${name}${title}`), el("p", { class: "scores" }, scores.join(" · "))),
     el("blockquote", { class: "context", tabindex: "0", "aria-label": `Passage of ${name}` }, ...parts(item)));
   if (traced) row.append(opening("Why", "why", async () => why(await traced(), item.chunk_id)));
   row.append(opening("How the note was chunked", "chunks", async () => chunks(await api(`v2/notes/${item.note_id}/chunks`), item.chunk_id)));

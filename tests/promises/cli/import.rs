@@ -144,6 +144,7 @@ async fn what_cannot_be_imported_is_named_and_the_rest_is_imported() {
         b"{\"key\": \"NUL\", \"text\": \"a\\u0000b\"}",
         b"{\"key\": \"NUL\\u0000\", \"text\": \"in the key\"}",
         b"{\"key\": \"NUL\", \"text\": \"in the scope\", \"scope\": \"\\u0000\"}",
+        b"{\"key\": \"NUL\", \"text\": \"in the title\", \"title\": \"\\u0000\"}",
         b"{\"key\": \"NUL\", \"text\": \"in the source\", \"source_ref\": {\"a\": [\"\\u0000\"]}}",
         b"[1, 2]",
         b"{\"key\": \"twice\", \"text\": \"x\", \"text\": \"y\"}",
@@ -160,9 +161,9 @@ async fn what_cannot_be_imported_is_named_and_the_rest_is_imported() {
         let expected = counts(2, 2, 1);
         assert_eq!(done.json(), expected, "{:?}", String::from_utf8_lossy(line));
     }
-    let twice = site.elf_reading(&["import", "-"], bad[10]).await;
+    let twice = site.elf_reading(&["import", "-"], bad[11]).await;
     twice.says(&["stdin:1: column", "duplicate field `text`"]);
-    let nine = site.elf_reading(&["import", "-"], bad[11]).await;
+    let nine = site.elf_reading(&["import", "-"], bad[12]).await;
     nine.says(&["stdin:1: importance must be 0 to 1, not 9"]);
     for file in ["d.docx", "deeper/x.csv"] {
         site.write(file, "{\"key\": \"k\", \"text\": \"x\"}");
@@ -369,11 +370,60 @@ async fn an_import_sets_what_it_names_and_nothing_else() {
         .await
         .unwrap();
     assert_eq!(notes, 2);
+    // A title is set, cleared by null, and else kept.
+    let title = async || {
+        let titles = "select title from memory_notes where key = 'k'";
+        let title: Option<String> = sqlx::query_scalar(titles)
+            .fetch_one(&mut site.connect().await)
+            .await
+            .unwrap();
+        title
+    };
+    let titled = |title: Value| json!({"key": "k", "text": "Changed.", "title": title});
+    assert_eq!(import(&[], titled(json!("Tides"))).await, 1);
+    assert_eq!(import(&[], titled(json!("Tides"))).await, 0);
+    assert_eq!(
+        import(&[], json!({"key": "k", "text": "Changed."})).await,
+        0
+    );
+    assert_eq!(title().await.as_deref(), Some("Tides"));
+    assert_eq!(import(&[], titled(Value::Null)).await, 1);
+    assert_eq!(title().await, None);
     // A file's source is the file's only while nobody has set another.
     site.write("f/a.md", "A file.");
     assert_eq!(site.json(&["import", "f"]).await["changed"], 1);
     execute("update memory_notes set source_ref = '{\"url\": \"x\"}' where key = 'a.md'").await;
     assert_eq!(site.json(&["import", "f"]).await["changed"], 0);
+}
+
+#[tokio::test]
+async fn a_file_has_the_title_of_its_front_matter_or_its_name() {
+    let site = Site::start().await;
+    site.write(
+        "notes/tides.md",
+        "---\ntitle: \"The tides\"\n---\n\n# Tides\n\nText.",
+    );
+    site.write("notes/a heading.md", "# Moon\n\nText.");
+    site.write("notes/harbour/rye bread.txt", "Feed the starter at six.");
+    assert_eq!(site.json(&["import", "notes"]).await["changed"], 3);
+    let titles = async || {
+        let titles: Vec<Option<String>> =
+            sqlx::query_scalar("select title from memory_notes order by key")
+                .fetch_all(&mut site.connect().await)
+                .await
+                .unwrap();
+        titles
+    };
+    let expected =
+        |titles: [&str; 2]| [None, Some(titles[0].to_owned()), Some(titles[1].to_owned())];
+    assert_eq!(titles().await, expected(["rye bread", "The tides"]));
+    // What the file says replaces what an application wrote; the file's name does not.
+    sqlx::query("update memory_notes set title = 'Mine' where title is not null")
+        .execute(&mut site.connect().await)
+        .await
+        .unwrap();
+    assert_eq!(site.json(&["import", "notes"]).await["changed"], 1);
+    assert_eq!(titles().await, expected(["Mine", "The tides"]));
 }
 
 #[tokio::test]

@@ -83,6 +83,7 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
     let item_keys = [
         "note_id",
         "key",
+        "title",
         "chunk_id",
         "chunk_index",
         "start_offset",

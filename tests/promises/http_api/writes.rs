@@ -195,6 +195,53 @@ async fn a_key_that_is_none_or_twice_in_a_request_or_taken_is_told() {
 }
 
 #[tokio::test]
+async fn a_title_is_shown_changed_and_cleared() {
+    let served = Served::start().await;
+    let secret = served.key(&["--tenant", "t", "--write"]).await;
+    for title in [&"x".repeat(1001), "a\u{0}b"] {
+        let answered = post(&served, &secret, json!({"text": "a", "title": title})).await;
+        answered.is_error(422, "invalid");
+        assert_eq!(answered.body["error"]["details"]["field"], "title");
+    }
+    let note = json!({"text": "The zebra sleeps.", "title": "Zebras", "key": "k"});
+    let added = post(&served, &secret, note.clone()).await;
+    assert_eq!(added.status, 201, "{added:?}");
+    let path = format!("/v2/notes/{}", added.body["note_ids"][0].as_str().unwrap());
+    let title = async || {
+        let shown = served.ask(Method::GET, &path, &secret, None).await;
+        shown.body["title"].clone()
+    };
+    let found = async || {
+        let found = served.search(&secret, json!({"query": "zebra"})).await;
+        found.body["items"][0]["title"].clone()
+    };
+    assert_eq!(
+        (title().await, found().await),
+        (json!("Zebras"), json!("Zebras"))
+    );
+    let wait = format!("{path}?wait=indexed");
+    for (changed, expected) in [
+        (json!({"title": "Night"}), json!("Night")),
+        (json!({"importance": 0.75}), json!("Night")),
+        (json!({"title": ""}), Value::Null),
+        (json!({"title": "Night"}), json!("Night")),
+        (json!({"title": null}), Value::Null),
+    ] {
+        let written = served
+            .ask(Method::PATCH, &wait, &secret, Some(changed))
+            .await;
+        assert_eq!(written.status, 200, "{written:?}");
+        assert_eq!((title().await, found().await), (expected.clone(), expected));
+    }
+    // A note that is sent again with its key is replaced, title and all.
+    let untitled = json!({"text": "The zebra sleeps.", "key": "k"});
+    for (note, expected) in [(note, json!("Zebras")), (untitled, Value::Null)] {
+        assert_eq!(post(&served, &secret, note).await.status, 200);
+        assert_eq!((title().await, found().await), (expected.clone(), expected));
+    }
+}
+
+#[tokio::test]
 async fn a_write_whose_commit_is_not_confirmed_says_that_it_may_have_been_done() {
     let served = Served::start().await;
     let secret = served.key(&["--tenant", "t", "--write"]).await;

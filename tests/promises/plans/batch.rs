@@ -190,12 +190,18 @@ impl Batch {
             statement!("gone_chunks", version(), chunks()),
             statement!("known_vectors", version(), looked_up.clone()),
             statement!("held_notes", version(), notes(), token()),
-            statement!("load_notes", notes(), "1000::bigint".into()),
+            statement!(
+                "load_notes",
+                notes(),
+                "1000::bigint".into(),
+                "1000000".into()
+            ),
             statement!(
                 "live_texts",
                 lowest(),
                 BATCH.to_string(),
-                "1000000::bigint".into()
+                "1000000::bigint".into(),
+                "1000000".into()
             ),
             statement!("lock_leases", version(), notes(), token()),
             statement!(

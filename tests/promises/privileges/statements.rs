@@ -168,7 +168,7 @@ async fn no_statement_on_an_applications_table_does() {
          create table memory_notes (
              note_id uuid primary key default gen_random_uuid(),
              tenant_id varchar, project_id uuid, agent_id varchar, scope scopes, type scopes,
-             key varchar, text varchar, importance numeric, confidence double precision,
+             key varchar, title varchar, text varchar, importance numeric, confidence double precision,
              status varchar default 'active', updated_at timestamptz, expires_at timestamptz, source_ref jsonb)",
     )
     .await;

@@ -101,8 +101,9 @@ async fn a_trigger_function_uses_no_operator_or_function_of_another_role() {
         "create table memory_notes (
              note_id uuid primary key default gen_random_uuid(),
              tenant_id varchar, project_id varchar, agent_id varchar, scope varchar, type varchar,
-             key varchar, text varchar, importance real, confidence real,
-             status varchar default 'active', updated_at timestamptz, expires_at timestamptz)",
+             key varchar, title varchar, text varchar, importance real, confidence real,
+             status varchar default 'active', updated_at timestamptz, expires_at timestamptz,
+             source_ref jsonb)",
     )
     .await;
     site.elf(&["migrate"]).await.exits(0);
@@ -141,8 +142,9 @@ async fn a_trigger_function_uses_no_cast_of_a_columns_type() {
              create table memory_notes (
                  note_id uuid primary key default gen_random_uuid(),
                  tenant_id text, project_id text, agent_id text, scope scopes, type text,
-                 key text, text text, importance real, confidence real,
-                 status text default 'active', updated_at timestamptz, expires_at timestamptz);
+                 key text, title text, text text, importance real, confidence real,
+                 status text default 'active', updated_at timestamptz, expires_at timestamptz,
+                 source_ref jsonb);
              create table ran_as (who text);
              grant all on ran_as to public;
              create function spy(scopes) returns text language plpgsql as

@@ -74,9 +74,8 @@ async fn a_notes_table_of_the_other_types_of_the_page_is_taken() {
     let site = Site::empty().await;
     let mut db = site.connect().await;
     let columns = columns_of_page("memory_notes").into_iter();
-    let columns = columns.filter(|(name, _, _)| {
-        !["created_at", "embedding_version", "source_ref"].contains(&&**name)
-    });
+    let columns =
+        columns.filter(|(name, _, _)| !["created_at", "embedding_version"].contains(&&**name));
     let columns: Vec<String> = columns
         .map(|(name, types, _)| {
             let last = types.split(", ").last().unwrap();

@@ -440,8 +440,8 @@ impl Harness {
 
     /// Every live note has the chunks that the chunker makes of its present text.
     async fn assert_cut_as_now(&self) {
-        let notes: Vec<(Uuid, String)> = sqlx::query_as(
-            "select note_id, text from memory_notes n
+        let notes: Vec<(Uuid, String, Option<String>, Option<String>)> = sqlx::query_as(
+            "select note_id, text, title, (source_ref -> 'cuts')::text from memory_notes n
               where n.status = 'active' and (n.expires_at is null or n.expires_at > now())",
         )
         .fetch_all(&self.pool)
@@ -458,9 +458,16 @@ impl Harness {
         for (note, start, end, text) in rows {
             stored_of.entry(note).or_default().push((start, end, text));
         }
-        for (note, text) in notes {
+        for (note, text, title, cuts) in notes {
+            let cuts = cuts.map(|json| elf::chunk::cuts(&json, &text));
             let stored = stored_of.remove(&note).unwrap_or_default();
-            let cut = chunks(&self.pipeline.chunker, &text);
+            let subject = Subject {
+                title: title.as_deref(),
+                cuts: &cuts.and_then(Result::ok).unwrap_or_default(),
+                ..subject()
+            };
+            let split = self.pipeline.chunker.split(&text, subject).unwrap();
+            let cut = split.chunks;
             let cut: Vec<(i32, i32, String)> = cut
                 .iter()
                 .map(|c| {
@@ -687,9 +694,15 @@ pub fn sentences(count: usize, about: &str) -> String {
 
 /// The chunks of a text, as those of a note.
 pub fn chunks(chunker: &NoteChunker, text: &str) -> Vec<Chunk> {
-    let note = Subject {
+    chunker.split(text, subject()).unwrap().chunks
+}
+
+/// What a note is split by, if it has a text alone.
+pub fn subject() -> Subject<'static> {
+    Subject {
         kind: "",
+        title: None,
+        cuts: &[],
         updated_at: DateTime::UNIX_EPOCH,
-    };
-    chunker.split(text, note).unwrap().chunks
+    }
 }
