@@ -387,6 +387,16 @@ async fn an_evaluation_tries_other_settings_in_a_place_of_its_own() {
     site.elf(&["worker", "--once"]).await.exits(0);
     let before = site.json(&["status"]).await;
     let seen = site.provider.texts_seen().len();
+    let mut database = site.connect().await;
+    let mut databases = async || -> Vec<String> {
+        sqlx::query_scalar(
+            "select datname::text from pg_database where datname like 'elf\\_eval\\_%'",
+        )
+        .fetch_all(&mut database)
+        .await
+        .unwrap()
+    };
+    let others = databases().await;
 
     let tried = site
         .json(&[
@@ -427,14 +437,7 @@ async fn an_evaluation_tries_other_settings_in_a_place_of_its_own() {
     assert!(texts.len() as u64 <= chunks, "{} of {chunks}", texts.len());
 
     // Nothing is left, and nothing of the application has changed.
-    let mut database = site.connect().await;
-    let left: Vec<String> = sqlx::query_scalar(
-        "select datname::text from pg_database where datname like 'elf\\_eval\\_%'",
-    )
-    .fetch_all(&mut database)
-    .await
-    .unwrap();
-    assert_eq!(left, Vec::<String>::new());
+    assert_eq!(databases().await, others);
     let folders = std::fs::read_dir(site.path("")).unwrap();
     let names = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert!(!names.into_iter().any(|name| name.contains("elf_eval")));

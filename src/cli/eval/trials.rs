@@ -230,6 +230,8 @@ impl Bench<'_> {
 fn count(chunker: &NoteChunker, dataset: &Dataset) -> (u64, u64) {
     let subject = Subject {
         kind: import::EVALUATION_KIND,
+        title: None,
+        cuts: &[],
         updated_at: Utc::now(),
     };
     let (mut chunks, mut tokens) = (0, 0);

@@ -158,7 +158,7 @@ async fn chunk_shows_the_bytes_of_the_text() {
     site.write("empty.md", "");
     assert_eq!(
         site.json(&["chunk", "empty.md"]).await,
-        serde_json::json!({"strategy": "sentence", "chunks": [], "left_out": []})
+        serde_json::json!({"strategy": "sentence", "is_chosen": true, "chunks": [], "left_out": []})
     );
     site.write("latin1.md", b"Caf\xe9");
     site.elf(&["chunk", "latin1.md"])
