@@ -182,11 +182,11 @@ fn seen(answered: &Result<Answer, SearchError>, began: Instant) -> Seen {
             ..Seen::default()
         };
     };
-    let known = answer.items.iter().map(|item| item.relevance);
+    let mut known = answer.items.iter().map(|item| item.relevance);
     Seen {
         failed: !answer.degraded.is_empty(),
         empty: answer.items.is_empty(),
-        relevance: known.fold(Some(0.0), |best, next| Some(f32::max(best?, next?))),
+        relevance: known.try_fold(0.0, |best, next| Some(f32::max(best, next?))),
         took,
     }
 }
