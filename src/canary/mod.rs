@@ -51,7 +51,8 @@ impl Canary {
     }
 
     /// Searches with the version that is served, or with the one that is built: always the same for a key
-    /// and a query. If the latter fails, the former answers. Also returns whether it was the latter.
+    /// and a query. If the latter fails or does without a part, the former answers. Also returns whether
+    /// it was the latter.
     pub async fn search(
         &self,
         served: &Searcher,
@@ -72,8 +73,8 @@ impl Canary {
         let answered = running.searcher.search(request).await;
         self.count(|tallies| tallies.canary.observe(seen(&answered, began)));
         match answered {
-            Ok(answer) => Ok((answer, true)),
-            Err(_) => Ok((served.search(request).await?, false)),
+            Ok(answer) if answer.degraded.is_empty() => Ok((answer, true)),
+            _ => Ok((served.search(request).await?, false)),
         }
     }
 

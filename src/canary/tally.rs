@@ -132,7 +132,7 @@ impl Tallies {
     /// too few searches say otherwise.
     pub fn complaint(&self, limits: &config::Canary) -> Option<String> {
         let Self { served, canary } = self;
-        if served.searches < ENOUGH || canary.searches < ENOUGH {
+        if canary.searches < ENOUGH {
             return None;
         }
         let expected = served.error_rate() * limits.max_errors * canary.searches as f64;
@@ -142,6 +142,10 @@ impl Tallies {
                 canary.error_rate() * 100.0,
                 served.error_rate() * 100.0
             ));
+        }
+        // With a share of all, the served version has no searches to compare with.
+        if served.searches < ENOUGH {
+            return None;
         }
         if let (Some(old), Some(new)) = (served.mean_relevance(), canary.mean_relevance())
             && new < old * limits.min_relevance
@@ -199,6 +203,20 @@ mod tests {
     #[test]
     fn too_few_searches_say_nothing() {
         assert_eq!(complaint(tally(99, 99, 0.0, 2000)), None);
+    }
+
+    #[test]
+    fn errors_count_also_if_the_canary_answers_all() {
+        let complaint = |failed| {
+            let (served, canary) = (Tally::default(), tally(100, failed, 0.1, 20));
+            Tallies { served, canary }.complaint(&limits())
+        };
+        assert!(
+            complaint(5)
+                .unwrap()
+                .contains("errors: 5.0% instead of 0.0%")
+        );
+        assert_eq!(complaint(0), None);
     }
 
     #[test]

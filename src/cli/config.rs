@@ -48,12 +48,16 @@ pub fn run(path: &Path, command: Command, out: Output) -> anyhow::Result<()> {
     }
 }
 
-/// Also of the golden questions, which no other part of a configuration reads.
+/// Also of the files that no other part of a configuration reads.
 fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = config.warnings();
     let folder = config.quality.folder.as_deref().map(Path::new);
     if let Some(Err(error)) = folder.map(Golden::read) {
         warnings.push(format!("quality.folder: {error:#}"));
+    }
+    let canary = config.quality.canary.config.as_deref().map(Path::new);
+    if let Some(Err(error)) = canary.map(Config::load) {
+        warnings.push(format!("quality.canary.config: {error}"));
     }
     warnings
 }

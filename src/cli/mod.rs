@@ -33,6 +33,7 @@ mod verify;
 pub mod wiring;
 mod worker;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -170,8 +171,23 @@ fn audit() {
     let user = ["SUDO_USER", "USER", "LOGNAME"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok());
-    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let arguments = without_settings(std::env::args_os().skip(1));
     tracing::info!(target: AUDIT, user, ?arguments, "change requested on the command line");
+}
+
+/// The arguments without the settings of `--try`, which may hold a secret by mistake.
+fn without_settings(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut is_settings = false;
+    let shown = arguments.map(|argument| {
+        let begins = argument.as_encoded_bytes().starts_with(b"--try=");
+        let hidden = std::mem::replace(&mut is_settings, argument == "--try");
+        match (hidden, begins) {
+            (true, _) => "…".into(),
+            (false, true) => "--try=…".into(),
+            (false, false) => argument,
+        }
+    });
+    shown.collect()
 }
 
 /// Runs a command to its end.

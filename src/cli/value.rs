@@ -36,7 +36,7 @@ fn id(text: &str, which: &str) -> Result<Uuid, String> {
 
 /// A share in percent, from 0 to 100, as a number from 0 to 1.
 pub fn percent(text: &str) -> Result<f64, String> {
-    match text.trim_end_matches('%').parse::<f64>() {
+    match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
         _ => Err("write percent, such as 10%".into()),
     }

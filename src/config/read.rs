@@ -18,6 +18,9 @@ use super::{
     Service, Setting, Storage, VectorType, Worker, is_loopback,
 };
 
+/// Keys whose values are secrets, in any section.
+const SECRETS: [&str; 3] = ["api_key", "dsn", "admin_token"];
+
 const MINUTE_MS: u64 = 60_000;
 const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
 const TEN_YEARS_SECS: u64 = 10 * 365 * 24 * 60 * 60;
@@ -36,19 +39,20 @@ impl Config {
     /// Reads a file with some settings changed, written as in an inline table of TOML:
     /// `chunking.strategy = "auto", search.fusion = "rrf"`. The file by itself must be valid.
     pub fn load_with(path: &Path, changes: &str) -> Result<Self, ConfigError> {
-        let text = with_changes(&text_of(path)?, changes).map_err(|error| {
-            let message = error.message().to_owned();
+        // No message repeats the changes, which may hold a secret.
+        let origin = "changed settings";
+        let text = with_changes(&text_of(path)?, changes).map_err(|message| {
             let problem = Problem {
                 line: None,
                 key: String::new(),
                 message,
             };
             ConfigError::Invalid {
-                origin: changes.to_owned(),
+                origin: origin.to_owned(),
                 problems: vec![problem],
             }
         })?;
-        Self::of_text(&text, path, changes, true).map_err(|mut error| {
+        Self::of_text(&text, path, origin, true).map_err(|mut error| {
             if let ConfigError::Invalid { problems, .. } = &mut error {
                 // The lines are those of no file.
                 problems.iter_mut().for_each(|problem| problem.line = None);
@@ -148,15 +152,42 @@ fn text_of(path: &Path) -> Result<String, ConfigError> {
     })
 }
 
-fn with_changes(text: &str, changes: &str) -> Result<String, toml::de::Error> {
-    let mut all: Table = toml::from_str(text)?;
-    let changes: Table = toml::from_str(&format!("changes = {{ {changes} }}"))?;
-    for (_, change) in changes {
-        if let Value::Table(change) = change {
-            merge(&mut all, change);
+fn with_changes(text: &str, changes: &str) -> Result<String, String> {
+    let read = |text: &str| -> Result<Table, String> {
+        toml::from_str(text).map_err(|error| error.message().to_owned())
+    };
+    let mut all = read(text)?;
+    let changes = read(&format!("changes = {{ {changes} }}"))?;
+    let Some(Value::Table(changes)) = changes.into_iter().map(|(_, value)| value).next() else {
+        return Err("write settings as in an inline table of TOML: a.b = 1, a.c = \"d\"".into());
+    };
+    if changes.is_empty() {
+        return Err("there are none".into());
+    }
+    refuse_secrets(&changes)?;
+    merge(&mut all, changes);
+    Ok(toml::to_string(&all).expect("what was read from TOML has a form in TOML"))
+}
+
+/// Changes are printed and logged, and so are no place for a secret.
+fn refuse_secrets(changes: &Table) -> Result<(), String> {
+    let is_named = |text: &str| text.starts_with("env:") || text.starts_with("file:");
+    for (key, value) in changes {
+        match value {
+            Value::String(text) if SECRETS.contains(&key.as_str()) && !is_named(text) => {
+                return Err(format!("{key} is a secret: write env:NAME or file:PATH"));
+            }
+            Value::Table(headers) if key == "headers" => {
+                let mut values = headers.values().filter_map(Value::as_str);
+                if values.any(|text| !is_named(text)) {
+                    return Err("headers may be secrets: write env:NAME or file:PATH".to_owned());
+                }
+            }
+            Value::Table(inner) => refuse_secrets(inner)?,
+            _ => {}
         }
     }
-    Ok(toml::to_string(&all).expect("what was read from TOML has a form in TOML"))
+    Ok(())
 }
 
 fn merge(into: &mut Table, from: Table) {

@@ -454,10 +454,21 @@ async fn an_evaluation_tries_other_settings_in_a_place_of_its_own() {
         ("chunking.max_tokens = 0", "chunking.max_tokens"),
         ("chunking.maxtokens = 16", "max_tokens"),
         ("chunking.max_tokens 16", "--try"),
+        ("", "there are none"),
+        (
+            "providers.embedding.api_key = \"hunter2\"",
+            "api_key is a secret",
+        ),
+        (
+            "providers.embedding.headers = { x = \"hunter2\" }",
+            "headers may be secrets",
+        ),
+        ("providers.embedding.api_key = \"hunter2", "--try"),
         ("worker.lease_secs = 60", "a trial may differ in"),
     ] {
         let done = site.elf(&["eval", "set", "--try", settings]).await;
         assert_ne!(done.code, Some(0), "{settings}");
+        assert!(!done.stderr.contains("hunter2"), "{}", done.stderr);
         done.says(&[says]);
     }
 }

@@ -911,7 +911,7 @@ fn the_promises_hold_for_hostile_texts() {
 }
 
 #[test]
-#[ignore = "takes minutes without optimisation"]
+#[ignore = "takes minutes without optimisation: make test-slow"]
 fn time_is_linear() {
     let bytes: usize = std::env::var("BYTES").map_or(5_000_000, |bytes| bytes.parse().unwrap());
     let strategies = [

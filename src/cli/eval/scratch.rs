@@ -35,6 +35,11 @@ impl Scratch {
                      storage.postgres.dsn needs the right to (`alter role … createdb`)"
                 )
             })?;
+        // A process that is killed leaves it.
+        tracing::info!(
+            name,
+            "database and alias of the trials made, to be removed at the end"
+        );
         let folder = config.storage.qdrant.url.strip_prefix("embedded:");
         let folder = folder.map(|folder| PathBuf::from(format!("{folder}-{name}")));
         Ok(Self {

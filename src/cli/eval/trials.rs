@@ -14,7 +14,6 @@ use super::{Args, Evaluation, STOPPED};
 use crate::chunk::{NoteChunker, Subject};
 use crate::cli::signals::stop_on_signals;
 use crate::cli::{import, start, wiring};
-
 use crate::config::{Bm25Options, Config};
 use crate::eval::{Comparison, Dataset, Measured, Report, interval};
 use crate::rebuild;
@@ -100,15 +99,16 @@ fn candidates(config: &Config, path: &Path, trials: &[String]) -> anyhow::Result
         settings: AS_CONFIGURED.to_owned(),
         config: config.clone(),
     }];
-    for settings in trials {
+    for (number, settings) in (1..).zip(trials) {
         let changed = Config::load_with(path, settings)
-            .with_context(|| format!("failed to read --try {settings:?}"))?;
+            .with_context(|| format!("failed to read --try number {number}"))?;
         anyhow::ensure!(
             is_comparable(config, &changed),
-            "{settings}: a trial may differ in chunking, search, providers and storage.qdrant.bm25"
+            "--try number {number}: a trial may differ in chunking, search, providers and storage.qdrant.bm25"
         );
         candidates.push(Candidate {
-            settings: settings.clone(),
+            // One line of the table.
+            settings: settings.split_whitespace().collect::<Vec<_>>().join(" "),
             config: changed,
         });
     }

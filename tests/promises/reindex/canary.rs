@@ -108,6 +108,15 @@ async fn a_version_that_finds_less_answers_no_more_searches() {
     let ended = row().await.ended.unwrap();
     assert!(ended.contains("relevance: "), "{ended}");
     assert_eq!(ask(600).await, 0);
+
+    // It answers all, and its collection is gone: the served version steps in, whole answers and all.
+    assert!(store.start_canary(version, 1.0, &empty).await.unwrap());
+    eventually(async || by_canary("zebra1 question 1".into()).await).await;
+    index.drop_collection(&collection).await.unwrap();
+    assert_eq!(ask(900).await, 0);
+    eventually(async || row().await.share == 0.0).await;
+    let ended = row().await.ended.unwrap();
+    assert!(ended.contains("errors: "), "{ended}");
     assert_eq!(alias_of(&h).await, collection_of(&h.pipeline).await);
 }
 
