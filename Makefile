@@ -47,7 +47,7 @@ SLOW = $(CARGO) test --test promises real_size:: -- --include-ignored --nocaptur
 test-slow:
 	@$(PYTHON) scripts/setup.py tests
 	$(CARGO) build --release --bin elf --target-dir target
-	$(CARGO) test --release --package elf-chunk --lib -- --ignored
+	BYTES=1000000 $(CARGO) test --release --package elf-chunk --lib -- --ignored
 	$(WITH_DATABASE) ELF_TEST_PROGRAM=$(CURDIR)/target/release/elf $(SLOW)
 	@if ! command -v qdrant >/dev/null; then \
 	  echo "test-slow: passed with the default build on the engine in the process; no qdrant on the PATH, so it tried neither a server nor the server build"; exit; fi; \

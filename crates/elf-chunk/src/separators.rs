@@ -17,9 +17,15 @@ pub(super) fn outline(text: &str, separators: &[String]) -> Outline {
         let mut smaller = Vec::new();
         for &(start, end, inside) in &pieces {
             let mut from = start;
-            let found = text[start..end].match_indices(separator.as_str());
-            for (at, _) in found {
+            let mut last = 0..0;
+            for (at, _) in text[start..end].match_indices(separator.as_str()) {
+                // All cuts inside a run of whitespace are the same. To look at its beginning from each of a
+                // million line breaks would take quadratic time.
+                if last.contains(&(start + at)) {
+                    continue;
+                }
                 let CutPoint { end, next, .. } = CutPoint::at(text, start + at);
+                last = end..next;
                 if end <= from || next <= from || next >= text.len() {
                     continue;
                 }
