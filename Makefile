@@ -14,14 +14,14 @@ WITH_DATABASE = DATABASE_URL="$${DATABASE_URL:-$$(cat .elf/postgres.url)}"
 .PHONY: help setup demo test test-slow lint bench deb docs screenshots sqlx pin stop clean
 
 help:
-	@echo "make demo    import real notes, index them, search them; KEEP=1 leaves the worker and its page running"
+	@echo "make demo    follow a table, import real notes, search them; KEEP=1 leaves the worker and its page running"
 	@echo "make test    run the tests"
 	@echo "make test-slow  run the tests that take minutes, with the release builds"
 	@echo "make lint    check formatting, clippy, documentation, links, dependencies, scripts"
 	@echo "make bench   measure, in a release build; NAME=worker takes one bench, QUICK=1 small sizes"
 	@echo "make docs    build the book of docs/ into .elf/book/"
 	@echo "make deb     make a Debian package of the server build"
-	@echo "make screenshots  make the pictures in docs/screenshots/ again; needs a Qdrant on the PATH"
+	@echo "make screenshots  make the pictures in docs/screenshots/ again"
 	@echo "make setup   put Postgres and a model under .elf/ (demo, test and bench do it too)"
 	@echo "make sqlx    write .sqlx/ again, after a change of a query or a migration"
 	@echo "make pin     write the digests of the images in deploy/docker behind their tags; asks the registries"

@@ -116,7 +116,7 @@ pub async fn rate(
 /// A database with the notes and an empty collection.
 pub struct Bare {
     site: Site,
-    serving: Arc<Stores>,
+    serving: Arc<Storage>,
     batches: Vec<Batch>,
 }
 
@@ -127,7 +127,7 @@ struct Batch {
     chunks: Vec<Chunk>,
 }
 
-struct Stores {
+struct Storage {
     /// Connections that no batch uses.
     postgres: Mutex<Vec<Client>>,
     dsn: String,
@@ -172,7 +172,7 @@ impl Bare {
         // The collection and its payload indexes are ELF's. What is measured is not.
         let elf = index::connect(&config.storage.qdrant).await?;
         elf.create_collection(&collection, &spec).await?;
-        let serving = Stores {
+        let serving = Storage {
             postgres: Mutex::default(),
             dsn: site.dsn.clone(),
             client: engine::client(&engine.url)?,
@@ -256,7 +256,7 @@ fn chunks(note_id: Uuid, note: &Note) -> impl Iterator<Item = Chunk> {
         })
 }
 
-impl Stores {
+impl Storage {
     async fn index(self: Arc<Self>, batch: Batch, parts: Parts) -> Result<()> {
         if parts.encode {
             let serving = self.clone();

@@ -27,7 +27,7 @@ impl Site {
         Self::through(&dsn, index, provider, settings).await
     }
 
-    /// The daemon reaches its stores at these URLs, which may be proxies.
+    /// The daemon reaches Postgres and Qdrant at these URLs, which may be proxies.
     pub async fn through(
         postgres: &str,
         index: &str,

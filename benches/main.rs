@@ -42,6 +42,7 @@ mod report;
 mod rounds;
 mod scale;
 mod search;
+mod sources;
 mod stand_in;
 mod stock;
 mod worker;
@@ -70,6 +71,7 @@ const NAMES: &[&str] = &[
     "local",
     "provider",
     "claim",
+    "sources",
     "worker",
     "backlog",
     "fresh",
@@ -142,6 +144,7 @@ async fn run(name: &str, options: Options) -> Result<()> {
         "local" => local::run(options).await,
         "provider" => provider::run(options).await,
         "scale" => scale::run(options).await,
+        "sources" => sources::run(options).await,
         "search" => search::run(options).await,
         "fresh" => fresh::run(options).await,
         "rebuild" => rebuild::run(options).await,

@@ -23,7 +23,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use elf::config;
 use elf::embed::provider::{Input, Provider};
-use elf::embed::{Purpose, connect_pinned};
+use elf::embed::{Purpose, connect};
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Semaphore};
@@ -233,7 +233,7 @@ async fn send_all(kind: &Kind, url: &str) -> Result<f64> {
         timeout_ms: kind.timeout.as_millis() as u64,
         ..settings(url)?
     };
-    let (embedder, _) = connect_pinned(&settings, Some(DIM)).await?;
+    let (embedder, _) = connect(&settings, Some(DIM)).await?;
     let provider = Provider::new(embedder, &settings);
     let batches: Vec<Vec<Input<'static>>> = (0..kind.texts)
         .map(|n| Input::new(format!("text {n}"), 100))

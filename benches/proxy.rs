@@ -19,7 +19,6 @@ pub const ROLE: &str = "--proxy";
 
 const ONE_WAY: Duration = Duration::from_micros(500);
 
-/// A running proxy.
 pub struct Proxy {
     /// Its host and port.
     pub address: String,

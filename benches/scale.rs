@@ -103,7 +103,7 @@ async fn workers(
     draw(
         options,
         "workers",
-        "Workers on two cores, with the stores",
+        "Workers on two cores, with Postgres and Qdrant",
         ["workers", "notes a second"],
         &lines,
     )

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use elf::chunk::{Chunker, NoteChunker, open_tokenizer};
 use elf::config::Config;
-use elf::embed::connect_pinned;
+use elf::embed::connect;
 use elf::embed::provider::Provider;
 use elf::index::Filter;
 use elf::rebuild;
@@ -217,7 +217,7 @@ impl Bench {
         let config = Config::parse(&text, "bench", &|_| None)?;
         let tokenizer = Arc::new(open_tokenizer(&model).await?);
         let settings = &config.providers.embedding;
-        let (embedder, _) = connect_pinned(settings, Some(DIM)).await?;
+        let (embedder, _) = connect(settings, Some(DIM)).await?;
         let context = Pipeline {
             serving: serving.clone(),
             provider: Arc::new(Provider::new(embedder, settings)),

@@ -26,7 +26,6 @@ pub const ROLE: &str = "--stand-in";
 /// Different vectors.
 const VECTORS: usize = 16_384;
 
-/// A running server.
 pub struct StandIn {
     pub url: String,
     _process: Helper,

@@ -71,12 +71,12 @@ impl Database {
         }
     }
 
-    /// The stores, with an empty collection as after the loss of the index.
+    /// Postgres and Qdrant, with an empty collection as after the loss of the index.
     pub async fn serving(&self, url: &str) -> Result<Serving> {
         self.with_settings(url, "").await
     }
 
-    /// [`Self::stores`], with more settings of `[storage.qdrant]`.
+    /// [`Self::serving`], with more settings of `[storage.qdrant]`.
     pub async fn with_settings(&self, url: &str, settings: &str) -> Result<Serving> {
         let text = format!(
             "[storage.postgres]\ndsn = {:?}\n[storage.qdrant]\nurl = {url:?}\nalias = {:?}\n{settings}",
@@ -89,6 +89,7 @@ impl Database {
             index: index::connect(&config.storage.qdrant).await?,
             alias: config.storage.qdrant.alias.clone(),
             bm25: config.storage.qdrant.bm25,
+            fields: config.metadata.clone(),
         };
         let first = serving
             .store

@@ -11,6 +11,8 @@
 //!   after another, so the deletes took 12 ms instead of 37, and the upserts as much longer.
 //! - Triggers in place of the foreign keys: a twentieth of the time of Postgres, and a delete by an application would
 //!   have to trust them.
+//! - No delete for a note that was never committed: 0.90 (0.61 to 1.02) with 0.34 ms of the engine's CPU a chunk,
+//!   beside 0.87 (0.70 to 1.04) with 0.36 ms. Within the noise, and one more case to prove.
 //! - Eight batches in flight instead of four: 9% less time in one series, the same in another.
 //!
 //! Not tried: the upsert and the delete in one request. A note is searchable before the delete.
@@ -60,7 +62,7 @@ pub async fn run(options: Options) -> Result<()> {
         options,
         &name,
         short.clone(),
-        Target::AtLeast(0.8),
+        Target::AtLeast(0.85),
     )
     .await?;
     parts(
@@ -230,7 +232,7 @@ async fn parts(
     Ok(())
 }
 
-/// The worker with a slow provider, against the slower of the provider and the stores.
+/// The worker with a slow provider, against the slower of the provider and the storage.
 async fn slow_provider(
     report: &mut Report,
     engine: &Engine,
@@ -260,7 +262,7 @@ async fn slow_provider(
         "chunks/s",
         [
             Side::new("worker", elf),
-            Side::new("limit of provider and stores", limit),
+            Side::new("limit of provider and storage", limit),
         ],
         Target::AtLeast(0.9),
     );

@@ -13,22 +13,31 @@ from packages import ROOT
 LONG = 60
 
 
+TESTS = re.compile(r"^#\[cfg\(test\)\]\n(?:#!?\[.*?\]\n)*mod (\w+)(?: \{\n.*?^\}\n|;\n)", re.M | re.S)
+
+
 def rust(folder):
     """The files of a folder that are no tests, each as its lines without the module of its tests."""
-    for path in sorted(folder.rglob("*.rs")):
-        if "tests" in path.relative_to(folder).with_suffix("").parts:
-            continue
-        text = path.read_text(encoding="utf-8")
-        yield re.sub(r"^#\[cfg\(test\)\]\nmod \w+ \{\n.*?^\}\n", "", text, flags=re.M | re.S).splitlines()
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.rs"))}
+    tests = {path.parent / name for path, text in texts.items() for name in TESTS.findall(text)}
+    tests |= {path.with_suffix("") / name for path, text in texts.items() for name in TESTS.findall(text)}
+    for path, text in texts.items():
+        if not tests & {path.with_suffix(""), *path.parents}:
+            yield TESTS.sub("", text).splitlines()
 
 
 def functions(lines):
-    """How many lines each function has, as rustfmt indents it."""
+    """How many lines each function has, as rustfmt indents it. A declaration in a trait has no body."""
     for first, line in enumerate(lines):
         found = re.match(r"( *)(?:pub(?:\([^)]*\))? )?(?:(?:const|async|unsafe) )*fn \w", line)
-        if found and not line.endswith(";"):
-            end = found.group(1) + "}"
-            yield next((n for n, after in enumerate(lines[first:], 1) if after == end or after.endswith("}") and n == 1), 1)
+        if not found:
+            continue
+        for n, after in enumerate(lines[first:], 1):
+            if after.endswith(";") and (n == 1 or after.startswith(found.group(1) + ")")):
+                break
+            if after == found.group(1) + "}" or (n == 1 and after.endswith("}")):
+                yield n
+                break
 
 
 def words(paths):
@@ -49,6 +58,8 @@ def counts(root):
     book = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "sql").rglob("*.md")]
     beside = [root / "CHANGELOG.md", *(root / "crates").rglob("*.md"), *(root / "examples").glob("*/README.md")]
     glossary = next((root / "docs").rglob("glossary.md"))
+    decisions = "".join(path.read_text(encoding="utf-8") for path in (root / "docs").rglob("decisions.md"))
+    by_hand = decisions.partition("\n## By hand\n")[2].partition("\n## ")[0]
     return {
         "files of src/": len(sources),
         "lines of src/, without tests": sum(map(len, sources)),
@@ -62,8 +73,8 @@ def counts(root):
         "words of other pages": words(beside),
         "words of the README": words([root / "README.md"]),
         "words in the glossary": rows(glossary.read_text(encoding="utf-8")),
-        "decisions": len(list((root / "docs").rglob("adr/*.md"))) or sum(
-            path.read_text(encoding="utf-8").count("\n## ") for path in (root / "docs").rglob("decisions.md")),
+        "decisions": len(list((root / "docs").rglob("adr/*.md"))) or decisions.count("\n## "),
+        "parts by hand": by_hand.count("\n- **"),
     }
 
 

@@ -7,6 +7,8 @@ create extension if not exists vector;
 
 \ir tables/elf_schema.sql
 \ir tables/elf_api_keys.sql
+\ir tables/elf_metadata_fields.sql
+\ir tables/elf_sources.sql
 \ir tables/index_versions.sql
 \ir tables/index_canary.sql
 \ir tables/index_collections.sql

@@ -1,12 +1,12 @@
--- Takes back what default privileges gave. PUBLIC has no right on ELF's tables and sequences: some have the texts of all
--- tenants. Of the tables of `private` no other role has one by default either: a role that can insert a key has one of
--- its own making, and queries are private to a tenant. `elf migrate` runs this each time, because a restore makes the
+-- Takes back what default privileges gave. PUBLIC gets no right on ELF's tables and sequences: some have the texts of
+-- all tenants. On the tables of `private`, other roles get no right by default either: a role that may insert an API key
+-- could make its own, and queries are private to a tenant. `elf migrate` runs this each time, because a restore makes the
 -- tables again. What an administrator granted to a role stays, and memory_notes is the application's.
 do $$
 declare
-    private constant text[] := array['elf_api_keys', 'search_traces', 'search_trace_items', 'memory_hits'];
+    private constant text[] := array['elf_api_keys', 'elf_left_out', 'search_traces', 'search_trace_items', 'memory_hits'];
     tables  constant text[] := private || array[
-        'elf_migrations', 'elf_schema', 'index_canary', 'index_collections', 'index_job', 'index_rebuild_ranges',
+        'elf_metadata_fields', 'elf_migrations', 'elf_schema', 'elf_sources', 'index_canary', 'index_collections', 'index_job', 'index_rebuild_ranges',
         'index_upkeep', 'index_versions', 'indexing_outbox', 'memory_note_chunks', 'note_chunk_embeddings', 'note_embeddings',
         'note_index_state', 'elf_collection_number', 'elf_lease_token'];
     given   record;

@@ -1,11 +1,6 @@
-//! How long to wait before a retry. Only this module uses the `backoff` crate,
-//! because it is no longer maintained upstream.
+//! How long to wait before a retry.
 
 use std::time::Duration;
-
-use backoff::SystemClock;
-use backoff::backoff::Backoff;
-use backoff::exponential::ExponentialBackoff;
 
 /// The wait before the next try, after `attempt` tries (1 or more) have failed:
 /// between zero and `base` × 2^(`attempt` - 1), and never more than `max`. `jitter`,
@@ -13,21 +8,9 @@ use backoff::exponential::ExponentialBackoff;
 /// failed together from retrying together ("full jitter", Brooker, Exponential
 /// Backoff and Jitter, AWS Architecture Blog 2015).
 pub fn delay(attempt: u32, base: Duration, max: Duration, jitter: f64) -> Duration {
-    let mut exponential = ExponentialBackoff::<SystemClock> {
-        initial_interval: base.min(max),
-        current_interval: base.min(max),
-        // The jitter is an argument, so that a caller's test can choose it.
-        randomization_factor: 0.0,
-        multiplier: 2.0,
-        max_interval: max,
-        max_elapsed_time: None,
-        ..ExponentialBackoff::default()
-    };
-    // Doubling reaches every maximum long before the 64th time.
-    for _ in 1..attempt.min(64) {
-        exponential.next_backoff();
-    }
-    exponential.current_interval.mul_f64(jitter.clamp(0.0, 1.0))
+    let doublings = attempt.saturating_sub(1).min(31);
+    let longest = base.saturating_mul(1 << doublings).min(max);
+    longest.mul_f64(jitter.clamp(0.0, 1.0))
 }
 
 #[cfg(test)]

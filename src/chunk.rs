@@ -24,9 +24,9 @@ pub struct NoteChunker {
 /// What decides how a note is split, beside its text.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
-    /// The note's type.
+    /// `memory_notes.type`: it may have chunking settings of its own.
     pub kind: &'a str,
-    /// Its title.
+    /// It may stand in the lead.
     pub title: Option<&'a str>,
     /// Where its application cuts it; empty if the strategy does.
     pub cuts: &'a [usize],
@@ -152,7 +152,7 @@ pub enum TokenizerError {
     /// The file exists and cannot be read.
     #[error("failed to read the tokenizer {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// The `tokenizer.json`.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,

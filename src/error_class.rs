@@ -11,7 +11,7 @@ pub enum ErrorClass {
     Provider,
     /// The state of Postgres or of the vector engine. It recovers by itself and costs no
     /// attempt.
-    Store,
+    Storage,
     /// What is there does not allow the command yet: another command has to run, or end, first.
     Precondition,
     /// Settings, rights or schema: an operator has to change something.
@@ -21,6 +21,6 @@ pub enum ErrorClass {
 impl ErrorClass {
     /// Whether the same work may succeed later although nothing is changed.
     pub fn may_pass(self) -> bool {
-        matches!(self, Self::Provider | Self::Store)
+        matches!(self, Self::Provider | Self::Storage)
     }
 }

@@ -22,6 +22,7 @@
 
 // What a note is, and what the operator sets.
 pub mod config;
+pub mod metadata;
 pub mod note;
 
 // The parts on its way: text, chunks, vectors, rows, points.
@@ -35,6 +36,7 @@ pub mod store;
 pub mod rebuild;
 pub mod reindex;
 pub mod serving;
+pub mod sources;
 pub mod verify;
 pub mod worker;
 
@@ -49,8 +51,8 @@ pub mod telemetry;
 
 // What several of them use.
 mod backoff;
-mod bounds;
 mod error_class;
+mod lock;
 mod shares;
 mod unicode;
 

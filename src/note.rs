@@ -1,7 +1,7 @@
 //! What a note is, when it is live, and the ids of its chunks.
 
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -28,7 +28,7 @@ pub struct Note {
 }
 
 /// What a search filters on, copied into the payload of every point of a note.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Labels {
     /// Whose note it is; the outermost partition.
     pub tenant_id: String,
@@ -42,12 +42,33 @@ pub struct Labels {
     pub kind: String,
     /// The application's own name for the note.
     pub key: Option<String>,
+    /// The source whose row the note follows.
+    pub source: Option<String>,
     /// 0 to 1, the application's judgement.
     pub importance: f32,
     /// 0 to 1, the application's judgement.
     pub confidence: f32,
     /// Last change, by the application's clock.
     pub updated_at: DateTime<Utc>,
+    /// The declared fields of `metadata` that have a value of their type.
+    pub fields: Fields,
+}
+
+/// Fields of `metadata` by name.
+pub type Fields = serde_json::Map<String, Value>;
+
+/// The fields of a JSON object from Postgres, in the form in which both engines give them back: a number beyond
+/// 64 bits with a sign is a double.
+pub fn fields(object: Option<Value>) -> Fields {
+    let Some(Value::Object(mut fields)) = object else {
+        return Fields::new();
+    };
+    for value in fields.values_mut() {
+        if let Some(large) = value.as_u64().filter(|n| i64::try_from(*n).is_err()) {
+            *value = (large as f64).into();
+        }
+    }
+    fields
 }
 
 impl Labels {
@@ -120,6 +141,38 @@ pub fn check_zero_to_one(field: &str, value: f32) -> Result<(), String> {
     match (0.0..=1.0).contains(&value) {
         true => Ok(()),
         false => Err(format!("{field} must be 0 to 1, not {value}")),
+    }
+}
+
+/// Most bytes of a label, a key or a title: the payload of every point has the labels.
+const MAX_LABEL: usize = 1000;
+
+/// Most bytes of a key and the labels around it, together: Postgres has an index on them.
+const MAX_NAME: usize = 2500;
+
+/// Checks that the payload of a point can have a label, a key or a title.
+pub fn check_label(field: &str, value: &str) -> Result<(), String> {
+    let bytes = value.len();
+    if bytes > MAX_LABEL {
+        return Err(format!(
+            "{field} has {bytes} bytes; at most {MAX_LABEL} are possible"
+        ));
+    }
+    match value.contains('\0') {
+        true => Err(format!("{field} has a NUL character")),
+        false => Ok(()),
+    }
+}
+
+/// Checks that Postgres can find a note by its key and the four labels in which the key is unique.
+pub fn check_key(key: &str, labels: [&str; 4]) -> Result<(), String> {
+    let bytes = key.len() + labels.map(str::len).iter().sum::<usize>();
+    match bytes {
+        ..=MAX_NAME => Ok(()),
+        _ => Err(format!(
+            "key, scope, tenant, project_id and agent_id have {bytes} bytes together; at most {MAX_NAME} \
+             are possible for a note with a key"
+        )),
     }
 }
 

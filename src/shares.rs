@@ -2,16 +2,17 @@
 //! leaves something for the next tenant, and for the next key of its own tenant.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use crate::lock::lock;
+
 /// Who takes a share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its tenant.
     pub tenant: Arc<str>,
     /// Its key; nil for a part of ELF that knows none.
     pub key: Uuid,
@@ -85,9 +86,8 @@ impl Shares {
         })
     }
 
-    /// Takes a share, if there is one for this holder.
     pub fn take(self: &Arc<Self>, holder: &Holder, amount: u64) -> Option<Share> {
-        let is_taken = self.lock().add(self.all, holder, amount);
+        let is_taken = lock(&self.held).add(self.all, holder, amount);
         is_taken.then(|| Share {
             shares: self.clone(),
             holder: holder.clone(),
@@ -114,10 +114,6 @@ impl Shares {
             }
         };
         tokio::time::timeout(time, taking).await.ok()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -162,12 +158,11 @@ impl Held {
 impl Share {
     /// Takes more, if there is as much for this holder.
     pub fn grow(&mut self, more: u64) -> bool {
-        let grown = self.shares.lock().add(self.shares.all, &self.holder, more);
+        let grown = lock(&self.shares.held).add(self.shares.all, &self.holder, more);
         self.amount += if grown { more } else { 0 };
         grown
     }
 
-    /// How much it is.
     pub fn amount(&self) -> u64 {
         self.amount
     }
@@ -180,7 +175,7 @@ impl Share {
     }
 
     fn give_back(&self, amount: u64) {
-        self.shares.lock().remove(&self.holder, amount);
+        lock(&self.shares.held).remove(&self.holder, amount);
         self.shares.freed.notify_waiters();
     }
 }
@@ -225,8 +220,8 @@ mod tests {
             others.push(taken);
         }
         drop((one, two, third, others));
-        assert_eq!(shares.lock().total, 0);
-        assert!(shares.lock().of_tenant.is_empty());
+        assert_eq!(lock(&shares.held).total, 0);
+        assert!(lock(&shares.held).of_tenant.is_empty());
     }
 
     #[test]
@@ -255,11 +250,11 @@ mod tests {
         assert!(shares.take(&holder("b", 1), 20).is_none());
         share.shrink(10);
         assert!(share.grow(5));
-        assert_eq!(shares.lock().total, 15);
+        assert_eq!(lock(&shares.held).total, 15);
         let other = shares.take(&holder("b", 1), 20);
         assert!(other.is_some());
         drop((share, other));
-        assert_eq!(shares.lock().total, 0);
+        assert_eq!(lock(&shares.held).total, 0);
     }
 
     #[tokio::test]

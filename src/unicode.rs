@@ -36,48 +36,181 @@ pub fn for_keywords(text: &str, ascii_folding: bool) -> Cow<'_, str> {
 /// The words of a text, in lower case, without stemmer and stopwords.
 pub fn words(text: &str, ascii_folding: bool) -> Vec<String> {
     let words = located_words(text, ascii_folding).into_iter();
-    words.map(|(_, word)| word).collect()
+    words.map(|(_, word)| word.into_owned()).collect()
 }
 
 /// The same words, each with where it is in the text. In a script without spaces between words, they overlap.
-pub fn located_words(text: &str, ascii_folding: bool) -> Vec<(Range<usize>, String)> {
-    let mut words: Vec<(Range<usize>, String)> = Vec::new();
-    let mut before: Option<(Script, char, usize)> = None;
-    let mut graphemes = text.grapheme_indices(true).peekable();
-    while let Some((start, grapheme)) = graphemes.next() {
-        let mut end = start + grapheme.len();
-        // AM that is written as two letters is one letter of the index.
-        if grapheme.contains(['\u{e4d}', '\u{ecd}'])
-            && let Some((_, aa)) =
-                graphemes.next_if(|(_, next)| next.starts_with(['\u{e32}', '\u{eb2}']))
-        {
-            end += aa.len();
+pub fn located_words(text: &str, ascii_folding: bool) -> Vec<(Range<usize>, Cow<'_, str>)> {
+    let mut found = LocatedWords {
+        text,
+        words: Vec::new(),
+        before: None,
+    };
+    let mut start = 0;
+    while start < text.len() {
+        let plain = start + plain_bytes(&text[start..]);
+        found.push_plain(start..plain);
+        let others = plain + bytes_until_plain(&text[plain..]);
+        found.push_graphemes(plain..others, ascii_folding);
+        start = others;
+    }
+    found.in_lower_case()
+}
+
+/// Whether a character is one word or letter of the index as it is, and never a part of a longer grapheme by
+/// itself: most of ASCII, Cyrillic, Japanese, Chinese and Korean. Others take longer.
+pub fn is_plain(c: char) -> bool {
+    c.is_ascii() || Script::of_plain(c).is_some()
+}
+
+/// So many bytes at the beginning of a text are plain characters, and graphemes by themselves.
+fn plain_bytes(text: &str) -> usize {
+    let mut last = 0;
+    for (at, c) in text.char_indices() {
+        if !is_plain(c) {
+            // It may be a mark on the last one.
+            return last;
         }
-        for c in for_keywords(&text[start..end], ascii_folding).chars() {
-            let Some(script) = Script::of(c) else {
-                before = None;
-                continue;
-            };
-            let continues = before.filter(|(last, ..)| *last == script);
-            match (words.last_mut(), continues, script) {
-                (Some((range, word)), Some(_), _)
-                    if script != Script::Unspaced || word.chars().count() == 1 =>
-                {
-                    word.push(c);
-                    range.end = end;
+        last = at;
+    }
+    text.len()
+}
+
+/// Between two plain characters there is a bound of graphemes, or a line break.
+fn bytes_until_plain(text: &str) -> usize {
+    let mut is_behind_plain = false;
+    for (at, c) in text.char_indices() {
+        if std::mem::replace(&mut is_behind_plain, is_plain(c)) && is_behind_plain {
+            return at;
+        }
+    }
+    text.len()
+}
+
+struct LocatedWords<'t> {
+    text: &'t str,
+    words: Vec<(Range<usize>, Cow<'t, str>)>,
+    /// The letter or number directly before: its script, itself, and where its grapheme begins.
+    before: Option<(Script, char, usize)>,
+}
+
+impl LocatedWords<'_> {
+    fn push_plain(&mut self, part: Range<usize>) {
+        let mut rest = part;
+        while let Some(c) = self.text[rest.clone()].chars().next() {
+            let start = rest.start;
+            let run = self.text.as_bytes()[rest.clone()].iter();
+            match run.take_while(|byte| byte.is_ascii_alphanumeric()).count() {
+                0 => {
+                    rest.start += c.len_utf8();
+                    self.push(c, start..rest.start);
                 }
-                (_, Some((_, last, start)), _) => {
-                    words.push((start..end, String::from_iter([last, c])));
+                bytes => {
+                    rest.start += bytes;
+                    self.push_ascii(start..rest.start);
                 }
-                _ => words.push((start..end, c.into())),
             }
-            before = Some((script, c, start));
         }
     }
-    for (_, word) in &mut words {
-        *word = word.to_lowercase();
+
+    /// A run of letters and numbers of ASCII.
+    fn push_ascii(&mut self, run: Range<usize>) {
+        let slice = &self.text[run.clone()];
+        match (self.words.last_mut(), self.before) {
+            (Some((range, word)), Some((Script::Latin, ..))) => {
+                word.to_mut().push_str(slice);
+                range.end = run.end;
+            }
+            _ => self.words.push((run.clone(), Cow::Borrowed(slice))),
+        }
+        let last = slice.chars().next_back();
+        self.before = last.map(|last| (Script::Latin, last, run.end - 1));
     }
-    words
+
+    fn push_graphemes(&mut self, part: Range<usize>, ascii_folding: bool) {
+        let text = self.text;
+        let mut graphemes = text[part.clone()].grapheme_indices(true).peekable();
+        while let Some((at, grapheme)) = graphemes.next() {
+            let start = part.start + at;
+            let mut end = start + grapheme.len();
+            // AM that is written as two letters is one letter of the index.
+            if grapheme.contains(['\u{e4d}', '\u{ecd}'])
+                && let Some((_, aa)) =
+                    graphemes.next_if(|(_, next)| next.starts_with(['\u{e32}', '\u{eb2}']))
+            {
+                end += aa.len();
+            }
+            for c in for_keywords(&text[start..end], ascii_folding).chars() {
+                self.push(c, start..end);
+            }
+        }
+    }
+
+    /// A character of a grapheme, which is at `at`.
+    fn push(&mut self, c: char, at: Range<usize>) {
+        let Some(script) = Script::of(c) else {
+            self.before = None;
+            return;
+        };
+        let continues = self.before.filter(|(last, ..)| *last == script);
+        let text = self.text;
+        match (self.words.last_mut(), continues, script) {
+            (Some((range, word)), Some(_), _)
+                if script != Script::Unspaced || word.chars().nth(1).is_none() =>
+            {
+                range.end = at.end;
+                let is_slice = matches!(word, Cow::Borrowed(_)) && is_char(&text[at.clone()], c);
+                match &text[range.clone()] {
+                    slice if is_slice && slice.len() == word.len() + c.len_utf8() => {
+                        *word = Cow::Borrowed(slice);
+                    }
+                    _ => word.to_mut().push(c),
+                }
+            }
+            (_, Some((_, last, start)), _) => {
+                let slice = &text[start..at.end];
+                let pair = match slice.strip_prefix(last) {
+                    Some(rest) if is_char(rest, c) => Cow::Borrowed(slice),
+                    _ => Cow::Owned(String::from_iter([last, c])),
+                };
+                self.words.push((start..at.end, pair));
+            }
+            _ => {
+                let slice = &text[at.clone()];
+                let word = match is_char(slice, c) {
+                    true => Cow::Borrowed(slice),
+                    false => Cow::Owned(c.into()),
+                };
+                self.words.push((at.clone(), word));
+            }
+        }
+        self.before = Some((script, c, at.start));
+    }
+}
+
+impl<'t> LocatedWords<'t> {
+    fn in_lower_case(mut self) -> Vec<(Range<usize>, Cow<'t, str>)> {
+        for (_, word) in &mut self.words {
+            if word.is_ascii() {
+                if word.bytes().any(|byte| byte.is_ascii_uppercase()) {
+                    word.to_mut().make_ascii_lowercase();
+                }
+            } else if !word.chars().all(is_plain_lower_case) {
+                *word = Cow::Owned(word.to_lowercase());
+            }
+        }
+        self.words
+    }
+}
+
+/// Whether a text is this one character.
+fn is_char(text: &str, c: char) -> bool {
+    text.strip_prefix(c) == Some("")
+}
+
+/// Whether a character is plain, and in lower case or of a script without cases.
+fn is_plain_lower_case(c: char) -> bool {
+    is_plain(c) && !c.is_ascii_uppercase() && !matches!(c, '\u{410}'..='\u{42f}')
 }
 
 /// A normalised text without the marks that engines take for ends of words, such as the tone marks of Thai and the
@@ -148,8 +281,27 @@ enum Script {
 }
 
 impl Script {
+    /// The script of a letter that no normalisation changes, and that begins no longer grapheme by itself. `None` for
+    /// others, and for ASCII.
+    fn of_plain(c: char) -> Option<Self> {
+        match c {
+            // Without й, of which folding makes и.
+            '\u{410}'..='\u{418}' | '\u{41a}'..='\u{438}' | '\u{43a}'..='\u{44f}' => {
+                Some(Self::Other)
+            }
+            '\u{3041}'..='\u{3096}'
+            | '\u{30a1}'..='\u{30fa}'
+            | '\u{4e00}'..='\u{9fff}'
+            | '\u{ac00}'..='\u{d7a3}' => Some(Self::Unspaced),
+            _ => None,
+        }
+    }
+
     /// The script of a letter or number; `None` for what separates words.
     fn of(c: char) -> Option<Self> {
+        if let Some(script) = Self::of_plain(c) {
+            return Some(script);
+        }
         c.is_alphanumeric().then_some(match c {
             '\0'..='\u{2af}'
             | '\u{1d00}'..='\u{1eff}'
@@ -266,7 +418,7 @@ mod tests {
         let located = |text: &str| -> Vec<(String, String)> {
             let words = located_words(text, true).into_iter();
             words
-                .map(|(range, word)| (text[range].to_owned(), word))
+                .map(|(range, word)| (text[range].to_owned(), word.into_owned()))
                 .collect()
         };
         let as_is = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {

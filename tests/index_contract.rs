@@ -1,5 +1,5 @@
-//! The contract of every vector engine. The tests run against the engine in the process,
-//! and against a Qdrant server when there is one.
+//! The contract of every vector engine. The tests run against the engine in the process, against
+//! the same through another process, and against a Qdrant server when there is one.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -14,6 +14,9 @@ mod qdrant_server;
 #[cfg(feature = "embedded")]
 #[path = "index_contract/embedded_only.rs"]
 mod embedded_only;
+#[cfg(feature = "embedded")]
+#[path = "index_contract/processes.rs"]
+mod processes;
 #[path = "index_contract/promises/mod.rs"]
 mod promises;
 #[path = "index_contract/server_only.rs"]
@@ -31,6 +34,15 @@ macro_rules! contract {
                 #[test]
                 fn $promise() {
                     crate::setup::on_embedded(crate::promises::$topic::$promise);
+                }
+            )*)*
+        }
+        #[cfg(feature = "embedded")]
+        mod through_another_process {
+            $($(
+                #[test]
+                fn $promise() {
+                    crate::setup::through_another_process(crate::promises::$topic::$promise);
                 }
             )*)*
         }

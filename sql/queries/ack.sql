@@ -18,8 +18,7 @@ released as (
            -- Null: requeued since the commit.
            indexed_revision = case when s.indexed_revision is not null then $2 end,
            access_sha256 = ($7::bytea[])[pg_catalog.array_position($3::uuid[], s.note_id)]
-     where (select count(*) from held) > 0
-       and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
+     where s.note_id = any (array(select h.note_id from held h)) and s.embedding_version = $1
 ),
 rows as materialized (
     select u.outbox_id

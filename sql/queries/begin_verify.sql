@@ -12,11 +12,10 @@ update index_versions v
   from (select embedding_version, verify_requested, verify_chunks_cursor is not null as going_on
           from index_versions
          where embedding_version = $1 and state = 'active'
-           -- What is later than a running verify writes was written before the clock went back.
-           and coalesce(verify_lease_until <= now()
-                        or verify_lease_until > now() + make_interval(secs => 2::float8 * $3), true)
+           and elf_is_free(verify_lease_until, $3)
            and (verify_chunks_cursor is not null or verify_requested
                 or coalesce(verify_started_at, created_at) <= now() - make_interval(secs => $2)
+                -- It began before the clock went back.
                 or $2 is not null and verify_started_at > now())
            for update skip locked) due
  where v.embedding_version = due.embedding_version

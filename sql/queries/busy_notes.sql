@@ -4,12 +4,7 @@
 -- $1 version, $2 note ids
 select u.note_id as "note_id!"
   from pg_catalog.unnest($2::uuid[]) as u (note_id)
- where (select true
-          from indexing_outbox o
-         where o.note_id = u.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
-           and elf_is_for_now(o)
-           and (o.embedding_version = $1 or o.embedding_version is null)
-         limit 1)
+ where (select true from elf_open_rows(u.note_id, $1) limit 1)
     or (select elf_is_leased(s)
                or s.chunk_count > 0
                   and (select n.expires_at <= now() from memory_notes n where n.note_id = u.note_id)

@@ -2,7 +2,5 @@
 -- for later. The row of a leased note counts: it stays until the ack.
 -- $1 version
 select not exists (
-    select from indexing_outbox
-     where embedding_version = $1
-       and status in ('PENDING', 'FAILED')
-       and (status = 'FAILED' or available_at <= greatest(now(), created_at))) as "caught_up!"
+    select from indexing_outbox o
+     where o.embedding_version = $1 and o.status in ('PENDING', 'FAILED') and elf_is_for_now(o)) as "caught_up!"

@@ -6,8 +6,8 @@ select chunk_id, note_id, chunk_index, start_offset, end_offset, revision as "re
        lead, text,
        has_vector as "has_vector!", awaits_vector, vec as "vec?: pgvector::Vector", status as "status!",
        expires_at, tenant_id as "tenant_id!", project_id as "project_id!",
-       agent_id as "agent_id!", scope as "scope!", kind as "kind!", key,
-       importance as "importance!", confidence as "confidence!", updated_at as "updated_at!"
+       agent_id as "agent_id!", scope as "scope!", kind as "kind!", key, source,
+       importance as "importance!", confidence as "confidence!", updated_at as "updated_at!", metadata
   from (select limited.*, sum(bytes) over (order by chunk_id) - bytes as bytes_before
           from (
         select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset,
@@ -21,16 +21,12 @@ select chunk_id, note_id, chunk_index, start_offset, end_offset, revision as "re
                case when $5 then c.lead end as lead, case when $5 then c.text end as text,
                e.chunk_id is not null as has_vector, c.awaits_vector,
                case when $5 or $6 then e.vec::vector end as vec,
-               n.status, n.expires_at, n.tenant_id, n.project_id, n.agent_id, n.scope, n.kind, n.key,
-               n.importance, n.confidence, n.updated_at,
+               n.status, n.expires_at, n.tenant_id, n.project_id, n.agent_id, n.scope, n.kind, n.key, n.source,
+               n.importance, n.confidence, n.updated_at, elf_metadata(n.metadata) as metadata,
                octet_length(c.lead) + octet_length(c.text) as bytes
           from memory_note_chunks c
          cross join lateral elf_note(c.note_id) n
-          left join lateral (
-                select e.chunk_id, e.vec
-                  from note_chunk_embeddings e
-                 where e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
-                offset 0) e on true
+          left join lateral elf_vector(c.chunk_id, c.embedding_version) e on true
          where c.embedding_version is not distinct from $1
            and c.chunk_id > $2 and c.chunk_id <= $3
            and n.is_live

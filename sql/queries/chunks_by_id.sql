@@ -9,20 +9,12 @@ select c.chunk_id as "chunk_id!", c.note_id as "note_id!", c.chunk_index as "chu
        e.chunk_id is not null as "has_vector!", c.awaits_vector as "awaits_vector!",
        e.vec::vector as "vec?: pgvector::Vector",
        n.status as "status!", n.expires_at, n.tenant_id as "tenant_id!", n.project_id as "project_id!",
-       n.agent_id as "agent_id!", n.scope as "scope!", n.kind as "kind!", n.key,
-       n.importance as "importance!", n.confidence as "confidence!", n.updated_at as "updated_at!"
+       n.agent_id as "agent_id!", n.scope as "scope!", n.kind as "kind!", n.key, n.source,
+       n.importance as "importance!", n.confidence as "confidence!", n.updated_at as "updated_at!",
+       elf_metadata(n.metadata) as metadata
   from pg_catalog.unnest($2::uuid[]) as u (chunk_id)
- cross join lateral (
-        select *
-          from memory_note_chunks c
-         where c.chunk_id = u.chunk_id
-           and c.embedding_version is not distinct from $1
-        offset 0) c
+ cross join lateral elf_chunk(u.chunk_id, $1) c
  cross join lateral elf_note(c.note_id) n
-  left join lateral (
-        select e.chunk_id, e.vec
-          from note_chunk_embeddings e
-         where e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
-        offset 0) e on true
+  left join lateral elf_vector(c.chunk_id, c.embedding_version) e on true
  where n.is_live
  order by c.chunk_id

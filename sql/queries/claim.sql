@@ -125,14 +125,8 @@ select l.note_id as "note_id!",
                        -- failed one since it was written.
                        case when o.status = 'PENDING' then greatest(o.created_at, o.available_at)
                             else o.created_at end as since
-                  from indexing_outbox o
-                 where o.note_id = l.note_id
-                   and o.status <> 'DONE'
-                   -- A row for later asks for one more round then, whatever is done before. (A row
-                   -- that was written before the clock went back is not for later.)
-                   and elf_is_for_now(o)
-                   and (o.embedding_version = $1
-                        or o.embedding_version is null and (select is_active from me))
+                  from elf_open_rows(l.note_id, $1) o
+                 where o.embedding_version = $1 or (select is_active from me)
                 offset 0) o) r
  where l.note_id is not null
  order by r.oldest

@@ -15,7 +15,7 @@
 -- to delete: $20 and $21 notes and their chunk counts, for the chunks after the last one; $22 chunks
 -- whose vector is of an old text; $23 notes without a pooled vector,
 -- $24 all notes, $25 whether each is live, $26 their tenants, $27 projects, $28 agents, $29 scopes,
--- $30 what is embedded before each of the texts $9
+-- $30 what is embedded before each of the texts $9, $31 and $32 offsets of their parents
 with settings as materialized (
     select current_setting('transaction_isolation') = 'read committed'
        and current_setting('plan_cache_mode') = 'force_generic_plan'
@@ -32,15 +32,13 @@ leased as materialized (
 present as materialized (
     select n.note_id
       from memory_notes n
-     where n.note_id = any (array(
-            select u.note_id
-              from unnest($24::uuid[], $25::bool[]) as u (note_id, live)
-             where u.live and (u.note_id in (select l.note_id from leased l)) is true))
+     where n.note_id = any (array(select l.note_id from leased l))
        and ((n.note_id, coalesce(n.tenant_id::text, ''), coalesce(n.project_id::text, ''),
              coalesce(n.agent_id::text, ''), coalesce(n.scope::text, ''))
             in (select u.note_id, u.tenant_id, u.project_id, u.agent_id, u.scope
-                  from unnest($24::uuid[], $26::text[], $27::text[], $28::text[], $29::text[])
-                       as u (note_id, tenant_id, project_id, agent_id, scope))) is true
+                  from unnest($24::uuid[], $25::bool[], $26::text[], $27::text[], $28::text[], $29::text[])
+                       as u (note_id, live, tenant_id, project_id, agent_id, scope)
+                 where u.live)) is true
      order by n.note_id
        for key share skip locked
 ),
@@ -53,17 +51,19 @@ notes as materialized (
 chunks as (
     insert into memory_note_chunks as c
            (embedding_version, revision, chunk_id, note_id, chunk_index, start_offset, end_offset,
-            text, text_sha256, awaits_vector, lead)
+            text, text_sha256, awaits_vector, lead, parent_start_offset, parent_end_offset)
     select $1, $3, u.*
       from unnest($4::uuid[], $5::uuid[], $6::int[], $7::int[], $8::int[], $9::text[], $10::bytea[],
-                  $11::bool[], $30::text[])
+                  $11::bool[], $30::text[], $31::int[], $32::int[])
            as u (chunk_id, note_id, chunk_index, start_offset, end_offset, text, text_sha256,
-                 awaits_vector, lead)
+                 awaits_vector, lead, parent_start_offset, parent_end_offset)
      where (u.note_id in (select n.note_id from notes n)) is true
     on conflict (chunk_id, embedding_version) do update
        set revision = excluded.revision,
            start_offset = excluded.start_offset,
            end_offset = excluded.end_offset,
+           parent_start_offset = excluded.parent_start_offset,
+           parent_end_offset = excluded.parent_end_offset,
            text = excluded.text,
            lead = excluded.lead,
            text_sha256 = excluded.text_sha256,
@@ -124,7 +124,6 @@ surplus as (
              where (u.note_id in (select n.note_id from notes n)) is true
                and (u.note_id in (select l.note_id from leased l where l.was_indexed)) is true))
 ),
--- The array comes from a subquery, so that Postgres plans for few rows and takes the index.
 old_vectors as (
     delete from note_chunk_embeddings
      where embedding_version is not distinct from $1
@@ -148,6 +147,7 @@ targets as materialized (
        for share
 )
 select array(select n.note_id from notes n) as "notes!",
+       array(select l.note_id from leased l where l.was_indexed) as "indexed!",
        array(select t.collection from targets t) as "collections!",
        array(select t.is_building from targets t) as "building!"
   from settings

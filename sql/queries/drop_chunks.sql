@@ -8,21 +8,14 @@ with page as materialized (
      order by chunk_id
      limit $3
 ),
-free as materialized (
-    select chunk_id
-      from memory_note_chunks
-     where embedding_version is not distinct from $1
-       and chunk_id = any (array(select chunk_id from page))
-       for update skip locked
-),
 gone as (
     delete from memory_note_chunks
      where embedding_version is not distinct from $1
-       and chunk_id = any (array(select chunk_id from free))
+       and chunk_id = any (array(
+            select chunk_id
+              from memory_note_chunks
+             where embedding_version is not distinct from $1 and chunk_id = any (array(select chunk_id from page))
+               for update skip locked))
     returning chunk_id
 )
-select chunk_id as "last!", (select count(*) from gone) as "gone!",
-       (select count(*) from gone) = (select count(*) from page) as "is_whole!"
-  from page
- order by chunk_id desc
- limit 1
+select chunk_id as "id!", chunk_id in (select chunk_id from gone) as "is_gone!" from page

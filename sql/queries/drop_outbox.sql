@@ -1,11 +1,8 @@
 -- $1 version, $2 rows at most
-with gone as (
-    delete from indexing_outbox
-     where outbox_id = any (array(
-            select outbox_id from indexing_outbox
-             where embedding_version = $1 and status in ('PENDING', 'FAILED')
-             order by available_at, outbox_id
-             limit $2))
-    returning outbox_id
-)
-select count(*) as "rows!" from gone
+delete from indexing_outbox
+ where outbox_id = any (array(
+        select outbox_id
+          from indexing_outbox
+         where embedding_version = $1 and status in ('PENDING', 'FAILED')
+         order by available_at, outbox_id
+         limit $2))

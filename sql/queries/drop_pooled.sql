@@ -7,19 +7,14 @@ with page as materialized (
      order by note_id
      limit $3
 ),
-free as materialized (
-    select note_id
-      from note_embeddings
-     where embedding_version = $1 and note_id = any (array(select note_id from page))
-       for update skip locked
-),
 gone as (
     delete from note_embeddings
-     where embedding_version = $1 and note_id = any (array(select note_id from free))
+     where embedding_version = $1
+       and note_id = any (array(
+            select note_id
+              from note_embeddings
+             where embedding_version = $1 and note_id = any (array(select note_id from page))
+               for update skip locked))
     returning note_id
 )
-select note_id as "last!", (select count(*) from gone) as "gone!",
-       (select count(*) from gone) = (select count(*) from page) as "is_whole!"
-  from page
- order by note_id desc
- limit 1
+select note_id as "id!", note_id in (select note_id from gone) as "is_gone!" from page

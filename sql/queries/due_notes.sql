@@ -1,4 +1,4 @@
--- The number of due notes, and the bytes of the texts of the live ones.
+-- The number of notes that are due, or were when a worker leased them, and the bytes of the texts of the live ones.
 -- $1 version
 with due as materialized (
     select distinct o.note_id

@@ -17,12 +17,7 @@ gone as (
       from page p
      where p.is_held is not true
        and (select n.note_id from memory_notes n where n.note_id = p.note_id) is null
-       and (select true
-              from indexing_outbox o
-             where o.note_id = p.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
-               and elf_is_for_now(o)
-               and (o.embedding_version = $1 or o.embedding_version is null)
-             limit 1) is not true
+       and (select true from elf_open_rows(p.note_id, $1) limit 1) is not true
     returning note_id
 )
 select p.note_id as "last!", (select count(*) from gone) as "gone!"

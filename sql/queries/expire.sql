@@ -26,14 +26,10 @@ enqueued as (
        and exists (select from index_versions v
                     where v.embedding_version = $1 and v.state in ('active', 'building'))
        and (select true
-              from indexing_outbox o
-             where o.note_id = p.note_id
-               and o.status <> 'DONE' and o.status <> 'DEAD'
-               and o.available_at <= now()
+              from elf_open_rows(p.note_id, $1) o
+             where o.status <> 'DEAD' and o.available_at <= now()
                and (o.embedding_version = $1
-                    or o.embedding_version is null
-                       and (select v.state = 'active' from index_versions v
-                             where v.embedding_version = $1))
+                    or (select v.state = 'active' from index_versions v where v.embedding_version = $1))
              limit 1) is not true
     returning outbox_id
 )

@@ -6,7 +6,4 @@ select u.chunk_id as "chunk_id!"
  where (select (select elf_is_live(n)
                   from memory_notes n
                  where n.note_id = c.note_id)
-          from memory_note_chunks c
-         where c.chunk_id = u.chunk_id
-           and c.embedding_version is not distinct from $1
-       ) is not true
+          from elf_chunk(u.chunk_id, $1) c) is not true

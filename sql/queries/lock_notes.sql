@@ -20,15 +20,13 @@ with leased as materialized (
 present as materialized (
     select n.note_id
       from memory_notes n
-     where n.note_id = any (array(
-            select u.note_id
-              from unnest($3::uuid[], $4::bool[]) as u (note_id, live)
-             where u.live and (u.note_id in (select l.note_id from leased l)) is true))
+     where n.note_id = any (array(select l.note_id from leased l))
        and ((n.note_id, coalesce(n.tenant_id::text, ''), coalesce(n.project_id::text, ''),
              coalesce(n.agent_id::text, ''), coalesce(n.scope::text, ''))
             in (select u.note_id, u.tenant_id, u.project_id, u.agent_id, u.scope
-                  from unnest($3::uuid[], $6::text[], $7::text[], $8::text[], $9::text[])
-                       as u (note_id, tenant_id, project_id, agent_id, scope))) is true
+                  from unnest($3::uuid[], $4::bool[], $6::text[], $7::text[], $8::text[], $9::text[])
+                       as u (note_id, live, tenant_id, project_id, agent_id, scope)
+                 where u.live)) is true
      order by n.note_id
        for key share skip locked
 ),
@@ -39,19 +37,10 @@ notes as materialized (
        and (not u.live or u.note_id in (select p.note_id from present p))
 ),
 chunks as materialized (
-    select c.chunk_id, c.text_sha256, c.start_offset, c.end_offset
+    select c.chunk_id, c.text_sha256, c.start_offset, c.end_offset, c.parent_start_offset, c.parent_end_offset
       from pg_catalog.unnest($5::uuid[]) as u (chunk_id)
-     cross join lateral (
-            select c.chunk_id, c.text_sha256, c.start_offset, c.end_offset, c.awaits_vector,
-                   (select true
-                      from note_chunk_embeddings e
-                     where e.chunk_id = c.chunk_id
-                       and e.embedding_version is not distinct from $1) as has_vector
-              from memory_note_chunks c
-             where c.chunk_id = u.chunk_id
-               and c.embedding_version is not distinct from $1
-             limit 1) c
-     where c.has_vector and not c.awaits_vector
+     cross join lateral elf_chunk(u.chunk_id, $1) c
+     where not c.awaits_vector and (select true from elf_vector(c.chunk_id, $1))
 )
 select array(select n.note_id from notes n) as "notes!",
        array(select l.note_id from leased l where l.was_indexed) as "indexed!",
@@ -61,4 +50,6 @@ select array(select n.note_id from notes n) as "notes!",
        array(select c.chunk_id from chunks c) as "chunks!",
        array(select c.text_sha256 from chunks c) as "hashes!",
        array(select c.start_offset from chunks c) as "starts!",
-       array(select c.end_offset from chunks c) as "ends!"
+       array(select c.end_offset from chunks c) as "ends!",
+       array(select c.parent_start_offset from chunks c) as "parent_starts!: Vec<Option<i32>>",
+       array(select c.parent_end_offset from chunks c) as "parent_ends!: Vec<Option<i32>>"

@@ -1,6 +1,5 @@
 -- How many bytes the texts of those of these notes have that a key reaches.
 -- $1 note ids, $2 tenant, $3 project or null for all, $4 agent or null for all
---
 select coalesce(sum(s.bytes), 0)::bigint as "bytes!"
   from pg_catalog.unnest($1::uuid[]) as u (note_id)
  cross join lateral (

@@ -2,19 +2,13 @@
 -- outbox row that is not for later are skipped: a worker will index them, or they are dead-lettered.
 -- $1 version, $2 dimension, $3 note ids above this, $4 notes at most, $5 the fraction of
 -- the notes to check, 0 to 1, $6 bytes of text at most; at least one note
-with page as materialized (
-    select n.note_id, octet_length(n.text::text) as bytes
-      from memory_notes n
-     where n.note_id > $3
-       and elf_is_live(n)
-       and ($5::double precision >= 1::float8 or random() < $5)
-     order by n.note_id
-     limit $4
-),
-sized as (
-    select s.note_id,
-           sum(coalesce(s.bytes, 0)) over (order by s.note_id) - coalesce(s.bytes, 0) as bytes_before
-      from page s
+with sized as (
+    select p.note_id, sum(p.bytes) over (order by p.note_id) - p.bytes as bytes_before
+      from (select n.note_id, coalesce(octet_length(n.text::text), 0) as bytes
+              from memory_notes n
+             where n.note_id > $3 and elf_is_live(n) and ($5::double precision >= 1::float8 or random() < $5)
+             order by n.note_id
+             limit $4) p
 ),
 texts as materialized (
     -- Converted once per note, because every chunk of the note is compared with these bytes.
@@ -25,12 +19,7 @@ texts as materialized (
 )
 select p.note_id as "note_id!",
        case
-           when (select true from indexing_outbox o
-                  where o.note_id = p.note_id and o.status in ('PENDING', 'FAILED', 'DEAD')
-                    and elf_is_for_now(o)
-                    and (o.embedding_version = $1 or o.embedding_version is null)
-                  limit 1)
-               then null
+           when (select true from elf_open_rows(p.note_id, $1) limit 1) then null
            when elf_is_leased(s) then null
            -- Its dead letter was purged: it is not indexed until it changes.
            when s.failures > 0 and s.failed_sha256 in (sha256(p.bytes), sha256(''::bytea)) then null
@@ -67,10 +56,6 @@ select p.note_id as "note_id!",
                                       for c.end_offset - c.start_offset)) as other_texts,
                avg(e.vec::vector) filter (where e.embedding_dim = $2) as mean
           from memory_note_chunks c
-          left join lateral (
-                select e.vec, e.embedding_dim
-                  from note_chunk_embeddings e
-                 where e.chunk_id = c.chunk_id and e.embedding_version = c.embedding_version
-                offset 0) e on true
+          left join lateral elf_vector(c.chunk_id, c.embedding_version) e on true
          where c.note_id = p.note_id and c.embedding_version is not distinct from $1) k
  order by p.note_id

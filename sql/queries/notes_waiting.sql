@@ -6,9 +6,5 @@ select count(*) filter (where o.is_waiting) as "waiting!",
        count(*) filter (where o.is_dead) as "dead!"
   from pg_catalog.unnest($1::uuid[]) as asked (note_id)
  cross join lateral (
-        select bool_or(o.status = 'FAILED' or o.status = 'PENDING' and o.available_at <= greatest(now(), o.created_at))
-                   as is_waiting,
-               bool_or(o.status = 'DEAD') as is_dead
-          from indexing_outbox o
-         where o.note_id = asked.note_id and o.status <> 'DONE'
-           and (o.embedding_version is null or o.embedding_version = $2)) o
+        select bool_or(o.status <> 'DEAD') as is_waiting, bool_or(o.status = 'DEAD') as is_dead
+          from elf_open_rows(asked.note_id, $2) o) o

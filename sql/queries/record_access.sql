@@ -9,5 +9,4 @@ with held as materialized (
 )
 update note_index_state s
    set access_sha256 = ($4::bytea[])[pg_catalog.array_position($3::uuid[], s.note_id)]
- where (select count(*) from held) > 0
-   and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
+ where s.note_id = any (array(select h.note_id from held h)) and s.embedding_version = $1

@@ -14,7 +14,5 @@ update note_index_state s
    set leased_at = now(), lease_until = case when $4 > 0::float8 then now() + make_interval(secs => $4) end,
        holder = null,
        claims_lost = case when $5 then 0 else s.claims_lost end
- where (select count(*) from held) > 0
-   and s.note_id = any ($3) and s.embedding_version = $1 and s.lease_token = $2
-   and s.lease_until is not null
+ where s.note_id = any (array(select h.note_id from held h)) and s.embedding_version = $1
 returning s.note_id

@@ -13,6 +13,4 @@ with held as materialized (
 )
 update note_index_state s
    set leased_at = now(), lease_until = now() + make_interval(secs => $4)
- where s.note_id = any (array(select h.note_id from held h))
-   and s.embedding_version = $1 and s.lease_token = $2 and s.lease_until is not null
-   and s.holder is not null
+ where s.note_id = any (array(select h.note_id from held h)) and s.embedding_version = $1

@@ -12,8 +12,7 @@ with states as materialized (
 unconfirmed as (
     update note_index_state s
        set indexed_revision = null
-     where (select count(*) from states) >= 0
-       and s.note_id = any ($2) and s.embedding_version = $1
+     where s.note_id = any (array(select t.note_id from states t)) and s.embedding_version = $1
 )
 insert into indexing_outbox (note_id, op, embedding_version, available_at)
 select u.note_id, 'UPSERT', v.embedding_version, now() + make_interval(secs => $3)

@@ -1,5 +1,5 @@
--- Reads a page of the outbox rows that are not due, in the order in which they will be, and reschedules
--- those that were written later than now, before the clock of Postgres went back. They get the pause that
+-- Reads a page of the outbox rows that are not due, in the order in which they will be. Reschedules those
+-- that were written later than now: before the clock of Postgres went back. They get the pause that
 -- they had: none, or that of a retry. A time that an application has set, in a row without a version, stays.
 -- $1 version, $2 and $3 only rows after this one (available_at, outbox_id), null from now on,
 -- $4 rows at most

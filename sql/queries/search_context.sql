@@ -1,18 +1,14 @@
--- The text around these chunks: from the start of the chunk before to the end of the chunk after,
--- as the note says it now. Whitespace and invisible characters are in no chunk: a chunk behind more
+-- The text around these chunks as the note says it now: the parent, or from the start of the chunk before to the
+-- end of the chunk after. Whitespace and invisible characters are in no chunk: a chunk behind more
 -- than 1,000 bytes of them is no neighbour. Null for a note with more than $4 bytes. A chunk whose note is not
 -- live or is not like that by now has no row.
 -- $1 version, $2 chunk ids, $3 what the note must be like, by name, $4 bytes of text at most
 select c.chunk_id as "chunk_id!", a.start_offset as "start_offset!", n.bytes
   from pg_catalog.unnest($2::uuid[]) as u (chunk_id)
+ cross join lateral elf_chunk(u.chunk_id, $1) c
  cross join lateral (
-        select *
-          from memory_note_chunks c
-         where c.chunk_id = u.chunk_id
-           and c.embedding_version is not distinct from $1
-        offset 0) c
- cross join lateral (
-        select min(a.start_offset) as start_offset, max(a.end_offset) as end_offset
+        select coalesce(c.parent_start_offset, min(a.start_offset)) as start_offset,
+               coalesce(c.parent_end_offset, max(a.end_offset)) as end_offset
           from memory_note_chunks a
          where a.note_id = c.note_id
            and a.chunk_index between c.chunk_index - 1 and c.chunk_index + 1

@@ -21,20 +21,10 @@ words as materialized (
       from pg_catalog.unnest($3::text[]) with ordinality w(word, place)
 ),
 chunks as materialized (
-    select c.chunk_id, c.text, e.vec
+    select c.chunk_id, c.text, e.vec::vector as vec
       from notes n
-     cross join lateral (
-            select c.chunk_id, c.text
-              from memory_note_chunks c
-             where c.note_id = n.note_id
-               and c.embedding_version is not distinct from $1
-            offset 0) c
-      left join lateral (
-            select e.vec::vector as vec
-              from note_chunk_embeddings e
-             where $2::vector is not null
-               and e.chunk_id = c.chunk_id and e.embedding_version = $1
-            offset 0) e on true
+     cross join lateral elf_chunks_of(n.note_id, $1) c
+      left join lateral elf_vector(c.chunk_id, $1) e on $2::vector is not null
      limit $7
 ),
 -- A pattern costs much less than to_tsvector, and most chunks match none.

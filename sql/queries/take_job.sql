@@ -3,8 +3,7 @@
 -- $1 kind, $2 subject, $3 holder, $4 lease seconds
 with expired as materialized (
     select from index_job
-     -- One that ends after more than two leases was taken before the clock went back.
-     where lease_until <= now() or lease_until > now() + make_interval(secs => 2::float8 * $4)
+     where elf_is_free(lease_until, $4)
        for update skip locked
 ),
 taken as (
@@ -14,7 +13,7 @@ taken as (
     on conflict (singleton) do update
        set kind = excluded.kind, subject = excluded.subject, holder = excluded.holder,
            started_at = now(), lease_until = excluded.lease_until, done = 0, total = 0
-     where j.lease_until <= now() or j.lease_until > now() + make_interval(secs => 2::float8 * $4)
+     where elf_is_free(j.lease_until, $4)
     returning *
 )
 select kind as "kind!", subject as "subject!", holder as "holder!", started_at as "started_at!",

@@ -9,11 +9,7 @@ with state as (
 select c.chunk_id, c.note_id, c.chunk_index, c.start_offset, c.end_offset, c.lead, c.text,
        e.vec::vector as "vec?: pgvector::Vector"
   from memory_note_chunks c
-  left join lateral (
-        select e.chunk_id, e.vec
-          from note_chunk_embeddings e
-         where e.chunk_id = c.chunk_id and e.embedding_version = $1
-        offset 0) e on true
+  left join lateral elf_vector(c.chunk_id, $1) e on true
  where c.note_id = any ($3)
    and c.embedding_version is not distinct from $1
    and (e.chunk_id is not null or c.awaits_vector)

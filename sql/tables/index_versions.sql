@@ -12,15 +12,15 @@ create table index_versions (
     state                text not null check (state in ('building', 'active', 'retired')),
     -- When the version came into its state.
     state_since          timestamptz not null default now(),
-    -- Whether every note has been put into the outbox for it since it is kept in
-    -- step. It is false between the commit that registers a version and the one that
-    -- enqueues; whoever finds it so enqueues.
+    -- Whether every note was enqueued for it since it was registered or resumed. It is
+    -- false between the commit that registers a version and the one that enqueues;
+    -- whichever process finds it false enqueues.
     enqueued             boolean not null default true,
-    -- The worker's own verify that began last, and when. One that another worker went on with, after
-    -- the first was paused for longer than its lease, records nothing more.
+    -- The worker's own verify that began last, and when. A worker that was paused for longer than its lease
+    -- records nothing more: another one goes on with its verify.
     verify_number        bigint not null default 0,
     verify_started_at    timestamptz,
-    -- Until when the worker that is at it is believed to live.
+    -- When the lease of the worker that verifies expires.
     verify_lease_until   timestamptz,
     -- How far it has come, by chunk id and by note id: it goes on there after a restart. Null while none
     -- is under way.

@@ -20,15 +20,13 @@ create table indexing_outbox (
 -- stand between the other's claim and what is due for it.
 create index indexing_outbox_due_for_idx
     on indexing_outbox (embedding_version, available_at, outbox_id) where status in ('PENDING', 'FAILED');
-create index indexing_outbox_note_idx on indexing_outbox (note_id);
--- The open rows of a note, for the claim and for verify: with outbox.retention_secs the
--- index on note_id alone has every done row too.
+-- The open rows of a note. With outbox.retention_secs there may be many that are done.
 create index indexing_outbox_open_idx on indexing_outbox (note_id) where status <> 'DONE';
 create index indexing_outbox_settled_idx
     on indexing_outbox (status, updated_at) where status in ('DEAD', 'DONE');
 
 -- Wakes idle workers. Equal notifications of one transaction are sent once, but
--- a commit that notifies waits for every other one that does: where that hurts,
+-- a commit that notifies waits for every other one that does. Where that hurts,
 -- `alter database … set elf.notify = off` leaves waking to the workers' polling.
 create function elf_outbox_notify() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp as $$

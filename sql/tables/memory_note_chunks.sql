@@ -6,8 +6,11 @@ create table memory_note_chunks (
     -- UTF-8 byte offsets into the note's text.
     start_offset      int not null check (start_offset >= 0),
     end_offset        int not null check (end_offset > start_offset),
+    -- The piece of the note that it was cut from, with `chunking.parent_tokens`.
+    parent_start_offset int check (parent_start_offset <= start_offset),
+    parent_end_offset   int check (parent_end_offset >= end_offset),
     text              text not null,
-    -- What is embedded before the text: a line of context, the header of the table that it continues.
+    -- What is embedded before the text: a line of headings, the header of the table that it continues.
     lead              text not null default '',
     -- Of the lead and the text.
     text_sha256       bytea not null check (octet_length(text_sha256) = 32),

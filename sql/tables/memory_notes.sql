@@ -6,10 +6,10 @@ begin
         create table memory_notes (
             note_id           uuid primary key default gen_random_uuid(),
             tenant_id         text not null,
-            project_id        text not null,
-            agent_id          text not null,
-            scope             text not null,
-            type              text not null,
+            project_id        text not null default 'default',
+            agent_id          text not null default 'default',
+            scope             text not null default 'shared',
+            type              text not null default 'note',
             key               text,
             title             text,
             text              text not null,
@@ -20,12 +20,22 @@ begin
             updated_at        timestamptz not null default now(),
             expires_at        timestamptz,
             embedding_version text,
-            source_ref        jsonb not null default '{}'
+            source_ref        jsonb not null default '{}',
+            metadata          jsonb not null default '{}'
         );
     end if;
 end $$;
+-- Fields of the application's own; and of a note that follows a row of a source, its name and the key of the row.
+-- `elf migrate` does this, and builds the indexes concurrently, before, if the table exists: src/store/tables.rs.
+do $columns$ begin
+    -- An alteration that changes nothing waits for a lock too.
+    if (select count(*) from pg_attribute
+         where attrelid = 'memory_notes'::regclass and attname in ('metadata', 'source', 'source_id') and not attisdropped) < 3 then
+        alter table memory_notes add column if not exists metadata jsonb not null default '{}',
+            add column if not exists source text, add column if not exists source_id text;
+    end if;
+end $columns$;
 
--- `elf migrate` builds these two concurrently before, if the table exists: src/store/tables.rs.
 
 -- With the id: notes that expire at the same moment are enqueued page by page.
 create index if not exists memory_notes_expired_idx
@@ -34,6 +44,12 @@ create index if not exists memory_notes_expired_idx
 -- twice is one note. Null and '' are no keys.
 create unique index if not exists memory_notes_key_idx
     on memory_notes (tenant_id, project_id, agent_id, scope, key) where key <> '';
+-- The notes of a tenant, page by page.
+create index if not exists memory_notes_tenant_idx
+    on memory_notes (tenant_id, note_id);
+-- The notes of a source, page by page.
+create index if not exists memory_notes_source_idx
+    on memory_notes (source, note_id) where source is not null;
 
 -- The trigger functions run as their owner, so that applications need rights on memory_notes alone. So they must
 -- do nothing but write the outbox, whoever attaches them to whatever table:
@@ -42,8 +58,8 @@ create unique index if not exists memory_notes_key_idx
 --   not where it fires.
 -- * They refuse every table but memory_notes. Its name is looked up at run time, because
 --   a restored database has other oids.
--- * They look nothing up in a schema that others may write: tables are named with their schema, operators are
---   pg_catalog's, and pg_temp comes last and by name, as it would be first otherwise. Rows are compared by their
+-- * They look nothing up in a schema that others may write: tables are named with their schema, and operators are
+--   pg_catalog's. pg_temp comes last and by name: else it would be first. Rows are compared by their
 --   image (`*<>`), which needs no operator, cast or collation of a column's type.
 --
 -- `elf migrate` then gives them to a role that may do nothing else: sql/trigger_role.sql.
@@ -54,27 +70,23 @@ declare
     notes    constant text := (select format('%I.%I', n.nspname, c.relname)
                                  from pg_class c join pg_namespace n on n.oid = c.relnamespace
                                 where c.oid = 'memory_notes'::regclass);
+    -- What a search can see of a note. Only a change of it is a change: an application may count hits in a column of
+    -- its own without indexing the note again.
+    seen     constant text := $sql$row(%1$s.note_id, %1$s.text, %1$s.status, %1$s.expires_at, %1$s.tenant_id, %1$s.project_id,
+        %1$s.agent_id, %1$s.scope, %1$s.type, %1$s.key, %1$s.source, %1$s.title, %1$s.importance, %1$s.confidence, %1$s.updated_at,
+        %1$s.metadata, %1$s.source_ref operator(pg_catalog.->) 'cuts')::pg_catalog.record$sql$;
     function record;
 begin
     for function in
         select * from (values ('elf_note_inserted', $sql$
     insert into %1$I.indexing_outbox (note_id, op) select n.note_id, 'UPSERT' from new_rows n;$sql$),
 
-        -- Only a change that a search can see is a change: an application may count
-        -- hits in a column of its own without indexing the note again.
         ('elf_note_updated', $sql$
     insert into %1$I.indexing_outbox (note_id, op)
     select n.note_id, 'UPSERT'
       from new_rows n
       left join old_rows o on o.note_id operator(pg_catalog.=) n.note_id
-     where o.note_id is null
-        or row(o.text, o.status, o.expires_at, o.tenant_id, o.project_id, o.agent_id, o.scope,
-               o.type, o.key, o.title, o.importance, o.confidence, o.updated_at,
-               o.source_ref operator(pg_catalog.->) 'cuts')::pg_catalog.record
-           operator(pg_catalog.*<>)
-           row(n.text, n.status, n.expires_at, n.tenant_id, n.project_id, n.agent_id, n.scope,
-               n.type, n.key, n.title, n.importance, n.confidence, n.updated_at,
-               n.source_ref operator(pg_catalog.->) 'cuts')::pg_catalog.record
+     where o.note_id is null or %4$s operator(pg_catalog.*<>) %5$s
     union all
     select o.note_id, 'DELETE'
       from old_rows o
@@ -99,15 +111,7 @@ begin
     if tg_op = 'DELETE' or (tg_op = 'UPDATE' and old.note_id operator(pg_catalog.<>) new.note_id) then
         insert into %1$I.indexing_outbox (note_id, op) values (old.note_id, 'DELETE');
     end if;
-    if tg_op = 'INSERT'
-       or (tg_op = 'UPDATE'
-           and row(old.note_id, old.text, old.status, old.expires_at, old.tenant_id, old.project_id, old.agent_id,
-                   old.scope, old.type, old.key, old.title, old.importance, old.confidence,
-                   old.updated_at, old.source_ref operator(pg_catalog.->) 'cuts')::pg_catalog.record
-               operator(pg_catalog.*<>)
-               row(new.note_id, new.text, new.status, new.expires_at, new.tenant_id, new.project_id, new.agent_id,
-                   new.scope, new.type, new.key, new.title, new.importance, new.confidence,
-                   new.updated_at, new.source_ref operator(pg_catalog.->) 'cuts')::pg_catalog.record) then
+    if tg_op = 'INSERT' or (tg_op = 'UPDATE' and %6$s operator(pg_catalog.*<>) %7$s) then
         insert into %1$I.indexing_outbox (note_id, op) values (new.note_id, 'UPSERT');
     end if;$sql$)) as functions (name, body)
     loop
@@ -121,7 +125,8 @@ begin
     end if;$sql$ || function.body || $sql$
     return null;
 end $body$;
-revoke all on function %1$I.%3$I() from public$sql$, elf, notes, function.name);
+revoke all on function %1$I.%3$I() from public$sql$, elf, notes, function.name,
+            format(seen, 'o'), format(seen, 'n'), format(seen, 'old'), format(seen, 'new'));
     end loop;
 end $schema$;
 -- A session keeps the plan of the trigger's statement. Made for an update of one note, a nested loop would compare

@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::config;
+use crate::lock::lock;
 use crate::search::{Answer, Request, SearchError, Searcher};
 use crate::store::{Store, StoreError};
 pub use tally::{Seen, Tallies, Tally};
@@ -79,7 +80,7 @@ impl Canary {
     }
 
     fn count(&self, add: impl FnOnce(&mut Tallies)) {
-        add(&mut self.counted.lock().expect("no holder panics"));
+        add(&mut lock(&self.counted));
     }
 
     /// Follows what Postgres says of the canary, until dropped.
@@ -149,7 +150,7 @@ impl Canary {
     /// Adds what was counted to the row of the canary.
     async fn write(&self) -> Result<(), StoreError> {
         let running = self.running.read().expect("no holder panics").clone();
-        let counted = std::mem::take(&mut *self.counted.lock().expect("no holder panics"));
+        let counted = std::mem::take(&mut *lock(&self.counted));
         let Some(running) = running.filter(|_| !counted.is_empty()) else {
             return Ok(());
         };

@@ -19,7 +19,7 @@ const ERRORS: u64 = 5;
 /// What searches of one version found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Searches.
+    /// All of them, failed ones included.
     pub searches: u64,
     /// Those that failed, or did without a part.
     pub failed: u64,

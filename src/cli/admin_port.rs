@@ -8,8 +8,8 @@ use anyhow::Context;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::systemd;
-use crate::bounds::Bounds;
 use crate::config::Service;
+use crate::http::bounds::Bounds;
 use crate::http::{self, Admin};
 use crate::observe::Health;
 use crate::observe::Observer;
@@ -37,7 +37,12 @@ impl AdminPort {
         let bind = &service.admin_bind;
         let address = http::serve(bind, admin.clone(), bounds)
             .await
-            .with_context(|| format!("failed to bind service.admin_bind {bind}"))?;
+            .with_context(|| {
+                format!(
+                    "failed to bind service.admin_bind {bind}: if another worker runs on this machine, give this one another \
+                     service.admin_bind"
+                )
+            })?;
         tracing::info!(%address, "admin port serves the page, /metrics, /livez and /readyz");
         Ok(Self {
             health,

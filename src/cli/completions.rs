@@ -12,7 +12,6 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Prints the completion script of a shell.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     // `generate` panics on a closed pipe (`| head`), so it writes to memory.
     let mut script = Vec::new();

@@ -19,7 +19,6 @@ pub enum Command {
     Show,
 }
 
-/// Checks or shows a configuration.
 pub fn run(path: &Path, command: Command, out: Output) -> anyhow::Result<()> {
     let config = match Config::load(path) {
         Err(ConfigError::Invalid { origin, problems }) if out.json => {

@@ -3,7 +3,7 @@
 use serde_json::json;
 use uuid::Uuid;
 
-use super::output::{Output, excerpt};
+use super::output::{Output, columns, counted, excerpt};
 use super::{value, wiring};
 use crate::config::Config;
 use crate::store::DeadLetter;
@@ -56,7 +56,6 @@ impl Which {
     }
 }
 
-/// Lists, shows, retries or purges dead letters.
 pub async fn run(config: &Config, command: Command, out: Output) -> anyhow::Result<()> {
     let store = wiring::store(config).await?;
     store.check_schema().await?;
@@ -79,14 +78,14 @@ pub async fn run(config: &Config, command: Command, out: Output) -> anyhow::Resu
             let retried = store.retry_dead(which.ids()).await?;
             which.check_found(retried)?;
             out.report(&json!({ "retried": retried }), |_| {
-                format!("{retried} are due again")
+                format!("{} due again", counted(retried, "note is", "notes are"))
             })
         }
         Command::Purge(which) => {
             let purged = store.purge_dead(which.ids()).await?;
             which.check_found(purged)?;
             out.report(&json!({ "purged": purged }), |_| {
-                format!("{purged} deleted")
+                format!("{} deleted", counted(purged, "dead letter", "dead letters"))
             })
         }
     }
@@ -96,17 +95,29 @@ fn list(letters: &[DeadLetter]) -> String {
     if letters.is_empty() {
         return "no dead letters".into();
     }
-    let line = |l: &DeadLetter| {
-        let reason = excerpt(l.last_error.as_deref().unwrap_or("no error recorded"), 100);
-        format!(
-            "{}  {}  {} attempts  {}: {reason}",
-            l.died_at.format("%F %T"),
-            l.note_id,
-            l.attempts,
-            l.reason
-        )
+    let row = |l: &DeadLetter| {
+        let error = l.last_error.as_deref().unwrap_or("none recorded");
+        [
+            l.died_at.format("%F %T").to_string(),
+            l.note_id.to_string(),
+            name(l).unwrap_or_default(),
+            l.attempts.to_string(),
+            l.reason.clone(),
+            excerpt(error, 100),
+        ]
     };
-    letters.iter().map(line).collect::<Vec<_>>().join("\n")
+    let rows: Vec<_> = letters.iter().map(row).collect();
+    let headings = ["DEAD SINCE", "NOTE", "NAME", "TRIES", "BY", "ERROR"];
+    columns(headings, &rows)
+}
+
+/// What people call the note: its key, its title, or both.
+pub fn name(letter: &DeadLetter) -> Option<String> {
+    let short = |text: &Option<String>| text.as_deref().map(|text| excerpt(text, 40));
+    match (short(&letter.key), short(&letter.title)) {
+        (Some(key), Some(title)) => Some(format!("{key} ({title})")),
+        (key, title) => key.or(title),
+    }
 }
 
 fn show(letter: &DeadLetter) -> String {
@@ -114,10 +125,12 @@ fn show(letter: &DeadLetter) -> String {
         (Some(preview), Some(bytes)) => format!("{} ({bytes} bytes)", excerpt(preview, 300)),
         _ => "the note was deleted".into(),
     };
+    let name = name(letter).map(|name| format!("\nname      {name}"));
     format!(
-        "note      {}\noutbox    {} ({})\nwritten   {}\ndead      {} after {} attempts\n\
+        "note      {}{}\noutbox    {} ({})\nwritten   {}\ndead      {} after {} attempts\n\
          reason    {}\nerror     {}\ntext      {text}",
         letter.note_id,
+        name.unwrap_or_default(),
         letter.outbox_id,
         letter.op,
         letter.created_at,

@@ -20,7 +20,6 @@ const DRIFT: u8 = 3;
 /// something.
 const CONFIGURATION: u8 = 78;
 
-/// The exit code for an error.
 pub fn code(error: &anyhow::Error) -> u8 {
     if error.is::<DriftFound>() || matches!(error.downcast_ref(), Some(ReindexError::Drift(_))) {
         DRIFT
@@ -94,7 +93,7 @@ mod tests {
 
     #[test]
     fn drift_has_a_code_of_its_own() {
-        assert_eq!(code(&DriftFound.into()), DRIFT);
+        assert_eq!(code(&DriftFound::Index.into()), DRIFT);
         let drift = ReindexError::Drift(crate::verify::Report::default());
         assert_eq!(code(&drift.into()), DRIFT);
     }

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::output::{Output, excerpt};
+use super::output::{Output, columns, excerpt};
 use super::{value, wiring};
 use crate::config::Config;
 use crate::http::api::new_secret;
@@ -65,7 +65,6 @@ struct Secret {
     secret: String,
 }
 
-/// Makes, lists, rotates or revokes keys of the HTTP API.
 pub async fn run(config: &Config, command: Command, out: Output) -> anyhow::Result<()> {
     let store = wiring::store(config).await?;
     store.check_schema().await?;
@@ -118,7 +117,7 @@ fn list(keys: &[ListedKey]) -> String {
     if keys.is_empty() {
         return "no keys; `elf key create` makes one".into();
     }
-    let line = |key: &ListedKey| {
+    let row = |key: &ListedKey| {
         let reach = [
             Some(("tenant", key.tenant_id.as_str())),
             key.project_id.as_deref().map(|label| ("project", label)),
@@ -134,15 +133,14 @@ fn list(keys: &[ListedKey]) -> String {
             Some(at) => format!("revoked {}", at.format("%F %T")),
             None => "works".into(),
         };
-        format!(
-            "{}  {}  {rights}  {state}  {}",
-            key.key_id,
+        [
+            key.key_id.to_string(),
             reach.join(", "),
-            excerpt(&key.name, 60)
-        )
+            rights.into(),
+            state,
+            excerpt(&key.name, 60),
+        ]
     };
-    keys.iter()
-        .map(|key| line(key).trim_end().to_owned())
-        .collect::<Vec<_>>()
-        .join("\n")
+    let rows: Vec<_> = keys.iter().map(row).collect();
+    columns(["KEY", "REACHES", "MAY", "STATE", "NAME"], &rows)
 }

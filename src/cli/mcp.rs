@@ -13,17 +13,21 @@ use rmcp::model::{
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::value;
 use crate::config::is_loopback;
 use crate::http::api::mcp;
+use crate::metadata::Declared;
 
 /// Where the key comes from. Not an argument: other users of the machine see those.
 const KEY: &str = "ELF_API_KEY";
 
 /// Longer than the API takes for its longest answer.
 const TIMEOUT: Duration = Duration::from_secs(80);
+
+/// How long the server has to name its tools.
+const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Arguments of `elf mcp`.
 #[derive(clap::Args)]
@@ -39,6 +43,48 @@ pub struct Args {
         value_parser = value::http_url
     )]
     url: String,
+    #[command(flatten)]
+    labels: Labels,
+}
+
+/// The labels of notes that are added, or named by their key, where the agent sends none.
+#[derive(clap::Args)]
+struct Labels {
+    /// The project of notes that the agent adds or names by key, if it sends none
+    #[arg(long)]
+    project: Option<String>,
+    /// The agent of such notes
+    #[arg(long)]
+    agent: Option<String>,
+    /// The scope of such notes
+    #[arg(long)]
+    scope: Option<String>,
+    /// The type of notes that the agent adds, if it sends none
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
+}
+
+impl Labels {
+    fn complete(&self, tool: &str, arguments: &mut Map<String, Value>) {
+        let is_by_key = arguments.contains_key("key") && !arguments.contains_key("note_id");
+        let is_added = tool == "add_note";
+        let is_named = is_by_key && ["update_note", "delete_note"].contains(&tool);
+        if !is_added && !is_named {
+            return;
+        }
+        let kind = self.kind.as_ref().filter(|_| is_added);
+        for (name, label) in [
+            ("project_id", self.project.as_ref()),
+            ("agent_id", self.agent.as_ref()),
+            ("scope", self.scope.as_ref()),
+            ("type", kind),
+        ] {
+            if let Some(label) = label {
+                let own = || Value::from(label.clone());
+                arguments.entry(name).or_insert_with(own);
+            }
+        }
+    }
 }
 
 /// Serves the tools on stdin and stdout until stdin ends.
@@ -73,10 +119,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         .build()
         .context("failed to set up HTTPS")?;
     let url = format!("{}/mcp", args.url.trim_end_matches('/'));
-    let serving = RemoteTools { client, url }
-        .serve((tokio::io::stdin(), tokio::io::stdout()))
-        .await
-        .context("no MCP client on stdin and stdout")?;
+    let serving = RemoteTools {
+        client,
+        url,
+        labels: args.labels,
+    }
+    .serve((tokio::io::stdin(), tokio::io::stdout()))
+    .await
+    .context("no MCP client on stdin and stdout")?;
     serving.waiting().await?;
     Ok(())
 }
@@ -85,6 +135,7 @@ struct RemoteTools {
     client: Client,
     /// The tools of the server.
     url: String,
+    labels: Labels,
 }
 
 impl ServerHandler for RemoteTools {
@@ -92,13 +143,25 @@ impl ServerHandler for RemoteTools {
         mcp::info()
     }
 
-    /// Those that this program knows: a client asks once, when the server may not run yet.
+    /// Those of the server, or that this program knows: a client asks once, when the server may not run yet.
     async fn list_tools(
         &self,
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(mcp::tools()))
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+        let answered = async {
+            let request = self.client.post(&self.url).json(&request);
+            let answer = request.timeout(LIST_TIMEOUT).send().await.ok()?;
+            let mut answer = answer.json::<Value>().await.ok()?;
+            let listed = serde_json::from_value(answer["result"].take()).ok()?;
+            Some(ListToolsResult {
+                result_type: Some(ResultType::COMPLETE),
+                ..listed
+            })
+        };
+        let of_this_program = || ListToolsResult::with_all_items(mcp::tools(&Declared::new()));
+        Ok(answered.await.unwrap_or_else(of_this_program))
     }
 
     async fn call_tool(
@@ -106,7 +169,8 @@ impl ServerHandler for RemoteTools {
         call: CallToolRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let arguments = call.arguments.unwrap_or_default();
+        let mut arguments = call.arguments.unwrap_or_default();
+        self.labels.complete(&call.name, &mut arguments);
         let request = json!({
             "jsonrpc": "2.0",
             "id": 1,

@@ -25,6 +25,7 @@ mod reindex;
 mod search;
 mod serve;
 mod signals;
+mod source;
 mod start;
 mod status;
 mod systemd;
@@ -40,8 +41,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::{Config, ConfigError, path_or_default};
-use crate::telemetry::AUDIT;
-use output::Output;
+use crate::telemetry::{AUDIT, Reader};
+use output::{Output, is_watched};
 
 /// Keeps a Qdrant index in step with notes that an application writes to Postgres.
 #[derive(Parser)]
@@ -86,9 +87,9 @@ enum Command {
     Reindex(reindex::Args),
     /// Compare the index with Postgres, and Postgres with itself
     ///
-    /// Counts drift: missing (a chunk without a point), stale (a point with another revision, payload or version),
-    /// orphaned (a point without a chunk) and inconsistent (a live note whose chunks, hash or vectors in Postgres do not
-    /// follow from its text). Workers need not stop.
+    /// Counts drift: missing (a chunk without a point), stale (a point with another revision, payload or version) and
+    /// orphaned (a point without a chunk). Also inconsistent: a live note whose chunks, hash or vectors in Postgres do
+    /// not follow from its text. Likewise the notes of each source with its rows. Workers need not stop.
     Verify(verify::Args),
     /// Show backlog, notes, chunks and collection
     Status,
@@ -99,14 +100,20 @@ enum Command {
     ///
     /// Name at least one option; a note has to match all of them. The worker embeds only what changed.
     Enqueue(enqueue::Args),
-    /// Write a folder of .md, .txt and .log files, or JSONL, to memory_notes
+    /// Write a folder of text files, JSONL or CSV to memory_notes
     ///
     /// A note is known by its key together with tenant, project, agent and scope, or by the note_id of its line. The
     /// key of a file is its path below the folder, or as you give it for a single file. A second import changes only
-    /// what differs and is named by the line or an option. A file that you delete stays a note. What cannot be read or
-    /// written is named, the rest is imported, and the exit code is 1. Files of other types, hidden files and symbolic
-    /// links are passed over.
+    /// what differs and is named by the file, the line or an option. A file that you delete stays a note, unless you
+    /// --sync. What cannot be read or written is named, the rest is imported, and the exit code is 1. Files of other
+    /// types, binary and hidden files and symbolic links are passed over.
     Import(import::Args),
+    /// Make notes of the rows of the application's own tables
+    ///
+    /// elf.toml names the tables: [[sources]]. Triggers on them keep the notes equal to the rows, in the transactions of
+    /// the application.
+    #[command(subcommand)]
+    Source(source::Command),
     /// Show how a text is split into chunks: byte offsets and tokens
     Chunk(chunk::Args),
     /// Check or show the configuration
@@ -116,7 +123,7 @@ enum Command {
     Search(search::Args),
     /// Serve the HTTP API on service.http_bind until stopped
     ///
-    /// With a Qdrant server, any number of processes may.
+    /// Any number of processes may.
     Serve(serve::Args),
     /// Serve the HTTP API as tools for an agent, on stdin and stdout (Model Context Protocol)
     Mcp(mcp::Args),
@@ -140,12 +147,10 @@ impl Command {
     /// Whether the command changes what is stored or served.
     fn is_change(&self) -> bool {
         match self {
-            Self::Migrate
-            | Self::Rebuild(_)
-            | Self::Enqueue(_)
-            | Self::Import(_)
-            | Self::Eval(_) => true,
+            Self::Migrate | Self::Rebuild(_) | Self::Enqueue(_) | Self::Eval(_) => true,
+            Self::Import(args) => args.is_change(),
             Self::Key(command) => command.is_change(),
+            Self::Source(command) => command.is_change(),
             Self::Reindex(args) => !args.dry_run,
             Self::Verify(args) => args.repair,
             Self::Dead(command) => {
@@ -208,13 +213,22 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
     // Held until the command ends: dropping it sends the last spans.
     let mut logging = None;
     let is_change = args.command.is_change();
+    let goes_on = match &args.command {
+        Command::Worker(worker) => !worker.is_once(),
+        Command::Serve(_) | Command::Mcp(_) | Command::Demo(_) => true,
+        _ => false,
+    };
+    let reader = match goes_on || !is_watched() {
+        true => Reader::Log,
+        false => Reader::Terminal,
+    };
     let has_servers = !matches!(args.command, Command::Chunk(_));
     let mut load = || {
         let config = match has_servers {
             true => Config::load(&path)?,
             false => Config::load_without_secrets(&path)?,
         };
-        logging = Some(crate::telemetry::init_logging(&config.service));
+        logging = Some(crate::telemetry::init_logging(&config.service, reader));
         if is_change {
             audit();
         }
@@ -230,6 +244,10 @@ async fn dispatch(args: Args) -> anyhow::Result<()> {
         Command::Dead(command) => dead::run(&load()?, command, out).await,
         Command::Enqueue(args) => enqueue::run(&load()?, args, out).await,
         Command::Import(args) => import::run(&load()?, args, out).await,
+        Command::Source(command) => {
+            let config = load()?;
+            source::run(&config, &path, command, out).await
+        }
         Command::Chunk(args) => chunk::run(&load()?, args, out).await,
         Command::Config(command) => config::run(&path, command, out),
         Command::Search(args) => Box::pin(search::run(&load()?, args, out)).await,

@@ -97,6 +97,23 @@ pub fn excerpt(text: &str, max: usize) -> String {
     clean
 }
 
+/// Rows below their headings. The last column is not aligned.
+pub fn columns<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
+    let characters = |text: &str| text.chars().count();
+    let widths: [usize; N] = std::array::from_fn(|n| {
+        let cells = rows.iter().map(|row| characters(&row[n]));
+        cells.max().unwrap_or(0).max(characters(headings[n]))
+    });
+    let line = |cells: [&str; N]| {
+        let cells = cells.iter().zip(widths);
+        let padded = cells.map(|(cell, width)| format!("{cell:width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let rows = rows.iter().map(|row| row.each_ref().map(String::as_str));
+    let lines = std::iter::once(headings).chain(rows).map(line);
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// A number with its noun: `1 note`, `2 notes`.
 pub fn counted(number: u64, one: &str, several: &str) -> String {
     let noun = if number == 1 { one } else { several };

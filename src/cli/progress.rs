@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::output::is_watched;
 
@@ -12,13 +12,13 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// How much of the work is done.
 pub struct Count {
-    /// Items done.
     pub done: u64,
-    /// Items in all.
     pub total: u64,
     /// The part of the work that is done, 0 to 1. It is not `done / total` where items differ
     /// in size.
     pub share: f64,
+    /// What else is done, behind the numbers of a bar.
+    pub beside: String,
 }
 
 impl Count {
@@ -28,6 +28,7 @@ impl Count {
             done,
             total,
             share: done as f64 / total.max(1) as f64,
+            beside: String::new(),
         }
     }
 }
@@ -35,7 +36,7 @@ impl Count {
 /// Reports a count until [`Self::finish`].
 pub struct Progress {
     bar: Option<ProgressBar>,
-    following: AbortHandle,
+    _following: AbortOnDropHandle<()>,
 }
 
 impl Progress {
@@ -53,20 +54,18 @@ impl Progress {
         };
         Self {
             bar,
-            following: following.abort_handle(),
+            _following: AbortOnDropHandle::new(following),
         }
     }
 
     /// Stops reporting and removes the bar.
     pub fn finish(self) {
-        self.following.abort();
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
         }
     }
 }
 
-/// Steps of the bar.
 const STEPS: u64 = 10_000;
 
 fn bar() -> ProgressBar {
@@ -77,10 +76,15 @@ fn bar() -> ProgressBar {
 
 async fn draw(what: &'static str, bar: ProgressBar, count: impl Fn() -> Count) {
     loop {
-        let Count { done, total, share } = count();
+        let Count {
+            done,
+            total,
+            share,
+            beside,
+        } = count();
         // The total is 0 until it has been counted.
         if total > 0 {
-            bar.set_message(format!("{what} {done} of {total}"));
+            bar.set_message(format!("{what} {done} of {total}{beside}"));
             bar.set_position((share.min(1.0) * STEPS as f64) as u64);
         }
         tokio::time::sleep(DRAW_EVERY).await;
@@ -92,7 +96,9 @@ async fn log(what: &'static str, count: impl Fn() -> Count) {
     let mut first = count();
     loop {
         tokio::time::sleep(LOG_EVERY).await;
-        let Count { done, total, share } = count();
+        let Count {
+            done, total, share, ..
+        } = count();
         // What an earlier run has done is known with the total.
         if first.total == 0 {
             (began, first) = (Instant::now(), count());

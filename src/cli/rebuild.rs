@@ -48,7 +48,6 @@ struct Dropped {
     dropped: Vec<String>,
 }
 
-/// Rebuilds the index from Postgres, without an embedding call.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let serving = wiring::serving(config).await?;
     if let Some(Command::Drop) = args.command {

@@ -8,6 +8,7 @@ use super::output::{BOLD, Output, PLAIN, excerpt};
 use super::{value, wiring};
 use crate::config::Config;
 use crate::index::Filter;
+use crate::metadata::{self, Conditions, Declared};
 use crate::search::{By, Highlight, Item, Missing, Passage, Request, WEAK};
 
 /// Characters of a line of a passage: with the indentation, it fits a terminal of 100 columns.
@@ -37,6 +38,9 @@ pub struct Args {
     /// Only notes of this type
     #[arg(long = "type", value_name = "TYPE")]
     kind: Option<String>,
+    /// Only notes of this source
+    #[arg(long)]
+    source: Option<String>,
     /// Only notes written at this time or later, such as 2026-11-01T00:00:00Z
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     updated_after: Option<DateTime<Utc>>,
@@ -46,6 +50,10 @@ pub struct Args {
     /// Only notes of at least this importance, 0 to 1
     #[arg(long, value_name = "FROM_0_TO_1", value_parser = value::share)]
     min_importance: Option<f32>,
+    /// Only notes with such a field of metadata, which [metadata] declares: lang=de, tags=bug,ui (one of them),
+    /// priority>=3, seen (any value), !seen (none); all of them, if given more than once
+    #[arg(long = "where", value_name = "CONDITION")]
+    conditions: Vec<String>,
     /// Search by meaning alone, by keyword alone, or by both
     #[arg(long, value_enum, default_value_t = By::Hybrid)]
     by: By,
@@ -54,7 +62,6 @@ pub struct Args {
     no_rerank: bool,
 }
 
-/// Searches, and prints the best chunks first.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let context = wiring::search_pipeline(config).await?;
     let fields = [
@@ -63,12 +70,21 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         ("agent_id", args.agent),
         ("scope", args.scope),
         ("type", args.kind),
+        ("source", args.source),
     ];
     let keywords: BTreeMap<String, String> = fields
         .into_iter()
         .filter_map(|(name, value)| Some((name.to_owned(), value?)))
         .collect();
+    let declared = match args.conditions.is_empty() {
+        true => Declared::new(),
+        false => context.serving.store.declared_fields().await?,
+    };
+    let conditions = args.conditions.iter();
+    let conditions = conditions.map(|text| metadata::of_argument(text, &declared));
+    let fields = conditions.collect::<Result<Conditions, String>>();
     let filter = Filter {
+        fields: fields.map_err(|problem| anyhow::anyhow!("--where: {problem}"))?,
         keywords,
         updated_after: args.updated_after,
         updated_before: args.updated_before,
@@ -110,8 +126,15 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
 pub fn lines(items: &[Item]) -> String {
     let hit = |(i, item): (usize, &Item)| {
         let id = item.note_id.to_string();
-        let name = excerpt(item.key.as_deref().unwrap_or(&id), 200);
-        let title = item.title.as_deref().map(|title| excerpt(title, 80));
+        let row = item
+            .note
+            .source
+            .as_deref()
+            .zip(item.note.source_id.as_deref());
+        let row = row.map(|(source, id)| format!("{source} {id}"));
+        let name = item.note.key.as_deref().or(row.as_deref());
+        let name = excerpt(name.unwrap_or(&id), 200);
+        let title = item.note.title.as_deref().map(|title| excerpt(title, 80));
         let title = title.map(|title| format!(" ({title})")).unwrap_or_default();
         let Passage {
             start_offset,
@@ -129,12 +152,15 @@ pub fn lines(items: &[Item]) -> String {
     hits.join("\n")
 }
 
-/// How sure ELF is of a hit. Among few notes it cannot say; then the score tells hits of one search apart.
+/// How sure ELF is of a hit. Among few notes it cannot say; then what both rankings say of it.
 fn sure(item: &Item) -> String {
     match item.relevance {
         Some(relevance) if relevance < WEAK => format!("relevance {relevance:.2} (weak)"),
         Some(relevance) => format!("relevance {relevance:.2}"),
-        None => format!("score {:.3}", item.score),
+        None => match item.dense {
+            Some(cosine) => format!("cosine {cosine:.2}, BM25 {:.1}", item.bm25),
+            None => format!("BM25 {:.1}", item.bm25),
+        },
     }
 }
 
@@ -220,14 +246,18 @@ mod tests {
 
     use super::*;
     use crate::search::Context;
+    use crate::store::FoundNote;
 
     #[test]
     fn neither_key_nor_text_steers_the_terminal() {
         let item = Item {
             note_id: Uuid::nil(),
             chunk_id: Uuid::nil(),
-            key: Some("red\u{1b}[31m".into()),
-            title: Some("grey\u{1b}[37m".into()),
+            note: FoundNote {
+                key: Some("red\u{1b}[31m".into()),
+                title: Some("grey\u{1b}[37m".into()),
+                ..FoundNote::default()
+            },
             chunk_index: 0,
             start_offset: 0,
             end_offset: 5,

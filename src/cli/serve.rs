@@ -12,10 +12,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::signals::stop_on_signals;
 use super::{systemd, wiring};
-use crate::bounds::Bounds;
 use crate::canary::Canary;
 use crate::config::Config;
 use crate::http::api::{self, Api};
+use crate::http::bounds::Bounds;
 use crate::http::{self, Admin};
 use crate::search::Searcher;
 use crate::serving;

@@ -14,12 +14,16 @@ use crate::embed::EmbedError;
 use crate::index::IndexError;
 use crate::observe::{Health, Part};
 use crate::serving::{self, ServingError};
+use crate::sources;
 use crate::store::StoreError;
 use crate::worker::Pipeline;
 
 /// Pauses between two tries to start while a dependency is unavailable.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// How long to look whether the sources fit their tables.
+const SOURCES_LIMIT: Duration = Duration::from_secs(3);
 
 /// Connects to Postgres, the vector engine and the provider, checks that the embedding
 /// version matches the database, and makes the collection ready.
@@ -41,10 +45,18 @@ pub async fn connect_and_ensure_ready(config: &Config, migrate: bool) -> anyhow:
     }
     serving::register_or_check_version(&pipeline.serving.store, &pipeline.version).await?;
     serving::ensure_ready(&pipeline.serving, &pipeline.version).await?;
+    serving::declare_fields(&pipeline.serving).await?;
     // With a pinned dimension the worker has sent no request to the provider yet. An
     // unavailable provider may recover; one that rejects the key or the model will not.
     if let Err(error @ EmbedError::Config { .. }) = pipeline.provider.check().await {
         return Err(error).context("failed to start providers.embedding");
+    }
+    // No reason to wait for a lock on such a table.
+    let listed = sources::list(&pipeline.serving.store, &config.sources);
+    if let Ok(listed) = tokio::time::timeout(SOURCES_LIMIT, listed).await {
+        for problem in listed?.into_iter().filter_map(|source| source.problem) {
+            tracing::warn!("{problem}");
+        }
     }
     if !migrate {
         for note in pipeline.serving.store.other_creators().await? {

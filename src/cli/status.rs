@@ -3,14 +3,18 @@
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use super::output::{Output, with_causes};
+use super::dead;
+use super::output::{Output, counted, excerpt, with_causes};
+use super::source::{Counted, counted_sources};
 use super::wiring;
 use crate::config::Config;
-use crate::index::IndexError;
 use crate::serving::{self, Change, ServingError};
 use crate::store::{
-    Lifecycle, LockWait, OutboxCounts, RegisteredVersion, RunningJob, Store, StoreError,
+    DeadLetter, Lifecycle, LockWait, OutboxCounts, RegisteredVersion, RunningJob, Store, StoreError,
 };
+
+/// Dead letters that it names.
+const DEAD_SHOWN: i64 = 3;
 
 #[derive(Serialize)]
 struct Status {
@@ -22,7 +26,14 @@ struct Status {
     asked_changes: Vec<Change>,
     /// Versions that a reindex builds, or that are kept for a rollback.
     other_versions: Vec<OtherVersion>,
+    /// The latest dead letters. `elf dead list --json` has all.
+    #[serde(skip)]
+    dead: Vec<DeadLetter>,
     collection: Collection,
+    /// How the declared fields differ from those of the configuration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fields_problem: Option<String>,
+    sources: Vec<Counted>,
     /// The rebuild or reindex that is running.
     job: Option<RunningJob>,
     /// Statements of ELF that wait for a lock of another session now.
@@ -82,9 +93,8 @@ struct Collection {
     alias: String,
     name: Option<String>,
     points: Option<u64>,
-    /// The engine's status of the collection; `missing` when the alias points at none, `held`
-    /// when another process has the embedded engine open, `unreachable` when the engine does not
-    /// answer.
+    /// The engine's status of the collection; `missing` when the alias points at none,
+    /// `unreachable` when the engine does not answer.
     status: String,
     /// What is wrong with the alias or with the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,6 +121,11 @@ pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
     let counts = store
         .note_counts(version.as_deref().unwrap_or_default())
         .await?;
+    // The first worker declares them.
+    let fields_problem = match &version {
+        Some(_) => serving::fields_problem(&store, &config.metadata).await?,
+        None => None,
+    };
     let status = Status {
         outbox: store.outbox_counts(version.as_deref()).await?,
         notes: Notes {
@@ -121,7 +136,10 @@ pub async fn run(config: &Config, out: Output) -> anyhow::Result<()> {
         embedding_version: version,
         asked_changes: asked_changes.unwrap_or_default(),
         other_versions,
+        dead: store.dead_letters(DEAD_SHOWN).await?,
         collection: collection(config, store.clone()).await,
+        fields_problem,
+        sources: counted_sources(&store, config).await?,
         job: store.running_job().await?,
         lock_waits: store.lock_waits().await?,
     };
@@ -137,29 +155,10 @@ async fn collection(config: &Config, store: Store) -> Collection {
         error: None,
     };
     if let Err(error) = look_up(config, store, &mut collection).await {
-        let (status, reason) = match holder(&error) {
-            Some(holder) => ("held", held(&holder, &config.service.admin_bind)),
-            None => ("unreachable", with_causes(&error)),
-        };
-        collection.status = status.into();
-        collection.error = Some(reason);
+        collection.status = "unreachable".into();
+        collection.error = Some(with_causes(&error));
     }
     collection
-}
-
-/// What has the embedded engine open, if that is the error.
-fn holder(error: &anyhow::Error) -> Option<String> {
-    error.chain().find_map(|cause| match cause.downcast_ref()? {
-        IndexError::InUse { holder, .. } => Some(holder.clone()),
-        _ => None,
-    })
-}
-
-fn held(holder: &str, admin_bind: &str) -> String {
-    format!(
-        "the index is held by {holder}: only one process can have the embedded engine open. If it \
-         is a worker, its admin page shows the collection (service.admin_bind, {admin_bind})"
-    )
 }
 
 async fn look_up(config: &Config, store: Store, collection: &mut Collection) -> anyhow::Result<()> {
@@ -186,6 +185,26 @@ async fn look_up(config: &Config, store: Store, collection: &mut Collection) -> 
 fn lock_line(LockWait { on, since, held_by }: &LockWait) -> String {
     let since = since.format("%F %T UTC");
     format!("\nlock        ELF waits for {on} since {since}: {held_by} holds it")
+}
+
+fn source_line(Counted { source, counts }: &Counted) -> String {
+    let problem = match &source.problem {
+        Some(problem) => format!("\n            {problem}"),
+        None => String::new(),
+    };
+    format!(
+        "\nsource      {}: {}, {} left out{problem}",
+        source.name,
+        counted(counts.notes.unsigned_abs(), "note", "notes"),
+        counted(counts.left_out.unsigned_abs(), "row", "rows")
+    )
+}
+
+fn dead_line(letter: &DeadLetter) -> String {
+    let id = || letter.note_id.to_string();
+    let name = dead::name(letter).unwrap_or_else(id);
+    let error = letter.last_error.as_deref().unwrap_or_default();
+    format!("\n            dead: {name}: {}", excerpt(error, 60))
 }
 
 fn lines(status: &Status) -> String {
@@ -217,6 +236,11 @@ fn lines(status: &Status) -> String {
         ),
         None => String::new(),
     };
+    let sources: String = status.sources.iter().map(source_line).collect();
+    let mut dead: String = status.dead.iter().map(dead_line).collect();
+    if !dead.is_empty() {
+        dead += "\n            `elf dead list` has all";
+    }
     let waits: String = lock_waits.iter().map(lock_line).collect();
     let paused = match outbox.paused {
         0 => String::new(),
@@ -230,16 +254,20 @@ fn lines(status: &Status) -> String {
         (Some(name), Some(points)) => format!("{name}, {points} points, {}", collection.status),
         _ => collection.status.clone(),
     };
+    let fields = match &status.fields_problem {
+        Some(problem) => format!("\nmetadata    {problem}"),
+        None => String::new(),
+    };
     let problem = match &collection.error {
         Some(error) => format!("\n            {error}"),
         None => String::new(),
     };
     format!(
-        "outbox      {} pending, {} leased, {} failed, {} dead{paused}{oldest}\n\
+        "outbox      {} pending, {} leased, {} failed, {} dead{paused}{oldest}{dead}\n\
          notes       {} live, {} indexed\n\
          chunks      {chunks}\n\
          version     {}{asked}{others}\n\
-         collection  {} → {points}{problem}{job}{waits}",
+         collection  {} → {points}{problem}{fields}{sources}{job}{waits}",
         outbox.pending,
         outbox.leased,
         outbox.failed,

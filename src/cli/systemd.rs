@@ -8,7 +8,6 @@ use sd_notify::NotifyState;
 use crate::observe::Health;
 use crate::observe::Observer;
 
-/// How often the status line is sent.
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 
 /// Reports the service as started, with `what` as its status line.
@@ -16,12 +15,10 @@ pub fn ready(what: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(what)]);
 }
 
-/// Reports that the service is stopping.
 pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
 }
 
-/// Sets the status line.
 pub fn status(what: &str) {
     tell(&[NotifyState::Status(what)]);
 }
@@ -67,7 +64,7 @@ fn line(observer: &Observer, health: &Health) -> String {
             check.name.as_str()
         );
     }
-    let notes = observer.worker().totals().notes;
+    let notes = observer.worker.totals().notes;
     match observer.seen().outbox {
         Some(outbox) => format!(
             "ready: {} pending, {} failed, {} dead; {notes} notes indexed",

@@ -14,7 +14,6 @@ pub fn time(text: &str) -> Result<DateTime<Utc>, String> {
     time.ok_or_else(|| "write a time as 2026-03-01T12:00:00Z".into())
 }
 
-/// The id of a note.
 pub fn note_id(text: &str) -> Result<Uuid, String> {
     id(text, "the note_id of a row of memory_notes")
 }
@@ -24,7 +23,6 @@ pub fn dead_letter_id(text: &str) -> Result<Uuid, String> {
     id(text, "an id that `elf dead list` shows")
 }
 
-/// The id of a key of the HTTP API.
 pub fn key_id(text: &str) -> Result<Uuid, String> {
     id(text, "an id that `elf key list` shows")
 }
@@ -56,17 +54,14 @@ pub fn whole<const MIN: u16, const MAX: u16>(text: &str) -> Result<u16, String> 
     number.ok_or_else(|| format!("write a whole number from {MIN} to {MAX}"))
 }
 
-/// A text to search for.
 pub fn query(text: &str) -> Result<String, String> {
     filled(text, "the query is empty: write what to search for")
 }
 
-/// The name of a tenant.
 pub fn tenant(text: &str) -> Result<String, String> {
     filled(text, "the tenant is empty: write its name")
 }
 
-/// The URL of an HTTP server.
 pub fn http_url(text: &str) -> Result<String, String> {
     let is_http = |url: &Url| ["http", "https"].contains(&url.scheme());
     match Url::parse(text).is_ok_and(|url| is_http(&url)) {

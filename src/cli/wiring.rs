@@ -10,13 +10,11 @@ use crate::chunk::{self, Chunker, NoteChunker};
 use crate::config::{Config, Dsn};
 use crate::embed::provider::Provider;
 use crate::embed::{self, Embedder};
-use crate::index::{self, VectorIndex};
+use crate::index::{self, IndexError, VectorIndex};
 use crate::search::{Reranker, Searcher};
 use crate::serving::{self, Serving, embedding_version};
 use crate::store::{CollectionRow, RegisteredVersion, Store, StoreError, Version};
 use crate::worker::Pipeline;
-
-const NO_INDEX: &str = "failed to open storage.qdrant.url";
 
 /// Connects to Postgres.
 pub async fn store(config: &Config) -> anyhow::Result<Store> {
@@ -39,9 +37,13 @@ pub async fn store(config: &Config) -> anyhow::Result<Store> {
 
 /// Connects to the vector engine.
 pub async fn index(config: &Config) -> anyhow::Result<Arc<dyn VectorIndex>> {
-    let index = index::connect(&config.storage.qdrant)
-        .await
-        .context(NO_INDEX)?;
+    connected(index::connect(&config.storage.qdrant).await)
+}
+
+fn connected(
+    index: Result<Arc<dyn VectorIndex>, IndexError>,
+) -> anyhow::Result<Arc<dyn VectorIndex>> {
+    let index = index.context("failed to open storage.qdrant.url")?;
     tracing::debug!(engine = index.describe(), "connected to the vector engine");
     Ok(index)
 }
@@ -56,12 +58,17 @@ pub async fn serving(config: &Config) -> anyhow::Result<Serving> {
 
 /// Connects to the vector engine, and returns it together with `store`.
 pub async fn with_index(config: &Config, store: Store) -> anyhow::Result<Serving> {
-    Ok(Serving {
+    Ok(serving_of(config, store, index(config).await?))
+}
+
+fn serving_of(config: &Config, store: Store, index: Arc<dyn VectorIndex>) -> Serving {
+    Serving {
         store,
-        index: index(config).await?,
+        index,
         alias: config.storage.qdrant.alias.clone(),
         bm25: config.storage.qdrant.bm25.clone(),
-    })
+        fields: config.metadata.clone(),
+    }
 }
 
 /// Loads the tokenizer and builds the chunker. Also returns the tokenizer's fingerprint.
@@ -96,7 +103,7 @@ pub async fn setup(config: &Config) -> anyhow::Result<EmbeddingSetup> {
     let embedding = &config.providers.embedding;
     let known = store.versions().await?;
     let dim = pinned_dimension(config, &tokenizer, &known).or(embedding.dimensions);
-    let (embedder, facts) = embed::connect_pinned(embedding, dim)
+    let (embedder, facts) = embed::connect(embedding, dim)
         .await
         .context("failed to start providers.embedding")?;
     let (key, max_tokens) = config.chunking.largest();
@@ -140,9 +147,7 @@ pub async fn pipeline(config: &Config) -> anyhow::Result<Pipeline> {
 pub async fn search_pipeline(config: &Config) -> anyhow::Result<Pipeline> {
     let setup = setup(config).await?;
     serving::check_version_is_active(&setup.store, &setup.version).await?;
-    let index = index::connect_to_search(&config.storage.qdrant)
-        .await
-        .context(NO_INDEX)?;
+    let index = connected(index::connect_to_search(&config.storage.qdrant).await)?;
     let pipeline = pipeline_of(setup, config, index);
     serving::check_home_to_search(&pipeline.serving).await?;
     Ok(pipeline)
@@ -162,12 +167,7 @@ pub fn pipeline_of(
     } = setup;
     let embedding = &config.providers.embedding;
     Pipeline {
-        serving: Serving {
-            store,
-            index,
-            alias: config.storage.qdrant.alias.clone(),
-            bm25: config.storage.qdrant.bm25.clone(),
-        },
+        serving: serving_of(config, store, index),
         provider: Arc::new(Provider::new(embedder, embedding)),
         chunker,
         version,

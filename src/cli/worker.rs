@@ -8,14 +8,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::admin_port::AdminPort;
-use super::output::Output;
+use super::output::{Output, counted};
 use super::progress::{Count, Progress};
 use super::signals::{in_flight, stop_on_signals};
 use super::start::{connect_and_ensure_ready, ensure_ready_with_retries};
 use super::{serve as http_api, systemd, wiring};
-use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::eval::golden;
+use crate::http::bounds::Bounds;
 use crate::store::{self, OutboxCounts, Store, StoreError};
 use crate::worker::{Pipeline, Report, Worker, WorkerError};
 
@@ -31,13 +31,20 @@ const LEASES_POLL: Duration = Duration::from_secs(1);
 pub struct Args {
     /// Index what is due, then exit
     ///
-    /// It waits for the leases of a worker that was killed, and leaves the notes of a worker that lives. It fails if
+    /// It waits for the leases of a worker that was killed. It fails if notes are left, such as those of a worker that lives, or if
     /// Postgres or Qdrant is unavailable at the start, or one of them or the provider for worker.grace_secs later.
     #[arg(long)]
     once: bool,
     /// Bring the schema up to date first
     #[arg(long)]
     migrate: bool,
+}
+
+impl Args {
+    /// Whether the worker ends by itself.
+    pub fn is_once(&self) -> bool {
+        self.once
+    }
 }
 
 /// Works until stopped by SIGTERM or SIGINT, or with `--once` until nothing is due.
@@ -78,6 +85,7 @@ async fn drain(config: &Config, migrate: bool) -> anyhow::Result<Report> {
                 // Notes that applications write meanwhile are indexed too.
                 total: due.max(done.notes),
                 share: done.bytes as f64 / bytes.max(1) as f64,
+                beside: format!(" notes, {}", counted(done.chunks, "chunk", "chunks")),
             }
         }
     });
@@ -105,16 +113,21 @@ async fn drain_to_the_end(
             return Ok(());
         }
         if Instant::now() > leases_end {
-            if leased > 0 {
-                tracing::warn!(
-                    rows = leased,
-                    "another worker has the notes of these outbox rows leased and works on them"
-                );
-            }
-            if paused > 0 {
-                tracing::warn!(rows = paused, "notes are still paused: {PAUSED}");
-            }
-            return Ok(());
+            let left = [
+                (leased, "leased by another worker, which works on them"),
+                (paused, PAUSED),
+            ];
+            let left: Vec<String> = left
+                .into_iter()
+                .filter(|(rows, _)| *rows > 0)
+                .map(|(rows, why)| {
+                    format!(
+                        "{} left: {why}",
+                        counted(rows.unsigned_abs(), "outbox row is", "outbox rows are")
+                    )
+                })
+                .collect();
+            anyhow::bail!("{}; run it again later", left.join("; "));
         }
         let secs = config.worker.lease_secs;
         if leased > 0 && !std::mem::replace(&mut told_leased, true) {
@@ -219,13 +232,13 @@ fn shared_between_worker_and_api(config: &Config) -> (Config, Config) {
 
 fn lines(report: &Report) -> String {
     format!(
-        "{} notes, {} chunks ({} embedded, {} reused), {} points, {} dead letters, {:.1} s",
-        report.notes,
-        report.chunks,
+        "{}, {} ({} embedded, {} reused), {}, {}, {:.1} s",
+        counted(report.notes, "note", "notes"),
+        counted(report.chunks, "chunk", "chunks"),
         report.embedded,
         report.reused,
-        report.points,
-        report.dead,
+        counted(report.points, "point", "points"),
+        counted(report.dead, "dead letter", "dead letters"),
         report.seconds
     )
 }

@@ -27,11 +27,7 @@ pub(super) fn chunking(section: &mut Section<'_, '_>) -> Chunking {
         lead: section.choices(
             "lead",
             &[],
-            &[
-                ("title", LeadPart::Title),
-                ("headings", LeadPart::Headings),
-                ("date", LeadPart::Date),
-            ],
+            &[LeadPart::Title, LeadPart::Headings, LeadPart::Date],
         ),
         tokenizer_repo: section.text("tokenizer_repo", "", anything),
         by_type: by_type.clone(),
@@ -85,19 +81,22 @@ fn chunks(
     let enabled = section.flag("enabled", default.enabled);
     let max_tokens = section.int("max_tokens", default.max_tokens, 1..=131_072);
     let overlap_tokens = section.int("overlap_tokens", default.overlap_tokens, 0..=131_071);
+    let parent_tokens = section.int(
+        "parent_tokens",
+        default.parent_tokens.unwrap_or(0),
+        0..=131_072,
+    );
     let boundaries = section.choice(
         "boundaries",
         default.boundaries,
-        &[
-            ("greedy", Boundaries::Greedy),
-            ("stable", Boundaries::Stable),
-        ],
+        &[Boundaries::Greedy, Boundaries::Stable],
     );
     let (strategy, separators) = strategy(section, &default.strategy, separators);
     let settings = Settings {
         enabled,
         max_tokens,
         overlap_tokens,
+        parent_tokens: Some(parent_tokens).filter(|tokens| *tokens > 0),
         boundaries,
         strategy,
         exclude_headings: section.texts(
@@ -109,11 +108,11 @@ fn chunks(
             "exclude_blocks",
             &default.exclude_blocks,
             &[
-                ("front_matter", BlockKind::FrontMatter),
-                ("badges", BlockKind::Badges),
-                ("comments", BlockKind::Comments),
-                ("link_lists", BlockKind::LinkLists),
-                ("toc", BlockKind::Toc),
+                BlockKind::FrontMatter,
+                BlockKind::Badges,
+                BlockKind::Comments,
+                BlockKind::LinkLists,
+                BlockKind::Toc,
             ],
         ),
     };
@@ -121,6 +120,11 @@ fn chunks(
         &["overlap_tokens", "max_tokens"],
         overlap_tokens < max_tokens,
         || format!("{overlap_tokens} must be less than max_tokens, which is {max_tokens}"),
+    );
+    section.check(
+        &["parent_tokens", "max_tokens"],
+        parent_tokens == 0 || parent_tokens > max_tokens,
+        || format!("{parent_tokens} must be 0, or more than max_tokens, which is {max_tokens}"),
     );
     (settings, separators)
 }

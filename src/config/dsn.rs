@@ -14,7 +14,8 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 /// How to connect to Postgres.
 #[derive(Debug, Clone)]
 pub struct Dsn {
-    options: PgConnectOptions,
+    /// What sqlx connects with.
+    pub options: PgConnectOptions,
     /// Files of certificates: their parameter, the variable that stands in for it, and the path.
     files: Vec<(&'static str, &'static str, String)>,
     /// Parameters that change nothing: ELF has its own way.
@@ -122,9 +123,28 @@ impl Dsn {
         Ok(url.into())
     }
 
-    /// What sqlx connects with.
-    pub fn options(&self) -> &PgConnectOptions {
-        &self.options
+    /// The same URL, with relative paths of files made to start at `folder`.
+    pub fn with_files_in(text: &str, folder: &Path) -> String {
+        let (Ok(Address { mut url, .. }), Some((before, _))) =
+            (address(text), text.split_once('?'))
+        else {
+            return text.to_owned();
+        };
+        let is_file = |key: &str, value: &str| {
+            let names_file = FILES.iter().any(|(parameter, ..)| *parameter == key);
+            // The driver takes the PEM itself too.
+            names_file && value != "system" && !value.starts_with("-----")
+        };
+        let pairs: Vec<(String, String)> = url.query_pairs().into_owned().collect();
+        let pairs = pairs.into_iter().map(|(key, value)| {
+            let value = match is_file(&key, &value) {
+                true => folder.join(&value).display().to_string(),
+                false => value,
+            };
+            (key, value)
+        });
+        url.query_pairs_mut().clear().extend_pairs(pairs);
+        format!("{before}?{}", url.query().unwrap_or_default())
     }
 
     /// Host and port, or the folder of the socket: for messages.
@@ -214,70 +234,50 @@ enum Verdict {
     WithoutEffect,
 }
 
+/// The parameters that ELF does as they say.
+const HONOURED: [&str; 12] = [
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "options",
+    "statement-cache-capacity",
+];
+
+/// Those of the connection alone: nothing that ELF does depends on them.
+const WITHOUT_EFFECT: [&str; 15] = [
+    "application_name",
+    "connect_timeout",
+    "fallback_application_name",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+    "tcp_user_timeout",
+    "client_encoding",
+    "sslcompression",
+    "sslsni",
+    "krbsrvname",
+    "gsslib",
+    "gssdelegation",
+    "load_balance_hosts",
+];
+
 fn verdict(key: &str, value: &str) -> Result<Verdict, String> {
-    let is_any_of = |names: &[&str]| names.contains(&key);
-    if ["host", "hostaddr", "port"].contains(&key) && value.contains(',') {
-        return Err(ONE_HOST.into());
+    if let Some(mistake) = mistake(key, value) {
+        return Err(mistake);
     }
-    if is_any_of(&[
-        "sslmode",
-        "sslrootcert",
-        "sslcert",
-        "sslkey",
-        "port",
-        "host",
-        "hostaddr",
-    ]) && value.is_empty()
-    {
-        return Err(format!("has {key} without a value"));
-    }
-    if key == "sslmode" && PgSslMode::from_str(value).is_err() {
-        return Err(
-            "has an unknown sslmode: it is disable, allow, prefer, require, verify-ca or verify-full"
-                .into(),
-        );
-    }
-    if key == "port" && value.parse::<u16>().is_err() {
-        return Err("has a port that is not a number up to 65535".into());
-    }
-    if key == "hostaddr" && value.parse::<std::net::IpAddr>().is_err() {
-        return Err("has a hostaddr that is not an IP address".into());
-    }
-    if key.starts_with("options[") && key.ends_with(']')
-        || is_any_of(&[
-            "host",
-            "hostaddr",
-            "port",
-            "dbname",
-            "user",
-            "password",
-            "sslmode",
-            "sslrootcert",
-            "sslcert",
-            "sslkey",
-            "options",
-            "statement-cache-capacity",
-        ])
-    {
+    let is_option = key.starts_with("options[") && key.ends_with(']');
+    if is_option || HONOURED.contains(&key) {
         return Ok(Verdict::Honoured);
     }
-    if is_any_of(&[
-        "application_name",
-        "connect_timeout",
-        "fallback_application_name",
-        "keepalives",
-        "keepalives_idle",
-        "keepalives_interval",
-        "keepalives_count",
-        "tcp_user_timeout",
-        "client_encoding",
-        "sslcompression",
-        "sslsni",
-        "krbsrvname",
-        "gsslib",
-        "gssdelegation",
-        "load_balance_hosts",
-    ]) {
+    if WITHOUT_EFFECT.contains(&key) {
         return Ok(Verdict::WithoutEffect);
     }
     match (key, value) {
@@ -286,33 +286,63 @@ fn verdict(key: &str, value: &str) -> Result<Verdict, String> {
         | ("sslcertmode", "allow")
         | ("target_session_attrs", "any" | "read-write" | "primary")
         | ("ssl_min_protocol_version", "TLSv1" | "TLSv1.1" | "TLSv1.2") => Ok(Verdict::Satisfied),
-        ("target_session_attrs", _) => Err(format!(
-            "has {key}, and ELF writes: it can only be any, read-write or primary"
-        )),
-        (
-            "channel_binding"
-            | "gssencmode"
-            | "sslnegotiation"
-            | "sslcertmode"
-            | "ssl_min_protocol_version",
-            _,
-        ) => Err(format!(
+        _ => Err(refusal(key)),
+    }
+}
+
+/// What is wrong with the value of a parameter that ELF honours.
+fn mistake(key: &str, value: &str) -> Option<String> {
+    let needs_value = [
+        "sslmode",
+        "sslrootcert",
+        "sslcert",
+        "sslkey",
+        "port",
+        "host",
+        "hostaddr",
+    ];
+    let mistake = match key {
+        "host" | "hostaddr" | "port" if value.contains(',') => ONE_HOST,
+        _ if needs_value.contains(&key) && value.is_empty() => {
+            return Some(format!("has {key} without a value"));
+        }
+        "sslmode" if PgSslMode::from_str(value).is_err() => {
+            "has an unknown sslmode: it is disable, allow, prefer, require, verify-ca or verify-full"
+        }
+        "port" if value.parse::<u16>().is_err() => "has a port that is not a number up to 65535",
+        "hostaddr" if value.parse::<std::net::IpAddr>().is_err() => {
+            "has a hostaddr that is not an IP address"
+        }
+        _ => return None,
+    };
+    Some(mistake.into())
+}
+
+/// Why ELF refuses a parameter, and what to write instead.
+fn refusal(key: &str) -> String {
+    match key {
+        "target_session_attrs" => {
+            format!("has {key}, and ELF writes: it can only be any, read-write or primary")
+        }
+        "channel_binding"
+        | "gssencmode"
+        | "sslnegotiation"
+        | "sslcertmode"
+        | "ssl_min_protocol_version" => format!(
             "has {key} with a value that ELF cannot satisfy: remove it; sslmode=verify-full makes sure \
              of the server"
-        )),
-        ("service" | "servicefile", _) => Err(format!(
-            "has {key}, and ELF reads no service file: write host, database and user into the URL"
-        )),
-        ("passfile", _) => Err(format!(
-            "has {key}: set PGPASSFILE in ELF's environment, or write the setting as env:NAME or file:PATH"
-        )),
-        _ if is_name(key) => Err(format!(
-            "has the parameter {key}, which ELF does not know: remove it"
-        )),
-        // It may be a part of the password.
-        _ => Err(
-            "has a parameter that ELF does not know; a ? in the password is written as %3F".into(),
         ),
+        "service" | "servicefile" => format!(
+            "has {key}, and ELF reads no service file: write host, database and user into the URL"
+        ),
+        "passfile" => format!(
+            "has {key}: set PGPASSFILE in ELF's environment, or write the setting as env:NAME or file:PATH"
+        ),
+        _ if is_name(key) => {
+            format!("has the parameter {key}, which ELF does not know: remove it")
+        }
+        // It may be a part of the password.
+        _ => "has a parameter that ELF does not know; a ? in the password is written as %3F".into(),
     }
 }
 
@@ -364,8 +394,8 @@ mod tests {
         }
         // A password with every character that has a meaning in a URL.
         let dsn = parsed("u%40x:p%40%2F%3F%23%25%3A@db/notes");
-        assert_eq!(dsn.options().get_username(), "u@x");
-        let url = dsn.options().to_url_lossy();
+        assert_eq!(dsn.options.get_username(), "u@x");
+        let url = dsn.options.to_url_lossy();
         assert!(
             url.password()
                 .is_some_and(|password| password.contains("%23%25"))
@@ -382,7 +412,7 @@ mod tests {
             taken.without_effect,
             ["application_name", "connect_timeout", "keepalives"]
         );
-        assert_eq!(taken.options().get_options(), Some("-c search_path=elf"));
+        assert_eq!(taken.options.get_options(), Some("-c search_path=elf"));
         for (query, named) in [
             ("sslmod=verify-full", "the parameter sslmod"),
             ("sslmode=verify", "unknown sslmode"),
@@ -427,7 +457,7 @@ mod tests {
 
     #[test]
     fn an_authority_is_asked_when_it_is_named() {
-        let mode = |rest: &str| parsed(&format!("db/notes?{rest}")).options().get_ssl_mode();
+        let mode = |rest: &str| parsed(&format!("db/notes?{rest}")).options.get_ssl_mode();
         assert!(matches!(mode("sslrootcert=system"), PgSslMode::VerifyFull));
         assert!(matches!(
             mode("sslmode=verify-full&sslrootcert=system"),
@@ -443,7 +473,7 @@ mod tests {
         );
         assert!(matches!(
             parsed("/notes?host=/run&sslmode=require")
-                .options()
+                .options
                 .get_ssl_mode(),
             PgSslMode::Disable
         ));

@@ -18,9 +18,9 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("failed to read the configuration {}: {source}", path.display())]
     Unreadable {
-        /// The file.
+        /// The path that was read.
         path: PathBuf,
-        /// The system's error.
+        /// What the system said.
         source: std::io::Error,
     },
     /// The file has invalid settings. One line per problem.

@@ -10,8 +10,10 @@ mod clear_text;
 mod document;
 mod dsn;
 mod error;
+mod paths;
 mod read;
 mod section;
+mod sources;
 mod suggestion;
 #[cfg(test)]
 mod tests;
@@ -21,8 +23,11 @@ pub use bm25::{Bm25Options, NO_LANGUAGE, Tokenizer};
 pub use dsn::Dsn;
 pub use error::{ConfigError, Problem};
 pub use read::settings;
+pub use sources::{Part, Source, Template, Text};
 
 pub use elf_chunk::Boundaries;
+
+use crate::metadata::Declared;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -40,6 +45,8 @@ pub struct Config {
     pub outbox: Outbox,
     pub search: Search,
     pub quality: Quality,
+    pub metadata: Declared,
+    pub sources: Vec<Source>,
     /// A sentence for each key of the file that has no effect beside the others.
     #[serde(skip)]
     pub without_effect: Vec<String>,
@@ -327,7 +334,7 @@ pub struct Chunking {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LeadPart {
-    /// The note's title.
+    /// `memory_notes.title`.
     Title,
     /// The headings above the chunk.
     Headings,

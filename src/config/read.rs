@@ -1,16 +1,20 @@
 //! Every key of `elf.toml` with its default and its range, in the order of
 //! `elf.toml.example`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 use toml::{Table, Value};
 
+use crate::metadata::{self, FieldType};
+
 use super::bm25::{Bm25Options, LANGUAGES, NO_LANGUAGE, Tokenizer};
 use super::chunking::chunking;
 use super::document::Known;
+use super::paths;
 use super::section::{self, Section};
+use super::sources::source;
 use super::value::{Refusal, Surroundings};
 use super::{
     Canary, Config, ConfigError, Datatype, Dsn, Embedding, FusionMethod, Hnsw, Outbox, Postgres,
@@ -72,7 +76,7 @@ impl Config {
         origin: &str,
         has_secrets: bool,
     ) -> Result<Self, ConfigError> {
-        let folder = folder_of(path);
+        let folder = paths::folder_of(path);
         let surroundings = Surroundings {
             env: &|name| std::env::var(name).ok(),
             folder: &folder,
@@ -108,35 +112,6 @@ impl Config {
             problems,
         };
         read(text, surroundings).0.map_err(invalid)
-    }
-
-    /// Makes the relative paths absolute. Otherwise the same file would name another index in another
-    /// current directory. What may be a repository on the hub is a path if there is something.
-    fn start_paths_at(&mut self, folder: &Path) {
-        if let Some(dir) = self.storage.qdrant.url.strip_prefix("embedded:") {
-            self.storage.qdrant.url = format!("embedded:{}", folder.join(dir).display());
-        }
-        if let Some(questions) = &mut self.quality.folder {
-            *questions = folder.join(&*questions).display().to_string();
-        }
-        if let Some(config) = &mut self.quality.canary.config {
-            *config = folder.join(&*config).display().to_string();
-        }
-        let embedding = &mut self.providers.embedding;
-        let rerank = self.search.rerank.as_mut();
-        let models = [
-            Some(&mut self.chunking.tokenizer_repo),
-            (embedding.provider == ProviderKind::Local).then_some(&mut embedding.model),
-            rerank
-                .filter(|rerank| rerank.api == RerankApi::Local)
-                .map(|rerank| &mut rerank.model),
-        ];
-        for model in models.into_iter().flatten() {
-            let path = folder.join(&*model);
-            if !model.is_empty() && path.exists() {
-                *model = path.display().to_string();
-            }
-        }
     }
 }
 
@@ -201,12 +176,6 @@ fn merge(into: &mut Table, from: Table) {
     }
 }
 
-/// The absolute path of the folder that holds a file.
-fn folder_of(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    absolute.parent().unwrap_or(&absolute).to_owned()
-}
-
 /// Every key of `elf.toml`, in the order of `elf.toml.example`. docs/reference/settings.md is made of them.
 pub fn settings() -> Vec<Setting> {
     let env = |_: &str| None;
@@ -244,8 +213,15 @@ pub(super) fn read(
             outbox: root.section("outbox", outbox),
             search: root.section("search", search),
             quality: root.section("quality", quality),
+            metadata: root.words("metadata", &FieldType::ALL, metadata::check_name),
+            sources: root.tables("sources", source),
             without_effect: Vec::new(),
         };
+        root.check(
+            &["metadata"],
+            config.metadata.len() <= metadata::MAX_FIELDS,
+            || format!("at most {} fields are possible", metadata::MAX_FIELDS),
+        );
         let (key, chunk) = config.chunking.largest();
         let request = config.providers.embedding.max_batch_tokens;
         root.check(
@@ -256,6 +232,13 @@ pub(super) fn read(
             chunk <= request,
             || format!("{request} is less than one chunk: {key} is {chunk}"),
         );
+        let mut names = std::collections::BTreeSet::new();
+        for (at, source) in config.sources.iter().enumerate() {
+            let is_new = names.insert(&source.name);
+            root.check(&[&format!("sources[{at}].name")], is_new, || {
+                format!("two sources have the name {:?}", source.name)
+            });
+        }
         config.without_effect = root.take_warnings();
         config
     })
@@ -305,10 +288,8 @@ fn postgres(section: &mut Section<'_, '_>) -> Postgres {
         ),
         // At least what a worker and its API need.
         pool_max_conns: section.int("pool_max_conns", 36, 10..=1000),
-        vector_type: section.choice_or_unset(
-            "vector_type",
-            &[VectorType::Vector, VectorType::Halfvec].map(|each| (each.name(), each)),
-        ),
+        vector_type: section
+            .choice_or_unset("vector_type", &[VectorType::Vector, VectorType::Halfvec]),
     }
 }
 
@@ -328,18 +309,15 @@ fn qdrant(section: &mut Section<'_, '_>) -> Qdrant {
         datatype: section.choice(
             "datatype",
             Datatype::Float32,
-            &[
-                ("float32", Datatype::Float32),
-                ("float16", Datatype::Float16),
-            ],
+            &[Datatype::Float32, Datatype::Float16],
         ),
         quantization: section.choice(
             "quantization",
             Quantization::None,
             &[
-                ("none", Quantization::None),
-                ("scalar", Quantization::Scalar),
-                ("binary", Quantization::Binary),
+                Quantization::None,
+                Quantization::Scalar,
+                Quantization::Binary,
             ],
         ),
         timeout_ms: section.int("timeout_ms", 10_000, 100..=10 * MINUTE_MS),
@@ -376,10 +354,7 @@ fn bm25(section: &mut Section<'_, '_>) -> Bm25Options {
         tokenizer: section.choice(
             "tokenizer",
             default.tokenizer,
-            &[
-                ("word", Tokenizer::Word),
-                ("multilingual", Tokenizer::Multilingual),
-            ],
+            &[Tokenizer::Word, Tokenizer::Multilingual],
         ),
         language: section.word("language", &default.language, &words),
         stopwords: section.texts("stopwords", &default.stopwords, not_empty),
@@ -399,10 +374,7 @@ fn embedding(section: &mut Section<'_, '_>) -> Embedding {
     let provider = section.choice(
         "provider",
         ProviderKind::Openai,
-        &[
-            ("openai", ProviderKind::Openai),
-            ("local", ProviderKind::Local),
-        ],
+        &[ProviderKind::Openai, ProviderKind::Local],
     );
     // OpenAI accepts 2048 texts and 300,000 tokens. The defaults are lower: the provider's
     // tokenizer may count more tokens than ELF's, and a request must end well within the
@@ -500,9 +472,9 @@ fn search(section: &mut Section<'_, '_>) -> Search {
             "fusion",
             FusionMethod::Adaptive,
             &[
-                ("adaptive", FusionMethod::Adaptive),
-                ("dbsf", FusionMethod::Dbsf),
-                ("rrf", FusionMethod::Rrf),
+                FusionMethod::Adaptive,
+                FusionMethod::Dbsf,
+                FusionMethod::Rrf,
             ],
         ),
         candidates: section.int("candidates", 50, 1..=1000),
@@ -524,11 +496,7 @@ fn rerank(section: &mut Section<'_, '_>) -> Option<Rerank> {
         api: section.choice(
             "api",
             RerankApi::Cohere,
-            &[
-                ("cohere", RerankApi::Cohere),
-                ("tei", RerankApi::Tei),
-                ("local", RerankApi::Local),
-            ],
+            &[RerankApi::Cohere, RerankApi::Tei, RerankApi::Local],
         ),
         model: section.text("model", "", anything),
         api_key: section.secret("api_key", header_value),

@@ -5,11 +5,13 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use serde::Serialize;
+use serde_json::json;
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Document, Entry, Known, Unknown};
 use super::value::{
-    Int, Refusal, Surroundings, checked, in_range, integer, json, kind, number, one_of, quoted,
+    self, Int, Refusal, Surroundings, checked, in_range, integer, kind, number, one_of, quoted,
     resolve, span, string,
 };
 use super::{Fields, Problem, Secret};
@@ -105,7 +107,6 @@ impl<'d> Section<'_, 'd> {
         value
     }
 
-    /// A whole number.
     pub fn int<T: Int>(&mut self, name: &str, default: T, range: RangeInclusive<T>) -> T {
         self.take(name, Some(default.to_string()), span(&range), |value| {
             in_range(integer(value)?, &range)
@@ -120,14 +121,13 @@ impl<'d> Section<'_, 'd> {
         })
     }
 
-    /// One of these words, without a default.
-    pub fn choice_or_unset<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
-        self.take(name, None, quoted(words), |value| {
-            one_of(string(value)?, words)
+    /// One of these values, by its word, without a default.
+    pub fn choice_or_unset<T: Copy + Serialize>(&mut self, name: &str, values: &[T]) -> Option<T> {
+        self.take(name, None, quoted(values, ", "), |value| {
+            one_of(string(value)?, values)
         })
     }
 
-    /// A number.
     pub fn float(&mut self, name: &str, default: f64, range: RangeInclusive<f64>) -> f64 {
         self.take(name, Some(format!("{default:?}")), span(&range), |value| {
             in_range(number(value)?, &range)
@@ -153,27 +153,18 @@ impl<'d> Section<'_, 'd> {
             .unwrap_or(default)
     }
 
-    /// One of `words`.
-    pub fn choice<T: Copy + PartialEq>(
-        &mut self,
-        name: &str,
-        default: T,
-        words: &[(&str, T)],
-    ) -> T {
-        let default_word = words
-            .iter()
-            .find(|(_, value)| *value == default)
-            .map(|(word, _)| format!("{word:?}"));
-        self.take(name, default_word, quoted(words), |value| {
-            one_of(string(value)?, words)
+    /// One of `values`, by its word.
+    pub fn choice<T: Copy + Serialize>(&mut self, name: &str, default: T, values: &[T]) -> T {
+        let shown = Some(json!(default).to_string());
+        self.take(name, shown, quoted(values, ", "), |value| {
+            one_of(string(value)?, values)
         })
         .unwrap_or(default)
     }
 
     /// One of these words, as it is.
     pub fn word(&mut self, name: &str, default: &str, words: &[&str]) -> String {
-        let words: Vec<_> = words.iter().map(|word| (*word, *word)).collect();
-        self.choice(name, default, &words).to_owned()
+        self.choice(name, default, words).to_owned()
     }
 
     /// A string that passes `check`.
@@ -258,11 +249,16 @@ impl<'d> Section<'_, 'd> {
         values.unwrap_or_else(|| default.to_vec())
     }
 
-    /// A list of some of these words.
-    pub fn choices<T: Copy>(&mut self, name: &str, default: &[T], words: &[(&str, T)]) -> Vec<T> {
-        let allowed = format!("list of {}", quoted(words));
+    /// A list of some of these values, by their words.
+    pub fn choices<T: Copy + Serialize>(
+        &mut self,
+        name: &str,
+        default: &[T],
+        values: &[T],
+    ) -> Vec<T> {
+        let allowed = format!("list of {}", quoted(values, ", "));
         self.list(name, default, "[]".into(), allowed, |word| {
-            one_of(word, words)
+            one_of(word, values)
         })
     }
 
@@ -305,6 +301,45 @@ impl<'d> Section<'_, 'd> {
         tables
     }
 
+    /// A list of tables of the same keys: `[[name]]`. Without any, the keys are known all the same.
+    pub fn tables<T>(&mut self, name: &str, keys: impl Fn(&mut Section<'_, 'd>) -> T) -> Vec<T> {
+        let path = self.path_of(name);
+        let Some(Entry { line, value }) = self.entries.remove(name) else {
+            let problems = self.document.problems.len();
+            keys(&mut Section {
+                document: &mut *self.document,
+                path,
+                line: None,
+                entries: BTreeMap::new(),
+            });
+            self.document.problems.truncate(problems);
+            return Vec::new();
+        };
+        let DeValue::Array(values) = value else {
+            let message = format!("must be tables, [[{path}]], not {}", kind(&value));
+            self.refuse(name, line, message);
+            return Vec::new();
+        };
+        let mut tables = Vec::new();
+        for (at, value) in values.into_iter().enumerate() {
+            let line = self.document.line_at(value.span().start);
+            let DeValue::Table(table) = value.into_inner() else {
+                self.refuse(name, line, format!("must be tables, [[{path}]]"));
+                continue;
+            };
+            let entries = self.document.entries(table);
+            let mut section = Section {
+                document: &mut *self.document,
+                path: format!("{path}[{at}]"),
+                line: Some(line),
+                entries,
+            };
+            tables.push(keys(&mut section));
+            section.finish();
+        }
+        tables
+    }
+
     /// A table of secrets under names of the user's choice.
     pub fn secrets(
         &mut self,
@@ -322,12 +357,25 @@ impl<'d> Section<'_, 'd> {
     /// A table of values of any kind under names of the user's choice, which pass `check`.
     pub fn fields(&mut self, name: &str, check: impl Fn(&str) -> Result<(), Refusal>) -> Fields {
         self.map(name, "table", |name, value| {
-            check(name).and_then(|()| json(value))
+            check(name).and_then(|()| value::json(value))
+        })
+    }
+
+    /// A table of words, each one of `values`, under names of the user's choice, which pass `check`.
+    pub fn words<T: Copy + Serialize>(
+        &mut self,
+        name: &str,
+        values: &[T],
+        check: impl Fn(&str) -> Result<(), Refusal>,
+    ) -> BTreeMap<String, T> {
+        let allowed = format!("table of {}", quoted(values, ", "));
+        self.map(name, &allowed, |name, value| {
+            check(name).and_then(|()| one_of(string(value)?, values))
         })
     }
 
     /// A table under names of the user's choice.
-    fn map<T>(
+    pub(super) fn map<T>(
         &mut self,
         name: &str,
         allowed: &str,

@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use serde::Serialize;
+use serde_json::json;
 use toml::de::DeValue;
 
 use super::Secret;
@@ -39,12 +41,10 @@ pub(super) fn number(value: &DeValue<'_>) -> Result<f64, Refusal> {
 }
 
 /// What the word stands for.
-pub(super) fn one_of<T: Copy>(given: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
-    let found = words.iter().find(|(word, _)| *word == given);
-    found.map(|(_, value)| *value).ok_or_else(|| {
-        let words: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
-        format!("must be {}, not {given:?}", words.join(" or "))
-    })
+pub(super) fn one_of<T: Copy + Serialize>(given: &str, values: &[T]) -> Result<T, Refusal> {
+    let found = values.iter().find(|value| json!(value) == given);
+    let found = found.copied();
+    found.ok_or_else(|| format!("must be {}, not {given:?}", quoted(values, " or ")))
 }
 
 pub(super) fn in_range<T: PartialOrd + Display>(
@@ -144,10 +144,13 @@ pub(super) fn span<T: Display>(range: &RangeInclusive<T>) -> String {
     format!("{} to {}", range.start(), range.end())
 }
 
-/// Words, as TOML has them.
-pub(super) fn quoted<T>(words: &[(&str, T)]) -> String {
-    let words: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
-    words.join(", ")
+/// The words of these values, as TOML has them.
+pub(super) fn quoted<T: Serialize>(values: &[T], between: &str) -> String {
+    let words: Vec<_> = values
+        .iter()
+        .map(|value| json!(value).to_string())
+        .collect();
+    words.join(between)
 }
 
 pub(super) fn kind(value: &DeValue<'_>) -> &'static str {

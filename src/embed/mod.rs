@@ -5,9 +5,9 @@
 //! - The [`provider::Provider`], which the rest of ELF calls, decides which texts are sent, when,
 //!   and what a failure means; it sends them through its embedder.
 //!
-//! Another kind of provider is a folder here with an [`Embedder`], a variant of
-//! `config::ProviderKind` with its defaults in `config/read.rs`, an arm in [`connect_pinned`], and
-//! an arm in `serving/version.rs`, where its name becomes part of the version.
+//! Another kind of provider is a folder here with an [`Embedder`], and a variant of
+//! `config::ProviderKind` with its defaults in `config/read.rs`. It has an arm in [`connect`],
+//! and one in `serving/version.rs`, where its name becomes part of the version.
 
 pub mod check;
 #[cfg(feature = "local")]
@@ -90,7 +90,7 @@ pub enum EmbedError {
     /// The provider is unavailable or busy; the same request may work later.
     #[error("the embedding provider is unavailable: {reason}")]
     Unavailable {
-        /// What happened.
+        /// What the provider said, or why it was not reached.
         reason: String,
         /// The pause that the provider asked for.
         retry_after: Option<Duration>,
@@ -202,19 +202,11 @@ pub struct ModelFacts {
 /// The text that ELF sends to find out whether a provider works. It is part of no note.
 pub const PROBE: &str = "probe";
 
-/// The embedder that the configuration names. With `dimensions` set, it sends a
-/// server nothing yet. Otherwise it embeds one short text to learn the dimension,
-/// and returns `Unavailable` if the server is.
+/// The embedder that the configuration names. Of a known dimension `dim`, it sends a
+/// server nothing yet, and an answer of another dimension is a configuration error.
+/// Otherwise it embeds one short text to learn the dimension, and returns `Unavailable`
+/// if the server is. Unlike `dimensions` of the configuration, `dim` is not sent.
 pub async fn connect(
-    settings: &config::Embedding,
-) -> Result<(Arc<dyn Embedder>, ModelFacts), EmbedError> {
-    connect_pinned(settings, settings.dimensions).await
-}
-
-/// [`connect`] for a model whose dimension was learned before: an answer of
-/// another dimension is a configuration error. Unlike `dimensions` of the
-/// configuration, `dim` is not sent to the provider.
-pub async fn connect_pinned(
     settings: &config::Embedding,
     dim: Option<usize>,
 ) -> Result<(Arc<dyn Embedder>, ModelFacts), EmbedError> {

@@ -42,7 +42,6 @@ pub struct Dataset {
 /// The words of a document that answer a query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quote {
-    /// The document's id.
     pub document: String,
     /// Where the words are: UTF-8 byte offsets into [`Document::text`].
     pub range: Range<usize>,
@@ -51,7 +50,6 @@ pub struct Quote {
 /// A document of the corpus.
 #[derive(Debug, Deserialize)]
 pub struct Document {
-    /// Its id.
     #[serde(rename = "_id", deserialize_with = "id")]
     pub id: String,
     #[serde(default, deserialize_with = "or_empty")]
@@ -176,7 +174,6 @@ fn files(folder: &Path) -> anyhow::Result<Vec<Document>> {
     Ok(documents)
 }
 
-/// Where the quotes are in their documents.
 fn find_quotes(
     documents: &[Document],
     quoted: Vec<Quoted>,
@@ -292,7 +289,6 @@ impl Qrels {
     }
 }
 
-/// The names of the splits in the folder of the qrels.
 fn splits(qrels: &Path) -> Vec<String> {
     let entries = fs::read_dir(qrels).into_iter().flatten().flatten();
     let mut splits: Vec<String> = entries

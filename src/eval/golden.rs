@@ -52,9 +52,7 @@ pub enum GoldenError {
     /// A search did without a part: that is no quality of the index.
     #[error("a search was answered without {missing}: {reason}")]
     InPart {
-        /// Which part.
         missing: &'static str,
-        /// Why.
         reason: String,
     },
 }
@@ -126,7 +124,11 @@ fn check_whole(answer: &Answer) -> Result<(), GoldenError> {
 
 /// The name by which the qrels call a note.
 fn name(item: &Item, relevant: &dataset::Relevant) -> String {
-    let key = item.key.as_ref().filter(|key| relevant.contains_key(*key));
+    let key = item
+        .note
+        .key
+        .as_ref()
+        .filter(|key| relevant.contains_key(*key));
     key.cloned().unwrap_or_else(|| item.note_id.to_string())
 }
 

@@ -57,7 +57,6 @@ fn precisions(grades: &[u32]) -> impl Iterator<Item = f64> {
 }
 
 impl Scores {
-    /// The means of the measures of several rankings.
     pub fn mean(of: &[Self]) -> Self {
         let n = of.len().max(1) as f64;
         let mean = |measure: fn(&Self) -> f64| of.iter().map(measure).sum::<f64>() / n;

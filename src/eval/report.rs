@@ -26,7 +26,6 @@ pub struct Report {
     pub dense: Measured,
     /// Search by keyword alone.
     pub bm25: Measured,
-    /// Search by both.
     pub hybrid: Measured,
     /// Search by both, reranked. None without a reranker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +61,6 @@ pub struct Measured {
     pub p50_ms: f64,
     /// The time that 99 of 100 searches stay below.
     pub p99_ms: f64,
-    /// By query.
     pub ndcg_by_query: BTreeMap<String, f64>,
 }
 
@@ -76,7 +74,6 @@ pub struct Comparison {
     pub ndcg_before: f64,
     /// Mean nDCG now.
     pub ndcg: f64,
-    /// Queries that got better.
     pub better: usize,
     /// Queries that got worse.
     pub worse: usize,

@@ -1,8 +1,8 @@
-//! Access control of the admin port: which requests may read notes and change dead letters.
+//! The rules of the admin port: which requests may read notes and change dead letters.
 //!
 //! The token is sent in a header that a browser never sends by itself, so a page of another
 //! site cannot act in an operator's name. Without a configured token the port answers only
-//! this machine and changes nothing, and the `Host` of a request must be a name of this
+//! this machine and changes nothing. Then the `Host` of a request must be a name of this
 //! machine: a foreign name that resolves to 127.0.0.1 (DNS rebinding) is refused on every path.
 
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use super::{Admin, problem};
 use crate::config::{Service, is_loopback};
 use crate::telemetry::AUDIT;
 
-/// The rules of access, from the configuration.
+/// The token and address that the rules depend on.
 pub struct Auth {
     /// The hash of the token: the time to compare hashes does not reveal how much of a guess was
     /// right.
@@ -112,12 +112,10 @@ pub async fn guard(
     pass(checked, request, next).await
 }
 
-/// Guards the files of the page.
 pub async fn guard_page(State(admin): State<Arc<Admin>>, request: Request, next: Next) -> Response {
     pass(admin.auth.check_page(request.headers()), request, next).await
 }
 
-/// Guards health and metrics.
 pub async fn guard_health(
     State(admin): State<Arc<Admin>>,
     request: Request,
@@ -135,32 +133,30 @@ async fn pass(checked: Result<(), Denied>, request: Request, next: Next) -> Resp
 
 impl IntoResponse for Denied {
     fn into_response(self) -> Response {
-        match self {
-            Self::CrossSite => problem(
+        let (status, what) = match self {
+            Self::CrossSite => (
                 StatusCode::FORBIDDEN,
                 "the request comes from a page of another site",
             ),
-            Self::ForeignName => problem(
+            Self::ForeignName => (
                 StatusCode::FORBIDDEN,
                 "this port answers only under localhost or a loopback address: open the page as \
                  http://127.0.0.1",
             ),
-            Self::NoToken => problem(
+            Self::NoToken => (
                 StatusCode::FORBIDDEN,
                 "this port is read-only without a token: set service.admin_token, or use \
                  `elf dead`",
             ),
-            Self::WrongToken => {
-                let what = "the token is missing or wrong: send service.admin_token as \
-                            `Authorization: Bearer …`";
-                let mut response = problem(StatusCode::UNAUTHORIZED, what);
-                let scheme = header::HeaderValue::from_static("Bearer");
-                response
-                    .headers_mut()
-                    .insert(header::WWW_AUTHENTICATE, scheme);
-                response
-            }
-        }
+            Self::WrongToken => (
+                StatusCode::UNAUTHORIZED,
+                "the token is missing or wrong: send service.admin_token as \
+                 `Authorization: Bearer …`",
+            ),
+        };
+        let scheme =
+            (status == StatusCode::UNAUTHORIZED).then_some([(header::WWW_AUTHENTICATE, "Bearer")]);
+        (scheme, problem(status, what)).into_response()
     }
 }
 

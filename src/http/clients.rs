@@ -1,11 +1,13 @@
 //! The clients of a port, and which of them lets it wait longest.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+
+use crate::lock::lock;
 
 /// How soon a full port looks again for a client that lets it wait.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -128,7 +130,6 @@ impl Client {
         &self.state.closing
     }
 
-    /// Begins a request.
     pub fn work(self: Arc<Self>) -> Working {
         self.pace(|pace| {
             pace.requests += 1;
@@ -173,10 +174,6 @@ impl Drop for Client {
         lock(&self.clients.open).clients.remove(&self.id);
         self.clients.left.notify_waiters();
     }
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Dead letters: list, retry, discard.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -7,13 +8,12 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, Query, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Admin, problem};
-use crate::store::{Store, StoreError};
+use super::{Admin, Problem, problem};
+use crate::store::Store;
 use crate::telemetry::AUDIT;
 
 /// Bounds the size of one answer. `elf dead list` lists more.
@@ -35,17 +35,17 @@ pub struct Which {
 }
 
 /// The latest dead letters, with the beginning of each text.
-pub async fn list(State(admin): State<Arc<Admin>>, Query(List { limit }): Query<List>) -> Response {
+pub async fn list(
+    State(admin): State<Arc<Admin>>,
+    Query(List { limit }): Query<List>,
+) -> Result<Json<Value>, Problem> {
     let limit = limit.unwrap_or(50).min(MAX_LETTERS);
-    let listed = async |store: &Store| {
-        let items = store.dead_letters(limit.into()).await?;
-        let total: i64 = store.dead_reasons().await?.iter().map(|(_, n)| n).sum();
-        Ok(json!({ "items": items, "total": total.max(items.len() as i64) }))
-    };
-    match store(&admin) {
-        Some(store) => answer(listed(store).await),
-        None => starting(),
-    }
+    let store = store(&admin)?;
+    let items = store.dead_letters(limit.into()).await.map_err(failed)?;
+    let reasons = store.dead_reasons().await.map_err(failed)?;
+    let total: i64 = reasons.iter().map(|(_, n)| n).sum();
+    let total = total.max(items.len() as i64);
+    Ok(Json(json!({ "items": items, "total": total })))
 }
 
 /// Makes dead letters due again and resets their attempts.
@@ -53,34 +53,17 @@ pub async fn retry(
     State(admin): State<Arc<Admin>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     body: Result<Json<Which>, JsonRejection>,
-) -> Response {
-    let (store, which) = match (store(&admin), body) {
-        (None, _) => return starting(),
-        (_, Err(unreadable)) => return problem(StatusCode::BAD_REQUEST, unreadable),
-        (Some(store), Ok(Json(which))) => (store, which),
-    };
-    let ids = match (which.all, which.ids.is_empty()) {
+) -> Result<Json<Value>, Problem> {
+    let store = store(&admin)?;
+    let Json(Which { ids, all }) = body.map_err(wrong)?;
+    let selected = match (all, ids.is_empty()) {
         (true, true) => None,
-        (false, false) => Some(&which.ids[..]),
-        _ => {
-            return problem(
-                StatusCode::BAD_REQUEST,
-                "send either \"ids\" or \"all\": true",
-            );
-        }
+        (false, false) => Some(&ids[..]),
+        _ => return Err(wrong("send either \"ids\" or \"all\": true")),
     };
-    let retried = store.retry_dead(ids).await;
-    if let Ok(retried) = retried {
-        tracing::warn!(
-            target: AUDIT,
-            %peer,
-            retried,
-            ids = ?which.ids,
-            all = which.all,
-            "dead letters retried from the admin page"
-        );
-    }
-    answer(retried.map(|retried| json!({ "retried": retried })))
+    let retried = store.retry_dead(selected).await.map_err(failed)?;
+    tracing::warn!(target: AUDIT, %peer, retried, ?ids, all, "dead letters retried from the admin page");
+    Ok(Json(json!({ "retried": retried })))
 }
 
 /// Deletes dead letters. Their notes stay in Postgres, and are not indexed until they change.
@@ -88,43 +71,29 @@ pub async fn discard(
     State(admin): State<Arc<Admin>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     body: Result<Json<Which>, JsonRejection>,
-) -> Response {
-    let (store, ids) = match (store(&admin), body) {
-        (None, _) => return starting(),
-        (_, Err(unreadable)) => return problem(StatusCode::BAD_REQUEST, unreadable),
-        (Some(store), Ok(Json(Which { ids, all: false }))) if !ids.is_empty() => (store, ids),
-        _ => {
-            let what = "send the \"ids\" to discard; `elf dead purge --all` discards all";
-            return problem(StatusCode::BAD_REQUEST, what);
-        }
-    };
-    let discarded = store.purge_dead(Some(&ids)).await;
-    if let Ok(discarded) = discarded {
-        tracing::warn!(
-            target: AUDIT,
-            %peer,
-            discarded,
-            ?ids,
-            "dead letters discarded from the admin page"
-        );
+) -> Result<Json<Value>, Problem> {
+    let store = store(&admin)?;
+    let Json(Which { ids, all }) = body.map_err(wrong)?;
+    if all || ids.is_empty() {
+        return Err(wrong(
+            "send the \"ids\" to discard; `elf dead purge --all` discards all",
+        ));
     }
-    answer(discarded.map(|discarded| json!({ "discarded": discarded })))
+    let discarded = store.purge_dead(Some(&ids)).await.map_err(failed)?;
+    tracing::warn!(target: AUDIT, %peer, discarded, ?ids, "dead letters discarded from the admin page");
+    Ok(Json(json!({ "discarded": discarded })))
 }
 
-fn store(admin: &Admin) -> Option<&Store> {
-    Some(admin.observer.get()?.store())
+fn store(admin: &Admin) -> Result<&Store, Problem> {
+    let starting = "the worker is starting; /readyz says which check fails";
+    let observer = admin.observer.get().ok_or_else(|| failed(starting))?;
+    Ok(&observer.pipeline.serving.store)
 }
 
-fn starting() -> Response {
-    problem(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "the worker is starting; /readyz says which check fails",
-    )
+fn wrong(what: impl Display) -> Problem {
+    problem(StatusCode::BAD_REQUEST, what)
 }
 
-fn answer(done: Result<serde_json::Value, StoreError>) -> Response {
-    match done {
-        Ok(body) => Json(body).into_response(),
-        Err(error) => problem(StatusCode::SERVICE_UNAVAILABLE, error),
-    }
+fn failed(what: impl Display) -> Problem {
+    problem(StatusCode::SERVICE_UNAVAILABLE, what)
 }

@@ -3,6 +3,7 @@
 
 pub mod api;
 mod auth;
+pub mod bounds;
 mod clients;
 mod connection;
 mod dead;
@@ -21,14 +22,14 @@ use axum::middleware::{Next, from_fn, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use self::auth::Auth;
-use crate::bounds::Bounds;
 use crate::config::Service;
+use crate::http::bounds::Bounds;
 use crate::observe::Health;
 use crate::observe::Observer;
 use crate::telemetry::Metrics;
@@ -143,7 +144,7 @@ async fn few(State(places): State<Arc<Places>>, request: Request, next: Next) ->
     let Some(_place) = places.take().await else {
         connection::refuse("requests");
         let what = "too many requests of the page are being answered: try again later";
-        return problem(StatusCode::SERVICE_UNAVAILABLE, what);
+        return problem(StatusCode::SERVICE_UNAVAILABLE, what).into_response();
     };
     next.run(request).await
 }
@@ -156,7 +157,7 @@ async fn within_time(request: Request, next: Next) -> Response {
     };
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => problem(StatusCode::REQUEST_TIMEOUT, what),
+        Err(_) => problem(StatusCode::REQUEST_TIMEOUT, what).into_response(),
     }
 }
 
@@ -189,6 +190,8 @@ async fn render(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 /// An error answer, as JSON.
-fn problem(status: StatusCode, what: impl std::fmt::Display) -> Response {
-    (status, Json(json!({ "error": what.to_string() }))).into_response()
+type Problem = (StatusCode, Json<Value>);
+
+fn problem(status: StatusCode, what: impl std::fmt::Display) -> Problem {
+    (status, Json(json!({ "error": what.to_string() })))
 }

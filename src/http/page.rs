@@ -10,7 +10,6 @@ use axum::routing::{MethodRouter, get};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The admin page and its files.
 pub fn admin<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
         .route("/", html(include_str!("page/index.html")))
@@ -32,7 +31,6 @@ pub fn api<S: Clone + Send + Sync + 'static>() -> Router<S> {
         .layer(map_response(secure))
 }
 
-/// The files that pages share.
 fn shared<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
         .route("/view.js", script(include_str!("page/view.js")))
@@ -58,7 +56,6 @@ fn file<S: Clone + Send + Sync + 'static>(
     get(move || async move { ([(header::CONTENT_TYPE, kind)], text) })
 }
 
-/// Adds the security headers to every answer.
 pub async fn secure(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [

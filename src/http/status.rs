@@ -34,8 +34,9 @@ pub async fn show(State(admin): State<Arc<Admin>>) -> Json<Value> {
 }
 
 fn of(observer: &Observer) -> Value {
-    let pipeline = observer.pipeline();
-    let worker = observer.worker();
+    let Observer {
+        pipeline, worker, ..
+    } = observer;
     let totals = worker.totals();
     let Seen {
         at,
@@ -52,27 +53,22 @@ fn of(observer: &Observer) -> Value {
         .iter()
         .map(|known| json!({ "name": known.version.name, "state": known.state, "since": known.state_since }))
         .collect();
+    let outbox = outbox.map(|outbox| {
+        let mut outbox = json!(outbox);
+        outbox["dead_tuples"] = json!(table.map(|table| table.dead_tuples));
+        outbox["size_bytes"] = json!(table.map(|table| table.size_bytes));
+        outbox
+    });
     json!({
         "engine": pipeline.serving.index.describe(),
         "embedding_version": pipeline.version.name,
         "alias": pipeline.serving.alias,
         "holder": worker.holder(),
-        "started_at": observer.started_at(),
+        "started_at": observer.started_at,
         "observed_at": at,
-        "outbox": outbox.map(|outbox| json!({
-            "pending": outbox.pending,
-            "leased": outbox.leased,
-            "failed": outbox.failed,
-            "dead": outbox.dead,
-            "paused": outbox.paused,
-            "oldest_pending_secs": outbox.oldest_pending_secs,
-            "dead_tuples": table.map(|table| table.dead_tuples),
-            "size_bytes": table.map(|table| table.size_bytes),
-        })),
-        "notes": notes.map(|notes| json!({
-            "live": notes.live, "indexed": notes.indexed, "chunks": notes.chunks,
-        })),
-        "lock_waits": observer.store().recent_lock_waits(),
+        "outbox": outbox,
+        "notes": notes,
+        "lock_waits": pipeline.serving.store.recent_lock_waits(),
         "provider": provider(&pipeline.provider, totals.tokens, totals.tokens_saved),
         "worker": {
             "notes": totals.notes,

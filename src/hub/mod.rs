@@ -33,12 +33,7 @@ pub enum HubError {
         "there is no {file} in the model folder {}; download the model completely",
         folder.display()
     )]
-    Missing {
-        /// The folder.
-        folder: PathBuf,
-        /// The missing file.
-        file: String,
-    },
+    Missing { folder: PathBuf, file: String },
     /// A file of the model, such as `modules.json`, names a path outside of the model.
     #[error(
         "the model {model} names the file {file:?}, which is outside of it; choose another model"
@@ -52,7 +47,6 @@ pub enum HubError {
     /// The hub did not deliver the file.
     #[error("there is no folder {model:?}, and {url} {reason}; {advice}")]
     Download {
-        /// The repository.
         model: String,
         /// The URL of the file.
         url: String,

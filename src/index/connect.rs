@@ -7,16 +7,16 @@ use super::{IndexError, VectorIndex, qdrant};
 use crate::config;
 
 /// Opens the engine that `storage.qdrant.url` names: `http(s)://host:6334` is a
-/// server, `embedded:DIR` the engine in this process.
+/// server, `embedded:DIR` the engine in this process, or in the one that has the folder open.
 ///
 /// Returns `Denied` for what cannot work later either: a URL of another kind, a
-/// server that is too old, an engine that this build lacks. A folder that another
-/// process has open is `InUse`, a server that does not answer `Unavailable`.
+/// server that is too old, an engine that this build lacks. A server or a process that does not
+/// answer is `Unavailable`.
 pub async fn connect(settings: &config::Qdrant) -> Result<Arc<dyn VectorIndex>, IndexError> {
     Ok(Arc::new(Measured(open(settings, Purpose::All).await?)))
 }
 
-/// Like [`connect`], for a process that only searches: it does without a server that does not
+/// Like [`connect`], for a process that only searches: it does without an engine that does not
 /// answer, now as later, and writes nothing that would need a new one.
 pub async fn connect_to_search(
     settings: &config::Qdrant,
@@ -30,6 +30,19 @@ enum Purpose {
     Search,
 }
 
+impl Purpose {
+    /// Whether it can do with an engine that gave this answer.
+    fn allows(&self, asked: Result<(), IndexError>) -> Result<(), IndexError> {
+        match asked {
+            Err(IndexError::Unavailable { engine, reason }) if *self == Self::Search => {
+                tracing::warn!(reason, "{engine} is unavailable, Postgres searches instead");
+                Ok(())
+            }
+            asked => asked,
+        }
+    }
+}
+
 async fn open(
     settings: &config::Qdrant,
     purpose: Purpose,
@@ -39,16 +52,11 @@ async fn open(
         .check()
         .map_err(|reason| denied("the index", reason))?;
     if let Some(dir) = settings.url.strip_prefix("embedded:") {
-        return open_embedded(dir, settings).await;
+        return open_embedded(dir, settings, purpose).await;
     }
     if settings.url.starts_with("http://") || settings.url.starts_with("https://") {
         let mut server = qdrant::Server::new(settings)?;
-        match server.ask_version().await {
-            Err(IndexError::Unavailable { engine, reason }) if purpose == Purpose::Search => {
-                tracing::warn!(reason, "{engine} is unavailable, Postgres searches instead");
-            }
-            asked => asked?,
-        }
+        purpose.allows(server.ask_version().await)?;
         return Ok(Arc::new(server));
     }
     Err(denied(
@@ -64,6 +72,7 @@ async fn open(
 async fn open_embedded(
     dir: &str,
     settings: &config::Qdrant,
+    purpose: Purpose,
 ) -> Result<Arc<dyn VectorIndex>, IndexError> {
     if dir.is_empty() {
         return Err(denied(
@@ -71,16 +80,16 @@ async fn open_embedded(
             "storage.qdrant.url names no folder: write \"embedded:DIR\"".into(),
         ));
     }
-    let (dir, on_disk) = (std::path::PathBuf::from(dir), settings.on_disk);
-    Ok(Arc::new(
-        super::embedded::Embedded::open(dir, on_disk).await?,
-    ))
+    let index = super::embedded::Embedded::new(dir.into(), settings);
+    purpose.allows(index.open().await)?;
+    Ok(Arc::new(index))
 }
 
 #[cfg(not(feature = "embedded"))]
 async fn open_embedded(
     _dir: &str,
     _settings: &config::Qdrant,
+    _purpose: Purpose,
 ) -> Result<Arc<dyn VectorIndex>, IndexError> {
     Err(denied(
         "the embedded engine",

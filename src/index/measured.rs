@@ -9,6 +9,7 @@ use super::{
     Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, IndexPlace, Point,
     Query, Relabel, StoredPoint, UpsertMode, VectorIndex,
 };
+use crate::metadata::Declared;
 use crate::telemetry;
 
 /// An engine whose operations are counted and timed.
@@ -32,7 +33,7 @@ fn kind(error: &IndexError) -> &'static str {
     match error {
         IndexError::Unavailable { .. } => "unavailable",
         IndexError::NotFound { .. } => "not_found",
-        IndexError::Denied { .. } | IndexError::InUse { .. } => "denied",
+        IndexError::Denied { .. } => "denied",
         IndexError::Refused { .. } => "refused",
     }
 }
@@ -48,6 +49,10 @@ impl VectorIndex for Measured {
 
     fn create_collection<'a>(&'a self, name: &'a str, spec: &'a CollectionSpec) -> Answer<'a, ()> {
         measured("change", self.0.create_collection(name, spec))
+    }
+
+    fn index_fields<'a>(&'a self, collection: &'a str, fields: &'a Declared) -> Answer<'a, ()> {
+        measured("change", self.0.index_fields(collection, fields))
     }
 
     fn collection<'a>(&'a self, name: &'a str) -> Answer<'a, Option<CollectionInfo>> {

@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use crate::config::Bm25Options;
 use crate::error_class::ErrorClass;
+use crate::metadata::{Conditions, Declared};
 use crate::note::Labels;
 pub use connect::{connect, connect_to_search};
 
@@ -45,6 +46,10 @@ pub trait VectorIndex: Send + Sync {
     /// Makes an empty collection with its payload indexes. An existing one of
     /// that name keeps its points.
     fn create_collection<'a>(&'a self, name: &'a str, spec: &'a CollectionSpec) -> Answer<'a, ()>;
+
+    /// Makes the payload indexes of these fields of `metadata` that a collection lacks, or has for another type. A
+    /// filter by a field needs its index.
+    fn index_fields<'a>(&'a self, collection: &'a str, fields: &'a Declared) -> Answer<'a, ()>;
 
     /// What is known of a collection; `None` when there is none of that name.
     fn collection<'a>(&'a self, name: &'a str) -> Answer<'a, Option<CollectionInfo>>;
@@ -126,7 +131,7 @@ pub struct IndexPlace {
 }
 
 /// The shape of a collection.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct CollectionSpec {
     /// Dimension of the dense vector (cosine distance).
     pub dim: usize,
@@ -138,7 +143,7 @@ pub struct CollectionSpec {
 }
 
 /// What an engine knows of a collection.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct CollectionInfo {
     /// Its shape; `None` when ELF did not make it (no dense or BM25 vector, or
     /// none of ELF's metadata).
@@ -150,7 +155,7 @@ pub struct CollectionInfo {
 }
 
 /// Whether a collection is ready, as its engine reports it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CollectionStatus {
     /// Ready.
@@ -176,7 +181,7 @@ impl std::fmt::Display for CollectionStatus {
 }
 
 /// A chunk in the index.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Point {
     /// Its payload; the point's id is `payload.chunk_id`.
     pub payload: Payload,
@@ -200,10 +205,18 @@ impl Point {
             false => keywords::prepared(&self.text, bm25),
         }
     }
+
+    /// About how many bytes it takes in a request.
+    fn bytes(&self) -> usize {
+        const PAYLOAD: usize = 1024;
+        let vector = self.vector.as_ref();
+        let vector = vector.map_or(0, |vector| size_of_val(&**vector));
+        vector + self.lead.len() + self.text.len() + PAYLOAD
+    }
 }
 
 /// The payload of a point. Never the text.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[expect(
     missing_docs,
     reason = "the columns of the same names say what they are"
@@ -217,7 +230,7 @@ pub struct Payload {
 }
 
 /// What the payloads of a note's points have in common.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[expect(
     missing_docs,
     reason = "the columns of the same names say what they are"
@@ -233,7 +246,7 @@ pub struct NotePayload {
 }
 
 /// What [`VectorIndex::relabel`] does to a note.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Relabel {
     /// Only points of exactly this revision are changed: their vectors are known to be right.
     pub from: i64,
@@ -252,7 +265,7 @@ impl Relabel {
 }
 
 /// When an upsert may replace a point that is there already.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum UpsertMode {
     /// When the stored revision is at most the new one. Workers use it.
     NotNewer,
@@ -264,7 +277,7 @@ pub enum UpsertMode {
 }
 
 /// Which points. Every field that is set must match.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Filter {
     /// One of these chunks.
     pub chunk_ids: Option<Vec<Uuid>>,
@@ -277,7 +290,7 @@ pub struct Filter {
     /// A revision above this.
     pub revision_above: Option<i64>,
     /// Payload keyword fields with these values: `tenant_id`, `project_id`,
-    /// `agent_id`, `scope`, `type`, `key`, `status`.
+    /// `agent_id`, `scope`, `type`, `key`, `source`, `status`.
     pub keywords: BTreeMap<String, String>,
     /// Not yet expired at this time.
     pub live_at: Option<DateTime<Utc>>,
@@ -287,6 +300,8 @@ pub struct Filter {
     pub updated_before: Option<DateTime<Utc>>,
     /// Of at least this importance.
     pub min_importance: Option<f32>,
+    /// What the declared fields must be like.
+    pub fields: Conditions,
 }
 
 impl Filter {
@@ -313,14 +328,17 @@ impl Filter {
         if let Some(least) = self.min_importance {
             wanted["min_importance"] = least.to_string().into();
         }
+        if !self.fields.is_empty() {
+            wanted["metadata"] = serde_json::json!(self.fields);
+        }
         wanted
     }
 }
 
 /// A point as the engine holds it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct StoredPoint {
-    /// The chunk's id.
+    /// Also its id in the engine: [`crate::note::chunk_id`].
     pub chunk_id: Uuid,
     /// The payload as JSON.
     pub payload: serde_json::Map<String, serde_json::Value>,
@@ -351,8 +369,8 @@ fn say_which_have_vectors(points: &mut [StoredPoint], without: impl Iterator<Ite
     }
 }
 
-/// A search.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// What to rank points by, and which points.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Query {
     /// The embedded query, of the collection's dimension. Without it, points are ranked by
     /// keyword alone.
@@ -381,9 +399,9 @@ impl Query {
 }
 
 /// A point that a search found.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Candidate {
-    /// The chunk's id.
+    /// See [`crate::note::chunk_id`].
     pub chunk_id: Uuid,
     /// Cosine of the query's vector and the point's, -1 to 1. `None` in a search without a
     /// vector.
@@ -393,14 +411,14 @@ pub struct Candidate {
 }
 
 /// Why an engine did not carry out a request.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error, serde::Serialize, serde::Deserialize)]
 pub enum IndexError {
     /// The engine is unavailable or busy; the same request may work later.
     #[error("{engine} is unavailable: {reason}")]
     Unavailable {
         /// Which engine, and where.
         engine: String,
-        /// What happened.
+        /// What the engine said, or why it was not reached.
         reason: String,
     },
     /// The collection is not there.
@@ -421,18 +439,6 @@ pub enum IndexError {
         /// What is wrong and what to do.
         reason: String,
     },
-    /// Another process, or another part of this one, has the embedded engine's folder open.
-    #[error(
-        "{engine} is in use by {holder}; only one process can have it open: ask the HTTP API of that \
-         one (service.http_bind), stop it, or run a Qdrant server for several processes \
-         (storage.qdrant.url = \"http://host:6334\")"
-    )]
-    InUse {
-        /// Which engine, and where.
-        engine: String,
-        /// What has it open, such as `process 4711 (elf)`.
-        holder: String,
-    },
     /// The engine refuses the content of this request. It may accept other points.
     #[error("{engine} refuses the content of a request: {reason}")]
     Refused {
@@ -447,9 +453,9 @@ impl IndexError {
     /// What has to change before the same work can succeed.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Unavailable { .. } => ErrorClass::Store,
+            Self::Unavailable { .. } => ErrorClass::Storage,
             Self::NotFound { .. } => ErrorClass::Precondition,
-            Self::Denied { .. } | Self::InUse { .. } => ErrorClass::Configuration,
+            Self::Denied { .. } => ErrorClass::Configuration,
             Self::Refused { .. } => ErrorClass::Item,
         }
     }

@@ -8,6 +8,20 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::{NotePayload, Payload};
+use crate::metadata::FieldType;
+use crate::note::Fields;
+
+/// The path of a declared field in the payload, and how it is indexed.
+pub(super) fn declared_index(name: &str, kind: FieldType) -> (String, FieldIndex) {
+    let index = match kind {
+        FieldType::Keyword | FieldType::Keywords => FieldIndex::Keyword,
+        FieldType::Integer => FieldIndex::Integer,
+        FieldType::Number => FieldIndex::Float,
+        FieldType::Boolean => FieldIndex::Boolean,
+        FieldType::Datetime => FieldIndex::Datetime,
+    };
+    (format!("{METADATA}.{name}"), index)
+}
 
 /// How a payload field is indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,19 +34,22 @@ pub(super) enum FieldIndex {
     Integer,
     Datetime,
     Float,
+    Boolean,
 }
 
 /// The lease token under which a point was written.
 pub(super) const REVISION: &str = "revision";
-/// The tenant of the note.
 pub(super) const TENANT: &str = "tenant_id";
+
+/// The declared fields of `metadata`, each under its name.
+pub(super) const METADATA: &str = "metadata";
 
 /// How much a note matters, as its application says.
 pub(super) const IMPORTANCE: &str = "importance";
 
 /// The indexed fields. Indexes are made before the first point: HNSW graphs
 /// built earlier would not support the filters.
-pub(super) const FIELD_INDEXES: [(&str, FieldIndex); 12] = [
+pub(super) const FIELD_INDEXES: [(&str, FieldIndex); 13] = [
     ("note_id", FieldIndex::Uuid),
     (TENANT, FieldIndex::Tenant),
     ("project_id", FieldIndex::Keyword),
@@ -40,6 +57,7 @@ pub(super) const FIELD_INDEXES: [(&str, FieldIndex); 12] = [
     ("scope", FieldIndex::Keyword),
     ("type", FieldIndex::Keyword),
     ("key", FieldIndex::Keyword),
+    ("source", FieldIndex::Keyword),
     ("status", FieldIndex::Keyword),
     (REVISION, FieldIndex::Integer),
     ("updated_at", FieldIndex::Datetime),
@@ -71,6 +89,7 @@ enum Field<'a> {
     Text(Cow<'a, str>),
     Integer(i64),
     Decimal(f64),
+    Object(&'a Fields),
     /// It has no value.
     Unset,
 }
@@ -105,7 +124,7 @@ impl NotePayload {
             .collect()
     }
 
-    fn fields(&self) -> [(&'static str, Field<'_>); 14] {
+    fn fields(&self) -> [(&'static str, Field<'_>); 16] {
         let labels = &self.labels;
         [
             ("note_id", Field::id(self.note_id)),
@@ -119,13 +138,12 @@ impl NotePayload {
             ("agent_id", Field::text(&labels.agent_id)),
             ("scope", Field::text(&labels.scope)),
             ("type", Field::text(&labels.kind)),
-            (
-                "key",
-                labels.key.as_deref().map_or(Field::Unset, Field::text),
-            ),
+            ("key", Field::text_if(labels.key.as_deref())),
+            ("source", Field::text_if(labels.source.as_deref())),
             (IMPORTANCE, Field::score(labels.importance)),
             ("confidence", Field::score(labels.confidence)),
             ("updated_at", Field::time(labels.updated_at)),
+            (METADATA, Field::object_if(&labels.fields)),
             ("embedding_version", Field::text(&self.embedding_version)),
             (REVISION, Field::Integer(self.revision)),
         ]
@@ -135,6 +153,17 @@ impl NotePayload {
 impl<'a> Field<'a> {
     fn text(text: &'a str) -> Self {
         Self::Text(text.into())
+    }
+
+    fn text_if(text: Option<&'a str>) -> Self {
+        text.map_or(Self::Unset, Self::text)
+    }
+
+    fn object_if(fields: &'a Fields) -> Self {
+        match fields.is_empty() {
+            true => Self::Unset,
+            false => Self::Object(fields),
+        }
     }
 
     fn id(id: Uuid) -> Self {
@@ -164,6 +193,7 @@ impl From<Field<'_>> for Value {
             Field::Text(text) => text.into(),
             Field::Integer(integer) => integer.into(),
             Field::Decimal(decimal) => decimal.into(),
+            Field::Object(fields) => fields.clone().into(),
             Field::Unset => Self::Null,
         }
     }
@@ -199,9 +229,11 @@ pub(super) fn test_payload() -> Payload {
                 scope: "s".into(),
                 kind: "fact".into(),
                 key: None,
+                source: None,
                 importance: 0.7,
                 confidence: f32::NAN,
                 updated_at: at,
+                fields: Fields::new(),
             },
             embedding_version: "v".into(),
             revision: 9,
@@ -215,11 +247,14 @@ mod tests {
 
     /// The payload that applications may filter on: every field by name.
     #[test]
-    fn a_payload_has_eighteen_fields() {
+    fn a_payload_has_twenty_fields() {
         let mut payload = test_payload();
         payload.note.expires_at = Some(payload.note.labels.updated_at);
         payload.note.labels.key = Some("k".into());
         payload.note.labels.confidence = 0.25;
+        payload.note.labels.source = Some("tickets".into());
+        let fields = serde_json::json!({"lang": "de", "tags": ["bug", "ui"]});
+        payload.note.labels.fields = crate::note::fields(Some(fields));
         let json = serde_json::json!({
             "chunk_id": "00000000-0000-0000-0000-000000000002",
             "chunk_index": 3,
@@ -234,6 +269,8 @@ mod tests {
             "scope": "s",
             "type": "fact",
             "key": "k",
+            "source": "tickets",
+            "metadata": {"lang": "de", "tags": ["bug", "ui"]},
             "importance": 0.7,
             "confidence": 0.25,
             "updated_at": "2024-02-29T12:30:00.250Z",
@@ -246,7 +283,7 @@ mod tests {
     #[test]
     fn fields_without_a_value_are_left_out() {
         let json = test_payload().to_json();
-        for field in ["key", "expires_at", "confidence"] {
+        for field in ["key", "expires_at", "confidence", "metadata"] {
             assert!(!json.contains_key(field), "{field} is in {json:?}");
         }
         assert_eq!(json["type"], "fact");

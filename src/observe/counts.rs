@@ -7,6 +7,7 @@ use metrics::gauge;
 
 use super::checks::Registered;
 use super::{Collection, Job, Observer};
+use crate::lock::lock;
 use crate::store::{CollectionRow, Lifecycle, NoteCounts, StoreError};
 
 impl Observer {
@@ -19,6 +20,7 @@ impl Observer {
             true => Vec::new(),
             false => store.dead_reasons().await?,
         };
+        let left_out = store.count_left_out().await?;
         let job = store.running_job().await?;
         for (state, rows) in [
             ("pending", outbox.pending),
@@ -36,8 +38,9 @@ impl Observer {
             gauge!("elf_dead_letters", "reason" => reason)
                 .set(letters.map_or(0.0, |(_, letters)| *letters as f64));
         }
+        gauge!("elf_rows_left_out").set(left_out as f64);
         gauge!("elf_observed_timestamp_seconds").set(Utc::now().timestamp_millis() as f64 / 1e3);
-        let mut seen = self.lock();
+        let mut seen = lock(&self.seen);
         seen.at = Some(Utc::now());
         seen.outbox = Some(outbox);
         seen.job = job.map(|running| seen.speed.of(running, Instant::now()));
@@ -47,13 +50,13 @@ impl Observer {
 
     /// The version that searches read, as of the last check.
     fn served(&self) -> Option<String> {
-        let seen = self.lock();
+        let seen = lock(&self.seen);
         let served = seen.versions.iter().find(|v| v.state == Lifecycle::Active);
         served.map(|v| v.version.name.clone())
     }
 
     fn is_building(&self) -> bool {
-        let seen = self.lock();
+        let seen = lock(&self.seen);
         seen.versions.iter().any(|v| v.state == Lifecycle::Building)
     }
 
@@ -68,7 +71,7 @@ impl Observer {
             let of_it = rows.iter().filter(|row| row.state == state);
             gauge!("elf_collections", "state" => state.as_str()).set(of_it.count() as f64);
         }
-        let mut seen = self.lock();
+        let mut seen = lock(&self.seen);
         let with_figures = |row: CollectionRow| {
             let known = seen.collections.iter().find(|c| c.name == row.name);
             Collection {
@@ -89,7 +92,7 @@ impl Observer {
     /// Asks the engine about every registered collection. It counts points one by one.
     pub(super) async fn describe_collections(&self) {
         let names: Vec<String> = {
-            let seen = self.lock();
+            let seen = lock(&self.seen);
             seen.collections.iter().map(|c| c.name.clone()).collect()
         };
         for name in names {
@@ -98,7 +101,7 @@ impl Observer {
                 .unwrap_or_default()
                 .map(|info| (info.points, info.status))
                 .unzip();
-            let mut seen = self.lock();
+            let mut seen = lock(&self.seen);
             let Some(shown) = seen.collections.iter_mut().find(|c| c.name == name) else {
                 continue;
             };
@@ -121,7 +124,7 @@ impl Observer {
         gauge!("elf_notes", "state" => "indexed").set(notes.indexed as f64);
         gauge!("elf_coverage_ratio").set(coverage(&notes));
         gauge!("elf_live_chunks").set(notes.chunks as f64);
-        let mut seen = self.lock();
+        let mut seen = lock(&self.seen);
         seen.table = Some(table);
         seen.notes = Some(notes);
         Ok(())

@@ -1,11 +1,13 @@
 //! The checks of `/readyz`: whether this process can do its work, and since when a check
 //! fails.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use chrono::{DateTime, Utc};
 use metrics::gauge;
 use serde::Serialize;
+
+use crate::lock::lock;
 
 /// The checked parts. A part comes after the parts that it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -58,7 +60,6 @@ const STARTING: &str = "the process is starting";
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Check {
-    /// The checked part.
     pub name: Part,
     /// Whether the check holds.
     pub ok: bool,
@@ -93,7 +94,7 @@ fn unknown() -> Vec<Check> {
 impl Health {
     /// Resets every check, when a start waits for another part than before.
     pub fn forget(&self) {
-        *self.lock() = unknown();
+        *lock(&self.0) = unknown();
         for part in PARTS {
             // NaN is neither 1 nor 0: a check that has not run fires no alert.
             gauge!("elf_check_ok", "check" => part.as_str()).set(f64::NAN);
@@ -102,7 +103,7 @@ impl Health {
 
     /// Records the result of a check: `None` when it holds. Logs only when the result changes.
     pub fn set(&self, part: Part, problem: Option<String>) {
-        let mut checks = self.lock();
+        let mut checks = lock(&self.0);
         let check = &mut checks[part as usize];
         let ok = problem.is_none();
         if ok != check.ok {
@@ -123,23 +124,18 @@ impl Health {
         gauge!("elf_ready").set(number(checks.iter().all(|check| check.ok)));
     }
 
-    /// Every check.
     pub fn checks(&self) -> Vec<Check> {
-        self.lock().clone()
+        lock(&self.0).clone()
     }
 
     /// Whether the last check of this part held.
     pub fn holds(&self, part: Part) -> bool {
-        self.lock()[part as usize].ok
+        lock(&self.0)[part as usize].ok
     }
 
     /// The first failing check; `None` when the process is ready.
     pub fn problem(&self) -> Option<Check> {
-        self.lock().iter().find(|check| !check.ok).cloned()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Check>> {
-        self.0.lock().expect("no panic while the lock is held")
+        lock(&self.0).iter().find(|check| !check.ok).cloned()
     }
 }
 

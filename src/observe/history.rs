@@ -17,7 +17,6 @@ const MAX_SAMPLES: usize = 300;
 pub struct History {
     /// Seconds between two samples.
     pub interval_secs: u64,
-    /// The samples.
     pub samples: VecDeque<Sample>,
     #[serde(skip)]
     last: Option<(DateTime<Utc>, u64)>,
@@ -26,7 +25,6 @@ pub struct History {
 /// One point of each chart.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sample {
-    /// When.
     pub at: DateTime<Utc>,
     /// Outbox rows that are not dead, whichever worker indexes them; `None` before the first count.
     pub pending: Option<i64>,

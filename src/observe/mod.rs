@@ -12,7 +12,7 @@ mod history;
 mod pace;
 mod speed;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
@@ -24,8 +24,9 @@ pub use history::History;
 use self::pace::Pace;
 use self::speed::Speed;
 use crate::index::CollectionStatus;
+use crate::lock::lock;
 use crate::store::{
-    Lifecycle, NoteCounts, OutboxCounts, OutboxTable, RegisteredVersion, RunningJob, Store,
+    Lifecycle, NoteCounts, OutboxCounts, OutboxTable, RegisteredVersion, RunningJob,
 };
 use crate::telemetry::Metrics;
 use crate::worker::{Pipeline, Worker};
@@ -42,11 +43,11 @@ const STUCK_AFTER: Duration = Duration::from_secs(60);
 
 /// Polls the state of a worker, Postgres, the index and the provider.
 pub struct Observer {
-    pipeline: Pipeline,
-    worker: Arc<Worker>,
+    pub pipeline: Pipeline,
+    pub worker: Arc<Worker>,
     health: Arc<Health>,
     metrics: Metrics,
-    started_at: DateTime<Utc>,
+    pub started_at: DateTime<Utc>,
     seen: Mutex<Seen>,
 }
 
@@ -55,7 +56,6 @@ pub struct Observer {
 pub struct Seen {
     /// When Postgres was last read.
     pub at: Option<DateTime<Utc>>,
-    /// The backlog.
     pub outbox: Option<OutboxCounts>,
     /// Size and dead tuples of the outbox table.
     pub table: Option<OutboxTable>,
@@ -122,34 +122,14 @@ impl Observer {
         }
     }
 
-    /// Postgres, for what an operator changes.
-    pub fn store(&self) -> &Store {
-        &self.pipeline.serving.store
-    }
-
-    /// The worker's pipeline.
-    pub fn pipeline(&self) -> &Pipeline {
-        &self.pipeline
-    }
-
-    /// The worker that it observes.
-    pub fn worker(&self) -> &Worker {
-        &self.worker
-    }
-
-    /// When the observer was made.
-    pub fn started_at(&self) -> DateTime<Utc> {
-        self.started_at
-    }
-
     /// A copy of the latest state.
     pub fn seen(&self) -> Seen {
-        self.lock().clone()
+        lock(&self.seen).clone()
     }
 
     /// Whether the observer has looked lately; if not, this process hangs.
     pub fn is_awake(&self) -> bool {
-        let looked = self.lock().looked;
+        let looked = lock(&self.seen).looked;
         looked.is_none_or(|looked| looked.elapsed() < STUCK_AFTER)
     }
 
@@ -176,7 +156,7 @@ impl Observer {
                 self.sample();
             }
             self.metrics.free_samples();
-            self.lock().looked = Some(Instant::now());
+            lock(&self.seen).looked = Some(Instant::now());
         }
     }
 
@@ -214,12 +194,8 @@ impl Observer {
     fn sample(&self) {
         let ages = self.worker.take_ages();
         let notes = self.worker.totals().notes;
-        let mut seen = self.lock();
+        let mut seen = lock(&self.seen);
         let outbox = seen.outbox.clone();
         seen.history.push(Utc::now(), outbox.as_ref(), notes, ages);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().expect("no panic while the lock is held")
     }
 }

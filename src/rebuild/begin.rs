@@ -13,16 +13,16 @@ const RANGES: u32 = 4;
 /// longer lists. It may as well be the collection of another database. So the operator decides:
 /// with `take_alias` the rebuild takes the alias over, and leaves that collection alone.
 pub(super) async fn check_alias_is_ours(
-    context: &Serving,
+    serving: &Serving,
     options: &Options,
     registered: &[CollectionRow],
     version: &str,
 ) -> Result<(), RebuildError> {
-    let alias = &context.alias;
+    let alias = &serving.alias;
     check_alias(alias, registered)?;
-    let what = match context.index.resolve(alias).await? {
+    let what = match serving.index.resolve(alias).await? {
         Some(name) if registered.iter().any(|c| c.name == name) => return Ok(()),
-        Some(name) if !registered.is_empty() && is_of(context, &name, version).await? => {
+        Some(name) if !registered.is_empty() && is_of(serving, &name, version).await? => {
             if !options.take_alias {
                 return Err(ServingError::Mismatch(format!(
                     "the alias {alias:?} points at the collection {name:?}, which this database \
@@ -40,7 +40,7 @@ pub(super) async fn check_alias_is_ours(
             return Ok(());
         }
         Some(name) => format!("an alias of the collection {name:?}"),
-        None if context.index.collection(alias).await?.is_some() => "a collection".into(),
+        None if serving.index.collection(alias).await?.is_some() => "a collection".into(),
         None => return Ok(()),
     };
     Err(ServingError::Mismatch(format!(
@@ -51,19 +51,19 @@ pub(super) async fn check_alias_is_ours(
 }
 
 /// Whether a collection has a name that this database would give it, and its version.
-async fn is_of(context: &Serving, collection: &str, version: &str) -> Result<bool, RebuildError> {
-    let number = collection.strip_prefix(&format!("{}__", context.alias));
+async fn is_of(serving: &Serving, collection: &str, version: &str) -> Result<bool, RebuildError> {
+    let number = collection.strip_prefix(&format!("{}__", serving.alias));
     if number.is_none_or(|n| n.parse::<u32>().is_err()) {
         return Ok(false);
     }
-    let info = context.index.collection(collection).await?;
+    let info = serving.index.collection(collection).await?;
     let spec = info.and_then(|info| info.spec);
     Ok(spec.is_some_and(|spec| spec.embedding_version == version))
 }
 
 /// The collection of an unfinished run, if it can be resumed. Drops one that cannot.
 pub(super) async fn unfinished(
-    context: &Serving,
+    serving: &Serving,
     job: &Job,
     options: &Options,
     ours: &[&CollectionRow],
@@ -71,7 +71,7 @@ pub(super) async fn unfinished(
 ) -> Result<Option<String>, RebuildError> {
     for collection in ours.iter().filter(|c| c.is_building()) {
         let name = &collection.name;
-        let found = context.index.collection(name).await?;
+        let found = serving.index.collection(name).await?;
         let reason = match found {
             _ if options.restart => "restart requested",
             None => "the vector engine has lost it",
@@ -79,24 +79,24 @@ pub(super) async fn unfinished(
             Some(_) => return Ok(Some(name.clone())),
         };
         tracing::warn!(collection = name, reason, "dropping an unfinished rebuild");
-        drop_collection(context, job, name).await?;
+        drop_collection(serving, job, name).await?;
     }
     Ok(None)
 }
 
 /// Makes a new collection and registers it.
 pub(super) async fn begin(
-    context: &Serving,
+    serving: &Serving,
     job: &Job,
     ours: &[&CollectionRow],
     spec: &CollectionSpec,
 ) -> Result<String, RebuildError> {
-    let name = free_collection_name(context, spec).await?;
-    context.index.create_collection(&name, spec).await?;
+    let name = free_collection_name(serving, spec).await?;
+    serving.index.create_collection(&name, spec).await?;
     // Active collections that the engine has lost are retired: workers would wait for them.
     let mut lost = Vec::new();
     for collection in ours.iter().filter(|c| c.is_active()) {
-        if context.index.collection(&collection.name).await?.is_none() {
+        if serving.index.collection(&collection.name).await?.is_none() {
             lost.push(collection.name.clone());
         }
     }
@@ -111,9 +111,9 @@ pub(super) async fn begin(
         })
         .collect();
     let version = &spec.embedding_version;
-    context
+    serving
         .store
-        .begin_rebuild(job.lease(), &name, &context.alias, version, &lost, &ranges)
+        .begin_rebuild(&job.lease, &name, &serving.alias, version, &lost, &ranges)
         .await?;
     Ok(name)
 }
@@ -122,13 +122,13 @@ pub(super) async fn begin(
 /// is none, points it at the new one, unless `swap_last`: searches then find the points copied
 /// so far.
 pub(super) async fn point_unset_alias(
-    context: &Serving,
+    serving: &Serving,
     job: &Job,
     ours: &[&CollectionRow],
     collection: &str,
     swap_last: bool,
 ) -> Result<(), RebuildError> {
-    let Serving { index, alias, .. } = context;
+    let Serving { index, alias, .. } = serving;
     if index.resolve(alias).await?.is_some() {
         return Ok(());
     }

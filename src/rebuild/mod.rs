@@ -19,9 +19,10 @@ use self::begin::{begin, check_alias_is_ours, point_unset_alias, unfinished};
 use self::copy::{Copied, copy};
 use self::outage::{OUTAGE_LIMIT, retry_unavailable};
 use crate::error_class::ErrorClass;
-use crate::index::{CollectionSpec, CollectionStatus, Filter};
+use crate::index::{CollectionStatus, Filter};
 use crate::serving::{
-    CollectionTarget, Job, Notice, Progress, Serving, ServingError, move_home, reconcile_alias,
+    CollectionTarget, Job, Notice, Progress, Serving, ServingError, index_fields, move_home,
+    reconcile_alias, spec,
 };
 use crate::store::{CollectionRow, StoreError};
 use crate::verify;
@@ -70,7 +71,7 @@ pub struct Report {
 pub enum RebuildError {
     /// Postgres or the vector engine failed, another job is running, or the alias is not ELF's.
     #[error(transparent)]
-    Registry(ServingError),
+    Serving(ServingError),
     /// The new collection was dropped, and with it the progress of the rebuild.
     #[error("the collection {0:?} was dropped while it was filled; run `elf rebuild` again")]
     Forgotten(String),
@@ -97,7 +98,7 @@ pub enum RebuildError {
 
 impl<E: Into<ServingError>> From<E> for RebuildError {
     fn from(error: E) -> Self {
-        Self::Registry(error.into())
+        Self::Serving(error.into())
     }
 }
 
@@ -105,15 +106,15 @@ impl RebuildError {
     fn has_lost_job(&self) -> bool {
         matches!(
             self,
-            Self::Registry(ServingError::Store(StoreError::JobLost))
+            Self::Serving(ServingError::Store(StoreError::JobLost))
         )
     }
 
     /// What has to change before the same work can succeed.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Registry(error) => error.class(),
-            Self::Unavailable { .. } => ErrorClass::Store,
+            Self::Serving(error) => error.class(),
+            Self::Unavailable { .. } => ErrorClass::Storage,
             Self::Broken(_) | Self::Forgotten(_) | Self::Stopped { .. } => ErrorClass::Precondition,
         }
     }
@@ -122,7 +123,7 @@ impl RebuildError {
 /// Builds a new collection for the active version and swaps the alias to it. Resumes an
 /// unfinished rebuild if there is one.
 pub async fn run(
-    context: &Serving,
+    serving: &Serving,
     options: &Options,
     progress: Arc<Progress>,
     stop: CancellationToken,
@@ -132,7 +133,7 @@ pub async fn run(
         total: progress.total(),
     };
     // It may wait for the lease of a job that died.
-    let taking = Job::take(&context.store, "rebuild", &context.alias, progress.clone());
+    let taking = Job::take(&serving.store, "rebuild", &serving.alias, progress.clone());
     let Some(job) = stop.run_until_cancelled(taking).await else {
         return Err(stopped_at(&progress));
     };
@@ -147,11 +148,11 @@ pub async fn run(
         }
     };
     let outcome = tokio::select! {
-        outcome = job.run(rebuild(context, options, &job, &served)) => outcome,
-        () = stopped => Err(stopped_at(job.progress())),
+        outcome = job.run(rebuild(serving, options, &job, &served)) => outcome,
+        () = stopped => Err(stopped_at(&job.progress)),
     };
     if outcome.as_ref().is_err_and(RebuildError::has_lost_job)
-        && let Err(error) = reconcile_alias(context).await
+        && let Err(error) = reconcile_alias(serving).await
     {
         // A worker repairs it too.
         tracing::debug!(%error, "could not reconcile the alias");
@@ -162,15 +163,15 @@ pub async fn run(
 
 /// Drops the collections of unfinished rebuilds and the old collections that were kept.
 /// Returns their names.
-pub async fn drop_leftovers(context: &Serving) -> Result<Vec<String>, RebuildError> {
-    let job = Job::take(&context.store, "drop", &context.alias, Arc::default()).await?;
+pub async fn drop_leftovers(serving: &Serving) -> Result<Vec<String>, RebuildError> {
+    let job = Job::take(&serving.store, "drop", &serving.alias, Arc::default()).await?;
     let outcome = job
         .run(async {
             let mut dropped = Vec::new();
-            for collection in context.store.registered_collections().await? {
+            for collection in serving.store.registered_collections().await? {
                 // The version's only collection is being filled by a reindex.
                 if !collection.is_active()
-                    && drop_collection(context, &job, &collection.name).await?
+                    && drop_collection(serving, &job, &collection.name).await?
                 {
                     dropped.push(collection.name);
                 }
@@ -185,19 +186,14 @@ pub async fn drop_leftovers(context: &Serving) -> Result<Vec<String>, RebuildErr
 /// Workers stop writing first, then the engine drops the collection, then Postgres forgets
 /// it. Killed between two of these steps, the next run finds the row and repeats them. Leaves a
 /// collection that became active since the caller read its row, and returns whether it was dropped.
-async fn drop_collection(context: &Serving, job: &Job, name: &str) -> Result<bool, RebuildError> {
-    let Serving {
-        store,
-        index,
-        alias,
-        ..
-    } = context;
-    if !store.retire_collection(job.lease(), name).await? {
+async fn drop_collection(serving: &Serving, job: &Job, name: &str) -> Result<bool, RebuildError> {
+    let (store, index, alias) = (&serving.store, &serving.index, &serving.alias);
+    if !store.retire_collection(&job.lease, name).await? {
         return Ok(false);
     }
     // A rebuild that died after it moved the alias: there may be another collection to search.
     if index.resolve(alias).await?.as_deref() == Some(name) {
-        reconcile_alias(context).await?;
+        reconcile_alias(serving).await?;
     }
     index.drop_collection(name).await?;
     store.forget_retired(name).await?;
@@ -205,49 +201,43 @@ async fn drop_collection(context: &Serving, job: &Job, name: &str) -> Result<boo
 }
 
 async fn rebuild(
-    context: &Serving,
+    serving: &Serving,
     options: &Options,
     job: &Job,
     served: &CancellationToken,
 ) -> Result<Report, RebuildError> {
-    let progress = job.progress();
+    let progress = &job.progress;
     let began = Instant::now();
-    let version = context
+    let version = serving
         .store
         .active_version()
         .await?
         .ok_or(ServingError::NothingIndexed)?;
-    let spec = CollectionSpec {
-        dim: version.dim,
-        bm25: context.bm25.clone(),
-        embedding_version: version.name.clone(),
-    };
-    let registered = context.store.registered_collections().await?;
-    check_alias_is_ours(context, options, &registered, &version.name).await?;
-    move_home(context, options.take_alias).await?;
+    let spec = spec(serving, &version);
+    let registered = serving.store.registered_collections().await?;
+    check_alias_is_ours(serving, options, &registered, &version.name).await?;
+    move_home(serving, options.take_alias).await?;
     let ours: Vec<&CollectionRow> = registered
         .iter()
         .filter(|c| c.version == version.name)
         .collect();
 
-    let unfinished = unfinished(context, job, options, &ours, &spec).await?;
+    let unfinished = unfinished(serving, job, options, &ours, &spec).await?;
     let resumed = unfinished.is_some();
     let collection = match unfinished {
         Some(name) => name,
-        None => begin(context, job, &ours, &spec).await?,
+        None => begin(serving, job, &ours, &spec).await?,
     };
-    point_unset_alias(context, job, &ours, &collection, options.swap_last).await?;
+    index_fields(serving, &collection).await?;
+    point_unset_alias(serving, job, &ours, &collection, options.swap_last).await?;
 
     let target = CollectionTarget {
-        store: context.store.clone(),
-        index: context.index.clone(),
-        version: version.name.clone(),
-        collection: collection.clone(),
-        writes: job.writes().clone(),
+        writes: job.writes.clone(),
+        ..CollectionTarget::new(serving, &version.name, collection.clone())
     };
-    let ranges = context.store.rebuild_ranges(&collection).await?;
+    let ranges = serving.store.rebuild_ranges(&collection).await?;
     let before: u64 = ranges.iter().map(|range| range.points).sum();
-    progress.set(before, context.store.count_points(&version.name).await?);
+    progress.set(before, serving.store.count_points(&version.name).await?);
     tracing::info!(
         collection,
         resumed,
@@ -255,9 +245,9 @@ async fn rebuild(
         "rebuilding from Postgres"
     );
     let copied = load(&target, job, options, resumed).await?;
-    let ranges = context.store.rebuild_ranges(&collection).await?;
+    let ranges = serving.store.rebuild_ranges(&collection).await?;
     let points: u64 = ranges.iter().map(|range| range.points).sum();
-    swap(context, job, options, &version.name, &collection, served).await?;
+    swap(serving, job, options, &version.name, &collection, served).await?;
     Ok(Report {
         collection,
         points,
@@ -293,7 +283,7 @@ async fn load(
         let most = retry_unavailable(|| job.alone(index.begin_load(collection))).await?;
         let mut ranges = retry_unavailable(|| store.rebuild_ranges(collection)).await?;
         ranges.retain(|range| range.cursor < range.upper_bound);
-        copied = copied.and(copy(target, ranges, most, options, job.progress()).await?);
+        copied = copied.and(copy(target, ranges, most, options, &job.progress).await?);
         if copied.complete {
             final_check(target, resumed).await?;
         }
@@ -365,34 +355,29 @@ async fn wait_until_green(target: &CollectionTarget) -> Result<(), RebuildError>
 /// Points the alias at the new collection, retires the old one so that workers stop writing
 /// to it, and drops it. Killed between two of these steps, the next run repeats them.
 async fn swap(
-    context: &Serving,
+    serving: &Serving,
     job: &Job,
     options: &Options,
     version: &str,
     collection: &str,
     served: &CancellationToken,
 ) -> Result<(), RebuildError> {
-    let Serving {
-        store,
-        index,
-        alias,
-        ..
-    } = context;
+    let (store, index, alias) = (&serving.store, &serving.index, &serving.alias);
     retry_unavailable(|| job.alone(index.point_alias(alias, collection))).await?;
-    if !retry_unavailable(|| store.finish_rebuild(job.lease(), collection, version)).await? {
+    if !retry_unavailable(|| store.finish_rebuild(&job.lease, collection, version)).await? {
         return Err(RebuildError::Forgotten(collection.into()));
     }
     served.cancel();
     // Again after the commit: until then another process may have pointed the alias back at
     // the old collection.
-    retry_unavailable(|| reconcile_alias(context)).await?;
+    retry_unavailable(|| reconcile_alias(serving)).await?;
     if options.keep_old {
         return Ok(());
     }
     tokio::time::sleep(SEARCH_DRAIN).await;
     for old in store.registered_collections().await? {
         if old.is_retired() && old.version == version {
-            drop_collection(context, job, &old.name).await?;
+            drop_collection(serving, job, &old.name).await?;
         }
     }
     Ok(())

@@ -29,7 +29,7 @@ impl Outage {
             let error = match work().await.map_err(Into::into) {
                 Ok(done) => {
                     if outage.is_some() && self.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
-                        tracing::info!("store reachable, resuming rebuild");
+                        tracing::info!("storage reachable, resuming rebuild");
                     }
                     return Ok(done);
                 }
@@ -38,7 +38,7 @@ impl Outage {
             };
             let (since, tries) = outage.get_or_insert_with(|| {
                 if self.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
-                    tracing::warn!(%error, "store unavailable, rebuild waits");
+                    tracing::warn!(%error, "storage unavailable, rebuild waits");
                 }
                 (Instant::now(), 0)
             });

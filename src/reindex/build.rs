@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::ReindexError;
 use super::drop::{drop_version, is_half_dropped};
 use crate::embed::EmbedError;
-use crate::serving::{self, CollectionTarget, Job, Progress, Serving, ServingError};
+use crate::serving::{self, CollectionTarget, Job, Progress, ServingError};
 use crate::store::{Lifecycle, StoreError};
 use crate::verify;
 use crate::worker::{self, Pipeline, Worker};
@@ -22,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 pub struct Report {
     /// The version that the configuration asks for.
     pub version: String,
-    /// Its state now.
+    /// After this run.
     pub state: Lifecycle,
     /// What this run did.
     #[serde(flatten)]
@@ -51,11 +50,7 @@ pub async fn run(
     options: &verify::Options,
     stop: CancellationToken,
 ) -> Result<Report, ReindexError> {
-    let Pipeline {
-        serving: Serving { store, .. },
-        version,
-        ..
-    } = pipeline;
+    let (store, version) = (&pipeline.serving.store, &pipeline.version);
     // It may wait for the lease of a job that died.
     let taking = Job::take(store, "reindex", &version.name, options.progress.clone());
     let job = stop.run_until_cancelled(taking).await;
@@ -68,7 +63,7 @@ pub async fn run(
                 return report(pipeline, worker, None).await;
             }
             serving::ensure_ready(&pipeline.serving, &pipeline.version).await?;
-            catch_up(pipeline, worker, job.progress(), &stop).await?;
+            catch_up(pipeline, worker, &job.progress, &stop).await?;
             if then == Then::Wait {
                 return report(pipeline, worker, None).await;
             }
@@ -87,11 +82,7 @@ async fn report(
     worker: &Worker,
     verified: Option<verify::Report>,
 ) -> Result<Report, ReindexError> {
-    let Pipeline {
-        serving: Serving { store, .. },
-        version,
-        ..
-    } = pipeline;
+    let (store, version) = (&pipeline.serving.store, &pipeline.version);
     Ok(Report {
         version: version.name.clone(),
         state: serving::version_unless_retired(store, &version.name)
@@ -104,21 +95,15 @@ async fn report(
 }
 
 async fn dead_letters(pipeline: &Pipeline) -> Result<u64, StoreError> {
-    let counts = pipeline
-        .serving
-        .store
-        .outbox_counts(Some(&pipeline.version.name))
-        .await?;
+    let (store, version) = (&pipeline.serving.store, &pipeline.version.name);
+    let counts = store.outbox_counts(Some(version)).await?;
     Ok(counts.dead as u64)
 }
 
 /// Registers the version, so that workers keep it in step from now on. Returns its state.
 async fn begin(pipeline: &Pipeline, job: &Job) -> Result<Lifecycle, ReindexError> {
-    let Pipeline {
-        serving: Serving { store, alias, .. },
-        version,
-        ..
-    } = pipeline;
+    let (store, version) = (&pipeline.serving.store, &pipeline.version);
+    let alias = &pipeline.serving.alias;
     let known = store.versions().await?;
     if !known.iter().any(|v| v.state == Lifecycle::Active) {
         return Err(ServingError::NothingIndexed.into());
@@ -133,7 +118,7 @@ async fn begin(pipeline: &Pipeline, job: &Job) -> Result<Lifecycle, ReindexError
         Some(own) if own.state == Lifecycle::Retired => {
             // Checked before the version leaves the retired state, in which a rollback finds it.
             check_retired(pipeline).await?;
-            store.resume_version(job.lease(), &version.name).await?;
+            store.resume_version(&job.lease, &version.name).await?;
             tracing::info!(version = version.name, "retired version resumed");
             return Ok(Lifecycle::Building);
         }
@@ -151,7 +136,7 @@ async fn begin(pipeline: &Pipeline, job: &Job) -> Result<Lifecycle, ReindexError
         .create_collection(&collection, &spec)
         .await?;
     store
-        .begin_version(job.lease(), version, &collection, alias)
+        .begin_version(&job.lease, version, &collection, alias)
         .await?;
     tracing::info!(
         version = version.name,
@@ -185,11 +170,8 @@ async fn catch_up(
     progress: &Progress,
     stop: &CancellationToken,
 ) -> Result<(), ReindexError> {
-    let counts = pipeline
-        .serving
-        .store
-        .outbox_counts(Some(&pipeline.version.name))
-        .await?;
+    let (store, version) = (&pipeline.serving.store, &pipeline.version.name);
+    let counts = store.outbox_counts(Some(version)).await?;
     let due = (counts.pending + counts.leased + counts.failed) as u64;
     let enough = stop.child_token();
     let watching = async {
@@ -200,7 +182,7 @@ async fn catch_up(
             match is_caught_up(pipeline).await {
                 Ok(true) => break Ok(()),
                 // The worker waits for Postgres too, and logs it.
-                Ok(false) | Err(ReindexError::Registry(ServingError::Store(_))) => {}
+                Ok(false) | Err(ReindexError::Serving(ServingError::Store(_))) => {}
                 Err(error) => break Err(error),
             }
             tokio::select! {
@@ -226,11 +208,7 @@ async fn catch_up(
 }
 
 async fn is_caught_up(pipeline: &Pipeline) -> Result<bool, ReindexError> {
-    let Pipeline {
-        serving: Serving { store, .. },
-        version,
-        ..
-    } = pipeline;
+    let (store, version) = (&pipeline.serving.store, &pipeline.version);
     // The configuration cannot change while this command runs, so waiting would not help.
     if let Some(error @ EmbedError::Config { .. }) = pipeline.provider.state().error() {
         return Err(ReindexError::Embed(error.clone()));
@@ -245,11 +223,7 @@ async fn swap(
     job: &Job,
     options: &verify::Options,
 ) -> Result<verify::Report, ReindexError> {
-    let Pipeline {
-        serving: Serving { store, index, .. },
-        version,
-        ..
-    } = pipeline;
+    let (store, version) = (&pipeline.serving.store, &pipeline.version);
     let dead = dead_letters(pipeline).await?;
     if dead > 0 {
         return Err(ReindexError::DeadLetters(dead));
@@ -258,13 +232,7 @@ async fn swap(
     let main = collections.iter().find(|c| c.is_active()).ok_or_else(|| {
         ReindexError::Refused(format!("{} has no collection to serve", version.name))
     })?;
-    let target = CollectionTarget {
-        store: store.clone(),
-        index: index.clone(),
-        version: version.name.clone(),
-        collection: main.name.clone(),
-        writes: TaskTracker::new(),
-    };
+    let target = CollectionTarget::new(&pipeline.serving, &version.name, main.name.clone());
     options
         .progress
         .set(0, store.count_points(&version.name).await?);
@@ -273,7 +241,7 @@ async fn swap(
         return Err(ReindexError::Drift(report));
     }
     if !store
-        .serve_version(job.lease(), &version.name, Lifecycle::Building)
+        .serve_version(&job.lease, &version.name, Lifecycle::Building)
         .await?
     {
         return Err(ReindexError::Refused(format!(

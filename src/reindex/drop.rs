@@ -11,7 +11,7 @@ use crate::store::{CollectionRow, Lifecycle, RegisteredVersion};
 /// A version that was dropped.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Dropped {
-    /// Its name.
+    /// Its name in `index_versions`.
     pub version: String,
     /// Its collections in the vector engine.
     pub collections: Vec<String>,
@@ -20,19 +20,19 @@ pub struct Dropped {
 }
 
 /// Drops every version that is not served, or only the one of this name.
-pub async fn drop(context: &Serving, only: Option<&str>) -> Result<Vec<Dropped>, ReindexError> {
-    let job = Job::take(&context.store, "drop", &context.alias, Arc::default()).await?;
-    let outcome = job.run(drop_versions(context, &job, only)).await;
+pub async fn drop(serving: &Serving, only: Option<&str>) -> Result<Vec<Dropped>, ReindexError> {
+    let job = Job::take(&serving.store, "drop", &serving.alias, Arc::default()).await?;
+    let outcome = job.run(drop_versions(serving, &job, only)).await;
     job.end().await;
     outcome
 }
 
 async fn drop_versions(
-    context: &Serving,
+    serving: &Serving,
     job: &Job,
     only: Option<&str>,
 ) -> Result<Vec<Dropped>, ReindexError> {
-    let known = context.store.versions().await?;
+    let known = serving.store.versions().await?;
     if let Some(name) = only {
         match known.iter().find(|v| v.version.name == name) {
             Some(v) if v.state == Lifecycle::Active => {
@@ -55,19 +55,19 @@ async fn drop_versions(
         .filter(|name| only.is_none_or(|only| only == *name));
     let mut dropped = Vec::new();
     for version in to_drop {
-        dropped.extend(drop_version(context, job, version).await?);
+        dropped.extend(drop_version(serving, job, version).await?);
     }
     Ok(dropped)
 }
 
 /// Drops a version that is not served, or the rest of one. Returns `None` if it is served.
 pub(super) async fn drop_version(
-    context: &Serving,
+    serving: &Serving,
     job: &Job,
     version: &str,
 ) -> Result<Option<Dropped>, ReindexError> {
-    let Serving { store, index, .. } = context;
-    if !store.retire_for_good(job.lease(), version).await? {
+    let Serving { store, index, .. } = serving;
+    if !store.retire_for_good(&job.lease, version).await? {
         return Ok(None);
     }
     let mut collections = Vec::new();
@@ -78,7 +78,7 @@ pub(super) async fn drop_version(
             collections.push(collection.name);
         }
     }
-    let chunks = store.drop_version(job.lease(), version).await?;
+    let chunks = store.drop_version(&job.lease, version).await?;
     tracing::info!(version, chunks, "version dropped");
     Ok(Some(Dropped {
         version: version.to_owned(),

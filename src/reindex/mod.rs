@@ -27,7 +27,7 @@ pub enum ReindexError {
     /// Postgres or the vector engine failed, another job is running, or configuration, database
     /// and index do not belong together.
     #[error(transparent)]
-    Registry(ServingError),
+    Serving(ServingError),
     /// The provider rejects the configuration.
     #[error("failed to embed")]
     Embed(#[source] EmbedError),
@@ -55,7 +55,7 @@ pub enum ReindexError {
 
 impl<E: Into<ServingError>> From<E> for ReindexError {
     fn from(error: E) -> Self {
-        Self::Registry(error.into())
+        Self::Serving(error.into())
     }
 }
 
@@ -63,7 +63,7 @@ impl ReindexError {
     /// What has to change before the same work can succeed.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Registry(error) => error.class(),
+            Self::Serving(error) => error.class(),
             Self::Embed(error) => error.class(),
             Self::Refused(_) | Self::DeadLetters(_) | Self::Drift(_) | Self::Stopped => {
                 ErrorClass::Precondition

@@ -24,15 +24,15 @@ pub struct RolledBack {
 
 /// Serves the version again that was retired last. The configuration need not match it: notes
 /// that changed since are put into the outbox, for a worker that has its settings.
-pub async fn rollback(context: &Serving) -> Result<RolledBack, ReindexError> {
-    let job = Job::take(&context.store, "rollback", &context.alias, Arc::default()).await?;
-    let outcome = job.run(roll_back(context, &job)).await;
+pub async fn rollback(serving: &Serving) -> Result<RolledBack, ReindexError> {
+    let job = Job::take(&serving.store, "rollback", &serving.alias, Arc::default()).await?;
+    let outcome = job.run(roll_back(serving, &job)).await;
     job.end().await;
     outcome
 }
 
-async fn roll_back(context: &Serving, job: &Job) -> Result<RolledBack, ReindexError> {
-    let Serving { store, index, .. } = context;
+async fn roll_back(serving: &Serving, job: &Job) -> Result<RolledBack, ReindexError> {
+    let Serving { store, index, .. } = serving;
     let known = store.versions().await?;
     let Some(active) = known.iter().find(|v| v.state == Lifecycle::Active) else {
         return Err(ReindexError::Refused(
@@ -49,13 +49,13 @@ async fn roll_back(context: &Serving, job: &Job) -> Result<RolledBack, ReindexEr
     // Only a rollback serves a version for which nothing is enqueued: it died halfway. Rolling back
     // once more would undo it. (Where the alias points does not tell: a swap may have died too, and
     // the version that it serves is the one to roll back.)
-    if let Some(serving) = main(active)
+    if let Some(served) = main(active)
         && !active.enqueued
     {
         let other = retired.unwrap_or(active);
         return finish_rollback(
-            context,
-            &serving.alias,
+            serving,
+            &served.alias,
             &active.version,
             &other.version,
             None,
@@ -79,7 +79,7 @@ async fn roll_back(context: &Serving, job: &Job) -> Result<RolledBack, ReindexEr
         return Err(gone());
     }
     if !store
-        .serve_version(job.lease(), name, Lifecycle::Retired)
+        .serve_version(&job.lease, name, Lifecycle::Retired)
         .await?
     {
         return Err(ReindexError::Refused(format!(
@@ -87,23 +87,23 @@ async fn roll_back(context: &Serving, job: &Job) -> Result<RolledBack, ReindexEr
         )));
     }
     let left = Some(active.version.name.clone());
-    finish_rollback(context, &old.alias, &retired.version, &active.version, left).await
+    finish_rollback(serving, &old.alias, &retired.version, &active.version, left).await
 }
 
 /// The steps of a rollback after Postgres records the served version.
 async fn finish_rollback(
-    context: &Serving,
+    serving: &Serving,
     alias: &str,
     served: &Version,
     other: &Version,
     retired: Option<String>,
 ) -> Result<RolledBack, ReindexError> {
-    let store = &context.store;
-    let context = Serving {
+    let store = &serving.store;
+    let serving = Serving {
         alias: alias.to_owned(),
-        ..context.clone()
+        ..serving.clone()
     };
-    reconcile_alias(&context).await?;
+    reconcile_alias(&serving).await?;
     store.enqueue_version(&served.name).await?;
     let counts = store.outbox_counts(Some(&served.name)).await?;
     tracing::info!(version = served.name, "version served again");

@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::{Context, Passage, Trace};
+use crate::store::FoundNote;
 
 /// What a search found.
 #[derive(Debug, Clone, Serialize)]
@@ -23,7 +24,7 @@ pub struct Answer {
 /// A part that a search had to do without.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Degradation {
-    /// Which part.
+    /// Stable: clients and metrics use it.
     pub code: Missing,
     /// What happened, for an operator. It may name hosts.
     pub reason: String,
@@ -55,14 +56,12 @@ impl Missing {
 /// A note that a search returns, with its best chunk.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Item {
-    /// The note.
+    /// The id in `memory_notes`.
     pub note_id: Uuid,
-    /// The application's name for the note.
-    pub key: Option<String>,
-    /// Its title.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub title: Option<String>,
-    /// The chunk's id.
+    #[expect(missing_docs, reason = "its fields say what they are")]
+    #[serde(flatten)]
+    pub note: FoundNote,
+    /// Also its point's id.
     pub chunk_id: Uuid,
     /// Its position in the note, from 0.
     pub chunk_index: u32,
@@ -88,7 +87,7 @@ pub struct Item {
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schema(required = false)]
     pub text: String,
-    /// The chunk with its neighbours. A search with `max_tokens` leaves it out.
+    /// The chunk with its neighbours, or in its parent. A search with `max_tokens` leaves it out.
     #[serde(skip_serializing_if = "Context::is_empty")]
     #[schema(required = false)]
     pub context: Context,

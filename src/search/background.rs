@@ -1,7 +1,9 @@
 //! The background of relevance, measured from the vectors in Postgres and kept for a while.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use moka::sync::Cache;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
@@ -20,9 +22,18 @@ const KEPT_NONE: Duration = Duration::from_secs(5);
 /// A search waits no longer: on a slow disk it does without, and the next one finds the pages in memory.
 const LIMIT: Duration = Duration::from_secs(1);
 
+/// Labels whose chunks are counted at most: those of so many tenants.
+const MAX_COUNTS: u64 = 10_000;
+
+/// What searches are asked for: `tenant_id` and other labels.
+type Labels = BTreeMap<String, String>;
+
 /// The background of the version that is searched.
-#[derive(Default)]
-pub struct Backgrounds(Mutex<Option<Measured>>);
+pub struct Backgrounds {
+    measured: Mutex<Option<Measured>>,
+    /// How many chunks the notes with some labels have.
+    counts: Cache<Labels, u64>,
+}
 
 #[derive(Clone, Copy)]
 struct Measured {
@@ -31,9 +42,31 @@ struct Measured {
 }
 
 impl Backgrounds {
+    pub fn new() -> Self {
+        let counts = Cache::builder().max_capacity(MAX_COUNTS);
+        Self {
+            measured: Mutex::default(),
+            counts: counts.time_to_live(KEPT).build(),
+        }
+    }
+
+    /// How many chunks the notes with these labels have, about; `count` counts them in the index.
+    pub async fn chunks<E>(
+        &self,
+        labels: &Labels,
+        count: impl Future<Output = Result<u64, E>>,
+    ) -> Option<u64> {
+        if let Some(known) = self.counts.get(labels) {
+            return Some(known);
+        }
+        let counted = tokio::time::timeout(LIMIT, count).await.ok()?.ok()?;
+        self.counts.insert(labels.clone(), counted);
+        Some(counted)
+    }
+
     /// The background; `None` if there are too few notes, or if Postgres does not answer.
     pub async fn get(&self, store: &Store, version: &str) -> Option<Background> {
-        let mut known = self.0.lock().await;
+        let mut known = self.measured.lock().await;
         if let Some(measured) = known.filter(Measured::stands) {
             return measured.background;
         }

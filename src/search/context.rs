@@ -1,10 +1,10 @@
-//! Stitching: a chunk and its neighbours become one slice of the note's text.
+//! Stitching: a chunk and what is around it become one slice of the note's text.
 
 use serde::Serialize;
 
 use crate::store::{ChunkText, Surroundings};
 
-/// A slice of a note's text: a chunk with the chunk before it and the chunk after it.
+/// A slice of a note's text: the parent of a chunk, or the chunk with the one before it and the one after it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Context {
     /// The byte offset in the note's text (UTF-8) where it begins.
@@ -52,6 +52,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::store::FoundNote;
 
     const NOTE: &str = "Größe. First part.\n\nSecond part. Third.";
 
@@ -60,14 +61,12 @@ mod tests {
         ChunkText {
             chunk_id: Uuid::nil(),
             note_id: Uuid::nil(),
-            key: None,
-            title: None,
+            note: FoundNote::default(),
             chunk_index: 1,
             start_offset: start,
             end_offset: start + text.len(),
             text: text.into(),
             importance: 0.5,
-            updated_secs: 0.0,
             revision: 1,
         }
     }

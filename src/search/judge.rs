@@ -4,15 +4,15 @@ use super::answer::Item;
 use super::passage;
 use super::ranking::Live;
 use super::relevance::{Cosines, JUDGED, Words, is_near, relevance};
-use super::terms::{self, Terms};
+use super::terms::{self, Finder, Terms};
 
 /// The words of a query, weighed by the best chunks that it found.
 pub struct Judge<'t> {
-    terms: &'t Terms,
+    finder: Finder<'t>,
     places: passage::Places,
     words: Words,
     /// The cosine of each of the best chunks, and the share of the query's words that it has.
-    best: Vec<(Option<f32>, f32)>,
+    best: Vec<(Option<f32>, Option<f32>)>,
 }
 
 impl<'t> Judge<'t> {
@@ -20,7 +20,9 @@ impl<'t> Judge<'t> {
     pub fn new(terms: &'t Terms, query: &str, best: &[Live]) -> Self {
         let query = terms.of(query);
         let best = &best[..best.len().min(JUDGED)];
-        let texts: Vec<_> = best.iter().map(|live| terms.of(&live.chunk.text)).collect();
+        let mut finder = Finder::new(terms, &query);
+        let texts = best.iter().map(|live| finder.find(&live.chunk.text));
+        let texts: Vec<_> = texts.collect();
         let weights = terms::weights(&query, texts.iter().map(Vec::as_slice));
         let words = Words::new(&weights, &texts);
         let evidence = |(live, terms): (&Live, &Vec<_>)| {
@@ -31,21 +33,20 @@ impl<'t> Judge<'t> {
             best: best.iter().zip(&texts).map(evidence).collect(),
             places: passage::places(&query, &weights),
             words,
-            terms,
+            finder,
         }
     }
 
     /// Whether one of the best notes is no weak hit, also of those that the limit of the search leaves out.
     pub fn is_near(&self, cosines: Cosines) -> bool {
-        let relevance =
-            |(cosine, covered): &(Option<f32>, f32)| relevance(cosines, *cosine, *covered);
-        self.best.iter().map(relevance).any(is_near)
+        let mut best = self.best.iter();
+        best.any(|(cosine, covered)| is_near(relevance(cosines, *cosine, *covered)))
     }
 
     /// Gives each item its passage and its relevance.
-    pub fn judge(&self, cosines: Cosines, items: &mut [Item]) {
+    pub fn judge(&mut self, cosines: Cosines, items: &mut [Item]) {
         for item in items {
-            let terms = self.terms.of(&item.context.text);
+            let terms = self.finder.find(&item.context.text);
             let chunk = item.start_offset..item.end_offset;
             let from = item.context.start_offset;
             let in_context = chunk.start.saturating_sub(from)..chunk.end.saturating_sub(from);

@@ -1,10 +1,10 @@
 //! Search for notes. The index finds chunks by meaning and by keyword, `fusion` makes one score
-//! of the two, and Postgres revalidates the best (`revalidation`): a point that a crash left
-//! behind, that is older than its chunk, or whose note has other labels now, is never returned as
-//! it was. `ranking` keeps the best chunk of each note, and `context` joins it with its neighbours. A reranker, if
-//! there is one, puts these in order.
+//! of the two, and Postgres revalidates the best (`revalidation`): the search drops a chunk that is
+//! gone, or whose note it may not show now, and scores a chunk again that is newer than its point.
+//! `ranking` keeps the best chunk of each note, and `context` joins it with its neighbours. A
+//! reranker, if there is one, puts these in order.
 //!
-//! A search that misses a part says so in [`Answer::degraded`] and answers without it.
+//! While a part of ELF is unavailable, a search answers without it and names it in [`Answer::degraded`].
 
 mod again;
 mod answer;
@@ -43,7 +43,7 @@ use crate::error_class::ErrorClass;
 use crate::index::{Filter, IndexError, Query};
 use crate::serving::Serving;
 use crate::shares::Shares;
-use crate::store::{StoreError, Surroundings};
+use crate::store::{FoundNote, Shown, StoreError, Surroundings};
 pub use again::PastItem;
 pub use answer::{Answer, Degradation, Item, Missing};
 use background::Backgrounds;
@@ -62,30 +62,30 @@ use terms::Terms;
 use trace::timed;
 pub use trace::{StageTimes, Trace};
 
-/// Candidates of each ranking, at most. The chunks of a few long notes may fill the first ones.
+/// Candidates of each ranking, at most. The first hundreds may be chunks of a few long notes.
 const MAX_CANDIDATES: usize = 1000;
 
-/// How many more candidates than before a search asks for, when these were of too few notes.
+/// If its candidates were of too few notes, a search asks for so many times as many.
 const MORE: usize = 4;
 
-/// Scans of Postgres at once, when the index is away. The others of its connections look up keys
+/// Scans of Postgres at once while the index is unavailable. The other connections look up keys
 /// and notes.
 const FULL_SCANS: usize = 1;
 const SMALL_SCANS: u64 = 6;
 
-/// How many times as many notes as are wanted a diverse answer is chosen from.
+/// A search chooses a diverse answer from so many times as many notes as the request asks for.
 const DIVERSE_OF: usize = 3;
 
-/// From as many at most, if not more are wanted: each is compared with each that is taken.
+/// But from so many at most, unless the request asks for more: it compares each with each that it takes.
 const MAX_DIVERSE: usize = 300;
 
 /// Searches the index.
 pub struct Searcher {
     serving: Serving,
     vectors: QueryVectors,
-    /// What is searched instead of the alias.
+    /// The collection to search instead of that of the alias.
     collection: Option<String>,
-    /// The version that is searched.
+    /// The embedding version of the collection.
     version: String,
     settings: config::Search,
     terms: Terms,
@@ -107,24 +107,6 @@ pub enum SearchError {
     Store(#[from] StoreError),
 }
 
-/// What a search finds.
-struct Found {
-    items: Vec<Item>,
-    nothing_near: bool,
-    trace: Trace,
-}
-
-impl Found {
-    fn answer(self, degraded: Vec<Degradation>) -> Answer {
-        Answer {
-            items: self.items,
-            nothing_near: self.nothing_near,
-            degraded,
-            trace: self.trace,
-        }
-    }
-}
-
 impl SearchError {
     /// What has to change before the same work can succeed.
     pub fn class(&self) -> ErrorClass {
@@ -136,7 +118,7 @@ impl SearchError {
 }
 
 impl Searcher {
-    /// A search over the alias of `serving`, which serves `version`. `query_prefix` is put before
+    /// A searcher for the alias of `serving`, which serves `version`. `query_prefix` stands before
     /// every query, and `query_chunker` counts with it. `reranker` is that of `settings`.
     pub fn new(
         serving: Serving,
@@ -153,7 +135,7 @@ impl Searcher {
             serving,
             vectors: QueryVectors::new(provider, query_chunker, query_prefix, time),
             collection: None,
-            background: Backgrounds::default(),
+            background: Backgrounds::new(),
             version: version.to_owned(),
             reranker,
             settings,
@@ -201,21 +183,23 @@ impl Searcher {
         };
         counter!("elf_searches_total", "outcome" => outcome).increment(1);
         histogram!("elf_search_seconds").record(began.elapsed());
-        Ok(answered?.answer(degraded))
+        let answer = answered?;
+        Ok(Answer { degraded, ..answer })
     }
 
-    /// Likewise, for ELF itself: the metrics are of the searches of users.
+    /// [`Self::search`] for ELF itself. The metrics count the searches of users alone.
     pub async fn search_uncounted(&self, request: &Request) -> Result<Answer, SearchError> {
         let mut degraded = Vec::new();
-        let found = self.answer(request, &mut degraded).await?;
-        Ok(found.answer(degraded))
+        let answer = self.answer(request, &mut degraded).await?;
+        Ok(Answer { degraded, ..answer })
     }
 
+    /// The answer without what is `degraded`.
     async fn answer(
         &self,
         request: &Request,
         degraded: &mut Vec<Degradation>,
-    ) -> Result<Found, SearchError> {
+    ) -> Result<Answer, SearchError> {
         let reranker = self.reranker.as_ref().filter(|_| request.rerank);
         let is_diverse = self.settings.mmr_lambda < 1.0;
         let considered = match is_diverse {
@@ -233,7 +217,8 @@ impl Searcher {
             let found = candidates.len();
             let fusion = Fusion::of(self.settings.fusion, &candidates);
             let ranked = ranking::ranked(&fusion, candidates);
-            // Nearly always the answer has these chunks, and one turn to Postgres is saved.
+            // The answer nearly always has these chunks. To read their surroundings during the revalidation
+            // saves a round trip to Postgres.
             let first = match around.is_empty() {
                 true => ids(ranked.iter().take(wanted)),
                 false => Vec::new(),
@@ -265,7 +250,7 @@ impl Searcher {
             }
             query.candidates = (query.candidates * MORE).min(MAX_CANDIDATES);
         };
-        let judge = Judge::new(&self.terms, &request.text, &best);
+        let mut judge = Judge::new(&self.terms, &request.text, &best);
         best.truncate(wanted);
         let stitching = self.stitch(&query.filter, best, around);
         let mut items = timed(&mut took.stitch, stitching).await?;
@@ -291,9 +276,10 @@ impl Searcher {
         let nothing_near = !shown && !judge.is_near(cosines);
         let least = self.settings.min_relevance as f32;
         items.retain(|item| item.relevance.is_none_or(|relevance| relevance >= least));
-        Ok(Found {
+        Ok(Answer {
             items,
             nothing_near,
+            degraded: Vec::new(),
             trace,
         })
     }
@@ -323,12 +309,16 @@ impl Searcher {
             .collect())
     }
 
-    /// As many items, best first, as `max_tokens` tokens of the embedding model hold, each with its passage alone. The
-    /// first is among them in any case.
+    /// The first items, each with its passage alone, that together have at most `max_tokens` tokens of the embedding
+    /// model; at least one.
     pub fn within_tokens(&self, items: Vec<Item>, max_tokens: usize) -> Vec<Item> {
         let brief = items.into_iter().map(|item| Item {
             text: String::new(),
             context: Context::default(),
+            note: FoundNote {
+                source_ref: Shown::default(),
+                ..item.note
+            },
             ..item
         });
         let mut spent = 0;
@@ -345,11 +335,21 @@ impl Searcher {
         if query.vector.is_none() {
             return Cosines::None;
         }
-        let measured = self
-            .background
-            .get(&self.serving.store, &self.version)
-            .await;
-        measured.map_or(Cosines::Unknown, Cosines::Before)
+        let background = &self.background;
+        let labels = &query.filter.keywords;
+        let of_labels = Filter {
+            keywords: labels.clone(),
+            ..Filter::default()
+        };
+        let counting = self.count_of_index(&of_labels);
+        let (measured, chunks) = tokio::join!(
+            background.get(&self.serving.store, &self.version),
+            background.chunks(labels, counting),
+        );
+        let Some(measured) = measured else {
+            return Cosines::Unknown;
+        };
+        Cosines::Before(chunks.map_or(measured, |chunks| measured.before_best_of(chunks)))
     }
 
     /// Embeds the query. Without a vector, notes are found by keyword.
@@ -386,7 +386,7 @@ impl Searcher {
         }
     }
 
-    /// The text around chunks, of those whose note is live and as `filter` asks.
+    /// The text around those of the chunks whose note is live and as `filter` asks.
     async fn surroundings(
         &self,
         filter: &Filter,
@@ -400,8 +400,8 @@ impl Searcher {
         store.surroundings(&self.version, chunks, &wanted).await
     }
 
-    /// Joins each chunk with its neighbours. `around` has the text around some of them. A note
-    /// that has changed its labels or is not live any more since the revalidation is left out.
+    /// Joins each chunk with its neighbours. `around` has the text around some of them. Leaves out
+    /// a note that has other labels or is not live any more since the revalidation.
     async fn stitch(
         &self,
         filter: &Filter,
@@ -416,8 +416,7 @@ impl Searcher {
             let context = context::stitch(&chunk, around);
             Some(Item {
                 note_id: chunk.note_id,
-                key: chunk.key,
-                title: chunk.title,
+                note: chunk.note,
                 chunk_id: chunk.chunk_id,
                 chunk_index: chunk.chunk_index,
                 start_offset: chunk.start_offset,

@@ -1,8 +1,10 @@
 //! A part of a search that failed is left out for a while: otherwise each search would wait for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use crate::lock::lock;
 
 /// Whether a part is left out.
 #[derive(Default)]
@@ -14,7 +16,7 @@ pub struct Pause {
 impl Pause {
     /// Leaves the part out from now on, for `time`.
     pub fn begin(&self, time: Duration) {
-        *self.lock() = Some(Instant::now() + time);
+        *lock(&self.until) = Some(Instant::now() + time);
     }
 
     /// One search has failed, which says nothing of others. Leaves the part out for `time` unless it
@@ -37,11 +39,7 @@ impl Pause {
     }
 
     pub fn is_on(&self) -> bool {
-        self.lock().is_some_and(|until| Instant::now() < until)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.until.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.until).is_some_and(|until| Instant::now() < until)
     }
 }
 

@@ -103,7 +103,7 @@ impl Live {
         self.ranked
             .best_first(&other.ranked)
             .then_with(|| b.importance.total_cmp(&a.importance))
-            .then_with(|| b.updated_secs.total_cmp(&a.updated_secs))
+            .then_with(|| b.note.updated_at.cmp(&a.note.updated_at))
     }
 }
 
@@ -126,7 +126,6 @@ pub fn cosine(a: &[f32], b: &[f32]) -> f32 {
     }
 }
 
-/// The dot product of two vectors of the same length.
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
@@ -142,10 +141,13 @@ pub fn unit(vector: &[f32]) -> Vec<f32> {
 mod tests {
     use uuid::Uuid;
 
+    use chrono::DateTime;
+
     use super::*;
     use crate::config::FusionMethod;
+    use crate::store::FoundNote;
 
-    fn live(note: u128, chunk: u128, score: f32, importance: f32, updated_secs: f64) -> Live {
+    fn live(note: u128, chunk: u128, score: f32, importance: f32, updated_secs: i64) -> Live {
         Live {
             ranked: Ranked {
                 candidate: Candidate {
@@ -160,14 +162,15 @@ mod tests {
             chunk: ChunkText {
                 chunk_id: Uuid::from_u128(chunk),
                 note_id: Uuid::from_u128(note),
-                key: None,
-                title: None,
+                note: FoundNote {
+                    updated_at: DateTime::UNIX_EPOCH + chrono::Duration::seconds(updated_secs),
+                    ..FoundNote::default()
+                },
                 chunk_index: 0,
                 start_offset: 0,
                 end_offset: 1,
                 text: "x".into(),
                 importance,
-                updated_secs,
                 revision: 1,
             },
         }
@@ -210,22 +213,22 @@ mod tests {
     #[test]
     fn a_note_is_as_good_as_its_best_chunk() {
         let found = vec![
-            live(1, 10, 0.1, 0.5, 0.0),
-            live(2, 20, 0.2, 0.5, 0.0),
-            live(1, 11, 0.3, 0.5, 0.0),
-            live(3, 30, 0.0, 0.5, 0.0),
+            live(1, 10, 0.1, 0.5, 0),
+            live(2, 20, 0.2, 0.5, 0),
+            live(1, 11, 0.3, 0.5, 0),
+            live(3, 30, 0.0, 0.5, 0),
         ];
         assert_eq!(chunks(&best_of_notes(found, 2)), [11, 20]);
     }
 
     #[test]
     fn of_equal_scores_importance_decides_and_then_recency() {
-        let infinity = f64::INFINITY;
+        let far = 1 << 40;
         let found = vec![
-            live(1, 10, 0.1, 0.5, 7.0),
-            live(2, 20, 0.1, 0.5, infinity),
-            live(3, 30, 0.1, 0.9, 0.0),
-            live(4, 40, 0.2, 0.0, -infinity),
+            live(1, 10, 0.1, 0.5, 7),
+            live(2, 20, 0.1, 0.5, far),
+            live(3, 30, 0.1, 0.9, 0),
+            live(4, 40, 0.2, 0.0, -far),
         ];
         assert_eq!(chunks(&best_of_notes(found, 9)), [40, 30, 20, 10]);
     }

@@ -8,12 +8,11 @@ use uuid::Uuid;
 use super::answer::{Degradation, Missing};
 use super::{SearchError, Searcher};
 use crate::error_class::ErrorClass;
-use crate::index::{Answer, Candidate, IndexError, Query, StoredPoint};
+use crate::index::{Answer, Candidate, Filter, IndexError, Query, StoredPoint};
 use crate::serving::{self, ServingError};
 use crate::shares::Holder;
 use crate::store::{PostgresQuery, Scan, StoreError};
 
-/// Time limit for the index.
 const INDEX_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long searches do without an index that passed its time limit. Otherwise each would wait.
@@ -78,6 +77,11 @@ impl Searcher {
         self.in_time(index.search(self.searched(), query)).await
     }
 
+    pub(super) async fn count_of_index(&self, filter: &Filter) -> Result<u64, IndexError> {
+        let index = &self.serving.index;
+        self.in_time(index.count(self.searched(), filter)).await
+    }
+
     /// The revisions of points, without those that the index does not have. `None` if Postgres
     /// has found the candidates.
     pub(super) async fn revisions(
@@ -135,8 +139,9 @@ impl Searcher {
         self.index_pause.begin_unless(works, INDEX_PAUSE);
     }
 
-    /// While one search scans all that may be scanned, others scan less, and so does a search whose
-    /// scan is not over in time: better few notes than none, and other work of the process goes on.
+    /// One search at a time may make the full scan. The others make a small one, and so does a search
+    /// whose full scan did not end in time: few notes are better than none, and other work of the
+    /// process goes on.
     async fn candidates_of_postgres(&self, query: &Query) -> Result<Vec<Candidate>, SearchError> {
         let holder = Holder::of_tenant(query.filter.keywords.get("tenant_id"));
         let query = PostgresQuery {

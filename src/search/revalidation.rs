@@ -1,5 +1,5 @@
-//! Asks Postgres which candidates a search may show: a point may be left behind by a crash, be
-//! older than its chunk, or be of a note that is not live or has other labels now.
+//! Asks Postgres which candidates a search may show. A crash may have left a point behind, or the
+//! point is older than its chunk, or its note is not live or has other labels now.
 
 use std::collections::{HashMap, HashSet};
 

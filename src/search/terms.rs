@@ -3,10 +3,11 @@
 
 pub mod languages;
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use languages::Languages;
+use languages::{Counts, LanguageSet, Languages};
 use qdrant_rust_stemmers::{Algorithm, Stemmer};
 
 use crate::config::{Bm25Options, Tokenizer};
@@ -70,21 +71,103 @@ impl Terms {
     /// The terms of a text, in its order, each with where it is. Function words of the text's own language are none.
     pub fn of(&self, text: &str) -> Vec<(Range<usize>, String)> {
         let words = unicode::located_words(text, self.ascii_folding);
-        let language = self
-            .languages
-            .of(words.iter().map(|(_, word)| word.as_str()));
-        let is_term = |word: &str| {
-            !self.stopwords.contains(word)
-                && !self.own_stopwords.contains(word)
-                && !language.is_some_and(|language| self.languages.has(language, word))
-                && !languages::is_japanese_function_word(word)
+        let language = self.language(&words);
+        let words = words
+            .into_iter()
+            .filter(|(_, word)| !self.languages.of(word).has(language));
+        words
+            .filter_map(|(range, word)| Some((range, self.term(&word)?)))
+            .collect()
+    }
+
+    /// The language that has the most function words of a text.
+    fn language(&self, words: &[(Range<usize>, Cow<str>)]) -> Option<usize> {
+        let mut seen = HashSet::new();
+        let mut counts = Counts::default();
+        for (_, word) in words {
+            let languages = self.languages.of(word);
+            if !languages.is_empty() && seen.insert(&**word) {
+                counts.add(languages);
+            }
+        }
+        counts.most()
+    }
+
+    /// The term that a word is, whatever the language of its text; `None` for a stopword.
+    fn term(&self, word: &str) -> Option<String> {
+        let is_stopword = self.stopwords.contains(word)
+            || self.own_stopwords.contains(word)
+            || languages::is_japanese_function_word(word);
+        let stem = || match &self.stemmer {
+            Some(stemmer) => stemmer.stem(word).into_owned(),
+            None => word.to_owned(),
         };
-        let words = words.into_iter().filter(|(_, word)| is_term(word));
-        let stem = |word: String| match &self.stemmer {
-            Some(stemmer) => stemmer.stem(&word).into_owned(),
-            None => word,
-        };
-        words.map(|(range, word)| (range, stem(word))).collect()
+        (!is_stopword).then(stem)
+    }
+}
+
+/// Finds the terms of a query in texts. It looks a word up once: texts share most of theirs.
+pub struct Finder<'t> {
+    terms: &'t Terms,
+    query: HashSet<String>,
+    /// With what the terms of the query begin.
+    first: Vec<char>,
+    /// What words are that may be terms of the query; `None` for another.
+    words: HashMap<String, Option<(String, LanguageSet)>>,
+}
+
+impl<'t> Finder<'t> {
+    pub fn new(terms: &'t Terms, query: &[(Range<usize>, String)]) -> Self {
+        let query = query.iter().map(|(_, term)| term.clone());
+        let query: HashSet<String> = query.collect();
+        Self {
+            terms,
+            first: query
+                .iter()
+                .filter_map(|term| term.chars().next())
+                .collect(),
+            query,
+            words: HashMap::new(),
+        }
+    }
+
+    /// Stems begin as their words do, but for accents and Arabic: most words need no stem.
+    fn may_be_term(&self, word: &str) -> bool {
+        let first = word.chars().next();
+        first.is_none_or(|first| !unicode::is_plain(first) || self.first.contains(&first))
+    }
+
+    fn look_up(&mut self, word: &str) -> Option<(String, LanguageSet)> {
+        if let Some(known) = self.words.get(word) {
+            return known.clone();
+        }
+        let term = self.terms.term(word);
+        let term = term.filter(|term| self.query.contains(term));
+        let term = term.map(|term| (term, self.terms.languages.of(word)));
+        self.words.insert(word.to_owned(), term.clone());
+        term
+    }
+
+    /// The terms of a text, of those that the query has.
+    pub fn find(&mut self, text: &str) -> Vec<(Range<usize>, String)> {
+        let words = unicode::located_words(text, self.terms.ascii_folding);
+        let mut found = Vec::new();
+        for (range, word) in &words {
+            if self.may_be_term(word)
+                && let Some((term, languages)) = self.look_up(word)
+            {
+                found.push((range.clone(), term, languages));
+            }
+        }
+        // Mostly no term is a function word of any language.
+        if found.iter().any(|(.., languages)| !languages.is_empty()) {
+            let language = self.terms.language(&words);
+            found.retain(|(.., languages)| !languages.has(language));
+        }
+        found
+            .into_iter()
+            .map(|(range, term, _)| (range, term))
+            .collect()
     }
 }
 
@@ -157,6 +240,43 @@ mod tests {
         // Two words are no proof: to die is no article.
         assert_eq!(terms("english", "die hard"), ["die", "hard"]);
         assert_eq!(terms("english", "鍵はどこですか"), ["鍵は", "はど", "こで"]);
+    }
+
+    #[test]
+    fn what_is_found_of_a_query_are_the_terms_of_the_text_that_it_has() {
+        let terms = Terms::new(&Bm25Options::default());
+        let query = terms.of("Wo ist der Schlüssel? die keys of the house, 鍵");
+        let mut finder = Finder::new(&terms, &query);
+        for text in [
+            "The key to the houses, and the keys.",
+            "Wie man die Häuser und die Schlüssel findet.",
+            "die hard, key",
+            "鍵はどこですか",
+            "",
+        ] {
+            let mut of_text = terms.of(text);
+            of_text.retain(|(_, term)| query.iter().any(|(_, of_query)| of_query == term));
+            assert_eq!(finder.find(text), of_text, "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_stem_begins_as_its_word_does_if_that_is_plain(
+            words in proptest::collection::vec("[a-z]{1,9}[éüß]?[a-z]{0,4}|[а-яё]{1,9}|[の-んア-ン一-三]{1,4}", 1..30),
+            language in proptest::sample::select(vec![
+                "danish", "dutch", "english", "finnish", "french", "german", "hungarian", "italian", "norwegian",
+                "portuguese", "romanian", "russian", "spanish", "swedish", "turkish",
+            ]),
+        ) {
+            let options = Bm25Options { language: language.into(), ..Bm25Options::default() };
+            let terms = Terms::new(&options);
+            let text = words.join(" ");
+            let query = terms.of(&words[..words.len().div_ceil(2)].join(" "));
+            let mut of_text = terms.of(&text);
+            of_text.retain(|(_, term)| query.iter().any(|(_, of_query)| of_query == term));
+            proptest::prop_assert_eq!(Finder::new(&terms, &query).find(&text), of_text);
+        }
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -35,7 +34,7 @@ pub struct Trace {
 }
 
 /// What the stages of a search took. A stage that ran twice has the sum.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default)]
 #[expect(missing_docs, reason = "docs/guide/search.md describes the stages")]
 pub struct StageTimes {
     pub embed: Duration,
@@ -133,6 +132,7 @@ fn traced(Live { ranked, chunk }: &Live) -> TracedChunk {
 mod tests {
     use super::*;
     use crate::search::{Context, Passage};
+    use crate::store::FoundNote;
 
     fn chunk(id: u128, fused_rank: i32) -> TracedChunk {
         TracedChunk {
@@ -156,8 +156,7 @@ mod tests {
     fn item(id: u128, rerank: f32) -> Item {
         Item {
             note_id: Uuid::from_u128(id / 10),
-            key: None,
-            title: None,
+            note: FoundNote::default(),
             chunk_id: Uuid::from_u128(id),
             chunk_index: 0,
             start_offset: 0,

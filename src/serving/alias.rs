@@ -21,13 +21,8 @@ pub fn check_alias(alias: &str, registered: &[CollectionRow]) -> Result<(), Serv
 /// Points the alias at the active collection of the active version, unless it already points
 /// at a collection that workers write for this version. Every process that changes what is
 /// served calls this after its commit, so the last call finds alias and Postgres in step.
-pub async fn reconcile_alias(context: &Serving) -> Result<(), ServingError> {
-    let Serving {
-        store,
-        index,
-        alias,
-        ..
-    } = context;
+pub async fn reconcile_alias(serving: &Serving) -> Result<(), ServingError> {
+    let (store, index, alias) = (&serving.store, &serving.index, &serving.alias);
     for _ in 0..MAX_TRIES {
         // The alias is read first. Postgres changes before the alias, so the rows read afterwards
         // are not older than the alias. A rebuild changes the alias first, and calls this after
@@ -39,7 +34,7 @@ pub async fn reconcile_alias(context: &Serving) -> Result<(), ServingError> {
         let all = store.registered_collections().await?;
         match decide(target.as_deref(), &active.name, &all) {
             Move::Leave => return Ok(()),
-            Move::Point(_) => move_alias(context).await?,
+            Move::Point(_) => move_alias(serving).await?,
             Move::Refuse { target, wanted } => {
                 return Err(ServingError::ForeignAlias {
                     alias: alias.to_owned(),
@@ -54,13 +49,8 @@ pub async fn reconcile_alias(context: &Serving) -> Result<(), ServingError> {
 
 /// Decides again and moves the alias while nothing else can be served. A process that cannot reach
 /// Postgres moves no alias.
-async fn move_alias(context: &Serving) -> Result<(), ServingError> {
-    let Serving {
-        store,
-        index,
-        alias,
-        ..
-    } = context;
+async fn move_alias(serving: &Serving) -> Result<(), ServingError> {
+    let (store, index, alias) = (&serving.store, &serving.index, &serving.alias);
     let served = store.hold_served().await?;
     let target = index.resolve(alias).await?;
     if let Some(active) = &served.active
@@ -73,13 +63,8 @@ async fn move_alias(context: &Serving) -> Result<(), ServingError> {
 }
 
 /// A description of the alias's problem, if [`reconcile_alias`] would move it.
-pub async fn alias_problem(context: &Serving) -> Result<Option<String>, ServingError> {
-    let Serving {
-        store,
-        index,
-        alias,
-        ..
-    } = context;
+pub async fn alias_problem(serving: &Serving) -> Result<Option<String>, ServingError> {
+    let (store, index, alias) = (&serving.store, &serving.index, &serving.alias);
     let target = index.resolve(alias).await?;
     let versions = store.versions().await?;
     let all = store.registered_collections().await?;

@@ -10,17 +10,17 @@ use crate::index::CollectionSpec;
 /// that registers it. Its number is then used. Such a collection is empty and has the wanted
 /// shape, so it is reused.
 pub async fn free_collection_name(
-    context: &Serving,
+    serving: &Serving,
     spec: &CollectionSpec,
 ) -> Result<String, ServingError> {
-    let last = context.store.last_collection_number().await?;
-    let registered = context.store.registered_collections().await?;
+    let last = serving.store.last_collection_number().await?;
+    let registered = serving.store.registered_collections().await?;
     for n in last.max(1).. {
-        let name = format!("{}__{n}", context.alias);
+        let name = format!("{}__{n}", serving.alias);
         if registered.iter().any(|collection| collection.name == name) {
             continue;
         }
-        match context.index.collection(&name).await? {
+        match serving.index.collection(&name).await? {
             None if n > last => return Ok(name),
             Some(info) if info.points == 0 && info.spec.as_ref() == Some(spec) => return Ok(name),
             _ => {}

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    Serving, ServingError, check_alias, check_home, differences, ensure_tokens, reconcile_alias,
-    record_home,
+    Serving, ServingError, check_alias, check_home, differences, ensure_tokens, index_fields,
+    reconcile_alias, record_home,
 };
 use crate::index::{CollectionInfo, CollectionSpec, IndexError};
 use crate::store::{CollectionRow, Lifecycle, RegisteredVersion, Store, StoreError, Version};
@@ -96,14 +96,14 @@ pub fn unless_retired(
     )))
 }
 
-/// Makes sure that the version is not retired, that every note was enqueued for it, that its
-/// collection exists with the right shape, and that the alias points at it if the version is
-/// active. Creates a missing collection. If it was lost, every note is put into the outbox, and
+/// Makes sure that the version is not retired, that every note was enqueued for it, and that its
+/// collection exists with the right shape. If the version is active, the alias points at it.
+/// Creates a missing collection. If it was lost, every note is put into the outbox, and
 /// workers fill it from Postgres without embedding.
-pub async fn ensure_ready(context: &Serving, version: &Version) -> Result<(), ServingError> {
+pub async fn ensure_ready(serving: &Serving, version: &Version) -> Result<(), ServingError> {
     let mut tries = 0;
     loop {
-        match ensure_once(context, version).await {
+        match ensure_once(serving, version).await {
             // The engine is unavailable for a collection that another worker is creating.
             Err(ServingError::Index(IndexError::Unavailable { .. })) if tries < MAX_TRIES => {
                 tries += 1;
@@ -114,29 +114,30 @@ pub async fn ensure_ready(context: &Serving, version: &Version) -> Result<(), Se
     }
 }
 
-async fn ensure_once(context: &Serving, version: &Version) -> Result<(), ServingError> {
-    context.store.ping().await?;
-    let known = version_unless_retired(&context.store, &version.name).await?;
-    check_home(context).await?;
-    let (collection, info) = main_collection(context, version).await?;
+async fn ensure_once(serving: &Serving, version: &Version) -> Result<(), ServingError> {
+    serving.store.ping().await?;
+    let known = version_unless_retired(&serving.store, &version.name).await?;
+    check_home(serving).await?;
+    let (collection, info) = main_collection(serving, version).await?;
     match info {
         Some(info) => check_spec(
             &collection.name,
             &info,
-            &spec(context, version),
+            &spec(serving, version),
             known.state,
         )?,
-        None => create_collection(context, version, &collection.name).await?,
+        None => create_collection(serving, version, &collection.name).await?,
     }
-    record_home(context).await?;
-    forget_lost_rebuilds(context, version).await?;
-    ensure_tokens(context, &version.name).await?;
+    index_fields(serving, &collection.name).await?;
+    record_home(serving).await?;
+    forget_lost_rebuilds(serving, version).await?;
+    ensure_tokens(serving, &version.name).await?;
     if known.state == Lifecycle::Active {
-        reconcile_alias(context).await?;
+        reconcile_alias(serving).await?;
     }
     // After the alias, as in a rollback: the version stays marked until both are done.
     if !known.enqueued {
-        let notes = context.store.enqueue_version(&version.name).await?;
+        let notes = serving.store.enqueue_version(&version.name).await?;
         tracing::info!(version = version.name, notes, "every note enqueued");
     }
     Ok(())
@@ -145,27 +146,27 @@ async fn ensure_once(context: &Serving, version: &Version) -> Result<(), Serving
 /// The version's main collection, registered now if it is the first, and its state in the
 /// engine.
 async fn main_collection(
-    context: &Serving,
+    serving: &Serving,
     version: &Version,
 ) -> Result<(CollectionRow, Option<CollectionInfo>), ServingError> {
-    let store = &context.store;
+    let store = &serving.store;
     loop {
-        let collection = match registered_main_collection(context, version).await? {
+        let collection = match registered_main_collection(serving, version).await? {
             Some(collection) => collection,
             None => {
-                check_alias_is_free(context).await?;
+                check_alias_is_free(serving).await?;
                 store
-                    .register_first_collection(&version.name, &context.alias)
+                    .register_first_collection(&version.name, &serving.alias)
                     .await?
             }
         };
-        check_alias(&context.alias, std::slice::from_ref(&collection))?;
-        let info = context.index.collection(&collection.name).await?;
+        check_alias(&serving.alias, std::slice::from_ref(&collection))?;
+        let info = serving.index.collection(&collection.name).await?;
         if info.is_some() {
             return Ok((collection, info));
         }
         // A rebuild may have retired it between the two reads.
-        if registered_main_collection(context, version).await?.as_ref() != Some(&collection) {
+        if registered_main_collection(serving, version).await?.as_ref() != Some(&collection) {
             continue;
         }
         if collection.is_active() {
@@ -178,19 +179,19 @@ async fn main_collection(
 /// The main collection as Postgres has it: the active one. If that was lost and a rebuild has
 /// begun, the one that it fills.
 async fn registered_main_collection(
-    context: &Serving,
+    serving: &Serving,
     version: &Version,
 ) -> Result<Option<CollectionRow>, StoreError> {
-    let written = context.store.collections(&version.name).await?;
+    let written = serving.store.collections(&version.name).await?;
     Ok(written.into_iter().next())
 }
 
 /// Forgets rebuilds whose collection is lost. They cannot resume, and workers would wait for
 /// that collection.
-async fn forget_lost_rebuilds(context: &Serving, version: &Version) -> Result<(), ServingError> {
-    for collection in context.store.collections(&version.name).await? {
-        if collection.is_building() && context.index.collection(&collection.name).await?.is_none() {
-            forget_rebuild(&context.store, &collection.name).await?;
+async fn forget_lost_rebuilds(serving: &Serving, version: &Version) -> Result<(), ServingError> {
+    for collection in serving.store.collections(&version.name).await? {
+        if collection.is_building() && serving.index.collection(&collection.name).await?.is_none() {
+            forget_rebuild(&serving.store, &collection.name).await?;
         }
     }
     Ok(())
@@ -208,59 +209,59 @@ async fn forget_rebuild(store: &Store, collection: &str) -> Result<(), StoreErro
 
 /// Checks that no other program uses the alias name. Called before the first collection is
 /// registered.
-async fn check_alias_is_free(context: &Serving) -> Result<(), ServingError> {
-    let target = context.index.resolve(&context.alias).await?;
+async fn check_alias_is_free(serving: &Serving) -> Result<(), ServingError> {
+    let target = serving.index.resolve(&serving.alias).await?;
     let taken = match &target {
         Some(target) => Some(format!("an alias of {target:?}")),
-        None => context
+        None => serving
             .index
-            .collection(&context.alias)
+            .collection(&serving.alias)
             .await?
             .map(|_| "a collection".to_owned()),
     };
     // Another worker may have registered the collection since this worker read the database.
-    let is_ours = !context.store.registered_collections().await?.is_empty();
+    let is_ours = !serving.store.registered_collections().await?.is_empty();
     match taken {
         None => Ok(()),
         Some(_) if is_ours => Ok(()),
         Some(what) => Err(ServingError::Mismatch(format!(
             "{:?} is {what} in the vector engine already, and this database does not list it: \
              choose another storage.qdrant.alias",
-            context.alias
+            serving.alias
         ))),
     }
 }
 
 async fn create_collection(
-    context: &Serving,
+    serving: &Serving,
     version: &Version,
     name: &str,
 ) -> Result<(), ServingError> {
     // The outbox first: if the worker dies before it creates the collection, the next start
     // repeats both steps.
-    let notes = context.store.enqueue_version_again(&version.name).await?;
-    context
+    let notes = serving.store.enqueue_version_again(&version.name).await?;
+    serving
         .index
-        .create_collection(name, &spec(context, version))
+        .create_collection(name, &spec(serving, version))
         .await?;
     tracing::info!(
         collection = name,
         notes,
         "empty collection created, every note enqueued"
     );
-    let written = context.store.collections(&version.name).await?;
+    let written = serving.store.collections(&version.name).await?;
     if !written.iter().any(|collection| collection.name == name) {
         // It was missing because a job has retired and dropped it. No job would drop it again.
-        context.index.drop_collection(name).await?;
+        serving.index.drop_collection(name).await?;
     }
     Ok(())
 }
 
 /// The shape of a collection for this version, under this configuration.
-pub fn spec(context: &Serving, version: &Version) -> CollectionSpec {
+pub fn spec(serving: &Serving, version: &Version) -> CollectionSpec {
     CollectionSpec {
         dim: version.dim,
-        bm25: context.bm25.clone(),
+        bm25: serving.bm25.clone(),
         embedding_version: version.name.clone(),
     }
 }

@@ -7,10 +7,10 @@ use crate::store::{RunningJob, StoreError};
 /// Why what is served could not be read, written or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServingError {
-    /// Postgres.
+    /// Postgres failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The vector engine.
+    /// The vector engine failed.
     #[error(transparent)]
     Index(#[from] IndexError),
     /// No worker has registered a version yet.
@@ -40,7 +40,7 @@ pub enum ServingError {
          a backup, `elf rebuild --take-alias` points the alias at {wanted:?}"
     )]
     ForeignAlias {
-        /// The alias.
+        /// `storage.qdrant.alias`.
         alias: String,
         /// What it points at.
         target: String,
@@ -72,7 +72,7 @@ impl ServingError {
             Self::NothingIndexed | Self::NotServed(_) | Self::JobRunning(_) => {
                 ErrorClass::Precondition
             }
-            Self::RolledBack => ErrorClass::Store,
+            Self::RolledBack => ErrorClass::Storage,
             Self::ForeignAlias { .. } | Self::OtherAlias { .. } | Self::Mismatch(_) => {
                 ErrorClass::Configuration
             }

@@ -11,8 +11,8 @@ use crate::store::{Database, Depth, IndexHome};
 const SAMPLE: usize = 256;
 
 /// Checks that the engine has the index of this database, or may have it. For everything that writes.
-pub async fn check_home(context: &Serving) -> Result<(), ServingError> {
-    match look(context).await? {
+pub async fn check_home(serving: &Serving) -> Result<(), ServingError> {
+    match look(serving).await? {
         Home::Same | Home::New => Ok(()),
         Home::Elsewhere(why) | Home::Copied(why) => Err(ServingError::Mismatch(why)),
     }
@@ -20,16 +20,16 @@ pub async fn check_home(context: &Serving) -> Result<(), ServingError> {
 
 /// Records where the index is: after the first start, and when it has moved or was lost. The engine has
 /// its collection by now.
-pub async fn record_home(context: &Serving) -> Result<(), ServingError> {
-    match look(context).await? {
-        Home::New => record(context).await,
+pub async fn record_home(serving: &Serving) -> Result<(), ServingError> {
+    match look(serving).await? {
+        Home::New => record(serving).await,
         Home::Same | Home::Elsewhere(_) | Home::Copied(_) => Ok(()),
     }
 }
 
 /// Checks that a search finds the notes of this database in this engine, as far as the engine answers.
-pub async fn check_home_to_search(context: &Serving) -> Result<(), ServingError> {
-    match look(context).await {
+pub async fn check_home_to_search(serving: &Serving) -> Result<(), ServingError> {
+    match look(serving).await {
         Ok(Home::Elsewhere(why)) => return Err(ServingError::Mismatch(why)),
         Ok(Home::Copied(why)) => tracing::warn!("answers may be old: {why}"),
         Ok(Home::Same | Home::New) | Err(_) => {}
@@ -38,17 +38,17 @@ pub async fn check_home_to_search(context: &Serving) -> Result<(), ServingError>
 }
 
 /// What is wrong with the index of this engine, for commands that only report.
-pub async fn home_problem(context: &Serving) -> Result<Option<String>, ServingError> {
-    match look(context).await? {
+pub async fn home_problem(serving: &Serving) -> Result<Option<String>, ServingError> {
+    match look(serving).await? {
         Home::Same | Home::New => Ok(None),
         Home::Elsewhere(why) | Home::Copied(why) => Ok(Some(why)),
     }
 }
 
 /// Takes over the index of the database that this one was copied from: an operator asks for a repair.
-pub async fn adopt_copy(context: &Serving) -> Result<(), ServingError> {
-    if let Home::Copied(_) = look(context).await? {
-        record(context).await?;
+pub async fn adopt_copy(serving: &Serving) -> Result<(), ServingError> {
+    if let Home::Copied(_) = look(serving).await? {
+        record(serving).await?;
         tracing::warn!("database was copied or restored, its index is taken over");
     }
     Ok(())
@@ -56,22 +56,22 @@ pub async fn adopt_copy(context: &Serving) -> Result<(), ServingError> {
 
 /// Makes this engine the one that has the index: a rebuild fills it. What the engine has under the
 /// alias may be another database's, so an operator has to say that it is not.
-pub async fn move_home(context: &Serving, take_alias: bool) -> Result<(), ServingError> {
-    match look(context).await? {
+pub async fn move_home(serving: &Serving, take_alias: bool) -> Result<(), ServingError> {
+    match look(serving).await? {
         Home::Same => return Ok(()),
-        Home::New => return record(context).await,
+        Home::New => return record(serving).await,
         Home::Elsewhere(_) | Home::Copied(_) => {}
     }
-    let index = context.index.place();
-    if !take_alias && context.index.resolve(&context.alias).await?.is_some() {
+    let index = serving.index.place();
+    if !take_alias && serving.index.resolve(&serving.alias).await?.is_some() {
         return Err(ServingError::Mismatch(format!(
             "{} has the alias {:?} already, and this database does not know that it is its own: if \
              no other database uses the alias, run `elf rebuild --take-alias`; else set \
              storage.qdrant.url to another engine",
-            index.place, context.alias
+            index.place, serving.alias
         )));
     }
-    record(context).await?;
+    record(serving).await?;
     tracing::warn!(
         place = index.place,
         "index moved, the one before is left alone"
@@ -79,9 +79,9 @@ pub async fn move_home(context: &Serving, take_alias: bool) -> Result<(), Servin
     Ok(())
 }
 
-async fn record(context: &Serving) -> Result<(), ServingError> {
-    let index = context.index.place();
-    context
+async fn record(serving: &Serving) -> Result<(), ServingError> {
+    let index = serving.index.place();
+    serving
         .store
         .record_index_home(&index.place, index.id)
         .await?;
@@ -89,8 +89,8 @@ async fn record(context: &Serving) -> Result<(), ServingError> {
     Ok(())
 }
 
-async fn look(context: &Serving) -> Result<Home, ServingError> {
-    let Serving { store, index, .. } = context;
+async fn look(serving: &Serving) -> Result<Home, ServingError> {
+    let Serving { store, index, .. } = serving;
     let Some(recorded) = store.index_home().await? else {
         return Ok(Home::New);
     };
@@ -99,15 +99,15 @@ async fn look(context: &Serving) -> Result<Home, ServingError> {
     // Nothing to look for if everything is as it was.
     let found = match is_at(&recorded, &place) && recorded.owner.is(&database) {
         true => Found::Own,
-        false => find(context).await?,
+        false => find(serving).await?,
     };
     Ok(decide(&recorded, &place, &database, found))
 }
 
 /// What the engine has under the name of the collection that is served. Every database calls its first
 /// one the same, so the name is no proof: a point of this database is.
-async fn find(context: &Serving) -> Result<Found, ServingError> {
-    let Serving { store, index, .. } = context;
+async fn find(serving: &Serving) -> Result<Found, ServingError> {
+    let Serving { store, index, .. } = serving;
     let Some(active) = store.active_version().await? else {
         return Ok(Found::Nothing);
     };

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::ServingError;
 use crate::index::IndexError;
@@ -26,11 +25,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub struct Job {
     store: Store,
     holder: String,
-    lease: JobLease,
-    progress: Arc<Progress>,
+    /// What each step of the job proves in its own transaction.
+    pub lease: JobLease,
+    /// How far the job is.
+    pub progress: Arc<Progress>,
     lost: CancellationToken,
-    renewing: AbortHandle,
-    writes: TaskTracker,
+    renewing: AbortOnDropHandle<()>,
+    /// The writes in flight. They run to their end even if the job fails or loses its lease.
+    pub writes: TaskTracker,
 }
 
 /// How far a job is, in points or notes.
@@ -84,19 +86,9 @@ impl Job {
             holder,
             progress,
             lost,
-            renewing: renewing.abort_handle(),
+            renewing: AbortOnDropHandle::new(renewing),
             writes: TaskTracker::new(),
         })
-    }
-
-    /// How far the job is.
-    pub fn progress(&self) -> &Arc<Progress> {
-        &self.progress
-    }
-
-    /// What each step of the job proves in its own transaction.
-    pub fn lease(&self) -> &JobLease {
-        &self.lease
     }
 
     /// Waits for a request to the vector engine. No other process can take the job meanwhile, so the
@@ -111,11 +103,6 @@ impl Job {
         let answer = answer?;
         released?;
         Ok(answer)
-    }
-
-    /// The writes in flight. They run to their end even if the job fails or loses its lease.
-    pub fn writes(&self) -> &TaskTracker {
-        &self.writes
     }
 
     /// Runs `work` until it ends or the lease is lost. Boxed, see [`crate::telemetry::timed`].
@@ -150,12 +137,6 @@ impl Job {
     }
 }
 
-impl Drop for Job {
-    fn drop(&mut self) {
-        self.renewing.abort();
-    }
-}
-
 async fn renew(store: Store, holder: String, progress: Arc<Progress>, lost: CancellationToken) {
     loop {
         tokio::time::sleep(RENEW_EVERY).await;
@@ -184,12 +165,12 @@ impl Progress {
         self.total.store(total, Ordering::Relaxed);
     }
 
-    /// Done so far.
+    /// Points or notes so far.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// The total.
+    /// Points or notes in all.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }

@@ -6,6 +6,7 @@ mod alias;
 mod collections;
 mod ensure;
 mod error;
+mod fields;
 mod home;
 mod job;
 mod payload;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 
 use crate::config::Bm25Options;
 use crate::index::VectorIndex;
+use crate::metadata::Declared;
 use crate::store::Store;
 pub use alias::{alias_problem, check_alias, problem_of_target, reconcile_alias};
 pub use collections::free_collection_name;
@@ -25,6 +27,7 @@ pub use ensure::{
     unless_retired, version_unless_retired,
 };
 pub use error::ServingError;
+pub use fields::{declare_fields, fields_problem, index_fields};
 pub use home::{
     adopt_copy, check_home, check_home_to_search, home_problem, move_home, record_home,
 };
@@ -45,4 +48,7 @@ pub struct Serving {
     pub alias: String,
     /// How new collections embed texts for BM25.
     pub bm25: Bm25Options,
+    /// The fields that `[metadata]` declares. A worker that starts makes them those of the database, which is what
+    /// filters are checked against.
+    pub fields: Declared,
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::{ServingError, payload};
+use super::{Serving, ServingError, payload};
 use crate::index::{Filter, IndexError, Point, UpsertMode, VectorIndex};
 use crate::store::{LiveChunk, Store};
 
@@ -16,11 +16,11 @@ use crate::store::{LiveChunk, Store};
 pub struct CollectionTarget {
     /// Postgres: the source of truth.
     pub store: Store,
-    /// The vector engine.
+    /// The engine that has the collection.
     pub index: Arc<dyn VectorIndex>,
-    /// The embedding version.
+    /// The name of the embedding version.
     pub version: String,
-    /// The collection.
+    /// The name of the collection in the engine.
     pub collection: String,
     /// The writes in flight. The end of a job waits for them.
     pub writes: TaskTracker,
@@ -33,7 +33,7 @@ const MAX_REFUSED: usize = 8;
 /// The result of writing points.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// Points written.
+    /// Those that the engine took.
     pub points: u64,
     /// Points that the engine refused.
     pub refused: Vec<Refused>,
@@ -53,6 +53,17 @@ pub struct Refused {
 pub type Notice = Arc<dyn Fn(String) + Send + Sync>;
 
 impl CollectionTarget {
+    /// A collection of the engine that has the index.
+    pub fn new(serving: &Serving, version: &str, collection: String) -> Self {
+        Self {
+            store: serving.store.clone(),
+            index: serving.index.clone(),
+            version: version.to_owned(),
+            collection,
+            writes: TaskTracker::new(),
+        }
+    }
+
     /// The points of chunks that were read with text and vector. Chunks without a vector are left
     /// out.
     pub fn points(&self, chunks: Vec<LiveChunk>) -> Arc<[Point]> {

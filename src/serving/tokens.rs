@@ -13,7 +13,7 @@ use crate::store::Target;
 /// Called between the writes of a batch and its ack. Fails if a point of the batch's notes is
 /// newer than `token` and no later claim has taken the note.
 pub async fn check_tokens(
-    context: &Serving,
+    serving: &Serving,
     version: &str,
     token: i64,
     notes: &[Uuid],
@@ -27,13 +27,13 @@ pub async fn check_tokens(
                 revision_above: Some(token),
                 ..Filter::default()
             };
-            if count(context, collection, &newer).await? == 0 {
+            if count(serving, collection, &newer).await? == 0 {
                 break;
             }
             // After the count: a claim is committed before its points are written.
-            let still = context.store.held(version, token, &held).await?;
+            let still = serving.store.held(version, token, &held).await?;
             if still.len() == held.len() {
-                raise_tokens(context, version).await?;
+                raise_tokens(serving, version).await?;
                 return Err(ServingError::RolledBack);
             }
             held = still;
@@ -45,11 +45,11 @@ pub async fn check_tokens(
 /// Raises the tokens above every revision in the index, if the index has a revision that
 /// Postgres has not issued. After a promotion or a restore of Postgres the index is verified in
 /// any case: Postgres may have lost transactions but no token.
-pub async fn ensure_tokens(context: &Serving, version: &str) -> Result<(), ServingError> {
-    if raise(context, version).await? {
-        request_repair(context, version).await?;
+pub async fn ensure_tokens(serving: &Serving, version: &str) -> Result<(), ServingError> {
+    if raise(serving, version).await? {
+        request_repair(serving, version).await?;
     }
-    if context.store.record_server_identity().await? {
+    if serving.store.record_server_identity().await? {
         tracing::warn!(
             "Postgres was promoted or restored since workers last saw it, verifying the index"
         );
@@ -59,13 +59,13 @@ pub async fn ensure_tokens(context: &Serving, version: &str) -> Result<(), Servi
 
 /// Raises the tokens so that Postgres issues none twice, and requests a verify. The caller then
 /// reports [`ServingError::RolledBack`].
-pub async fn raise_tokens(context: &Serving, version: &str) -> Result<(), ServingError> {
-    raise(context, version).await?;
-    request_repair(context, version).await
+pub async fn raise_tokens(serving: &Serving, version: &str) -> Result<(), ServingError> {
+    raise(serving, version).await?;
+    request_repair(serving, version).await
 }
 
-async fn request_repair(context: &Serving, version: &str) -> Result<(), ServingError> {
-    context.store.request_verify(version).await?;
+async fn request_repair(serving: &Serving, version: &str) -> Result<(), ServingError> {
+    serving.store.request_verify(version).await?;
     counter!("elf_postgres_rollbacks_total").increment(1);
     tracing::error!("{}", ServingError::RolledBack);
     Ok(())
@@ -73,12 +73,12 @@ async fn request_repair(context: &Serving, version: &str) -> Result<(), ServingE
 
 /// Raises the tokens above every revision in the index. Returns whether Postgres had lost
 /// tokens.
-async fn raise(context: &Serving, version: &str) -> Result<bool, ServingError> {
-    let store = &context.store;
+async fn raise(serving: &Serving, version: &str) -> Result<bool, ServingError> {
+    let store = &serving.store;
     let mut raised = false;
     for collection in store.collections(version).await? {
         let mut last = store.last_token().await?;
-        while let Some(highest) = highest_above(context, &collection.name, last).await? {
+        while let Some(highest) = highest_above(serving, &collection.name, last).await? {
             // Read again after the index: a claim may have drawn a token and written points since.
             last = store.last_token().await?;
             if last < highest {
@@ -99,7 +99,7 @@ async fn raise(context: &Serving, version: &str) -> Result<bool, ServingError> {
 /// The highest revision above `last` in a collection, found by bisection: one count if there is
 /// none, about forty otherwise.
 async fn highest_above(
-    context: &Serving,
+    serving: &Serving,
     collection: &str,
     last: i64,
 ) -> Result<Option<i64>, ServingError> {
@@ -109,7 +109,7 @@ async fn highest_above(
             revision_below: Some(MAX_REVISION),
             ..Filter::default()
         };
-        Ok::<_, IndexError>(count(context, collection, &above).await? > 0)
+        Ok::<_, IndexError>(count(serving, collection, &above).await? > 0)
     };
     if !is_there(last).await? {
         return Ok(None);
@@ -132,8 +132,8 @@ async fn highest_above(
 }
 
 /// Counts points. A missing collection counts as empty; a write to it reports the error.
-async fn count(context: &Serving, collection: &str, filter: &Filter) -> Result<u64, IndexError> {
-    match context.index.count(collection, filter).await {
+async fn count(serving: &Serving, collection: &str, filter: &Filter) -> Result<u64, IndexError> {
+    match serving.index.count(collection, filter).await {
         Err(IndexError::NotFound { .. }) => Ok(0),
         counted => counted,
     }

@@ -118,8 +118,8 @@ pub fn differences(database: &Version, config: &Version) -> Vec<String> {
     changes.iter().map(Change::line).collect()
 }
 
-/// The settings in which a configuration asks for another version than the one that is served, as far as
-/// the configuration alone tells: no file of a model is read, and no provider is asked.
+/// The settings in which a configuration asks for another version than the one that is served. It reads no
+/// file of a model and asks no provider, so it finds what the configuration alone tells.
 pub fn asked_changes(served: &Version, config: &Config) -> Vec<Change> {
     let tokenizer = served.settings.get(TOKENIZER).and_then(Value::as_str);
     let dim = config.providers.embedding.dimensions.unwrap_or(served.dim);

@@ -91,20 +91,16 @@ impl Store {
         token: i64,
         notes: &[(Uuid, AccessHash)],
     ) -> Result<(), StoreError> {
-        let work = async {
-            let ids: Vec<Uuid> = notes.iter().map(|(id, _)| *id).collect();
-            let hashes: Vec<&[u8]> = notes.iter().map(|(_, hash)| &hash.0[..]).collect();
-            sqlx::query_file!(
-                "sql/queries/record_access.sql",
-                version,
-                token,
-                &ids,
-                &hashes as _
-            )
-            .execute(&self.pool)
-            .await?;
-            Ok(())
-        };
-        self.measured("ack", work).await
+        let ids: Vec<Uuid> = notes.iter().map(|(id, _)| *id).collect();
+        let hashes: Vec<&[u8]> = notes.iter().map(|(_, hash)| &hash.0[..]).collect();
+        let recorded = sqlx::query_file!(
+            "sql/queries/record_access.sql",
+            version,
+            token,
+            &ids,
+            &hashes as _
+        );
+        self.asked("ack", recorded.execute(&self.pool)).await?;
+        Ok(())
     }
 }

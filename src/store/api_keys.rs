@@ -5,7 +5,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::transaction::Transaction;
-use super::write::COMMAND;
+use super::write::{COMMAND, affected};
 use super::{Store, StoreError};
 
 /// Which notes a key reaches.
@@ -22,7 +22,7 @@ pub struct Reach {
 /// A key that a request was sent with.
 #[derive(Debug, Clone)]
 pub struct ApiKey {
-    /// Its id.
+    /// What `elf key list` shows of it, and traces record.
     pub key_id: Uuid,
     /// Which notes it reaches.
     pub reach: Reach,
@@ -62,22 +62,18 @@ impl Store {
         secret: SecretHash,
         version: &str,
     ) -> Result<Option<ApiKey>, StoreError> {
-        let work = async {
-            let row =
-                sqlx::query_file!("sql/queries/api_key_by_secret.sql", &secret.0[..], version);
-            let row = row.fetch_optional(&self.pool).await?;
-            Ok(row.map(|row| ApiKey {
-                is_replaced: row.is_replaced,
-                key_id: row.key_id,
-                reach: Reach {
-                    tenant_id: row.tenant_id,
-                    project_id: row.project_id,
-                    agent_id: row.agent_id,
-                },
-                can_write: row.can_write,
-            }))
-        };
-        self.measured("search", work).await
+        let row = sqlx::query_file!("sql/queries/api_key_by_secret.sql", &secret.0[..], version);
+        let row = self.asked("search", row.fetch_optional(&self.pool)).await?;
+        Ok(row.map(|row| ApiKey {
+            is_replaced: row.is_replaced,
+            key_id: row.key_id,
+            reach: Reach {
+                tenant_id: row.tenant_id,
+                project_id: row.project_id,
+                agent_id: row.agent_id,
+            },
+            can_write: row.can_write,
+        }))
     }
 
     /// The keys that are not revoked, at most so many, the newest first: hash, tenant and id.
@@ -85,20 +81,17 @@ impl Store {
         &self,
         limit: u64,
     ) -> Result<Vec<(SecretHash, String, Uuid)>, StoreError> {
-        let work = async {
-            let keys = sqlx::query!(
-                "select secret_sha256, tenant_id, key_id from elf_api_keys
+        let keys = sqlx::query!(
+            "select secret_sha256, tenant_id, key_id from elf_api_keys
                   where revoked_at is null order by created_at desc limit $1",
-                limit.cast_signed()
-            );
-            let keys = keys.fetch_all(&self.pool).await?.into_iter();
-            let known = keys.filter_map(|key| {
-                let hash = key.secret_sha256.try_into().ok()?;
-                Some((SecretHash(hash), key.tenant_id, key.key_id))
-            });
-            Ok(known.collect())
-        };
-        self.measured("search", work).await
+            limit.cast_signed()
+        );
+        let keys = self.asked("search", keys.fetch_all(&self.pool)).await?;
+        let known = keys.into_iter().filter_map(|key| {
+            let hash = key.secret_sha256.try_into().ok()?;
+            Some((SecretHash(hash), key.tenant_id, key.key_id))
+        });
+        Ok(known.collect())
     }
 
     /// Makes a key, and returns its id.
@@ -144,25 +137,15 @@ impl Store {
         key_id: Uuid,
         secret: SecretHash,
     ) -> Result<bool, StoreError> {
-        let work = async {
-            let mut tx = Transaction::begin(&self.pool, COMMAND).await?;
-            let done = sqlx::query_file!("sql/queries/rotate_api_key.sql", key_id, &secret.0[..])
-                .execute(&mut *tx)
-                .await?;
-            Ok((tx, done.rows_affected() > 0))
-        };
-        self.command("key", work).await
+        let rotate = sqlx::query_file!("sql/queries/rotate_api_key.sql", key_id, &secret.0[..]);
+        let rotated = affected(&self.pool, COMMAND, rotate);
+        Ok(self.command("key", rotated).await? > 0)
     }
 
     /// Revokes a key. `false` if there is no such key, or it was revoked before.
     pub async fn revoke_api_key(&self, key_id: Uuid) -> Result<bool, StoreError> {
-        let work = async {
-            let mut tx = Transaction::begin(&self.pool, COMMAND).await?;
-            let done = sqlx::query_file!("sql/queries/revoke_api_key.sql", key_id)
-                .execute(&mut *tx)
-                .await?;
-            Ok((tx, done.rows_affected() > 0))
-        };
-        self.command("key", work).await
+        let revoke = sqlx::query_file!("sql/queries/revoke_api_key.sql", key_id);
+        let revoked = affected(&self.pool, COMMAND, revoke);
+        Ok(self.command("key", revoked).await? > 0)
     }
 }

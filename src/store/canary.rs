@@ -17,7 +17,7 @@ pub struct CanaryRow {
     pub ended: Option<String>,
     /// What the searches of both versions found.
     pub tallies: Value,
-    /// When it began.
+    /// By the clock of Postgres.
     pub started_at: DateTime<Utc>,
 }
 

@@ -34,7 +34,7 @@ pub struct LiveChunk {
     pub awaits_vector: bool,
     /// The vector, not with [`Depth::Payload`].
     pub vector: Option<Vec<f32>>,
-    /// The note's status.
+    /// `memory_notes.status`, as the application wrote it.
     pub status: String,
     /// When the note stops being live.
     pub expires_at: Option<DateTime<Utc>>,
@@ -47,7 +47,7 @@ pub struct LiveChunk {
 /// An inconsistency of a live note: something in Postgres that does not follow from its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NoteProblem {
-    /// The note.
+    /// Its id in `memory_notes`.
     pub note_id: Uuid,
     /// The problem, in words.
     pub problem: String,
@@ -92,9 +92,11 @@ macro_rules! live_chunk {
                 scope: row.scope,
                 kind: row.kind,
                 key: row.key,
+                source: row.source,
                 importance: row.importance,
                 confidence: row.confidence,
                 updated_at: row.updated_at,
+                fields: crate::note::fields(row.metadata),
             },
             unreadable: None,
         }

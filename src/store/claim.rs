@@ -75,14 +75,14 @@ impl ClaimScope {
 pub struct Position {
     /// When the row was due.
     pub available_at: DateTime<Utc>,
-    /// The row.
+    /// Orders the rows that were due at the same time.
     pub outbox_id: Uuid,
 }
 
 /// A leased note and the outbox rows that its ack deletes.
 #[derive(Debug, Clone)]
 pub struct Claimed {
-    /// The note.
+    /// It may be deleted: an outbox row outlives its note.
     pub note_id: Uuid,
     /// The rows that were committed before the claim, the newest last.
     pub outbox_ids: Vec<Uuid>,
@@ -230,14 +230,10 @@ impl Store {
         notes: &[Uuid],
         lease: Duration,
     ) -> Result<(), StoreError> {
-        let work = async {
-            let secs = lease.as_secs_f64();
-            sqlx::query_file!("sql/queries/renew_leases.sql", version, token, notes, secs)
-                .execute(&self.pool)
-                .await?;
-            Ok(())
-        };
-        self.measured("renew", work).await
+        let secs = lease.as_secs_f64();
+        let renew = sqlx::query_file!("sql/queries/renew_leases.sql", version, token, notes, secs);
+        self.asked("renew", renew.execute(&self.pool)).await?;
+        Ok(())
     }
 
     /// Those of `notes` that no claim after that of `token` has taken over.
@@ -263,18 +259,15 @@ impl Store {
         pause: Duration,
         survived: bool,
     ) -> Result<Vec<Uuid>, StoreError> {
-        let work = async {
-            let released = sqlx::query_file_scalar!(
-                "sql/queries/release.sql",
-                version,
-                token,
-                notes,
-                pause.as_secs_f64(),
-                survived
-            );
-            Ok(released.fetch_all(&self.pool).await?)
-        };
-        self.measured("release", work).await
+        let released = sqlx::query_file_scalar!(
+            "sql/queries/release.sql",
+            version,
+            token,
+            notes,
+            pause.as_secs_f64(),
+            survived
+        );
+        self.asked("release", released.fetch_all(&self.pool)).await
     }
 
     /// Deletes the claimed rows of `notes` and ends their leases. Each note comes with the hash
@@ -287,32 +280,25 @@ impl Store {
         notes: &[(&Claimed, Option<AccessHash>)],
         keep_done: bool,
     ) -> Result<Vec<Uuid>, StoreError> {
-        let work = async {
-            let note_ids: Vec<Uuid> = notes.iter().map(|(n, _)| n.note_id).collect();
-            let access: Vec<Option<&[u8]>> = notes
-                .iter()
-                .map(|(_, access)| access.as_ref().map(|hash| &hash.0[..]))
-                .collect();
-            let (mut outbox_ids, mut owners) = (Vec::new(), Vec::new());
-            for (note, _) in notes {
-                outbox_ids.extend_from_slice(&note.outbox_ids);
-                owners.resize(outbox_ids.len(), note.note_id);
-            }
-            let held = sqlx::query_file_scalar!(
-                "sql/queries/ack.sql",
-                version,
-                token,
-                &note_ids,
-                &outbox_ids,
-                &owners,
-                keep_done,
-                &access as _
-            )
-            .fetch_all(&self.keyed)
-            .await?;
-            Ok(held)
-        };
-        self.measured("ack", work).await
+        let note_ids: Vec<Uuid> = notes.iter().map(|(n, _)| n.note_id).collect();
+        let access = notes.iter().map(|(_, access)| access.as_ref());
+        let access: Vec<Option<&[u8]>> = access.map(|hash| Some(&hash?.0[..])).collect();
+        let (mut outbox_ids, mut owners) = (Vec::new(), Vec::new());
+        for (note, _) in notes {
+            outbox_ids.extend_from_slice(&note.outbox_ids);
+            owners.resize(outbox_ids.len(), note.note_id);
+        }
+        let held = sqlx::query_file_scalar!(
+            "sql/queries/ack.sql",
+            version,
+            token,
+            &note_ids,
+            &outbox_ids,
+            &owners,
+            keep_done,
+            &access as _
+        );
+        self.asked("ack", held.fetch_all(&self.keyed)).await
     }
 
     /// Deletes the state of acked notes that are deleted from `memory_notes`, and what chunks they have left.
@@ -322,16 +308,9 @@ impl Store {
         token: i64,
         notes: &[Uuid],
     ) -> Result<(), StoreError> {
-        let work = async {
-            sqlx::query_file!("sql/queries/forget_chunks.sql", version, token, notes)
-                .execute(&self.keyed)
-                .await?;
-            sqlx::query_file!("sql/queries/forget_states.sql", version, token, notes)
-                .execute(&self.pool)
-                .await?;
-            Ok(())
-        };
-        self.measured("ack", work).await
+        let forget = sqlx::query_file!("sql/queries/forget.sql", version, token, notes);
+        self.asked("ack", forget.execute(&self.keyed)).await?;
+        Ok(())
     }
 
     /// Requeues notes: inserts an outbox row for each, whether it has one or not.
@@ -346,13 +325,9 @@ impl Store {
         notes: &[Uuid],
         pause: Duration,
     ) -> Result<(), StoreError> {
-        let work = async {
-            let secs = pause.as_secs_f64();
-            sqlx::query_file!("sql/queries/requeue.sql", version, notes, secs)
-                .execute(&self.pool)
-                .await?;
-            Ok(())
-        };
-        self.measured("requeue", work).await
+        let secs = pause.as_secs_f64();
+        let requeue = sqlx::query_file!("sql/queries/requeue.sql", version, notes, secs);
+        self.asked("requeue", requeue.execute(&self.pool)).await?;
+        Ok(())
     }
 }

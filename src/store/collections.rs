@@ -1,6 +1,6 @@
 //! The collections of a version, and the progress of a rebuild.
 
-use sqlx::PgExecutor;
+use sqlx::{PgConnection, PgExecutor};
 use uuid::Uuid;
 
 use super::{JobLease, Lifecycle, Limit, Store, StoreError, Transaction};
@@ -8,7 +8,7 @@ use super::{JobLease, Lifecycle, Limit, Store, StoreError, Transaction};
 /// A range of chunk ids that a rebuild reads in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Range {
-    /// Its number.
+    /// From 0, in the order of ids.
     pub number: i32,
     /// The collection has every chunk of the range up to this id.
     pub cursor: Uuid,
@@ -36,7 +36,7 @@ pub struct CollectionRow {
 /// What is served, while it cannot change. Postgres gives it up for a process that hangs.
 pub struct HeldServed {
     tx: Transaction,
-    /// The active version.
+    /// The version that is served; `None` before the first.
     pub active: Option<String>,
     /// Every registered collection, the oldest first.
     pub collections: Vec<CollectionRow>,
@@ -96,15 +96,7 @@ impl Store {
             }
             let n = 1 + last_collection_number(&mut *tx).await?;
             let name = format!("{alias}__{n}");
-            sqlx::query_file!(
-                "sql/queries/register_collection.sql",
-                &name,
-                alias,
-                version,
-                "active"
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
+            register_collection(&mut tx, &name, alias, version, Lifecycle::Active).await?;
             tx.commit().await?;
             Ok::<_, StoreError>(CollectionRow {
                 name,
@@ -150,15 +142,7 @@ impl Store {
             )
             .execute(&mut *tx)
             .await?;
-            sqlx::query_file!(
-                "sql/queries/register_collection.sql",
-                collection,
-                alias,
-                version,
-                "building"
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
+            register_collection(&mut tx, collection, alias, version, Lifecycle::Building).await?;
             for range in ranges {
                 sqlx::query!(
                     "insert into index_rebuild_ranges (collection, range_no, cursor, upper_bound)
@@ -368,6 +352,25 @@ impl Store {
             .await?;
         Ok(())
     }
+}
+
+pub(super) async fn register_collection(
+    on: &mut PgConnection,
+    name: &str,
+    alias: &str,
+    version: &str,
+    state: Lifecycle,
+) -> Result<(), StoreError> {
+    sqlx::query_file!(
+        "sql/queries/register_collection.sql",
+        name,
+        alias,
+        version,
+        state.as_str()
+    )
+    .fetch_optional(on)
+    .await?;
+    Ok(())
 }
 
 async fn last_collection_number(on: impl PgExecutor<'_>) -> Result<i64, StoreError> {

@@ -63,7 +63,7 @@ impl Store {
             .map_err(|problem| StoreError::Schema(format!("storage.postgres.dsn {problem}")))?;
         dsn.check_files().map_err(StoreError::Schema)?;
         let options = dsn
-            .options()
+            .options
             .clone()
             // The looks at locks find ELF's sessions by it.
             .application_name("elf")

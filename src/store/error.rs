@@ -8,6 +8,9 @@ use crate::error_class::ErrorClass;
 /// The unique index on the keys of notes.
 const KEY_INDEX: &str = "memory_notes_key_idx";
 
+/// What sql/functions.sql refuses: a client changes the note of a row.
+const MAY_CHANGE: &str = "elf_may_change";
+
 /// What the driver says of a server that does not encrypt. Every other error of TLS may pass.
 const NO_TLS: &str = "server does not support TLS";
 
@@ -63,6 +66,9 @@ pub enum StoreError {
     /// Another note of the same tenant, project, agent and scope has this key.
     #[error("another note has this key: {0}")]
     KeyTaken(String),
+    /// The note follows a row of a source.
+    #[error("{0}")]
+    OfRow(String),
     /// The commit was sent, and its answer did not come.
     #[error(
         "Postgres did not confirm the commit: {0}. The write may have been done, or be done later"
@@ -82,12 +88,14 @@ impl StoreError {
             | Self::Locked(_)
             | Self::Interrupted(_)
             | Self::Stale(_)
-            | Self::Unconfirmed(_) => ErrorClass::Store,
+            | Self::Unconfirmed(_) => ErrorClass::Storage,
             Self::Schema(_)
             | Self::Outdated(_)
             | Self::NotMigrated(_)
             | Self::OtherVectorType { .. } => ErrorClass::Configuration,
-            Self::Rejected(_) | Self::KeyTaken(_) | Self::Unreadable(_) => ErrorClass::Item,
+            Self::Rejected(_) | Self::KeyTaken(_) | Self::OfRow(_) | Self::Unreadable(_) => {
+                ErrorClass::Item
+            }
             Self::JobLost => ErrorClass::Precondition,
         }
     }
@@ -102,19 +110,11 @@ impl StoreError {
 
     /// The label of `elf_postgres_errors_total`.
     pub(super) fn kind(&self) -> &'static str {
-        match self {
-            Self::Unavailable(_) | Self::Interrupted(_) | Self::Stale(_) | Self::Unconfirmed(_) => {
-                "unavailable"
-            }
-            Self::Locked(_) => "locked",
-            Self::Schema(_)
-            | Self::Outdated(_)
-            | Self::NotMigrated(_)
-            | Self::OtherVectorType { .. } => "schema",
-            // No step of the job is measured.
-            Self::Rejected(_) | Self::KeyTaken(_) | Self::Unreadable(_) | Self::JobLost => {
-                "rejected"
-            }
+        match (self, self.class()) {
+            (Self::Locked(_), _) => "locked",
+            (_, ErrorClass::Storage) => "unavailable",
+            (_, ErrorClass::Configuration) => "schema",
+            _ => "rejected",
         }
     }
 }
@@ -133,6 +133,9 @@ impl From<sqlx::Error> for StoreError {
                     let detail = refusal.try_downcast_ref::<PgDatabaseError>();
                     let detail = detail.and_then(PgDatabaseError::detail);
                     return Self::KeyTaken(detail.unwrap_or(&message).to_owned());
+                }
+                if refusal.constraint() == Some(MAY_CHANGE) {
+                    return Self::OfRow(message);
                 }
                 match meaning_of(&refusal.code().unwrap_or_default()) {
                     Meaning::Value => Self::Rejected(message),
@@ -158,9 +161,9 @@ impl From<sqlx::Error> for StoreError {
             ),
             // See `pool::NotConnected`.
             Error::AnyDriverError(error) => Self::Unavailable(error.to_string()),
-            // No connection, TLS that fails, a pool that is closed; and what only an application
-            // that changes its columns brings about: a type that is missing, a value that the
-            // driver cannot decode, a row that row-level security hides.
+            // No connection, TLS that fails, a pool that is closed. Or an application has changed
+            // its columns: a type is missing, the driver cannot decode a value, or row-level
+            // security hides a row.
             _ => Self::Unavailable(reason),
         }
     }
@@ -352,8 +355,8 @@ mod tests {
             let error = StoreError::from(error);
             (error.class(), error.may_be_data())
         };
-        let interrupted = (ErrorClass::Store, true);
-        let unavailable = (ErrorClass::Store, false);
+        let interrupted = (ErrorClass::Storage, true);
+        let unavailable = (ErrorClass::Storage, false);
         let reset = std::io::ErrorKind::ConnectionReset;
         assert_eq!(class(Error::Io(reset.into())), interrupted);
         assert_eq!(class(Error::Protocol("cut".into())), interrupted);

@@ -71,30 +71,25 @@ impl Store {
         note: &Claimed,
         failure: Failure<'_>,
     ) -> Result<bool, StoreError> {
-        let work = async {
-            let delay_secs = match failure.retry {
-                Retry::After(delay) => Some(delay.as_secs_f64()),
-                Retry::Never => None,
-            };
-            let counted = sqlx::query_file_scalar!(
-                "sql/queries/fail_note.sql",
-                version,
-                token,
-                note.note_id,
-                &note.outbox_ids,
-                // Postgres takes no U+0000. A reason may hold one of another program.
-                failure.reason.replace('\0', ""),
-                delay_secs,
-                failure.failures as i32,
-                &failure.text.0[..],
-                failure.by.as_str(),
-                failure.lost_claims as i32,
-                failure.keep_leased.as_secs_f64()
-            )
-            .fetch_one(&self.pool)
-            .await?;
-            Ok(counted)
+        let delay_secs = match failure.retry {
+            Retry::After(delay) => Some(delay.as_secs_f64()),
+            Retry::Never => None,
         };
-        self.measured("fail", work).await
+        let counted = sqlx::query_file_scalar!(
+            "sql/queries/fail_note.sql",
+            version,
+            token,
+            note.note_id,
+            &note.outbox_ids,
+            // Postgres takes no U+0000. A reason may hold one of another program.
+            failure.reason.replace('\0', ""),
+            delay_secs,
+            failure.failures as i32,
+            &failure.text.0[..],
+            failure.by.as_str(),
+            failure.lost_claims as i32,
+            failure.keep_leased.as_secs_f64()
+        );
+        self.asked("fail", counted.fetch_one(&self.pool)).await
     }
 }

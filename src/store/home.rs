@@ -31,14 +31,13 @@ impl Database {
 
     /// Whether both are the same database, as far as is known.
     pub fn is(&self, other: &Self) -> bool {
-        let parts = |of: &'_ Self| -> (String, Option<String>) {
-            match of.0.split_once('@') {
-                Some((oid, server)) => (oid.to_owned(), Some(server.to_owned())),
-                None => (of.0.clone(), None),
+        match (self.0.split_once('@'), other.0.split_once('@')) {
+            (Some(of_server), Some(other)) => of_server == other,
+            (one, other_one) => {
+                let oid = one.map_or(&*self.0, |(oid, _)| oid);
+                oid == other_one.map_or(&*other.0, |(oid, _)| oid)
             }
-        };
-        let ((oid, server), (other_oid, other_server)) = (parts(self), parts(other));
-        oid == other_oid && (server.is_none() || other_server.is_none() || server == other_server)
+        }
     }
 }
 
@@ -66,7 +65,7 @@ impl Store {
         Ok(())
     }
 
-    /// This database.
+    /// What tells this database from a copy of it.
     pub async fn this_database(&self) -> Result<Database, StoreError> {
         let oid = sqlx::query_scalar!(
             r#"select oid::text as "oid!" from pg_database where datname = current_database()"#

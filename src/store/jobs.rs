@@ -15,7 +15,7 @@ pub struct RunningJob {
     pub subject: String,
     /// Host and process that run it.
     pub holder: String,
-    /// When it began.
+    /// By the clock of Postgres.
     pub started_at: DateTime<Utc>,
     /// When its lease expires.
     pub lease_until: DateTime<Utc>,
@@ -127,7 +127,7 @@ impl Store {
         Ok(tx)
     }
 
-    /// Releases the job.
+    /// Lets another process take the job. Does nothing if one has it already.
     pub async fn end_job(&self, holder: &str) -> Result<(), StoreError> {
         sqlx::query!("delete from index_job where holder = $1", holder)
             .execute(&self.pool)

@@ -1,7 +1,7 @@
 //! Whether ELF waits for locks of other sessions, and who holds them.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
@@ -10,6 +10,7 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use super::{Store, StoreError};
+use crate::lock::lock;
 
 /// A statement that has no answer for so long may wait for a lock.
 const LOOK_AFTER: Duration = Duration::from_secs(2);
@@ -25,7 +26,7 @@ const SHOWN: Duration = Duration::from_secs(30);
 pub struct LockWait {
     /// What is locked: a table, or what else Postgres calls it.
     pub on: String,
-    /// Since when.
+    /// When the wait began, by the clock of Postgres.
     pub since: DateTime<Utc>,
     /// The sessions that hold the lock, or wait for it before ELF.
     pub held_by: String,
@@ -91,14 +92,14 @@ struct Looking<'a>(&'a Arc<Locks>);
 
 impl<'a> Looking<'a> {
     fn begin(locks: &'a Arc<Locks>) -> Self {
-        locks.lock().lookers += 1;
+        lock(&locks.0).lookers += 1;
         Self(locks)
     }
 }
 
 impl Drop for Looking<'_> {
     fn drop(&mut self) {
-        let mut seen = self.0.lock();
+        let mut seen = lock(&self.0.0);
         seen.lookers -= 1;
         if seen.lookers == 0 {
             show(&[]);
@@ -109,7 +110,7 @@ impl Drop for Looking<'_> {
 impl Locks {
     /// Whether no operation of this process has just looked.
     fn is_due(&self) -> bool {
-        let mut seen = self.lock();
+        let mut seen = lock(&self.0);
         let is_due = seen.looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY / 2);
         if is_due {
             seen.looked = Some(Instant::now());
@@ -118,7 +119,7 @@ impl Locks {
     }
 
     fn found(&self, waits: Vec<LockWait>) {
-        let mut seen = self.lock();
+        let mut seen = lock(&self.0);
         show(&waits);
         if waits.is_empty() {
             return;
@@ -133,7 +134,7 @@ impl Locks {
     }
 
     fn recent(&self) -> Vec<LockWait> {
-        let seen = self.lock();
+        let seen = lock(&self.0);
         match seen.found {
             Some(at) if at.elapsed() < SHOWN => seen.waits.clone(),
             _ => Vec::new(),
@@ -148,10 +149,6 @@ impl Locks {
             }
             None => reason,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock().expect("no holder panics")
     }
 }
 

@@ -26,8 +26,9 @@ use super::{Store, StoreError, tables};
 use crate::backoff;
 
 /// An application's statement on a table waits behind a migration that waits for the same
-/// table. So a migration leaves the lock queue after this time, and tries again later.
-const LOCK_TIMEOUT: &str = "1s";
+/// table. So a migration leaves the lock queue after this time, and tries again later. Shorter than `deadlock_timeout`
+/// of Postgres, a second: in a deadlock it gives way to the application.
+pub(super) const LOCK_TIMEOUT: &str = "800ms";
 
 /// What a migration outside of a transaction needs. `create index concurrently` waits until every older
 /// transaction has ended, and no application waits behind it.
@@ -82,9 +83,8 @@ impl Store {
         let pending = self::pending(&mut session, migrator).await?;
         for migration in &pending {
             if migration.version == tables::FIRST && has_notes {
-                for index in tables::indexes_of_notes() {
-                    self.apply_when_unlocked(&mut session, &index, false)
-                        .await?;
+                for part in tables::of_existing_notes() {
+                    self.apply_when_unlocked(&mut session, &part, false).await?;
                 }
             }
             self.apply_when_unlocked(&mut session, migration, true)
@@ -110,6 +110,7 @@ impl Store {
         }
         let pid = pid(session).await?;
         let waiting = format!("migration {} is waiting for a lock", migration.version);
+        let mut told = None;
         for tries in 1.. {
             drop_invalid_index(session, &migration).await?;
             let apply = async {
@@ -123,7 +124,7 @@ impl Store {
             };
             let applied = tokio::select! {
                 applied = apply => applied,
-                never = self.log_blockers(pid, &waiting) => match never {},
+                never = self.log_blockers(pid, &waiting, &mut told) => match never {},
             };
             match applied {
                 Ok(()) => break,

@@ -11,11 +11,13 @@ mod commit;
 mod connect;
 mod error;
 mod failure;
+mod fields;
 mod home;
 mod import;
 mod jobs;
 mod lifecycle;
 mod limit;
+mod listed;
 mod listen;
 mod locks;
 mod migrations;
@@ -28,6 +30,8 @@ mod rights;
 mod schema;
 mod search;
 mod setup_lock;
+mod shown;
+mod sources;
 mod tables;
 mod traces;
 mod transaction;
@@ -69,16 +73,24 @@ pub use connect::{LEAST_CONNECTIONS, pool_sizes};
 pub use error::StoreError;
 pub use failure::{FailedBy, Failure, Retry};
 pub use home::{Database, IndexHome};
-pub use import::{Field, Imported, ImportedNote};
+pub use import::{Field, ImportedNote, KeyOwner, Origin, Outcome, Written};
 pub use jobs::{HeldJob, JobLease, RunningJob};
 pub use lifecycle::Lifecycle;
+pub use listed::Listed;
 pub use locks::LockWait;
 pub use notes::{LiveText, LoadedNotes, Selection};
 pub use pool::{Pool, PooledConnection};
-pub use reachable::{AddedNote, Duplicate, NoteChange, NotePart, ReachableChunk, ReachableNote};
+pub use reachable::{
+    AddedNote, Duplicate, NoteChange, NotePart, PutNotes, ReachableChunk, ReachableNote,
+};
 pub use report::{DeadLetter, NoteCounts, OutboxCounts, OutboxTable};
 pub use schema::migrator;
-pub use search::{ChunkText, FoundChunk, PostgresQuery, Scan, Surroundings};
+pub use search::{ChunkText, FoundChunk, FoundNote, PostgresQuery, Scan, Surroundings};
+pub use shown::Shown;
+pub use sources::{
+    ComparedPage, InstalledSource, LeftOut, SourceColumn, SourceCounts, SourceDrift, SourceFacts,
+    SourceSide,
+};
 pub use traces::{Hit, RecordedTrace, SearchTrace, TraceItem, TracedChunk};
 pub use upkeep::{Expired, ExpiryPosition, OutboxPosition};
 pub use verify_runs::{BegunVerify, VerifyCursor};
@@ -215,12 +227,21 @@ impl Store {
         &self,
         count: Map<'_, Postgres, impl FnMut(PgRow) -> sqlx::Result<T> + Send, PgArguments>,
     ) -> Result<T, StoreError> {
-        let mut transaction = self
-            .begin_within(Limit::EveryNote, &["enable_nestloop = off"])
-            .await?;
-        let counted = count.fetch_one(&mut *transaction).await?;
+        let settings = ["enable_nestloop = off"];
+        self.read_one(Limit::EveryNote, &settings, count).await
+    }
+
+    /// Reads one row with a statement that may take as long as `limit`.
+    async fn read_one<T: Send + Unpin>(
+        &self,
+        limit: Limit,
+        settings: &[&str],
+        row: Map<'_, Postgres, impl FnMut(PgRow) -> sqlx::Result<T> + Send, PgArguments>,
+    ) -> Result<T, StoreError> {
+        let mut transaction = self.begin_within(limit, settings).await?;
+        let row = row.fetch_one(&mut *transaction).await?;
         transaction.commit().await?;
-        Ok(counted)
+        Ok(row)
     }
 
     /// Counts and times an operation, which times out after [`Limit::Statement`].
@@ -230,6 +251,15 @@ impl Store {
         work: impl Future<Output = Result<T, StoreError>> + Send + 'w,
     ) -> BoxFuture<'w, Result<T, StoreError>> {
         self.measured_within(Limit::Statement, operation, work)
+    }
+
+    /// [`Self::measured`] of one statement.
+    fn asked<'w, T: Send + 'w>(
+        &'w self,
+        operation: &'static str,
+        statement: impl Future<Output = sqlx::Result<T>> + Send + 'w,
+    ) -> BoxFuture<'w, Result<T, StoreError>> {
+        self.measured(operation, statement.err_into())
     }
 
     /// [`Self::measured`] with another limit.

@@ -7,8 +7,8 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::unreadable::{read_each, read_those_that_can_be};
-use super::write::COMMAND;
-use super::{LOCKED_PAUSE, Limit, Store, StoreError, Transaction};
+use super::write::{COMMAND, affected};
+use super::{LOCKED_PAUSE, Limit, Store, StoreError};
 use crate::note::{Labels, MAX_CUTS_BYTES, Note, TextHash};
 
 /// Notes as they are now.
@@ -41,15 +41,15 @@ pub struct Selection {
 /// What a live note is chunked from.
 #[derive(Debug, Clone)]
 pub struct LiveText {
-    /// The note.
+    /// Its id in `memory_notes`.
     pub note_id: Uuid,
     /// Its text; empty if Postgres cannot read it.
     pub text: String,
-    /// Its title.
+    /// It may stand in the lead.
     pub title: Option<String>,
     /// Its `source_ref.cuts`, as Postgres writes it.
     pub cuts: Option<String>,
-    /// Its type.
+    /// It decides on the chunking settings.
     pub kind: String,
     /// When it changed last.
     pub updated_at: DateTime<Utc>,
@@ -75,8 +75,10 @@ impl Store {
                     return Err(StoreError::Unavailable(reason.clone()));
                 }
             }
-            // Their labels and their end may be readable.
-            rows.extend(read_each(&lost, |ids| self.note_rows(ids, 0)).await?.0);
+            if !lost.is_empty() {
+                // Their labels and their end may be readable.
+                rows.extend(read_each(&lost, |ids| self.note_rows(ids, 0)).await?.0);
+            }
             let unreadable = unreadable.into_iter().map(|(id, reason)| (*id, reason));
             Ok(LoadedNotes {
                 now: rows.first().map_or_else(Utc::now, |(_, now)| *now),
@@ -119,9 +121,11 @@ impl Store {
                     scope: row.scope,
                     kind: row.kind,
                     key: row.key,
+                    source: row.source,
                     importance: row.importance,
                     confidence: row.confidence,
                     updated_at: row.updated_at,
+                    fields: crate::note::fields(row.metadata),
                 },
             };
             (note, row.now)
@@ -163,18 +167,14 @@ impl Store {
         self.measured("lookup", work).await
     }
 
-    /// How many notes are due, and the bytes of the texts of those that are live.
+    /// How many notes are due or leased, and the bytes of the texts of those that are live.
     pub async fn due_notes(&self, version: &str) -> Result<(u64, u64), StoreError> {
-        let work = async {
-            let mut tx = self.begin_long(Limit::EveryNote).await?;
-            let due = sqlx::query_file!("sql/queries/due_notes.sql", version)
-                .fetch_one(&mut *tx)
-                .await?;
-            tx.commit().await?;
-            Ok((due.notes as u64, due.bytes as u64))
-        };
-        self.measured_within(Limit::EveryNote, "observe", work)
-            .await
+        let due = sqlx::query_file!("sql/queries/due_notes.sql", version);
+        let due = self.read_one(Limit::EveryNote, &[], due);
+        let due = self
+            .measured_within(Limit::EveryNote, "observe", due)
+            .await?;
+        Ok((due.notes as u64, due.bytes as u64))
     }
 
     /// The notes of this tenant and this agent.
@@ -205,12 +205,9 @@ impl Store {
         let work = async {
             let mut gone = Vec::new();
             loop {
-                let mut tx = self.begin_long(Limit::EveryNote).await?;
-                let deleted =
-                    sqlx::query_file!("sql/queries/delete_evaluated.sql", tenant, agent, keep)
-                        .fetch_one(&mut *tx)
-                        .await?;
-                tx.commit().await?;
+                let page =
+                    sqlx::query_file!("sql/queries/delete_evaluated.sql", tenant, agent, keep);
+                let deleted = self.read_one(Limit::EveryNote, &[], page).await?;
                 gone.extend(deleted.gone);
                 if !deleted.has_more {
                     return Ok(gone);
@@ -229,17 +226,12 @@ impl Store {
         agent: &str,
         version: &str,
     ) -> Result<(u64, u64), StoreError> {
-        let work = async {
-            let mut tx = self.begin_long(Limit::EveryNote).await?;
-            let row =
-                sqlx::query_file!("sql/queries/evaluated_waiting.sql", tenant, agent, version)
-                    .fetch_one(&mut *tx)
-                    .await?;
-            tx.commit().await?;
-            Ok((row.waiting as u64, row.dead as u64))
-        };
-        self.measured_within(Limit::EveryNote, "observe", work)
-            .await
+        let row = sqlx::query_file!("sql/queries/evaluated_waiting.sql", tenant, agent, version);
+        let row = self.read_one(Limit::EveryNote, &[], row);
+        let row = self
+            .measured_within(Limit::EveryNote, "observe", row)
+            .await?;
+        Ok((row.waiting as u64, row.dead as u64))
     }
 
     /// Whether the tenant has notes of other agents.
@@ -263,22 +255,17 @@ impl Store {
 
     /// Enqueues the selected notes, and returns how many.
     pub async fn enqueue(&self, which: &Selection) -> Result<u64, StoreError> {
-        let work = async {
-            let mut tx = Transaction::begin(&self.pool, COMMAND).await?;
-            let done = sqlx::query_file!(
-                "sql/queries/enqueue.sql",
-                which.note_ids.as_deref(),
-                which.tenant_id.as_deref(),
-                which.project_id.as_deref(),
-                which.agent_id.as_deref(),
-                which.scope.as_deref(),
-                which.kind.as_deref()
-            )
-            .execute(&mut *tx)
-            .await?;
-            Ok((tx, done.rows_affected()))
-        };
-        self.command("enqueue", work).await
+        let enqueue = sqlx::query_file!(
+            "sql/queries/enqueue.sql",
+            which.note_ids.as_deref(),
+            which.tenant_id.as_deref(),
+            which.project_id.as_deref(),
+            which.agent_id.as_deref(),
+            which.scope.as_deref(),
+            which.kind.as_deref()
+        );
+        let enqueued = affected(&self.pool, COMMAND, enqueue);
+        self.command("enqueue", enqueued).await
     }
 
     /// The texts of live notes with ids above `after`, in order of their ids: at least one, at

@@ -1,13 +1,13 @@
 //! The connections to Postgres: a bounded number of sessions, each of which ends what ELF gives up.
 //!
 //! The pool of sqlx closes a connection whose statement was given up, and opens another one, while the
-//! backend goes on: behind a lock they add up until Postgres has no connection left for applications. Here a
-//! session keeps its place until its statement has ended. ELF cancels the statement, and ends the backend if
-//! that does not help.
+//! backend goes on. Behind a lock such backends add up until Postgres has no connection left for
+//! applications. Here a session keeps its place until its statement has ended. ELF cancels the statement, and ends
+//! the backend if that does not help.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
@@ -26,6 +26,7 @@ use super::error;
 use super::trust::Trust;
 use super::{CONNECT_LIMIT, RETURN_LIMIT};
 use crate::backoff;
+use crate::lock::lock;
 
 /// How long a statement that was given up may take to end by itself.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -142,19 +143,22 @@ impl Pool {
             Some(session) => (session, place),
             None => self.open_until(deadline, place).await?,
         };
-        Ok(PooledConnection {
-            session: Some(session),
-            place: Some(place),
-            pool: self.clone(),
+        let taken = Taken {
+            session,
+            place,
             in_transaction: false,
             closes: false,
+        };
+        Ok(PooledConnection {
+            taken: Some(taken),
+            pool: self.clone(),
         })
     }
 
     /// Closes the idle sessions; from now on there is no other.
     pub async fn close(&self) {
         self.0.places.close();
-        let idle = std::mem::take(&mut *self.idle());
+        let idle = std::mem::take(&mut *lock(&self.0.idle));
         for Idle { session, .. } in idle {
             session.connection.close().await.ok();
         }
@@ -167,7 +171,7 @@ impl Pool {
 
     /// Uses none of the present sessions again.
     pub(super) fn renew(&self) {
-        *self.renewed() = Some(Instant::now());
+        *lock(&self.0.renewed) = Some(Instant::now());
     }
 
     /// An idle session that works.
@@ -183,7 +187,7 @@ impl Pool {
                 return Some(idle.session);
             }
             // What took this one as a rule took those that were idle with it.
-            self.idle().clear();
+            lock(&self.0.idle).clear();
         }
         None
     }
@@ -272,8 +276,8 @@ impl Pool {
     }
 
     fn pop_idle(&self) -> Option<Idle> {
-        let renewed = *self.renewed();
-        let mut idle = self.idle();
+        let renewed = *lock(&self.0.renewed);
+        let mut idle = lock(&self.0.idle);
         // The session that was used last, so that those beyond the need grow old.
         idle.retain(|idle| idle.is_usable(renewed));
         idle.pop()
@@ -282,11 +286,11 @@ impl Pool {
     fn put_back(&self, session: Session) {
         self.0.trust.record(true);
         let since = Instant::now();
-        self.idle().push(Idle { session, since });
+        lock(&self.0.idle).push(Idle { session, since });
     }
 
     /// Keeps `place` until the statement of the session has ended, and then puts the session back.
-    async fn reclaim(self, mut given_up: GivenUp) {
+    async fn reclaim(self, mut given_up: Taken) {
         let session = &mut given_up.session;
         let mut has_ended = session.ends_within(PATIENCE).await;
         // A cancel without an answer may come later, and would hit the next statement of the session.
@@ -302,7 +306,7 @@ impl Pool {
         } else if !has_ended {
             has_ended = session.ends_within(RETURN_LIMIT).await;
         }
-        let GivenUp {
+        let Taken {
             mut session,
             place,
             in_transaction,
@@ -349,14 +353,6 @@ impl Pool {
             Err(_) => tracing::debug!(how, "could not end a statement: no answer"),
         }
         matches!(sent, Ok(Ok(_)))
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
-        self.0.idle.lock().expect("no holder panics")
-    }
-
-    fn renewed(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.0.renewed.lock().expect("no holder panics")
     }
 }
 
@@ -418,15 +414,11 @@ impl fmt::Debug for Pool {
 
 /// A session that goes back to its pool when it is dropped.
 pub struct PooledConnection {
-    session: Option<Session>,
-    place: Option<OwnedSemaphorePermit>,
+    taken: Option<Taken>,
     pool: Pool,
-    in_transaction: bool,
-    closes: bool,
 }
 
-/// What was dropped, with a statement in flight or a transaction open.
-struct GivenUp {
+struct Taken {
     session: Session,
     place: OwnedSemaphorePermit,
     in_transaction: bool,
@@ -436,28 +428,29 @@ struct GivenUp {
 impl PooledConnection {
     /// Closes the session instead of putting it back: it has settings or locks of its own.
     pub fn close_on_drop(&mut self) {
-        self.closes = true;
+        self.taken.as_mut().expect(TAKEN).closes = true;
     }
 
     /// Says whether a transaction is open, which a drop rolls back.
     pub(super) fn set_in_transaction(&mut self, in_transaction: bool) {
-        self.in_transaction = in_transaction;
+        self.taken.as_mut().expect(TAKEN).in_transaction = in_transaction;
     }
 }
 
 impl Drop for PooledConnection {
     fn drop(&mut self) {
-        let (Some(mut session), Some(place)) = (self.session.take(), self.place.take()) else {
+        let Some(mut taken) = self.taken.take() else {
             return;
         };
-        let is_in_order = !self.in_transaction && !self.closes;
+        let session = &mut taken.session;
+        let is_in_order = !taken.in_transaction && !taken.closes;
         // Ready at once if no statement is in flight.
         match is_in_order
             .then(|| session.connection.flush().now_or_never())
             .flatten()
         {
             Some(Ok(())) if session.opened.elapsed() < LONGEST_LIFE => {
-                self.pool.put_back(session);
+                self.pool.put_back(taken.session);
                 return;
             }
             Some(Err(error)) if !matches!(error, sqlx::Error::Database(_)) => {
@@ -466,38 +459,25 @@ impl Drop for PooledConnection {
             }
             _ => {}
         }
-        let Ok(runtime) = Handle::try_current() else {
-            return;
-        };
-        let given_up = GivenUp {
-            session,
-            place,
-            in_transaction: self.in_transaction,
-            closes: self.closes,
-        };
-        runtime.spawn(self.pool.clone().reclaim(given_up));
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(self.pool.clone().reclaim(taken));
+        }
     }
 }
 
-const HAS_SESSION: &str = "only a drop takes the session";
+const TAKEN: &str = "only a drop takes the session";
 
 impl std::ops::Deref for PooledConnection {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        &self.session.as_ref().expect(HAS_SESSION).connection
+        &self.taken.as_ref().expect(TAKEN).session.connection
     }
 }
 
 impl std::ops::DerefMut for PooledConnection {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.session.as_mut().expect(HAS_SESSION).connection
-    }
-}
-
-impl fmt::Debug for PooledConnection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PooledConnection").finish_non_exhaustive()
+        &mut self.taken.as_mut().expect(TAKEN).session.connection
     }
 }
 

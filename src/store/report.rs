@@ -5,7 +5,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::transaction::Transaction;
-use super::write::COMMAND;
+use super::write::{COMMAND, affected};
 use super::{Limit, Store, StoreError};
 
 /// Outbox rows by what they wait for.
@@ -28,7 +28,7 @@ pub struct OutboxCounts {
 }
 
 /// Notes and chunks under one version.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NoteCounts {
     /// Live notes.
     pub live: i64,
@@ -58,6 +58,8 @@ pub struct DeadLetter {
     pub created_at: DateTime<Utc>,
     /// When it was dead-lettered.
     pub died_at: DateTime<Utc>,
+    pub key: Option<String>,
+    pub title: Option<String>,
     /// The first 500 characters of the note, if it is still there.
     pub text_preview: Option<String>,
     pub text_bytes: Option<i32>,
@@ -75,61 +77,40 @@ pub struct OutboxTable {
 impl Store {
     /// Counts the outbox rows of one version, or of all versions that are not retired.
     pub async fn outbox_counts(&self, version: Option<&str>) -> Result<OutboxCounts, StoreError> {
-        let work = async {
-            let mut tx = self.begin_long(Limit::Upkeep).await?;
-            let counts =
-                sqlx::query_file_as!(OutboxCounts, "sql/queries/outbox_status.sql", version)
-                    .fetch_one(&mut *tx)
-                    .await?;
-            tx.commit().await?;
-            Ok(counts)
-        };
+        let counts = sqlx::query_file_as!(OutboxCounts, "sql/queries/count_outbox.sql", version);
         // An outbox may have a row for every note.
-        self.measured_within(Limit::Upkeep, "observe", work).await
+        let counted = self.read_one(Limit::Upkeep, &[], counts);
+        self.measured_within(Limit::Upkeep, "observe", counted)
+            .await
     }
 
     /// The size and the dead tuples of the outbox table.
     pub async fn outbox_table(&self) -> Result<OutboxTable, StoreError> {
-        let work = async {
-            let table = sqlx::query_file_as!(OutboxTable, "sql/queries/outbox_table.sql")
-                .fetch_one(&self.pool)
-                .await?;
-            Ok(table)
-        };
-        self.measured("observe", work).await
+        let table = sqlx::query_file_as!(OutboxTable, "sql/queries/outbox_table.sql");
+        self.asked("observe", table.fetch_one(&self.pool)).await
     }
 
     /// Counts dead letters by what rejected them.
     pub async fn dead_reasons(&self) -> Result<Vec<(String, i64)>, StoreError> {
-        let work = async {
-            let rows = sqlx::query_file!("sql/queries/dead_reasons.sql")
-                .fetch_all(&self.pool)
-                .await?;
-            Ok(rows.into_iter().map(|r| (r.reason, r.letters)).collect())
-        };
-        self.measured("observe", work).await
+        let rows = sqlx::query_file!("sql/queries/dead_reasons.sql").fetch_all(&self.pool);
+        let rows = self.asked("observe", rows).await?;
+        Ok(rows.into_iter().map(|r| (r.reason, r.letters)).collect())
     }
 
     /// Counts live notes and their chunks.
     pub async fn note_counts(&self, version: &str) -> Result<NoteCounts, StoreError> {
-        let counts = sqlx::query_file_as!(NoteCounts, "sql/queries/note_status.sql", version);
+        let counts = sqlx::query_file_as!(NoteCounts, "sql/queries/count_notes.sql", version);
         self.measured_within(Limit::EveryNote, "observe", self.count(counts))
             .await
     }
 
     /// The latest dead letters, `limit` at most. A text that Postgres cannot read has no preview.
     pub async fn dead_letters(&self, limit: i64) -> Result<Vec<DeadLetter>, StoreError> {
-        let list = async |with_texts: bool| {
-            sqlx::query_file_as!(DeadLetter, "sql/queries/dead_list.sql", limit, with_texts)
-                .fetch_all(&self.pool)
-                .await
-                .map_err(StoreError::from)
-        };
-        match list(true).await {
+        match self.read_dead(None, Some(limit), true).await {
             Err(StoreError::Unreadable(_)) => {}
             letters => return letters,
         }
-        let mut letters = list(false).await?;
+        let mut letters = self.read_dead(None, Some(limit), false).await?;
         for letter in &mut letters {
             let alone = self.dead_letter(letter.outbox_id).await?;
             letter.text_preview = alone
@@ -142,16 +123,26 @@ impl Store {
 
     /// The dead letters with this outbox id or note id.
     pub async fn dead_letter(&self, id: Uuid) -> Result<Vec<DeadLetter>, StoreError> {
-        let show = async |with_texts: bool| {
-            sqlx::query_file_as!(DeadLetter, "sql/queries/dead_show.sql", id, with_texts)
-                .fetch_all(&self.pool)
-                .await
-                .map_err(StoreError::from)
-        };
-        match show(true).await {
-            Err(StoreError::Unreadable(_)) => show(false).await,
+        match self.read_dead(Some(id), None, true).await {
+            Err(StoreError::Unreadable(_)) => self.read_dead(Some(id), None, false).await,
             letters => letters,
         }
+    }
+
+    async fn read_dead(
+        &self,
+        id: Option<Uuid>,
+        limit: Option<i64>,
+        with_texts: bool,
+    ) -> Result<Vec<DeadLetter>, StoreError> {
+        let letters = sqlx::query_file_as!(
+            DeadLetter,
+            "sql/queries/dead_letters.sql",
+            id,
+            limit,
+            with_texts
+        );
+        Ok(letters.fetch_all(&self.pool).await?)
     }
 
     /// Makes dead letters due again: all, or those with these outbox or note ids. Returns how
@@ -170,13 +161,8 @@ impl Store {
 
     /// Deletes dead letters: all, or those with these outbox or note ids. Returns how many.
     pub async fn purge_dead(&self, ids: Option<&[Uuid]>) -> Result<u64, StoreError> {
-        let work = async {
-            let mut tx = Transaction::begin(&self.pool, COMMAND).await?;
-            let done = sqlx::query_file!("sql/queries/dead_purge.sql", ids)
-                .execute(&mut *tx)
-                .await?;
-            Ok((tx, done.rows_affected()))
-        };
-        self.command("upkeep", work).await
+        let purge = sqlx::query_file!("sql/queries/dead_purge.sql", ids);
+        let purged = affected(&self.pool, COMMAND, purge);
+        self.command("upkeep", purged).await
     }
 }

@@ -136,6 +136,7 @@ const NOTE_COLUMNS: &[(&str, &[&str])] = &[
     ("updated_at", &["timestamp with time zone"]),
     ("expires_at", &["timestamp with time zone"]),
     ("source_ref", &["jsonb"]),
+    ("metadata", &["jsonb"]),
 ];
 
 /// Checks that every text of the database is UTF-8. In another encoding, Postgres can hold texts that
@@ -204,6 +205,8 @@ fn note_column_problems(columns: &BTreeMap<String, String>) -> Vec<String> {
     NOTE_COLUMNS
         .iter()
         .filter_map(|(name, types)| match columns.get(*name) {
+            // The migration adds it.
+            None if *name == "metadata" => None,
             None => Some(format!("column {name} ({}) is missing", types[0])),
             Some(found) if !types.contains(&found.as_str()) => {
                 Some(format!("column {name} is {found}, not {}", types[0]))

@@ -4,11 +4,14 @@
 use std::collections::{HashMap, HashSet};
 use std::iter;
 
+use chrono::{DateTime, Utc};
+use serde::Serialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::unreadable::read_those_that_can_be;
-use super::{Store, StoreError, Transaction};
+use super::{Shown, Store, StoreError, Transaction};
 use crate::unicode::{self, decomposed};
 
 /// A longer note is shown without the text around its chunks: Postgres would read all of it.
@@ -45,20 +48,53 @@ impl Scan {
 pub struct ChunkText {
     pub chunk_id: Uuid,
     pub note_id: Uuid,
-    pub key: Option<String>,
-    pub title: Option<String>,
+    pub note: FoundNote,
     pub chunk_index: u32,
     pub start_offset: usize,
     pub end_offset: usize,
     pub text: String,
     pub importance: f32,
-    /// `updated_at` in seconds since 1970.
-    pub updated_secs: f64,
     /// The lease token under which a worker has made it.
     pub revision: i64,
 }
 
-/// A slice of a note's text, from the start of the chunk before to the end of the chunk after.
+/// What a result shows of its note.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+pub struct FoundNote {
+    /// The application's name for the note.
+    pub key: Option<String>,
+    /// Left out without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    #[expect(missing_docs, reason = "as the column")]
+    pub project_id: String,
+    #[expect(missing_docs, reason = "as the column")]
+    pub agent_id: String,
+    #[expect(missing_docs, reason = "as the column")]
+    pub scope: String,
+    #[expect(missing_docs, reason = "as the column")]
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[expect(missing_docs, reason = "as the column")]
+    pub updated_at: DateTime<Utc>,
+    /// The application's own fields. Left out without any.
+    #[serde(skip_serializing_if = "Shown::is_empty")]
+    #[schema(value_type = Option<Object>)]
+    pub metadata: Shown,
+    /// Where the note comes from, without `cuts`. Left out if it is empty, and by a search with `max_tokens`.
+    #[serde(skip_serializing_if = "Shown::is_empty")]
+    #[schema(value_type = Option<Object>)]
+    pub source_ref: Shown,
+    /// The source whose row the note follows. Left out without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The key of that row. Left out without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_id: Option<String>,
+}
+
+/// A slice of a note's text: the parent of a chunk, or from the start of the chunk before to the end of the chunk
+/// after.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
     /// The UTF-8 byte offset of the slice in the note's text.
@@ -86,7 +122,7 @@ pub struct PostgresQuery<'a> {
 /// A chunk that such a search found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundChunk {
-    /// The chunk's id.
+    /// See [`crate::note::chunk_id`].
     pub chunk_id: Uuid,
     /// Cosine of the query's vector and the chunk's, -1 to 1.
     pub dense: Option<f32>,
@@ -114,14 +150,24 @@ impl Store {
             let chunks = rows.into_iter().map(|row| ChunkText {
                 chunk_id: row.chunk_id,
                 note_id: row.note_id,
-                key: row.key,
-                title: row.title,
+                note: FoundNote {
+                    key: row.key,
+                    title: row.title,
+                    project_id: row.project_id,
+                    agent_id: row.agent_id,
+                    scope: row.scope,
+                    kind: row.kind,
+                    updated_at: row.updated_at,
+                    metadata: row.metadata,
+                    source_ref: row.source_ref,
+                    source: row.source,
+                    source_id: row.source_id,
+                },
                 chunk_index: row.chunk_index as u32,
                 start_offset: row.start_offset as usize,
                 end_offset: row.end_offset as usize,
                 text: row.text,
                 importance: row.importance,
-                updated_secs: row.updated_secs,
                 revision: row.revision,
             });
             Ok(chunks.map(|chunk| (chunk.chunk_id, chunk)).collect())
@@ -192,13 +238,9 @@ impl Store {
         version: &str,
         ids: &[Uuid],
     ) -> Result<Vec<Vec<f32>>, StoreError> {
-        let work = async {
-            let rows = sqlx::query_file!("sql/queries/spread_vectors.sql", version, ids)
-                .fetch_all(&self.keyed)
-                .await?;
-            Ok(rows.into_iter().map(|row| Vec::from(row.vec)).collect())
-        };
-        self.measured("search", work).await
+        let rows = sqlx::query_file!("sql/queries/spread_vectors.sql", version, ids);
+        let rows = self.asked("search", rows.fetch_all(&self.keyed)).await?;
+        Ok(rows.into_iter().map(|row| Vec::from(row.vec)).collect())
     }
 
     /// Finds chunks without the index, in the order of their ids.

@@ -13,9 +13,11 @@ use super::pool::PooledConnection;
 use super::schema::MIGRATIONS_TABLE;
 use super::{Store, StoreError};
 
-/// How often to look which sessions hold up a lock. Shorter than the `lock_timeout` of a migration, so
-/// that it happens while the migration waits.
-const LOOK_EVERY: Duration = Duration::from_millis(400);
+/// How often to look which sessions hold up a lock. Shorter than any `lock_timeout`, so that it happens during the wait.
+const LOOK_EVERY: Duration = Duration::from_millis(150);
+
+/// Locks out other processes that set up the index of this database, until the transaction ends.
+pub(super) const LOCK_SETUP: &str = "lock table elf_schema in share update exclusive mode";
 
 /// Begins a transaction of a migration: the timeouts that a role or a database may have were set with an
 /// application in mind. In a transaction, because a connection pooler would give the settings of a session
@@ -95,33 +97,36 @@ impl Store {
         Ok(MigrationLock { connection })
     }
 
-    /// Locks out other processes that set up the index of this database, until the transaction ends.
+    /// Executes [`LOCK_SETUP`].
     pub(super) async fn lock_setup(
         &self,
         transaction: &mut PgConnection,
     ) -> Result<(), StoreError> {
         let pid = pid(transaction).await?;
-        let lock = sqlx::raw_sql("lock table elf_schema in share update exclusive mode");
+        let lock = sqlx::raw_sql(LOCK_SETUP);
+        let (waiting, mut told) = ("waiting for another process that sets up the index", None);
         tokio::select! {
             locked = lock.execute(transaction) => locked?,
-            never = self.log_blockers(pid, "waiting for another process that sets up the index") => {
-                match never {}
-            }
+            never = self.log_blockers(pid, waiting, &mut told) => match never {},
         };
         Ok(())
     }
 
-    /// Logs `waiting` with the sessions that block the session `pid`, whenever these change.
-    pub(super) async fn log_blockers(&self, pid: i32, waiting: &str) -> Infallible {
-        let mut known = None;
+    /// Logs `waiting` with the sessions that block the session `pid`, whenever these are others than `known`.
+    pub(super) async fn log_blockers(
+        &self,
+        pid: i32,
+        waiting: &str,
+        known: &mut Option<String>,
+    ) -> Infallible {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             // An error is harmless: only the log message depends on the answer.
             let found = self.blockers(pid).await.unwrap_or_default();
-            if found.is_some() && found != known {
+            if found.is_some() && found != *known {
                 let by = found.as_deref().unwrap_or_default();
                 tracing::warn!(by, "{waiting}");
-                known = found;
+                *known = found;
             }
         }
     }

@@ -17,6 +17,8 @@ macro_rules! schema {
 schema! {
     "tables/elf_schema.sql"
     "tables/elf_api_keys.sql"
+    "tables/elf_metadata_fields.sql"
+    "tables/elf_sources.sql"
     "tables/index_versions.sql"
     "tables/index_canary.sql"
     "tables/index_collections.sql"
@@ -42,19 +44,28 @@ pub(super) fn first() -> Migration {
     Migration::new(FIRST, "schema".into(), kind, SQL.into_sql_str(), false)
 }
 
-/// The statements that build the indexes of a `memory_notes` that exists already, while its application
-/// uses it. [`first`] then finds the indexes.
-pub(super) fn indexes_of_notes() -> impl Iterator<Item = Migration> {
-    const PLAIN: &str = "index if not exists";
-    include_str!("../../sql/tables/memory_notes.sql")
+/// The statements that add ELF's columns to a `memory_notes` that exists already, and build its indexes, while its
+/// application uses it. [`first`] then finds them.
+pub(super) fn of_existing_notes() -> impl Iterator<Item = Migration> {
+    const FILE: &str = include_str!("../../sql/tables/memory_notes.sql");
+    const INDEX: &str = "index if not exists";
+    let columns = FILE.find("do $columns$").zip(FILE.find("end $columns$"));
+    let columns =
+        columns.map(|(start, end)| (FILE[start..end].to_owned() + "end $columns$", false));
+    let statements = FILE
         .split(";\n")
-        .filter_map(|statement| Some(&statement[statement.find("\ncreate ")? + 1..]))
-        .filter(|statement| statement.contains(PLAIN))
-        .map(|statement| statement.replace(PLAIN, "index concurrently if not exists"))
-        .map(|statement| {
-            let (kind, sql) = (MigrationType::Simple, AssertSqlSafe(statement));
-            Migration::new(FIRST, "index".into(), kind, sql.into_sql_str(), true)
-        })
+        .filter(|statement| statement.contains(INDEX));
+    let indexes = statements.filter_map(|statement| {
+        let index = &statement[statement.find("\ncreate ")? + 1..];
+        Some((
+            index.replace(INDEX, "index concurrently if not exists"),
+            true,
+        ))
+    });
+    columns.into_iter().chain(indexes).map(|(sql, is_index)| {
+        let (kind, sql) = (MigrationType::Simple, AssertSqlSafe(sql));
+        Migration::new(FIRST, "notes".into(), kind, sql.into_sql_str(), is_index)
+    })
 }
 
 #[cfg(test)]
@@ -69,17 +80,25 @@ mod tests {
     }
 
     #[test]
-    fn the_indexes_of_notes_are_built_while_an_application_writes() {
-        let indexes: Vec<String> = indexes_of_notes()
-            .map(|index| index.sql.as_str().to_owned())
+    fn a_notes_table_is_prepared_while_an_application_writes() {
+        let statements: Vec<String> = of_existing_notes()
+            .map(|statement| statement.sql.as_str().to_owned())
             .collect();
-        let [expired, key] = &indexes[..] else {
-            panic!("{indexes:?}");
+        let [columns, expired, key, tenant, source] = &statements[..] else {
+            panic!("{statements:?}");
         };
+        assert!(
+            columns.contains("add column if not exists source text"),
+            "{columns}"
+        );
         let begin = "create index concurrently if not exists memory_notes_expired_idx\n";
         assert!(expired.starts_with(begin), "{expired}");
         let begin = "create unique index concurrently if not exists memory_notes_key_idx\n";
         assert!(key.starts_with(begin), "{key}");
         assert!(key.ends_with("where key <> ''"), "{key}");
+        let begin = "create index concurrently if not exists memory_notes_tenant_idx\n";
+        assert!(tenant.starts_with(begin), "{tenant}");
+        let begin = "create index concurrently if not exists memory_notes_source_idx\n";
+        assert!(source.starts_with(begin), "{source}");
     }
 }

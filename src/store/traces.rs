@@ -15,10 +15,10 @@ const MAX_TRACES: i64 = 100_000;
 /// Searches that one statement deletes.
 const PAGE: i64 = 500;
 
-/// One search.
+/// A search to record.
 #[derive(Debug, Clone)]
 pub struct SearchTrace {
-    /// Its id.
+    /// The id that its answer has.
     pub trace_id: Uuid,
     /// The key that it was sent with.
     pub key_id: Uuid,
@@ -45,9 +45,9 @@ pub struct SearchTrace {
 /// A chunk on its way through the stages of a search. Ranks begin at 1.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct TracedChunk {
-    /// Its note.
+    /// The id in `memory_notes`.
     pub note_id: Uuid,
-    /// The chunk.
+    /// Also its point's id.
     pub chunk_id: Uuid,
     /// Its position in the note, from 0.
     pub chunk_index: i32,
@@ -108,9 +108,9 @@ pub struct RecordedTrace {
 /// A note of an answer that a client read.
 #[derive(Debug, Clone)]
 pub struct Hit {
-    /// The search.
+    /// The id that its answer had.
     pub trace_id: Uuid,
-    /// The note.
+    /// One of the answer.
     pub note_id: Uuid,
     /// The chunk by which the search found it.
     pub chunk_id: Uuid,
@@ -166,18 +166,15 @@ impl Store {
         trace_id: Uuid,
         reach: &Reach,
     ) -> Result<Option<RecordedTrace>, StoreError> {
-        let work = async {
-            let trace = sqlx::query_file_as!(
-                RecordedTrace,
-                "sql/queries/trace.sql",
-                trace_id,
-                reach.tenant_id,
-                reach.project_id.as_deref(),
-                reach.agent_id.as_deref()
-            );
-            Ok(trace.fetch_optional(&self.pool).await?)
-        };
-        self.measured("trace", work).await
+        let trace = sqlx::query_file_as!(
+            RecordedTrace,
+            "sql/queries/trace.sql",
+            trace_id,
+            reach.tenant_id,
+            reach.project_id.as_deref(),
+            reach.agent_id.as_deref()
+        );
+        self.asked("trace", trace.fetch_optional(&self.pool)).await
     }
 
     /// The search that an item belongs to, likewise.
@@ -186,47 +183,40 @@ impl Store {
         item_id: Uuid,
         reach: &Reach,
     ) -> Result<Option<Uuid>, StoreError> {
-        let work = async {
-            let trace = sqlx::query_file_scalar!(
-                "sql/queries/trace_of_item.sql",
-                item_id,
-                reach.tenant_id,
-                reach.project_id.as_deref(),
-                reach.agent_id.as_deref()
-            );
-            Ok(trace.fetch_optional(&self.pool).await?)
-        };
-        self.measured("trace", work).await
+        let trace = sqlx::query_file_scalar!(
+            "sql/queries/trace_of_item.sql",
+            item_id,
+            reach.tenant_id,
+            reach.project_id.as_deref(),
+            reach.agent_id.as_deref()
+        );
+        self.asked("trace", trace.fetch_optional(&self.pool)).await
     }
 
     /// The chunks that a search looked at, those of its answer first.
     pub async fn trace_items(&self, trace_id: Uuid) -> Result<Vec<TraceItem>, StoreError> {
-        let work = async {
-            let rows = sqlx::query_file!("sql/queries/trace_items.sql", trace_id)
-                .fetch_all(&self.pool)
-                .await?;
-            let item = rows.into_iter().map(|row| TraceItem {
-                item_id: row.item_id,
-                chunk: TracedChunk {
-                    note_id: row.note_id,
-                    chunk_id: row.chunk_id,
-                    chunk_index: row.chunk_index,
-                    revision: row.revision,
-                    dense: row.dense,
-                    dense_rank: row.dense_rank,
-                    bm25: row.bm25,
-                    bm25_rank: row.bm25_rank,
-                    rescored: row.rescored,
-                    fused: row.fused,
-                    fused_rank: row.fused_rank,
-                    rerank: row.rerank,
-                    mmr: row.mmr,
-                    rank: row.rank,
-                },
-            });
-            Ok(item.collect())
-        };
-        self.measured("trace", work).await
+        let rows = sqlx::query_file!("sql/queries/trace_items.sql", trace_id);
+        let rows = self.asked("trace", rows.fetch_all(&self.pool)).await?;
+        let item = rows.into_iter().map(|row| TraceItem {
+            item_id: row.item_id,
+            chunk: TracedChunk {
+                note_id: row.note_id,
+                chunk_id: row.chunk_id,
+                chunk_index: row.chunk_index,
+                revision: row.revision,
+                dense: row.dense,
+                dense_rank: row.dense_rank,
+                bm25: row.bm25,
+                bm25_rank: row.bm25_rank,
+                rescored: row.rescored,
+                fused: row.fused,
+                fused_rank: row.fused_rank,
+                rerank: row.rerank,
+                mmr: row.mmr,
+                rank: row.rank,
+            },
+        });
+        Ok(item.collect())
     }
 
     /// Deletes searches that are older than this many days, and the oldest above 100,000, with

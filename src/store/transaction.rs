@@ -25,6 +25,12 @@ impl Transaction {
         self.end("commit").await
     }
 
+    /// Commits what may notify. Postgres lets one session at a time, in whatever database, commit with a NOTIFY: that
+    /// may take longer than a write waits for a row. It ends before Postgres looks for a deadlock.
+    pub(super) async fn commit_notifying(self) -> Result<(), sqlx::Error> {
+        self.end("set local lock_timeout = '900ms'; commit").await
+    }
+
     /// As without, but the next statement of this task finds the connection free.
     pub(super) async fn rollback(self) -> Result<(), sqlx::Error> {
         self.end("rollback").await

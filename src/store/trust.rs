@@ -1,7 +1,9 @@
 //! Which idle connections are trusted without a question.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use crate::lock::lock;
 
 /// A connection is asked whether it still works before it is used, unless Postgres has answered on one of
 /// the pool within this time. Otherwise each statement of a lone note would wait for such a question.
@@ -24,7 +26,7 @@ struct LastSeen {
 
 impl Trust {
     pub(super) fn record(&self, answered: bool) {
-        let mut seen = self.lock();
+        let mut seen = lock(&self.0);
         match answered {
             true => seen.answer = Some(Instant::now()),
             false => seen.loss = Some(Instant::now()),
@@ -32,14 +34,10 @@ impl Trust {
     }
 
     pub(super) fn has(&self, idle_for: Duration) -> bool {
-        let LastSeen { answer, loss } = *self.lock();
+        let LastSeen { answer, loss } = *lock(&self.0);
         idle_for <= TRUSTED_IDLE
             && answer.is_some_and(|at| at.elapsed() <= TRUSTED)
             && loss.is_none_or(|at| idle_for < at.elapsed())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, LastSeen> {
-        self.0.lock().expect("no holder panics")
     }
 }
 

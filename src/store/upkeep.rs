@@ -34,29 +34,23 @@ impl Store {
         holder: &str,
         lease: Duration,
     ) -> Result<bool, StoreError> {
-        let work = async {
-            let secs = lease.as_secs_f64();
-            let taken = sqlx::query_file!("sql/queries/take_upkeep.sql", version, holder, secs)
-                .fetch_optional(&self.pool)
-                .await?;
-            Ok(taken.is_some())
-        };
-        self.measured("upkeep", work).await
+        let secs = lease.as_secs_f64();
+        let taken = sqlx::query_file!("sql/queries/take_upkeep.sql", version, holder, secs);
+        let taken = self
+            .asked("upkeep", taken.fetch_optional(&self.pool))
+            .await?;
+        Ok(taken.is_some())
     }
 
     /// Ends the lease of `holder` on the upkeep of `version`.
     pub async fn release_upkeep(&self, version: &str, holder: &str) -> Result<(), StoreError> {
-        let work = async {
-            sqlx::query_file!("sql/queries/release_upkeep.sql", version, holder)
-                .execute(&self.pool)
-                .await?;
-            Ok(())
-        };
-        self.measured("upkeep", work).await
+        let release = sqlx::query_file!("sql/queries/release_upkeep.sql", version, holder);
+        self.asked("upkeep", release.execute(&self.pool)).await?;
+        Ok(())
     }
 
-    /// Reads a page of the outbox rows of `version` that are not due, after the row `after`, and
-    /// reschedules those that were written before the clock of Postgres went back: they would wait
+    /// Reads a page of the outbox rows of `version` that are not due, after the row `after`.
+    /// Reschedules those that were written before the clock of Postgres went back, which would wait
     /// as long as it went back. Returns the last row of the page and the number of rescheduled ones;
     /// `None` after the last row.
     pub async fn reschedule_ahead(
@@ -128,33 +122,28 @@ impl Store {
         after: Option<&ExpiryPosition>,
         is_backlog: bool,
     ) -> Result<Expired, StoreError> {
-        let work = async {
-            let page = sqlx::query_file!(
-                "sql/queries/expire.sql",
-                version,
-                look_back.map(|time| time.as_secs_f64()),
-                after.map(|(at, _)| at.as_str()),
-                after.map(|(_, note)| *note),
-                PAGE,
-                is_backlog
-            );
-            let page = page.fetch_optional(&self.keyed).await?;
-            Ok(page.map_or_else(Expired::default, |page| Expired {
-                enqueued: page.enqueued,
-                next: (page.read >= PAGE).then_some((page.at, page.last)),
-            }))
-        };
-        self.measured("expire", work).await
+        let page = sqlx::query_file!(
+            "sql/queries/expire.sql",
+            version,
+            look_back.map(|time| time.as_secs_f64()),
+            after.map(|(at, _)| at.as_str()),
+            after.map(|(_, note)| *note),
+            PAGE,
+            is_backlog
+        );
+        let page = self
+            .asked("expire", page.fetch_optional(&self.keyed))
+            .await?;
+        Ok(page.map_or_else(Expired::default, |page| Expired {
+            enqueued: page.enqueued,
+            next: (page.read >= PAGE).then_some((page.at, page.last)),
+        }))
     }
 
     /// Deletes done rows that have been kept for `retention`.
     pub async fn drop_done(&self, retention: Duration) -> Result<u64, StoreError> {
-        let work = async {
-            let done = sqlx::query_file!("sql/queries/drop_done.sql", retention.as_secs_f64())
-                .execute(&self.pool)
-                .await?;
-            Ok(done.rows_affected())
-        };
-        self.measured("upkeep", work).await
+        let done = sqlx::query_file!("sql/queries/drop_done.sql", retention.as_secs_f64());
+        let done = self.asked("upkeep", done.execute(&self.pool)).await?;
+        Ok(done.rows_affected())
     }
 }

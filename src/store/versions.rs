@@ -6,6 +6,7 @@ use sqlx::query::Map;
 use sqlx::{PgExecutor, Postgres};
 use uuid::Uuid;
 
+use super::collections::register_collection;
 use super::{JobLease, LOCKED_PAUSE, Lifecycle, Limit, Store, StoreError, Transaction};
 
 /// Rows that one statement deletes. The limit keeps each transaction short.
@@ -25,7 +26,7 @@ pub struct Version {
 /// A row of `index_versions`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RegisteredVersion {
-    /// The version.
+    /// Its name and what shapes its vectors.
     pub version: Version,
     /// Whether it is built, served or kept.
     pub state: Lifecycle,
@@ -73,22 +74,18 @@ impl Store {
     /// does so once after each time that the version was registered or resumed, and otherwise
     /// nothing. Returns how many.
     pub async fn enqueue_version(&self, version: &str) -> Result<u64, StoreError> {
-        let work = async {
-            let mut tx = self.begin_long(Limit::EveryNote).await?;
-            let done = sqlx::query_file!("sql/queries/enqueue_version.sql", version, false)
-                .execute(&mut *tx)
-                .await?;
-            tx.commit().await?;
-            Ok::<_, StoreError>(done.rows_affected())
-        };
-        self.answered(Limit::EveryNote, work).await
+        self.enqueue_all(version, false).await
     }
 
     /// [`Self::enqueue_version`] even if it was done before, to fill a lost collection.
     pub async fn enqueue_version_again(&self, version: &str) -> Result<u64, StoreError> {
+        self.enqueue_all(version, true).await
+    }
+
+    async fn enqueue_all(&self, version: &str, again: bool) -> Result<u64, StoreError> {
         let work = async {
             let mut tx = self.begin_long(Limit::EveryNote).await?;
-            let done = sqlx::query_file!("sql/queries/enqueue_version.sql", version, true)
+            let done = sqlx::query_file!("sql/queries/enqueue_version.sql", version, again)
                 .execute(&mut *tx)
                 .await?;
             tx.commit().await?;
@@ -109,15 +106,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let mut tx = self.begin_step(job).await?;
         register(&mut *tx, version, Lifecycle::Building, false).await?;
-        sqlx::query_file!(
-            "sql/queries/register_collection.sql",
-            collection,
-            alias,
-            &version.name,
-            "active"
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
+        register_collection(&mut tx, collection, alias, &version.name, Lifecycle::Active).await?;
         tx.commit().await?;
         Ok(())
     }
@@ -220,16 +209,16 @@ impl Store {
     /// after another one has served or built the version deletes nothing of it.
     pub async fn drop_version(&self, job: &JobLease, version: &str) -> Result<u64, StoreError> {
         // The outbox rows and states go first: without them no worker can claim or commit.
-        let mut gone = DROP_ROWS;
-        while gone == DROP_ROWS {
+        let mut gone = DROP_ROWS as u64;
+        while gone == DROP_ROWS as u64 {
             let mut tx = self.begin_drop(job, version).await?;
             let page = sqlx::query_file!("sql/queries/drop_outbox.sql", version, DROP_ROWS);
-            gone = page.fetch_one(&mut *tx).await?.rows;
+            gone = page.execute(&mut *tx).await?.rows_affected();
             tx.commit().await?;
         }
         let states = |after: Uuid| {
             sqlx::query_file_as!(
-                DroppedPage,
+                DroppedRow,
                 "sql/queries/drop_states.sql",
                 version,
                 after,
@@ -239,7 +228,7 @@ impl Store {
         self.drop_pages(job, version, states).await?;
         let pooled = |after: Uuid| {
             sqlx::query_file_as!(
-                DroppedPage,
+                DroppedRow,
                 "sql/queries/drop_pooled.sql",
                 version,
                 after,
@@ -249,7 +238,7 @@ impl Store {
         self.drop_pages(job, version, pooled).await?;
         let chunks = |after: Uuid| {
             sqlx::query_file_as!(
-                DroppedPage,
+                DroppedRow,
                 "sql/queries/drop_chunks.sql",
                 version,
                 after,
@@ -289,21 +278,21 @@ impl Store {
         page: impl Fn(Uuid) -> Map<'q, Postgres, F, PgArguments>,
     ) -> Result<u64, StoreError>
     where
-        F: FnMut(PgRow) -> sqlx::Result<DroppedPage> + Send,
+        F: FnMut(PgRow) -> sqlx::Result<DroppedRow> + Send,
     {
         let mut gone = 0;
         loop {
             let (mut after, mut is_whole) = (Uuid::nil(), true);
             loop {
                 let mut tx = self.begin_drop(job, version).await?;
-                let dropped = page(after).fetch_optional(&mut *tx).await?;
+                let rows = page(after).fetch_all(&mut *tx).await?;
                 tx.commit().await?;
-                let Some(dropped) = dropped else {
+                let Some(last) = rows.iter().map(|row| row.id).max() else {
                     break;
                 };
-                after = dropped.last;
-                is_whole &= dropped.is_whole;
-                gone += dropped.gone as u64;
+                after = last;
+                is_whole &= rows.iter().all(|row| row.is_gone);
+                gone += rows.iter().filter(|row| row.is_gone).count() as u64;
             }
             if is_whole {
                 return Ok(gone);
@@ -325,13 +314,10 @@ impl Store {
     }
 }
 
-/// What was deleted of one page of rows.
-struct DroppedPage {
-    /// The last id of the page.
-    last: Uuid,
-    gone: i64,
-    /// Whether that was all of it.
-    is_whole: bool,
+/// A row of a page, and whether it was deleted.
+struct DroppedRow {
+    id: Uuid,
+    is_gone: bool,
 }
 
 pub(super) async fn versions(

@@ -4,10 +4,12 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use sqlx::postgres::{PgDatabaseError, PgSeverity};
+use sqlx::Postgres;
+use sqlx::postgres::{PgArguments, PgDatabaseError, PgSeverity};
+use sqlx::query::Query;
 
 use super::transaction::Transaction;
-use super::{Limit, Store, StoreError};
+use super::{Limit, Pool, Store, StoreError};
 
 /// Begins a write over HTTP. It waits only a moment for a row that the application holds.
 pub(super) const WRITE: &str =
@@ -53,6 +55,17 @@ impl Store {
     }
 }
 
+/// Begins a transaction with `begin`, executes `statement`, and returns how many rows it affected.
+pub(super) async fn affected(
+    pool: &Pool,
+    begin: &'static str,
+    statement: Query<'_, Postgres, PgArguments>,
+) -> Result<(Transaction, u64), StoreError> {
+    let mut tx = Transaction::begin(pool, begin).await?;
+    let done = statement.execute(&mut *tx).await?;
+    Ok((tx, done.rows_affected()))
+}
+
 /// Commits what `work` has written. A transaction that is given up before its commit is rolled back.
 async fn committed<T>(
     write: Duration,
@@ -64,7 +77,7 @@ async fn committed<T>(
         Ok(written) => written?,
         Err(_) => return Err(StoreError::Unavailable(late(write))),
     };
-    match tokio::time::timeout(commit, transaction.commit()).await {
+    match tokio::time::timeout(commit, transaction.commit_notifying()).await {
         Ok(committed) => committed.map(|()| done).map_err(not_committed),
         Err(_) => Err(StoreError::Unconfirmed(late(commit))),
     }

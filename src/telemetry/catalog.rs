@@ -10,7 +10,7 @@ pub struct Metric {
     pub kind: Kind,
     /// The description, without a full stop.
     pub help: &'static str,
-    /// Its labels.
+    /// Each series has one value of each.
     pub labels: &'static [Label],
     /// Whether each process has its own value.
     pub scope: Scope,
@@ -40,9 +40,9 @@ pub enum Scope {
 /// A label and every value that it can have.
 #[derive(Debug, Clone, Copy)]
 pub struct Label {
-    /// Its name.
+    /// As Prometheus has it.
     pub name: &'static str,
-    /// Its values.
+    /// The telemetry reports each from the start.
     pub values: &'static [&'static str],
 }
 
@@ -57,70 +57,55 @@ const NOTES: &[f64] = &[
     1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0,
 ];
 
-const NONE: &[Label] = &[];
-const OUTBOX_STATE: &[Label] = &[Label {
-    name: "state",
-    values: &["pending", "leased", "failed", "dead"],
-}];
-const NOTE_STATE: &[Label] = &[Label {
-    name: "state",
-    values: &["live", "indexed"],
-}];
-const COLLECTION_STATE: &[Label] = &[Label {
-    name: "state",
-    values: &["active", "building", "retired"],
-}];
-const REASON: &[Label] = &[Label {
-    name: "reason",
-    values: &[
+const OUTBOX_STATE: &[Label] = &[label("state", &["pending", "leased", "failed", "dead"])];
+const NOTE_STATE: &[Label] = &[label("state", &["live", "indexed"])];
+const COLLECTION_STATE: &[Label] = &[label("state", &["active", "building", "retired"])];
+const REASON: &[Label] = &[label(
+    "reason",
+    &[
         "text", "provider", "postgres", "index", "process", "unknown",
     ],
-}];
-const DRIFT_KIND: &[Label] = &[Label {
-    name: "kind",
-    values: &["missing", "stale", "orphaned", "inconsistent"],
-}];
-const QUALITY_MEASURE: &[Label] = &[Label {
-    name: "measure",
-    values: &["recall", "precision", "mrr", "ndcg", "zero_results"],
-}];
-const QUANTILE: &[Label] = &[Label {
-    name: "quantile",
-    values: &["0.5", "0.99"],
-}];
+)];
+const DRIFT_KIND: &[Label] = &[label(
+    "kind",
+    &["missing", "stale", "orphaned", "inconsistent"],
+)];
+const QUALITY_MEASURE: &[Label] = &[label(
+    "measure",
+    &["recall", "precision", "mrr", "ndcg", "zero_results"],
+)];
+const QUANTILE: &[Label] = &[label("quantile", &["0.5", "0.99"])];
 /// The jobs that report progress. A swap, a rollback and a drop hold the same lease, but have no
 /// progress to show and no series.
-const JOB: &[Label] = &[Label {
-    name: "kind",
-    values: &["rebuild", "reindex"],
-}];
-const CHECK: &[Label] = &[Label {
-    name: "check",
-    values: &[
+const JOB: &[Label] = &[label("kind", &["rebuild", "reindex"])];
+const CHECK: &[Label] = &[label(
+    "check",
+    &[
         "config", "postgres", "schema", "index", "alias", "provider", "worker",
     ],
-}];
-const STAGE: &[Label] = &[Label {
-    name: "stage",
-    values: &[
-        "load", "chunk", "lookup", "embed", "commit", "upsert", "prune", "check", "relabel", "ack",
+)];
+const STAGE: &[Label] = &[label(
+    "stage",
+    &[
+        "load",
+        "chunk",
+        "lookup",
+        "embed",
+        "commit",
+        "take_over",
+        "relabel",
+        "upsert",
+        "prune",
+        "check",
+        "ack",
     ],
-}];
-const CLAIM_OUTCOME: &[Label] = &[Label {
-    name: "outcome",
-    values: &["notes", "empty", "error"],
-}];
-const SEARCH_OUTCOME: &[Label] = &[Label {
-    name: "outcome",
-    values: &["found", "weak", "empty", "failed"],
-}];
-const MISSING: &[Label] = &[Label {
-    name: "missing",
-    values: &["query_vector", "index", "rerank"],
-}];
-const REFUSED: &[Label] = &[Label {
-    name: "reason",
-    values: &[
+)];
+const CLAIM_OUTCOME: &[Label] = &[label("outcome", &["notes", "empty", "error"])];
+const SEARCH_OUTCOME: &[Label] = &[label("outcome", &["found", "weak", "empty", "failed"])];
+const MISSING: &[Label] = &[label("missing", &["query_vector", "index", "rerank"])];
+const REFUSED: &[Label] = &[label(
+    "reason",
+    &[
         "connection",
         "slow_reader",
         "keys",
@@ -129,75 +114,60 @@ const REFUSED: &[Label] = &[Label {
         "statements",
         "waiting",
     ],
-}];
-const REQUEST_OUTCOME: &[Label] = &[Label {
-    name: "outcome",
-    values: &["ok", "input", "unavailable", "config"],
-}];
-const POSTGRES_OPERATION: Label = Label {
-    name: "operation",
-    values: &[
+)];
+const REQUEST_OUTCOME: &[Label] = &[label("outcome", &["ok", "input", "unavailable", "config"])];
+const POSTGRES_OPERATION: Label = label(
+    "operation",
+    &[
         "claim", "load", "lookup", "commit", "ack", "fail", "release", "requeue", "renew",
         "expire", "upkeep", "observe", "search", "trace",
     ],
-};
-const INDEX_OPERATION: Label = Label {
-    name: "operation",
-    values: &[
+);
+const INDEX_OPERATION: Label = label(
+    "operation",
+    &[
         "upsert", "relabel", "delete", "search", "scroll", "points", "count", "describe", "change",
     ],
-};
-const POSTGRES_ERROR: Label = Label {
-    name: "kind",
-    values: &["unavailable", "locked", "schema", "rejected"],
-};
-const INDEX_ERROR: Label = Label {
-    name: "kind",
-    values: &["unavailable", "not_found", "denied", "refused"],
-};
+);
+const POSTGRES_ERROR: Label = label("kind", &["unavailable", "locked", "schema", "rejected"]);
+const INDEX_ERROR: Label = label("kind", &["unavailable", "not_found", "denied", "refused"]);
 
-const fn counter(name: &'static str, labels: &'static [Label], help: &'static str) -> Metric {
+const fn label(name: &'static str, values: &'static [&'static str]) -> Label {
+    Label { name, values }
+}
+
+const fn metric(name: &'static str, kind: Kind, help: &'static str) -> Metric {
     Metric {
         name,
-        kind: Kind::Counter,
+        kind,
         help,
-        labels,
+        labels: &[],
         scope: Scope::Process,
     }
 }
 
-const fn gauge(name: &'static str, labels: &'static [Label], help: &'static str) -> Metric {
-    Metric {
-        name,
-        kind: Kind::Gauge,
-        help,
-        labels,
-        scope: Scope::Process,
-    }
+const fn counter(name: &'static str, help: &'static str) -> Metric {
+    metric(name, Kind::Counter, help)
 }
 
-const fn shared(name: &'static str, labels: &'static [Label], help: &'static str) -> Metric {
+const fn gauge(name: &'static str, help: &'static str) -> Metric {
+    metric(name, Kind::Gauge, help)
+}
+
+const fn shared(name: &'static str, help: &'static str) -> Metric {
     Metric {
-        name,
-        kind: Kind::Gauge,
-        help,
-        labels,
         scope: Scope::Shared,
+        ..gauge(name, help)
     }
 }
 
-const fn histogram(
-    name: &'static str,
-    bounds: &'static [f64],
-    labels: &'static [Label],
-    help: &'static str,
-) -> Metric {
-    Metric {
-        name,
-        kind: Kind::Histogram(bounds),
-        help,
-        labels,
-        scope: Scope::Process,
+const fn histogram(name: &'static str, bounds: &'static [f64], help: &'static str) -> Metric {
+    metric(name, Kind::Histogram(bounds), help)
+}
+
+impl Metric {
+    const fn by(self, labels: &'static [Label]) -> Self {
+        Self { labels, ..self }
     }
 }
 
@@ -209,48 +179,48 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             histogram(
                 "elf_commit_to_searchable_seconds",
                 LONG_SECONDS,
-                NONE,
-                "Time from the commit of a change until it is searchable; of a scheduled change, from when it was due",
+                "Time from the commit of a change until it is searchable; of a scheduled \
+                 change, from when it was due",
             ),
             shared(
                 "elf_outbox_rows",
-                OUTBOX_STATE,
                 "Outbox rows of the served version, by state",
-            ),
+            )
+            .by(OUTBOX_STATE),
             shared(
                 "elf_outbox_oldest_pending_seconds",
-                NONE,
-                "Time since the oldest pending outbox row of the served version became due; 0 when no row is due",
+                "Time since the oldest pending outbox row of the served version became due; \
+                 0 when no row is due",
             ),
             shared(
                 "elf_outbox_dead_tuples",
-                NONE,
                 "Dead tuples in the outbox table, from the statistics of Postgres",
             ),
             shared(
                 "elf_outbox_size_bytes",
-                NONE,
                 "Size of the outbox table with its indexes",
             ),
             shared(
                 "elf_dead_letters",
-                REASON,
                 "Dead-lettered notes that wait for an operator, by what rejected them",
+            )
+            .by(REASON),
+            shared(
+                "elf_rows_left_out",
+                "Rows of sources that are no notes, for a reason that `elf source left-out` lists",
             ),
             shared(
                 "elf_notes",
-                NOTE_STATE,
                 "Live notes, and those of them that are indexed under the served version",
-            ),
+            )
+            .by(NOTE_STATE),
             shared(
                 "elf_coverage_ratio",
-                NONE,
                 "Share of the live notes that are indexed, 0 to 1; 1 when no note is live",
             ),
-            shared("elf_live_chunks", NONE, "Chunks of live notes in Postgres"),
+            shared("elf_live_chunks", "Chunks of live notes in Postgres"),
             shared(
                 "elf_observed_timestamp_seconds",
-                NONE,
                 "When this process last read the shared values, in Unix time",
             ),
         ],
@@ -258,134 +228,103 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
     (
         "The worker",
         &[
-            counter(
-                "elf_claims_total",
-                CLAIM_OUTCOME,
-                "Claims, by whether they found notes",
-            ),
-            histogram("elf_claim_seconds", SECONDS, NONE, "Time that a claim took"),
-            histogram("elf_batch_notes", NOTES, NONE, "Notes in a claimed batch"),
-            gauge(
-                "elf_batches_in_flight",
-                NONE,
-                "Batches between claim and ack",
-            ),
+            counter("elf_claims_total", "Claims, by whether they found notes").by(CLAIM_OUTCOME),
+            histogram("elf_claim_seconds", SECONDS, "Time that a claim took"),
+            histogram("elf_batch_notes", NOTES, "Notes in a claimed batch"),
+            gauge("elf_batches_in_flight", "Batches between claim and ack"),
             histogram(
                 "elf_stage_seconds",
                 SECONDS,
-                STAGE,
                 "Time that a batch spent in a stage",
-            ),
+            )
+            .by(STAGE),
             counter(
                 "elf_notes_indexed_total",
-                NONE,
                 "Notes converged, deleted ones included",
             ),
             counter(
                 "elf_notes_without_vectors_total",
-                NONE,
-                "Notes indexed without their vectors, found by keyword until these come (worker.bm25_first)",
+                "Notes indexed without their vectors, found by keyword until these come \
+                 (worker.bm25_first)",
             ),
             counter(
                 "elf_note_attempts_failed_total",
-                NONE,
                 "Failed attempts that count against a note; an outage is no attempt",
             ),
             counter(
                 "elf_notes_dead_total",
-                REASON,
                 "Notes dead-lettered, by what rejected them",
-            ),
+            )
+            .by(REASON),
             counter(
                 "elf_text_bytes_total",
-                NONE,
                 "UTF-8 bytes of the notes that were converged",
             ),
             counter(
                 "elf_chunks_total",
-                NONE,
                 "Chunks of the notes that were converged",
             ),
             counter(
                 "elf_chunks_embedded_total",
-                NONE,
                 "Chunks whose text was sent to the model",
             ),
             counter(
                 "elf_chunks_reused_total",
-                NONE,
                 "Chunks whose vector was in Postgres already",
             ),
-            counter(
-                "elf_points_written_total",
-                NONE,
-                "Points written to the index",
-            ),
+            counter("elf_points_written_total", "Points written to the index"),
             counter(
                 "elf_leases_lost_total",
-                NONE,
                 "Notes whose lease was lost while a worker had them in flight",
             ),
             counter(
                 "elf_postgres_rollbacks_total",
-                NONE,
-                "Times that this worker found a rolled-back Postgres: one that lost its newest transactions",
+                "Times that this worker found a rolled-back Postgres: one that lost its \
+                 newest transactions",
             ),
         ],
     ),
     (
         "The embedding provider",
         &[
-            counter(
-                "elf_embedding_requests_total",
-                REQUEST_OUTCOME,
-                "Requests, by outcome",
-            ),
+            counter("elf_embedding_requests_total", "Requests, by outcome").by(REQUEST_OUTCOME),
             histogram(
                 "elf_embedding_request_seconds",
                 SECONDS,
-                NONE,
                 "Time that a request took",
             ),
             counter(
                 "elf_embedding_retries_total",
-                NONE,
-                "Requests with texts that were sent before: half of a rejected batch, part of a request that timed out, or a retry",
+                "Requests with texts that were sent before: half of a rejected batch, part \
+                 of a request that timed out, or a retry",
             ),
             gauge(
                 "elf_embedding_circuit_open",
-                NONE,
-                "1 while ELF sends nothing but probes: the provider is unavailable, or rejects the configuration",
+                "1 while ELF sends nothing but probes: the provider is unavailable, or \
+                 rejects the configuration",
             ),
             counter(
                 "elf_embedding_tokens_total",
-                NONE,
                 "Tokens of the texts that were embedded, by ELF's own count",
             ),
             counter(
                 "elf_embedding_tokens_abandoned_total",
-                NONE,
                 "Tokens of requests that timed out; the provider may charge for them",
             ),
-            gauge(
-                "elf_embedding_request_texts",
-                NONE,
-                "Texts in the latest request",
-            ),
+            gauge("elf_embedding_request_texts", "Texts in the latest request"),
             gauge(
                 "elf_embedding_in_flight_limit",
-                NONE,
-                "Most requests that may be in flight now; it follows the pace of the provider, up to providers.embedding.concurrency",
+                "Most requests that may be in flight now; it follows the pace of the \
+                 provider, up to providers.embedding.concurrency",
             ),
             counter(
                 "elf_embedding_tokens_saved_total",
-                NONE,
                 "Tokens of chunks whose vector was in Postgres already",
             ),
             gauge(
                 "elf_embedding_cost_usd",
-                NONE,
-                "Cost of the tokens since the start of the process, abandoned ones included, at providers.embedding.usd_per_million_tokens; only rises",
+                "Cost of the tokens since the start of the process, abandoned ones included, \
+                 at providers.embedding.usd_per_million_tokens; only rises",
             ),
         ],
     ),
@@ -395,35 +334,33 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
             histogram(
                 "elf_postgres_operation_seconds",
                 SECONDS,
-                &[POSTGRES_OPERATION],
                 "Time that an operation on Postgres took",
-            ),
+            )
+            .by(&[POSTGRES_OPERATION]),
             counter(
                 "elf_postgres_errors_total",
-                &[POSTGRES_OPERATION, POSTGRES_ERROR],
                 "Operations on Postgres that failed",
-            ),
+            )
+            .by(&[POSTGRES_OPERATION, POSTGRES_ERROR]),
             gauge(
                 "elf_postgres_lock_waits",
-                NONE,
                 "Statements of ELF that wait for a lock of another session",
             ),
             gauge(
                 "elf_postgres_lock_wait_seconds",
-                NONE,
                 "Longest time that one of these statements has waited",
             ),
             histogram(
                 "elf_index_operation_seconds",
                 SECONDS,
-                &[INDEX_OPERATION],
                 "Time that an operation on the vector engine took",
-            ),
+            )
+            .by(&[INDEX_OPERATION]),
             counter(
                 "elf_index_errors_total",
-                &[INDEX_OPERATION, INDEX_ERROR],
                 "Operations on the vector engine that failed",
-            ),
+            )
+            .by(&[INDEX_OPERATION, INDEX_ERROR]),
         ],
     ),
     (
@@ -431,33 +368,29 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
         &[
             counter(
                 "elf_searches_total",
-                SEARCH_OUTCOME,
                 "Searches that this process answered, by outcome",
-            ),
-            histogram(
-                "elf_search_seconds",
-                SECONDS,
-                NONE,
-                "Time that a search took",
-            ),
+            )
+            .by(SEARCH_OUTCOME),
+            histogram("elf_search_seconds", SECONDS, "Time that a search took"),
             counter(
                 "elf_search_degraded_total",
-                MISSING,
                 "Searches that were answered without a part of ELF, by that part",
-            ),
+            )
+            .by(MISSING),
             counter(
                 "elf_search_traces_lost_total",
-                NONE,
-                "Records of searches that ELF dropped, because Postgres did not take them in time",
+                "Records of searches that ELF dropped, because Postgres did not take them in \
+                 time",
             ),
             counter(
                 "elf_http_refused_total",
-                REFUSED,
-                "Refused to clients of the two ports, so that others get their share: a connection closed for a new one, or of a slow reader; a look-up of a key; a request; memory; a long statement; a wait for the index",
-            ),
+                "Refused to clients of the two ports, so that others get their share: a \
+                 connection closed for a new one, or of a slow reader; a look-up of a key; a \
+                 request; memory; a long statement; a wait for the index",
+            )
+            .by(REFUSED),
             counter(
                 "elf_http_keys_refused_total",
-                NONE,
                 "Requests to the HTTP API with a key that does not exist or was revoked",
             ),
         ],
@@ -467,27 +400,25 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
         &[
             shared(
                 "elf_index_points",
-                NONE,
                 "Points in the collection that the alias points at",
             ),
             shared(
                 "elf_collections",
-                COLLECTION_STATE,
                 "Collections by state; a rebuild fills the building ones",
-            ),
+            )
+            .by(COLLECTION_STATE),
             gauge(
                 "elf_drift",
-                DRIFT_KIND,
-                "Points and notes that differed from Postgres in the last verify of this worker, before it repaired them; absent before the first",
-            ),
+                "Points and notes that differed from Postgres in the last verify of this \
+                 worker, before it repaired them; absent before the first",
+            )
+            .by(DRIFT_KIND),
             counter(
                 "elf_drift_repaired_total",
-                NONE,
                 "Points repaired and notes enqueued by the worker's verify",
             ),
             gauge(
                 "elf_verify_timestamp_seconds",
-                NONE,
                 "When the last verify of this worker ended, in Unix time; 0 before the first",
             ),
         ],
@@ -497,18 +428,14 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
         &[
             gauge(
                 "elf_quality",
-                QUALITY_MEASURE,
-                "What the golden questions found when this worker last asked them: means of the first ten notes, 0 to 1",
-            ),
-            gauge(
-                "elf_quality_search_seconds",
-                QUANTILE,
-                "How long these searches took",
-            ),
-            gauge("elf_quality_questions", NONE, "Golden questions"),
+                "What the golden questions found when this worker last asked them: means of \
+                 the first ten notes, 0 to 1",
+            )
+            .by(QUALITY_MEASURE),
+            gauge("elf_quality_search_seconds", "How long these searches took").by(QUANTILE),
+            gauge("elf_quality_questions", "Golden questions"),
             gauge(
                 "elf_quality_timestamp_seconds",
-                NONE,
                 "When this worker last asked them to the end, in Unix time; 0 before the first",
             ),
         ],
@@ -518,45 +445,42 @@ pub const CATALOG: &[(&str, &[Metric])] = &[
         &[
             shared(
                 "elf_job_running",
-                JOB,
                 "1 while a rebuild or a reindex runs, in any process",
-            ),
-            shared("elf_job_items_done", JOB, "Points or notes done so far"),
-            shared("elf_job_items", JOB, "Points or notes in all"),
+            )
+            .by(JOB),
+            shared("elf_job_items_done", "Points or notes done so far").by(JOB),
+            shared("elf_job_items", "Points or notes in all").by(JOB),
             shared(
                 "elf_job_rate_per_second",
-                JOB,
                 "Points or notes done per second, over the last minute",
-            ),
+            )
+            .by(JOB),
             shared(
                 "elf_job_eta_seconds",
-                JOB,
                 "Time left at the rate of the last minute; 0 when no job runs",
-            ),
+            )
+            .by(JOB),
         ],
     ),
     (
         "The process",
         &[
-            gauge("elf_ready", NONE, "1 while every check of /readyz holds"),
+            gauge("elf_ready", "1 while every check of /readyz holds"),
             gauge(
                 "elf_check_ok",
-                CHECK,
                 "1 while this check of /readyz holds; NaN or absent before it has run",
-            ),
+            )
+            .by(CHECK),
             gauge(
                 "elf_build_info",
-                &[Label {
-                    name: "version",
-                    values: &[env!("CARGO_PKG_VERSION")],
-                }],
                 "Always 1; the label says which version runs",
-            ),
+            )
+            .by(&[label("version", &[env!("CARGO_PKG_VERSION")])]),
         ],
     ),
 ];
 
-/// Every metric.
+/// In the order of the reference.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
     CATALOG.iter().flat_map(|(_, metrics)| metrics.iter())
 }

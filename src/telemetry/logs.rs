@@ -14,13 +14,22 @@ use tracing_subscriber::{EnvFilter, Layer};
 use crate::config::Service;
 
 /// The target of audit lines: changes by the admin page and the command line, with the peer or
-/// the user. They are written at every log level.
+/// the user. They are written at every log level, but for a command whose user reads its report.
 pub const AUDIT: &str = "elf::audit";
 
 /// The embedded engine warns at every start that its server parts were not started. The Postgres
 /// driver logs every connection that an outage breaks; ELF logs the outage itself.
 const QUIETER: &str =
     "qdrant_edge=error,sqlx::pool=error,sqlx_core::pool=error,sqlx::postgres::notice=warn";
+
+/// Who reads the log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    /// A log, or who watches a process that goes on.
+    Log,
+    /// A person who waits for the report of a command: what the command did is in the report.
+    Terminal,
+}
 
 /// Keeps the trace exporter. Dropping it sends the last spans.
 #[must_use = "traces end when it is dropped"]
@@ -31,13 +40,18 @@ pub struct Logging {
 
 /// Sends log lines to stderr; `RUST_LOG` overrides the configuration. Sends traces to an
 /// OpenTelemetry collector where `OTEL_EXPORTER_OTLP_ENDPOINT` names one.
-pub fn init_logging(service: &Service) -> Logging {
+pub fn init_logging(service: &Service, reader: Reader) -> Logging {
+    let (level, audit) = match reader {
+        Reader::Terminal if service.log_level == "info" => ("warn", "off"),
+        Reader::Terminal => (service.log_level.as_str(), "off"),
+        Reader::Log => (service.log_level.as_str(), "trace"),
+    };
     let filter = EnvFilter::try_from_default_env()
-        .or_else(|_| EnvFilter::try_new(format!("{QUIETER},{}", service.log_level)))
+        .or_else(|_| EnvFilter::try_new(format!("{QUIETER},{level}")))
         .unwrap_or_else(|_| EnvFilter::new("info"));
     let wanted = filter.max_level_hint();
     let filter = filter
-        .add_directive(always(&format!("{AUDIT}=trace")))
+        .add_directive(always(&format!("{AUDIT}={audit}")))
         // It logs each request, and its arguments too: texts of notes.
         .add_directive(always("rmcp=error"));
     let lines = tracing_subscriber::fmt::layer()
@@ -71,8 +85,8 @@ pub fn init_logging(service: &Service) -> Logging {
 }
 
 /// Turns off records of the `log` crate above the level that the operator wants. The directives of
-/// every log line raise the level of all to `trace`, and the tokenizer has a record of that level for
-/// every character: to ask the filter for each took half of a worker's time.
+/// every log line raise the level of all to `trace`. The tokenizer makes a record of that level for
+/// every character, and to ask the filter for each took half of a worker's time.
 fn limit_log_records(wanted: Option<LevelFilter>) {
     let level = wanted.and_then(|level| level.to_string().parse().ok());
     log::set_max_level(level.unwrap_or(log::LevelFilter::Trace));

@@ -6,5 +6,5 @@ mod logs;
 mod otlp;
 mod record;
 
-pub use logs::{AUDIT, Logging, init_logging};
+pub use logs::{AUDIT, Logging, Reader, init_logging};
 pub use record::{Metrics, init_metrics, timed};

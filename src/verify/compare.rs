@@ -83,7 +83,6 @@ pub fn differing_ids(chunks: &[LiveChunk], points: &[StoredPoint], version: &str
     }
 }
 
-/// The note id in a point's payload.
 pub fn note_id(point: &StoredPoint) -> Option<Uuid> {
     point.payload.get("note_id")?.as_str()?.parse().ok()
 }
@@ -117,9 +116,11 @@ mod tests {
                 scope: "s".into(),
                 kind: "n".into(),
                 key: None,
+                source: None,
                 importance: 0.5,
                 confidence: 1.0,
                 updated_at: chrono::DateTime::UNIX_EPOCH,
+                fields: Default::default(),
             },
             unreadable: None,
         }

@@ -2,22 +2,22 @@
 //! alone. Cannot embed: this module does not depend on the embedding module.
 //!
 //! Both sides are read in the order of ids, a page at a time, while workers write. A
-//! difference is read again, and counts as drift only under two conditions: the note is not
-//! busy (leased, in the outbox, or expired and not yet deleted), and Postgres returned the same
+//! difference is read again, and counts as drift only under two conditions. The note is not
+//! busy: leased, in the outbox, or expired and not yet deleted. And Postgres returned the same
 //! chunk before and after the index was read.
 
 mod compare;
 mod points;
 mod side;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use points::points;
 use serde::Serialize;
-use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::lock::lock;
 use crate::serving::{
     CollectionTarget, Notice, Progress, Serving, ServingError, alias_problem, check_alias,
     home_problem, reconcile_alias,
@@ -63,10 +63,6 @@ impl Options {
         }
     }
 
-    fn from(&self) -> MutexGuard<'_, VerifyCursor> {
-        self.from.lock().expect("no holder panics")
-    }
-
     async fn rest_after(&self, took: Duration) {
         if self.rest > 0 {
             tokio::time::sleep(took * self.rest).await;
@@ -99,7 +95,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Differences found.
+    /// Missing, stale and orphaned points and inconsistent notes.
     pub fn drift(&self) -> u64 {
         self.missing + self.stale + self.orphaned + self.inconsistent
     }
@@ -124,17 +120,12 @@ impl Report {
 
 /// Compares what the alias serves with the active version. With `repair`, an alias
 /// that points elsewhere, or at nothing, is pointed at its collection.
-pub async fn run(context: &Serving, options: &Options) -> Result<Report, ServingError> {
-    let Serving {
-        store,
-        index,
-        alias,
-        ..
-    } = context;
+pub async fn run(serving: &Serving, options: &Options) -> Result<Report, ServingError> {
+    let (store, index, alias) = (&serving.store, &serving.index, &serving.alias);
     let Some(version) = store.active_version().await? else {
         return Err(ServingError::NothingIndexed);
     };
-    if let Some(problem) = home_problem(context).await? {
+    if let Some(problem) = home_problem(serving).await? {
         return Err(ServingError::Mismatch(problem));
     }
     let registered = store.registered_collections().await?;
@@ -150,19 +141,13 @@ pub async fn run(context: &Serving, options: &Options) -> Result<Report, Serving
     };
     check_alias(alias, std::slice::from_ref(collection))?;
     if options.repair {
-        reconcile_alias(context).await?;
-    } else if let Some(problem) = alias_problem(context).await? {
+        reconcile_alias(serving).await?;
+    } else if let Some(problem) = alias_problem(serving).await? {
         return Err(ServingError::NotServed(format!(
             "the alias {alias:?} {problem}: run `elf verify --repair`"
         )));
     }
-    let target = CollectionTarget {
-        store: store.clone(),
-        index: index.clone(),
-        version: version.name,
-        collection: collection.name.clone(),
-        writes: TaskTracker::new(),
-    };
+    let target = CollectionTarget::new(serving, &version.name, collection.name.clone());
     all(&target, version.dim, options).await
 }
 
@@ -190,7 +175,7 @@ async fn notes(
     let is_sample = options.sample < 1.0;
     let mut after = match is_sample {
         true => Uuid::nil(),
-        false => options.from().notes,
+        false => lock(&options.from).notes,
     };
     loop {
         let began = std::time::Instant::now();
@@ -219,7 +204,7 @@ async fn notes(
         report.notes += count;
         after = last;
         if !is_sample {
-            options.from().notes = last;
+            lock(&options.from).notes = last;
         }
         options.rest_after(began.elapsed()).await;
     }

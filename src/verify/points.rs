@@ -10,6 +10,7 @@ use super::compare::{self, Drift};
 use super::side::{PAGE, Side};
 use super::{Options, Report};
 use crate::index::{StoredPoint, UpsertMode};
+use crate::lock::lock;
 use crate::serving::{CollectionTarget, ServingError, id_ranges};
 use crate::store::{Depth, LiveChunk};
 
@@ -22,7 +23,7 @@ const REREAD_AT_ONCE: usize = 256;
 pub async fn points(target: &CollectionTarget, options: &Options) -> Result<Report, ServingError> {
     // A verify that rests between pages needs no concurrency, and one that resumes has a single
     // cursor.
-    let begun = options.from().chunks;
+    let begun = lock(&options.from).chunks;
     let ranges = match begun.is_nil() && options.rest == 0 {
         true => id_ranges(RANGES),
         false => vec![(begun, Uuid::max())],
@@ -115,7 +116,7 @@ impl<'a> Comparison<'a> {
                 self.recheck_and_repair(part, &named).await?;
             }
             if self.is_alone {
-                self.options.from().chunks = bound;
+                lock(&self.options.from).chunks = bound;
             }
             self.options.rest_after(began.elapsed()).await;
         }

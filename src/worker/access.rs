@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::batch::Batch;
 use super::lease::{self, Survived};
 use super::plan::{self, ChunkedNote, PlannedWrite};
+use super::points::Older;
 use super::stage::stage;
 use crate::error_class::ErrorClass;
 use crate::note::{AccessHash, Note, TextHash};
@@ -15,15 +16,15 @@ use crate::serving::ServingError;
 use crate::store::{ChunkWrite, LoadedNotes, OldChunk, Target};
 
 impl Batch<'_> {
-    /// Looks at the rows of notes that wait for their vectors. Of those that are not live any more
-    /// the points are deleted; those with other access labels get them, and are released: what was
-    /// loaded has the old ones. Returns both.
+    /// Reads once more the rows of notes that wait for their vectors. Deletes the points of notes that
+    /// are not live any more. Gives the points of notes with other access labels the new ones, and
+    /// releases these notes, because the batch has loaded the old labels. Returns both.
     pub(super) async fn converge_changed_access(
         &self,
         waiting: &[&ChunkedNote],
     ) -> Result<HashSet<Uuid>, ServingError> {
         let ids: Vec<Uuid> = waiting.iter().map(|chunked| chunked.note_id).collect();
-        let store = &self.shared.pipeline.serving.store;
+        let (store, _) = self.shared.store_and_version();
         let rows = stage("load", store.load_notes(&ids, 0)).await?;
         let has_changed = |chunked: &&&ChunkedNote| {
             let row = rows.notes.get(&chunked.note_id);
@@ -84,8 +85,8 @@ impl Batch<'_> {
     }
 
     /// Gives the points of notes whose text cannot be written now the access labels of their
-    /// rows; the points keep their text. If Postgres or the index rejects that of one note, its points
-    /// are deleted, so that no reader finds a note under labels it no longer has.
+    /// rows; the points keep their text. If Postgres or the index rejects the labels of one note, deletes
+    /// its points, so that no search finds the note under labels that it no longer has.
     pub(super) async fn apply_access_labels<'c>(
         &self,
         chunked_notes: impl Iterator<Item = &'c ChunkedNote>,
@@ -115,8 +116,8 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// In groups of notes: the claim has bounded the new texts of the batch, and these are the points of the
-    /// old ones. A note with more points than a group is alone in one.
+    /// Splits notes into groups. The claim has bounded the new texts of the batch, but these points are of the
+    /// old texts. A note with more points than a group may have is a group of its own.
     fn some_at_a_time<'m, 'c>(
         &self,
         moved: &'m [(&'c Note, AccessHash)],
@@ -149,14 +150,10 @@ impl Batch<'_> {
         &self,
         moved: &[(&Note, AccessHash)],
     ) -> Result<(), ServingError> {
-        let pipeline = &self.shared.pipeline;
-        let version = &pipeline.version.name;
+        let (store, version) = self.shared.store_and_version();
         let ids: Vec<Uuid> = moved.iter().map(|(note, _)| note.note_id).collect();
-        let taking_over = pipeline
-            .serving
-            .store
-            .take_over_chunks(version, self.token, &ids);
-        let old = stage("relabel", taking_over).await?;
+        let taking_over = store.take_over_chunks(version, self.token, &ids);
+        let old = stage("take_over", taking_over).await?;
         if old.targets.is_empty() {
             return Err(self.no_collection());
         }
@@ -169,6 +166,8 @@ impl Batch<'_> {
                 chunk_index: chunk.chunk_index,
                 start: chunk.start,
                 end: chunk.end,
+                // Nothing of it is committed.
+                parent: None,
                 lead: &chunk.lead,
                 text: &chunk.text,
                 hash: TextHash::of_both(&chunk.lead, &chunk.text),
@@ -183,35 +182,26 @@ impl Batch<'_> {
             }
         }
         let written = old.chunks.iter().map(|chunk| chunk.chunk_id);
-        self.prune(&old.targets, old.notes, written.collect())
+        self.prune(&old.targets, old.notes, written.collect(), Older::Likely)
             .await?;
         self.record_access(moved).await
     }
 
     async fn delete_points(&self, moved: &[(&Note, AccessHash)]) -> Result<(), ServingError> {
-        let pipeline = &self.shared.pipeline;
-        let collections = pipeline
-            .serving
-            .store
-            .collections(&pipeline.version.name)
-            .await?;
+        let (store, version) = self.shared.store_and_version();
+        let collections = store.collections(version).await?;
         let targets: Vec<Target> = collections.into_iter().map(Target::from).collect();
         let ids = moved.iter().map(|(note, _)| note.note_id).collect();
-        self.prune(&targets, ids, Vec::new()).await?;
+        self.prune(&targets, ids, Vec::new(), Older::Likely).await?;
         self.record_access(moved).await
     }
 
     async fn record_access(&self, moved: &[(&Note, AccessHash)]) -> Result<(), ServingError> {
-        let pipeline = &self.shared.pipeline;
         let access: Vec<(Uuid, AccessHash)> = moved
             .iter()
             .map(|(note, access)| (note.note_id, *access))
             .collect();
-        let recorded =
-            pipeline
-                .serving
-                .store
-                .record_access(&pipeline.version.name, self.token, &access);
-        Ok(recorded.await?)
+        let (store, version) = self.shared.store_and_version();
+        Ok(store.record_access(version, self.token, &access).await?)
     }
 }

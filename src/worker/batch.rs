@@ -17,21 +17,21 @@ use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 use super::embedding::Embedding;
-use super::lease::{self, LeaseRenewal, Survived};
+use super::lease::{self, Survived};
 use super::plan::{self, ChunkedNote, PlannedWrite, Unwritable, Vectors};
 use super::stage::stage;
-use super::{Checkpoint, Pipeline, Report, Shared, unacked};
+use super::{Checkpoint, Report, Shared, unacked};
 use crate::note::{AccessHash, Note, TextHash};
 use crate::serving::{self, ServingError};
 use crate::store::{
-    Claim, Claimed, Committed, LOST_CLAIMS_UNTIL_ALONE, LoadedNotes, NoteWrite, StoreError, Version,
+    Claim, Claimed, Committed, LOST_CLAIMS_UNTIL_ALONE, LoadedNotes, NoteWrite, StoreError,
 };
 
 /// A batch whose vectors all arrive within this time is written in one transaction.
 const FIRST_SLICE: Duration = Duration::from_millis(100);
 
-/// After that, notes whose vectors have arrived are written at this interval. A killed process
-/// loses at most the embeddings of one interval, and a slice is large enough for a transaction.
+/// After that, a batch writes at this interval a slice: the notes whose vectors have arrived. A killed
+/// process loses at most the embeddings of one interval, and a slice is large enough for a transaction.
 const SLICE: Duration = Duration::from_secs(1);
 
 /// Takes a batch from the claim to the ack. Notes that cannot be indexed now are released. A
@@ -51,13 +51,13 @@ pub(super) async fn run(shared: &Arc<Shared>, claim: Claim, extent: Extent) {
 pub(super) enum Extent {
     /// Chunks, vectors and points.
     Whole,
-    /// What needs no text: points of notes that are not live are deleted, points of live notes
-    /// get the access labels of their rows. The outbox rows of live notes stay due.
+    /// What needs no text: the batch deletes the points of notes that are not live, and gives those of
+    /// live notes the access labels of their rows. The outbox rows of live notes stay due.
     Access,
 }
 
 async fn converge_or_release(shared: &Arc<Shared>, claim: Claim, extent: Extent) {
-    let renewal = LeaseRenewal::start(shared, &claim);
+    let renewal = lease::renew(shared, &claim);
     let batch = Batch {
         shared,
         token: claim.token,
@@ -99,7 +99,7 @@ fn note_spans(notes: &[Claimed]) -> NoteSpans {
 pub(super) enum WriteError {
     /// Postgres or the index failed on a request that held data of the notes.
     Data(ServingError),
-    /// The tokens could not be checked. That sends no data of a note, so no note is to blame.
+    /// The check of the tokens failed. It sends no data of a note, so no note is to blame.
     Check(ServingError),
 }
 
@@ -181,14 +181,15 @@ impl Batch<'_> {
 
     /// Loads the rows as they are now: they are newer than every outbox row of the claim.
     pub(super) async fn load(&self, max_bytes: u64) -> Result<LoadedNotes, StoreError> {
-        let store = &self.shared.pipeline.serving.store;
+        let (store, _) = self.shared.store_and_version();
         let loaded = store.load_notes(&self.oldest_first, max_bytes).await?;
         self.loaded.get_or_init(|| (loaded.now, Instant::now()));
         Ok(loaded)
     }
 
     /// Whether the note was live when it was loaded and has expired since, by the clock of Postgres.
-    /// The upkeep passes over a note that is due, and does not look back for ever.
+    /// Such a note the batch requeues, because the upkeep may not: it passes over a note that is due,
+    /// and does not look back for ever.
     fn has_expired(&self, chunked: &ChunkedNote) -> bool {
         let now = self.loaded.get().map(|(at, since)| *at + since.elapsed());
         let is_over = |note: &Note| now.is_some_and(|now| !note.is_live(now));
@@ -294,11 +295,9 @@ impl Batch<'_> {
         let ids: Vec<Uuid> = done.iter().map(|write| write.chunked.note_id).collect();
         // A Postgres that was rolled back issues old tokens again, and the index ignores upserts
         // under them. The check finds that before the ack.
-        let Pipeline {
-            serving, version, ..
-        } = &self.shared.pipeline;
-        let checked =
-            serving::check_tokens(serving, &version.name, self.token, &ids, &committed.targets);
+        let (_, version) = self.shared.store_and_version();
+        let (serving, targets) = (&self.shared.pipeline.serving, &committed.targets);
+        let checked = serving::check_tokens(serving, version, self.token, &ids, targets);
         stage("check", checked).await.map_err(WriteError::Check)?;
         let (awaiting, whole): (Vec<&PlannedWrite>, Vec<&PlannedWrite>) =
             done.into_iter().partition(|write| write.awaits_vectors());
@@ -323,13 +322,8 @@ impl Batch<'_> {
             Some((write.chunked.note_id, note.labels.access()))
         };
         let access: Vec<(Uuid, AccessHash)> = awaiting.iter().filter_map(labelled).collect();
-        let Pipeline {
-            serving, version, ..
-        } = &self.shared.pipeline;
-        let recorded = serving
-            .store
-            .record_access(&version.name, self.token, &access);
-        recorded.await?;
+        let (store, version) = self.shared.store_and_version();
+        store.record_access(version, self.token, &access).await?;
         counter!("elf_notes_without_vectors_total").increment(access.len() as u64);
         let notes: Vec<Uuid> = access.into_iter().map(|(note, _)| note).collect();
         lease::release(self.shared, self.token, &notes, Survived::Yes).await;
@@ -337,46 +331,35 @@ impl Batch<'_> {
     }
 
     async fn commit(&self, writes: &[PlannedWrite<'_>]) -> Result<Committed, StoreError> {
-        let Pipeline {
-            serving, version, ..
-        } = &self.shared.pipeline;
+        let (store, version) = self.shared.store_and_version();
         let rows: Vec<&NoteWrite> = writes.iter().map(|write| &write.rows).collect();
-        let Version { name, dim, .. } = version;
-        serving.store.commit(name, *dim, self.token, &rows).await
+        let dim = self.shared.pipeline.version.dim;
+        store.commit(version, dim, self.token, &rows).await
     }
 
     /// Deletes the outbox rows that the claim saw. Returns the number of notes acked.
     async fn ack(&self, done: &[&PlannedWrite<'_>]) -> Result<u64, StoreError> {
-        let pipeline = &self.shared.pipeline;
-        let version = &pipeline.version.name;
+        let (store, version) = self.shared.store_and_version();
         let claimed: Vec<(&Claimed, _)> = done
             .iter()
             .map(|write| (self.notes[&write.chunked.note_id], write.rows.access))
             .collect();
         let ids: Vec<Uuid> = done.iter().map(|write| write.chunked.note_id).collect();
         // The index may still apply an upsert that it did not answer, after the points of a
-        // later claim. Indexing the note once more after the lease removes them.
+        // later claim. Indexing the note once more after the lease removes what the upsert wrote.
         let unanswered = self.shared.leases.unanswered(self.token, &ids);
         if !unanswered.is_empty() {
             let lease = self.shared.settings.lease();
-            pipeline
-                .serving
-                .store
-                .requeue_after(version, &unanswered, lease)
-                .await?;
+            store.requeue_after(version, &unanswered, lease).await?;
             self.shared.leases.wait_for_unanswered(lease);
         }
         let expired = done.iter().filter(|write| self.has_expired(write.chunked));
         let expired: Vec<Uuid> = expired.map(|write| write.chunked.note_id).collect();
         if !expired.is_empty() {
-            pipeline.serving.store.requeue(version, &expired).await?;
+            store.requeue(version, &expired).await?;
         }
         let keep_done = !self.shared.keep_done.is_zero();
-        let acked = pipeline
-            .serving
-            .store
-            .ack(version, self.token, &claimed, keep_done)
-            .await?;
+        let acked = store.ack(version, self.token, &claimed, keep_done).await?;
         let acked: HashSet<Uuid> = acked.into_iter().collect();
         let (acked, lost): (Vec<&PlannedWrite>, Vec<&PlannedWrite>) = done
             .iter()
@@ -386,18 +369,14 @@ impl Batch<'_> {
         // batch wrote its own. Indexing them once more under a higher token removes those.
         if !lost.is_empty() {
             let lost: Vec<Uuid> = lost.iter().map(|write| write.chunked.note_id).collect();
-            pipeline.serving.store.requeue(version, &lost).await?;
+            store.requeue(version, &lost).await?;
             unacked::report_lost(self.token, &lost);
         }
         self.shared.leases.ended(self.token, &ids);
         let gone = acked.iter().filter(|write| write.chunked.note.is_none());
         let gone: Vec<Uuid> = gone.map(|write| write.chunked.note_id).collect();
         if !gone.is_empty() {
-            pipeline
-                .serving
-                .store
-                .forget(version, self.token, &gone)
-                .await?;
+            store.forget(version, self.token, &gone).await?;
         }
         let now = Utc::now();
         for PlannedWrite { chunked, .. } in &acked {

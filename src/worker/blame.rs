@@ -2,35 +2,32 @@
 
 use std::collections::HashSet;
 use std::time::Duration;
-
-use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::batch::{Batch, WriteError};
 use super::plan::PlannedWrite;
-use super::{Pipeline, Shared, lease, retry};
+use super::{Shared, lease, retry};
 use crate::error_class::ErrorClass;
 use crate::index::UpsertMode;
 use crate::note::TextHash;
-use crate::serving::{self, CollectionTarget, Serving, ServingError};
+use crate::serving::{self, CollectionTarget, ServingError};
 use crate::store::{
     Claim, Claimed, Depth, FailedBy, Failure, LOST_CLAIMS_UNTIL_ALONE, LiveChunk, NoteWrite, Retry,
     StoreError,
 };
 
-/// How often the write of a single note is tried before it is blamed, when it is interrupted or rejected
-/// although another note is taken. More than once: an outage may end between the two writes.
+/// A single note is to blame after so many writes of it were interrupted, or so many were rejected, each while
+/// another note was taken. More than one, because an outage may end between the two writes.
 const MAX_INTERRUPTIONS: u32 = 3;
 const MAX_REJECTIONS: u32 = 2;
 
-/// A note that has lost this many claims in a row, the last of them alone, is dead-lettered ("Blame" in
-/// docs/inside/decisions.md). The worker
-/// must have indexed another note before: if workers die before they index any note, no note
-/// is to blame.
+/// The worker dead-letters a note that has lost this many claims in a row, the last of them alone ("Blame" in
+/// docs/inside/decisions.md). It must have indexed another note before: if workers die before they
+/// index any note, no note is to blame.
 pub(super) const LOST_CLAIMS_UNTIL_DEAD: u32 = LOST_CLAIMS_UNTIL_ALONE + 4;
 
-/// After an outage of Postgres or the index, this worker dead-letters no note for its lost claims for so
-/// long: workers that live lose claims while Postgres does not take them back.
+/// For so long after an outage of Postgres or the index, this worker dead-letters no note for its lost claims:
+/// during the outage, leases of workers that live expire too.
 const NO_BLAME_AFTER_OUTAGE: Duration = Duration::from_secs(600);
 
 /// Whether the claim holds a suspect: a note that may kill its worker.
@@ -39,13 +36,13 @@ pub(super) fn is_suspect(claim: &Claim) -> bool {
     lost.max().unwrap_or(0) >= LOST_CLAIMS_UNTIL_ALONE
 }
 
-/// What failed, Postgres or the index, if the data that was sent may be the cause: it was
-/// rejected, or the server did not survive it.
+/// Which of Postgres and the index failed, if the data that was sent may be the cause: the server
+/// rejected it, or did not survive it.
 fn possible_rejecter(error: &ServingError) -> Option<FailedBy> {
     match error {
         ServingError::Store(error) if error.may_be_data() => Some(FailedBy::Postgres),
         ServingError::Index(error)
-            if matches!(error.class(), ErrorClass::Item | ErrorClass::Store) =>
+            if matches!(error.class(), ErrorClass::Item | ErrorClass::Storage) =>
         {
             Some(FailedBy::Index)
         }
@@ -54,12 +51,12 @@ fn possible_rejecter(error: &ServingError) -> Option<FailedBy> {
 }
 
 /// Whether Postgres may lack something for one note alone: memory or time for a long one, or the disk
-/// under a part of a table. That blames no note, but must not hold up the others.
+/// under a part of a table. Then no note is to blame, but the others must not wait.
 fn may_be_one_notes(error: &ServingError) -> bool {
     matches!(error, ServingError::Store(StoreError::Unavailable(_)))
 }
 
-/// What happened when another note was written just now, as it is.
+/// What happened when the worker wrote another note, as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OtherNote {
     /// It was taken: the note that failed may be to blame.
@@ -105,7 +102,7 @@ impl Batch<'_> {
         newly_embedded: &mut HashSet<TextHash>,
     ) -> Result<(), ServingError> {
         let mut parts = vec![(writes, 1)];
-        // Failed while no other note was indexed that could be tried.
+        // Parts that failed while the index had no other note to try.
         let mut failed: Vec<(&[PlannedWrite<'_>], ServingError)> = Vec::new();
         loop {
             let (part, tries) = match parts.pop() {
@@ -164,7 +161,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Leaves a note for later without an attempt.
+    /// Leaves a note for later, and counts no attempt.
     async fn set_aside(
         &self,
         write: &PlannedWrite<'_>,
@@ -195,23 +192,23 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Writes another note as it is, to Postgres or the index, whichever failed with `error`. If that
-    /// takes no write of any note, the cause is its state and no note is to blame.
+    /// Writes another note, as it is, to Postgres or the index, whichever failed with `error`. If it rejects
+    /// that note too, the cause is its own state, and no note is to blame.
     async fn try_another(
         &self,
         error: &ServingError,
         part: &[PlannedWrite<'_>],
     ) -> Result<OtherNote, ServingError> {
-        let Pipeline {
-            serving: Serving { store, .. },
-            version,
-            ..
-        } = &self.shared.pipeline;
+        let (store, _) = self.shared.store_and_version();
         let Some(another) = self.another_note(part).await? else {
             return Ok(OtherNote::Missing);
         };
         let is_taken = match error {
-            ServingError::Store(_) => store.accepts(version, &another).await?,
+            ServingError::Store(_) => {
+                store
+                    .accepts(&self.shared.pipeline.version, &another)
+                    .await?
+            }
             _ => Some(self.index_accepts(&another).await?),
         };
         Ok(match is_taken {
@@ -229,11 +226,7 @@ impl Batch<'_> {
         &self,
         part: &[PlannedWrite<'_>],
     ) -> Result<Option<LiveChunk>, StoreError> {
-        let Pipeline {
-            serving: Serving { store, .. },
-            version,
-            ..
-        } = &self.shared.pipeline;
+        let (store, version) = self.shared.store_and_version();
         let blamed: HashSet<Uuid> = part.iter().map(|write| write.chunked.note_id).collect();
         // A chunk without a vector proves nothing about vectors.
         let has_vector = |write: &PlannedWrite<'_>| {
@@ -243,7 +236,7 @@ impl Batch<'_> {
         let needs_vector = part.iter().any(has_vector);
         for after in [Uuid::new_v4(), Uuid::nil()] {
             let page = store
-                .live_chunks(&version.name, after, Uuid::max(), 64, 1 << 20, Depth::Whole)
+                .live_chunks(version, after, Uuid::max(), 64, 1 << 20, Depth::Whole)
                 .await?;
             let is_another = |chunk: &LiveChunk| {
                 chunk.has_point()
@@ -257,21 +250,11 @@ impl Batch<'_> {
         Ok(None)
     }
 
-    /// Whether the index accepts the point of a chunk, unchanged.
     async fn index_accepts(&self, another: &LiveChunk) -> Result<bool, ServingError> {
-        let Pipeline {
-            serving: Serving { store, index, .. },
-            version,
-            ..
-        } = &self.shared.pipeline;
-        for collection in store.collections(&version.name).await? {
-            let target = CollectionTarget {
-                store: store.clone(),
-                index: index.clone(),
-                version: version.name.clone(),
-                collection: collection.name,
-                writes: TaskTracker::new(),
-            };
+        let (store, version) = self.shared.store_and_version();
+        for collection in store.collections(version).await? {
+            let serving = &self.shared.pipeline.serving;
+            let target = CollectionTarget::new(serving, version, collection.name);
             let points = target.points(vec![another.clone()]);
             let write = target.write(points, UpsertMode::NotNewer);
             if !write.await.is_ok_and(|written| written.refused.is_empty()) {
@@ -292,10 +275,7 @@ impl Batch<'_> {
     ) -> Result<(), StoreError> {
         let claimed = self.notes[&note_id];
         let Shared {
-            pipeline,
-            settings,
-            totals,
-            ..
+            settings, totals, ..
         } = &**self.shared;
         let failures = match claimed.failed {
             Some((same, failures)) if same == text => failures + 1,
@@ -320,15 +300,10 @@ impl Batch<'_> {
                 _ => 0,
             },
         };
-        let version = &pipeline.version.name;
+        let (store, version) = self.shared.store_and_version();
         let leases = &self.shared.leases;
         leases.remove(self.token, &[note_id]);
-        if !pipeline
-            .serving
-            .store
-            .fail(version, self.token, claimed, failure)
-            .await?
-        {
+        if !store.fail(version, self.token, claimed, failure).await? {
             return Ok(());
         }
         leases.ended(self.token, &[note_id]);

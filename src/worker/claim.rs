@@ -4,35 +4,29 @@ use std::time::Instant;
 
 use metrics::{counter, histogram};
 
-use super::{Pipeline, Shared, blame, lost_transactions, unacked};
+use super::{Shared, blame, lost_transactions, unacked};
+use crate::serving::ServingError;
 use crate::store::{Blame, Claim, ClaimScope, Due, LOST_CLAIMS_UNTIL_ALONE, StoreError};
 
-/// Text claimed at once, so that a batch of long notes does not fill the memory.
+/// Bytes of text in a claim, about, so that a batch of long notes does not fill the memory.
 const BATCH_BYTES: usize = 4 << 20;
 
 impl Shared {
     /// Claims a batch of the notes that are `due`. `None` when there is none, or Postgres is
-    /// unavailable.
-    pub(super) async fn claim(&self, due: Due) -> Option<Claim> {
-        self.claim_some(due, false).await
-    }
-
-    /// [`Self::claim`] beside batches in flight, of which one may kill the worker: it takes no suspect, and if the
-    /// worker dies these notes are not to blame.
-    pub(super) async fn claim_beside(&self, due: Due) -> Option<Claim> {
-        self.claim_some(due, true).await
-    }
-
-    async fn claim_some(&self, due: Due, beside: bool) -> Option<Claim> {
-        if let Err(error) = lost_transactions::ensure_tokens_after_reconnect(self).await {
+    /// unavailable. Batches in flight `beside` it may kill the worker: then the claim takes no suspect,
+    /// and its notes are never to blame.
+    pub(super) async fn claim(&self, due: Due, beside: bool) -> Option<Claim> {
+        let claimed = self.try_to_claim(due, beside).await;
+        claimed.unwrap_or_else(|error| {
             self.circuit.open(error.to_string());
-            return None;
-        }
+            None
+        })
+    }
+
+    async fn try_to_claim(&self, due: Due, beside: bool) -> Result<Option<Claim>, ServingError> {
+        lost_transactions::ensure_tokens_after_reconnect(self).await?;
         // Before the claim, so that a drain that claims nothing leaves no such note behind.
-        if let Err(error) = unacked::requeue_lost(self).await {
-            self.circuit.open(error.to_string());
-            return None;
-        }
+        unacked::requeue_lost(self).await?;
         let began = Instant::now();
         let claimed = match beside {
             true => {
@@ -57,19 +51,12 @@ impl Shared {
             Err(_) => "error",
         };
         counter!("elf_claims_total", "outcome" => outcome).increment(1);
-        let admitted = match claimed {
-            Ok(Some(claim)) => lost_transactions::release_if_token_repeats(self, claim)
-                .await
-                .map(Some),
-            Ok(None) => Ok(None),
-            Err(error) => Err(error.into()),
-        };
-        match admitted {
-            Ok(claim) => claim,
-            Err(error) => {
-                self.circuit.open(error.to_string());
-                None
+        match claimed? {
+            Some(claim) => {
+                let admitted = lost_transactions::release_if_token_repeats(self, claim);
+                Ok(Some(admitted.await?))
             }
+            None => Ok(None),
         }
     }
 
@@ -84,21 +71,10 @@ impl Shared {
             lost_below,
             blame,
         };
-        let Pipeline {
-            serving, version, ..
-        } = &self.pipeline;
-        let lease = self.settings.lease();
-        let notes = self.settings.batch_notes;
-        let store = &serving.store;
+        let (store, version) = self.store_and_version();
+        let (lease, notes) = (self.settings.lease(), self.settings.batch_notes);
         store
-            .claim(
-                &version.name,
-                &self.holder,
-                lease,
-                notes,
-                BATCH_BYTES,
-                scope,
-            )
+            .claim(version, &self.holder, lease, notes, BATCH_BYTES, scope)
             .await
     }
 }

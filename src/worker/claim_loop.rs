@@ -19,7 +19,7 @@ use crate::store::{Claim, Due};
 /// What a step of the loop leads to: a value, or the end of the loop.
 type Step<T = ()> = ControlFlow<Result<(), WorkerError>, T>;
 
-/// How long all batches must be in flight before the access walk goes on meanwhile, and how often it looks for new rows.
+/// When all batches have been in flight for so long, the access walk goes on meanwhile. It looks for new rows as often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Whether the last claim was that of a suspect.
@@ -39,12 +39,13 @@ pub(super) struct ClaimLoop<'a> {
     drain: Option<Drain>,
     /// One for each batch that may be in flight.
     permits: Arc<Semaphore>,
-    /// Of the claims while the provider works.
+    /// Which rows the claims read while the provider works.
     turns: Turns,
     provider_works: bool,
-    /// Of the claims while it does not.
+    /// Which rows they read while it does not.
     walks: Walks,
-    /// Of the claims while all batches wait for it. They index no text, so their rows are not done.
+    /// Which rows the access walk reads, while all batches wait for the provider. It indexes no text, so these rows
+    /// stay due.
     access_walks: Walks,
     suspect: Suspect,
 }
@@ -93,7 +94,7 @@ impl<'a> ClaimLoop<'a> {
     /// Claims the next batch and starts it. If no note is due, waits until one may be.
     async fn claim_next(&mut self) -> Step {
         let permit = self.wait_for_permit().await?;
-        self.wait_for_stores().await?;
+        self.wait_for_storage().await?;
         // Until a suspect has ended, the worker claims nothing: a neighbour that was claimed
         // beside it would die with it each time, and be blamed too.
         if self.suspect != Suspect::None && !self.batches.is_empty() {
@@ -151,11 +152,11 @@ impl<'a> ClaimLoop<'a> {
     }
 
     /// Waits until Postgres and the index are available; returns at once if they are.
-    async fn wait_for_stores(&self) -> Step {
+    async fn wait_for_storage(&self) -> Step {
         tokio::select! {
             biased;
             () = self.stop.cancelled() => self.stopped(),
-            recovered = self.shared.wait_for_stores(self.drain) => continue_if_ok(recovered),
+            recovered = self.shared.wait_for_storage(self.drain) => continue_if_ok(recovered),
         }
     }
 
@@ -170,8 +171,8 @@ impl<'a> ClaimLoop<'a> {
         self.apply_next_access().await
     }
 
-    /// Deletes the points of the next notes of the access walk that are not live, and gives those of the others the access
-    /// labels of their rows. A stop waits for it as long as for a batch.
+    /// Takes the next notes of the access walk. Deletes the points of those that are not live, and gives the points of the
+    /// others the access labels of their rows. A stop waits for it as long as for a batch.
     async fn apply_next_access(&mut self) -> Step {
         if self.shared.circuit.outage().is_some() {
             return Continue(());
@@ -181,11 +182,11 @@ impl<'a> ClaimLoop<'a> {
         let step = async {
             let mut due = Some(walks.next(Instant::now()));
             while let Some(rows) = due {
-                if let Some(claim) = shared.claim_beside(rows).await {
+                if let Some(claim) = shared.claim(rows, true).await {
                     walks.took(claim.upto);
                     return batch::run(shared, claim, Extent::Access).await;
                 }
-                // A claim during an outage of the stores says nothing about the rows.
+                // A claim during a storage outage says nothing about the rows.
                 if shared.circuit.outage().is_some() {
                     return;
                 }
@@ -211,8 +212,8 @@ impl<'a> ClaimLoop<'a> {
             }
             return self.walks.next(now);
         }
-        // A suspect was released until nothing is in flight, which is now. Its row may be in front of
-        // the mark.
+        // The worker released a suspect until nothing is in flight, which is now. The suspect's row may
+        // be in front of the mark (`turns.rs`).
         match self.suspect {
             Suspect::Released => Due::All,
             Suspect::None | Suspect::InFlight => self.turns.next(now),
@@ -220,13 +221,13 @@ impl<'a> ClaimLoop<'a> {
     }
 
     /// Claims a batch of the notes that are `due`. If there is none, looks at the rows that `due`
-    /// leaves out, unless to read all of them takes long and has been done just now. The end of a drain
-    /// depends on it.
+    /// leaves out, unless a claim has read all rows just now and took long. A drain always looks at them,
+    /// because it ends when none is due.
     async fn claim_or_widen(&mut self, due: Due) -> Step<Option<Claim>> {
         let mut due = due;
         loop {
             let claim = self.claim(due).await?;
-            // A claim during an outage of the stores says nothing about the rows.
+            // A claim during a storage outage says nothing about the rows.
             if claim.is_some() || self.shared.circuit.outage().is_some() {
                 return Continue(claim);
             }
@@ -266,7 +267,7 @@ impl<'a> ClaimLoop<'a> {
         };
         tokio::select! {
             biased;
-            claimed = self.shared.claim(due) => Continue(claimed),
+            claimed = self.shared.claim(due, false) => Continue(claimed),
             () = late => self.stopped(),
         }
     }
@@ -277,7 +278,6 @@ impl<'a> ClaimLoop<'a> {
         lease::release(self.shared, claim.token, &notes, Survived::Unknown).await;
     }
 
-    /// Starts the batch of a claim.
     fn start(&mut self, claim: Claim, permit: OwnedSemaphorePermit) {
         if !self.provider_works {
             self.walks.took(claim.upto);
@@ -296,8 +296,8 @@ impl<'a> ClaimLoop<'a> {
     /// After a claim that found no note: waits until one may be due, or ends the drain.
     /// `nothing_in_flight` is of the moment before that claim.
     async fn wait_or_end_drain(&mut self, nothing_in_flight: bool) -> Step {
-        let stores_work = self.shared.circuit.outage().is_none();
-        if self.drain.is_some() && nothing_in_flight && stores_work {
+        let storage_works = self.shared.circuit.outage().is_none();
+        if self.drain.is_some() && nothing_in_flight && storage_works {
             return match self.provider_works {
                 true => self.end_drain_unless_unanswered().await,
                 false => self.wait_for_provider().await,

@@ -1,19 +1,18 @@
 //! What to do when the clock of Postgres has gone back: after a failover to a server whose clock is behind,
 //! or after a correction.
 //!
-//! A lease that was taken later than now is none: `claim.sql`. Outbox rows that were written later than now
-//! are rescheduled, or they would wait as long as the clock went back.
+//! A lease that was taken later than now counts as none: `claim.sql`. The worker reschedules outbox rows that
+//! were written later than now. Otherwise they would wait as long as the clock went back.
 
 use std::time::{Duration, Instant};
 
-use super::{Pipeline, Shared};
-use crate::serving::Serving;
+use super::Shared;
 use crate::store::{OutboxPosition, StoreError};
 
 /// How often to look for such rows.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// How long each time reads rows that are not due. Applications may have scheduled millions.
+/// How long one look may read rows that are not due. Applications may have scheduled millions.
 const FOR: Duration = Duration::from_millis(100);
 
 /// A walk over the outbox rows that are not due, in the order in which they will be.
@@ -59,12 +58,8 @@ async fn reschedule(
     shared: &Shared,
     after: Option<OutboxPosition>,
 ) -> Result<Option<OutboxPosition>, StoreError> {
-    let Pipeline {
-        serving: Serving { store, .. },
-        version,
-        ..
-    } = &shared.pipeline;
-    let page = store.reschedule_ahead(&version.name, after).await?;
+    let (store, version) = shared.store_and_version();
+    let page = store.reschedule_ahead(version, after).await?;
     let Some((last, rescheduled)) = page else {
         return Ok(None);
     };

@@ -30,11 +30,8 @@ pub struct Embedding {
     embedding: AbortOnDropHandle<()>,
 }
 
-struct Arrived {
-    hash: TextHash,
-    outcome: Outcome,
-    was_sent: bool,
-}
+/// The hash and the outcome of a text, and whether this call has sent it.
+type Arrived = (TextHash, Outcome, bool);
 
 /// A text that the batch needs a vector of.
 struct Wanted<'a> {
@@ -87,11 +84,7 @@ impl Embedding {
         } = self;
         let collect_all = async {
             while let Some(arrived) = arriving.recv().await {
-                let Arrived {
-                    hash,
-                    outcome,
-                    was_sent,
-                } = arrived?;
+                let (hash, outcome, was_sent) = arrived?;
                 if was_sent {
                     newly_embedded.insert(hash);
                 }
@@ -125,11 +118,7 @@ async fn look_up_and_embed(
     for wanted in &wanted {
         if let Some(vector) = known.get(&wanted.hash) {
             reservations.resolve_known(wanted.input, vector.clone());
-            let _ = arrived.send(Ok(Arrived {
-                hash: wanted.hash,
-                outcome: Ok(vector.clone()),
-                was_sent: false,
-            }));
+            let _ = arrived.send(Ok((wanted.hash, Ok(vector.clone()), false)));
         }
     }
     let prefix = &shared.pipeline.document_prefix;
@@ -154,11 +143,7 @@ async fn look_up_and_embed(
                 ..Report::default()
             });
         }
-        let _ = arrived.send(Ok(Arrived {
-            hash,
-            outcome: outcome.clone(),
-            was_sent,
-        }));
+        let _ = arrived.send(Ok((hash, outcome.clone(), was_sent)));
     };
     provider.embed_each(&inputs, reservations, stop, each).await;
     Ok(())
@@ -198,7 +183,6 @@ async fn known_vectors<'w>(
     shared: &Shared,
     wanted: impl Iterator<Item = &'w Wanted<'w>>,
 ) -> Result<HashMap<TextHash, Arc<[f32]>>, StoreError> {
-    let pipeline = &shared.pipeline;
     let mut known = HashMap::new();
     let mut unknown = Vec::new();
     // Uncommitted vectors first: one that is committed between the two look-ups is found by
@@ -209,10 +193,8 @@ async fn known_vectors<'w>(
             None => unknown.push(*hash),
         }
     }
-    let lookup = pipeline
-        .serving
-        .store
-        .known_vectors(&pipeline.version.name, &unknown);
+    let (store, version) = shared.store_and_version();
+    let lookup = store.known_vectors(version, &unknown);
     known.extend(stage("lookup", lookup).await?);
     Ok(known)
 }

@@ -4,17 +4,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::Shared;
+use crate::lock::lock;
 use crate::store::Claim;
 
 /// The pause of a note whose row an application holds.
 const SKIPPED: Duration = Duration::from_millis(500);
 
-/// For how long a note is set aside for which Postgres lacks something, although it takes others. Its deletion waits
-/// as long.
+/// For so long the worker sets a note aside that Postgres does not take, although it takes others. A deletion of the
+/// note waits as long.
 const SET_ASIDE: Duration = Duration::from_secs(10);
 
 /// The notes of the batches in flight, by token. The renewal renews the leases of those that have no outcome yet, and
@@ -31,7 +32,8 @@ pub struct ActiveLeases {
 struct Leased {
     /// Whether it has no outcome yet.
     is_open: bool,
-    /// What the batch has sent to the index, until a statement under its token has ended the claim.
+    /// What the batch has sent to the index. [`Upsert::None`] again after a statement under its token has ended
+    /// the claim.
     upsert: Upsert,
 }
 
@@ -41,7 +43,7 @@ enum Upsert {
     None,
     Sending,
     Answered,
-    /// The index did not answer one, even if it answered a later one: it may still apply it.
+    /// The index did not answer an upsert, even if it answered a later one. It may still apply the first.
     Unanswered,
 }
 
@@ -52,9 +54,8 @@ impl Upsert {
 }
 
 impl ActiveLeases {
-    /// Releases every active lease.
     pub async fn release_all(&self, shared: &Shared) {
-        let tokens: Vec<i64> = self.lock().keys().copied().collect();
+        let tokens: Vec<i64> = lock(&self.claims).keys().copied().collect();
         for token in tokens {
             self.release(shared, token).await;
         }
@@ -70,22 +71,19 @@ impl ActiveLeases {
     /// Remembers that notes with unanswered upserts are due after `time`.
     pub fn wait_for_unanswered(&self, time: Duration) {
         let until = Some(Instant::now() + time);
-        let mut last = self.unanswered_until.lock().expect("no holder panics");
+        let mut last = lock(&self.unanswered_until);
         *last = until.max(*last);
     }
 
-    /// When the last of them is due; `None` from the second call on.
+    /// When the last of these notes is due. Forgets it: the next call returns `None`.
     pub fn take_unanswered_due(&self) -> Option<Instant> {
-        self.unanswered_until
-            .lock()
-            .expect("no holder panics")
-            .take()
+        lock(&self.unanswered_until).take()
     }
 
-    /// Forgets the leases of a batch that has ended. What it upserted under a lease that it may
-    /// have lost is remembered, see [`super::unacked`].
+    /// Forgets the leases of a batch that has ended. [`super::unacked`] remembers what the batch
+    /// upserted under leases that it may have lost.
     pub fn end(&self, shared: &Shared, token: i64) {
-        let mut leased = self.lock().remove(&token).unwrap_or_default();
+        let mut leased = lock(&self.claims).remove(&token).unwrap_or_default();
         leased.retain(|_, note| note.upsert != Upsert::None);
         let (late, others): (Vec<Uuid>, Vec<Uuid>) = leased
             .keys()
@@ -142,7 +140,7 @@ impl ActiveLeases {
     }
 
     fn each(&self, token: i64, notes: &[Uuid], change: impl Fn(&mut Leased)) {
-        if let Some(leased) = self.lock().get_mut(&token) {
+        if let Some(leased) = lock(&self.claims).get_mut(&token) {
             for note in notes {
                 leased.get_mut(note).map(&change);
             }
@@ -150,72 +148,44 @@ impl ActiveLeases {
     }
 
     fn upsert(&self, token: i64, note: &Uuid) -> Upsert {
-        let claims = self.lock();
+        let claims = lock(&self.claims);
         let leased = claims.get(&token).and_then(|leased| leased.get(note));
         leased.map_or(Upsert::None, |leased| leased.upsert)
     }
 
     fn open(&self, token: i64) -> Vec<Uuid> {
-        let claims = self.lock();
+        let claims = lock(&self.claims);
         let leased = claims.get(&token).into_iter().flatten();
         let open = leased.filter(|(_, leased)| leased.is_open);
         open.map(|(note, _)| *note).collect()
     }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<i64, HashMap<Uuid, Leased>>> {
-        self.claims.lock().expect("no holder panics")
-    }
 }
 
-/// Renews the leases of a batch until it is dropped.
-pub struct LeaseRenewal {
-    renewing: AbortHandle,
-}
-
-impl LeaseRenewal {
-    /// Begins to renew the leases of `claim`, four times per lease.
-    pub fn start(shared: &Arc<Shared>, claim: &Claim) -> Self {
-        let token = claim.token;
-        let leased = Leased {
-            is_open: true,
-            upsert: Upsert::None,
-        };
-        let notes = claim.note_ids().into_iter().map(|note| (note, leased));
-        shared.leases.lock().insert(token, notes.collect());
-        let renewing = tokio::spawn({
-            let shared = shared.clone();
-            async move {
-                let lease = shared.settings.lease();
-                loop {
-                    tokio::time::sleep(lease / 4).await;
-                    let version = &shared.pipeline.version.name;
-                    let notes = shared.leases.open(token);
-                    let renewal = shared
-                        .pipeline
-                        .serving
-                        .store
-                        .renew_leases(version, token, &notes, lease);
-                    // A renewal without an answer must not delay the next one.
-                    match tokio::time::timeout(lease / 3, renewal).await {
-                        Ok(Ok(())) => {}
-                        Ok(Err(error)) => {
-                            tracing::debug!(%error, token, "could not renew leases");
-                        }
-                        Err(_) => tracing::debug!(token, "renewing leases timed out"),
-                    }
-                }
+/// Renews the leases of `claim`, four times per lease, until the handle is dropped.
+pub fn renew(shared: &Arc<Shared>, claim: &Claim) -> AbortOnDropHandle<()> {
+    let token = claim.token;
+    let leased = Leased {
+        is_open: true,
+        upsert: Upsert::None,
+    };
+    let notes = claim.note_ids().into_iter().map(|note| (note, leased));
+    lock(&shared.leases.claims).insert(token, notes.collect());
+    let shared = shared.clone();
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let (store, version) = shared.store_and_version();
+        let lease = shared.settings.lease();
+        loop {
+            tokio::time::sleep(lease / 4).await;
+            let notes = shared.leases.open(token);
+            let renewal = store.renew_leases(version, token, &notes, lease);
+            // A renewal without an answer must not delay the next one.
+            match tokio::time::timeout(lease / 3, renewal).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, token, "could not renew leases"),
+                Err(_) => tracing::debug!(token, "renewing leases timed out"),
             }
-        });
-        Self {
-            renewing: renewing.abort_handle(),
         }
-    }
-}
-
-impl Drop for LeaseRenewal {
-    fn drop(&mut self) {
-        self.renewing.abort();
-    }
+    }))
 }
 
 /// Whether the worker that claimed a note is known to have survived it.
@@ -274,8 +244,7 @@ async fn end_leases(
         return;
     }
     shared.leases.remove(token, notes);
-    let version = &shared.pipeline.version.name;
-    let store = &shared.pipeline.serving.store;
+    let (store, version) = shared.store_and_version();
     let survived = survived == Survived::Yes;
     match store.release(version, token, notes, pause, survived).await {
         Ok(released) => shared.leases.ended(token, &released),

@@ -17,8 +17,8 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
+use super::Shared;
 use super::lease::{self, Survived};
-use super::{Pipeline, Shared};
 use crate::serving::{self, ServingError};
 use crate::store::Claim;
 
@@ -41,9 +41,10 @@ impl Watch {
 /// Called before a claim. A new connection may lead to another server, so the worker checks
 /// the index before that server issues a token.
 pub async fn ensure_tokens_after_reconnect(shared: &Shared) -> Result<(), ServingError> {
-    let connections = shared.pipeline.serving.store.connections();
+    let (store, version) = shared.store_and_version();
+    let connections = store.connections();
     if shared.watch.connections.load(Ordering::Relaxed) != connections {
-        serving::ensure_tokens(&shared.pipeline.serving, &shared.pipeline.version.name).await?;
+        serving::ensure_tokens(&shared.pipeline.serving, version).await?;
         // The check may have requested a verify.
         shared.verify.notify_one();
         shared
@@ -63,10 +64,8 @@ pub async fn release_if_token_repeats(
         return Ok(claim);
     }
     lease::release(shared, claim.token, &claim.note_ids(), Survived::Unknown).await;
-    let Pipeline {
-        serving, version, ..
-    } = &shared.pipeline;
-    serving::raise_tokens(serving, &version.name).await?;
+    let (_, version) = shared.store_and_version();
+    serving::raise_tokens(&shared.pipeline.serving, version).await?;
     Err(ServingError::RolledBack)
 }
 

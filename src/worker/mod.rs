@@ -4,10 +4,10 @@
 //! - The main loop: `claim_loop`.
 //! - The claim: `claim`, `turns` and `walk` (which rows come next), `lease`.
 //! - The way of a batch: `batch`, `plan`, `embedding`, `points`, `pooled`, `access`.
-//! - Failures: `blame`, `retry`, `store_circuit`, `lost_transactions`, `unacked`.
+//! - Failures: `blame`, `retry`, `storage_circuit`, `lost_transactions`, `unacked`.
 //! - In the background: `upkeep`, `clock`, `tidy`, `verify`, `watch_served`.
 //!
-//! A failure that no note is to blame for opens the store circuit: in `batch`, `claim`, `shared`
+//! A failure that no note is to blame for opens the storage circuit: in `batch`, `claim`, `shared`
 //! and `watch_served`.
 
 mod access;
@@ -25,7 +25,7 @@ mod pooled;
 mod retry;
 mod shared;
 mod stage;
-mod store_circuit;
+mod storage_circuit;
 mod tidy;
 mod totals;
 mod turns;
@@ -46,13 +46,14 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub use plan::{HashedChunk, hashed_chunks};
 pub use stage::{Breakpoint, Checkpoint};
-pub use store_circuit::{Outage, StoreCircuit};
+pub use storage_circuit::{Outage, StorageCircuit};
 pub use totals::{Report, Totals};
 pub use verify::Verified;
 
 use crate::chunk::NoteChunker;
 use crate::config;
 use crate::embed::provider::Provider;
+use crate::lock::lock;
 use crate::serving::Serving;
 use crate::store::{self, Version};
 use claim_loop::ClaimLoop;
@@ -105,7 +106,7 @@ impl Worker {
             keep_done: Duration::from_secs(outbox.retention_secs),
             holder: store::holder(),
             wake: Arc::new(Notify::new()),
-            circuit: StoreCircuit::default(),
+            circuit: StorageCircuit::default(),
             totals: Totals::default(),
             leases: lease::ActiveLeases::default(),
             unacked: unacked::UnackedUpserts::default(),
@@ -151,7 +152,7 @@ impl Worker {
 
     /// The result of this worker's last verify; `None` if it has not run one.
     pub fn verified(&self) -> Option<Verified> {
-        self.shared.verified().clone()
+        lock(&self.shared.verified).clone()
     }
 
     /// Waits until this worker holds the upkeep lease.
@@ -239,7 +240,6 @@ impl Worker {
     }
 }
 
-/// Waits until every batch has ended.
 async fn ended(batches: &mut JoinSet<()>) {
     while batches.join_next().await.is_some() {}
 }

@@ -118,7 +118,7 @@ pub fn chunk_note(
     }
 }
 
-/// The cuts of its application. A note with wrong ones is chunked by its strategy.
+/// The cuts that the application gives a note. If they are wrong, none: the strategy cuts it.
 fn cuts_or_warn(note: &Note) -> Vec<usize> {
     let Some(json) = &note.cuts else {
         return Vec::new();
@@ -156,8 +156,8 @@ pub fn unreadable_note(
     }
 }
 
-/// The chunks of a text that have a token of it, or the reason why it has none. Invisible
-/// characters may fill a chunk that the tokenizer's normalisation leaves nothing of.
+/// The chunks of a text that have a token of it, or the reason why none has one. A chunk may be
+/// all invisible characters, of which the tokenizer's normalisation leaves nothing.
 pub fn hashed_chunks(
     chunker: &NoteChunker,
     text: &str,
@@ -196,9 +196,9 @@ pub fn hashed_chunks(
     }
 }
 
-/// What is written for a note that may have chunks in Postgres already. If some of its vectors
-/// cannot be made now, that is nothing, or `without_vectors` the chunks, so that it is found by
-/// keyword.
+/// What to write for a note. If the provider cannot make some of its vectors now, that is nothing, or
+/// with `without_vectors` its chunks, so that searches find it by keyword. With `had_chunks`, Postgres
+/// may have chunks of it already.
 pub fn write_of<'a>(
     chunked: &'a ChunkedNote,
     vectors: &Vectors,
@@ -217,7 +217,9 @@ pub fn write_of<'a>(
     let text = chunked.note.as_ref().map_or("", |note| note.text.as_str());
     let mut chunks = Vec::with_capacity(hashed_chunks.len());
     for (i, chunk) in hashed_chunks.iter().enumerate() {
-        let Chunk { start, end, .. } = chunk.chunk;
+        let Chunk {
+            start, end, parent, ..
+        } = chunk.chunk;
         let vector = match vector_of(chunk, vectors) {
             Ok(vector) => Some(vector),
             // Another chunk of the note may fail, and then the note fails instead of waiting.
@@ -229,6 +231,7 @@ pub fn write_of<'a>(
             chunk_index: i as u32,
             start,
             end,
+            parent: parent.map(|parent| (parent.start, parent.end)),
             lead: &chunk.lead,
             text: &text[start..end],
             hash: chunk.hash,
@@ -277,8 +280,8 @@ pub fn removal_of(chunked: &ChunkedNote) -> PlannedWrite<'_> {
     PlannedWrite { chunked, rows }
 }
 
-/// Whether a note can be written or failed now: each of its texts has an outcome, or one of
-/// them cannot get a vector.
+/// Whether it is known what becomes of a note: each of its texts has an outcome, or one of them
+/// cannot get a vector.
 pub fn is_decided(chunked: &ChunkedNote, vectors: &Vectors) -> bool {
     let Ok(hashed_chunks) = &chunked.hashed_chunks else {
         return true;

@@ -5,13 +5,13 @@ use std::collections::{HashMap, HashSet};
 
 use uuid::Uuid;
 
+use super::Checkpoint;
 use super::batch::Batch;
 use super::plan::PlannedWrite;
 use super::stage::stage;
-use super::{Checkpoint, Pipeline};
 use crate::index::{Filter, IndexError, Payload, Point, Relabel, UpsertMode};
 use crate::note::Note;
-use crate::serving::{self, Serving, ServingError};
+use crate::serving::{self, ServingError};
 use crate::store::{ChunkWrite, Committed, LiveChunk, Target};
 
 /// A note with fewer chunks is upserted whole. Qdrant takes about 0.3 ms to relabel a note of a few
@@ -23,6 +23,16 @@ const POINTS_BYTES: usize = 8 << 20;
 
 /// Bytes of a point without its vector, about.
 const POINT_BYTES: usize = 2 << 10;
+
+/// Whether a batch expects to find older points of its notes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Older {
+    Likely,
+    /// Its notes are new, so only a batch that lost its lease can have left some, of a life before this one. The index
+    /// is asked first: a server executes the writes of a shard one after the other, and a delete would stand in that
+    /// line.
+    Unlikely,
+}
 
 impl Batch<'_> {
     /// Writes the new points and then deletes the old ones, so that the note is searchable
@@ -56,12 +66,19 @@ impl Batch<'_> {
             self.upsert_writes(collection, missing).await?;
         }
         self.shared.call_breakpoint(Checkpoint::Upserted).await;
-        let written = chunk_ids(done);
-        let count = written.len() as u64;
+        let is_new = |write: &&PlannedWrite| !committed.indexed.contains(&write.chunked.note_id);
+        let found = match done.iter().all(is_new) {
+            true => Older::Unlikely,
+            false => Older::Likely,
+        };
         let notes = done.iter().map(|write| write.chunked.note_id).collect();
-        self.prune(&committed.targets, notes, written).await?;
+        self.prune(&committed.targets, notes, chunk_ids(done), found)
+            .await?;
         self.shared.call_breakpoint(Checkpoint::Pruned).await;
-        Ok(count)
+        Ok(done
+            .iter()
+            .map(|write| write.rows.chunks.len() as u64)
+            .sum())
     }
 
     /// Acking without a target collection would lose the notes. The next
@@ -73,8 +90,7 @@ impl Batch<'_> {
         ))
     }
 
-    /// How the points of a note become those of this batch without their vectors, if no chunk has
-    /// changed.
+    /// If no chunk of a note has changed: what makes its points those of this batch, and sends no vector.
     fn relabel_of(
         &self,
         write: &PlannedWrite<'_>,
@@ -118,8 +134,8 @@ impl Batch<'_> {
             };
             Ok(index.count(collection, &written).await?)
         };
-        let found = match stage("upsert", found).await {
-            // The upsert finds out whether it was retired.
+        let found = match stage("relabel", found).await {
+            // The upsert finds out whether the collection was retired.
             Err(ServingError::Index(IndexError::NotFound { .. })) => return Ok(false),
             found => found?,
         };
@@ -135,7 +151,7 @@ impl Batch<'_> {
         Ok(has_all)
     }
 
-    /// Upserts the points of these notes, and makes some at a time.
+    /// Makes the points of these notes and upserts them, some at a time.
     async fn upsert_writes(
         &self,
         collection: &str,
@@ -202,6 +218,7 @@ impl Batch<'_> {
         targets: &[Target],
         notes: Vec<Uuid>,
         written: Vec<Uuid>,
+        found: Older,
     ) -> Result<(), ServingError> {
         let older = Filter {
             note_ids: Some(notes),
@@ -210,12 +227,13 @@ impl Batch<'_> {
             ..Filter::default()
         };
         for Target { collection, .. } in targets {
-            let deleted = self
-                .shared
-                .pipeline
-                .serving
-                .index
-                .delete(collection, &older);
+            let index = &self.shared.pipeline.serving.index;
+            let deleted = async {
+                if found == Older::Unlikely && index.count(collection, &older).await? == 0 {
+                    return Ok(());
+                }
+                index.delete(collection, &older).await
+            };
             let deleted = stage("prune", deleted).await;
             self.unless_retired(collection, deleted).await?;
         }
@@ -232,12 +250,8 @@ impl Batch<'_> {
         let Err(error @ IndexError::NotFound { .. }) = written else {
             return Ok(written?);
         };
-        let Pipeline {
-            serving: Serving { store, .. },
-            version,
-            ..
-        } = &self.shared.pipeline;
-        let targets = store.collections(&version.name).await?;
+        let (store, version) = self.shared.store_and_version();
+        let targets = store.collections(version).await?;
         if targets.iter().any(|target| target.name == collection) {
             return Err(error.into());
         }

@@ -7,11 +7,12 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Breakpoint, Checkpoint, Pipeline, StoreCircuit, Totals, Verified, WorkerError, lease,
+    Breakpoint, Checkpoint, Pipeline, StorageCircuit, Totals, Verified, WorkerError, lease,
     lost_transactions, retry, unacked, uncommitted,
 };
 use crate::config;
 use crate::serving;
+use crate::store::Store;
 
 /// The state that the batches of a worker share.
 pub(super) struct Shared {
@@ -22,7 +23,7 @@ pub(super) struct Shared {
     pub(super) holder: String,
     /// Notified when work may be due: after a commit, a finished batch, a lost connection.
     pub(super) wake: Arc<Notify>,
-    pub(super) circuit: StoreCircuit,
+    pub(super) circuit: StorageCircuit,
     pub(super) totals: Totals,
     pub(super) leases: lease::ActiveLeases,
     pub(super) unacked: unacked::UnackedUpserts,
@@ -41,7 +42,11 @@ pub(super) struct Shared {
 pub(super) struct Drain;
 
 impl Shared {
-    /// Waits for the stop, and then for the grace period.
+    /// Postgres, and the name of the embedding version that this worker indexes.
+    pub(super) fn store_and_version(&self) -> (&Store, &str) {
+        (&self.pipeline.serving.store, &self.pipeline.version.name)
+    }
+
     pub(super) async fn grace_after(&self, stop: &CancellationToken) {
         stop.cancelled().await;
         tokio::time::sleep(Duration::from_secs(self.settings.grace_secs.into())).await;
@@ -62,7 +67,7 @@ impl Shared {
     }
 
     /// [`Self::wait_for_recovery`]; a drain waits for it no longer than its grace period.
-    pub(super) async fn wait_for_stores(&self, drain: Option<Drain>) -> Result<(), WorkerError> {
+    pub(super) async fn wait_for_storage(&self, drain: Option<Drain>) -> Result<(), WorkerError> {
         match drain {
             Some(Drain) => self.within_grace(self.wait_for_recovery()).await,
             None => {

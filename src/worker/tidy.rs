@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 use chrono::DateTime;
 use uuid::Uuid;
 
-use super::{Pipeline, Shared};
-use crate::serving::Serving;
+use super::Shared;
 use crate::store::{Lifecycle, OutboxPosition, StoreError};
 
-/// How often. Each time reads one page of states, so a million notes take three hours.
+/// How often the worker cleans up. It reads one page of states each time, so a million notes take three hours.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// How long each time reads outbox rows of versions that are being built. There may be one for every
+/// For how long it then reads outbox rows of versions that are being built. There may be one for every
 /// note, and the expiry of notes waits meanwhile.
 const COALESCE_FOR: Duration = Duration::from_secs(1);
 
@@ -24,11 +23,11 @@ const FIRST: OutboxPosition = (DateTime::UNIX_EPOCH, Uuid::nil());
 #[derive(Debug, Default)]
 pub struct Tidy {
     at: Option<Instant>,
-    /// States up to here have been looked at.
+    /// The note of the last state that it has read.
     upto: Uuid,
-    /// And outbox rows of each version that is being built.
+    /// The last outbox row that it has read of each version that is being built.
     coalesced: HashMap<String, OutboxPosition>,
-    /// The abandoned reindex has been reported.
+    /// Whether it has reported an abandoned reindex.
     is_reported: bool,
 }
 
@@ -51,12 +50,8 @@ impl Tidy {
     /// Enqueues notes that are deleted while their index state remains. Indexing them once
     /// more deletes their points and their state.
     async fn enqueue_leftover_states(&mut self, shared: &Shared) -> Result<(), StoreError> {
-        let Pipeline {
-            serving: Serving { store, .. },
-            version,
-            ..
-        } = &shared.pipeline;
-        let page = store.enqueue_gone(&version.name, self.upto).await?;
+        let (store, version) = shared.store_and_version();
+        let page = store.enqueue_gone(version, self.upto).await?;
         let (last, gone) = page.unwrap_or((Uuid::nil(), 0));
         self.upto = last;
         if gone > 0 {
@@ -69,7 +64,7 @@ impl Tidy {
     /// Keeps one outbox row per note for versions that are being built. Every change adds a
     /// row for each such version, and without a reindex no worker deletes them.
     async fn coalesce_building_versions(&mut self, shared: &Shared) -> Result<(), StoreError> {
-        let store = &shared.pipeline.serving.store;
+        let (store, _) = shared.store_and_version();
         for known in store.versions().await? {
             if known.state != Lifecycle::Building {
                 continue;
@@ -91,7 +86,7 @@ impl Tidy {
     /// Goes on where it was last time, and begins again after the last row. Returns how many rows it
     /// has deleted.
     async fn coalesce(&mut self, shared: &Shared, version: &str) -> Result<i64, StoreError> {
-        let store = &shared.pipeline.serving.store;
+        let (store, _) = shared.store_and_version();
         let began = Instant::now();
         let after = self.coalesced.entry(version.to_owned()).or_insert(FIRST);
         let mut dropped = 0;

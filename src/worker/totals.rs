@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use metrics::{counter, gauge, histogram};
 use serde::Serialize;
 
+use crate::lock::lock;
 use crate::store::FailedBy;
 
-/// Ages kept between two calls of `take_ages`; the histogram counts the rest.
+/// Ages kept between two calls of `take_ages`; only the histogram has the rest.
 const MAX_AGES: usize = 4096;
 
 /// Counts for `elf worker --once`, the progress bar and the admin page. Each count is a
@@ -26,7 +27,8 @@ struct Counts {
     ages: Vec<Duration>,
 }
 
-/// What a worker has done.
+/// What a worker has done. `elf worker --once --json` prints it: a new field is also a key in
+/// `tests/promises/cli.rs`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
     /// Notes converged, deleted ones included.
@@ -77,7 +79,7 @@ pub struct BatchGuard<'a>(&'a Totals);
 
 impl Drop for BatchGuard<'_> {
     fn drop(&mut self) {
-        self.0.lock().in_flight -= 1;
+        lock(&self.0.counts).in_flight -= 1;
         gauge!("elf_batches_in_flight").decrement(1.0);
     }
 }
@@ -97,30 +99,30 @@ impl Totals {
         let seconds = self.began.elapsed().as_secs_f64();
         Report {
             seconds,
-            ..self.lock().report.clone()
+            ..lock(&self.counts).report.clone()
         }
     }
 
     /// Batches between claim and ack.
     pub fn in_flight(&self) -> u64 {
-        self.lock().in_flight
+        lock(&self.counts).in_flight
     }
 
     /// How old changes were when they became searchable, since the last call.
     pub fn take_ages(&self) -> Vec<Duration> {
-        std::mem::take(&mut self.lock().ages)
+        std::mem::take(&mut lock(&self.counts).ages)
     }
 
     /// Counts a batch as in flight until the returned guard is dropped.
     pub fn began_batch(&self) -> BatchGuard<'_> {
-        self.lock().in_flight += 1;
+        lock(&self.counts).in_flight += 1;
         gauge!("elf_batches_in_flight").increment(1.0);
         BatchGuard(self)
     }
 
     /// Records how long after its commit a change became searchable.
     pub fn became_searchable(&self, age: Duration) {
-        let ages = &mut self.lock().ages;
+        let ages = &mut lock(&self.counts).ages;
         if ages.len() < MAX_AGES {
             ages.push(age);
         }
@@ -129,37 +131,47 @@ impl Totals {
 
     /// Counts an attempt that failed through the note's own fault.
     pub fn failed(&self) {
-        self.lock().report.failed += 1;
+        lock(&self.counts).report.failed += 1;
         counter!("elf_note_attempts_failed_total").increment(1);
     }
 
     /// Counts a dead-lettered note.
     pub fn died(&self, by: FailedBy) {
-        self.lock().report.dead += 1;
+        lock(&self.counts).report.dead += 1;
         counter!("elf_notes_dead_total", "reason" => by.as_str()).increment(1);
     }
 
     /// Adds what a batch did.
     pub fn add(&self, done: &Report) {
-        let report = &mut self.lock().report;
-        report.notes += done.notes;
-        report.bytes += done.bytes;
-        report.chunks += done.chunks;
-        report.embedded += done.embedded;
-        report.tokens += done.tokens;
-        report.reused += done.reused;
-        report.tokens_saved += done.tokens_saved;
-        report.points += done.points;
-        counter!("elf_notes_indexed_total").increment(done.notes);
-        counter!("elf_text_bytes_total").increment(done.bytes);
-        counter!("elf_chunks_total").increment(done.chunks);
-        counter!("elf_chunks_embedded_total").increment(done.embedded);
-        counter!("elf_chunks_reused_total").increment(done.reused);
-        counter!("elf_embedding_tokens_saved_total").increment(done.tokens_saved);
-        counter!("elf_points_written_total").increment(done.points);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Counts> {
-        self.counts.lock().expect("no holder panics")
+        let Report {
+            notes,
+            bytes,
+            chunks,
+            embedded,
+            tokens,
+            reused,
+            tokens_saved,
+            points,
+            // Counted one by one.
+            failed: _,
+            dead: _,
+            seconds: _,
+        } = *done;
+        let report = &mut lock(&self.counts).report;
+        report.notes += notes;
+        report.bytes += bytes;
+        report.chunks += chunks;
+        report.embedded += embedded;
+        report.tokens += tokens;
+        report.reused += reused;
+        report.tokens_saved += tokens_saved;
+        report.points += points;
+        counter!("elf_notes_indexed_total").increment(notes);
+        counter!("elf_text_bytes_total").increment(bytes);
+        counter!("elf_chunks_total").increment(chunks);
+        counter!("elf_chunks_embedded_total").increment(embedded);
+        counter!("elf_chunks_reused_total").increment(reused);
+        counter!("elf_embedding_tokens_saved_total").increment(tokens_saved);
+        counter!("elf_points_written_total").increment(points);
     }
 }

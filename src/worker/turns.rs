@@ -1,7 +1,8 @@
 //! Which of the due rows the next claim reads, while the provider works.
 //!
-//! The oldest, and with a backlog in turns with those that became due since the last such turn: a note that a user
-//! has just written does not wait behind hours of work, and the backlog has at least half of the claims.
+//! A claim reads the oldest rows. With a backlog, each second claim reads those that became due since the last such
+//! claim instead. So a note that a user has just written does not wait behind hours of work, and the backlog has at
+//! least half of the claims.
 //!
 //! A claim of the oldest rows passes over those that are leased, and over the entries that deleted rows have left in
 //! the index. With an old snapshot that a reader holds, or with many workers, they are many. So with a backlog a claim
@@ -12,15 +13,15 @@ use std::time::{Duration, Instant};
 
 use crate::store::{Due, Position};
 
-/// A row is due since its transaction began, and is seen when that commits. The recent rows reach back this much
-/// further; later commits wait behind the backlog.
+/// A row is due since its transaction began, but claims see it when that commits. So the recent rows reach back this
+/// much further. Rows of longer transactions wait behind the backlog.
 const LONGEST_COMMIT: Duration = Duration::from_secs(1);
 
-/// With a backlog, so long after a claim has read all rows the next one does.
+/// With a backlog, at least so much time passes between two claims of all rows.
 const REST: Duration = Duration::from_secs(1);
 
-/// A claim of all rows that takes longer than [`SHORT`] is followed by a rest of so many times as long, but no longer
-/// than [`LONGEST_REST`]: a Postgres that was slow once must not keep released notes waiting.
+/// If a claim of all rows took longer than [`SHORT`], the next such claim waits nine times as long, at
+/// most [`LONGEST_REST`]. A Postgres that was slow once must not keep released notes waiting.
 const SHORT: Duration = Duration::from_millis(50);
 const REST_TIMES: u32 = 9;
 const LONGEST_REST: Duration = Duration::from_secs(2);

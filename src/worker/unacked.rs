@@ -11,18 +11,17 @@ use std::time::Instant;
 use metrics::counter;
 use uuid::Uuid;
 
-use super::{Pipeline, Shared};
+use super::Shared;
 use crate::error_class::ErrorClass;
-use crate::serving::Serving;
+use crate::lock::lock;
 use crate::store::StoreError;
 
-/// The notes of ended batches whose claim no statement under their token has ended. It holds at
-/// most the notes of the batches that were in flight: a worker claims nothing until it is empty
-/// again.
+/// The notes of ended batches that Postgres has neither acked, failed nor released under their token.
+/// These are at most the notes of the batches that were in flight, because the worker claims nothing
+/// until it has looked at each.
 #[derive(Debug, Default)]
 pub struct UnackedUpserts(Mutex<VecDeque<Unacked>>);
 
-/// Notes of one batch.
 #[derive(Debug, Clone)]
 struct Unacked {
     token: i64,
@@ -36,7 +35,7 @@ impl UnackedUpserts {
     /// `applied_by`.
     pub fn add(&self, token: i64, notes: Vec<Uuid>, applied_by: Instant) {
         if !notes.is_empty() {
-            self.lock().push_back(Unacked {
+            lock(&self.0).push_back(Unacked {
                 token,
                 notes,
                 applied_by,
@@ -44,13 +43,8 @@ impl UnackedUpserts {
         }
     }
 
-    /// Whether no note is remembered.
     pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Unacked>> {
-        self.0.lock().expect("no holder panics")
+        lock(&self.0).is_empty()
     }
 }
 
@@ -58,7 +52,7 @@ impl UnackedUpserts {
 /// remembers them.
 pub async fn requeue_lost(shared: &Shared) -> Result<(), StoreError> {
     loop {
-        let Some(unacked) = shared.unacked.lock().front().cloned() else {
+        let Some(unacked) = lock(&shared.unacked.0).front().cloned() else {
             return Ok(());
         };
         match requeue_if_lost(shared, &unacked).await {
@@ -72,32 +66,26 @@ pub async fn requeue_lost(shared: &Shared) -> Result<(), StoreError> {
             ),
             requeued => requeued?,
         }
-        shared.unacked.lock().pop_front();
+        lock(&shared.unacked.0).pop_front();
     }
 }
 
 async fn requeue_if_lost(shared: &Shared, unacked: &Unacked) -> Result<(), StoreError> {
     let Unacked { token, notes, .. } = unacked;
-    let Pipeline {
-        serving: Serving { store, .. },
-        version,
-        ..
-    } = &shared.pipeline;
+    let (store, version) = shared.store_and_version();
     let pause = unacked.applied_by.saturating_duration_since(Instant::now());
     // The next claim of a note that is still held comes after the upsert.
     let held = if pause.is_zero() {
-        store.held(&version.name, *token, notes).await?
+        store.held(version, *token, notes).await?
     } else {
         shared.leases.wait_for_unanswered(pause);
-        store
-            .release(&version.name, *token, notes, pause, false)
-            .await?
+        store.release(version, *token, notes, pause, false).await?
     };
     let held: HashSet<Uuid> = held.into_iter().collect();
     let is_lost = |note: &&Uuid| !held.contains(note);
     let lost: Vec<Uuid> = notes.iter().filter(is_lost).copied().collect();
     if !lost.is_empty() {
-        store.requeue_after(&version.name, &lost, pause).await?;
+        store.requeue_after(version, &lost, pause).await?;
         report_lost(*token, &lost);
     }
     Ok(())

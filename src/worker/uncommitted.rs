@@ -15,8 +15,8 @@ const MAX_FLOATS: u64 = 16 << 20;
 /// attempt then embeds only the missing texts.
 pub type UncommittedVectors = Cache<TextHash, Arc<[f32]>>;
 
-/// Room for them. Over the memory limit the least recently used are forgotten: moka's other
-/// policy would turn new ones away.
+/// Room for them. Over the memory limit it forgets the least recently used: moka's other policy
+/// would turn new ones away.
 pub fn uncommitted_vectors() -> UncommittedVectors {
     Cache::builder()
         .max_capacity(MAX_FLOATS)

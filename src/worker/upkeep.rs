@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::clock::{self, Ahead};
 use super::tidy::Tidy;
-use super::{Pipeline, Shared, watch_served};
-use crate::serving::Serving;
+use super::{Shared, watch_served};
 use crate::store::{ExpiryPosition, StoreError};
 
 /// Far longer than a note needs from the claim to the index, so that a later look finds a note
@@ -20,18 +19,17 @@ const LOOK_BACK: Duration = Duration::from_secs(600);
 /// look: when a million notes expire at once, they are not read each second.
 const LOOK_BACK_EVERY: Duration = Duration::from_secs(10);
 
-/// The pause between two looks so far back is so many times as long as one takes, if that is longer, but
-/// at most half of [`LOOK_BACK`], so that no note falls between two.
+/// If a look so far back is slow, the worker pauses 19 times as long as it took, at most five minutes (half of
+/// [`LOOK_BACK`]). So no note falls between two looks.
 const REST: u32 = 19;
 
-/// A look finds what the one before it was too early for.
+/// A look reaches back this much further than the start of the last one, which was too early for some notes.
 const OVERLAP: Duration = Duration::from_secs(10);
 
 /// After an outage of this length the worker looks at all expired notes: notes that expired
 /// during the outage may be older than [`LOOK_BACK`].
 const LONG_OUTAGE: Duration = Duration::from_secs(300);
 
-/// How often all expired notes are looked at.
 const ALL_EVERY: Duration = Duration::from_secs(3_600);
 
 /// How long one tick looks at all of them: notes that expire now wait meanwhile.
@@ -91,7 +89,7 @@ async fn keep_up(shared: &Shared) {
     }
 }
 
-/// Whether the lease that was held until then is still held.
+/// Whether a lease until then is still held.
 pub fn holds_lease(until: Option<Instant>) -> bool {
     until.is_some_and(|until| Instant::now() < until)
 }
@@ -101,8 +99,7 @@ pub async fn release(shared: &Shared) {
     if !holds_lease(shared.upkeep.send_replace(None)) {
         return;
     }
-    let version = &shared.pipeline.version.name;
-    let store = &shared.pipeline.serving.store;
+    let (store, version) = shared.store_and_version();
     if let Err(error) = store.release_upkeep(version, &shared.holder).await {
         tracing::debug!(%error, "could not release the upkeep lease, it will expire");
     }
@@ -125,13 +122,9 @@ fn is_over(at: Option<Instant>, now: Instant, interval: Duration) -> bool {
 /// Takes or renews the upkeep lease. If Postgres does not answer, the worker holds what it had until that
 /// expires.
 async fn take_upkeep(shared: &Shared) {
-    let Pipeline {
-        serving: Serving { store, .. },
-        version,
-        ..
-    } = &shared.pipeline;
+    let (store, version) = shared.store_and_version();
     let asked = Instant::now();
-    let taking = store.take_upkeep(&version.name, &shared.holder, LEASE);
+    let taking = store.take_upkeep(version, &shared.holder, LEASE);
     match tokio::time::timeout(LEASE / 3, taking).await {
         Ok(Ok(taken)) => {
             shared.upkeep.send_replace(taken.then(|| asked + LEASE));
@@ -148,7 +141,7 @@ struct Looks {
     last: Option<Instant>,
     wide: Option<Instant>,
     all: Option<Instant>,
-    /// From the start of the last one of [`LOOK_BACK`] to the next.
+    /// The time from the start of the last look of [`LOOK_BACK`] to the next one.
     wide_every: Duration,
 }
 
@@ -240,16 +233,11 @@ async fn expire_page(
     look_back: Option<Duration>,
     after: Option<&ExpiryPosition>,
 ) -> Result<Option<ExpiryPosition>, StoreError> {
-    let Pipeline {
-        serving: Serving { store, .. },
-        version,
-        provider,
-        ..
-    } = &shared.pipeline;
+    let (store, version) = shared.store_and_version();
     // While the provider is unavailable, claims take what is behind the rows that they have seen.
-    let provider_works = provider.state().error().is_none();
+    let provider_works = shared.pipeline.provider.state().error().is_none();
     let page = store
-        .expire(&version.name, look_back, after, provider_works)
+        .expire(version, look_back, after, provider_works)
         .await
         // The claim loop meets the same outage and logs it.
         .inspect_err(|error| tracing::debug!(%error, "could not expire notes"))?;
@@ -261,12 +249,11 @@ async fn expire_page(
     Ok(page.next)
 }
 
-/// Deletes old done rows.
 async fn drop_done(shared: &Shared) {
     if shared.keep_done.is_zero() {
         return;
     }
-    let store = &shared.pipeline.serving.store;
+    let (store, _) = shared.store_and_version();
     if let Err(error) = store.drop_done(shared.keep_done).await {
         tracing::debug!(%error, "could not delete done rows");
     }

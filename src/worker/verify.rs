@@ -2,15 +2,15 @@
 //! so that it takes little of Postgres.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use metrics::{counter, gauge};
 use serde::Serialize;
 
-use super::{Pipeline, Shared};
-use crate::serving::Serving;
+use super::Shared;
+use crate::lock::lock;
 use crate::store::VerifyCursor;
 use crate::verify::{self, Options};
 
@@ -42,10 +42,6 @@ pub struct Verified {
 }
 
 impl Shared {
-    pub(super) fn verified(&self) -> MutexGuard<'_, Option<Verified>> {
-        self.verified.lock().expect("no holder panics")
-    }
-
     fn publish_drift(&self, report: &verify::Report) {
         let found = Verified {
             at: Utc::now(),
@@ -61,7 +57,7 @@ impl Shared {
         gauge!("elf_drift", "kind" => "inconsistent").set(found.inconsistent as f64);
         gauge!("elf_verify_timestamp_seconds").set(found.at.timestamp() as f64);
         counter!("elf_drift_repaired_total").increment(found.repaired);
-        *self.verified() = Some(found);
+        *lock(&self.verified) = Some(found);
     }
 }
 
@@ -91,12 +87,8 @@ pub async fn once_if_requested(shared: &Shared) -> bool {
 /// One worker verifies at a time, under a lease; if it dies, another resumes at its cursor.
 /// Returns whether this worker ran the verify.
 async fn verify_if_due(shared: &Shared, interval: Option<Duration>, rest: u32) -> bool {
-    let Pipeline {
-        serving: Serving { store, .. },
-        version,
-        ..
-    } = &shared.pipeline;
-    let begun = store.begin_verify(&version.name, interval, LEASE).await;
+    let (store, version) = shared.store_and_version();
+    let begun = store.begin_verify(version, interval, LEASE).await;
     // If Postgres is unavailable, the claim loop meets the same outage and logs it.
     let Ok(Some(begun)) = begun else {
         return false;
@@ -123,26 +115,19 @@ async fn keep_recording_progress(
     number: i64,
     cursor: &Mutex<VerifyCursor>,
 ) -> Infallible {
-    let Pipeline {
-        serving: Serving { store, .. },
-        version,
-        ..
-    } = &shared.pipeline;
+    let (store, version) = shared.store_and_version();
     loop {
         tokio::time::sleep(LEASE / 4).await;
-        let cursor = *cursor.lock().expect("no holder panics");
-        if let Err(error) = store
-            .record_verify(&version.name, number, cursor, LEASE)
-            .await
-        {
+        let cursor = *lock(cursor);
+        let recorded = store.record_verify(version, number, cursor, LEASE).await;
+        if let Err(error) = recorded {
             tracing::debug!(%error, "could not record verify progress");
         }
     }
 }
 
 async fn verify_from(shared: &Shared, number: i64, options: &Options) {
-    let pipeline = &shared.pipeline;
-    let report = match verify::run(&pipeline.serving, options).await {
+    let report = match verify::run(&shared.pipeline.serving, options).await {
         Ok(report) => report,
         Err(error) => {
             // The lease expires, and a worker resumes from the recorded cursor.
@@ -150,12 +135,8 @@ async fn verify_from(shared: &Shared, number: i64, options: &Options) {
             return;
         }
     };
-    if let Err(error) = pipeline
-        .serving
-        .store
-        .end_verify(&pipeline.version.name, number)
-        .await
-    {
+    let (store, version) = shared.store_and_version();
+    if let Err(error) = store.end_verify(version, number).await {
         tracing::debug!(%error, "could not record the end of the verify");
     }
     shared.publish_drift(&report);

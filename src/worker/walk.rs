@@ -5,9 +5,9 @@
 //! claim would chunk them again. So the claims walk over the rows once, and then read only what is written behind
 //! their last row. What needs no vector is done meanwhile, whatever lies in front of it.
 //!
-//! A second walk takes turns with that one, over the recent rows alone. A long backlog does not delay what was written
-//! just now, and a row that the first walk passed over, because a batch held its note at that moment, does not wait
-//! until it begins again.
+//! A second walk takes turns with that one, over the recent rows alone. So a long backlog does not delay what was
+//! written just now. The first walk passes over a row while a batch holds its note; the second one finds it before the
+//! first begins again.
 
 use std::time::{Duration, Instant};
 
@@ -72,7 +72,7 @@ impl Walks {
         }
     }
 
-    /// Whether the last claim found no row, or there was none.
+    /// Whether the last claim found no row, or there was no claim yet.
     pub fn is_at_end(&self) -> bool {
         self.is_at_end
     }

@@ -77,6 +77,23 @@ pub fn on_embedded(promise: impl Promise) {
     run(&format!("embedded:{}", dir.path().display()), promise);
 }
 
+/// On a folder that another has open: this one asks it.
+#[cfg(feature = "embedded")]
+pub fn through_another_process(promise: impl Promise + 'static) {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("embedded:{}", dir.path().display());
+    // A runtime of its own, as a process has.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let opened = runtime.block_on(elf::index::connect(&settings(&url)));
+    let holder = opened.unwrap();
+    run(&url, async |bench: Bench| {
+        let told = bench.index.describe();
+        assert!(told.contains("open in process"), "{told}");
+        promise.run(bench).await;
+    });
+    drop(holder);
+}
+
 pub fn on_server(promise: impl Promise) {
     if let Some(url) = qdrant_server::url() {
         run(url, promise);
@@ -131,6 +148,7 @@ pub fn say_engines() {
     let mut engines = Vec::new();
     if cfg!(feature = "embedded") {
         engines.push("embedded (qdrant-edge 0.7.2)".to_owned());
+        engines.push("the same through another process".to_owned());
     }
     if let Some(url) = qdrant_server::url() {
         let index = block_on(async { elf::index::connect(&settings(url)).await.unwrap() });
@@ -201,9 +219,11 @@ pub fn point(n: u64, vector: [f32; DIM], text: &str) -> Point {
                     scope: "my team".into(),
                     kind: "fact".into(),
                     key: None,
+                    source: None,
                     importance: 0.7,
                     confidence: 0.1,
                     updated_at: noon(),
+                    fields: Default::default(),
                 },
                 embedding_version: "test".into(),
                 revision: 1,

@@ -239,7 +239,7 @@ async fn a_point_under_old_labels_is_not_shown() {
 #[tokio::test]
 async fn deletions_and_labels_do_not_wait_for_the_backlog_of_a_slow_provider() {
     let h =
-        Harness::start_with(|toml| toml.replace("timeout_ms = 2000", "timeout_ms = 60000")).await;
+        Harness::start_with(|toml| toml.replace("timeout_ms = 6000", "timeout_ms = 60000")).await;
     let (gone, moved) = (
         h.insert("a note that goes").await,
         h.insert("one that moves").await,
@@ -272,7 +272,7 @@ async fn deletions_and_labels_do_not_wait_for_the_backlog_of_a_slow_provider() {
 #[tokio::test]
 async fn access_changes_of_notes_in_flight_do_not_wait_for_the_provider() {
     let h =
-        Harness::start_with(|toml| toml.replace("timeout_ms = 2000", "timeout_ms = 60000")).await;
+        Harness::start_with(|toml| toml.replace("timeout_ms = 6000", "timeout_ms = 60000")).await;
     let [deleted, archived, expired, moved, kept] = {
         let mut notes = [Uuid::nil(); 5];
         for (i, note) in notes.iter_mut().enumerate() {
@@ -337,7 +337,7 @@ async fn a_crash_at_any_stage_of_an_access_change_leaves_nothing_visible() {
         Checkpoint::Pruned,
         Checkpoint::Acked,
     ] {
-        let h = Harness::start_with(|toml| toml.replace("timeout_ms = 2000", "")).await;
+        let h = Harness::start_with(|toml| toml.replace("timeout_ms = 6000", "")).await;
         let gone = h.insert(&sentences(20, "soon deleted")).await;
         let moved = h.insert(&sentences(20, "soon of another tenant")).await;
         h.drain().await;
@@ -370,4 +370,36 @@ async fn a_crash_at_any_stage_of_an_access_change_leaves_nothing_visible() {
         assert_eq!(visible_to(&h, "u", moved).await, chunks, "{stage:?}");
         h.assert_converged().await;
     }
+}
+
+/// Between the look at the note and the write of its chunks. The note is due again at once, and not after its lease.
+#[tokio::test]
+async fn a_note_that_gets_another_tenant_while_it_is_committed_is_no_lost_lease() {
+    let h = Harness::start_with(|toml| toml.replace("lease_secs = 5", "lease_secs = 600")).await;
+    let note = h.insert("The zebra sleeps.").await;
+    h.drain().await;
+    let mut holder = h.connect().await;
+    sqlx::raw_sql("begin; lock table note_embeddings in share mode")
+        .execute(&mut holder)
+        .await
+        .unwrap();
+    h.edit(note, "The okapi sleeps.").await;
+    let working = h.work();
+    // It holds the note, and waits for the table.
+    let waits = "pg_locks where not granted and relation = 'note_embeddings'::regclass";
+    crate::support::eventually(async || h.count(waits).await > 0).await;
+    sqlx::query("update memory_notes set tenant_id = 'u' where note_id = $1")
+        .bind(note)
+        .execute(&h.pool)
+        .await
+        .unwrap();
+    sqlx::raw_sql("rollback")
+        .execute(&mut holder)
+        .await
+        .unwrap();
+    crate::support::eventually(async || h.count("indexing_outbox").await == 0).await;
+    working.stop().await;
+    let points = h.points().await;
+    assert_eq!(points[0].payload["tenant_id"], "u");
+    h.assert_exact().await;
 }

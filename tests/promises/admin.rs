@@ -1,6 +1,6 @@
 //! The admin port: readiness, its JSON, dead letters.
 
-mod access;
+mod auth;
 mod start;
 mod systemd;
 

@@ -16,7 +16,7 @@ use crate::support::eventually;
 use crate::support::site::{Running, Site};
 
 /// Far longer than any answer takes here, and shorter than what another client holds.
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(4);
 
 /// A worker that serves both ports, and may open so many files.
 async fn served_with_files(most: u32) -> Served {

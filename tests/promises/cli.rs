@@ -1,10 +1,14 @@
 //! The program as a person or a script meets it: arguments, exit codes, streams.
 
+#[cfg(feature = "embedded")]
+mod beside;
 mod configuration;
+mod fields;
 mod import;
 mod outbox;
 mod output;
 mod processes;
+mod sync;
 mod terminal;
 mod usage;
 

@@ -11,7 +11,10 @@ use sqlx::{Connection, PgConnection, Row};
 use uuid::Uuid;
 
 use crate::support::application::Application;
+use crate::support::articles::Articles;
+use crate::support::database::TestDatabase;
 use crate::support::harness::Harness;
+use crate::support::own_postgres::OwnPostgres;
 use crate::support::proxy::Proxy;
 use crate::support::qdrant::Qdrant;
 use crate::support::site::Site;
@@ -56,13 +59,16 @@ pub fn begin_life(site: &Site, life: usize) {
     }
 }
 
-/// Kills a worker `kills` times, at random moments, while an application writes.
+/// Kills a worker `kills` times, at random moments, while an application writes; also a command that runs beside it,
+/// and Postgres, if it is the test's own.
 ///
 /// For promise 5 this holds exactly: no life sends a text twice, and none sends a text
 /// whose vector Postgres had before the life began. So a kill costs at most the vectors
 /// in flight from the provider to Postgres. (A deleted note loses its vectors, and a
 /// worker that has just read the row may ask for them again.)
-async fn killed_again_and_again(site: Site, kills: usize) {
+async fn killed_again_and_again(site: Site, kills: usize, postgres: Option<&OwnPostgres>) {
+    let mut articles = Articles::start(&site, &mut site.connect().await).await;
+    let mut is_synced = true;
     let mut application = Application::of(&site.database).await;
     let mut known = HashSet::new();
     let mut texts = 0;
@@ -84,19 +90,53 @@ async fn killed_again_and_again(site: Site, kills: usize) {
         if application.random.random_bool(0.8) {
             worker.says("worker started").await;
         }
+        // Six claims of a note that are lost in a row would dead-letter it.
+        if life % 4 == 3 {
+            application.wait_until_drained(&[&worker]).await;
+        }
+        let beside: &[&str] = match application.random.random_range(0..4) {
+            0 => {
+                articles.edit(&site);
+                is_synced = false;
+                &["source", "apply"]
+            }
+            1 => {
+                site.elf(&["source", "apply"]).await.exits(0);
+                &["source", "sync"]
+            }
+            2 => &["rebuild"],
+            _ => &["source", "list"],
+        };
+        let beside = site.begin(beside);
         for _ in 0..application.random.random_range(1..25) {
             application.change().await;
         }
         application.linger().await;
+        if let Some(postgres) = postgres.filter(|_| application.random.random_bool(0.7)) {
+            postgres.crash();
+            application.connect(&site.database).await;
+            for _ in 0..application.random.random_range(1..25) {
+                application.change().await;
+            }
+        }
+        beside.kill().await;
         let done = worker.kill().await;
         assert_eq!(done.code, None, "it ended by itself: {done:?}");
         application.wait_until_alone().await;
         assert_pays_once(&mut application, life).await;
+        if !is_synced && application.random.random_bool(0.5) {
+            articles.apply_and_sync(&site).await;
+            is_synced = true;
+        }
+        if is_synced {
+            articles.assert_followed(&mut application.db).await;
+        }
         // Some leases still hold when the next worker starts.
         if application.random.random_bool(0.7) {
             application.expire_leases("").await;
         }
     }
+    articles.apply_and_sync(&site).await;
     application.expire_leases("").await;
     begin_life(&site, kills);
     let done = site.elf(&["worker", "--once", "--json"]).await.exits(0);
@@ -105,12 +145,18 @@ async fn killed_again_and_again(site: Site, kills: usize) {
     assert_pays_once(&mut application, kills).await;
     assert_eq!(application.count("indexing_outbox").await, 0, "{done:?}");
     assert!(texts > kills, "hardly anything was embedded");
+    articles.assert_followed(&mut application.db).await;
+    let verified = site.json(&["verify", "--deep"]).await;
+    for drift in ["missing", "stale", "orphaned"] {
+        assert_eq!(verified["sources"][0][drift], 0, "{verified}");
+    }
+    site.elf(&["rebuild"]).await.exits(0);
     Harness::over(site).await.assert_converged().await;
 }
 
 #[tokio::test]
 async fn killed_at_any_moment_it_converges_and_pays_once() {
-    killed_again_and_again(Site::start().await, 15).await;
+    killed_again_and_again(Site::start().await, 15, None).await;
 }
 
 #[tokio::test]
@@ -121,7 +167,18 @@ async fn killed_at_any_moment_it_converges_on_a_server_too() {
     };
     let site = Site::start().await;
     site.use_server(&server.url());
-    killed_again_and_again(site, 8).await;
+    killed_again_and_again(site, 8, None).await;
+}
+
+#[tokio::test]
+async fn killed_with_its_postgres_it_converges_and_pays_once() {
+    let Some(server) = OwnPostgres::start("killed_with_its_postgres_it_converges_and_pays_once")
+    else {
+        return;
+    };
+    let site = Site::with_database(TestDatabase::create_on(server.options(), "").await).await;
+    site.elf(&["migrate"]).await.exits(0);
+    killed_again_and_again(site, 8, Some(&server)).await;
 }
 
 #[tokio::test]

@@ -339,8 +339,8 @@ async fn every_expression_of_dashboard_and_rules_has_data_while_a_worker_works()
         site.use_server(&server.url());
     }
     site.configure(
-        "timeout_ms = 2000",
-        "timeout_ms = 2000\nusd_per_million_tokens = 0.02",
+        "timeout_ms = 6000",
+        "timeout_ms = 6000\nusd_per_million_tokens = 0.02",
     );
     site.configure("[worker]", "[worker]\nverify_interval_secs = 1");
     site.ask_golden(&[("q", "what is new?", "no-such-key")]);

@@ -10,7 +10,7 @@ use crate::support::embedding_server::{Behaviour, DIM, EmbeddingServer, vector_o
 use crate::support::harness::Harness;
 use elf::config::{self, Secret};
 use elf::embed::provider::{CircuitState, Input, Provider, Timing};
-use elf::embed::{EmbedError, Embedder, ModelFacts, Purpose, connect, connect_pinned};
+use elf::embed::{EmbedError, Embedder, ModelFacts, Purpose, connect};
 use futures::FutureExt;
 
 /// Pauses too short to slow a test down.
@@ -54,10 +54,7 @@ fn settings(server: &EmbeddingServer) -> config::Embedding {
 }
 
 async fn embedder(server: &EmbeddingServer) -> Arc<dyn Embedder> {
-    connect_pinned(&settings(server), Some(DIM))
-        .await
-        .unwrap()
-        .0
+    connect(&settings(server), Some(DIM)).await.unwrap().0
 }
 
 async fn provider(server: &EmbeddingServer, timing: Timing) -> Provider {
@@ -119,7 +116,7 @@ async fn a_request_carries_model_key_headers_and_texts() {
         dimensions: Some(DIM),
         ..settings(&server)
     };
-    let (embedder, facts) = connect(&settings).await.unwrap();
+    let (embedder, facts) = connect(&settings, settings.dimensions).await.unwrap();
     assert_eq!(
         facts,
         ModelFacts {
@@ -146,7 +143,7 @@ async fn a_request_carries_model_key_headers_and_texts() {
 #[tokio::test]
 async fn without_a_configured_dimension_the_server_is_asked() {
     let server = EmbeddingServer::start_with_dim(12).await;
-    let (embedder, facts) = connect(&settings(&server)).await.unwrap();
+    let (embedder, facts) = connect(&settings(&server), None).await.unwrap();
     assert_eq!(facts.dim, 12);
     assert_eq!(server.requests(), 1);
     assert!(server.request_log()[0].body.get("dimensions").is_none());
@@ -191,7 +188,7 @@ async fn vectors_without_a_direction_are_the_inputs_fault() {
     let server = EmbeddingServer::start().await;
     server.script([Behaviour::NanLiteral]);
     let settings = settings(&server);
-    let (embedder, _) = connect_pinned(&settings, Some(2)).await.unwrap();
+    let (embedder, _) = connect(&settings, Some(2)).await.unwrap();
     let error = vectors(&embedder, &["a"]).await.unwrap_err();
     assert!(matches!(error, EmbedError::Input { .. }), "{error:?}");
 }
@@ -204,10 +201,10 @@ async fn a_server_that_never_answers_times_out() {
         timeout_ms: 100,
         ..settings(&server)
     };
-    let error = connect(&settings).await.err().unwrap();
+    let error = connect(&settings, settings.dimensions).await.err().unwrap();
     assert!(may_be_the_inputs_fault(&error), "{error:?}");
     assert!(error.to_string().contains("timeout_ms"), "{error}");
-    let (embedder, _) = connect_pinned(&settings, Some(DIM)).await.unwrap();
+    let (embedder, _) = connect(&settings, Some(DIM)).await.unwrap();
     let error = vectors(&embedder, &["a"]).await.unwrap_err();
     assert!(matches!(error, EmbedError::TimedOut { .. }), "{error:?}");
 }
@@ -238,7 +235,7 @@ async fn a_slow_server_that_shares_one_processor_gets_each_text_once() {
         timeout_ms: 1000,
         ..settings(&server)
     };
-    let (embedder, _) = connect_pinned(&settings, Some(DIM)).await.unwrap();
+    let (embedder, _) = connect(&settings, Some(DIM)).await.unwrap();
     let provider = Provider::new(embedder, &settings);
     let texts: Vec<String> = (0..410).map(|n| format!("text {n}")).collect();
     let outcomes = provider.embed(&inputs(&texts), Purpose::Note).await;
@@ -254,7 +251,7 @@ async fn a_slow_server_that_shares_one_processor_gets_each_text_once() {
 #[tokio::test]
 async fn a_slow_server_costs_no_note_an_attempt() {
     let h = Harness::start_with(|toml| {
-        toml.replace("timeout_ms = 2000", "timeout_ms = 1000")
+        toml.replace("timeout_ms = 6000", "timeout_ms = 1000")
             .replace("batch_notes = 16", "batch_notes = 256")
             .replace("lease_secs = 5", "lease_secs = 30")
     })
@@ -278,7 +275,7 @@ async fn a_text_that_the_server_never_answers_is_found_and_no_other_is_blamed() 
         timeout_ms: 1_000,
         ..settings(&server)
     };
-    let (embedder, _) = connect_pinned(&settings, Some(DIM)).await.unwrap();
+    let (embedder, _) = connect(&settings, Some(DIM)).await.unwrap();
     let provider = Provider::with_timing(embedder, &settings, LONG);
     let mut texts: Vec<String> = (0..64).map(|n| format!("text {n}")).collect();
     texts[37] = "poison".to_owned();
@@ -302,7 +299,7 @@ async fn an_unreachable_server_is_unavailable_and_no_text_is_blamed() {
         ..settings(&server)
     };
     drop(free);
-    let error = connect(&settings).await.err().unwrap();
+    let error = connect(&settings, settings.dimensions).await.err().unwrap();
     assert!(
         matches!(&error, EmbedError::Unavailable { perhaps_input: false, reason, .. } if reason.contains("refused")),
         "{error:?}"
@@ -392,7 +389,7 @@ async fn many_texts_come_back_in_order_from_requests_within_the_limits() {
         max_batch_tokens: 25,
         ..settings(&server)
     };
-    let (embedder, _) = connect_pinned(&settings, Some(DIM)).await.unwrap();
+    let (embedder, _) = connect(&settings, Some(DIM)).await.unwrap();
     let provider = Provider::new(embedder, &settings);
     let texts: Vec<String> = (0..20).map(|n| format!("text {n}")).collect();
     let vectors = provider.embed(&inputs(&texts), Purpose::Note).await;

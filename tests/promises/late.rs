@@ -159,6 +159,34 @@ async fn a_note_that_comes_back_under_its_id_keeps_no_point_of_its_first_claim()
     h.assert_converged().await;
 }
 
+/// The same, but the late worker is killed before its ack, so that it requeues nothing.
+#[tokio::test]
+async fn a_note_that_comes_back_keeps_no_point_of_a_worker_that_was_killed() {
+    let h = Harness::start().await;
+    let note = h.insert(&sentences(30, "soon deleted")).await;
+    let index = Hooked::over(&h.pipeline.serving.index);
+    let upserted = index.halt(When::After, Verb::Upsert);
+    let mut context = h.pipeline.clone();
+    context.serving.index = index;
+    let late = Held::at(Checkpoint::Committed, h.one_batch_worker(context)).await;
+    h.delete(note).await;
+    h.expire_leases().await;
+    h.drain().await;
+    assert_eq!(h.count("note_index_state").await, 0);
+    late.open();
+    upserted.reached_by(1).await;
+    late.kill().await;
+    assert!(h.points_of(note).await > 1);
+
+    let insert =
+        "insert into memory_notes (note_id, tenant_id, project_id, agent_id, scope, type, text)
+                  values ($1, 't', 'p', 'a', 's', 'n', $2)";
+    h.execute(insert, note, "It is back.").await;
+    h.drain().await;
+    assert_eq!(h.points_of(note).await, 1);
+    h.assert_converged().await;
+}
+
 /// A batch that fails after its upsert releases its notes, and another worker takes them over.
 /// That is no lost lease: the first worker does not requeue them.
 #[tokio::test]
@@ -261,7 +289,7 @@ async fn a_drain_waits_for_the_notes_that_it_keeps_back() {
 async fn texts_in_flight_when_the_index_fails_are_paid_for_once() {
     let mut h = Harness::start_with(|toml| {
         toml.replace(
-            "timeout_ms = 2000",
+            "timeout_ms = 6000",
             "timeout_ms = 60000\nmax_batch_inputs = 8",
         )
         .replace("lease_secs = 5", "lease_secs = 30")

@@ -12,6 +12,7 @@ use futures::future::join_all;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio_util::sync::CancellationToken;
 
+use crate::support::articles::Articles;
 use crate::support::database::TestDatabase;
 use crate::support::eventually;
 use crate::support::harness::Harness;
@@ -327,27 +328,66 @@ async fn a_full_disk_blames_no_note() {
     let site = Site::with_database(database).await;
     site.elf(&["migrate"]).await.exits(0);
     let mut db = site.connect().await;
+    let articles = Articles::start(&site, &mut db).await;
     write_notes(&mut db, 20).await;
     site.elf(&["worker", "--once"]).await.exits(0);
     write_notes(&mut db, 200).await;
+    // Rows that a sync has to find.
     execute(
         &mut db,
-        "create table filler (bytes bytea); alter table filler alter bytes set storage external",
+        "set session_replication_role = replica;
+         insert into articles (shelf, number, owner, body)
+         select 'old', n, 'acme', 'Row ' || n || repeat(' and so on', 30) from generate_series(1, 10000) n;
+         set session_replication_role = origin;
+         create table filler (bytes bytea); alter table filler alter bytes set storage external;
+         create table half (like filler including all);
+         insert into half select decode(repeat('00', 1 << 20), 'hex') from generate_series(1, 5)",
     )
     .await;
-    for size in [1 << 20, 1 << 12] {
-        let fill = format!("insert into filler select decode(repeat('00', {size}), 'hex')");
-        while sqlx::raw_sql(AssertSqlSafe(fill.clone()))
-            .execute(&mut db)
-            .await
-            .is_ok()
-        {}
+    let is_full = async |db: &mut PgConnection, statement: String| {
+        let done = sqlx::raw_sql(AssertSqlSafe(statement)).execute(db).await;
+        let error = done.err();
+        let code = error
+            .as_ref()
+            .and_then(|error| error.as_database_error()?.code());
+        assert!(
+            error.is_none() || code.as_deref() == Some("53100"),
+            "{error:?}"
+        );
+        code.is_some()
+    };
+    let fill = async |db: &mut PgConnection| {
+        for size in [1 << 20, 1 << 12] {
+            let fill = format!("insert into filler select decode(repeat('00', {size}), 'hex')");
+            while !is_full(db, fill.clone()).await {}
+        }
+    };
+    fill(&mut db).await;
+    // A row and its note, or neither.
+    let mut refused = 0;
+    for n in 0..200 {
+        let insert = format!(
+            "insert into articles (shelf, number, owner, body) values ('new', {n}, 'acme', 'Row ' || repeat('on ', {n}))"
+        );
+        refused += i32::from(is_full(&mut db, insert).await);
     }
+    assert!(refused > 0, "the disk is not full");
+    let notes = "select count(*) from memory_notes where source = 'articles'";
+    let sync = async || site.elf(&["source", "sync"]).await;
+    sync().await.exits(1).says(&["No space left"]);
+    execute(&mut db, "drop table half").await;
+    sync().await.exits(1).says(&["No space left"]);
+    let synced: i64 = sqlx::query_scalar(notes).fetch_one(&mut db).await.unwrap();
+    assert!((2_000..10_000).contains(&synced), "{synced} of 10,000 rows");
+    fill(&mut db).await;
     let worker = site.worker();
     until_logged(&site, &worker, "claims paused", 5).await;
     assert!(worker.says("claims paused").await.contains("No space left"));
     assert_nothing_is_blamed(&mut db).await;
     execute(&mut db, "drop table filler").await;
+    sync().await.exits(0);
+    articles.assert_followed(&mut db).await;
+    execute(&mut db, "delete from articles where number > 50").await;
     eventually(async || outbox_rows(&site).await == 0).await;
     assert_nothing_is_blamed(&mut db).await;
     worker.stop().await.exits(0);

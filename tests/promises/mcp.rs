@@ -51,7 +51,15 @@ async fn an_agent_adds_finds_and_reads_notes() {
         assert_eq!(added["server"], "elf");
         let mut tools: Vec<_> = added["tools"].as_object().unwrap().keys().collect();
         tools.sort();
-        assert_eq!(tools, ["add_note", "find_duplicates", "get_note", "search"]);
+        let known = [
+            "add_note",
+            "delete_note",
+            "find_duplicates",
+            "get_note",
+            "search",
+            "update_note",
+        ];
+        assert_eq!(tools, known);
         let result = &added["results"][0];
         assert_eq!(result["is_error"], false, "{result}");
         assert_eq!(result["content"]["indexed"], true);
@@ -75,6 +83,32 @@ async fn an_agent_adds_finds_and_reads_notes() {
             let error = &content(call)["error"];
             assert_eq!(error["code"], code, "{error}");
             assert!(error["message"].as_str().unwrap().contains(says), "{error}");
+        }
+
+        let wanted = json!([
+            ["update_note", {"note_id": id, "text": "The okapi sleeps.", "metadata": "{\"lang\": \"en\"}"}],
+            ["search", {"query": "okapi"}],
+            ["update_note", {"text": "Which?"}],
+            ["delete_note", {"note_id": id}],
+            ["get_note", {"note_id": id}],
+            ["delete_note", {"key": "none"}],
+        ]);
+        let answers = calls(&served, way, &secret, &wanted).await;
+        let content = |call: usize| &answers["results"][call]["content"];
+        assert_eq!(
+            content(0),
+            &json!({"note_id": id, "indexed": true}),
+            "{answers}"
+        );
+        let hit = &content(1)["items"][0];
+        assert_eq!(
+            (&hit["note_id"], &hit["metadata"]),
+            (id, &json!({"lang": "en"}))
+        );
+        assert_eq!(content(2)["error"]["details"]["field"], "note_id");
+        assert_eq!(content(3), &json!({"note_id": id, "deleted": true}));
+        for gone in [4, 5] {
+            assert_eq!(content(gone)["error"]["code"], "not_found", "{answers}");
         }
     }
 }
@@ -438,7 +472,7 @@ async fn every_answer_of_a_tool_is_bounded() {
     let served = api::Served::start().await;
     let secret = served.key(&["--tenant", "t", "--write"]).await;
     // Quotation marks take four bytes each in an answer.
-    let text = |n: usize| format!("The zebra {n}. {}", "\"zebra\" \\ sleeps. ".repeat(400));
+    let text = |n: usize| format!("The zebra {n}. {}", "\"zebra\" \\ sleeps. ".repeat(30));
     let notes: Vec<Value> = (0..100)
         .map(|n| json!({"text": text(n), "key": format!("{n}{}", "\"".repeat(900))}))
         .collect();

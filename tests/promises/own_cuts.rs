@@ -243,11 +243,38 @@ async fn the_api_refuses_wrong_cuts_and_a_new_text_drops_the_old_ones() {
     assert_eq!(chunks().await, ["héllo", "wörld"]);
     patch(json!({"text": "hello world"})).await;
     assert_eq!(chunks().await, ["hello world"]);
-    let source: Value = sqlx::query_scalar("select source_ref from memory_notes")
-        .fetch_one(&mut served.site.connect().await)
-        .await
-        .unwrap();
-    assert_eq!(source, json!({"page": 3}));
+    let source = async || -> Value {
+        sqlx::query_scalar("select source_ref from memory_notes")
+            .fetch_one(&mut served.site.connect().await)
+            .await
+            .unwrap()
+    };
+    assert_eq!(source().await, json!({"page": 3}));
+
+    let cut = json!({"cuts": [3], "page": 4});
+    patch(json!({"text": "one two", "source_ref": cut})).await;
+    assert_eq!(chunks().await, ["one", "two"]);
+    assert_eq!(source().await, cut);
+    for (wrong, said) in [
+        (
+            json!({"source_ref": {"cuts": [3]}}),
+            "send the text with them",
+        ),
+        (
+            json!({"text": "one", "source_ref": {"cuts": [4]}}),
+            "cut 0 at byte 4",
+        ),
+        (json!({"source_ref": [5]}), "source_ref must be an object"),
+        (json!({"source_ref": {"a": "\u{0}"}}), "NUL"),
+    ] {
+        let refused = served.ask(Method::PATCH, &path, &secret, Some(wrong)).await;
+        refused.is_error(422, "invalid");
+        let message = refused.body["error"]["message"].as_str().unwrap();
+        assert!(message.contains(said), "{message}");
+    }
+    patch(json!({"source_ref": {"page": 5}})).await;
+    assert_eq!(chunks().await, ["one two"]);
+    assert_eq!(source().await, json!({"page": 5}));
 }
 
 #[tokio::test]

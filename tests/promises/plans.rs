@@ -36,7 +36,7 @@ const TABLES: [&str; 6] = [
 const IN_TRANSACTION: [&str; 3] = ["commit_notes", "lock_notes", "take_over_chunks"];
 
 /// Statements that read one page of many, with the settings of `Store::page`.
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 11] = [
     "chunk_page",
     "coalesce_building",
     "drop_chunks",
@@ -45,6 +45,7 @@ const PAGES: [&str; 10] = [
     "drop_states",
     "enqueue_gone",
     "live_texts",
+    "look_through",
     "note_problems",
     "reschedule_ahead",
 ];
@@ -57,11 +58,11 @@ const KEYED_SETTINGS: &str = "set plan_cache_mode = force_generic_plan; set jit 
     set enable_seqscan = off; set enable_sort = off";
 
 /// Statements that count the rows of whole tables, with the settings of `Store::count`.
-const COUNTS: [&str; 2] = ["count_points", "note_status"];
+const COUNTS: [&str; 2] = ["count_points", "count_notes"];
 
 /// Statements whose plan Postgres keeps, and the number of their parameters. The claim and the ack change
 /// what the others read.
-const KEYED: [(&str, &str, usize); 11] = [
+const KEYED: [(&str, &str, usize); 12] = [
     (
         "revalidate",
         include_str!("../../sql/queries/revalidate.sql"),
@@ -90,7 +91,7 @@ const KEYED: [(&str, &str, usize); 11] = [
     (
         "commit_notes",
         include_str!("../../sql/queries/commit_notes.sql"),
-        30,
+        32,
     ),
     (
         "take_over_chunks",
@@ -104,11 +105,12 @@ const KEYED: [(&str, &str, usize); 11] = [
     ),
     ("claim", include_str!("../../sql/queries/claim.sql"), 11),
     ("ack", include_str!("../../sql/queries/ack.sql"), 7),
+    ("forget", include_str!("../../sql/queries/forget.sql"), 3),
     ("expire", include_str!("../../sql/queries/expire.sql"), 6),
 ];
 
 /// The same of [`PAGES`].
-const KEPT_PAGES: [(&str, &str, usize); 10] = [
+const KEPT_PAGES: [(&str, &str, usize); 11] = [
     (
         "chunk_page",
         include_str!("../../sql/queries/chunk_page.sql"),
@@ -118,6 +120,11 @@ const KEPT_PAGES: [(&str, &str, usize); 10] = [
         "live_texts",
         include_str!("../../sql/queries/live_texts.sql"),
         4,
+    ),
+    (
+        "look_through",
+        include_str!("../../sql/queries/look_through.sql"),
+        5,
     ),
     (
         "note_problems",

@@ -63,7 +63,7 @@ async fn follow(site: &Site, file: &str) -> String {
 async fn the_commands_of_the_readme_work_in_their_order() {
     let site = fresh().await;
     let said = follow(&site, "README.md").await;
-    assert!(said.contains(" 1. spare-key"), "{said}");
+    assert!(said.contains(" 1. tickets 1 (Spare key)"), "{said}");
     assert!(said.contains("secret  elf_"), "{said}");
 }
 

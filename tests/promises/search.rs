@@ -231,6 +231,49 @@ async fn the_chunks_of_a_long_note_hide_no_other_note() {
 }
 
 #[tokio::test]
+async fn a_small_chunk_is_found_and_shown_in_its_parent() {
+    let h = Harness::start_with(|config| {
+        config.replace("[chunking]\n", "[chunking]\nparent_tokens = 400\n")
+    })
+    .await;
+    let text = format!(
+        "{}\n\nThe library opens at nine. {}",
+        sentences(60, "the zebra"),
+        sentences(60, "the ferry")
+    );
+    let note = h.insert(&text).await;
+    h.drain().await;
+    let embedded = h.provider.texts_seen().len();
+    let found = search(&h, "library opens", By::Bm25).await;
+    let (item, context) = (&found[0], &found[0].context);
+    assert_eq!(
+        &text[context.start_offset..context.end_offset],
+        context.text
+    );
+    assert!(context.start_offset <= item.start_offset && item.end_offset <= context.end_offset);
+    assert!(context.text.len() > 4 * item.text.len(), "{context:?}");
+
+    // Chunks whose text stays get new parents, without one embedding.
+    let parent = async |chunk: Uuid| -> (i32, i32) {
+        sqlx::query_as("select parent_start_offset, parent_end_offset from memory_note_chunks where chunk_id = $1")
+            .bind(chunk)
+            .fetch_one(&h.pool)
+            .await
+            .unwrap()
+    };
+    let before = parent(item.chunk_id).await;
+    assert_eq!(
+        before,
+        (context.start_offset as i32, context.end_offset as i32)
+    );
+    h.edit(note, &text[..item.end_offset]).await;
+    h.drain().await;
+    assert_eq!(h.provider.texts_seen().len(), embedded);
+    let after = parent(item.chunk_id).await;
+    assert_eq!(after, (before.0, item.end_offset as i32));
+}
+
+#[tokio::test]
 async fn a_chunk_behind_a_long_gap_is_no_context() {
     let gap = " ".repeat(100_000);
     let (h, note) = with_note(&format!("A zebra. {gap} A library. {gap} A ferry.")).await;
@@ -309,6 +352,37 @@ fn write_gates(site: &Site) {
     std::fs::write(folder.join("corpus.jsonl"), corpus).unwrap();
     std::fs::write(folder.join("queries.jsonl"), queries).unwrap();
     std::fs::write(folder.join("qrels/test.tsv"), qrels).unwrap();
+}
+
+#[tokio::test]
+async fn an_evaluation_that_cannot_delete_its_notes_reports_and_the_next_one_deletes_them() {
+    let site = Site::start().await;
+    write_gates(&site);
+    let mut database = site.connect().await;
+    sqlx::raw_sql(
+        "create function refuse() returns trigger language plpgsql as
+             $$ begin raise exception 'held back'; end $$;
+         create trigger refuse before delete on memory_notes for each row execute function refuse()",
+    )
+    .execute(&mut database)
+    .await
+    .unwrap();
+    let done = site.elf(&["eval", "set", "--json"]).await.exits(0);
+    let done = done.says(&["notes of the evaluation are left", "held back"]);
+    assert_eq!(done.json()["queries"], 40);
+    let mut left = async || -> i64 {
+        sqlx::query_scalar("select count(*) from memory_notes")
+            .fetch_one(&mut database)
+            .await
+            .unwrap()
+    };
+    assert_eq!(left().await, 40);
+    sqlx::raw_sql("drop trigger refuse on memory_notes")
+        .execute(&mut site.connect().await)
+        .await
+        .unwrap();
+    site.json(&["eval", "set"]).await;
+    assert_eq!(left().await, 0);
 }
 
 #[tokio::test]

@@ -60,7 +60,7 @@ async fn a_person_finds_a_note_and_sees_why() {
     let first = "#results > li:first-child";
     let passage = browser.text(&format!("{first} .passage")).await;
     assert!(
-        passage.starts_with("Die Größe 🦓 of the zebra under the baobab."),
+        passage.contains("Die Größe 🦓 of the zebra under the baobab."),
         "{passage}"
     );
     let marks = format!(
@@ -68,10 +68,7 @@ async fn a_person_finds_a_note_and_sees_why() {
     );
     assert_eq!(browser.run(&marks).await, json!(["zebra", "baobab"]));
     let context = browser.text(&format!("{first} .context")).await;
-    assert!(
-        context.len() > passage.len() && context.contains(&passage),
-        "{context}"
-    );
+    assert!(context.contains(&passage), "{context}");
     let visible = format!(
         "const [a, b] = ['.context', '.passage'].map((name) => document.querySelector('{first} ' + name).getBoundingClientRect()); return a.top <= b.top && b.top < a.bottom"
     );
@@ -187,14 +184,14 @@ async fn the_search_page_is_accessible_and_takes_hostile_texts_as_text() {
     browser.assert_clean().await;
 }
 
-/// The model of the demo, so that the picture shows what a reader would find.
-async fn site_with_model() -> Site {
+/// With the model of the demo, so that a picture shows what a reader would find.
+pub async fn site_with_model() -> Site {
     let site = Site::start().await;
     let provider = site.provider.url().to_owned();
-    let model = format!("model = {:?}", harness::model());
+    std::os::unix::fs::symlink(harness::model(), site.path("all-MiniLM-L6-v2")).unwrap();
     site.configure("provider = \"openai\"", "provider = \"local\"");
     site.configure(&format!("api_base = \"{provider}\"\n"), "");
-    site.configure("model = \"test\"", &model);
+    site.configure("model = \"test\"", "model = \"./all-MiniLM-L6-v2\"");
     site.configure(
         "max_tokens = 32\noverlap_tokens = 8",
         "max_tokens = 256\noverlap_tokens = 64",
@@ -202,7 +199,7 @@ async fn site_with_model() -> Site {
     site
 }
 
-/// Takes the screenshots of the search page in docs/screenshots: `make screenshots`.
+/// Takes the screenshot of the search page in docs/screenshots: `make screenshots`.
 #[tokio::test]
 #[ignore = "it checks nothing: make screenshots"]
 async fn screenshots() {
@@ -235,9 +232,7 @@ async fn screenshots() {
         .click("#results > li:first-child .why summary")
         .await;
     browser.until("document.querySelector('.why svg')").await;
-    let path = |name: &str| root.join(format!("docs/screenshots/{name}.png"));
-    browser.screenshot(&path("search"), false).await;
-    browser.prefer("dark").await;
-    browser.resize(360, 780).await;
-    browser.screenshot(&path("search-phone"), false).await;
+    browser
+        .screenshot(&root.join("docs/screenshots/search.png"), false)
+        .await;
 }

@@ -10,7 +10,7 @@ async fn a_batch_that_is_killed_has_paid_for_little_that_is_not_committed() {
     let h = Harness::start_with(|toml| {
         toml.replace("batch_notes = 16", "batch_notes = 256")
             .replace(
-                "timeout_ms = 2000",
+                "timeout_ms = 6000",
                 "timeout_ms = 60000\nmax_batch_inputs = 8",
             )
     })
@@ -47,7 +47,7 @@ async fn a_batch_that_is_killed_has_paid_for_little_that_is_not_committed() {
 async fn a_text_is_paid_for_once_though_requests_of_a_batch_end_at_different_times() {
     let h = Harness::start_with(|toml| {
         toml.replace("batch_notes = 16", "batch_notes = 2").replace(
-            "timeout_ms = 2000",
+            "timeout_ms = 6000",
             "timeout_ms = 4000\nmax_batch_inputs = 1",
         )
     })

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::support::api;
 use crate::support::embedding_server::Behaviour;
-use crate::support::eventually;
 use crate::support::site::Site;
+use crate::support::{eventually, eventually_has};
 
 #[test]
 fn the_names_of_metrics_are_prometheuss_way() {
@@ -62,15 +62,14 @@ async fn a_worker_reports_the_metrics_of_the_catalog_and_no_other() {
     let url = format!("{}/metrics", worker.admin().await);
     worker.says("note dead-lettered").await;
     let scrape = async || reqwest::get(&url).await.unwrap().text().await.unwrap();
-    eventually(async || {
-        let text = scrape().await;
-        text.contains("elf_dead_letters{reason=\"provider\"} 1\n")
-            && text.contains("elf_notes{state=\"indexed\"} 1\n")
-            && text.contains("elf_index_points 1\n")
-            && text.contains("elf_drift{kind=\"missing\"} 0\n")
-            && text.contains("elf_quality{measure=\"recall\"} 1\n")
-    })
-    .await;
+    let first = [
+        "elf_dead_letters{reason=\"provider\"} 1\n",
+        "elf_notes{state=\"indexed\"} 1\n",
+        "elf_index_points 1\n",
+        "elf_drift{kind=\"missing\"} 0\n",
+        "elf_quality{measure=\"recall\"} 1\n",
+    ];
+    eventually_has(scrape, &first).await;
     let api = api::url(&worker).await;
     let body = Some(serde_json::json!({"query": "found"}));
     let searched = api::ask(&api, Method::POST, "/v2/searches", &secret, body).await;
@@ -137,12 +136,7 @@ async fn golden_questions_measure_what_is_served_and_not_an_outage() {
     let worker = site.worker();
     let url = format!("{}/metrics", worker.admin().await);
     let scrape = async || reqwest::get(&url).await.unwrap().text().await.unwrap();
-    eventually(async || {
-        scrape()
-            .await
-            .contains("elf_quality{measure=\"mrr\"} 0.5\n")
-    })
-    .await;
+    eventually_has(scrape, &["elf_quality{measure=\"mrr\"} 0.5\n"]).await;
     let text = scrape().await;
     assert!(text.contains("elf_quality_questions 2\n"), "{text}");
     assert!(
@@ -158,7 +152,7 @@ async fn golden_questions_measure_what_is_served_and_not_an_outage() {
     site.write("golden/qrels/test.tsv", "q1 without tabs\n");
     worker.says("golden questions not asked").await;
     site.write("golden/qrels/test.tsv", format!("q1\t{answer}\t1\n"));
-    eventually(async || scrape().await.contains("elf_quality{measure=\"mrr\"} 1\n")).await;
+    eventually_has(scrape, &["elf_quality{measure=\"mrr\"} 1\n"]).await;
 
     // Without the provider, searches find by keyword alone: that says nothing of the index.
     site.provider.always(Behaviour::Status(503));
@@ -373,11 +367,8 @@ mod traces {
         let worker = site.worker_with(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]);
         worker.says("sending traces").await;
         let url = format!("{}/metrics", worker.admin().await);
-        eventually(async || {
-            let text = reqwest::get(&url).await.unwrap().text().await.unwrap();
-            text.contains("elf_points_written_total 1\n")
-        })
-        .await;
+        let scrape = async || reqwest::get(&url).await.unwrap().text().await.unwrap();
+        eventually_has(scrape, &["elf_points_written_total 1\n"]).await;
         // The worker sends the last spans when it stops.
         worker.stop().await.exits(0);
         let spans = collector.spans();
@@ -411,11 +402,8 @@ mod traces {
         let endpoint = format!("http://127.0.0.1:{port}");
         let worker = site.worker_with(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]);
         let url = format!("{}/metrics", worker.admin().await);
-        eventually(async || {
-            let text = reqwest::get(&url).await.unwrap().text().await.unwrap();
-            text.contains("elf_points_written_total 1\n")
-        })
-        .await;
+        let scrape = async || reqwest::get(&url).await.unwrap().text().await.unwrap();
+        eventually_has(scrape, &["elf_points_written_total 1\n"]).await;
         worker.stop().await.exits(0);
     }
 }

@@ -13,10 +13,10 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::support::embedding_server::Behaviour;
-use crate::support::eventually;
 use crate::support::harness::{Findings, Harness, sentences};
 use crate::support::qdrant::Qdrant;
 use crate::support::site::Site;
+use crate::support::{eventually, eventually_has};
 
 /// Thirty short notes and a few long ones, indexed.
 async fn with_notes(h: &Harness) {
@@ -424,12 +424,12 @@ async fn a_worker_repairs_drift_and_publishes_it() {
 
     let worker = site.worker();
     let metrics = format!("{}/metrics", worker.admin().await);
-    eventually(async || {
-        let page = reqwest::get(&metrics).await.unwrap().text().await.unwrap();
-        page.contains("elf_drift_repaired_total 1")
-            && page.contains("elf_drift{kind=\"inconsistent\"}")
-    })
-    .await;
+    let scrape = async || reqwest::get(&metrics).await.unwrap().text().await.unwrap();
+    let repaired = [
+        "elf_drift_repaired_total 1",
+        "elf_drift{kind=\"inconsistent\"}",
+    ];
+    eventually_has(scrape, &repaired).await;
     worker
         .says("its pooled vector is not the mean of its chunks")
         .await;

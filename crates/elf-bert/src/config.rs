@@ -21,13 +21,11 @@ pub enum Family {
 pub struct Config {
     /// The `model_type`.
     pub kind: String,
-    /// Its family.
     pub family: Family,
     /// Floats of a token's vector.
     pub dim: usize,
     /// Floats between the two products of a feed-forward layer.
     pub inner: usize,
-    /// Layers.
     pub layers: usize,
     /// Heads of each layer's attention.
     pub heads: usize,

@@ -34,7 +34,7 @@ struct Head {
 
 /// A query and a part of a text, as the model reads them.
 struct Pair {
-    /// Which text.
+    /// Its index among the texts of the call.
     text: usize,
     ids: Vec<u32>,
     types: Vec<u32>,
@@ -61,7 +61,7 @@ impl CrossEncoder {
 
     /// How well each of the texts answers the query: the model's number before any sigmoid, larger
     /// is better. A text that is longer than the model reads is cut into parts, and has the score of
-    /// its best one (MaxP; Dai and Callan, "Deeper Text Understanding for IR with Contextual
+    /// its best one. That is MaxP (Dai and Callan, "Deeper Text Understanding for IR with Contextual
     /// Neural Language Modeling", SIGIR 2019). Of the query, half of what the model reads counts.
     ///
     /// It computes on the threads of `rayon`: call it from a thread that may block. Between two passes it asks

@@ -7,8 +7,8 @@ use super::cpu::LayerNorm;
 use super::layer::{Layer, Rows};
 use super::weights::Weights;
 
-/// Rows that a thread takes at once: whole tiles, enough for each weight to be used often once it
-/// is in a core's cache, and few enough for their inner vectors to stay there.
+/// Rows that a thread takes at once, in whole tiles. They are enough to use each weight often while it
+/// is in a core's cache, and few enough that their inner vectors stay there.
 const MAX_BLOCK: usize = 48;
 
 /// The rows of the highest tile: a smaller block would waste registers.

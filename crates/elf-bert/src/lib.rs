@@ -45,7 +45,7 @@ pub enum Error {
     /// It cannot read a text.
     #[error("{0}")]
     Input(String),
-    /// It failed.
+    /// It gave no answer, or one that is no number.
     #[error("the model {0}")]
     Failed(String),
 }

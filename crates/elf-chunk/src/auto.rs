@@ -1,24 +1,25 @@
 //! What a text is made of.
 
-use super::markdown::front_matter;
+use super::markdown::{MARK, front_matter};
+use super::math;
 use super::settings::Strategy;
 
 impl Strategy {
     /// The strategy for `text`: itself, except for [`Strategy::Auto`]. That is Markdown if the text has
     ///
     /// - front matter, or
-    /// - a heading: `#` at the beginning or behind a blank line, `##` and more anywhere, or a line over `===`, or
+    /// - a heading: `#` at the beginning or behind a blank line, `##` and more anywhere, a line over `===`, or a
+    ///   line behind a blank one over `---`, or
     /// - code between two fences, or
     /// - a table's delimiter row below a line with a `|`, or
+    /// - display math over several lines, or
     /// - three items or quotes, and these are a tenth of the lines that are not blank,
     ///
-    /// else paragraphs if it has a blank line between two lines, and else sentences. Items of a list begin
-    /// with `-`, `*`, `+` or a number.
+    /// and else paragraphs. Items of a list begin with `-`, `*`, `+` or a number.
     pub fn of(&self, text: &str) -> &Self {
         match self {
             Self::Auto if is_markdown(text) => &Self::Markdown,
-            Self::Auto if has_paragraphs(text) => &Self::Paragraph,
-            Self::Auto => &Self::Sentence,
+            Self::Auto => &Self::Paragraph,
             other => other,
         }
     }
@@ -29,17 +30,18 @@ fn is_markdown(text: &str) -> bool {
         return true;
     }
     let (mut lines, mut marked, mut fences) = (0, 0, 0);
-    let mut before = "";
+    let (mut above, mut before) = ("", "");
     for line in text.lines() {
-        let content = line.trim_start_matches([' ', '\t', '\u{feff}']).trim_end();
+        let content = line.trim_start_matches([' ', '\t', MARK]).trim_end();
         if content.is_empty() {
-            before = content;
+            (above, before) = (before, content);
             continue;
         }
         lines += 1;
         if is_heading(content) && (before.is_empty() || content.starts_with("##"))
-            || is_underline(content) && !before.is_empty()
-            || (before.contains('|') && is_delimiter_row(content))
+            || is_underline(content, '=') && !before.is_empty()
+            || is_underline(content, '-') && above.is_empty() && is_title(before)
+            || is_delimiter_row(content) && before.contains('|')
         {
             return true;
         }
@@ -48,14 +50,9 @@ fn is_markdown(text: &str) -> bool {
             return true;
         }
         marked += usize::from(is_item_or_quote(content));
-        before = content;
+        (above, before) = (before, content);
     }
-    marked >= 3 && marked * 10 >= lines
-}
-
-fn has_paragraphs(text: &str) -> bool {
-    let mut blank = text.trim().lines().map(|line| line.trim().is_empty());
-    blank.any(|is_blank| is_blank)
+    (marked >= 3 && marked * 10 >= lines) || !math::blocks(text).is_empty()
 }
 
 fn is_heading(line: &str) -> bool {
@@ -63,16 +60,20 @@ fn is_heading(line: &str) -> bool {
     (1..=6).contains(&(line.len() - title.len())) && title.starts_with([' ', '\t'])
 }
 
-fn is_underline(line: &str) -> bool {
-    line.len() >= 3 && line.bytes().all(|byte| byte == b'=')
+fn is_underline(line: &str, sign: char) -> bool {
+    line.len() >= 3 && line.chars().all(|c| c == sign)
+}
+
+/// Whether a line over dashes is a title, not the last one of a paragraph or a rule.
+fn is_title(line: &str) -> bool {
+    line.len() <= 100 && line.contains(char::is_alphanumeric)
 }
 
 fn is_delimiter_row(line: &str) -> bool {
-    line.contains("--")
+    line.bytes()
+        .all(|byte| matches!(byte, b'|' | b'-' | b':' | b' ' | b'\t'))
+        && line.contains("--")
         && line.contains('|')
-        && line
-            .bytes()
-            .all(|byte| matches!(byte, b'|' | b'-' | b':' | b' ' | b'\t'))
 }
 
 fn is_item_or_quote(line: &str) -> bool {
@@ -98,6 +99,11 @@ mod tests {
             "Text.\n\n## Section\nText.",
             "Text.\n## Section\nText.",
             "Tickets\n=======\nText.",
+            "Tickets\n-------\nText.",
+            "Text.\n\nTickets\n---\n\nText.",
+            "Text.\n\n$$\na\n\n=\n$$\n",
+            "\n---\ntitle: A\n---\nText.",
+            "\u{feff}---\r\ntitle: A\r\n---\r\nText.",
             "---\ntitle: A\n---\nText.",
             "+++\ntitle = \"A\"\n+++\nText.",
             "Run:\n```sh\nls\n```\n",
@@ -110,18 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_with_blank_lines_are_paragraphs() {
-        for text in [
-            "A note.\n\nAnother paragraph.",
-            "\u{feff}A note.\r\n \r\nAnother paragraph.",
-            "---\n\nText between rules.\n\n---",
-        ] {
-            assert_eq!(Strategy::Auto.of(text), &Strategy::Paragraph, "{text}");
-        }
-    }
-
-    #[test]
-    fn texts_without_them_are_sentences() {
+    fn texts_without_it_are_paragraphs() {
         for text in [
             "",
             "\n\nOne paragraph.\nStill.\n\n",
@@ -130,9 +125,14 @@ mod tests {
             "2024-05-01 12:00:01 INFO started\n2024-05-01 12:00:02 WARN - slow\n",
             "name;price\nsalt;2\n",
             "He said - well, nothing.\n- J.\n",
+            "A note.\n\nAnother paragraph.",
+            "\u{feff}A note.\r\n \r\nAnother paragraph.",
+            "---\n\nText between rules.\n\n---",
+            "Two lines\nof text.\n---\n\nMore.",
+            "---\n---\n\nMore.",
         ] {
-            assert_eq!(Strategy::Auto.of(text), &Strategy::Sentence, "{text}");
+            assert_eq!(Strategy::Auto.of(text), &Strategy::Paragraph, "{text}");
         }
-        assert_eq!(Strategy::Paragraph.of("# A"), &Strategy::Paragraph);
+        assert_eq!(Strategy::Sentence.of("# A"), &Strategy::Sentence);
     }
 }

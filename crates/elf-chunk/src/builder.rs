@@ -1,6 +1,7 @@
 //! Makes an outline of blocks, one after the other.
 
 use super::cuts::CutPoint;
+use super::intros;
 use super::outline::{
     Block, Cut, Excluded, Heading, Joint, Outline, Span, Table, Why, rank, trimmed,
 };
@@ -20,6 +21,15 @@ struct Container {
     is_list: bool,
 }
 
+/// A block that is made of lines.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lines {
+    Plain,
+    /// Code between two fences.
+    Fenced,
+    Html,
+}
+
 pub(super) struct Builder<'t> {
     text: &'t str,
     outline: Outline,
@@ -34,6 +44,12 @@ pub(super) struct Builder<'t> {
     behind_rule: bool,
     /// Inside a heading at the top level.
     in_heading: bool,
+    /// A quote, list or item has ended since the last part began.
+    is_behind_container: bool,
+    /// The next part is a table.
+    before_table: bool,
+    /// Parts that introduce the next one, in a row.
+    intros: usize,
     /// The table that rows are added to, and its block.
     rows: u32,
 }
@@ -49,6 +65,9 @@ impl<'t> Builder<'t> {
             behind_heading: false,
             behind_rule: false,
             in_heading: false,
+            is_behind_container: false,
+            before_table: false,
+            intros: 0,
             rows: 0,
         }
     }
@@ -92,6 +111,7 @@ impl<'t> Builder<'t> {
 
     /// `shown`: where its text is, without badges.
     pub(super) fn heading(&mut self, span: Span, level: u8, shown: Span) {
+        self.outline.titles.extend(trimmed(self.text, span));
         if !self.containers.is_empty() {
             self.part(span.start, rank::BLOCK);
             return;
@@ -198,22 +218,37 @@ impl<'t> Builder<'t> {
         {
             self.depth -= 1;
         }
+        self.is_behind_container = true;
     }
 
     pub(super) fn code(&mut self, span: Span, is_fenced: bool) {
         self.part(span.start, rank::BLOCK);
         let block = self.block(span);
-        self.cut_lines(span, block, is_fenced);
+        self.cut_lines(
+            span,
+            block,
+            if is_fenced {
+                Lines::Fenced
+            } else {
+                Lines::Plain
+            },
+        );
+    }
+
+    pub(super) fn html(&mut self, span: Span) {
+        self.part(span.start, rank::BLOCK);
+        let block = self.block(span);
+        self.cut_lines(span, block, Lines::Html);
     }
 
     /// Lines that the parser does not report.
     pub(super) fn lines(&mut self, span: Span, inside: Option<u32>, rank: u8) {
         self.place(span.start, rank, false);
         let block = inside.unwrap_or_else(|| self.block(span));
-        self.cut_lines(span, block, false);
+        self.cut_lines(span, block, Lines::Plain);
     }
 
-    fn cut_lines(&mut self, span: Span, block: u32, is_fenced: bool) {
+    fn cut_lines(&mut self, span: Span, block: u32, kind: Lines) {
         let Some(span) = trimmed(self.text, span) else {
             return;
         };
@@ -221,21 +256,26 @@ impl<'t> Builder<'t> {
         let is_sign = |c: char| matches!(c, ' ' | '\t' | '>' | '\r' | '\n');
         let mut start = span.start;
         let mut is_behind_blank = false;
+        let mut intros = 0;
         for (index, line) in self.text[span.start..span.end]
             .split_inclusive('\n')
             .enumerate()
         {
             let content = line.trim_matches(is_sign);
             let is_last = start + line.len() == span.end;
-            let is_fence =
-                is_fenced && (index == 1 || (is_last && content.starts_with(['`', '~'])));
+            let is_fence = kind == Lines::Fenced
+                && (index == 1 || (is_last && content.starts_with(['`', '~'])));
             if index > 0 && is_fence {
                 self.joint(start, false);
             } else if index > 0 && !content.is_empty() {
-                let rank = if is_behind_blank {
-                    rank::GAP
-                } else {
-                    rank::LINE
+                let is_intro = kind == Lines::Html
+                    && intros < intros::MAX_RUN
+                    && intros::is_intro(self.text, CutPoint::at(self.text, start));
+                intros = if is_intro { intros + 1 } else { 0 };
+                let rank = match is_behind_blank {
+                    _ if is_intro => rank::INTRO,
+                    true => rank::GAP,
+                    false => rank::LINE,
                 };
                 self.push(start, rank, Some(block));
             }
@@ -245,7 +285,9 @@ impl<'t> Builder<'t> {
     }
 
     pub(super) fn table(&mut self, span: Span) {
+        self.before_table = true;
         self.part(span.start, rank::BLOCK);
+        self.before_table = false;
         self.rows = self.block(span);
         let span = trimmed(self.text, span).unwrap_or(span);
         let text = &self.text[span.start..span.end];
@@ -307,18 +349,34 @@ impl<'t> Builder<'t> {
     fn place(&mut self, start: usize, rank: u8, is_heading: bool) {
         self.behind_rule = false;
         let position = self.line_start(start).max(self.from);
+        let is_behind_container = std::mem::take(&mut self.is_behind_container);
         if std::mem::take(&mut self.behind_heading) {
             self.joint(position, is_heading);
-        } else {
-            let inside = self.containers.iter().rev().find_map(|it| it.block);
-            // "The steps are:" belongs to the list behind it.
-            let before = self.text[self.from..position].trim_end();
-            let rank = match rank {
-                rank::BLOCK.. if before.ends_with([':', '：']) => rank.max(rank::COLON),
-                _ => rank,
-            };
-            self.push(position, rank, inside);
+            // In a quote, signs may stand alone between the two.
+            if let Some(title) = self.outline.titles.last_mut() {
+                title.end = title.end.max(position);
+            }
+            return;
         }
+        let inside = self.containers.iter().rev().find_map(|it| it.block);
+        let is_intro = rank >= rank::BLOCK
+            && !is_behind_container
+            && self.intros < intros::MAX_RUN
+            && self.introduces(position);
+        self.intros = if is_intro { self.intros + 1 } else { 0 };
+        self.push(position, if is_intro { rank::INTRO } else { rank }, inside);
+    }
+
+    /// Whether what stands before a part introduces it: "The steps are:", the caption of a table.
+    fn introduces(&self, position: usize) -> bool {
+        let cut = CutPoint::at(self.text, position);
+        let before = &self.text[self.from.min(cut.end)..cut.end];
+        let lines = self.outline.lines.last();
+        let is_behind_lines = lines.is_some_and(|lines| lines.end >= cut.end);
+        if is_behind_lines && !before.ends_with('>') {
+            return false;
+        }
+        intros::is_intro(self.text, cut) || (self.before_table && intros::is_caption(before))
     }
 
     fn push(&mut self, position: usize, rank: u8, inside: Option<u32>) {
@@ -326,7 +384,8 @@ impl<'t> Builder<'t> {
         // Two parts may begin at one place, and the first of a text begins where it does.
         let last = self.outline.cuts.last().map_or(0, |cut| cut.next);
         let last = last.max(self.outline.joints.last().map_or(0, |joint| joint.next));
-        if end > 0 && next > last && next < self.text.len() {
+        let is_behind_text = !matches!(&self.text[..end], "" | "\u{feff}");
+        if is_behind_text && next > last && next < self.text.len() {
             self.outline.cuts.push(Cut {
                 end,
                 next,

@@ -1,10 +1,11 @@
 //! Where a chunk ends in a text with an outline.
 
 use super::cuts::{self, CutPoint};
+use super::intros;
 use super::landmarks::{self, Reach};
 use super::languages::{self, End};
 use super::leads::Leads;
-use super::outline::{Block, Kind, Outline, Span, rank};
+use super::outline::{Block, Cut, Kind, Outline, Span, rank};
 use super::settings::Boundaries;
 use super::window::Window;
 
@@ -119,11 +120,8 @@ impl Choice<'_> {
                 break;
             }
             self.sentences(leaf, cut.end, (after, until), limit, &mut candidates);
+            let counts = self.counts(cut, leaf, limit, 0);
             leaf = cut.next;
-            let counts = match cut.inside {
-                Some(block) => self.is_oversize(self.outline.blocks[block as usize], limit),
-                None => true,
-            };
             // A separator may stand inside a word, which the window counts as one.
             let is_open =
                 self.outline.kind == Kind::Recursive || self.window.is_between_units(cut.next);
@@ -166,7 +164,7 @@ impl Choice<'_> {
                 End::LineBreak => rank::LINE_BREAK,
             };
             let is_inside = cut.next < end && !self.outline.is_joint(cut.next);
-            is_inside.then_some(Candidate { cut, rank })
+            (is_inside && !self.is_in_title(cut.next)).then_some(Candidate { cut, rank })
         }));
     }
 
@@ -193,9 +191,39 @@ impl Choice<'_> {
             && (tokens <= self.largest_room * 2 / 5 || tokens <= self.leads.room_at(start))
     }
 
+    /// Whether a chunk may end at a cut, which ends the leaf that begins at `leaf`.
+    ///
+    /// What introduces the part behind it stays with that part, or with its beginning if that alone exceeds a
+    /// chunk; `intros`: so many introduce each other before the cut.
+    fn counts(&self, cut: &Cut, leaf: usize, limit: usize, intros: usize) -> bool {
+        let block = cut.inside.map(|block| self.outline.blocks[block as usize]);
+        if block.is_some_and(|block| !self.is_oversize(block, limit)) {
+            return false;
+        }
+        if cut.rank != rank::INTRO
+            || self.outline.kind == Kind::Recursive
+            || intros == intros::MAX_RUN
+        {
+            return true;
+        }
+        let start = leaf.max(self.start);
+        let end = self.next_candidate_behind(cut.next, limit, intros + 1);
+        self.is_oversize(Block { start, end }, limit)
+    }
+
+    /// Whether a chunk that ended before `position` would cut a heading that fits one.
+    fn is_in_title(&self, position: usize) -> bool {
+        let title = self.outline.title_around(position);
+        title.is_some_and(|title| self.fits(title.start, title.end))
+    }
+
     /// Where the text continues behind the first candidate after `position`, which may be behind
     /// what is measured.
     fn next_candidate(&self, position: usize, limit: usize) -> usize {
+        self.next_candidate_behind(position, limit, 0)
+    }
+
+    fn next_candidate_behind(&self, position: usize, limit: usize, intros: usize) -> usize {
         let mut leaf = position;
         for cut in self.outline.cuts(position, self.segment.end) {
             if self.outline.kind != Kind::Recursive
@@ -209,10 +237,7 @@ impl Choice<'_> {
             {
                 return leaf;
             }
-            let counts = cut
-                .inside
-                .is_none_or(|block| self.is_oversize(self.outline.blocks[block as usize], limit));
-            if counts {
+            if self.counts(cut, leaf, limit, intros) {
                 return cut.end;
             }
             leaf = cut.next;
@@ -281,6 +306,7 @@ impl Choice<'_> {
         let is_open = |position: usize| {
             window.is_between_units(position)
                 && (joint.is_none() || !outline.is_joint(CutPoint::at(text, position).next))
+                && !self.is_in_title(position)
         };
         if outline.kind != Kind::Recursive {
             if boundaries == Boundaries::Stable {
@@ -298,7 +324,11 @@ impl Choice<'_> {
                     is_end,
                     languages::ends_clause,
                 );
-                return Some(cut);
+                return match last {
+                    Some(last) if self.is_in_title(cut.next) => Some(last.cut),
+                    None if self.is_in_title(cut.next) && start < done => None,
+                    _ => Some(cut),
+                };
             }
             let three_quarters = text.floor_char_boundary(start + (limit - start) / 4 * 3);
             let from = three_quarters.max(after);
@@ -314,6 +344,8 @@ impl Choice<'_> {
         match (grapheme, last) {
             (Some(position), _) => Some(CutPoint::at(text, position)),
             (None, Some(last)) => Some(last.cut),
+            // Without the overlap, the heading fits.
+            (None, None) if start < done && self.is_in_title(limit) => None,
             (None, None) => Some(CutPoint::at(text, limit)),
         }
     }
@@ -325,7 +357,7 @@ fn bonus(rank: u8) -> u32 {
         0..=2 => 8 * landmarks::BIT,
         3..=rank::RULE => 6 * landmarks::BIT,
         rank::BLOCK => 4 * landmarks::BIT,
-        _ if rank < rank::COLON => 3 * landmarks::BIT,
+        _ if rank < rank::INTRO => 3 * landmarks::BIT,
         rank::GAP => 2 * landmarks::BIT,
         rank::LINE_BREAK => 0,
         _ => landmarks::BIT,

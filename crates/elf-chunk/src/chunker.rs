@@ -8,7 +8,7 @@ use super::cuts::{self, CutPoint};
 use super::exclude::Exclude;
 use super::leads::{Lead, Leads};
 use super::nfc::composed;
-use super::outline::{self, Outline, Span};
+use super::outline::{self, Kind, Outline, Span};
 use super::settings::{Boundaries, Settings, Strategy};
 use super::split::{Split, check_cuts};
 use super::tokenizer::Tokenizer;
@@ -22,7 +22,10 @@ const MIN_ROOM: usize = super::words::MAX_TOKENS_OF_A_WORD;
 /// Text with less than one token in this many bytes is not language: base64 that
 /// the vocabulary does not know, control characters that the tokenizer drops, a
 /// column of blanks. A chunk of it ends here even if it could hold more tokens.
-const MAX_BYTES_PER_TOKEN: usize = 16;
+pub(super) const MAX_BYTES_PER_TOKEN: usize = 16;
+
+/// A line that begins further to the right is not indented, but placed.
+const MAX_INDENT: usize = 64;
 
 /// Tokens that a chunk leaves free where a count in the running text only approximates
 /// the count of the chunk by itself (its first word loses the space before it). To
@@ -32,9 +35,9 @@ pub(super) const SLACK_TOKENS: usize = 2;
 /// Turns texts into chunks. The same text always gives the same chunks.
 ///
 /// What holds for the chunks of a text:
-/// - They are slices at character boundaries, trimmed of whitespace, in the
-///   order of the text: each starts after the start and ends after the end of
-///   the one before.
+/// - They are slices at character boundaries, trimmed of whitespace except for the indentation
+///   of their first line (not that of a text's first line), in the order of the text: each starts
+///   after the start and ends after the end of the one before.
 /// - Text that is in no chunk is whitespace, or excluded. A text of whitespace has no chunks.
 /// - Each holds `max_tokens` at most, counted exactly as it will be sent.
 /// - With a [`Strategy`] other than `Sentence`, what the README of this crate says of it.
@@ -48,8 +51,8 @@ pub(super) const SLACK_TOKENS: usize = 2;
 ///   grapheme.
 ///
 /// With stable boundaries, where a chunk ends depends only on where the one before ended and on the
-/// text since: two texts with one common end of a chunk and equal text behind it have equal chunks
-/// from there on. (An overlap of more than a quarter of a chunk weakens that.)
+/// text since. So two texts whose chunks once end at the same place, with equal text behind it, have
+/// equal chunks from there on. (An overlap of more than a quarter of a chunk weakens that.)
 ///
 /// Time is linear in the text, memory in the size of a chunk (and the chunks, and the parts of a text with
 /// an outline).
@@ -66,16 +69,38 @@ pub struct Chunker {
     pub(super) boundaries: Boundaries,
     strategy: Strategy,
     exclude: Exclude,
+    /// What makes the parents.
+    parents: Option<Box<Chunker>>,
 }
 
 /// A segment of a text whose chunks are made.
 pub(super) struct Work<'a> {
     /// Nothing of the text around it is in its chunks.
     pub(super) segment: Span,
+    /// Text before is left out, or belongs to another piece.
+    pub(super) floor: usize,
+    /// Bytes of indentation that a chunk has room for.
+    max_indent: usize,
     /// `None` for chunks of sentences.
     pub(super) outline: Option<&'a Outline>,
     pub(super) window: Window<'a>,
     pub(super) leads: &'a Leads<'a>,
+}
+
+impl Work<'_> {
+    /// Where the line of `position` begins, if only its indentation is before: code and lists say by it what they
+    /// belong to.
+    pub(super) fn line_start(&self, position: usize) -> usize {
+        let before = &self.window.text().as_bytes()[self.floor.min(position)..position];
+        let blanks = before.iter().rev();
+        let blanks = blanks.take_while(|byte| matches!(byte, b' ' | b'\t'));
+        let start = position - blanks.take(self.max_indent).count();
+        let before = self.window.text()[..start].chars().next_back();
+        match before {
+            Some('\n' | '\r') => start,
+            _ => position,
+        }
+    }
 }
 
 impl Chunker {
@@ -105,6 +130,7 @@ impl Chunker {
             boundaries: settings.boundaries,
             strategy: settings.strategy.clone(),
             exclude: Exclude::new(settings),
+            parents: parents(&tokenizer, settings)?,
             bare,
             tokenizer,
         })
@@ -155,8 +181,9 @@ impl Chunker {
             && self.strategy != Strategy::Sentence
         {
             let leads = self.leads(text, &empty, line);
-            let mut window = self.work(text, all, None, &leads).window;
-            if let Some(chunk) = self.whole(&mut window, &leads.at(all.start)?, all.start)? {
+            let mut work = self.work(text, all, all.start, None, &leads);
+            let lead = leads.at(all.start)?;
+            if let Some(chunk) = self.whole(&mut work, &lead)? {
                 let lines = leads.into_lines();
                 return Ok(Split::new(text, vec![chunk], empty, lines));
             }
@@ -164,8 +191,16 @@ impl Chunker {
         let rules = self.outline(text, &self.exclude);
         let outline = rules.as_ref();
         let leads = self.leads(text, outline.unwrap_or(&empty), line);
+        let excluded = outline.map_or(&[][..], |outline| &outline.excluded);
         for segment in outline.map_or(vec![all], |outline| outline.segments(text)) {
-            self.segment(self.work(text, segment, outline, &leads), &mut chunks)?;
+            let before = excluded.partition_point(|it| it.end <= segment.start);
+            let floor = before
+                .checked_sub(1)
+                .map_or(all.start, |at| excluded[at].end);
+            self.piece(
+                self.work(text, segment, floor, outline, &leads),
+                &mut chunks,
+            )?;
         }
         let lines = leads.into_lines();
         Ok(Split::new(text, chunks, rules.unwrap_or(empty), lines))
@@ -187,10 +222,14 @@ impl Chunker {
         let leads = self.leads(text, outline.unwrap_or(&empty), line);
         let mut chunks = Vec::new();
         let ends = cuts.iter().copied().chain([text.len()]);
-        let mut start = 0;
+        let mut start = text.len() - text.trim_start().len();
         for end in ends {
+            if end <= start {
+                continue;
+            }
             if let Some(piece) = outline::trimmed(text, Span { start, end }) {
-                self.segment(self.work(text, piece, outline, &leads), &mut chunks)?;
+                let work = self.work(text, piece, start, outline, &leads);
+                self.piece(work, &mut chunks)?;
             }
             start = end;
         }
@@ -212,12 +251,21 @@ impl Chunker {
         &'a self,
         text: &'a str,
         segment: Span,
+        floor: usize,
         outline: Option<&'a Outline>,
         leads: &'a Leads<'a>,
     ) -> Work<'a> {
+        let window = Window::new(&self.tokenizer, &text[..segment.end], segment.start);
+        let is_recursive = outline.is_some_and(|outline| outline.kind == Kind::Recursive);
         Work {
+            floor,
+            max_indent: MAX_INDENT.min(self.bare.room / 4),
             leads,
-            window: Window::new(&self.tokenizer, &text[..segment.end], segment.start),
+            window: if is_recursive {
+                window.without_sentences()
+            } else {
+                window
+            },
             segment,
             outline,
         }
@@ -233,10 +281,35 @@ impl Chunker {
         Leads::new(counter, &self.bare, (text, outline), line)
     }
 
+    /// Adds the chunks of a segment, parent by parent.
+    fn piece(&self, work: Work, chunks: &mut Vec<Chunk>) -> Result<(), ChunkError> {
+        let Some(parents) = &self.parents else {
+            return self.segment(work, chunks);
+        };
+        let (text, outline) = (work.leads.text, work.outline);
+        let empty = Outline::default();
+        let leads = parents.leads(text, outline.unwrap_or(&empty), &|_| String::new());
+        let mut found = Vec::new();
+        let all = parents.work(text, work.segment, work.floor, outline, &leads);
+        parents.segment(all, &mut found)?;
+        for Chunk { start, end, .. } in found {
+            let parent = Span { start, end };
+            let first = chunks.len();
+            if let Some(segment) = outline::trimmed(text, parent) {
+                let inside = self.work(text, segment, start, outline, work.leads);
+                self.segment(inside, chunks)?;
+            }
+            let inside = chunks[first..].iter_mut();
+            inside.for_each(|chunk| chunk.parent = Some(parent));
+        }
+        Ok(())
+    }
+
     /// Adds the chunks of a segment.
     fn segment(&self, mut work: Work, chunks: &mut Vec<Chunk>) -> Result<(), ChunkError> {
         let Span { mut start, end } = work.segment;
-        if let Some(chunk) = self.whole(&mut work.window, &work.leads.at(start)?, start)? {
+        let lead = work.leads.at(start)?;
+        if let Some(chunk) = self.whole(&mut work, &lead)? {
             chunks.push(chunk);
             return Ok(());
         }
@@ -251,13 +324,14 @@ impl Chunker {
         loop {
             let ahead = (chunks_ahead * room, chunks_ahead * max_bytes);
             work.window.look_ahead(start, ahead.0, ahead.1)?;
-            let (chunk, cut) = match self.cut(&work, &work.leads.at(start)?, start, done)? {
+            let lead = work.leads.at(start)?;
+            let (chunk, cut) = match self.cut(&work, &lead, start, done)? {
                 Some(found) => found,
                 None => {
                     let lead = work.leads.at(done)?;
                     match self.cut(&work, &lead, done, done)? {
                         Some(found) => found,
-                        None => self.cut_inside_unit(&work.window, &lead, done)?,
+                        None => self.cut_inside_unit(&work, &lead, done)?,
                     }
                 }
             };
@@ -273,12 +347,10 @@ impl Chunker {
     }
 
     /// The whole segment as one chunk, if it fits.
-    fn whole(
-        &self,
-        window: &mut Window,
-        lead: &Lead,
-        start: usize,
-    ) -> Result<Option<Chunk>, ChunkError> {
+    fn whole(&self, work: &mut Work, lead: &Lead) -> Result<Option<Chunk>, ChunkError> {
+        let start = work.segment.start;
+        let from = work.line_start(start);
+        let window = &mut work.window;
         // With chunking disabled, the operator wants one chunk even of text with hardly
         // any tokens.
         let max_bytes = if self.enabled {
@@ -294,8 +366,8 @@ impl Chunker {
         if window.tokens(start, end) > lead.room + SLACK_TOKENS {
             return Ok(None);
         }
-        let tokens = self.count(window, lead, start, end)?;
-        Ok((tokens <= self.max_tokens).then(|| chunk(lead, start, end, tokens)))
+        let tokens = self.count(window, lead, from, end)?;
+        Ok((tokens <= self.max_tokens).then(|| chunk(lead, from, end, tokens)))
     }
 
     /// The chunk that begins at `start` and reaches beyond `done`, and where it
@@ -308,6 +380,7 @@ impl Chunker {
         done: usize,
     ) -> Result<Option<(Chunk, CutPoint)>, ChunkError> {
         let window = &work.window;
+        let from = work.line_start(start);
         let is_exact = lead.is_apart && self.tokenizer.is_word_local();
         // A block that fits exactly must not be cut.
         let slack = match is_exact || work.outline.is_some() {
@@ -330,9 +403,9 @@ impl Chunker {
             let Some(cut) = cut else {
                 return Ok(None);
             };
-            let tokens = self.count(window, lead, start, cut.end)?;
+            let tokens = self.count(window, lead, from, cut.end)?;
             if tokens <= self.max_tokens {
-                return Ok(Some((chunk(lead, start, cut.end, tokens), cut)));
+                return Ok(Some((chunk(lead, from, cut.end, tokens), cut)));
             }
             // Doubling bounds the number of counts for a text that defeats the estimate.
             less = (tokens - self.max_tokens).max(2 * less);
@@ -369,10 +442,11 @@ impl Chunker {
     /// exceeds one with it.
     fn cut_inside_unit(
         &self,
-        window: &Window,
+        work: &Work,
         lead: &Lead,
         start: usize,
     ) -> Result<(Chunk, CutPoint), ChunkError> {
+        let window = &work.window;
         let text = window.text();
         let mut lead = lead;
         let mut end = window.unit_end(start);
@@ -443,5 +517,24 @@ fn chunk(lead: &Lead, start: usize, end: usize, tokens: usize) -> Chunk {
         tokens,
         line: lead.line,
         repeat: lead.repeat,
+        parent: None,
     }
+}
+
+/// The chunker that makes the parents of `settings`, if it asks for them.
+fn parents(
+    tokenizer: &Arc<Tokenizer>,
+    settings: &Settings,
+) -> Result<Option<Box<Chunker>>, ChunkError> {
+    let Some(max_tokens) = settings.parent_tokens else {
+        return Ok(None);
+    };
+    let settings = Settings {
+        max_tokens,
+        overlap_tokens: 0,
+        parent_tokens: None,
+        ..settings.clone()
+    };
+    let chunker = Chunker::new(tokenizer.clone(), &settings, "")?;
+    Ok(Some(Box::new(chunker)))
 }

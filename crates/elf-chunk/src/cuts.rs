@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use unicode_segmentation::{GraphemeCursor, UnicodeSegmentation};
 
+pub(super) use super::scripts::words;
+
 /// A place to cut: the chunk before ends at `end`, the text continues at `next`,
 /// and between them is whitespace or nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,8 +89,9 @@ fn line_breaks(whitespace: &str) -> usize {
     breaks
 }
 
-/// The best place to cut inside a sentence: after the last clause that ends in
-/// `after..=last`, else after the last word. `is_open` tells whether a position
+/// The best place to cut inside a sentence: after the last line that ends in
+/// `after..=last`, else the last clause, else the last word. (What looks like wrapped prose may be
+/// lines that stand by themselves.) `is_open` tells whether a position
 /// lies between two tokens, `ends_clause` whether a clause ends between two texts.
 pub(super) fn inside_sentence(
     text: &str,
@@ -97,6 +100,7 @@ pub(super) fn inside_sentence(
     is_open: impl Fn(usize) -> bool,
     ends_clause: impl Fn(&str, &str) -> bool,
 ) -> Option<CutPoint> {
+    let mut line = None;
     let mut clause = None;
     let mut word = None;
     // All cuts inside a run of whitespace are the same. To look at its beginning from each of a
@@ -113,20 +117,15 @@ pub(super) fn inside_sentence(
             continue;
         }
         word = Some(position);
+        if text[..position].ends_with('\n') {
+            line = word;
+        }
         if *is_clause.get_or_insert_with(|| ends_clause(&text[..position], &text[position..])) {
             clause = word;
         }
     }
-    clause.or(word).map(|position| CutPoint::at(text, position))
-}
-
-/// Where words end or begin within `after..=last`, except at `after`.
-pub(super) fn words(text: &str, after: usize, last: usize) -> impl Iterator<Item = usize> + '_ {
-    // A little text after `last` tells whether a word ends there.
-    let seen = text.ceil_char_boundary((last + 64).min(text.len()));
-    let bounds = text[after..seen].split_word_bound_indices().skip(1);
-    let positions = bounds.map(move |(offset, _)| after + offset);
-    positions.take_while(move |&position| position <= last)
+    let best = line.or(clause).or(word);
+    best.map(|position| CutPoint::at(text, position))
 }
 
 /// Whether a clause ends between `before` and `after`.
@@ -134,7 +133,7 @@ pub(super) fn ends_clause(before: &str, after: &str) -> bool {
     let spaced = before.ends_with(char::is_whitespace) || after.starts_with(char::is_whitespace);
     match before.trim_end().chars().next_back() {
         Some(',' | ';' | ':' | '—' | '–' | '،' | '؛') => spaced,
-        Some('、' | '，' | '；' | '：' | '…') => true,
+        Some('、' | '，' | '；' | '：' | '…' | '၊') => true,
         _ => false,
     }
 }

@@ -3,6 +3,7 @@
 use super::chunker::Chunker;
 use super::cuts::{self, CutPoint};
 use super::landmarks::{self, Reach};
+use super::languages;
 use super::settings::Boundaries;
 use super::window::Window;
 
@@ -14,10 +15,10 @@ impl Chunker {
     /// of it: the next chunk then begins with a thought, not inside one, and an edit
     /// moves fewer of the chunks after it. (In the example notes, an edited sentence
     /// changes 1.5 chunks. With a quarter instead of two fifths it changes 2.4, and
-    /// there are 4% fewer chunks.) A sentence's end is worth half of it, and all of it
-    /// if the next sentence fits a chunk of its own, because a search for its words
-    /// finds neither half of a cut sentence. Inside an over-long sentence a clause's
-    /// end is worth a quarter.
+    /// there are 4% fewer chunks.) A sentence's end is worth half of it. It is worth all
+    /// of it if the next sentence fits a chunk of its own: a search for the words of a
+    /// cut sentence finds neither half. Inside an over-long sentence a clause's end is
+    /// worth a quarter.
     pub(super) fn choose(
         &self,
         window: &Window,
@@ -63,7 +64,7 @@ impl Chunker {
             return sentence;
         }
         let is_open = |position| window.is_between_units(position);
-        cuts::inside_sentence(text, three_quarters, limit, is_open, cuts::ends_clause).or_else(
+        cuts::inside_sentence(text, three_quarters, limit, is_open, languages::ends_clause).or_else(
             || {
                 let boundary =
                     |&position: &usize| cuts::is_grapheme_boundary(text, start, position);

@@ -11,6 +11,7 @@
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::cuts::{self, CutPoint};
+use super::languages;
 use super::window::Window;
 
 /// Bytes on both sides of a cut that its strength depends on: enough to tell the lines of
@@ -23,6 +24,8 @@ const PARAGRAPH: u32 = 4 * BIT;
 const CLAUSE: u32 = 3 * BIT;
 /// More than any hash gives: where the words inside a sentence are cut, its end comes first.
 const SENTENCE: u32 = 128 * BIT;
+/// Then the end of a line: what looks like wrapped prose may be lines that stand by themselves.
+const LINE: u32 = 64 * BIT;
 
 /// How many tokens a chunk adds to the text before it.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +81,14 @@ pub(super) fn choose(
         return cut;
     }
     let is_open = |position| window.is_between_units(position);
-    inside(window, done, reach, is_open, |_| true, cuts::ends_clause)
+    inside(
+        window,
+        done,
+        reach,
+        is_open,
+        |_| true,
+        languages::ends_clause,
+    )
 }
 
 /// How far behind `done` cuts matter.
@@ -131,6 +141,8 @@ pub(super) fn inside(
             let ends_sentence = window.sentence_ends(cut.next - 1, cut.next).any(&is_end);
             let bonus = if ends_sentence {
                 SENTENCE
+            } else if text[cut.end..cut.next].contains('\n') {
+                LINE
             } else if ends_clause(&text[..position], &text[position..]) {
                 CLAUSE
             } else {
@@ -138,7 +150,10 @@ pub(super) fn inside(
             };
             (cut, bonus)
         });
-    if let Some(cut) = strongest_of(window, done, reach, words) {
+    let words: Vec<(CutPoint, u32)> = words.collect();
+    let lines = words.iter().copied().filter(|&(_, bonus)| bonus >= LINE);
+    let cut = strongest_of(window, done, reach, lines);
+    if let Some(cut) = cut.or_else(|| strongest_of(window, done, reach, words.into_iter())) {
         return cut;
     }
 

@@ -13,23 +13,50 @@ pub(super) enum End {
 }
 
 /// Abbreviations before which a sentence seldom ends, in lower case, without the full stop. English,
-/// German, French, Spanish, Portuguese, Italian, Dutch, Polish, Czech, Russian.
+/// German, French, Spanish, Portuguese, Italian, Dutch, Polish, Czech, Russian, Greek.
 const ABBREVIATIONS: &[&str] = &[
     "abb", "abs", "al", "allg", "anm", "apr", "assoc", "aufl", "aug", "ausg", "av", "bd", "bde",
     "bl", "blvd", "bzgl", "bzw", "ca", "capt", "cf", "cfr", "ch", "chap", "cit", "co", "col",
-    "corp", "dec", "dept", "dgl", "dipl", "dott", "dr", "dra", "ebd", "ed", "eds", "eg", "ej",
-    "eng", "enz", "esp", "ev", "evtl", "excl", "fam", "feb", "fig", "figs", "fol", "fr", "frl",
-    "geb", "gegr", "gen", "ggf", "gr", "hon", "hr", "hrsg", "inkl", "insb", "jan", "jg", "jh",
-    "jhd", "jr", "jul", "jun", "kap", "kl", "lic", "lt", "maj", "mgr", "mio", "mlle", "mme", "mr",
-    "mrd", "mrs", "ms", "mt", "mtl", "nov", "np", "nr", "num", "núm", "obs", "oct", "okt", "op",
-    "orig", "pag", "pág", "pp", "prof", "pt", "qq", "resp", "rev", "rr", "sec", "sen", "sept",
-    "sez", "sig", "sog", "sr", "sra", "srta", "st", "ste", "str", "tel", "tj", "tzv", "tzw", "usf",
-    "vd", "vgl", "vol", "vs", "wg", "zb", "zit", "zt", "zzgl", "г", "гл", "др", "им", "напр", "пр",
-    "рис", "см", "стр", "тов", "тыс", "ул",
+    "corp", "dec", "dept", "dgl", "dipl", "dott", "dr", "dra", "ebd", "ed", "eds", "ee", "eg",
+    "ej", "eng", "enz", "esp", "ev", "evtl", "excl", "fam", "feb", "fig", "figs", "fol", "fr",
+    "frl", "geb", "gegr", "gen", "ggf", "gr", "hon", "hr", "hrsg", "ing", "inkl", "insb", "jan",
+    "jg", "jh", "jhd", "jr", "jul", "jun", "kap", "kl", "lic", "lt", "maj", "mgr", "mio", "mlle",
+    "mme", "mr", "mrd", "mrs", "ms", "mt", "mtl", "nov", "np", "nr", "num", "núm", "obs", "oct",
+    "okt", "op", "orig", "pag", "pág", "pp", "prof", "pt", "qq", "resp", "rev", "rr", "sec", "sen",
+    "sept", "sez", "sig", "sog", "sr", "sra", "srta", "st", "ste", "str", "tel", "tj", "tzv",
+    "tzw", "usf", "vd", "vgl", "vol", "vs", "wg", "zb", "zit", "zt", "zzgl", "акад", "г", "гл",
+    "др", "им", "напр", "пр", "проф", "рис", "см", "стр", "тов", "тыс", "ул", "βλ", "κεφ", "σελ",
+];
+
+/// Titles, and letters of names, in Hindi; "tel." in Thai and Lao.
+const UNCASED: [&str; 15] = [
+    "डॉ",
+    "प्रो",
+    "आर",
+    "एन",
+    "एम",
+    "एल",
+    "एस",
+    "के",
+    "जे",
+    "डी",
+    "पी",
+    "बी",
+    "सी",
+    "โทร",
+    "ໂທ",
 ];
 
 /// Abbreviations that take a number behind them: "No. 5", "p. 7", but "I said no."
-const BEFORE_NUMBERS: [&str; 9] = ["no", "nos", "p", "pos", "n", "art", "nº", "lit", "sek"];
+const BEFORE_NUMBERS: [&str; 12] = [
+    "no", "nos", "p", "pos", "n", "art", "nº", "lit", "sek", "ver", "cap", "αρ",
+];
+
+/// Abbreviations of letters that often end a sentence, and words that begin one behind them.
+const TIMES_AND_STATES: [&str; 5] = ["a.m", "p.m", "U.S", "U.K", "D.C"];
+const STARTS: [&str; 11] = [
+    "The", "He", "She", "It", "They", "We", "This", "These", "But", "Then", "There",
+];
 
 /// How the sentence before `cut` ends; `None` if it goes on.
 pub(super) fn end(text: &str, cut: CutPoint) -> Option<End> {
@@ -46,16 +73,57 @@ pub(super) fn end(text: &str, cut: CutPoint) -> Option<End> {
         }
         return Some(End::Sentence);
     }
-    // 「行こう。」と言った: the quoted sentence is part of the one around it.
-    if before.ends_with(['」', '』', '）'])
-        && after.starts_with(['と', 'っ', 'は', 'を', 'が', 'の', 'に'])
-    {
+    if is_inside_quoting(before, after) || is_no_end(before, after) {
         return None;
     }
     if is_line_break && !ends_with_terminator(before) {
         return Some(End::LineBreak);
     }
     Some(End::Sentence)
+}
+
+/// Closing quotation marks, some of which open in another language.
+const QUOTES: [char; 10] = ['"', '\'', '»', '«', '”', '“', '’', '‘', '」', '』'];
+
+/// Whether a quoted sentence ends between the two that is part of the one around it.
+fn is_inside_quoting(before: &str, after: &str) -> bool {
+    // « Viens ! », dit-il.
+    let behind = after.strip_prefix(['»', '”']);
+    if behind.is_some_and(|behind| behind.starts_with([',', '.', ';'])) {
+        return true;
+    }
+    // 「行こう。」と言った, and the same in Burmese.
+    let quotes = ["と", "っ", "は", "を", "が", "の", "に", "လို့", "ဟု"];
+    let last = before.chars().next_back();
+    if !last.is_some_and(|last| last == '）' || QUOTES.contains(&last)) {
+        return false;
+    }
+    let quoted = before.trim_end_matches(QUOTES);
+    // "Why?" she asked.
+    let is_asked = quoted.trim_end().ends_with(['!', '?']);
+    (is_asked && after.starts_with(char::is_lowercase))
+        || quotes.iter().any(|word| after.starts_with(word))
+        || is_chinese_tag(after)
+}
+
+/// Whether a text begins with who said what stands before: 她问。
+fn is_chinese_tag(text: &str) -> bool {
+    let ends = ['。', '，', '：', '！', '？'];
+    let longest = text.char_indices().nth(6).map_or(text.len(), |(at, _)| at);
+    let tag = text[..longest].split_once(ends).map(|(tag, _)| tag);
+    tag.is_some_and(|tag| {
+        tag.ends_with(['问', '問', '说', '說', '道', '答', '喊', '叫'])
+            // "Nobody answered", "he knows".
+            && !tag.contains(['没', '沒', '不', '知'])
+    })
+}
+
+/// Whether the mark before, which ends a sentence to UAX #29, is the comma of Burmese or belongs to ។ល។, "and so on"
+/// in Khmer.
+fn is_no_end(before: &str, after: &str) -> bool {
+    before.ends_with('၊')
+        || before.ends_with("។ល។")
+        || (before.ends_with('។') && after.starts_with("ល។"))
 }
 
 fn ends_with_terminator(text: &str) -> bool {
@@ -86,28 +154,81 @@ fn ends_with_abbreviation(sentence: &str, after: &str) -> bool {
         (None, _) => return false,
         // An initial, or the last letter of "z. B." A lone "I" is a word.
         (Some(c), None) if c.is_alphabetic() => {
-            return is_cased(c) && (word != "I" || before_number);
+            let ends = TIMES_AND_STATES.contains(&word) && starts_sentence(after);
+            return is_initial(c) && (word != "I" || before_number) && !ends;
         }
         _ => {}
     }
-    // An ordinal number or the number of an item: "am 3. Oktober".
+    if is_item_number(word) {
+        let (before, number) = sentence.split_at(sentence.len() - word.len());
+        if before.is_empty() || begins_item(before, number) {
+            return true;
+        }
+    }
+    // An ordinal number: "am 3. Oktober".
     if last.len() <= 2 && last.bytes().all(|byte| byte.is_ascii_digit()) {
-        let is_item = word.len() == sentence.len() - from && from == 0;
-        let begins_line =
-            sentence[..sentence.len() - last.len()].trim_end_matches([' ', '\t', '>']);
-        return is_item || begins_line.ends_with('\n') || is_month(after);
+        return is_month(after);
     }
     let last = last.to_lowercase();
-    ABBREVIATIONS.contains(&last.as_str())
-        || (before_number && BEFORE_NUMBERS.contains(&last.as_str()))
+    // "Hauptstr. 5", and letters without a vowel as in "ดร."
+    let is_short = last.chars().all(is_southeast_consonant) && last.chars().nth(3).is_none();
+    is_short
+        || ABBREVIATIONS.contains(&last.as_str())
+        || UNCASED.contains(&last.as_str())
+        || (before_number && (BEFORE_NUMBERS.contains(&last.as_str()) || last.ends_with("str")))
 }
 
-fn is_cased(c: char) -> bool {
-    c.is_lowercase() || c.is_uppercase()
+/// Whether a word may be the number of an item, without the full stop: "12", "1.2", "IV".
+fn is_item_number(word: &str) -> bool {
+    let is_roman = |word: &str| word.bytes().all(|byte| b"IVXLC".contains(&byte));
+    let is_short = |number: &str| {
+        (1..=3).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    word.len() <= 7 && (is_roman(word) || word.split('.').all(is_short))
 }
 
-/// Whether `text` begins with a month, or a noun that German counts.
+/// Whether a number behind `before` is that of an item: it begins a line or a sentence.
+fn begins_item(before: &str, number: &str) -> bool {
+    let line = before.trim_end_matches([' ', '\t', '>']);
+    if line.ends_with('\n') {
+        return true;
+    }
+    match line.strip_suffix('.') {
+        _ if line.len() == before.len() => false,
+        Some(sentence) => {
+            !sentence.ends_with(|c: char| c.is_ascii_digit())
+                && !ends_with_abbreviation(sentence, number)
+        }
+        None => line.ends_with(['!', '?', ':']),
+    }
+}
+
+/// Whether a letter may stand for a name. One letter of Chinese, Japanese or Korean is a word.
+fn is_initial(c: char) -> bool {
+    c.is_lowercase()
+        || c.is_uppercase()
+        || matches!(c, '\u{5d0}'..='\u{10ff}' | '\u{1780}'..='\u{17a2}')
+}
+
+/// A consonant of Thai or Lao.
+fn is_southeast_consonant(c: char) -> bool {
+    matches!(c, '\u{e01}'..='\u{e2e}' | '\u{e81}'..='\u{eae}')
+}
+
+/// Whether `text` begins with a word that follows no abbreviation inside a sentence.
+fn starts_sentence(text: &str) -> bool {
+    let word = text.split(char::is_whitespace).next();
+    word.is_some_and(|word| STARTS.contains(&word))
+}
+
+/// Whether `text` begins with a month, or a noun that German counts. A month may be a number: "am 3. 5. 1990".
 fn is_month(text: &str) -> bool {
+    let number = text
+        .split_once('.')
+        .and_then(|(number, _)| number.parse().ok());
+    if number.is_some_and(|number: u32| (1..=12).contains(&number)) {
+        return true;
+    }
     const AFTER_ORDINALS: [&str; 22] = [
         "Januar",
         "Jänner",

@@ -2,9 +2,10 @@
 //! of its section, and what it repeats of its table.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use super::nfc::composed;
-use super::outline::{Outline, Span};
+use super::outline::{Outline, Repeat, Span};
 use super::tokenizer::{Tokenizer, TokenizerError};
 use super::words::Words;
 
@@ -49,20 +50,20 @@ impl Lead {
 }
 
 /// The heading above a chunk, and what the chunk repeats.
-type Place = (Option<usize>, Option<Span>);
+type Place = (Option<usize>, Option<Repeat>);
 
 /// The leads of a text's chunks. Chunks of one section have the same.
 pub(super) struct Leads<'a> {
     tokenizer: &'a Tokenizer,
     max_tokens: usize,
     bare: &'a Lead,
-    text: &'a str,
+    pub(super) text: &'a str,
     outline: &'a Outline,
     line: &'a dyn Fn(&[&str]) -> String,
     /// The lines so far.
     lines: RefCell<Vec<String>>,
     /// The last leads, and the section and repetition that each is for.
-    recent: RefCell<Vec<(Place, Lead)>>,
+    recent: RefCell<Vec<(Place, Rc<Lead>)>>,
 }
 
 impl<'a> Leads<'a> {
@@ -89,9 +90,9 @@ impl<'a> Leads<'a> {
     }
 
     /// The lead of a chunk that begins at `start`.
-    pub(super) fn at(&self, start: usize) -> Result<Lead, TokenizerError> {
+    pub(super) fn at(&self, start: usize) -> Result<Rc<Lead>, TokenizerError> {
         if self.bare.room < MIN_ROOM {
-            return Ok(self.bare.clone());
+            return Ok(Rc::new(self.bare.clone()));
         }
         let heading = self.outline.heading_above(start);
         let repeat = self.outline.repeat(start);
@@ -103,11 +104,7 @@ impl<'a> Leads<'a> {
         let line = (self.line)(&path(&self.outline.headings, heading));
         let line = self.beginning(&composed(line.trim()), most)?;
         let repeated = match repeat {
-            Some(span) => {
-                let text = unpadded(&self.text[span.start..span.end]);
-                let fits = text.len() <= most * 16 && self.tokenizer.count_plain(&text)? <= most;
-                fits.then_some(span)
-            }
+            Some(repeat) => self.repeated(repeat, &line)?,
             None => None,
         };
         let mut lead = Lead::new(
@@ -127,6 +124,7 @@ impl<'a> Leads<'a> {
             }
             lead.line = Some(lines.len() - 1);
         }
+        let lead = Rc::new(lead);
         let mut recent = self.recent.borrow_mut();
         if recent.len() == RECENT {
             recent.remove(0);
@@ -138,6 +136,52 @@ impl<'a> Leads<'a> {
     /// Tokens of text in a chunk that begins at `start`, if that can be known.
     pub(super) fn room_at(&self, start: usize) -> usize {
         self.at(start).map_or(self.bare.room, |lead| lead.room)
+    }
+
+    /// What of it is repeated behind `line`, so that half of the chunk is left. Of a table that is the header row
+    /// with the row below it, if they are a quarter of a chunk at most, else the header row alone, else as many of
+    /// its leading cells as a quarter of a chunk holds: without its header, a row says little.
+    fn repeated(&self, repeat: Repeat, line: &str) -> Result<Option<Span>, TokenizerError> {
+        let room = self.bare.room;
+        let most = room / 2 - self.tokenizer.count_plain(line)?.min(room / 4);
+        let header = match repeat {
+            Repeat::Heading(span) => return Ok(self.fits(span, most)?.then_some(span)),
+            Repeat::Header(span) => span,
+        };
+        if self.fits(header, room / 4)? {
+            return Ok(Some(header));
+        }
+        let row = self.text[header.start..header.end].lines().next();
+        let row = Span {
+            end: header.start + row.unwrap_or_default().trim_end().len(),
+            ..header
+        };
+        if self.fits(row, most)? {
+            return Ok(Some(row));
+        }
+        let cells = |end| Span { end, ..row };
+        let longest = row.start + 64 * room;
+        let ends: Vec<usize> = cell_ends(&self.text[row.start..row.end])
+            .map(|end| row.start + end)
+            .take_while(|&end| end <= longest)
+            .collect();
+        let mut error = None;
+        let count = ends.partition_point(|&end| {
+            self.fits(cells(end), room / 4).unwrap_or_else(|it| {
+                error = Some(it);
+                false
+            })
+        });
+        match error {
+            Some(error) => Err(error),
+            None => Ok(count.checked_sub(1).map(|last| cells(ends[last]))),
+        }
+    }
+
+    /// Whether a repetition has so many tokens at most.
+    fn fits(&self, span: Span, most: usize) -> Result<bool, TokenizerError> {
+        let text = unpadded(&self.text[span.start..span.end]);
+        Ok(text.len() <= most * 16 && self.tokenizer.count_plain(&text)? <= most)
     }
 
     /// The beginning of a line, of so many tokens at most: whole words.
@@ -162,6 +206,17 @@ impl<'a> Leads<'a> {
             };
         }
     }
+}
+
+/// Behind each cell of a row, with the sign that ends it.
+fn cell_ends(row: &str) -> impl Iterator<Item = usize> {
+    let mut is_escaped = false;
+    let first = row.len() - row.trim_start_matches([' ', '\t', '>']).len();
+    row.bytes().enumerate().filter_map(move |(at, byte)| {
+        let is_end = byte == b'|' && !is_escaped && at > first;
+        is_escaped = byte == b'\\' && !is_escaped;
+        is_end.then_some(at + 1)
+    })
 }
 
 /// The titles of a heading and of those around it, outermost first.

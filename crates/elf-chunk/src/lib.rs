@@ -4,11 +4,12 @@
 //!
 //! [`Tokenizer`] counts as the model does. [`Chunker`] splits: `window` measures
 //! the text ahead in tokens, `cuts` finds where sentences, clauses and words
-//! end, `greedy` decides where a chunk ends, or `landmarks` where an edit must move few of them.
+//! end (`scripts`: words without spaces between them), `greedy` decides where a chunk ends, or `landmarks` where an edit must move few of them.
 //!
-//! A text with structure first gets an `outline`, by `markdown` (with `builder`, `depth`, `exclude` and `badges`),
+//! A text with structure first gets an `outline`, by `markdown` (with `builder`, `mask`, `depth`, `math`, `exclude` and `badges`),
 //! `paragraphs` or `separators`. Then `choice` decides where a chunk ends. `leads` makes what stands before
-//! a chunk, `overlap` what it repeats. `languages` knows better than UAX #29 where sentences end.
+//! a chunk, `overlap` what it repeats. `languages` knows better than UAX #29 where sentences end, `wraps` which
+//! line breaks are inside one, `intros` which lines say little without the next one (`lines` tells both where lines end).
 //!
 //! `words` tells for which tokenizers counting word by word is exact, `pieces` for which a chunk's count
 //! follows from that of the running text. `wordpiece` finds the tokens of such words without the library,
@@ -26,10 +27,14 @@ mod cuts;
 mod depth;
 mod exclude;
 mod greedy;
+mod intros;
 mod landmarks;
 mod languages;
 mod leads;
+mod lines;
 mod markdown;
+mod mask;
+mod math;
 mod nfc;
 mod outline;
 mod overlap;
@@ -38,6 +43,7 @@ mod pattern;
 mod pieces;
 mod prose;
 mod scanner;
+mod scripts;
 mod segment;
 mod sentences;
 mod separators;
@@ -49,7 +55,13 @@ mod unigram;
 mod window;
 mod wordpiece;
 mod words;
+mod wraps;
 
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may panic")]
+mod cases;
+#[cfg(test)]
+mod language_tests;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test may panic")]
 mod structure_tests;
@@ -64,6 +76,7 @@ pub use chunker::Chunker;
 pub use nfc::composed;
 pub use outline::{Excluded, Heading, Span, Why};
 pub use prose::sentences;
+pub use scripts::words;
 pub use settings::{BlockKind, Boundaries, Settings, Strategy};
 pub use split::{Split, check_cuts};
 pub use tokenizer::{Tokenizer, TokenizerError};
@@ -81,10 +94,13 @@ pub struct Chunk {
     /// The line of its lead, as an index that [`Split::lead_line`] knows.
     #[serde(skip)]
     pub line: Option<usize>,
-    /// Text before the chunk that is sent with it: the header of the table that it continues, or a
-    /// heading that stands apart from it.
+    /// Text before the chunk that is sent with it: the header of the table that it continues, or the
+    /// leading cells of that, or a heading that stands apart from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeat: Option<Span>,
+    /// The larger piece of the text that it was cut from, if the text has such pieces.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Span>,
 }
 
 /// Why a text has no chunks.
@@ -136,7 +152,7 @@ pub enum ChunkError {
     Cut {
         /// Its place in the list.
         index: usize,
-        /// The byte offset.
+        /// Bytes from the start of the text.
         offset: usize,
         /// What is wrong with it.
         reason: &'static str,

@@ -9,8 +9,9 @@ use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, T
 
 use super::badges::{is_badge, without_badges};
 use super::builder::Builder;
-use super::depth;
 use super::exclude::{self, Exclude};
+use super::mask::masked;
+use super::math;
 use super::outline::{Outline, Span, Why, rank};
 use super::settings::BlockKind;
 
@@ -19,6 +20,9 @@ const PORTION_BYTES: usize = 256 * 1024;
 
 /// Links, words and line breaks that are looked at, in one paragraph: memory does not grow with it.
 const MAX_INLINES: usize = 256;
+
+/// A mark of the byte order.
+pub(super) const MARK: char = '\u{feff}';
 
 /// What the parser says of a top-level block, one after the other.
 pub(super) type Events<'a> = [(Event<'a>, std::ops::Range<usize>)];
@@ -33,13 +37,15 @@ pub(super) fn outline_by(text: &str, exclude: &Exclude, portion: usize) -> Outli
     let mut scan = Scan {
         builder: Builder::new(text),
         exclude,
-        behind: front_matter,
+        math: math::blocks(text),
+        // A mark of the byte order is no text.
+        behind: front_matter.max(without_mark(text)),
         toc: None,
         in_badge: 0,
     };
     scan.front_matter(front_matter);
-    let masked = depth::bounded(text);
-    let mut from = front_matter;
+    let masked = masked(text, &scan.math);
+    let mut from = scan.behind;
     let mut bytes = portion;
     while from < text.len() {
         let to = line_end(text, from.saturating_add(bytes));
@@ -58,9 +64,18 @@ fn line_end(text: &str, position: usize) -> usize {
     end.map_or(text.len(), |end| position + end + 1)
 }
 
-/// Where the front matter at the beginning of `text` ends, if there is some.
+/// Behind the mark of the byte order that a text may begin with.
+fn without_mark(text: &str) -> usize {
+    text.strip_prefix(MARK).map_or(0, |_| MARK.len_utf8())
+}
+
+/// Where the front matter at the beginning of `text` ends, if there is some. Blank lines may stand before it.
 pub(super) fn front_matter(text: &str) -> Option<usize> {
-    let body = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let body = text[without_mark(text)..].trim_start();
+    let is_line = |before: &str| before.is_empty() || before.ends_with(['\n', MARK]);
+    if !is_line(&text[..text.len() - body.len()]) {
+        return None;
+    }
     let (fence, sign) = [("---", ':'), ("+++", '=')]
         .into_iter()
         .find(|(fence, _)| body.starts_with(fence))?;
@@ -89,6 +104,8 @@ pub(super) fn front_matter(text: &str) -> Option<usize> {
 struct Scan<'t> {
     builder: Builder<'t>,
     exclude: &'t Exclude,
+    /// Display math.
+    math: Vec<Span>,
     /// All text before is in a block.
     behind: usize,
     /// Where a generated table of contents begins that has not ended.
@@ -287,6 +304,7 @@ impl Scan<'_> {
         }
         let builder = &mut self.builder;
         match event {
+            Event::Start(Tag::Paragraph) if is_math(&self.math, span) => builder.code(span, false),
             Event::Start(Tag::Paragraph) => builder.leaf(span),
             Event::Start(Tag::Heading { level, .. }) => builder.heading(span, number(*level), span),
             Event::End(TagEnd::Heading(_)) => builder.heading_ended(),
@@ -296,7 +314,7 @@ impl Scan<'_> {
             Event::End(TagEnd::BlockQuote(_) | TagEnd::List(_) | TagEnd::Item) => builder.close(),
             Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(_))) => builder.code(span, true),
             Event::Start(Tag::CodeBlock(CodeBlockKind::Indented)) => builder.code(span, false),
-            Event::Start(Tag::HtmlBlock) => builder.code(span, false),
+            Event::Start(Tag::HtmlBlock) => builder.html(span),
             Event::Start(Tag::Table(_)) => builder.table(span),
             Event::Start(Tag::TableRow) => builder.row(span),
             Event::Rule => builder.rule(span),
@@ -305,6 +323,13 @@ impl Scan<'_> {
             _ => builder.text(""),
         }
     }
+}
+
+/// Whether a paragraph is display math alone.
+fn is_math(math: &[Span], paragraph: Span) -> bool {
+    let index = math.partition_point(|block| block.end <= paragraph.start);
+    let block = math.get(index);
+    block.is_some_and(|block| block.start <= paragraph.start && paragraph.end <= block.end + 2)
 }
 
 /// Whether an event begins or ends a block, other than a cell.

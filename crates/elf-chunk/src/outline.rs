@@ -14,8 +14,8 @@ pub(super) mod rank {
     pub(crate) const RULE: u8 = 7;
     /// Between blocks, and between items of a list: two more for each container around them.
     pub(crate) const BLOCK: u8 = 8;
-    /// Behind a paragraph that ends with a colon.
-    pub(crate) const COLON: u8 = 190;
+    /// Behind what introduces the next part. It counts only if the two do not fit a chunk.
+    pub(crate) const INTRO: u8 = 190;
     /// At a blank line in code.
     pub(crate) const GAP: u8 = 200;
     /// Between rows of a table, or lines of code.
@@ -130,6 +130,15 @@ pub(super) struct Table {
     pub(super) end: usize,
 }
 
+/// What a chunk repeats of the text before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repeat {
+    /// Header row and delimiter row of its table.
+    Header(Span),
+    /// Headings whose text is excluded.
+    Heading(Span),
+}
+
 /// How the parts of an outline are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Kind {
@@ -149,6 +158,8 @@ pub(super) struct Outline {
     pub(super) joints: Vec<Joint>,
     pub(super) blocks: Vec<Block>,
     pub(super) headings: Vec<Heading>,
+    /// All headings, also those in quotes and items: they are cut only if they exceed a chunk.
+    pub(super) titles: Vec<Span>,
     pub(super) tables: Vec<Table>,
     /// Code, tables, HTML: an overlap begins with a whole line of these.
     pub(super) lines: Vec<Span>,
@@ -214,6 +225,13 @@ impl Outline {
         index > 0 && position < self.lines[index - 1].end
     }
 
+    /// The heading that `position` cuts.
+    pub(super) fn title_around(&self, position: usize) -> Option<Span> {
+        let index = self.titles.partition_point(|title| title.start < position);
+        let title = self.titles[index.checked_sub(1)?];
+        (position < title.end).then_some(title)
+    }
+
     /// Whether a section begins at `position`.
     pub(super) fn begins_section(&self, position: usize) -> bool {
         self.heading_at(position).is_some()
@@ -244,16 +262,17 @@ impl Outline {
         found.ok().map(|index| self.stranded[index])
     }
 
-    /// What a chunk that begins at `position` repeats.
-    pub(super) fn repeat(&self, position: usize) -> Option<Span> {
+    /// What a chunk that begins at `position` repeats, if it is not too long.
+    pub(super) fn repeat(&self, position: usize) -> Option<Repeat> {
         let index = self
             .tables
             .partition_point(|table| table.header.start < position);
         let table = index.checked_sub(1).map(|index| self.tables[index]);
         let of_table = table
             .filter(|table| table.header.end <= position && position < table.end)
-            .map(|table| table.header);
-        of_table.or_else(|| self.stranded_before(position).map(|it| it.shown))
+            .map(|table| Repeat::Header(table.header));
+        let stranded = || self.stranded_before(position);
+        of_table.or_else(|| stranded().map(|it| Repeat::Heading(it.shown)))
     }
 }
 

@@ -1,10 +1,10 @@
 //! How much of a chunk the next one repeats.
 
-use super::chunker::{Chunker, SLACK_TOKENS, Work};
+use super::chunker::{Chunker, MAX_BYTES_PER_TOKEN, SLACK_TOKENS, Work};
 use super::cuts::{self, CutPoint};
 use super::languages::{self, End};
 use super::outline::{Cut, Kind, Outline};
-use super::window::Window;
+use super::window::{Window, is_row};
 use super::{Chunk, ChunkError};
 
 impl Chunker {
@@ -17,6 +17,12 @@ impl Chunker {
         cut: CutPoint,
     ) -> Result<usize, ChunkError> {
         let window = &work.window;
+        let text = window.text();
+        let indent = text[chunk.start..].len() - text[chunk.start..].trim_start().len();
+        let chunk = Chunk {
+            start: chunk.start + indent,
+            ..chunk
+        };
         let mut budget = self.overlap;
         // Keeping the next part whole is worth more than repeating one. That does
         // not hold for a part that is already cut.
@@ -46,10 +52,11 @@ impl Chunker {
             let Some(start) = start else {
                 return Ok(cut.next);
             };
-            if window.is_exact(start, chunk.end) {
+            let from = work.line_start(start);
+            if window.is_exact(from, chunk.end) {
                 return Ok(start);
             }
-            let tokens = self.count_plain(window, "", start, chunk.end)?;
+            let tokens = self.count_plain(window, "", from, chunk.end)?;
             if tokens <= self.overlap {
                 return Ok(start);
             }
@@ -87,7 +94,7 @@ impl Chunker {
             return None;
         }
         let text = window.text();
-        let fits = |start: &usize| window.tokens(*start, cut.next) <= budget;
+        let fits = |start: &usize| self.is_overlap(window, *start, cut, budget);
         // Lines of code say little without the rest, so they are repeated only inside it.
         let is_whole = |part: &&Cut| {
             let around = part.inside.map(|block| outline.blocks[block as usize]);
@@ -103,10 +110,13 @@ impl Chunker {
         if outline.kind == Kind::Recursive {
             return parts.or_else(|| {
                 let units = window.unit_starts(chunk.start, cut.next - 1).rev();
+                let first = units
+                    .take_while(fits)
+                    .last()
+                    .filter(|_| !is_between_parts)?;
                 let boundary =
                     |start: &usize| cuts::is_grapheme_boundary(text, chunk.start, *start);
-                let units = units.take_while(fits).filter(boundary);
-                units.last().filter(|_| !is_between_parts)
+                window.unit_starts(first - 1, cut.next - 1).find(boundary)
             });
         }
         let is_start = |cut: &CutPoint| {
@@ -152,38 +162,39 @@ impl Chunker {
             return None;
         }
         let text = window.text();
-        let tokens = |start| window.tokens(start, cut.next);
+        let fits = |start: &usize| self.is_overlap(window, *start, cut, budget);
         let sentences = || {
             window
                 .sentence_ends(chunk.start, cut.next - 1)
                 .rev()
                 .map(|cut| cut.next)
         };
-        let whole = sentences()
-            .take_while(|&start| tokens(start) <= budget)
-            .last();
+        let whole = sentences().take_while(fits).last();
         if whole.is_some() {
             return whole;
         }
         let last_sentence = sentences().next().unwrap_or(chunk.start);
-        if tokens(last_sentence) <= self.overlap {
-            // The next sentence leaves no room for it.
+        if window.tokens(last_sentence, cut.next) <= self.overlap || is_row(&text[last_sentence..])
+        {
+            // The next sentence leaves no room for it, or it is a row of a table.
             return None;
         }
-        let units = window
-            .unit_starts(last_sentence, cut.next - 1)
-            .rev()
-            .take_while(|&start| tokens(start) <= budget);
-        let mut word = None;
-        let mut grapheme = None;
-        for start in units {
-            if text[..start].ends_with(char::is_whitespace) {
-                word = Some(start);
-            } else if cuts::is_grapheme_boundary(text, chunk.start, start) {
-                grapheme = Some(start);
-            }
-        }
-        word.or(grapheme)
+        let units = window.unit_starts(last_sentence, cut.next - 1).rev();
+        let first = units.take_while(fits).last()?;
+        let mut units = window.unit_starts(first - 1, cut.next - 1);
+        let is_word = |start: &usize| text[..*start].ends_with(char::is_whitespace);
+        let boundary = |start: &usize| cuts::is_grapheme_boundary(text, chunk.start, *start);
+        window
+            .unit_starts(first - 1, cut.next - 1)
+            .find(is_word)
+            .or_else(|| units.find(boundary))
+    }
+
+    /// Whether a chunk that ends at `cut` may have its end repeated from `start` on. What has hardly any tokens
+    /// has an end too.
+    fn is_overlap(&self, window: &Window, start: usize, cut: CutPoint, budget: usize) -> bool {
+        window.tokens(start, cut.next) <= budget
+            && cut.next - start <= self.overlap * MAX_BYTES_PER_TOKEN
     }
 }
 

@@ -2,10 +2,12 @@
 //!
 //! Such a tokenizer splits a text into *pieces* (pre-tokens: mostly a word with the space before
 //! it) and encodes each piece by itself. It splits from left to right and never looks back. So a
-//! text that begins where a piece of a longer text begins has the same pieces from there on, and
-//! the count of a chunk is a sum: the tokens of its first words, encoded again because the chunk
-//! begins with no space, then those of the longer text, then the last word, encoded again because
-//! the chunk ends behind it.
+//! text that begins where a piece of a longer text begins has the same pieces from there on. The
+//! count of a chunk is a sum of three parts:
+//!
+//! - the tokens of its first words, encoded again, because the chunk begins with no space;
+//! - those of the longer text;
+//! - the tokens of its last word, encoded again, because the chunk ends behind it.
 //!
 //! [`are_independent`] says for which tokenizers that holds at a *joint*: a piece that begins with
 //! a single space between two words. What it refuses:

@@ -3,11 +3,9 @@
 use std::ops::Range;
 
 use super::cuts::SentenceScan;
-use super::languages::{self, End};
+use super::languages;
 use super::sentences::starts;
-
-/// A line of prose that is wrapped has at least so many bytes. A shorter one is an item or a verse.
-const WRAPPED_BYTES: usize = 50;
+use super::wraps;
 
 /// The sentences of `text`, trimmed, in its order. A line is a sentence too, unless prose is wrapped there.
 pub fn sentences(text: &str) -> Vec<Range<usize>> {
@@ -23,30 +21,14 @@ pub fn sentences(text: &str) -> Vec<Range<usize>> {
         if trimmed.is_empty() {
             continue;
         }
-        let continues = cut.is_none_or(|cut| match languages::end(text, cut) {
-            Some(End::Sentence) => false,
-            Some(End::LineBreak) => is_wrapped(&text[..cut.end], &text[cut.next..]),
-            None => true,
-        });
+        let continues = cut
+            .is_none_or(|cut| languages::end(text, cut).is_none() || wraps::is_wrapped(text, cut));
         match sentences.last_mut() {
             Some(last) if continues => last.end = trimmed.end,
             _ => sentences.push(trimmed),
         }
     }
     sentences
-}
-
-/// Whether the line break between the two is inside a sentence.
-fn is_wrapped(before: &str, after: &str) -> bool {
-    let line = before.rsplit(['\n', '\r']).next().unwrap_or_default();
-    let marks = [
-        '#', '-', '*', '+', '>', '|', '`', '~', '[', '<', '!', '/', '{', '}',
-    ];
-    line.len() >= WRAPPED_BYTES
-        && !line.starts_with(['#', '|', '\t'])
-        && !line.starts_with("    ")
-        && !after.starts_with(marks)
-        && !after.starts_with(|c: char| c.is_ascii_digit())
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Finds the tokens of a text as the library's tokenizer would make them, several times faster.
 //!
 //! There is one for byte-level BPE with a known pattern and one for Unigram over words. Other
-//! tokenizers have none, and some texts are left to the library: those with an added token (`<s>`), which
-//! it looks for before anything else, and those that normalisation changes in other ways than
+//! tokenizers have none. Two kinds of text are left to the library: those with an added token (`<s>`),
+//! which it looks for before anything else, and those that normalisation changes otherwise than
 //! character by character. Property tests compare the tokens with the library's.
 
 use aho_corasick::AhoCorasick;

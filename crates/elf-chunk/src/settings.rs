@@ -11,6 +11,10 @@ pub struct Settings {
     pub max_tokens: usize,
     /// Maximum tokens at the end of a chunk that the next chunk repeats.
     pub overlap_tokens: usize,
+    /// Tokens in a parent, special tokens included: the text is cut into parents first, which share no text,
+    /// and each of them into chunks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_tokens: Option<usize>,
     /// Which of the possible ends a chunk takes.
     pub boundaries: Boundaries,
     /// What a text is made of, which says where a chunk may end.
@@ -29,6 +33,7 @@ impl Default for Settings {
             enabled: true,
             max_tokens: 512,
             overlap_tokens: 128,
+            parent_tokens: None,
             boundaries: Boundaries::Greedy,
             strategy: Strategy::Sentence,
             exclude_headings: Vec::new(),
@@ -50,7 +55,7 @@ pub enum Boundaries {
 /// What a text is made of, which says where a chunk may end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
-    /// Sentences, as UAX #29 finds them.
+    /// Sentences, as UAX #29 finds them, over the lines of wrapped prose.
     Sentence,
     /// Sections, lists, tables, code, paragraphs, and in these sentences.
     Markdown,
@@ -59,7 +64,8 @@ pub enum Strategy {
     /// Pieces that begin with the first of these separators, in these pieces that begin with the
     /// second, and so on. Graphemes come last, as if `""` were the last of them.
     Recursive(Vec<String>),
-    /// [`Strategy::Markdown`] if the text has its structure (see [`Strategy::of`]), else [`Strategy::Sentence`].
+    /// [`Strategy::Markdown`] if the text has its structure (see [`Strategy::of`]), else [`Strategy::Paragraph`] or
+    /// [`Strategy::Sentence`].
     Auto,
 }
 

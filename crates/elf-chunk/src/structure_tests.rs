@@ -10,7 +10,7 @@ use super::{
 };
 use crate::exclude::Exclude;
 
-fn settings(strategy: Parts, max_tokens: usize, overlap_tokens: usize) -> Settings {
+pub(super) fn settings(strategy: Parts, max_tokens: usize, overlap_tokens: usize) -> Settings {
     Settings {
         max_tokens,
         overlap_tokens,
@@ -19,7 +19,7 @@ fn settings(strategy: Parts, max_tokens: usize, overlap_tokens: usize) -> Settin
     }
 }
 
-fn separators(list: &[&str]) -> Parts {
+pub(super) fn separators(list: &[&str]) -> Parts {
     Parts::Recursive(list.iter().map(|&separator| separator.to_owned()).collect())
 }
 
@@ -28,7 +28,7 @@ fn title(path: &[&str]) -> String {
 }
 
 /// Checks what is promised about every text, strategy and kind of boundaries, and gives the greedy chunks.
-fn check<'t>(
+pub(super) fn check<'t>(
     tokenizer: &Trained,
     settings: &Settings,
     line: &dyn Fn(&[&str]) -> String,
@@ -59,9 +59,7 @@ fn check_one<'t>(
     assert_covers(&split, text);
     let mut before = 0;
     for chunk in &split.chunks {
-        let slice = split.text(chunk);
-        assert_eq!(slice, slice.trim());
-        assert!(!slice.is_empty());
+        assert_trimmed(text, chunk);
         let sent = format!("{prefix}{}", split.input(chunk));
         assert_eq!(sent, composed(&sent));
         assert_eq!(chunk.tokens, tokenizer.count(&sent), "{sent:?}");
@@ -77,6 +75,17 @@ fn check_one<'t>(
         before = chunk.end;
     }
     split
+}
+
+/// A chunk has no whitespace around it, except for the indentation of its first line.
+pub(super) fn assert_trimmed(text: &str, chunk: &Chunk) {
+    let slice = &text[chunk.start..chunk.end];
+    assert_eq!(slice, slice.trim_end());
+    let indent = slice.len() - slice.trim_start().len();
+    let is_indent = slice[..indent].chars().all(|c| matches!(c, ' ' | '\t'));
+    let begins_line = text[..chunk.start].ends_with(['\n', '\r']);
+    assert!(indent == 0 || (is_indent && begins_line), "{slice:?}");
+    assert!(indent < slice.len());
 }
 
 /// All text that is in no chunk is whitespace or excluded, and nothing is excluded and in a chunk.
@@ -372,6 +381,31 @@ proptest! {
     }
 
     #[test]
+    fn every_chunk_lies_in_a_parent_and_parents_share_no_text(
+        text in text(), room in 12..80usize, overlap in 0..40usize, which in 0..5usize, strategy in 0..4usize,
+    ) {
+        let (_, tokenizer) = trained::all()[which];
+        let max_tokens = tokenizer.count("passage: ") + room + 20;
+        let strategies = [Parts::Sentence, Parts::Markdown, Parts::Paragraph, separators(&["\n\n", ". ", " "])];
+        let settings = Settings {
+            parent_tokens: Some(3 * max_tokens),
+            ..settings(strategies[strategy].clone(), max_tokens, overlap)
+        };
+        let split = check(tokenizer, &settings, &title, &text);
+        let mut last: Option<Span> = None;
+        for chunk in &split.chunks {
+            let Some(parent) = chunk.parent else {
+                prop_assert_eq!(split.chunks.len(), 1);
+                continue;
+            };
+            prop_assert!(parent.start <= chunk.start && chunk.end <= parent.end);
+            prop_assert!(last.is_none_or(|last| last == parent || last.end <= parent.start));
+            prop_assert!(tokenizer.count(&composed(&text[parent.start..parent.end])) <= 3 * max_tokens);
+            last = Some(parent);
+        }
+    }
+
+    #[test]
     fn the_promises_hold_for_paragraphs_and_separators(
         text in text(), room in 12..160usize, overlap in 0..60usize, which in 0..5usize, strategy in 0..4usize,
     ) {
@@ -397,11 +431,11 @@ proptest! {
     }
 }
 
-fn texts<'t>(split: &Split<'t>) -> Vec<&'t str> {
+pub(super) fn texts<'t>(split: &Split<'t>) -> Vec<&'t str> {
     split.chunks.iter().map(|chunk| split.text(chunk)).collect()
 }
 
-fn markdown_of<'t>(text: &'t str, settings: &Settings) -> Split<'t> {
+pub(super) fn markdown_of<'t>(text: &'t str, settings: &Settings) -> Split<'t> {
     check(
         &trained::written_down()[0],
         settings,
@@ -411,12 +445,12 @@ fn markdown_of<'t>(text: &'t str, settings: &Settings) -> Split<'t> {
 }
 
 /// Tokens of an empty chunk with [`check`]'s prefix.
-fn fixed() -> usize {
+pub(super) fn fixed() -> usize {
     trained::written_down()[0].count("passage: ")
 }
 
 /// `count` sentences of ten tokens.
-fn words(count: usize) -> String {
+pub(super) fn words(count: usize) -> String {
     ["The the the the the the the the the."; 1]
         .repeat(count)
         .join(" ")
@@ -748,25 +782,27 @@ fn with_stable_boundaries_an_edit_of_markdown_changes_few_chunks() {
 
 type MakeLine<'c> = &'c dyn Fn(&[&str]) -> String;
 
-/// README files of the crates that this one is built from.
+/// README files of the crates in Cargo.lock, whatever else the registry's folder has.
 fn readmes() -> Vec<(std::path::PathBuf, String)> {
     let home = std::env::var_os("CARGO_HOME").map(std::path::PathBuf::from);
     let home =
         home.or_else(|| Some(std::path::PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
     let registry = home.unwrap_or_default().join("registry/src");
-    let entries = |path: &std::path::Path| {
-        let entries = std::fs::read_dir(path).into_iter().flatten();
-        let mut paths: Vec<_> = entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .collect();
-        paths.sort();
-        paths
-    };
-    let crates = entries(&registry)
-        .into_iter()
-        .flat_map(|index| entries(&index));
+    let indexes = std::fs::read_dir(registry).into_iter().flatten();
+    let indexes: Vec<_> = indexes
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
     let own = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let readmes = [own].into_iter().chain(crates);
+    let lock = std::fs::read_to_string(own.join("../../Cargo.lock")).unwrap();
+    let packages = lock.split("[[package]]\n").filter_map(|package| {
+        let value = |key: &str| {
+            let line = package.lines().find_map(|line| line.strip_prefix(key))?;
+            Some(line.trim_matches('"').to_owned())
+        };
+        Some(format!("{}-{}", value("name = ")?, value("version = ")?))
+    });
+    let crates = packages.flat_map(|name| indexes.iter().map(move |index| index.join(&name)));
+    let readmes = [own.clone()].into_iter().chain(crates);
     let readmes = readmes.map(|folder| folder.join("README.md"));
     readmes
         .filter_map(|path| std::fs::read_to_string(&path).ok().map(|text| (path, text)))
@@ -920,11 +956,18 @@ fn time_is_linear() {
         separators(&["\n\n", "\n", " "]),
         Parts::Sentence,
     ];
-    for (strategy, boundaries) in strategies.iter().flat_map(|strategy| {
-        [Boundaries::Greedy, Boundaries::Stable].map(|boundaries| (strategy, boundaries))
-    }) {
+    let ways = [
+        (Boundaries::Greedy, None),
+        (Boundaries::Stable, None),
+        (Boundaries::Greedy, Some(2048)),
+    ];
+    for (strategy, (boundaries, parent_tokens)) in strategies
+        .iter()
+        .flat_map(|strategy| ways.map(|way| (strategy, way)))
+    {
         let settings = Settings {
             boundaries,
+            parent_tokens,
             ..settings(strategy.clone(), 512, 128)
         };
         let chunker = Chunker::new(trained::wordpiece().ours.clone(), &settings, "").unwrap();
@@ -937,7 +980,7 @@ fn time_is_linear() {
         let files: String = readmes().into_iter().map(|(_, text)| text).collect();
         let files = &files[..files.floor_char_boundary(bytes)];
         println!(
-            "{strategy:?}, {boundaries:?}: {:.0} ns a byte of prose, {:.0} of README files",
+            "{strategy:?}, {boundaries:?}, parents {parent_tokens:?}: {:.0} ns a byte of prose, {:.0} of README files",
             nanos(&prose),
             nanos(files)
         );

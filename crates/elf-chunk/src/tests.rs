@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::structure_tests::assert_trimmed;
 use super::trained::{self, SENTENCES, Trained};
 use super::window::Window;
 use super::{Boundaries, Chunk, ChunkError, Chunker, Settings, composed};
@@ -58,8 +59,7 @@ fn check_one(tokenizer: &Trained, settings: &Settings, prefix: &str, text: &str)
     let mut previous: Option<Chunk> = None;
     for &chunk in &chunks {
         let slice = &text[chunk.start..chunk.end];
-        assert_eq!(slice, slice.trim());
-        assert!(!slice.is_empty());
+        assert_trimmed(text, &chunk);
         assert_eq!(
             chunk.tokens,
             tokenizer.count(&format!("{prefix}{}", composed(slice))),
@@ -188,6 +188,8 @@ proptest! {
                 let slice = text[at(a.min(b))..at(a.max(b))].trim();
                 let start = slice.as_ptr() as usize - text.as_ptr() as usize;
                 let end = start + slice.len();
+                let counted = tokenizer.ours.count_plain(slice).unwrap();
+                prop_assert_eq!(counted, tokenizer.count_plain(slice), "{}: {:?}", name, slice);
                 if let Some(tokens) = window.count_by_pieces(prefix, start, end).unwrap() {
                     let whole = format!("{prefix}{slice}");
                     prop_assert_eq!(tokens, tokenizer.count_plain(&whole), "{}: {:?}", name, slice);
@@ -454,6 +456,7 @@ fn characters_that_the_tokenizer_drops_are_covered_and_cost_nothing() {
             tokens: 2,
             line: None,
             repeat: None,
+            parent: None,
         }]
     );
     let many = "\u{1}".repeat(200_000);
@@ -746,5 +749,5 @@ fn the_chunks_of_sentences_never_change() {
             }
         }
     }
-    assert_eq!((count, hash), (88_965, 13_366_592_482_618_646_614));
+    assert_eq!((count, hash), (88_169, 11_714_700_798_251_236_999));
 }

@@ -100,6 +100,9 @@ impl Tokenizer {
 
     /// Tokens of `text` itself.
     pub(super) fn count_plain(&self, text: &str) -> Result<usize, TokenizerError> {
+        if let Some(tokens) = self.words.as_ref().and_then(|words| words.count_all(text)) {
+            return Ok(tokens);
+        }
         if let Some(scanner) = &self.scanner
             && let Some(tokens) = scanner.count(text, |word| self.library_tokens(word))?
         {

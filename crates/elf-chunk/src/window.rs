@@ -10,10 +10,16 @@ use unicode_segmentation::UnicodeSegmentation;
 
 use super::characters::Letters;
 use super::cuts::{CutPoint, SentenceScan};
+use super::intros;
+use super::lines::{first_break, last_break};
 use super::segment::Segment;
 use super::sentences;
 use super::tokenizer::{Tokenizer, TokenizerError};
 use super::words::{MAX_UNIT_BYTES, Words};
+use super::wraps;
+
+/// A longer line is no row of a table.
+const MAX_ROW_BYTES: usize = 2048;
 
 /// A token, several tokens that share their characters, a short word, or a
 /// piece of a very long token. Begins and ends with something other than
@@ -43,6 +49,14 @@ pub(super) struct Window<'a> {
     total: usize,
     cuts: VecDeque<CutPoint>,
     sentences: SentenceScan,
+    /// Its sentences are looked for.
+    has_sentences: bool,
+    /// Where the line begins in which the last sentence ended.
+    line_start: usize,
+    /// The first sentence of that line has a sign between two cells.
+    has_cells: bool,
+    /// Lines before the last sentence that introduce what follows, one after the other.
+    intros: usize,
     /// Units reach up to here.
     measured: usize,
     /// Cuts reach up to here. The end of a text that fits one chunk is never
@@ -66,9 +80,21 @@ impl<'a> Window<'a> {
             total: 0,
             cuts: VecDeque::new(),
             sentences: SentenceScan::default(),
+            has_sentences: true,
+            line_start: from,
+            has_cells: false,
+            intros: 0,
             measured: from,
             scanned: from,
             inexact_boundaries: VecDeque::new(),
+        }
+    }
+
+    /// A window for chunks that never end between sentences.
+    pub(super) fn without_sentences(self) -> Self {
+        Self {
+            has_sentences: false,
+            ..self
         }
     }
 
@@ -413,14 +439,56 @@ impl<'a> Window<'a> {
     }
 
     fn push_sentence(&mut self, sentence: Range<usize>, complete: bool) {
-        let cut = self.sentences.push(self.text, sentence, complete);
-        self.cuts
-            .extend(cut.filter(|cut| self.is_between_units(cut.next)));
+        if !self.has_sentences {
+            return;
+        }
+        let cut = self.sentences.push(self.text, sentence.clone(), complete);
+        let cut = cut.filter(|cut| self.is_end(*cut) && self.is_between_units(cut.next));
+        self.cuts.extend(cut);
+        let range = &self.text[sentence.clone()];
+        // A line break ends a sentence in any case.
+        if range.ends_with(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']) {
+            self.line_start = sentence.end;
+            self.has_cells = false;
+        } else if sentence.start == self.line_start {
+            self.has_cells = has_cells(range);
+        }
+    }
+
+    /// Whether a sentence of UAX #29 is one: prose is wrapped inside of sentences, a row of a table has several, and
+    /// what introduces the next one belongs to it.
+    fn is_end(&mut self, cut: CutPoint) -> bool {
+        if cut.end > self.line_start {
+            return !self.is_in_row(cut);
+        }
+        let is_intro = self.intros < intros::MAX_RUN && intros::is_intro(self.text, cut);
+        self.intros = if is_intro { self.intros + 1 } else { 0 };
+        !is_intro && !wraps::is_wrapped(self.text, cut)
+    }
+
+    /// Whether a row of a table has text on both sides of the cut.
+    fn is_in_row(&self, cut: CutPoint) -> bool {
+        let before = &self.text[self.line_start..cut.end];
+        if before.len() > MAX_ROW_BYTES {
+            return false;
+        }
+        if begins_row(before) {
+            return line_of(&self.text[cut.next..]).trim_end().ends_with('|');
+        }
+        self.has_cells && self.is_below_cells()
+    }
+
+    /// Whether the line above has a sign between two cells.
+    fn is_below_cells(&self) -> bool {
+        let above = self.text[..self.line_start].trim_end_matches(['\n', '\r']);
+        let from = above.ceil_char_boundary(above.len().saturating_sub(MAX_ROW_BYTES));
+        let above = &above[from..];
+        above[last_break(above).unwrap_or(0)..].contains('|')
     }
 
     fn scan(&mut self) {
         let text = &self.text[self.scanned..self.measured];
-        if text.is_empty() {
+        if text.is_empty() || !self.has_sentences {
             return;
         }
         let mut start = self.scanned;
@@ -431,6 +499,31 @@ impl<'a> Window<'a> {
         }
         self.scanned = self.measured;
     }
+}
+
+fn begins_row(line: &str) -> bool {
+    line.trim_start_matches([' ', '\t', '>']).starts_with('|')
+}
+
+/// Whether the line that begins with `text` is a row of a table.
+pub(super) fn is_row(text: &str) -> bool {
+    let line = line_of(text);
+    match begins_row(line) {
+        true => line.trim_end().ends_with('|'),
+        false => has_cells(line),
+    }
+}
+
+/// The line that `text` begins with, as far as a row may be long.
+fn line_of(text: &str) -> &str {
+    let most = &text[..text.floor_char_boundary(MAX_ROW_BYTES)];
+    &most[..first_break(most).unwrap_or(most.len())]
+}
+
+/// Whether a part of a line has a sign between two cells of a table.
+fn has_cells(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.contains(&b'|') && text.contains(" | ")
 }
 
 /// Whether there is a space at `position`, with something other than whitespace on both sides.

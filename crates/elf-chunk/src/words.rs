@@ -2,8 +2,8 @@
 //!
 //! For the tokenizers of the BERT family (BertNormalizer, BertPreTokenizer,
 //! WordPiece) the tokens of a text are the tokens of its words, one after the
-//! other, so that a word has to be encoded only once and a chunk's count is a
-//! sum. Why that is exact, for a text cut at a position `p` between two tokens
+//! other. So a word has to be encoded only once, and a chunk's count is a sum.
+//! Why that is exact, for a text cut at a position `p` between two tokens
 //! where one of the two neighbouring characters is *isolating* (see
 //! [`Words::isolating`]):
 //!
@@ -37,9 +37,9 @@ use super::wordpiece::Counter;
 /// Longer words are rare: real token offsets are worth their cost.
 const MAX_SHORT_BYTES: usize = 32;
 
-/// A token that spans more is cut into pieces: BERT makes one `[UNK]` of any
-/// word over 100 characters, Unigram of any run of unknown ones, and a megabyte
-/// of base64 would be one token.
+/// A token that spans more is cut into pieces: else a megabyte of base64 would be
+/// one token. BERT makes one `[UNK]` of any word over 100 characters, Unigram of
+/// any run of unknown ones.
 pub(super) const MAX_UNIT_BYTES: usize = 64;
 
 /// A word of more tokens is handled token by token, so that a small chunk can
@@ -169,6 +169,17 @@ impl Words {
             None => count()?,
         };
         Ok(Some(tokens).filter(|&tokens| tokens <= MAX_TOKENS_OF_A_WORD))
+    }
+
+    /// The number of tokens of a text. `None` if the tokenizer itself must make them.
+    pub(super) fn count_all(&self, text: &str) -> Option<usize> {
+        let mut letters = Letters::default();
+        let mut tokens = 0;
+        for word in text.split(Self::separates) {
+            self.counter
+                .tokens(word, &mut letters, |_, _| tokens += 1)?;
+        }
+        Some(tokens)
     }
 
     /// The tokens of a word between separators. `None` if the tokenizer itself must make them.

@@ -1,5 +1,7 @@
 //! The chunks of a text as a page: each in a colour, with what they share and what is left out.
 
+use elf_chunk::Span;
+
 use crate::chunk::Split;
 use crate::cli::output::counted;
 
@@ -14,6 +16,7 @@ const HEAD: &str = r#"<!doctype html>
   .even { background: #dbeafe; } .odd { background: #dcfce7; } .both { background: #fde68a; }
   .out { color: #767676; text-decoration: line-through; }
   .heading { font-weight: 700; }
+  .parent { display: block; margin-top: 1em; border-top: 2px solid #888; font-size: 12px; }
   .cut { display: block; margin-top: .6em; font-size: 12px; color: #555; }
 </style>
 "#;
@@ -37,12 +40,17 @@ pub fn page(text: &str, split: &Split<'_>, strategy: &str) -> String {
         counted(split.chunks.len() as u64, "chunk", "chunks")
     ));
     let mut last = None;
+    let mut last_parent = None;
     for part in parts(text, split) {
         if let Some(&chunk) = part.chunks.last()
             && last < Some(chunk)
         {
             last = Some(chunk);
             let of = split.chunks[chunk];
+            if of.parent != last_parent {
+                last_parent = of.parent;
+                page.push_str(&of.parent.map_or_else(String::new, parent));
+            }
             let lead = split.lead(&of);
             let lead = match lead.trim() {
                 "" => String::new(),
@@ -66,6 +74,11 @@ pub fn page(text: &str, split: &Split<'_>, strategy: &str) -> String {
     }
     page.push_str("</pre>\n</html>\n");
     page
+}
+
+/// The line above the first chunk of a parent.
+fn parent(Span { start, end }: Span) -> String {
+    format!("<span class=parent>parent, bytes {start} to {end}</span>")
 }
 
 /// The text in parts that are of one kind each.

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use chrono::Utc;
-use elf_chunk::Why;
+use elf_chunk::{Span, Why};
 use serde::Serialize;
 use serde_json::json;
 
-use super::output::{Output, excerpt};
+use super::output::{Output, excerpt, print_error};
 use super::{import, wiring};
 use crate::chunk::{Chunk, Subject};
 use crate::config::Config;
@@ -18,7 +18,7 @@ use crate::config::Config;
 /// Arguments of `elf chunk`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A UTF-8 text file, - for stdin
+    /// A file as elf import reads it, - for stdin
     file: PathBuf,
     /// Split it as a note of this type
     #[arg(long = "type", value_name = "TYPE", default_value = "")]
@@ -46,6 +46,9 @@ struct Row<'a> {
     start: usize,
     end: usize,
     tokens: usize,
+    /// The larger part of the text that a search shows it in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<Span>,
     /// What is embedded before the text.
     #[serde(skip_serializing_if = "String::is_empty")]
     lead: String,
@@ -69,13 +72,16 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         _ => std::fs::read(&args.file),
     };
     let bytes = bytes.with_context(|| format!("failed to read {}", args.file.display()))?;
-    let text = String::from_utf8(bytes)
-        .with_context(|| format!("{} is not UTF-8", args.file.display()))?;
+    let file = import::Contents::read(&args.file, bytes);
+    let file = file.map_err(|problem| anyhow::anyhow!("{} is {problem}", args.file.display()))?;
+    if let Some(warning) = &file.warning {
+        print_error(&format!("elf: {warning}; it is a part of the text"));
+    }
+    let text = file.text;
     let (chunker, _) = wiring::chunker(config).await?;
-    let title = import::title_of_file(&args.file, &text);
     let subject = Subject {
         kind: &args.kind,
-        title: title.as_deref(),
+        title: file.title.as_deref(),
         cuts: &[],
         updated_at: Utc::now(),
     };
@@ -94,6 +100,7 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         start: chunk.start,
         end: chunk.end,
         tokens: chunk.tokens,
+        parent: chunk.parent,
         lead: split.lead(chunk),
         text: split.text(chunk),
     };
@@ -143,11 +150,17 @@ fn lines(shown: &Shown<'_>) -> String {
         )
     };
     let chunks = shown.chunks.iter().map(|row| (row.start, chunk(row)));
+    let parents = shown.chunks.iter().filter_map(|row| row.parent);
+    let mut parents: Vec<Span> = parents.collect();
+    parents.dedup();
+    let parents = parents
+        .iter()
+        .map(|Span { start, end }| (*start, format!("parent {start}..{end}")));
     let parts = shown
         .left_out
         .iter()
         .map(|part| (part.excluded.start, left_out(part)));
-    let mut lines: Vec<(usize, String)> = chunks.chain(parts).collect();
+    let mut lines: Vec<(usize, String)> = parents.chain(chunks).chain(parts).collect();
     lines.sort_by_key(|(start, _)| *start);
     let strategy = said(shown.strategy, shown.is_chosen);
     let mut lines: Vec<String> = std::iter::once(strategy)

@@ -1,4 +1,4 @@
-//! `elf demo`: imports, indexes, searches, edits, rebuilds and reindexes real notes, searches them
+//! `elf demo`: follows a table; imports, indexes, searches, deletes, rebuilds and reindexes real notes; searches them
 //! over HTTP, and prints each step.
 
 mod over_http;
@@ -8,22 +8,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use sqlx::Executor;
 use tokio_util::sync::CancellationToken;
-use unicode_segmentation::UnicodeSegmentation;
 use uuid::Uuid;
 
 use super::admin_port::AdminPort;
-use super::output::{excerpt, print, print_lines};
+use super::output::{print, print_lines};
 use super::progress::Progress;
 use super::signals::stop_on_signals;
 use super::wiring::EmbeddingSetup;
-use super::{import, search, wiring};
-use crate::bounds::Bounds;
+use super::{import, search, source, wiring};
+use crate::http::bounds::Bounds;
 use crate::index::Filter;
 use crate::rebuild;
 use crate::reindex::{self, Then};
 use crate::search::{Request, Searcher};
 use crate::serving;
+use crate::store::Store;
 use crate::worker::{Pipeline, Report, Worker};
 use crate::{telemetry, verify};
 use sandbox::{TOKEN, configure, start_anew};
@@ -37,10 +38,19 @@ const SEARCHES: &[(&str, &str)] = &[
     ("by exact word", "ERR-4417"),
 ];
 
-/// What the demo says at its end.
+/// A table of an application, as it may be before ELF.
+const TICKETS: &str = "
+create table tickets (id bigint primary key, subject text, body text);
+insert into tickets values
+    (1, 'Spare key', 'The spare key hangs behind the kitchen clock.'),
+    (2, 'Boiler', 'The boiler in the cellar needs a new valve.');";
+
+const UPDATE: &str =
+    "update tickets set body = 'The heating works again: the valve came on Friday.' where id = 2";
+
 const NEXT: &str = "
 To look at the admin page, keep the worker running at the end: make demo KEEP=1 (elf demo --keep).
-Next: index and search notes of your own, with ten lines of configuration: docs/guide/install.md (By hand).";
+Next: index and search tables and notes of your own, with ten lines of configuration: docs/guide/install.md (By hand).";
 
 /// `max_tokens` at first, and after the demo's reindex.
 const MAX_TOKENS: usize = 256;
@@ -70,7 +80,6 @@ pub struct Args {
     keep: bool,
 }
 
-/// Imports, indexes, searches, edits and deletes.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     anyhow::ensure!(
         args.notes.is_dir(),
@@ -78,22 +87,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         args.notes.display()
     );
     let _lock = start_anew(&args).await?;
-    let config = configure(&args, MAX_TOKENS)?;
-    let _logging = telemetry::init_logging(&config.service);
+    let config = configure(&args, MAX_TOKENS, "")?;
+    let _logging = telemetry::init_logging(&config.service, telemetry::Reader::Log);
     let admin_port = AdminPort::start(&config.service, Bounds::of_this_process(&config)).await?;
     let store = wiring::store(&config).await?;
     store.migrate().await?;
+    follow_a_table(&args, &store).await?;
 
-    let began = Instant::now();
-    let notes = import::import_folder(&store, &args.notes, config.worker.max_note_bytes).await?;
-    say("Import")?;
-    print(&format!(
-        "{notes} notes from {} in {:.2} s, each with its outbox row in the same transaction",
-        args.notes.display(),
-        began.elapsed().as_secs_f64()
-    ))?;
-
-    say("Index")?;
+    say("Index the rows: elf worker")?;
     let pipeline = wiring::pipeline(&config).await?;
     serving::register_or_check_version(&pipeline.serving.store, &pipeline.version).await?;
     serving::ensure_ready(&pipeline.serving, &pipeline.version).await?;
@@ -112,7 +113,24 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         "admin page, while the demo runs: http://{}",
         admin_port.address
     ))?;
+    print(&counts(&drain(&worker, 2).await?))?;
     let searcher = wiring::searcher(&pipeline, &config).await?;
+    say("Search them: \"I am locked out of the house\"")?;
+    show(&searcher, "I am locked out of the house", 1).await?;
+    say("Change a row, and search for what is new: \"is it warm again?\"")?;
+    print(UPDATE)?;
+    store.pool().execute(UPDATE).await?;
+    print(&counts(&drain(&worker, 1).await?))?;
+    show(&searcher, "is it warm again?", 1).await?;
+
+    say("Import")?;
+    let began = Instant::now();
+    let notes = import::import_folder(&store, &args.notes, config.worker.max_note_bytes).await?;
+    print(&format!(
+        "{notes} notes from {} in {:.2} s, each with its outbox row in the same transaction",
+        args.notes.display(),
+        began.elapsed().as_secs_f64()
+    ))?;
     let index = pipeline.serving.index.clone();
     let collection = pipeline.serving.alias.clone();
     print(
@@ -125,9 +143,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
     for (how, query) in SEARCHES {
         say(&format!("Search {how}: {query:?}"))?;
-        show(&searcher, query).await?;
+        show(&searcher, query, 3).await?;
     }
-    edit(&pipeline, &worker, &searcher).await?;
     delete(&pipeline, &worker, &searcher).await?;
     let answers = answers(&searcher).await?;
     lose_and_rebuild(&pipeline, &searcher, &answers).await?;
@@ -174,9 +191,9 @@ fn counts(report: &Report) -> String {
     )
 }
 
-async fn show(searcher: &Searcher, query: &str) -> anyhow::Result<()> {
+async fn show(searcher: &Searcher, query: &str, hits: usize) -> anyhow::Result<()> {
     let began = Instant::now();
-    let items = searcher.search(&Request::hybrid(query, 3)).await?.items;
+    let items = searcher.search(&Request::hybrid(query, hits)).await?.items;
     print_lines(&search::lines(&items))?;
     print(&format!(
         "    ({:.0} ms)",
@@ -184,50 +201,20 @@ async fn show(searcher: &Searcher, query: &str) -> anyhow::Result<()> {
     ))
 }
 
-/// Replaces one sentence in the second half of the longest note, or adds one.
-async fn edit(
-    pipeline: &Pipeline,
-    worker: &Arc<Worker>,
-    searcher: &Searcher,
-) -> anyhow::Result<()> {
-    let (key, text): (String, String) = sqlx::query_as(
-        "select key, text from memory_notes order by octet_length(text) desc limit 1",
-    )
-    .fetch_one(pipeline.serving.store.pool())
-    .await?;
-    let new = "The spare zymurgometer lives in the blue cabinet. ";
-    let edited = match replace_sentence(&text, new) {
-        Some((old, edited)) => {
-            say(&format!("Edit one sentence of {key}"))?;
-            print(&format!("was: {}", excerpt(old, 100)))?;
-            edited
-        }
-        None => {
-            say(&format!("Add a sentence to {key}"))?;
-            format!("{text}\n{new}")
-        }
+/// Makes a table, and what `elf source add --apply` makes for it.
+async fn follow_a_table(args: &Args, store: &Store) -> anyhow::Result<()> {
+    say("A table of an application")?;
+    print(TICKETS.trim())?;
+    store.pool().execute(TICKETS).await?;
+    say("Let ELF follow it: elf source add tickets --apply")?;
+    let (_, block) = source::proposed(store, "tickets").await?;
+    print(&block)?;
+    let config = configure(args, MAX_TOKENS, &block)?;
+    let [tickets] = &config.sources[..] else {
+        anyhow::bail!("the proposed block is not one source");
     };
-    sqlx::query("update memory_notes set text = $2, updated_at = now() where key = $1")
-        .bind(&key)
-        .bind(&edited)
-        .execute(pipeline.serving.store.pool())
-        .await?;
-    print(&counts(&drain(worker, 1).await?))?;
-    say("Search for what was just written: \"where is the zymurgometer\"")?;
-    show(searcher, "where is the zymurgometer").await
-}
-
-/// The sentence that is replaced, and the text with `new` in its place. `None` if no sentence is long enough.
-fn replace_sentence<'a>(text: &'a str, new: &str) -> Option<(&'a str, String)> {
-    let (start, old) = text
-        .split_sentence_bound_indices()
-        .filter(|(start, sentence)| *start > text.len() / 2 && sentence.len() > 60)
-        // Skips tables and commands.
-        .find(|(_, sentence)| {
-            sentence.starts_with(char::is_uppercase) && !sentence.contains('\n')
-        })?;
-    let end = start + old.len();
-    Some((old, format!("{}{new}{}", &text[..start], &text[end..])))
+    let (rows, counts) = source::follow(store, tickets).await?;
+    print(&source::followed(tickets, rows, counts))
 }
 
 async fn delete(
@@ -242,7 +229,7 @@ async fn delete(
     };
     say(&format!(
         "Delete {}",
-        best.key.as_deref().unwrap_or("the best hit")
+        best.note.key.as_deref().unwrap_or("the best hit")
     ))?;
     sqlx::query("delete from memory_notes where note_id = $1")
         .bind(best.note_id)
@@ -263,7 +250,7 @@ async fn delete(
     print(&format!(
         "{left} of its points are still in the index; the same search now finds:"
     ))?;
-    show(searcher, query).await
+    show(searcher, query, 3).await
 }
 
 /// The best chunks of every search. They stay the same while the index holds the same points.
@@ -336,7 +323,7 @@ async fn reindex_and_go_back(
     searcher: &Searcher,
     before: &[Vec<Uuid>],
 ) -> anyhow::Result<()> {
-    let smaller = configure(args, FEWER_TOKENS)?;
+    let smaller = configure(args, FEWER_TOKENS, "")?;
     say(&format!(
         "Change max_tokens from {MAX_TOKENS} to {FEWER_TOKENS}: elf reindex --dry-run"
     ))?;
@@ -378,7 +365,7 @@ async fn reindex_and_go_back(
         print(&super::verify::lines(verified))?;
     }
     print(&format!("{} is served; a search with it:", done.version))?;
-    show(&wiring::searcher(&built, &smaller).await?, SEARCHES[2].1).await?;
+    show(&wiring::searcher(&built, &smaller).await?, SEARCHES[2].1, 3).await?;
 
     say("elf reindex rollback: the old version was kept")?;
     let back = reindex::rollback(&pipeline.serving).await?;

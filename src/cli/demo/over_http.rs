@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{print, say};
-use crate::bounds::Bounds;
 use crate::cli::import::DEFAULT_TENANT;
 use crate::cli::output::excerpt;
 use crate::cli::wiring;
 use crate::config::Config;
 use crate::http::api::{self, Api, new_secret};
+use crate::http::bounds::Bounds;
 use crate::store::Reach;
 use crate::worker::Pipeline;
 

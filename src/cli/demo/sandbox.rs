@@ -26,6 +26,7 @@ const MADE_BY: &str = "made by elf demo, which deletes it at its next start";
 /// What the vector engine makes in its folder.
 const OF_THE_ENGINE: &[&str] = &[
     "lock",
+    "socket",
     "id",
     "id.draft",
     "aliases.json",
@@ -78,8 +79,8 @@ async fn check_database(admin: &mut PgConnection) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The demo's configuration, as `elf.toml` would have it.
-pub(super) fn configure(args: &Args, max_tokens: usize) -> anyhow::Result<Config> {
+/// The demo's configuration, as `elf.toml` would have it, with more blocks at its end.
+pub(super) fn configure(args: &Args, max_tokens: usize, more: &str) -> anyhow::Result<Config> {
     let mut dsn = reqwest::Url::parse(&args.database_url).context("--database-url is not a URL")?;
     dsn.set_path(DATABASE);
     let text = format!(
@@ -87,7 +88,7 @@ pub(super) fn configure(args: &Args, max_tokens: usize) -> anyhow::Result<Config
          [providers.embedding]\nprovider = \"local\"\nmodel = {:?}\n\
          [chunking]\nmax_tokens = {max_tokens}\noverlap_tokens = 32\n\
          [service]\nadmin_bind = \"127.0.0.1:0\"\nadmin_token = \"{TOKEN}\"\n\
-         log_level = \"error\"\n",
+         log_level = \"error\"\n{more}",
         dsn.as_str(),
         format!("embedded:{}", args.dir.display()),
         args.model,

@@ -23,7 +23,7 @@ impl Scratch {
     pub(super) async fn create(config: &Config) -> anyhow::Result<Self> {
         let dsn = Dsn::parse(config.storage.postgres.dsn.expose());
         let dsn = dsn.map_err(|problem| anyhow::anyhow!("storage.postgres.dsn {problem}"))?;
-        let options = dsn.options().clone().disable_statement_logging();
+        let options = dsn.options.clone().disable_statement_logging();
         let connected = options.connect().await;
         let mut server = connected.context("failed to connect to storage.postgres.dsn")?;
         let name = format!("elf_eval_{}", Uuid::new_v4().simple());

@@ -82,7 +82,7 @@ async fn perfectly_reranked(
     let mut request = request(args, text, &Way::new(By::Hybrid, false));
     request.limit = request.limit.max(RERANKED);
     let items = searcher.search(&request).await?.items;
-    let keys = items.into_iter().filter_map(|item| item.key);
+    let keys = items.into_iter().filter_map(|item| item.note.key);
     let is_document = dataset.queried_documents.contains(id);
     let mut ranking: Vec<String> = keys.filter(|key| !is_document || *key != id).collect();
     let relevant = &dataset.relevant[id];
@@ -155,14 +155,14 @@ impl Way {
         }
         answer
             .items
-            .retain(|item| !is_document || item.key.as_deref() != Some(id));
+            .retain(|item| !is_document || item.note.key.as_deref() != Some(id));
         answer.items.truncate(args.k.into());
         self.empty += usize::from(answer.items.is_empty());
         self.look_at_relevance(&answer.items);
         for quote in dataset.quotes.get(id).into_iter().flatten() {
             self.look_for(quote, &answer.items);
         }
-        let keys = answer.items.into_iter().filter_map(|item| item.key);
+        let keys = answer.items.into_iter().filter_map(|item| item.note.key);
         let ranking: Vec<String> = keys.collect();
         let scores = of_ranking(&ranking, &dataset.relevant[id], args.k.into());
         self.scores.insert(id.to_owned(), scores);
@@ -183,7 +183,7 @@ impl Way {
     /// Counts a quoted answer, and whether the result of its document has it whole.
     fn look_for(&mut self, quote: &Quote, items: &[Item]) {
         self.quotes += 1;
-        let of_document = |item: &&Item| item.key.as_ref() == Some(&quote.document);
+        let of_document = |item: &&Item| item.note.key.as_ref() == Some(&quote.document);
         let Some(item) = items.iter().find(of_document) else {
             return;
         };

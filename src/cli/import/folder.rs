@@ -1,6 +1,5 @@
 //! Which files of a folder `elf import` reads, and which it passes over.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::DirEntry;
 use std::path::{Component, Path, PathBuf};
@@ -13,31 +12,71 @@ use crate::unicode::composed;
 /// The files of a folder and of the folders in it.
 #[derive(Default)]
 pub(super) struct Files {
-    /// Each is a note, with its key, in the order of the keys.
-    pub texts: Vec<(String, PathBuf)>,
+    root: PathBuf,
+    /// Each is a note, in the order of the keys.
+    pub texts: Vec<TextFile>,
     pub passed_over: PassedOver,
     /// What cannot be imported, and why.
     pub problems: Vec<String>,
+    /// Keys of files and folders that cannot be read now: what is in them is unknown. The folder itself is "".
+    unreadable: Vec<String>,
+}
+
+/// A file that is a note. Of a million there is a path of each in memory.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct TextFile {
+    pub key: String,
+    /// Its path below the folder, if that is not the key.
+    other_path: Option<Box<Path>>,
 }
 
 /// How many files are no notes, by reason.
-#[derive(Default, Serialize)]
+#[derive(Clone, Default, Serialize)]
 pub(super) struct PassedOver {
     /// No text by its name, or no regular file.
     other: u64,
     /// The name begins with a dot. A hidden folder counts once.
     hidden: u64,
     symbolic_links: u64,
+    /// A text by its name only.
+    pub binary: u64,
 }
 
 impl Files {
     /// Finds them. A folder that cannot be listed is a problem, and the others are searched.
     pub fn of(folder: &Path) -> Self {
-        let mut files = Self::default();
+        let mut files = Self {
+            root: folder.to_owned(),
+            ..Self::default()
+        };
         files.find_in(folder, folder);
-        files.texts.sort();
+        files.texts.sort_unstable();
         files.drop_twins();
         files
+    }
+
+    /// Where a file is.
+    pub fn path_of(&self, file: &TextFile) -> PathBuf {
+        let below = file.other_path.as_deref();
+        self.root.join(below.unwrap_or(Path::new(&file.key)))
+    }
+
+    /// Whether one of the files has this key.
+    pub fn has(&self, key: &str) -> bool {
+        let found = self
+            .texts
+            .binary_search_by(|file| file.key.as_str().cmp(key));
+        found.is_ok()
+    }
+
+    /// Whether a file of this key may be there, although it could not be listed.
+    pub fn may_have(&self, key: &str) -> bool {
+        self.unreadable.iter().any(|unreadable| {
+            let below = key.strip_prefix(unreadable.as_str());
+            below.is_some_and(|rest| {
+                unreadable.is_empty() || rest.is_empty() || rest.starts_with('/')
+            })
+        })
     }
 
     fn find_in(&mut self, root: &Path, folder: &Path) {
@@ -69,8 +108,13 @@ impl Files {
         } else if kind.is_dir() {
             self.find_in(root, &path);
         } else if is_text(&path) && kind.is_file() {
-            match key_of(path.strip_prefix(root).unwrap_or(&path)) {
-                Ok(key) => self.texts.push((key, path)),
+            let below = path.strip_prefix(root).unwrap_or(&path);
+            match key_of(below) {
+                Ok(key) => {
+                    let is_other = below != Path::new(&key);
+                    let other_path = is_other.then(|| below.into());
+                    self.texts.push(TextFile { key, other_path });
+                }
                 Err(problem) => self.problems.push(format!("{}: {problem}", shown(&path))),
             }
         } else {
@@ -79,6 +123,10 @@ impl Files {
     }
 
     fn cannot(&mut self, what: &str, path: &Path, error: &std::io::Error) {
+        // A name that is not UTF-8 is no key, and may hide one in the folder around it.
+        let below = path.strip_prefix(&self.root).unwrap_or(path);
+        let known = below.ancestors().find_map(|path| key_of(path).ok());
+        self.unreadable.push(known.unwrap_or_default());
         let path = shown(path);
         self.problems
             .push(format!("{path}: cannot {what} it: {error}"));
@@ -86,19 +134,18 @@ impl Files {
 
     /// Of files whose names differ in the form of Unicode alone, the first is the note.
     fn drop_twins(&mut self) {
-        let mut first: HashMap<String, PathBuf> = HashMap::new();
-        let (texts, problems) = (&mut self.texts, &mut self.problems);
-        texts.retain(|(key, path)| match first.get(key) {
-            Some(twin) => {
+        let (root, problems) = (&self.root, &mut self.problems);
+        let path =
+            |file: &TextFile| root.join(file.other_path.as_deref().unwrap_or(Path::new(&file.key)));
+        self.texts.dedup_by(|file, first| {
+            let is_twin = file.key == first.key;
+            if is_twin {
+                let (file, first) = (path(file), path(first));
                 problems.push(format!(
-                    "{path:?}: {twin:?} has the same name in another form of Unicode; rename one"
+                    "{file:?}: {first:?} has the same name in another form of Unicode; rename one"
                 ));
-                false
             }
-            None => {
-                first.insert(key.clone(), path.clone());
-                true
-            }
+            is_twin
         });
     }
 }
@@ -136,8 +183,9 @@ impl PassedOver {
             _ => "symbolic links",
         };
         let counted = [
-            (self.other, "neither .md, .txt nor .log"),
+            (self.other, "of other types"),
             (self.hidden, "hidden"),
+            (self.binary, "binary"),
             (self.symbolic_links, links),
         ];
         let reasons: Vec<String> = counted
@@ -151,20 +199,36 @@ impl PassedOver {
 
 /// Whether a file is a note by its name, in capitals or not.
 pub(super) fn is_text(path: &Path) -> bool {
-    let is_known = |e: &OsStr| {
-        let known = ["md", "txt", "log"];
-        known.iter().any(|known| e.eq_ignore_ascii_case(known))
-    };
-    path.extension().is_some_and(is_known)
+    has_extension(path, &["md", "txt", "log"]) || is_html(path)
+}
+
+/// Whether a file is a page by its name.
+pub(super) fn is_html(path: &Path) -> bool {
+    has_extension(path, &["html", "htm"])
+}
+
+/// Whether a file is CSV by its name.
+pub(super) fn is_csv(path: &Path) -> bool {
+    has_extension(path, &["csv"]) || is_tsv(path)
+}
+
+/// Whether its values are separated by tabs.
+pub(super) fn is_tsv(path: &Path) -> bool {
+    has_extension(path, &["tsv"])
 }
 
 /// Whether a file may be JSONL by its name. A pipe of the shell, such as `/dev/fd/63`, has no extension.
 pub(super) fn may_be_jsonl(path: &Path) -> bool {
-    let is_known = |e: &OsStr| {
-        let known = ["jsonl", "ndjson", "json"];
-        known.iter().any(|known| e.eq_ignore_ascii_case(known))
+    path.extension().is_none() || has_extension(path, &["jsonl", "ndjson", "json"])
+}
+
+fn has_extension(path: &Path, known: &[&str]) -> bool {
+    let is_known = |of_path: &OsStr| {
+        known
+            .iter()
+            .any(|known| of_path.eq_ignore_ascii_case(known))
     };
-    path.extension().is_none_or(is_known)
+    path.extension().is_some_and(is_known)
 }
 
 #[cfg(test)]
@@ -177,7 +241,7 @@ mod tests {
 
     #[test]
     fn extensions_compare_without_case() {
-        for name in ["a.md", "UPPER.MD", "b.Txt", "c.d.TXT", "e.log"] {
+        for name in ["a.md", "UPPER.MD", "b.Txt", "c.d.TXT", "e.log", "f.Html"] {
             assert!(is_text(Path::new(name)), "{name}");
         }
         for name in ["md", "a.mdx", "a.pdf", ".md"] {
@@ -198,9 +262,32 @@ mod tests {
             other: 2,
             hidden: 0,
             symbolic_links: 1,
+            binary: 0,
         };
         let reasons = passed_over.reasons().expect("two reasons hold");
-        assert_eq!(reasons, "2 neither .md, .txt nor .log, 1 symbolic link");
+        assert_eq!(reasons, "2 of other types, 1 symbolic link");
+    }
+
+    #[test]
+    fn what_is_in_an_unreadable_folder_is_unknown() {
+        let with = |unreadable: &str| Files {
+            unreadable: vec![unreadable.into()],
+            ..Files::default()
+        };
+        for (unreadable, key, is_unknown) in [
+            ("a", "a/b.md", true),
+            ("a/b.md", "a/b.md", true),
+            ("a", "ab/c.md", false),
+            ("a/b", "a/c.md", false),
+            ("", "a/c.md", true),
+        ] {
+            assert_eq!(
+                with(unreadable).may_have(key),
+                is_unknown,
+                "{unreadable} {key}"
+            );
+        }
+        assert!(!Files::default().may_have("a.md"));
     }
 
     #[test]

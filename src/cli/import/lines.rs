@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, BufRead, Cursor, Read};
 
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::text::{decode, is_utf16, utf8};
@@ -59,6 +60,21 @@ fn is_compressed(head: &[u8]) -> bool {
     [&b"\x1f\x8b"[..], b"PK\x03\x04", b"\x28\xb5\x2f\xfd"]
         .iter()
         .any(|magic| head.starts_with(magic))
+}
+
+/// Reads a line. The error says at which column it is wrong.
+pub(super) fn parse<'l, T: Deserialize<'l>>(line: &'l str) -> Result<T, String> {
+    serde_json::from_str(line).map_err(|error| {
+        let said = error.to_string();
+        // The line that serde counts is always the first.
+        let what = said.split(" at line ").next().unwrap_or(&said);
+        let what = what.replace("struct Line", "an object with \"text\"");
+        let hint = match line.contains('\0') {
+            true => "; it looks like UTF-16 without a byte order mark: convert it to UTF-8",
+            false => "",
+        };
+        format!("column {}: {what}{hint}", error.column())
+    })
 }
 
 struct Lines<R> {

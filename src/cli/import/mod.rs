@@ -1,39 +1,36 @@
 //! `elf import`
 
+mod file;
 mod folder;
+mod front_matter;
+mod html;
 mod lines;
+mod map;
 mod note;
+mod read;
+mod sync;
+mod table;
 mod text;
-mod title;
+mod watch;
+mod write;
 
-use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use serde_json::json;
-use uuid::Uuid;
+use serde_json::{Value, json};
 
-use super::output::{Output, counted, print_error};
+use super::output::{Output, counted};
 use super::{value, wiring};
 use crate::config::Config;
-use crate::error_class::ErrorClass;
 use crate::eval::Document;
-use crate::store::{Imported, ImportedNote, Store, StoreError};
-use folder::{Files, PassedOver, is_text, key_of, may_be_jsonl, shown};
-use lines::Place;
+use crate::metadata::Declared;
+use crate::store::{ImportedNote, Store};
+pub use file::Contents;
+use map::{Mapping, Pair};
 use note::Line;
-pub(super) use title::of_file as title_of_file;
+use read::Reading;
 
-/// Notes in one statement.
-const BATCH_NOTES: usize = 500;
-/// Text in one statement, roughly.
-const BATCH_BYTES: usize = 4 << 20;
-
-/// JSON writes a character in six bytes at most, and a line has other fields.
-const JSON_OF_A_BYTE: u64 = 6;
-const MAX_OTHER_FIELDS: u64 = 1 << 20;
+use sync::Sync;
+use write::{Change, Done, FileChange, Placed, Unread, Writer};
 
 /// The tenant of notes that name none.
 pub const DEFAULT_TENANT: &str = "default";
@@ -41,8 +38,42 @@ pub const DEFAULT_TENANT: &str = "default";
 /// Arguments of `elf import`.
 #[derive(clap::Args, Default)]
 pub struct Args {
-    /// A folder of .md, .txt and .log files, one such file, or JSONL; - for JSONL from stdin
+    /// A folder of .md, .txt, .log and .html files, one such file, JSONL or CSV; - for JSONL from stdin
     path: PathBuf,
+    /// Make the notes of the folder equal to its files: add, change, move, delete
+    ///
+    /// A note has the name of its folder in source and the path of its file in source_id. A sync changes and deletes
+    /// what a sync of the same folder in the same tenant wrote, and takes over what an import without --sync wrote, if
+    /// its file is there. What is no text (binary, not UTF-8, too long), or a symbolic link, is no note; what cannot be
+    /// read keeps its note. It refuses to delete more than half of the notes.
+    #[arg(long)]
+    sync: bool,
+    /// The name of the folder in source, behind "folder:" [default: its absolute path]
+    #[arg(long, value_name = "NAME", requires = "sync")]
+    source: Option<String>,
+    /// Say what a sync would do, and write nothing
+    #[arg(long, requires = "sync", conflicts_with_all = ["force", "watch"])]
+    dry_run: bool,
+    /// Delete notes although more than half of the folder's would go
+    #[arg(long, requires = "sync", conflicts_with = "watch")]
+    force: bool,
+    /// Go on, and sync again whenever files change
+    #[arg(long, requires = "sync")]
+    watch: bool,
+    /// The file is CSV with a header, whatever its name
+    #[arg(long, conflicts_with = "sync")]
+    csv: bool,
+    /// A column of CSV, or a field of JSONL, that is the text; several are joined by blank lines
+    #[arg(long, value_name = "NAME")]
+    text: Vec<String>,
+    /// Which column or field is which of the note: key=sku, title=mail.subject, metadata.price=price
+    ///
+    /// With --map, --text or CSV, other columns and fields become metadata, unless one is mapped to metadata.
+    #[arg(long, value_name = "FIELD=NAME")]
+    map: Vec<Pair>,
+    /// What separates the columns of CSV: a character, or tab [default: a comma; of .tsv, tab]
+    #[arg(long, value_name = "CHARACTER", value_parser = delimiter)]
+    delimiter: Option<u8>,
     /// The tenant of the notes; a JSONL line that names another one is skipped [default: the line's tenant_id, else
     /// default]
     #[arg(long, value_parser = value::tenant)]
@@ -64,6 +95,15 @@ pub struct Args {
     kind: Option<String>,
 }
 
+/// Reads `--delimiter`.
+fn delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        b"tab" | b"\\t" => Ok(b'\t'),
+        [byte] if byte.is_ascii() && !matches!(byte, b'"' | b'\n' | b'\r') => Ok(*byte),
+        _ => Err("write one ASCII character, or tab".into()),
+    }
+}
+
 /// Writes notes to `memory_notes`. Of a note that is there, what the import names and what differs
 /// is changed; the rest stays as the application left it.
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
@@ -71,17 +111,25 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     store.check_schema().await?;
     let is_left_out =
         |note: &ImportedNote| config.chunking.leaves_out(&note.kind.value, &note.text);
-    let done = import(&store, &args, config.worker.max_note_bytes, &is_left_out).await?;
-    out.report(
-        &json!({
-            "read": done.read,
-            "changed": done.imported.changed,
-            "skipped": done.skipped,
-            "passed_over": done.passed_over,
-            "left_out": done.left_out,
-        }),
-        |_| lines_of(&done),
-    )?;
+    let reading = Reading {
+        args: &args,
+        max_note_bytes: config.worker.max_note_bytes,
+        declared: &config.metadata,
+    };
+    let done = if args.sync {
+        let sync = Sync::new(&store, reading, &is_left_out)?;
+        if args.watch {
+            return watch::run(&sync, out).await;
+        }
+        sync.run(sync.files(), &|_| false).await?
+    } else {
+        import(&store, reading, &is_left_out).await?
+    };
+    match args.sync {
+        true if args.dry_run => report_dry_run(&done, out)?,
+        true => report(&done, out)?,
+        false => out.report(&of_import(&done), |_| lines_of(&done, false))?,
+    }
     anyhow::ensure!(
         done.skipped == 0,
         "skipped {}: the lines above say why",
@@ -94,11 +142,84 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
     Ok(())
 }
 
-fn lines_of(done: &Done) -> String {
-    let Imported { changed, not_live } = done.imported;
+async fn import(
+    store: &Store,
+    reading: Reading<'_>,
+    is_left_out: &dyn Fn(&ImportedNote) -> bool,
+) -> anyhow::Result<Done> {
+    let (notes, mut passed_over) = reading.notes()?;
+    let writer = Writer::new(store, reading.args, is_left_out);
+    let done = writer.write_all(notes).await?;
+    passed_over.binary += done.passed_over.binary;
+    Ok(Done {
+        passed_over,
+        ..done
+    })
+}
+
+fn of_import(done: &Done) -> Value {
+    json!({
+        "read": done.read,
+        "changed": done.added + done.changed,
+        "skipped": done.skipped,
+        "passed_over": done.passed_over,
+        "left_out": done.left_out,
+    })
+}
+
+fn of_sync(done: &Done) -> Value {
+    json!({
+        "read": done.read,
+        "added": done.added,
+        "changed": done.changed,
+        "moved": done.moved,
+        "deleted": done.deleted,
+        "skipped": done.skipped,
+        "passed_over": done.passed_over,
+        "left_out": done.left_out,
+    })
+}
+
+/// Reports a sync.
+fn report(done: &Done, out: Output) -> anyhow::Result<()> {
+    out.report(&of_sync(done), |_| lines_of(done, true))
+}
+
+fn report_dry_run(done: &Done, out: Output) -> anyhow::Result<()> {
+    let mut all = of_sync(done);
+    all["files"] = json!(done.changes);
+    out.report(&all, |_| {
+        let line = |FileChange { change, file, from }: &FileChange| match (change, from) {
+            (_, Some(from)) => format!("move    {from} -> {file}\n"),
+            (Change::Added, _) => format!("add     {file}\n"),
+            (Change::Deleted, _) => format!("delete  {file}\n"),
+            _ => format!("change  {file}\n"),
+        };
+        let changes: String = done.changes.iter().map(line).collect();
+        format!(
+            "{changes}{}\nnothing is written: a dry run",
+            lines_of(done, true)
+        )
+    })
+}
+
+fn lines_of(done: &Done, is_sync: bool) -> String {
     let read = counted(done.read, "note", "notes");
-    let mut lines = format!("{read} read, {changed} new or changed");
-    if not_live > 0 {
+    let Done {
+        added,
+        changed,
+        moved,
+        deleted,
+        not_live,
+        ..
+    } = done;
+    let mut lines = match is_sync {
+        true => format!(
+            "{read} read, {added} added, {changed} changed, {moved} moved, {deleted} deleted"
+        ),
+        false => format!("{read} read, {} new or changed", added + changed),
+    };
+    if *not_live > 0 {
         lines += &format!(
             "\nof the changed ones {not_live} are archived or expired, and stay so: no search finds them"
         );
@@ -126,8 +247,13 @@ pub async fn import_folder(
         path: folder.to_owned(),
         ..Args::default()
     };
-    let done = import(store, &args, max_note_bytes, &|_| false).await?;
-    Ok(done.imported.changed)
+    let reading = Reading {
+        args: &args,
+        max_note_bytes,
+        declared: &Declared::new(),
+    };
+    let done = import(store, reading, &|_| false).await?;
+    Ok(done.added + done.changed)
 }
 
 /// The agent of the notes that `elf eval` writes.
@@ -157,7 +283,7 @@ pub async fn import_documents(
         };
         let place = format!("document {:?}", document.id);
         match note::of_line(line, &args) {
-            Ok(note) => Ok(Placed { place, note }),
+            Ok(note) => Ok(Placed::new(place, note)),
             Err(problem) => Err(format!("{place}: {problem:#}")),
         }
     };
@@ -165,268 +291,42 @@ pub async fn import_documents(
     for checked in documents.iter().map(document) {
         checked.map_err(anyhow::Error::msg)?;
     }
-    let done = write_all(store, &args, documents.iter().map(document)).await?;
+    let notes = documents
+        .iter()
+        .map(|each| document(each).map_err(Unread::Problem));
+    let done = Writer::new(store, &args, &|_| false)
+        .write_all(notes)
+        .await?;
     anyhow::ensure!(done.skipped == 0, "Postgres does not accept every document");
-    Ok(done.imported.changed)
+    Ok(done.added + done.changed)
 }
 
 impl Args {
+    /// Whether it changes what is stored.
+    pub fn is_change(&self) -> bool {
+        !self.dry_run
+    }
+
     /// The one tenant that all notes must be of, if there is one.
     fn only_tenant(&self) -> Option<&str> {
         self.tenant.as_deref().filter(|_| !self.tenant_from_file)
     }
-}
 
-#[derive(Default)]
-struct Done {
-    read: u64,
-    imported: Imported,
-    skipped: u64,
-    passed_over: PassedOver,
-    /// Notes of which no part is embedded.
-    left_out: u64,
-}
-
-/// A note, and where it was read.
-struct Placed {
-    place: String,
-    note: ImportedNote,
-}
-
-/// A note, or why there is none.
-type Read = Result<Placed, String>;
-type Notes<'a> = Box<dyn Iterator<Item = Read> + 'a>;
-
-async fn import(
-    store: &Store,
-    args: &Args,
-    max_note_bytes: u64,
-    is_left_out: &dyn Fn(&ImportedNote) -> bool,
-) -> anyhow::Result<Done> {
-    let (notes, passed_over) = read(args, max_note_bytes)?;
-    let mut left_out = 0;
-    let notes = notes.inspect(|read| {
-        left_out += u64::from(read.as_ref().is_ok_and(|placed| is_left_out(&placed.note)));
-    });
-    let done = write_all(store, args, notes).await?;
-    Ok(Done {
-        passed_over,
-        left_out,
-        ..done
-    })
-}
-
-async fn write_all(
-    store: &Store,
-    args: &Args,
-    notes: impl Iterator<Item = Read>,
-) -> anyhow::Result<Done> {
-    let mut done = Done::default();
-    let (mut batch, mut bytes) = (Vec::new(), 0);
-    for note in notes {
-        match note {
-            Ok(note) => {
-                bytes += note.note.text.len();
-                batch.push(note);
-            }
-            Err(problem) => done.skip(&problem),
-        }
-        if batch.len() >= BATCH_NOTES || bytes >= BATCH_BYTES {
-            write(store, args, std::mem::take(&mut batch), &mut done).await?;
-            bytes = 0;
-        }
+    /// What makes notes of fields of any names.
+    fn mapping(&self) -> Mapping {
+        Mapping::of(&self.map, &self.text)
     }
-    write(store, args, batch, &mut done).await?;
-    Ok(done)
-}
 
-impl Done {
-    fn skip(&mut self, problem: &str) {
-        print_error(&format!("elf: skipped {problem}"));
-        self.skipped += 1;
+    fn has_mapping(&self) -> bool {
+        !self.map.is_empty() || !self.text.is_empty()
     }
-}
 
-async fn write(
-    store: &Store,
-    args: &Args,
-    mut batch: Vec<Placed>,
-    done: &mut Done,
-) -> anyhow::Result<()> {
-    done.read += batch.len() as u64;
-    find_by_key(store, &mut batch).await?;
-    if let Some(tenant) = args.only_tenant() {
-        let ids: Vec<Uuid> = batch.iter().map(|placed| placed.note.note_id).collect();
-        let foreign: HashSet<Uuid> = store
-            .notes_of_others(&ids, tenant)
-            .await?
-            .into_iter()
-            .collect();
-        batch.retain(|Placed { place, note }| {
-            let is_foreign = foreign.contains(&note.note_id);
-            if is_foreign {
-                let id = note.note_id;
-                done.skip(&format!(
-                    "{place}: a note of another tenant has the id {id}"
-                ));
-            }
-            !is_foreign
-        });
+    /// Refuses options for fields and columns where there are none.
+    fn refuse_fields(&self, name: &str) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            !self.csv && !self.has_mapping() && self.delimiter.is_none(),
+            "{name} has neither columns nor fields: --csv, --text, --map and --delimiter are for CSV and JSONL"
+        );
+        Ok(())
     }
-    let mut rejected = Vec::new();
-    while !batch.is_empty() {
-        let (part, rest) = distinct(batch);
-        write_or_split(store, part, done, &mut rejected).await?;
-        batch = rest;
-    }
-    // The key of one may have been that of another until now, or of a note that was written meanwhile.
-    find_by_key(store, &mut rejected).await?;
-    for Placed { place, note } in rejected {
-        match store.import(&[&note]).await {
-            Ok(imported) => done.imported += imported,
-            Err(error) if error.class() == ErrorClass::Item => {
-                done.skip(&format!(
-                    "{place}: Postgres does not accept the note: {error}"
-                ));
-            }
-            Err(error) => return Err(failed(error)),
-        }
-    }
-    Ok(())
-}
-
-/// Gives notes the ids of those that have their keys.
-async fn find_by_key(store: &Store, batch: &mut [Placed]) -> anyhow::Result<()> {
-    let keyed = batch.iter_mut().map(|placed| &mut placed.note);
-    let mut keyed: Vec<&mut ImportedNote> = keyed.filter(|note| note.is_keyed).collect();
-    if keyed.is_empty() {
-        return Ok(());
-    }
-    let asked: Vec<&ImportedNote> = keyed.iter().map(|note| &**note).collect();
-    let found = store.notes_of_keys(&asked).await.map_err(failed)?;
-    for (note, found) in keyed.iter_mut().zip(found) {
-        note.note_id = found.unwrap_or(note.note_id);
-    }
-    Ok(())
-}
-
-/// The first of each note, and the rest: one statement cannot write a row twice.
-fn distinct(notes: Vec<Placed>) -> (Vec<Placed>, Vec<Placed>) {
-    let mut seen = HashSet::new();
-    notes
-        .into_iter()
-        .partition(|placed| seen.insert(placed.note.note_id))
-}
-
-/// Writes notes; what Postgres rejects is halved until a note stands alone.
-async fn write_or_split(
-    store: &Store,
-    notes: Vec<Placed>,
-    done: &mut Done,
-    rejected: &mut Vec<Placed>,
-) -> anyhow::Result<()> {
-    let mut parts = vec![notes];
-    while let Some(mut part) = parts.pop() {
-        let notes: Vec<&ImportedNote> = part.iter().map(|placed| &placed.note).collect();
-        match store.import(&notes).await {
-            Ok(imported) => done.imported += imported,
-            Err(error) if error.class() != ErrorClass::Item => return Err(failed(error)),
-            Err(_) if part.len() == 1 => rejected.append(&mut part),
-            Err(_) => {
-                let second = part.split_off(part.len() / 2);
-                parts.extend([second, part]);
-            }
-        }
-    }
-    Ok(())
-}
-
-fn failed(error: StoreError) -> anyhow::Error {
-    anyhow::Error::new(error).context("failed to write notes")
-}
-
-/// The notes of a path, and which files in it are none.
-fn read(args: &Args, max_note_bytes: u64) -> anyhow::Result<(Notes<'_>, PassedOver)> {
-    let path = &args.path;
-    let none = PassedOver::default();
-    if path.as_os_str() == "-" {
-        let stdin = BufReader::new(std::io::stdin());
-        let notes = jsonl("stdin".to_owned(), stdin, args, max_note_bytes)?;
-        return Ok((notes, none));
-    }
-    let name = shown(path);
-    let metadata = path
-        .metadata()
-        .with_context(|| format!("failed to read {name}"))?;
-    if metadata.is_dir() {
-        let files = Files::of(path);
-        if files.texts.is_empty() && files.problems.is_empty() {
-            let reasons = files.passed_over.reasons();
-            let reasons = reasons.map(|reasons| format!("; files passed over: {reasons}"));
-            anyhow::bail!(
-                "no .md, .txt or .log file in {name}{}",
-                reasons.unwrap_or_default()
-            );
-        }
-        let problems = files.problems.into_iter().map(Err);
-        let notes = (files.texts.into_iter())
-            .map(move |(key, file)| text_file(key, &file, args, max_note_bytes));
-        return Ok((Box::new(problems.chain(notes)), files.passed_over));
-    }
-    if is_text(path) {
-        let note = match key_of(path) {
-            Ok(key) => text_file(key, path, args, max_note_bytes),
-            Err(problem) => Err(format!("{name}: {problem}")),
-        };
-        return Ok((Box::new(std::iter::once(note)), none));
-    }
-    anyhow::ensure!(
-        may_be_jsonl(path),
-        "cannot import {name}: `elf import` reads folders, .md, .txt and .log files, and JSONL (.jsonl, \
-         .ndjson, .json, or - for stdin)"
-    );
-    let file = File::open(path).with_context(|| format!("failed to open {name}"))?;
-    let notes = jsonl(name, BufReader::new(file), args, max_note_bytes)?;
-    Ok((notes, none))
-}
-
-fn text_file(key: String, file: &Path, args: &Args, max_note_bytes: u64) -> Read {
-    let place = shown(file);
-    let note = || {
-        let bytes = text::read_at_most(File::open(file)?, max_note_bytes)?;
-        let bytes = bytes.with_context(|| {
-            format!("longer than worker.max_note_bytes, {max_note_bytes} bytes")
-        })?;
-        let text = text::decode(bytes).map_err(anyhow::Error::msg)?;
-        note::of_file(key, text, args)
-    };
-    match note() {
-        Ok(note) => Ok(Placed { place, note }),
-        Err(problem) => Err(format!("{place}: {problem:#}")),
-    }
-}
-
-fn jsonl<'a>(
-    name: String,
-    reader: impl std::io::BufRead + 'a,
-    args: &'a Args,
-    max_note_bytes: u64,
-) -> anyhow::Result<Notes<'a>> {
-    let most = JSON_OF_A_BYTE * max_note_bytes + MAX_OTHER_FIELDS;
-    let objects = lines::objects(reader, most).with_context(|| format!("failed to read {name}"))?;
-    let mut seen: HashMap<Uuid, Place> = HashMap::new();
-    Ok(Box::new(objects.map(move |(place, object)| {
-        let note = object.and_then(|object| {
-            let note = note::of_line(Line::parse(&object)?, args);
-            note.map_err(|problem| format!("{problem:#}"))
-        });
-        let note = note.map_err(|problem| format!("{name}{place}: {problem}"))?;
-        if let Some(before) = seen.insert(note.note_id, place) {
-            print_error(&format!(
-                "elf: {name}{place} replaces what {name}{before} says of the same note"
-            ));
-        }
-        let place = format!("{name}{place}");
-        Ok(Placed { place, note })
-    })))
 }

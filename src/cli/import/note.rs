@@ -2,14 +2,16 @@
 
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::{Args, DEFAULT_TENANT, title};
+use super::file::Contents;
+use super::{Args, DEFAULT_TENANT};
 use crate::chunk;
 use crate::cli::value;
-use crate::note::{check_zero_to_one, holds_nul, present};
-use crate::store::{Field, ImportedNote};
+use crate::metadata;
+use crate::note::{check_key, check_label, check_zero_to_one, holds_nul, present};
+use crate::store::{Field, ImportedNote, Origin};
 
 /// The UUIDv5 namespace of note ids that are derived from keys.
 const KEYS: Uuid = Uuid::from_u128(0x656c_6600_6b65_7973_8000_6e6f_7465_7321);
@@ -33,44 +35,62 @@ pub(super) struct Line {
     #[serde(default, deserialize_with = "present")]
     pub expires_at: Option<Option<DateTime<Utc>>>,
     pub source_ref: Option<Value>,
+    pub metadata: Option<Map<String, Value>>,
     #[serde(default, deserialize_with = "present")]
     pub title: Option<Option<String>>,
 }
 
-impl Line {
-    /// Reads one. The error says at which column it is wrong.
-    pub fn parse(line: &str) -> Result<Self, String> {
-        serde_json::from_str(line).map_err(|error| {
-            let said = error.to_string();
-            // The line that serde counts is always the first.
-            let what = said.split(" at line ").next().unwrap_or(&said);
-            let what = what.replace("struct Line", "an object with \"text\"");
-            let hint = match line.contains('\0') {
-                true => "; it looks like UTF-16 without a byte order mark: convert it to UTF-8",
-                false => "",
-            };
-            format!("column {}: {what}{hint}", error.column())
-        })
-    }
-}
-
 /// The note of a text file. Its source, and a title that is the file's name, are those of a new note alone: an
 /// application may have set others.
-pub(super) fn of_file(key: String, text: String, args: &Args) -> anyhow::Result<ImportedNote> {
+pub(super) fn of_file(key: String, file: Contents, args: &Args) -> anyhow::Result<ImportedNote> {
     let source = json!({ "file": key });
-    let written = title::written(&text);
-    let name = title::of_name(&key, &text);
     let line = Line {
-        title: written.map(Some),
-        text,
+        title: file.has_title.then(|| file.title.clone()),
+        text: file.text,
         key: Some(Some(key)),
+        metadata: file.metadata,
         ..Line::default()
     };
     let mut note = of_line(line, args)?;
     note.source_ref.value = source;
-    if !note.title.is_named {
-        note.title.value = name;
-    }
+    note.title.value = file.title;
+    check(&note).map_err(anyhow::Error::msg)?;
+    Ok(note)
+}
+
+/// What a sync knows of the note of a file.
+#[derive(Clone)]
+pub(super) struct Synced {
+    /// The folder and the file.
+    pub origin: Origin,
+    /// The note that is there already.
+    pub note_id: Option<Uuid>,
+    /// Whether it was the note of another file.
+    pub is_moved: bool,
+}
+
+/// The note of a file of a folder that is synced: title and metadata are the file's too.
+pub(super) fn of_synced(
+    file: Contents,
+    args: &Args,
+    synced: Synced,
+) -> anyhow::Result<ImportedNote> {
+    let Synced {
+        origin,
+        note_id,
+        is_moved,
+    } = synced;
+    let is_new = note_id.is_none();
+    let line = Line {
+        note_id,
+        key: (is_new || is_moved).then(|| Some(origin.source_id.clone())),
+        title: Some(file.title),
+        text: file.text,
+        metadata: Some(file.metadata.unwrap_or_default()),
+        ..Line::default()
+    };
+    let mut note = of_line(line, args)?;
+    note.origin = Some(origin);
     Ok(note)
 }
 
@@ -90,12 +110,11 @@ pub(super) fn of_line(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
         let checked = share.map_or(Ok(()), |share| check_zero_to_one(field, share));
         checked.map_err(anyhow::Error::msg)?;
     }
-    if let Some(cuts) = line
-        .source_ref
-        .as_ref()
-        .and_then(|source| source.get("cuts"))
-    {
-        chunk::cuts(&cuts.to_string(), &line.text).map_err(anyhow::Error::msg)?;
+    if let Some(source) = &line.source_ref {
+        anyhow::ensure!(source.is_object(), "source_ref is no object");
+        let cuts = source.get("cuts").map(Value::to_string);
+        let checked = cuts.map(|cuts| chunk::cuts(&cuts, &line.text));
+        checked.transpose().map_err(anyhow::Error::msg)?;
     }
     let by_id = line.note_id.is_some();
     let identity = |of_line: Option<String>, of_args: &Option<String>, default: &str| {
@@ -138,26 +157,43 @@ pub(super) fn of_line(line: Line, args: &Args) -> anyhow::Result<ImportedNote> {
         expires_at: Field::or(line.expires_at, None),
         source_ref: Field::or(line.source_ref, json!({})),
         title: Field::or(line.title, None),
+        metadata: Field::or(line.metadata.map(Value::Object), json!({})),
+        origin: None,
     };
-    let labels = [
-        &note.tenant_id,
-        &note.project_id,
-        &note.agent_id,
-        &note.scope,
-        &note.kind,
-    ];
-    let mut strings = labels
-        .iter()
-        .map(|label| &label.value)
-        .chain(&note.key.value)
-        .chain(&note.title.value);
-    anyhow::ensure!(
-        !note.text.contains('\0')
-            && !strings.any(|string| string.contains('\0'))
-            && !holds_nul(&note.source_ref.value),
-        "the note holds a NUL character, which Postgres cannot store"
-    );
+    check(&note).map_err(anyhow::Error::msg)?;
     Ok(note)
+}
+
+/// Checks that Postgres and the payload of a point can have the note.
+fn check(note: &ImportedNote) -> Result<(), String> {
+    let key = note.key.value.as_deref();
+    for (field, value) in [
+        ("tenant_id", Some(note.tenant_id.value.as_str())),
+        ("project_id", Some(&note.project_id.value)),
+        ("agent_id", Some(&note.agent_id.value)),
+        ("scope", Some(&note.scope.value)),
+        ("type", Some(&note.kind.value)),
+        ("key", key),
+        ("title", note.title.value.as_deref()),
+    ] {
+        check_label(field, value.unwrap_or_default())?;
+    }
+    if let Some(key) = key {
+        let labels = [
+            &note.tenant_id,
+            &note.project_id,
+            &note.agent_id,
+            &note.scope,
+        ];
+        check_key(key, labels.map(|label| label.value.as_str()))?;
+    }
+    if let Value::Object(fields) = &note.metadata.value {
+        metadata::check(fields)?;
+    }
+    match note.text.contains('\0') || holds_nul(&note.source_ref.value) {
+        true => Err("the note has a NUL character, which Postgres cannot store".into()),
+        false => Ok(()),
+    }
 }
 
 /// The id of a note with `key`: the same key under the same access labels is the same note.

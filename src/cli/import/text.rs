@@ -36,6 +36,11 @@ pub(super) fn is_utf16(head: &[u8]) -> bool {
     matches!(head, [0xff, 0xfe, ..] | [0xfe, 0xff, ..])
 }
 
+/// Whether bytes are no text in any encoding that is read. A text has no NUL; UTF-16 has a byte order mark.
+pub(super) fn is_binary(bytes: &[u8]) -> bool {
+    !is_utf16(bytes) && bytes.contains(&0)
+}
+
 /// Reads to the end of a file that has `most` bytes at most; `None` if it has more.
 pub(super) fn read_at_most(reader: impl Read, most: u64) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
@@ -75,6 +80,14 @@ mod tests {
         ] {
             let error = decode(bytes.to_vec()).unwrap_err();
             assert!(error.contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_nul_is_in_no_text() {
+        assert!(is_binary(b"\x7fELF\x01\0"));
+        for text in [&b"Caf\xe9"[..], b"", b"\xff\xfea\0"] {
+            assert!(!is_binary(text));
         }
     }
 

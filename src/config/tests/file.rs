@@ -131,9 +131,16 @@ fn the_example_has_every_key_with_its_default() {
         .map(|known| (known.path, known.default))
         .collect();
     let mut section = String::new();
+    let mut has_free_names = false;
     for line in example.lines() {
-        if let Some(header) = line.strip_prefix('[') {
+        // A list of tables has its header in a comment: the example has none.
+        let header = line.strip_prefix("# [[").or(line.strip_prefix('['));
+        if let Some(header) = header {
             section = header.trim_end_matches(']').to_owned();
+            has_free_names = unseen.remove(&section).is_some();
+        }
+        if has_free_names {
+            continue;
         }
         let Some((key, value)) = line.trim_start_matches("# ").split_once(" = ") else {
             continue;
@@ -148,6 +155,7 @@ fn the_example_has_every_key_with_its_default() {
             .unwrap_or_else(|| panic!("{path} is no key, or is there twice"));
         match (line.starts_with("# "), default) {
             (true, Some(default)) => assert_eq!(value, default, "{path}"),
+            (true, None) if ["sources.name", "sources.table"].contains(&&*path) => {}
             (true, None) => assert!(value.contains("# default: "), "{path}: {value}"),
             (false, default) => assert_eq!(
                 default, None,
@@ -157,6 +165,7 @@ fn the_example_has_every_key_with_its_default() {
     }
     assert!(unseen.is_empty(), "not in the example: {unseen:?}");
     // The optional keys are valid as they are shown.
+    let (example, _) = example.split_once("# [[sources]]").unwrap();
     let all: Vec<_> = example
         .lines()
         .map(|line| {
@@ -178,21 +187,79 @@ fn the_example_has_every_key_with_its_default() {
 fn relative_paths_start_at_the_folder_of_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
-    std::fs::create_dir(at("model")).unwrap();
-    std::fs::write(at("dsn"), "postgres://localhost/elf\n").unwrap();
-    let text = "[storage.postgres]\ndsn = \"file:dsn\"\n[storage.qdrant]\nurl = \"embedded:index\"\n\
+    for model in ["model", "tokenizer", "reranker"] {
+        std::fs::create_dir(at(model)).unwrap();
+    }
+    let dsn =
+        "postgres://u:p%40%3F@/elf?host=db&sslrootcert=ca.pem&sslcert=a%20b.pem&sslkey=%2Fk.pem";
+    std::fs::write(at("dsn"), dsn).unwrap();
+    let text = "[storage.postgres]\ndsn = \"file:dsn\"\n\
+                [storage.qdrant]\nurl = \"embedded:index\"\n\
                 [providers.embedding]\nprovider = \"local\"\nmodel = \"model\"\n\
-                [chunking]\ntokenizer_repo = \"org/on-the-hub\"";
+                ca_file = \"ca.pem\"\nclient_cert_file = \"own.pem\"\nclient_key_file = \"../own.key\"\n\
+                [chunking]\ntokenizer_repo = \"tokenizer\"\n\
+                [search.rerank]\napi = \"local\"\nmodel = \"reranker\"\n\
+                [quality]\nfolder = \"golden\"\ncanary.config = \"canary.toml\"\n";
     std::fs::write(at("elf.toml"), text).unwrap();
     let config = Config::load(&folder.path().join("elf.toml")).unwrap();
-    assert_eq!(
-        config.storage.qdrant.url,
-        format!("embedded:{}", at("index"))
+    let embedding = &config.providers.embedding;
+    let quality = &config.quality;
+    for (found, name) in [
+        (Some(&embedding.model), "model"),
+        (embedding.ca_file.as_ref(), "ca.pem"),
+        (embedding.client_cert_file.as_ref(), "own.pem"),
+        (embedding.client_key_file.as_ref(), "../own.key"),
+        (Some(&config.chunking.tokenizer_repo), "tokenizer"),
+        (
+            config.search.rerank.as_ref().map(|it| &it.model),
+            "reranker",
+        ),
+        (quality.folder.as_ref(), "golden"),
+        (quality.canary.config.as_ref(), "canary.toml"),
+    ] {
+        assert_eq!(found, Some(&at(name)));
+    }
+    let index = config.storage.qdrant.url.strip_prefix("embedded:");
+    assert_eq!(index, Some(&*at("index")));
+    let dsn = config.storage.postgres.dsn.expose();
+    assert!(
+        dsn.starts_with("postgres://u:p%40%3F@/elf?host=db&"),
+        "{dsn}"
     );
-    assert_eq!(
-        config.storage.postgres.dsn.expose(),
-        "postgres://localhost/elf"
-    );
-    assert_eq!(config.providers.embedding.model, at("model"));
-    assert_eq!(config.chunking.tokenizer_repo, "org/on-the-hub");
+    let files = crate::config::Dsn::parse(dsn).unwrap();
+    let files = format!("{files:?}");
+    for path in [at("ca.pem"), at("a b.pem"), "/k.pem".to_owned()] {
+        assert!(files.contains(&format!("\"{path}\"")), "{path}: {files}");
+    }
+
+    // Not a path that is there: a repository on the hub.
+    std::fs::remove_dir(at("tokenizer")).unwrap();
+    let config = Config::load(&folder.path().join("elf.toml")).unwrap();
+    assert_eq!(config.chunking.tokenizer_repo, "tokenizer");
+}
+
+/// A new one belongs into the test above.
+#[test]
+fn the_settings_that_are_paths_are_known() {
+    let is_path = |key: &&str| {
+        let name = key.rsplit('.').next().unwrap();
+        ["file", "folder", "config", "dir", "path"]
+            .iter()
+            .any(|word| name.ends_with(word))
+    };
+    let keys: Vec<String> = crate::config::settings()
+        .into_iter()
+        .map(|setting| setting.key)
+        .collect();
+    let paths: Vec<&str> = keys.iter().map(String::as_str).filter(is_path).collect();
+    let known = [
+        // A part of a URL.
+        "providers.embedding.path",
+        "providers.embedding.ca_file",
+        "providers.embedding.client_cert_file",
+        "providers.embedding.client_key_file",
+        "quality.folder",
+        "quality.canary.config",
+    ];
+    assert_eq!(paths, known);
 }

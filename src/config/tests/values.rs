@@ -124,6 +124,7 @@ fn numbers_keep_to_their_ranges() {
         ),
         ("chunking", "max_tokens", "0", "129", "100000", "131073"),
         ("chunking", "overlap_tokens", "-1", "0", "511", "131072"),
+        ("chunking", "parent_tokens", "-1", "0", "131072", "131073"),
         ("worker", "lease_secs", "4", "5", "3600", "3601"),
         ("worker", "max_attempts", "0", "1", "1000", "1001"),
         ("worker", "poll_interval_ms", "9", "10", "600000", "600001"),
@@ -268,6 +269,16 @@ fn an_overlap_leaves_room_for_something_new() {
         "elf.toml:7: chunking.overlap_tokens: 128 must be less than max_tokens, which is 100"
     );
     with("chunking", "max_tokens = 100\noverlap_tokens = 99").unwrap();
+}
+
+#[test]
+fn a_parent_is_larger_than_a_chunk() {
+    assert_refused(
+        "chunking",
+        "parent_tokens = 512",
+        "512 must be 0, or more than max_tokens, which is 512",
+    );
+    with("chunking", "parent_tokens = 513").unwrap();
 }
 
 #[test]

@@ -66,11 +66,11 @@ async fn connecting_tells_dimension_and_window_and_refuses_another_dimension() {
         document_fields: Default::default(),
         query_fields: Default::default(),
     };
-    let (embedder, facts) = connect(&settings).await.unwrap();
+    let (embedder, facts) = connect(&settings, settings.dimensions).await.unwrap();
     assert_eq!((facts.dim, facts.window), (32, Some(120)));
     assert_eq!(probe(&*embedder).await, Ok(32));
     settings.dimensions = Some(33);
-    let error = connect(&settings).await.err().unwrap();
+    let error = connect(&settings, settings.dimensions).await.err().unwrap();
     assert!(
         matches!(&error, EmbedError::Config { reason } if reason.contains("providers.embedding.dimensions")),
         "{error}"

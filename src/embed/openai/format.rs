@@ -1,7 +1,9 @@
 //! In which form ELF asks for vectors. Servers differ in what they take and in what they do with
 //! the rest: refuse it, ignore it, answer without vectors. The first answer shows it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+
+use crate::lock::lock;
 
 /// The field `encoding_format`, in the order in which ELF tries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,12 +68,12 @@ impl Negotiation {
 
     /// The form to ask for.
     pub fn current(&self) -> Format {
-        self.lock().format
+        lock(&self.0).format
     }
 
     /// The form to ask for after `format` failed; `None` if the failure is about something else.
     pub fn after(&self, format: Format, failure: AboutFormat) -> Option<Format> {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         let next = format.next()?;
         match failure {
             AboutFormat::Yes if state.format == format => {
@@ -89,7 +91,7 @@ impl Negotiation {
 
     /// Records that the server gave vectors. Returns whether that is news.
     pub fn worked(&self, format: Format) -> bool {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         let is_news = !state.proven && format != state.format;
         if !state.proven {
             *state = State {
@@ -98,10 +100,6 @@ impl Negotiation {
             };
         }
         is_news
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

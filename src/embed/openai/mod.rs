@@ -323,7 +323,10 @@ fn max_answer_bytes(inputs: usize, dim: Option<usize>) -> usize {
 }
 
 /// The decompressed body up to `max_bytes`, and whether that is all of it.
-async fn read(mut response: Response, max_bytes: usize) -> Result<(Vec<u8>, bool), reqwest::Error> {
+pub(crate) async fn read(
+    mut response: Response,
+    max_bytes: usize,
+) -> reqwest::Result<(Vec<u8>, bool)> {
     let mut body = Vec::new();
     while let Some(part) = response.chunk().await? {
         body.extend_from_slice(&part);

@@ -48,7 +48,6 @@ struct Datum {
     embedding: Embedding,
 }
 
-/// Reads an answer.
 pub fn parse(body: &[u8]) -> Result<Answer, serde_json::Error> {
     let body: Body = match serde_json::from_slice(body) {
         Ok(answer) => answer,

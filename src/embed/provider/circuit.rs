@@ -88,7 +88,6 @@ impl Circuit {
         }
     }
 
-    /// The current state.
     pub fn state(&self) -> CircuitState {
         self.state.borrow().clone()
     }

@@ -1,6 +1,6 @@
 //! Requests in flight: as many as the provider's pace allows.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -11,6 +11,7 @@ use super::metrics;
 use super::pace::{Pace, Sent};
 use crate::config;
 use crate::embed::{EmbedError, Limits};
+use crate::lock::lock;
 
 /// Lanes for failing. Two, so that one half of a request is answered while the other half hangs.
 const APART: usize = 2;
@@ -48,32 +49,23 @@ impl AdaptiveConcurrency {
         }
     }
 
-    /// Waits for a free lane. It is free again when the [`Lane`] is dropped.
-    pub async fn enter(&self) -> Lane<'_> {
-        let permit = self.free.acquire().await;
+    /// Waits for a free lane, which is free again when the [`Lane`] is dropped. A lane `apart` is one of those
+    /// that failing texts have, and teaches nothing about the pace.
+    pub async fn enter(&self, apart: bool) -> Lane<'_> {
+        let free = if apart { &self.apart } else { &self.free };
+        let permit = free.acquire().await;
         permit.expect("the semaphore is never closed").forget();
         Lane {
             lanes: self,
             sent: None,
-            apart: false,
-        }
-    }
-
-    /// Waits for a lane of those that failing texts have. It teaches nothing about the pace.
-    pub async fn enter_apart(&self) -> Lane<'_> {
-        let permit = self.apart.acquire().await;
-        permit.expect("the semaphore is never closed").forget();
-        Lane {
-            lanes: self,
-            sent: None,
-            apart: true,
+            apart,
         }
     }
 
     /// Makes requests smaller for a while, because the provider refused a larger one.
     pub fn learn(&self, learned: Learned) {
         let now = self.clock.now();
-        if self.lock().pace.learn_ceiling(learned, now) {
+        if lock(&self.state).pace.learn_ceiling(learned, now) {
             tracing::info!(
                 most = ?learned,
                 "the provider refused a larger request, sending smaller ones; max_batch_inputs and \
@@ -92,10 +84,6 @@ impl AdaptiveConcurrency {
         state.open -= self.free.forget_permits(state.open - allowed);
         metrics::in_flight_limit(allowed);
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The right to have one request in flight.
@@ -104,26 +92,21 @@ pub struct Lane<'a> {
     /// The request in flight, and its tokens.
     sent: Option<(Sent, usize)>,
     /// Whether it is a lane of the failing.
-    apart: bool,
+    pub apart: bool,
 }
 
 impl Lane<'_> {
-    /// Whether it is a lane of the failing.
-    pub fn is_apart(&self) -> bool {
-        self.apart
-    }
-
     /// How many texts of these `tokens` the request may hold, one at least.
     pub fn fits(&self, tokens: &mut dyn Iterator<Item = usize>) -> usize {
         let now = self.lanes.clock.now();
-        self.lanes.lock().pace.fits(tokens, now)
+        lock(&self.lanes.state).pace.fits(tokens, now)
     }
 
     /// Records that a request with texts of these `tokens` is sent.
     pub fn send(&mut self, tokens: &[usize]) {
         let now = self.lanes.clock.now();
         let texts = tokens.iter().copied();
-        let pace = &mut self.lanes.lock().pace;
+        let pace = &mut lock(&self.lanes.state).pace;
         let sent = match self.apart {
             true => pace.sent_apart(texts, now),
             false => pace.sent(texts, now),
@@ -138,7 +121,7 @@ impl Lane<'_> {
             return (Duration::ZERO, false);
         };
         let now = self.lanes.clock.now();
-        let mut state = self.lanes.lock();
+        let mut state = lock(&self.lanes.state);
         let unexplained = !state.pace.explains(&sent, now);
         if let Err(EmbedError::TimedOut { .. }) = result {
             metrics::abandoned(tokens, self.lanes.usd_per_token);
@@ -159,7 +142,7 @@ impl Lane<'_> {
 
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
-        let mut state = self.lanes.lock();
+        let mut state = lock(&self.lanes.state);
         // The caller was cancelled, and its request with it.
         if let Some((_, tokens)) = self.sent.take() {
             metrics::abandoned(tokens, self.lanes.usd_per_token);
@@ -199,14 +182,14 @@ mod tests {
     #[tokio::test]
     async fn waiting_requests_enter_in_order() {
         let lanes = lanes();
-        let first = lanes.enter().await;
-        let mut second = Box::pin(lanes.enter());
-        let mut third = Box::pin(lanes.enter());
+        let first = lanes.enter(false).await;
+        let mut second = Box::pin(lanes.enter(false));
+        let mut third = Box::pin(lanes.enter(false));
         assert!((&mut second).now_or_never().is_none());
         assert!((&mut third).now_or_never().is_none());
         drop(first);
         assert!(
-            lanes.enter().now_or_never().is_none(),
+            lanes.enter(false).now_or_never().is_none(),
             "not before the others"
         );
         let second = second.now_or_never().unwrap();
@@ -218,11 +201,11 @@ mod tests {
     #[tokio::test]
     async fn a_request_whose_caller_was_dropped_is_not_in_flight_any_more() {
         let lanes = lanes();
-        let mut lane = lanes.enter().await;
+        let mut lane = lanes.enter(false).await;
         lane.send(&[10]);
-        assert_eq!(lanes.lock().pace.in_flight(), 1);
+        assert_eq!(lock(&lanes.state).pace.in_flight(), 1);
         drop(lane);
-        assert_eq!(lanes.lock().pace.in_flight(), 0);
-        lanes.enter().now_or_never().unwrap();
+        assert_eq!(lock(&lanes.state).pace.in_flight(), 0);
+        lanes.enter(false).now_or_never().unwrap();
     }
 }

@@ -102,7 +102,6 @@ impl History {
 pub struct FailingTexts(Cache<(Purpose, TextHash), History>);
 
 impl FailingTexts {
-    /// None yet.
     pub fn new() -> Self {
         let cache = Cache::builder().max_capacity(MAX_REMEMBERED);
         Self(cache.time_to_live(REMEMBERED).build())
@@ -113,7 +112,6 @@ impl FailingTexts {
         self.0.get(&(purpose, hash)).unwrap_or_default()
     }
 
-    /// Remembers what happened to a text.
     pub fn remember(&self, purpose: Purpose, hash: TextHash, history: History) {
         self.0.insert((purpose, hash), history);
     }

@@ -1,11 +1,12 @@
 //! Texts in flight, so that no call sends a text that another call has sent.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
 use crate::embed::EmbedError;
+use crate::lock::lock;
 use crate::note::TextHash;
 
 /// What became of a text: its vector of `dim` floats, or why it has none.
@@ -29,7 +30,7 @@ pub enum Reservation<'a> {
 impl InFlightTexts {
     /// Reserves `hash` for the caller, unless another call embeds it already.
     pub fn reserve(&self, hash: TextHash) -> Reservation<'_> {
-        let mut texts = self.lock();
+        let mut texts = lock(&self.0);
         if let Some(pending) = texts.get(&hash) {
             return Reservation::Theirs(pending.clone());
         }
@@ -40,10 +41,6 @@ impl InFlightTexts {
             outcome,
             texts: self,
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<TextHash, Pending>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -64,7 +61,7 @@ impl Ticket<'_> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.texts.lock().remove(&self.hash);
+        lock(&self.texts.0).remove(&self.hash);
     }
 }
 

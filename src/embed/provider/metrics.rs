@@ -49,7 +49,6 @@ pub fn retries(requests: u64) {
     counter!("elf_embedding_retries_total").increment(requests);
 }
 
-/// The circuit opened or closed.
 pub fn circuit(open: bool) {
     gauge!("elf_embedding_circuit_open").set(f64::from(u8::from(open)));
 }

@@ -230,8 +230,8 @@ impl Provider {
         let mut requests = FuturesUnordered::new();
         // Kept across the iterations of the loop: a new turn would have to queue again
         // behind the other calls.
-        let mut turn = pin!(shared.turn());
-        let mut apart = pin!(shared.turn_apart());
+        let mut turn = pin!(shared.turn(false));
+        let mut apart = pin!(shared.turn(true));
         loop {
             for input in unreserved.drain(..) {
                 let reserved = reservations.remove(&input.hash);
@@ -254,10 +254,10 @@ impl Provider {
             let (has_plain, has_apart) = (queue.has(false, now), queue.has(true, now));
             // A turn that nothing waits for would keep its lane from the other calls.
             if !has_plain {
-                turn.set(shared.turn());
+                turn.set(shared.turn(false));
             }
             if !has_apart {
-                apart.set(shared.turn_apart());
+                apart.set(shared.turn(true));
             }
             let mut entered = None;
             tokio::select! {
@@ -278,18 +278,18 @@ impl Provider {
                     Ended::Last => queue.push_back(part),
                 },
                 lane = &mut turn, if has_plain => {
-                    turn.set(shared.turn());
+                    turn.set(shared.turn(false));
                     entered = Some(lane);
                 }
                 lane = &mut apart, if has_apart => {
-                    apart.set(shared.turn_apart());
+                    apart.set(shared.turn(true));
                     entered = Some(lane);
                 }
                 else => break,
             }
             match entered {
                 Some(Ok(lane)) => {
-                    let part = queue.take(lane.is_apart(), now, |tokens| lane.fits(tokens));
+                    let part = queue.take(lane.apart, now, |tokens| lane.fits(tokens));
                     requests.extend(part.map(|part| self.request(lane, part, purpose, before)));
                 }
                 Some(Err(error)) => {
@@ -353,21 +353,12 @@ impl Provider {
 }
 
 impl Shared {
-    /// Waits for a free lane, or returns why nothing is sent.
-    async fn turn(&self) -> Result<Lane<'_>, EmbedError> {
+    /// Waits for a free lane, `apart` for failing texts, or returns why nothing is sent.
+    async fn turn(&self, apart: bool) -> Result<Lane<'_>, EmbedError> {
         tokio::select! {
             biased;
             error = self.circuit.refused() => Err(error),
-            lane = self.lanes.enter() => Ok(lane),
-        }
-    }
-
-    /// Waits for a lane of those that failing texts have.
-    async fn turn_apart(&self) -> Result<Lane<'_>, EmbedError> {
-        tokio::select! {
-            biased;
-            error = self.circuit.refused() => Err(error),
-            lane = self.lanes.enter_apart() => Ok(lane),
+            lane = self.lanes.enter(apart) => Ok(lane),
         }
     }
 

@@ -39,7 +39,6 @@ impl<'a> Part<'a> {
         self.split(half)
     }
 
-    /// Tokens of each text.
     pub fn tokens(&self) -> Vec<usize> {
         self.texts.iter().map(|(input, _)| input.tokens).collect()
     }
@@ -62,17 +61,14 @@ impl<'a> Queue<'a> {
         self.0.insert(at, part);
     }
 
-    /// Texts that go before all others.
     pub fn push_front(&mut self, part: Part<'a>) {
         self.0.push_front(part);
     }
 
-    /// Texts that go after all others.
     pub fn push_back(&mut self, part: Part<'a>) {
         self.0.push_back(part);
     }
 
-    /// Whether no text waits to be sent.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -107,7 +103,6 @@ impl<'a> Queue<'a> {
         })
     }
 
-    /// Takes everything.
     pub fn drain(&mut self) -> impl Iterator<Item = Text<'a>> {
         self.0.drain(..).flat_map(|part| part.texts)
     }

@@ -46,7 +46,6 @@ const MAX_LOOKUP_WAIT: Duration = Duration::from_secs(2);
 /// How many secrets count as known: those that are keys at the start, and those found since.
 const MAX_KNOWN: u64 = 10_000;
 
-/// A new secret, and its hash.
 pub fn new_secret() -> (String, SecretHash) {
     let random: [u8; 32] = rand::random();
     let secret = format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(random));
@@ -160,7 +159,7 @@ pub async fn admit(
         Err(error) => {
             // A page asks before its user has given it a key.
             let has_key = request.headers().contains_key(header::AUTHORIZATION);
-            if has_key && error.status() == StatusCode::UNAUTHORIZED {
+            if has_key && error.status == StatusCode::UNAUTHORIZED {
                 shared.refused.count(&request);
             }
             return error.into_response();

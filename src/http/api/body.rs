@@ -17,9 +17,8 @@ use serde::{Deserialize, Deserializer};
 use super::Shared;
 use super::auth::Caller;
 use super::error::ApiError;
-use crate::bounds::COPIES;
+use crate::http::bounds::COPIES;
 
-/// Time limit for a body.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time limit for the next part of a body.

@@ -12,10 +12,9 @@ use uuid::Uuid;
 use super::auth::Caller;
 use super::error::{ApiError, ErrorBody};
 use super::notes::no_note;
+use super::searches::{NoteFilter, check_limit, default_limit};
 use super::{Body, Shared};
-
-/// Most notes in one answer.
-const MAX_LIMIT: usize = 100;
+use crate::store::Duplicate;
 
 /// Which note to compare.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -32,29 +31,19 @@ pub struct DuplicatesRequest {
     #[serde(default = "default_limit")]
     #[schema(default = 10, minimum = 1, maximum = 100)]
     limit: usize,
+    /// Only notes like this.
+    #[serde(default)]
+    filter: NoteFilter,
 }
 
 fn default_similarity() -> f32 {
     0.9
 }
 
-fn default_limit() -> usize {
-    10
-}
-
 /// The notes that are most like the note.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DuplicatesResponse {
-    items: Vec<LikeNote>,
-}
-
-/// A note like the one that was asked for.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct LikeNote {
-    note_id: Uuid,
-    key: Option<String>,
-    /// Cosine of the two pooled vectors.
-    similarity: f32,
+    items: Vec<Duplicate>,
 }
 
 /// Find notes that say nearly the same as a note, without an embedding call
@@ -78,10 +67,7 @@ pub async fn find(
     caller: Caller,
     Body(asked): Body<DuplicatesRequest>,
 ) -> Result<Json<DuplicatesResponse>, ApiError> {
-    if !(1..=MAX_LIMIT).contains(&asked.limit) {
-        let message = format!("limit must be 1 to {MAX_LIMIT}, not {}", asked.limit);
-        return Err(ApiError::invalid("limit", message));
-    }
+    check_limit(asked.limit)?;
     if !(-1.0..=1.0).contains(&asked.min_similarity) {
         let message = format!(
             "min_similarity must be -1 to 1, not {}",
@@ -89,10 +75,11 @@ pub async fn find(
         );
         return Err(ApiError::invalid("min_similarity", message));
     }
+    let wanted = asked.filter.checked(&shared, &caller).await?.of_note();
     let store = &shared.api.store;
     let version = &shared.api.version;
     let known = store.reachable_note(asked.note_id, caller.reach(), version);
-    if known.await?.ok_or_else(no_note)?.waits {
+    if !known.await?.ok_or_else(no_note)?.indexed {
         return Err(ApiError::new(
             StatusCode::CONFLICT,
             "not_indexed",
@@ -100,20 +87,15 @@ pub async fn find(
         ));
     }
     let _turn = shared.places.statement(&caller).await?;
-    let found = store
+    let items = store
         .find_duplicates(
             asked.note_id,
             version,
             caller.reach(),
             asked.min_similarity,
             asked.limit,
+            &wanted,
         )
         .await?;
-    let items = found.into_iter().map(|found| LikeNote {
-        note_id: found.note_id,
-        key: found.key,
-        similarity: found.similarity,
-    });
-    let items = items.collect();
     Ok(Json(DuplicatesResponse { items }))
 }

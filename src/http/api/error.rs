@@ -30,7 +30,7 @@ pub fn excerpt(text: &str, most: usize) -> String {
 /// An answer that is an error.
 #[derive(Debug)]
 pub struct ApiError {
-    status: StatusCode,
+    pub status: StatusCode,
     error: Problem,
 }
 
@@ -61,11 +61,6 @@ impl ApiError {
             details,
         };
         Self { status, error }
-    }
-
-    /// The status of the answer.
-    pub fn status(&self) -> StatusCode {
-        self.status
     }
 
     /// A value that ELF does not take.
@@ -174,6 +169,9 @@ impl From<StoreError> for ApiError {
                 "the database cannot read what was asked for: its operator has to restore it";
             return Self::new(StatusCode::INTERNAL_SERVER_ERROR, "unreadable", message);
         }
+        if let StoreError::OfRow(message) = error {
+            return Self::new(StatusCode::CONFLICT, "follows_a_row", message);
+        }
         match error.class() {
             _ if matches!(error, StoreError::KeyTaken(_)) => Self::new(
                 StatusCode::CONFLICT,
@@ -190,7 +188,7 @@ impl From<StoreError> for ApiError {
                 "the database rejects a value, for example a NUL character, or a check or a \
                  trigger of the application does",
             ),
-            ErrorClass::Store => {
+            ErrorClass::Storage => {
                 tracing::warn!(%error, "request failed");
                 Self::unavailable("the database is unavailable: try again later")
             }

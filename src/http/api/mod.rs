@@ -1,12 +1,14 @@
 //! The HTTP API for applications: searches and notes, under `/v2`, and for agents: `/mcp`.
 //!
-//! Every request has a key ([`access`]), and reaches the notes of that key alone. Every error
+//! Every request has a key ([`auth`]), and reaches the notes of that key alone. Every error
 //! has the shape of [`error::ApiError`].
 
 mod auth;
 mod body;
 mod duplicates;
 mod error;
+mod keyed;
+mod listed;
 pub mod mcp;
 mod misfit;
 mod notes;
@@ -41,8 +43,8 @@ use uuid::Uuid;
 
 use super::connection;
 use super::page;
-use crate::bounds::Bounds;
 use crate::canary::Canary;
+use crate::http::bounds::Bounds;
 use crate::search::Searcher;
 use crate::store::{Lifecycle, RegisteredVersion, Store};
 use auth::BearerKey;
@@ -76,7 +78,6 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub struct Api {
     /// Postgres, with connections of its own: searches do not take those of the worker.
     pub store: Store,
-    /// Finds notes.
     pub searcher: Searcher,
     /// Lets a version that is built answer a share of the searches.
     pub canary: Option<Arc<Canary>>,
@@ -159,11 +160,19 @@ fn router(api: Api, lookups: Lookups, traces: TraceLog, stop: CancellationToken)
         .routes(routes!(traces::show_trace))
         .routes(routes!(traces::show_item))
         .routes(routes!(duplicates::find))
+        .routes(routes!(listed::list))
+        .routes(routes!(listed::delete))
         .routes(routes!(notes::chunks))
         .layer(Extension(BodyLimit(MAX_SMALL_BODY)))
         .merge(
             OpenApiRouter::new()
-                .routes(routes!(notes::add))
+                .routes(routes!(
+                    notes::add,
+                    notes::put,
+                    keyed::show,
+                    keyed::change,
+                    keyed::remove
+                ))
                 .routes(routes!(notes::show, notes::change, notes::remove))
                 .layer(Extension(BodyLimit(body_limit))),
         )
@@ -233,9 +242,9 @@ async fn limited(request: Request, next: Next) -> Response {
     }
 }
 
-/// Whether a request may be a write.
 fn may_write(method: &Method, path: &str) -> bool {
-    let is_note = path == "/v2/notes" || path.starts_with("/v2/notes/");
+    let is_note =
+        path == "/v2/notes" || path.starts_with("/v2/notes/") || path == "/v2/notes:delete";
     method != Method::GET && (is_note || path == "/mcp")
 }
 

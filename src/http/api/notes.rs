@@ -11,36 +11,33 @@ use axum::http::request::Parts;
 use axum::response::Response;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::auth::{Caller, Writer};
 use super::body::at_most;
 use super::error::{ApiError, ErrorBody};
+use super::searches::object;
 use super::wait::{Wait, Written, asked, written};
 use super::{Api, Body, Shared};
 use crate::chunk;
-use crate::note::{check_zero_to_one, holds_nul, present};
-use crate::store::{AddedNote, NoteChange, ReachableChunk, ReachableNote};
+use crate::metadata;
+use crate::note::{check_key, check_label, check_zero_to_one, holds_nul};
+use crate::store::{AddedNote, NoteChange, PutNotes, ReachableChunk, ReachableNote};
 
 /// Most notes in one request.
 const MAX_NOTES: usize = 1000;
 
-/// Most bytes of `source_ref`.
 const MAX_SOURCE_REF: usize = 64 << 10;
-
-/// Most bytes of a label or a key: the payload of every point has them.
-const MAX_LABEL: usize = 1000;
-
-/// Most bytes of a key and the labels around it, together: Postgres has an index on them.
-const MAX_NAME: usize = 2500;
 
 /// A note to add.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewNote {
+    /// An id of the client's, random (version 4) or of a time (6, 7). A note that has it is replaced.
+    note_id: Option<Uuid>,
     /// The text, up to `worker.max_note_bytes`.
     text: String,
     /// Without it, the project that the key is bound to, or `default`.
@@ -73,9 +70,14 @@ pub struct NewNote {
     /// Where the note comes from, of at most 64 KiB. `cuts` are ascending byte offsets in the text where chunks end.
     #[schema(value_type = Option<Object>)]
     source_ref: Option<Box<RawValue>>,
+    /// The application's own fields, of at most 16 KiB. A search can filter by those that the server's configuration
+    /// declares.
+    #[serde(default, deserialize_with = "object")]
+    #[schema(value_type = Option<Object>)]
+    metadata: Map<String, Value>,
 }
 
-fn shared() -> String {
+pub fn shared() -> String {
     "shared".into()
 }
 
@@ -98,57 +100,6 @@ fn one() -> f32 {
 pub struct NewNotes {
     #[serde(deserialize_with = "at_most::<MAX_NOTES, _, _>")]
     notes: Vec<NewNote>,
-}
-
-/// What to change. A field that is left out stays as it is; `null` clears `key`, `title` and `expires_at`.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"text": "The library opens at ten."}))]
-pub struct ChangedNote {
-    text: Option<String>,
-    scope: Option<String>,
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    /// 0 to 1.
-    importance: Option<f32>,
-    /// 0 to 1.
-    confidence: Option<f32>,
-    /// `active` makes a note searchable; any other value takes it out of the index.
-    status: Option<String>,
-    #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<String>)]
-    key: Option<Option<String>>,
-    #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<String>)]
-    title: Option<Option<String>>,
-    #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<DateTime<Utc>>)]
-    expires_at: Option<Option<DateTime<Utc>>>,
-}
-
-/// A note.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ShownNote {
-    note_id: Uuid,
-    tenant_id: String,
-    project_id: String,
-    agent_id: String,
-    scope: String,
-    #[serde(rename = "type")]
-    kind: String,
-    key: Option<String>,
-    title: Option<String>,
-    text: String,
-    importance: f32,
-    confidence: f32,
-    status: String,
-    updated_at: DateTime<Utc>,
-    expires_at: Option<DateTime<Utc>>,
-    /// Whether the index has the note as it is here.
-    indexed: bool,
-    /// What rejects the note, if it is dead-lettered: `text`, `provider`, `postgres`, `index` or `process`.
-    /// `elf dead show` has the reason.
-    dead_letter: Option<String>,
 }
 
 /// The chunks of a note.
@@ -176,6 +127,7 @@ pub struct NoteChunks {
         (status = 400, description = "The body is not JSON", body = ErrorBody),
         (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
         (status = 403, description = "The key may only read, or is bound to other labels", body = ErrorBody),
+        (status = 409, description = "The note follows a row", body = ErrorBody),
         (status = 413, description = "The body is too large", body = ErrorBody),
         (status = 422, description = "A field is unknown or has a wrong value", body = ErrorBody),
         (status = 503, description = "Not written, or with the code `outcome_unknown`: it may have been written", body = ErrorBody),
@@ -188,7 +140,7 @@ pub async fn add(
     Body(NewNotes { notes }): Body<NewNotes>,
 ) -> Result<Response, ApiError> {
     let is_waiting = asked(wait)?;
-    let Added { note_ids, is_new } = add_all(&shared, &caller, notes).await?;
+    let PutNotes { note_ids, is_new } = put_all(&shared, &caller, notes).await?;
     let done = match is_new {
         true => StatusCode::CREATED,
         false => StatusCode::OK,
@@ -196,20 +148,50 @@ pub async fn add(
     Ok(written(&shared, &caller, note_ids, is_waiting, done).await)
 }
 
-/// Notes that were added.
-pub struct Added {
-    /// In the order of the request.
-    pub note_ids: Vec<Uuid>,
-    /// Whether one of them was not there before.
-    pub is_new: bool,
+/// Add notes, or replace those that have their keys or ids
+///
+/// As `POST`, and each note has a `key` or a `note_id`: so the request may be sent again.
+#[utoipa::path(
+    put,
+    path = "/v2/notes",
+    tag = "notes",
+    operation_id = "put_notes",
+    params(Wait),
+    request_body = NewNotes,
+    responses(
+        (status = 200, description = "Every note was there before, and is now as sent", body = Written),
+        (status = 201, description = "A note is new", body = Written),
+        (status = 202, description = "Written, and not indexed within 30 seconds", body = Written),
+        (status = 400, description = "The body is not JSON", body = ErrorBody),
+        (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
+        (status = 403, description = "The key may only read, or is bound to other labels", body = ErrorBody),
+        (status = 404, description = "The key does not reach the note of a `note_id`", body = ErrorBody),
+        (status = 409, description = "Another note has the key, or the note follows a row", body = ErrorBody),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 422, description = "A field is unknown or has a wrong value", body = ErrorBody),
+        (status = 503, description = "Not written, or with the code `outcome_unknown`: it may have been written", body = ErrorBody),
+    )
+)]
+pub async fn put(
+    state: State<Arc<Shared>>,
+    writer: Writer,
+    wait: Result<Query<Wait>, QueryRejection>,
+    Body(sent): Body<NewNotes>,
+) -> Result<Response, ApiError> {
+    let is_named = |note: &NewNote| note.key.is_some() || note.note_id.is_some();
+    if let Some(place) = sent.notes.iter().position(|note| !is_named(note)) {
+        let message = "the note has neither key nor note_id: give it one, or add it with POST";
+        return Err(ApiError::invalid("key", message).of_note(place));
+    }
+    add(state, writer, wait, Body(sent)).await
 }
 
-/// Adds notes, all or none.
-pub async fn add_all(
+/// Writes notes, all or none.
+pub async fn put_all(
     shared: &Arc<Shared>,
     caller: &Caller,
     notes: Vec<NewNote>,
-) -> Result<Added, ApiError> {
+) -> Result<PutNotes, ApiError> {
     if !(1..=MAX_NOTES).contains(&notes.len()) {
         let not = if notes.is_empty() { "0" } else { "more" };
         let message = format!("send 1 to {MAX_NOTES} notes, not {not}");
@@ -220,18 +202,21 @@ pub async fn add_all(
         .enumerate()
         .map(|(place, note)| checked(shared, caller, note).map_err(|error| error.of_note(place)))
         .collect::<Result<Vec<AddedNote>, ApiError>>()?;
-    check_keys(&notes)?;
+    check_names(&notes)?;
     let _turn = shared.places.statement(caller).await?;
-    let written = shared.api.store.add_notes(&notes).await;
-    let note_ids = written.map_err(ApiError::of_write)?;
-    let is_new = notes.iter().any(|note| note_ids.contains(&note.note_id));
-    Ok(Added { note_ids, is_new })
+    let written = shared.api.store.put_notes(&notes, caller.reach()).await;
+    written.map_err(ApiError::of_write)?.ok_or_else(no_note)
 }
 
-/// Refuses a key that two notes of one request have: one of them would be lost.
-fn check_keys(notes: &[AddedNote]) -> Result<(), ApiError> {
+/// Refuses a key or an id that two notes of one request have: one of them would be lost.
+fn check_names(notes: &[AddedNote]) -> Result<(), ApiError> {
     let mut seen = HashMap::new();
+    let mut ids = HashMap::new();
     for (place, note) in notes.iter().enumerate() {
+        if let Some(before) = ids.insert(note.note_id, place) {
+            let message = format!("notes[{before}] has the same note_id");
+            return Err(ApiError::invalid("note_id", message).of_note(place));
+        }
         let Some(key) = &note.key else { continue };
         let labels = (&note.project_id, &note.agent_id, &note.scope, key);
         if let Some(before) = seen.insert(labels, place) {
@@ -250,7 +235,7 @@ fn check_keys(notes: &[AddedNote]) -> Result<(), ApiError> {
     operation_id = "get_note",
     params(("id" = Uuid, Path,)),
     responses(
-        (status = 200, body = ShownNote),
+        (status = 200, body = ReachableNote),
         (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
         (status = 404, description = "The key reaches no note of this id", body = ErrorBody),
     )
@@ -259,12 +244,11 @@ pub async fn show(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     NoteId(id): NoteId,
-) -> Result<Json<ShownNote>, ApiError> {
+) -> Result<Json<ReachableNote>, ApiError> {
     let Api { store, version, .. } = &shared.api;
     shared.room_for_notes(&caller, &[id], u64::MAX).await?;
     let note = store.reachable_note(id, caller.reach(), version).await?;
-    let note = note.ok_or_else(no_note)?;
-    Ok(Json(note.into()))
+    Ok(Json(note.ok_or_else(no_note)?))
 }
 
 /// Show how a note was chunked
@@ -292,7 +276,7 @@ pub async fn chunks(
     let chunks = store.reachable_chunks(id, caller.reach(), version).await?;
     let chunks = NoteChunks {
         note_id: id,
-        indexed: !note.waits,
+        indexed: note.indexed,
         chunks,
     };
     Ok(Json(chunks))
@@ -305,14 +289,14 @@ pub async fn chunks(
     tag = "notes",
     operation_id = "change_note",
     params(("id" = Uuid, Path,), Wait),
-    request_body = ChangedNote,
+    request_body = NoteChange,
     responses(
         (status = 200, body = Written),
         (status = 202, description = "Changed, and not indexed within 30 seconds", body = Written),
         (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
         (status = 403, description = "The key may only read", body = ErrorBody),
         (status = 404, description = "The key reaches no note of this id", body = ErrorBody),
-        (status = 409, description = "Another note has the key", body = ErrorBody),
+        (status = 409, description = "Another note has the key, or the note follows a row", body = ErrorBody),
         (status = 422, description = "A field is unknown or has a wrong value", body = ErrorBody),
         (status = 503, description = "Not written, or with the code `outcome_unknown`: it may have been written", body = ErrorBody),
     )
@@ -322,11 +306,22 @@ pub async fn change(
     Writer(caller): Writer,
     NoteId(id): NoteId,
     wait: Result<Query<Wait>, QueryRejection>,
-    Body(change): Body<ChangedNote>,
+    Body(change): Body<NoteChange>,
 ) -> Result<Response, ApiError> {
     let is_waiting = asked(wait)?;
+    change_one(&shared, &caller, id, change).await?;
+    Ok(written(&shared, &caller, vec![id], is_waiting, StatusCode::OK).await)
+}
+
+/// Changes a note.
+pub async fn change_one(
+    shared: &Shared,
+    caller: &Caller,
+    id: Uuid,
+    change: NoteChange,
+) -> Result<(), ApiError> {
     if let Some(text) = &change.text {
-        check_text(&shared, text)?;
+        check_text(shared, text)?;
     }
     check_share("importance", change.importance)?;
     check_share("confidence", change.confidence)?;
@@ -337,26 +332,20 @@ pub async fn change(
         ("key", change.key.as_ref().and_then(Option::as_deref)),
         ("title", change.title.as_ref().and_then(Option::as_deref)),
     ])?;
-    check_key(change.key.as_ref().and_then(Option::as_deref))?;
-    let change = NoteChange {
-        text: change.text,
-        scope: change.scope,
-        kind: change.kind,
-        importance: change.importance,
-        confidence: change.confidence,
-        status: change.status,
-        key: change.key,
-        expires_at: change.expires_at,
-        title: change.title,
-    };
-    let turn = shared.places.statement(&caller).await?;
+    check_not_empty(change.key.as_ref().and_then(Option::as_deref))?;
+    if let Some(given) = &change.source_ref {
+        check_source_ref(given, change.text.as_deref())?;
+    }
+    if let Some(metadata) = &change.metadata {
+        check_metadata(metadata)?;
+    }
+    let _turn = shared.places.statement(caller).await?;
     let store = &shared.api.store;
     let changed = store.change_note(id, caller.reach(), &change).await;
-    if !changed.map_err(ApiError::of_write)? {
-        return Err(no_note());
+    match changed.map_err(ApiError::of_write)? {
+        true => Ok(()),
+        false => Err(no_note()),
     }
-    drop((turn, change));
-    Ok(written(&shared, &caller, vec![id], is_waiting, StatusCode::OK).await)
 }
 
 /// Delete a note
@@ -372,6 +361,7 @@ pub async fn change(
         (status = 401, description = "No key, or one that was revoked", body = ErrorBody),
         (status = 403, description = "The key may only read", body = ErrorBody),
         (status = 404, description = "The key reaches no note of this id", body = ErrorBody),
+        (status = 409, description = "The note follows a row", body = ErrorBody),
         (status = 503, description = "Not deleted, or with the code `outcome_unknown`: it may have been deleted", body = ErrorBody),
     )
 )]
@@ -382,13 +372,18 @@ pub async fn remove(
     wait: Result<Query<Wait>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let is_waiting = asked(wait)?;
-    let turn = shared.places.statement(&caller).await?;
-    let removed = shared.api.store.remove_note(id, caller.reach()).await;
-    if !removed.map_err(ApiError::of_write)? {
-        return Err(no_note());
-    }
-    drop(turn);
+    remove_one(&shared, &caller, id).await?;
     Ok(written(&shared, &caller, vec![id], is_waiting, StatusCode::OK).await)
+}
+
+/// Deletes a note.
+pub async fn remove_one(shared: &Shared, caller: &Caller, id: Uuid) -> Result<(), ApiError> {
+    let _turn = shared.places.statement(caller).await?;
+    let removed = shared.api.store.remove_note(id, caller.reach()).await;
+    match removed.map_err(ApiError::of_write)? {
+        true => Ok(()),
+        false => Err(no_note()),
+    }
 }
 
 /// The same words for a note of another tenant and for one that does not exist.
@@ -424,14 +419,24 @@ fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote,
     let tenant_id = caller.reach().tenant_id.clone();
     let project_id = or_default(caller.project(note.project_id)?);
     let agent_id = or_default(caller.agent(note.agent_id)?);
-    check_key(note.key.as_deref())?;
-    check_name(
-        [&tenant_id, &project_id, &agent_id, &note.scope],
-        note.key.as_deref(),
-    )?;
-    let source_ref = source_ref(note.source_ref, &note.text)?;
+    check_not_empty(note.key.as_deref())?;
+    if let Some(key) = &note.key {
+        let checked = check_key(key, [&tenant_id, &project_id, &agent_id, &note.scope]);
+        checked.map_err(|message| ApiError::invalid("key", message))?;
+    }
+    if let Some(given) = &note.source_ref {
+        check_source_ref(given, Some(&note.text))?;
+    }
+    check_metadata(&note.metadata)?;
+    // ELF derives such ids from keys and rows: who could take one would hold up another tenant's import or row.
+    let is_derived = |id: Uuid| matches!(id.get_version_num(), 0 | 3 | 5 | 8);
+    if note.note_id.is_some_and(is_derived) {
+        let message = "note_id must be a random UUID (version 4) or one of a time (6, 7): name the note with a key instead";
+        return Err(ApiError::invalid("note_id", message));
+    }
     Ok(AddedNote {
-        note_id: Uuid::new_v4(),
+        note_id: note.note_id.unwrap_or_else(Uuid::new_v4),
+        has_given_id: note.note_id.is_some(),
         tenant_id,
         project_id,
         agent_id,
@@ -442,37 +447,45 @@ fn checked(shared: &Shared, caller: &Caller, note: NewNote) -> Result<AddedNote,
         importance: note.importance,
         confidence: note.confidence,
         expires_at: note.expires_at,
-        source_ref,
+        source_ref: note.source_ref.unwrap_or_else(no_source),
         title: note.title,
+        metadata: note.metadata,
     })
+}
+
+fn no_source() -> Box<RawValue> {
+    RawValue::from_string("{}".into()).expect("this is JSON")
+}
+
+fn check_metadata(metadata: &Map<String, Value>) -> Result<(), ApiError> {
+    let checked = metadata::check(metadata);
+    checked.map_err(|message| ApiError::invalid("metadata", message))
 }
 
 /// Parsed only after its size was checked, and not kept so: a parsed value may take 60 times as much
 /// memory.
-fn source_ref(given: Option<Box<RawValue>>, text: &str) -> Result<Box<RawValue>, ApiError> {
-    let Some(given) = given else {
-        let empty = RawValue::from_string("{}".into());
-        return Ok(empty.expect("this is JSON"));
-    };
-    let parsed = match given.get().len() {
-        ..=MAX_SOURCE_REF => serde_json::from_str(given.get())
-            .ok()
-            .filter(Value::is_object),
+fn check_source_ref(given: &RawValue, text: Option<&str>) -> Result<(), ApiError> {
+    let invalid = |message: String| ApiError::invalid("source_ref", message);
+    let parsed: Option<Value> = match given.get().len() {
+        ..=MAX_SOURCE_REF => serde_json::from_str(given.get()).ok(),
         _ => None,
     };
-    let wrong = || {
-        let message = format!("source_ref must be an object of at most {MAX_SOURCE_REF} bytes");
-        ApiError::invalid("source_ref", message)
-    };
-    let parsed = parsed.ok_or_else(wrong)?;
+    let parsed = parsed.filter(Value::is_object).ok_or_else(|| {
+        invalid(format!(
+            "source_ref must be an object of at most {MAX_SOURCE_REF} bytes"
+        ))
+    })?;
     if holds_nul(&parsed) {
         return Err(nul_in("source_ref"));
     }
-    if let Some(cuts) = parsed.get("cuts") {
-        let wrong = |reason| ApiError::invalid("source_ref", reason);
-        chunk::cuts(&cuts.to_string(), text).map_err(wrong)?;
-    }
-    Ok(given)
+    let Some(cuts) = parsed.get("cuts") else {
+        return Ok(());
+    };
+    let text = text.ok_or_else(|| {
+        invalid("source_ref.cuts are offsets in a text: send the text with them".into())
+    })?;
+    let checked = chunk::cuts(&cuts.to_string(), text);
+    checked.map(drop).map_err(invalid)
 }
 
 /// Refuses labels that no note of the API can have.
@@ -480,39 +493,20 @@ pub fn check_labels<'a>(
     labels: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
 ) -> Result<(), ApiError> {
     for (label, value) in labels {
-        let bytes = value.map_or(0, str::len);
-        if bytes > MAX_LABEL {
-            let message = format!("{label} has {bytes} bytes; at most {MAX_LABEL} are possible");
-            return Err(ApiError::invalid(label, message));
-        }
-        check_nul(label, value.unwrap_or_default())?;
+        let checked = check_label(label, value.unwrap_or_default());
+        checked.map_err(|message| ApiError::invalid(label, message))?;
     }
     Ok(())
 }
 
 /// An empty key would make one note of all that a client means to have none.
-fn check_key(key: Option<&str>) -> Result<(), ApiError> {
+fn check_not_empty(key: Option<&str>) -> Result<(), ApiError> {
     match key {
         Some("") => {
             let message = "key is empty: leave it out, or send null, for a note without one";
             Err(ApiError::invalid("key", message))
         }
         _ => Ok(()),
-    }
-}
-
-fn check_name(labels: [&str; 4], key: Option<&str>) -> Result<(), ApiError> {
-    let Some(key) = key else { return Ok(()) };
-    let bytes = key.len() + labels.map(str::len).iter().sum::<usize>();
-    match bytes {
-        ..=MAX_NAME => Ok(()),
-        _ => {
-            let message = format!(
-                "key, scope, tenant, project_id and agent_id have {bytes} bytes together; at most {MAX_NAME} \
-                 are possible for a note with a key"
-            );
-            Err(ApiError::invalid("key", message))
-        }
     }
 }
 
@@ -544,27 +538,4 @@ fn check_text(shared: &Shared, text: &str) -> Result<(), ApiError> {
 pub fn check_share(field: &str, value: Option<f32>) -> Result<(), ApiError> {
     let checked = value.map_or(Ok(()), |value| check_zero_to_one(field, value));
     checked.map_err(|message| ApiError::invalid(field, message))
-}
-
-impl From<ReachableNote> for ShownNote {
-    fn from(note: ReachableNote) -> Self {
-        Self {
-            note_id: note.note_id,
-            tenant_id: note.tenant_id,
-            project_id: note.project_id,
-            agent_id: note.agent_id,
-            scope: note.scope,
-            kind: note.kind,
-            key: note.key,
-            title: note.title,
-            text: note.text,
-            importance: note.importance,
-            confidence: note.confidence,
-            status: note.status,
-            updated_at: note.updated_at,
-            expires_at: note.expires_at,
-            indexed: !note.waits,
-            dead_letter: note.dead_by,
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! What a request holds until its answer is sent: its place among those that are answered, and
 //! memory for its body and its answer. All is shared by tenant and by key ([`Shares`]).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
@@ -14,11 +14,11 @@ use tokio::sync::Semaphore;
 use super::Shared;
 use super::auth::Caller;
 use super::error::ApiError;
-use crate::bounds::{Bounds, COPIES};
+use crate::http::bounds::{Bounds, COPIES};
 use crate::http::connection::refuse;
+use crate::lock::lock;
 use crate::shares::{Holder, Share, Shares};
 
-/// How long a request waits for memory.
 const MEMORY_WAIT: Duration = Duration::from_secs(2);
 
 /// How long a request waits for a connection that statements of clients may hold for long.
@@ -57,7 +57,6 @@ impl Places {
         }
     }
 
-    /// The place of a request.
     pub fn request(&self, holder: &Holder) -> Result<Held, ApiError> {
         let place = self.requests.take(holder, 1);
         Ok(Held(Arc::new(Mutex::new(Holding {
@@ -107,11 +106,10 @@ impl Places {
             return Err(ApiError::new(status, "too_large", message));
         }
         let memory = self.memory(caller, needed).await?;
-        caller.held.lock().bytes.push(memory);
+        lock(&caller.held.0).bytes.push(memory);
         Ok(())
     }
 
-    /// So many bytes of memory.
     pub async fn memory(&self, caller: &Caller, bytes: u64) -> Result<Share, ApiError> {
         let memory = self.bytes.take_within(&caller.holder, bytes, MEMORY_WAIT);
         some_or_refuse(memory.await, "memory")
@@ -138,11 +136,11 @@ struct Holding {
 impl Held {
     /// Adds memory that the request has taken.
     pub fn keep(&self, memory: Share) {
-        self.lock().bytes.push(memory);
+        lock(&self.0).bytes.push(memory);
     }
 
     fn give_back(&self) {
-        *self.lock() = Holding::default();
+        *lock(&self.0) = Holding::default();
     }
 
     /// An answer that keeps all of this until it is sent. When it is made, it needs memory for
@@ -168,14 +166,10 @@ impl Held {
 
     fn shrink(&self, bytes: u64) {
         let mut left = bytes;
-        for share in &mut self.lock().bytes {
+        for share in &mut lock(&self.0).bytes {
             share.shrink(left);
             left -= share.amount();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Holding> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,12 +1,13 @@
 //! Requests whose key was refused: counted, and told to the operator now and then.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use axum::extract::{ConnectInfo, Request};
 use metrics::counter;
 
+use crate::lock::lock;
 use crate::telemetry::AUDIT;
 
 /// Whoever tries keys must not fill the log.
@@ -26,7 +27,7 @@ impl Refused {
     /// Counts a request. The log has where it came from, and never the key.
     pub fn count(&self, request: &Request) {
         counter!("elf_http_keys_refused_total").increment(1);
-        let mut untold = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut untold = lock(&self.0);
         if let Some(refused) = untold.after(Instant::now()) {
             let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
             let peer = peer.map(|ConnectInfo(peer)| peer.to_string());

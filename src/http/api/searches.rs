@@ -1,14 +1,13 @@
 //! `POST /v2/searches`
 
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use chrono::{DateTime, Datelike, Utc};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -17,6 +16,7 @@ use super::error::{ApiError, ErrorBody};
 use super::notes::{check_labels, check_share};
 use super::{Body, Shared};
 use crate::index::Filter;
+use crate::metadata::{self, Conditions};
 use crate::search::{Answer, By, Item, Missing, Request};
 use crate::store::SearchTrace;
 
@@ -26,7 +26,6 @@ const MAX_QUERY_BYTES: usize = 8 << 10;
 /// Tokens that an answer may be asked to fit.
 const MAX_TOKENS: RangeInclusive<usize> = 100..=1_000_000;
 
-/// Most notes in one answer.
 pub const MAX_LIMIT: usize = 100;
 
 /// What to search for.
@@ -58,7 +57,7 @@ pub struct SearchRequest {
     filter: NoteFilter,
 }
 
-fn default_limit() -> usize {
+pub fn default_limit() -> usize {
     10
 }
 
@@ -89,6 +88,9 @@ pub struct NoteFilter {
     /// With this key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
+    /// Of this source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
     /// Written at this time or later.
     #[serde(skip_serializing_if = "Option::is_none")]
     updated_after: Option<DateTime<Utc>>,
@@ -98,6 +100,89 @@ pub struct NoteFilter {
     /// Of at least this importance, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     min_importance: Option<f32>,
+    /// With such values of declared fields: `{"lang": "de", "priority": {"gte": 3}, "tags": {"any": ["bug", "ui"]},
+    /// "seen": {"exists": false}}`.
+    #[serde(
+        default,
+        skip_serializing_if = "Map::is_empty",
+        deserialize_with = "object"
+    )]
+    #[schema(value_type = Option<Object>)]
+    metadata: Map<String, Value>,
+}
+
+/// Reads an object, or its JSON in a string: no schema of a tool has an object of any fields.
+pub fn object<'d, D: Deserializer<'d>>(value: D) -> Result<Map<String, Value>, D::Error> {
+    match Value::deserialize(value)? {
+        Value::Null => Ok(Map::new()),
+        Value::Object(fields) => Ok(fields),
+        Value::String(json) => serde_json::from_str(&json).map_err(serde::de::Error::custom),
+        other => Err(serde::de::Error::custom(format!(
+            "invalid type: {other}, expected an object"
+        ))),
+    }
+}
+
+impl NoteFilter {
+    /// Whether it names no label, type, key, source or field, so that every note may be like this.
+    pub fn is_wide(&self) -> bool {
+        let labels = [
+            &self.project_id,
+            &self.agent_id,
+            &self.scope,
+            &self.kind,
+            &self.key,
+            &self.source,
+        ];
+        labels.into_iter().all(Option::is_none) && self.metadata.is_empty()
+    }
+
+    /// The filter, within what a key reaches.
+    pub async fn checked(self, shared: &Shared, caller: &Caller) -> Result<Filter, ApiError> {
+        check_labels([
+            ("project_id", self.project_id.as_deref()),
+            ("agent_id", self.agent_id.as_deref()),
+            ("scope", self.scope.as_deref()),
+            ("type", self.kind.as_deref()),
+            ("key", self.key.as_deref()),
+            ("source", self.source.as_deref()),
+        ])?;
+        for (field, time) in [
+            ("updated_after", self.updated_after),
+            ("updated_before", self.updated_before),
+        ] {
+            check_time(field, time)?;
+        }
+        check_share("min_importance", self.min_importance)?;
+        let fields = match self.metadata.is_empty() {
+            true => Conditions::new(),
+            false => {
+                let declared = shared.api.store.declared_fields().await?;
+                let fields = metadata::conditions(&self.metadata, &declared);
+                fields.map_err(|problem| ApiError::invalid("metadata", problem))?
+            }
+        };
+        let labels = [
+            ("tenant_id", Some(caller.reach().tenant_id.clone())),
+            ("project_id", caller.project(self.project_id)?),
+            ("agent_id", caller.agent(self.agent_id)?),
+            ("scope", self.scope),
+            ("type", self.kind),
+            ("key", self.key),
+            ("source", self.source),
+        ];
+        let labels = labels.into_iter();
+        Ok(Filter {
+            keywords: labels
+                .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+                .collect(),
+            updated_after: self.updated_after,
+            updated_before: self.updated_before,
+            min_importance: self.min_importance,
+            fields,
+            ..Filter::default()
+        })
+    }
 }
 
 /// What a search found.
@@ -138,7 +223,7 @@ pub async fn search(
 ) -> Result<Json<SearchResponse>, ApiError> {
     let asked = without_query(json!(request));
     let max_tokens = request.max_tokens;
-    let request = checked(&caller, request)?;
+    let request = checked(&shared, &caller, request).await?;
     let searcher = &shared.api.searcher;
     let (answer, by_canary) = match &shared.api.canary {
         Some(canary) => canary.search(searcher, caller.key.key_id, &request).await?,
@@ -196,6 +281,14 @@ fn traced(caller: &Caller, request: Request, asked: Value, answer: &Answer) -> S
     }
 }
 
+pub fn check_limit(limit: usize) -> Result<(), ApiError> {
+    if (1..=MAX_LIMIT).contains(&limit) {
+        return Ok(());
+    }
+    let message = format!("limit must be 1 to {MAX_LIMIT}, not {limit}");
+    Err(ApiError::invalid("limit", message))
+}
+
 /// Refuses times that Postgres or the index cannot hold.
 fn check_time(field: &str, time: Option<DateTime<Utc>>) -> Result<(), ApiError> {
     let is_possible = |time: DateTime<Utc>| {
@@ -211,7 +304,11 @@ fn check_time(field: &str, time: Option<DateTime<Utc>>) -> Result<(), ApiError> 
     }
 }
 
-fn checked(caller: &Caller, asked: SearchRequest) -> Result<Request, ApiError> {
+async fn checked(
+    shared: &Shared,
+    caller: &Caller,
+    asked: SearchRequest,
+) -> Result<Request, ApiError> {
     let SearchRequest {
         query,
         limit,
@@ -233,10 +330,7 @@ fn checked(caller: &Caller, asked: SearchRequest) -> Result<Request, ApiError> {
     if query.contains('\0') {
         return Err(ApiError::invalid("query", "the query has a NUL character"));
     }
-    if !(1..=MAX_LIMIT).contains(&limit) {
-        let message = format!("limit must be 1 to {MAX_LIMIT}, not {limit}");
-        return Err(ApiError::invalid("limit", message));
-    }
+    check_limit(limit)?;
     if let Some(tokens) = max_tokens
         && !MAX_TOKENS.contains(&tokens)
     {
@@ -244,42 +338,10 @@ fn checked(caller: &Caller, asked: SearchRequest) -> Result<Request, ApiError> {
         let message = format!("max_tokens must be {least} to {most}, not {tokens}");
         return Err(ApiError::invalid("max_tokens", message));
     }
-    check_labels([
-        ("project_id", filter.project_id.as_deref()),
-        ("agent_id", filter.agent_id.as_deref()),
-        ("scope", filter.scope.as_deref()),
-        ("type", filter.kind.as_deref()),
-        ("key", filter.key.as_deref()),
-    ])?;
-    for (field, time) in [
-        ("updated_after", filter.updated_after),
-        ("updated_before", filter.updated_before),
-    ] {
-        check_time(field, time)?;
-    }
-    check_share("min_importance", filter.min_importance)?;
-    let labels = [
-        ("tenant_id", Some(caller.reach().tenant_id.clone())),
-        ("project_id", caller.project(filter.project_id)?),
-        ("agent_id", caller.agent(filter.agent_id)?),
-        ("scope", filter.scope),
-        ("type", filter.kind),
-        ("key", filter.key),
-    ];
-    let keywords: BTreeMap<String, String> = labels
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
-        .collect();
     Ok(Request {
         text: query,
         by,
-        filter: Filter {
-            keywords,
-            updated_after: filter.updated_after,
-            updated_before: filter.updated_before,
-            min_importance: filter.min_importance,
-            ..Filter::default()
-        },
+        filter: filter.checked(shared, caller).await?,
         limit,
         rerank,
     })

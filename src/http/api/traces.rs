@@ -17,7 +17,6 @@ use uuid::Uuid;
 
 use super::auth::Caller;
 use super::error::{ApiError, ErrorBody};
-use super::notes::ShownNote;
 use super::{Api, Body, Shared};
 use crate::index::Filter;
 use crate::search::PastItem;
@@ -57,7 +56,7 @@ pub struct ReadNotes {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct NotesRead {
     /// In the order of the request, each once.
-    notes: Vec<ShownNote>,
+    notes: Vec<ReachableNote>,
     /// Notes for which there was no room: the texts before them have 16 MiB together. Ask for these again.
     left_out: Vec<Uuid>,
     /// Ids of the request that are in no note of the answer, or that this key reaches no more.
@@ -184,7 +183,7 @@ pub async fn read_notes(
         match (read.remove(&note_id), found.get(&note_id)) {
             (Some(note), Some(_)) if note.left_out => left_out.push(note_id),
             (Some(note), Some(chunk)) => {
-                notes.push(ShownNote::from(note));
+                notes.push(note);
                 hits.push(hit(id, chunk));
             }
             _ => missing.push(note_id),

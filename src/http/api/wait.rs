@@ -31,7 +31,7 @@ const LAST_LOOK: Duration = Duration::from_secs(1);
 #[into_params(parameter_in = Query)]
 pub struct Wait {
     /// `indexed`: answer when the index has the change, or after 30 seconds, or while too many requests wait, with 202.
-    wait: Option<String>,
+    pub wait: Option<String>,
 }
 
 impl Wait {

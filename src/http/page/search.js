@@ -157,7 +157,8 @@ function result(item, rank, traced) {
   const scores = [`meaning ${score(item.dense)}`, `keyword ${score(item.bm25)}`, `fused ${score(item.score)}`];
   if (item.relevance != null) scores.unshift(`relevance ${item.relevance.toFixed(2)}${item.relevance < WEAK ? " (weak)" : ""}`);
   if (item.rerank != null) scores.push(`rerank ${score(item.rerank)}`);
-  const name = item.key ?? item.note_id;
+  const ofSource = item.source ? `${item.source} ${item.source_id}` : null;
+  const name = item.key ?? ofSource ?? item.note_id;
   const title = item.title ? ` (${item.title})` : "";
   const row = el("li", { class: "card result" },
     el("div", { class: "head" }, el("h3", {}, `${rank}. ${name}${title}`), el("p", { class: "scores" }, scores.join(" · "))),

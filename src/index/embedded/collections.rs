@@ -2,12 +2,11 @@
 //! thread.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
 
 use super::collection::{Collection, Failure};
 use super::convert;
-use super::folder::{Folder, OpenError};
+use super::folder::{self, Folder};
 use crate::index::payload::{OTHER_MODEL, alias_to_load};
 use crate::index::{
     CollectionInfo, CollectionSpec, CollectionStatus, Filter, IndexError, IndexPlace,
@@ -35,18 +34,11 @@ struct State {
 }
 
 impl Shared {
-    pub(super) fn open(engine: String, dir: PathBuf, on_disk: bool) -> Result<Self, IndexError> {
+    pub(super) fn load(engine: &str, folder: Folder, on_disk: bool) -> Result<Self, IndexError> {
         let denied = |reason: String| IndexError::Denied {
-            engine: engine.clone(),
+            engine: engine.to_owned(),
             reason,
         };
-        let folder = Folder::open(dir).map_err(|error| match error {
-            OpenError::Held { holder } => IndexError::InUse {
-                engine: engine.clone(),
-                holder,
-            },
-            OpenError::Io { .. } => denied(error.to_string()),
-        })?;
         let folder = Arc::new(folder);
         let mut state = State::default();
         for name in folder.names().map_err(|error| denied(error.to_string()))? {
@@ -64,7 +56,7 @@ impl Shared {
         } = &mut state;
         aliases.retain(|_, target| collections.contains_key(target));
         Ok(Self {
-            engine,
+            engine: engine.to_owned(),
             on_disk,
             change: Mutex::new(()),
             state: RwLock::new(state),
@@ -73,7 +65,7 @@ impl Shared {
     }
 
     pub(super) fn place(&self) -> IndexPlace {
-        self.folder.place()
+        folder::place(self.folder.dir())
     }
 
     pub(super) fn unavailable(&self, reason: String) -> IndexError {

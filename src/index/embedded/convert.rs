@@ -5,7 +5,7 @@ use qdrant_edge::bm25_embed::{EdgeBm25, EdgeBm25Config};
 use qdrant_edge::external::ordered_float::OrderedFloat;
 use qdrant_edge::{
     self as edge, AnyVariants, Condition, ConditionalInsertOperation, CountRequest, CreateIndex,
-    DateTimeWrapper, Distance, EdgeConfig, EdgeSparseVectorParams, EdgeVectorParams,
+    DateTimeWrapper, Distance, EdgeConfig, EdgeShard, EdgeSparseVectorParams, EdgeVectorParams,
     FieldCondition, FieldIndexOperations, HasVectorCondition, JsonPath, KeywordIndexParams, Match,
     Modifier, NamedQuery, NamedVectors, PayloadFieldSchema, PayloadOps, PayloadSchemaParams,
     PayloadSchemaType, PointId, PointInsertOperations, PointOperations, PointStruct, Prefetch,
@@ -17,10 +17,13 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::index::candidates::Scored;
-use crate::index::payload::{FIELD_INDEXES, FieldIndex, IMPORTANCE, REVISION, short_decimal};
+use crate::index::payload::{
+    FIELD_INDEXES, FieldIndex, IMPORTANCE, REVISION, declared_index, short_decimal,
+};
 use crate::index::{
     BM25, CollectionSpec, DENSE, Filter, Point, Query, Relabel, StoredPoint, UpsertMode, keywords,
 };
+use crate::metadata::{self, Declared, FieldType};
 
 pub(super) fn shard_config(spec: &CollectionSpec, on_disk: bool) -> EdgeConfig {
     // No quantization: the engine compresses vectors only in `EdgeShard::optimize`,
@@ -43,27 +46,57 @@ pub(super) fn shard_config(spec: &CollectionSpec, on_disk: bool) -> EdgeConfig {
 
 /// The operations that make the payload indexes.
 pub(super) fn field_indexes() -> Vec<UpdateOperation> {
-    let operation = |(field, index): (&str, FieldIndex)| {
-        let schema = match index {
-            FieldIndex::Uuid => PayloadFieldSchema::FieldType(PayloadSchemaType::Uuid),
-            FieldIndex::Keyword => PayloadFieldSchema::FieldType(PayloadSchemaType::Keyword),
-            FieldIndex::Integer => PayloadFieldSchema::FieldType(PayloadSchemaType::Integer),
-            FieldIndex::Datetime => PayloadFieldSchema::FieldType(PayloadSchemaType::Datetime),
-            FieldIndex::Float => PayloadFieldSchema::FieldType(PayloadSchemaType::Float),
-            FieldIndex::Tenant => {
-                PayloadFieldSchema::FieldParams(PayloadSchemaParams::Keyword(KeywordIndexParams {
-                    is_tenant: Some(true),
-                    ..KeywordIndexParams::default()
-                }))
-            }
-        };
-        let create = CreateIndex {
-            field_name: path(field),
-            field_schema: Some(schema),
-        };
-        UpdateOperation::FieldIndexOperation(FieldIndexOperations::CreateIndex(create))
+    FIELD_INDEXES
+        .into_iter()
+        .map(|(field, index)| create_index(field, index))
+        .collect()
+}
+
+fn create_index(field: &str, index: FieldIndex) -> UpdateOperation {
+    let create = CreateIndex {
+        field_name: path(field),
+        field_schema: Some(schema(index)),
     };
-    FIELD_INDEXES.into_iter().map(operation).collect()
+    UpdateOperation::FieldIndexOperation(FieldIndexOperations::CreateIndex(create))
+}
+
+fn schema(index: FieldIndex) -> PayloadFieldSchema {
+    let of_type = |kind| PayloadFieldSchema::FieldType(kind);
+    match index {
+        FieldIndex::Uuid => of_type(PayloadSchemaType::Uuid),
+        FieldIndex::Keyword => of_type(PayloadSchemaType::Keyword),
+        FieldIndex::Integer => of_type(PayloadSchemaType::Integer),
+        FieldIndex::Datetime => of_type(PayloadSchemaType::Datetime),
+        FieldIndex::Float => of_type(PayloadSchemaType::Float),
+        FieldIndex::Boolean => of_type(PayloadSchemaType::Bool),
+        FieldIndex::Tenant => {
+            PayloadFieldSchema::FieldParams(PayloadSchemaParams::Keyword(KeywordIndexParams {
+                is_tenant: Some(true),
+                ..KeywordIndexParams::default()
+            }))
+        }
+    }
+}
+
+/// The operations that make the indexes of these fields that a collection lacks, or has for another type.
+pub(super) fn declared_indexes(shard: &EdgeShard, fields: &Declared) -> Vec<UpdateOperation> {
+    let known = shard.info().payload_schema;
+    let mut operations = Vec::new();
+    for (name, kind) in fields {
+        let (field, index) = declared_index(name, *kind);
+        let PayloadFieldSchema::FieldType(wanted) = schema(index) else {
+            continue;
+        };
+        match known.get(&path(&field)).map(|found| found.data_type) {
+            Some(found) if found == wanted => continue,
+            Some(_) => operations.push(UpdateOperation::FieldIndexOperation(
+                FieldIndexOperations::DeleteIndex(path(&field)),
+            )),
+            None => {}
+        }
+        operations.push(create_index(&field, index));
+    }
+    operations
 }
 
 /// Makes BM25 vectors of texts, as a server would.
@@ -126,13 +159,7 @@ pub(super) fn upserts(points: Vec<Point>, mode: UpsertMode, bm25: &Bm25) -> Vec<
                     lte: Some(OrderedFloat(revision as f64)),
                     ..no_range()
                 };
-                (
-                    must(vec![Condition::Field(FieldCondition::new_range(
-                        path(REVISION),
-                        not_newer,
-                    ))]),
-                    None,
-                )
+                (must(vec![in_range(REVISION, not_newer)]), None)
             }
             UpsertMode::InsertOnly => (edge::Filter::new(), Some(UpdateMode::InsertOnly)),
         };
@@ -188,10 +215,7 @@ fn filter(filter: &Filter) -> edge::Filter {
     }
     if let Some(notes) = &filter.note_ids {
         let any = AnyVariants::Strings(notes.iter().map(Uuid::to_string).collect());
-        conditions.push(Condition::Field(FieldCondition::new_match(
-            path("note_id"),
-            Match::new_any(any),
-        )));
+        conditions.push(matches("note_id", Match::new_any(any)));
     }
     if filter.revision_below.is_some() || filter.revision_above.is_some() {
         let bound = |revision: i64| OrderedFloat(revision as f64);
@@ -200,54 +224,38 @@ fn filter(filter: &Filter) -> edge::Filter {
             gt: filter.revision_above.map(bound),
             ..no_range()
         };
-        conditions.push(Condition::Field(FieldCondition::new_range(
-            path(REVISION),
-            between,
-        )));
+        conditions.push(in_range(REVISION, between));
     }
     for (field, keyword) in &filter.keywords {
         let value = Match::new_value(ValueVariants::String(keyword.clone()));
-        conditions.push(Condition::Field(FieldCondition::new_match(
-            path(field),
-            value,
-        )));
+        conditions.push(matches(field, value));
     }
     if filter.updated_after.is_some() || filter.updated_before.is_some() {
         let between = Range {
             gte: filter.updated_after.map(DateTimeWrapper),
             lt: filter.updated_before.map(DateTimeWrapper),
-            gt: None,
-            lte: None,
+            ..no_range()
         };
-        // There is no constructor for a range of times.
-        let mut updated = FieldCondition::new_is_empty(path("updated_at"), false);
-        updated.is_empty = None;
-        updated.range = Some(RangeInterface::DateTime(between));
-        conditions.push(Condition::Field(updated));
+        conditions.push(in_time("updated_at", between));
     }
     if let Some(least) = filter.min_importance {
         let range = Range {
             gte: Some(OrderedFloat(short_decimal(least))),
             ..no_range()
         };
-        conditions.push(Condition::Field(FieldCondition::new_range(
-            path(IMPORTANCE),
-            range,
-        )));
+        conditions.push(in_range(IMPORTANCE, range));
+    }
+    for (name, condition) in &filter.fields {
+        conditions.extend(meets(name, condition));
     }
     if let Some(now) = filter.live_at {
         let later = Range {
             gt: Some(DateTimeWrapper(now)),
-            lt: None,
-            gte: None,
-            lte: None,
+            ..no_range()
         };
-        let mut later_than_now = FieldCondition::new_is_empty(path("expires_at"), false);
-        later_than_now.is_empty = None;
-        later_than_now.range = Some(RangeInterface::DateTime(later));
         let never = Condition::IsEmpty(path("expires_at").into());
         let never_or_later = edge::Filter {
-            should: Some(vec![never, Condition::Field(later_than_now)]),
+            should: Some(vec![never, in_time("expires_at", later)]),
             ..edge::Filter::new()
         };
         conditions.push(Condition::Filter(never_or_later));
@@ -262,6 +270,72 @@ fn filter(filter: &Filter) -> edge::Filter {
     }
 }
 
+/// What a declared field must be like.
+fn meets(name: &str, wanted: &metadata::Condition) -> Vec<Condition> {
+    let (field, _) = declared_index(name, wanted.kind);
+    let is_empty = || Condition::IsEmpty(path(&field).into());
+    if !wanted.exists {
+        return vec![is_empty()];
+    }
+    let mut conditions = Vec::new();
+    if let Some(any) = &wanted.any {
+        let either = |conditions: Vec<Condition>| {
+            Condition::Filter(edge::Filter {
+                should: Some(conditions),
+                ..edge::Filter::new()
+            })
+        };
+        conditions.push(match wanted.kind {
+            FieldType::Keyword | FieldType::Keywords => {
+                let texts = any.iter().filter_map(Value::as_str).map(str::to_owned);
+                let any = AnyVariants::Strings(texts.collect());
+                matches(&field, Match::new_any(any))
+            }
+            FieldType::Integer => {
+                let integers = any.iter().filter_map(Value::as_i64).collect();
+                matches(&field, Match::new_any(AnyVariants::Integers(integers)))
+            }
+            FieldType::Boolean => {
+                let values = any
+                    .iter()
+                    .filter_map(Value::as_bool)
+                    .map(ValueVariants::Bool);
+                either(
+                    values
+                        .map(|value| matches(&field, Match::new_value(value)))
+                        .collect(),
+                )
+            }
+            FieldType::Number | FieldType::Datetime => {
+                let equal = |value| between(&field, wanted.kind, [value, None, value, None]);
+                either(any.iter().map(|value| equal(Some(value))).collect())
+            }
+        });
+    }
+    if wanted.has_range() {
+        let bounds = [&wanted.gte, &wanted.gt, &wanted.lte, &wanted.lt].map(Option::as_ref);
+        conditions.push(between(&field, wanted.kind, bounds));
+    }
+    if conditions.is_empty() {
+        conditions.push(Condition::Filter(edge::Filter {
+            must_not: Some(vec![is_empty()]),
+            ..edge::Filter::new()
+        }));
+    }
+    conditions
+}
+
+/// `bounds`: gte, gt, lte, lt.
+fn between(field: &str, kind: FieldType, bounds: [Option<&Value>; 4]) -> Condition {
+    if kind == FieldType::Datetime {
+        let time = |bound: Option<&Value>| metadata::time(bound?.as_str()?).map(DateTimeWrapper);
+        let [gte, gt, lte, lt] = bounds.map(time);
+        return in_time(field, Range { lt, gt, gte, lte });
+    }
+    let [gte, gt, lte, lt] = bounds.map(|bound| Some(OrderedFloat(bound?.as_f64()?)));
+    in_range(field, Range { lt, gt, gte, lte })
+}
+
 fn must(conditions: Vec<Condition>) -> edge::Filter {
     edge::Filter {
         must: Some(conditions),
@@ -269,7 +343,23 @@ fn must(conditions: Vec<Condition>) -> edge::Filter {
     }
 }
 
-fn no_range() -> Range<OrderedFloat<f64>> {
+fn matches(field: &str, value: Match) -> Condition {
+    Condition::Field(FieldCondition::new_match(path(field), value))
+}
+
+fn in_range(field: &str, range: Range<OrderedFloat<f64>>) -> Condition {
+    Condition::Field(FieldCondition::new_range(path(field), range))
+}
+
+fn in_time(field: &str, range: Range<DateTimeWrapper>) -> Condition {
+    // There is no constructor for a range of times.
+    let mut condition = FieldCondition::new_is_empty(path(field), false);
+    condition.is_empty = None;
+    condition.range = Some(RangeInterface::DateTime(range));
+    Condition::Field(condition)
+}
+
+fn no_range<T>() -> Range<T> {
     Range {
         lt: None,
         gt: None,

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! DIR/lock                        held by the one process that has DIR open
+//! DIR/socket                      where that process answers the others
 //! DIR/id                          a UUID that moves with the folder
 //! DIR/aliases.json                {"notes": "notes__1"}
 //! DIR/collections/<name>/elf.json what the engine does not keep
@@ -14,7 +15,6 @@
 //! The index tells what is in notes, so only its user may read it: folders are 0700 and files 0600.
 //! The engine's own files are below `collections`.
 
-use crate::config::Bm25Options;
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
@@ -22,9 +22,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::index::{CollectionSpec, IndexPlace};
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+use super::socket;
+use crate::index::{CollectionSpec, IndexPlace};
+
+const ID: &str = "id";
 
 /// A data folder that this process alone has open.
 #[derive(Debug)]
@@ -33,7 +36,6 @@ pub(super) struct Folder {
     /// Locked as long as it is open; the system unlocks it however the process
     /// ends.
     lock: File,
-    id: Uuid,
 }
 
 /// Why a folder cannot be opened.
@@ -74,33 +76,13 @@ impl Folder {
             Err(TryLockError::Error(error)) => return Err(io_error(error)),
         }
         write_holder(&lock).map_err(io_error)?;
-        let id = id_of(&dir).map_err(io_error)?;
-        let folder = Self { dir, lock, id };
-        folder.remove_leftovers().map_err(|error| OpenError::Io {
-            dir: folder.dir.display().to_string(),
-            error,
-        })?;
-        Ok(folder)
+        ensure_id(&dir).map_err(io_error)?;
+        remove_leftovers(&collections).map_err(io_error)?;
+        Ok(Self { dir, lock })
     }
 
-    /// Where it is, by a name that no other folder has.
-    pub(super) fn place(&self) -> IndexPlace {
-        let dir = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
-        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        IndexPlace {
-            place: format!("embedded:{} on {}", dir.display(), host.trim()),
-            id: Some(self.id),
-        }
-    }
-
-    fn remove_leftovers(&self) -> io::Result<()> {
-        for entry in fs::read_dir(self.collections())? {
-            let entry = entry?;
-            if entry.file_name().as_encoded_bytes().starts_with(b".") {
-                fs::remove_dir_all(entry.path())?;
-            }
-        }
-        Ok(())
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     fn collections(&self) -> PathBuf {
@@ -166,22 +148,56 @@ impl Folder {
 impl Drop for Folder {
     /// Closing the file would leave the lock with a child process that another thread is starting.
     fn drop(&mut self) {
+        // Under the lock: later it may be the socket of the next process.
+        drop(socket::remove(&self.dir));
         drop(self.lock.unlock());
     }
 }
 
-/// The folder's id, made now if it has none.
-fn id_of(dir: &Path) -> io::Result<Uuid> {
-    let path = dir.join("id");
-    match fs::read_to_string(&path) {
-        Ok(text) => text.trim().parse().map_err(io::Error::other),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let id = Uuid::new_v4();
-            write_durably(&path, id.to_string().as_bytes())?;
-            Ok(id)
-        }
+/// Where a folder is, by a name that no other folder has. It need not be open.
+pub(super) fn place(dir: &Path) -> IndexPlace {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    IndexPlace {
+        place: format!(
+            "embedded:{} on {}",
+            without_dots(dir).display(),
+            host.trim()
+        ),
+        // One that cannot be read is another one than recorded.
+        id: id_of(dir).ok().flatten(),
+    }
+}
+
+/// A folder without `..`, for messages.
+pub(super) fn without_dots(dir: &Path) -> PathBuf {
+    dir.canonicalize().unwrap_or_else(|_| dir.to_owned())
+}
+
+fn ensure_id(dir: &Path) -> io::Result<()> {
+    match id_of(dir)? {
+        Some(_) => Ok(()),
+        None => write_durably(&dir.join(ID), Uuid::new_v4().to_string().as_bytes()),
+    }
+}
+
+/// The folder's id, if it has one.
+fn id_of(dir: &Path) -> io::Result<Option<Uuid>> {
+    match fs::read_to_string(dir.join(ID)) {
+        Ok(text) => text.trim().parse().map(Some).map_err(io::Error::other),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Removes what a crash left half made or half dropped.
+fn remove_leftovers(collections: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(collections)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// What the lock file says of the process that holds it.
@@ -194,13 +210,18 @@ fn holder(mut lock: File) -> String {
 }
 
 fn write_holder(mut lock: &File) -> io::Result<()> {
+    lock.set_len(0)?;
+    writeln!(lock, "{}", this_process())
+}
+
+/// What other processes call this one: `process 4711 (elf)`.
+pub(super) fn this_process() -> String {
     let program = std::env::current_exe().ok();
     let program = program
         .as_deref()
         .and_then(Path::file_name)
         .map_or("elf".into(), |name| name.to_string_lossy());
-    lock.set_len(0)?;
-    writeln!(lock, "process {} ({program})", std::process::id())
+    format!("process {} ({program})", std::process::id())
 }
 
 /// Replaces a file: after a crash it is the old one or the new one.
@@ -277,34 +298,15 @@ pub(super) fn trim_log(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// `elf.json`: what the engine does not store about a collection.
-#[derive(Debug, Serialize, Deserialize)]
-struct Label {
-    dim: usize,
-    embedding_version: String,
-    bm25: Bm25Options,
-}
-
-/// Writes the spec of the collection that lies in `dir`.
+/// Writes the spec of the collection that lies in `dir`, which the engine does not store, as `elf.json`.
 pub(super) fn save_spec(dir: &Path, spec: &CollectionSpec) -> io::Result<()> {
-    let label = Label {
-        dim: spec.dim,
-        embedding_version: spec.embedding_version.clone(),
-        bm25: spec.bm25.clone(),
-    };
     write_durably(
         &dir.join("elf.json"),
-        &serde_json::to_vec_pretty(&label).map_err(io::Error::other)?,
+        &serde_json::to_vec_pretty(spec).map_err(io::Error::other)?,
     )
 }
 
 /// Reads the spec of the collection that lies in `dir`.
 pub(super) fn load_spec(dir: &Path) -> io::Result<CollectionSpec> {
-    let label: Label =
-        serde_json::from_slice(&fs::read(dir.join("elf.json"))?).map_err(io::Error::other)?;
-    Ok(CollectionSpec {
-        dim: label.dim,
-        bm25: label.bm25,
-        embedding_version: label.embedding_version,
-    })
+    serde_json::from_slice(&fs::read(dir.join("elf.json"))?).map_err(io::Error::other)
 }

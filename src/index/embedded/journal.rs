@@ -148,6 +148,7 @@ mod tests {
     use crate::index::embedded::convert;
     use crate::index::payload::test_payload;
     use crate::index::{Filter, Point, Relabel, UpsertMode};
+    use crate::metadata::{self, FieldType};
 
     fn updates() -> Vec<Vec<UpdateOperation>> {
         let bm25 = convert::bm25(&Bm25Options::default()).unwrap();
@@ -169,6 +170,16 @@ mod tests {
             updated_before: Some(test_payload().note.labels.updated_at),
             min_importance: Some(0.7),
             keywords: [("scope".to_owned(), "my team".to_owned())].into(),
+            fields: {
+                let asked = serde_json::json!({"n": {"gte": 3}, "at": "2026-01-01", "k": "a"});
+                let declared = [
+                    ("n", FieldType::Number),
+                    ("at", FieldType::Datetime),
+                    ("k", FieldType::Keyword),
+                ];
+                let declared = declared.map(|(name, kind)| (name.to_owned(), kind)).into();
+                metadata::conditions(asked.as_object().unwrap(), &declared).unwrap()
+            },
         };
         let relabel = Relabel {
             from: 3,

@@ -1,140 +1,171 @@
-//! The engine in this process: the same index as a server's, for the demo, tests
-//! and laptops. One process at a time per folder.
+//! The engine in the process: the same index as a server's, for the demo, tests and laptops. One
+//! process has the folder open, and answers the others over a socket in it ([`access`]).
 
+mod access;
 mod collection;
 mod collections;
 mod convert;
+mod engine;
 mod folder;
+mod frames;
 mod journal;
+mod peer;
+mod request;
+mod server;
+mod socket;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
-use self::collection::{Collection, Failure, Update};
-use self::collections::Shared;
-use super::payload::page_start;
+use self::access::{Access, At};
+use self::peer::Silence;
+use self::request::{Reply, Request};
 use super::{
     Answer, Candidate, CollectionInfo, CollectionSpec, Filter, IndexError, IndexPlace, Point,
-    Query, Relabel, StoredPoint, UpsertMode, VectorIndex, candidates, say_which_have_vectors,
+    Query, Relabel, StoredPoint, UpsertMode, VectorIndex,
 };
+use crate::config;
+use crate::metadata::Declared;
 
 /// The version that Cargo.toml pins.
 const VERSION: &str = "0.7.2";
 
-/// The engine on one data folder.
+/// Approximate bytes of points in one request, at most.
+const UPSERT_BYTES: usize = 4 << 20;
+
+/// How often a request is sent, at most. It is sent again if the process that has it ends; one that
+/// does not end may fail on it each time.
+const TRIES: usize = 5;
+
+/// The engine on one data folder, in this process or in the one that has the folder open.
 pub(super) struct Embedded {
-    shared: Arc<Shared>,
+    access: Arc<Access>,
+    /// How long a request to another process may take.
+    limit: Duration,
 }
 
 impl Embedded {
-    /// Opens the folder, or makes it.
-    pub(super) async fn open(dir: PathBuf, on_disk: bool) -> Result<Self, IndexError> {
-        let open = move || {
-            // Without `..`, for messages.
-            let place = dir.canonicalize().unwrap_or_else(|_| dir.clone());
-            let engine = format!("qdrant-edge {VERSION} in {}", place.display());
-            Shared::open(engine, dir, on_disk)
-        };
-        let opened = tokio::task::spawn_blocking(open).await;
-        let shared = opened.expect("opening a folder does not panic")?;
-        Ok(Self {
-            shared: Arc::new(shared),
-        })
-    }
-
-    /// Runs `work` on a thread that may block.
-    async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Shared) -> Result<T, IndexError> + Send + 'static,
-    ) -> Result<T, IndexError> {
-        let shared = self.shared.clone();
-        match tokio::task::spawn_blocking(move || work(&shared)).await {
-            Ok(result) => result,
-            Err(error) => Err(self.shared.unavailable(error.to_string())),
+    /// The engine on this folder, which the first request opens.
+    pub(super) fn new(dir: PathBuf, settings: &config::Qdrant) -> Self {
+        let place = folder::without_dots(&dir);
+        let engine = format!("qdrant-edge {VERSION} in {}", place.display());
+        Self {
+            access: Arc::new(Access::new(dir, engine, settings.on_disk)),
+            limit: Duration::from_millis(settings.timeout_ms),
         }
     }
 
-    async fn write_points(
-        &self,
-        name: &str,
-        points: Vec<Point>,
-        mode: UpsertMode,
-    ) -> Result<(), IndexError> {
-        let collection = self.shared.find(name)?;
-        self.shared.check_dims(
-            &collection,
-            name,
-            points
-                .iter()
-                .filter_map(|point| Some(point.vector.as_ref()?.len())),
-        )?;
-        // Not on the writer: BM25 vectors and the journal's record are the expensive
-        // part, and need no order.
-        let source = collection.clone();
-        let encode = move || Update::new(convert::upserts(points, mode, &source.bm25));
-        let update = tokio::task::spawn_blocking(encode)
+    /// Opens the folder, or makes it, or finds the process that has it open.
+    pub(super) async fn open(&self) -> Result<(), IndexError> {
+        self.access
+            .find(Instant::now() + self.limit)
             .await
-            .map_err(|error| self.shared.unavailable(error.to_string()))?;
-        self.write(name, &collection, update).await
+            .map(drop)
     }
 
-    async fn write(
+    async fn ask<T>(
         &self,
-        name: &str,
-        collection: &Collection,
-        update: Result<Update, Failure>,
-    ) -> Result<(), IndexError> {
-        let written = match update {
-            Ok(update) => collection.write(update).await,
-            Err(failure) => Err(failure),
+        request: Request<'_>,
+        read: impl FnOnce(Reply) -> Option<T>,
+    ) -> Result<T, IndexError> {
+        let reply = self.carry_out(request).await?;
+        let misread = || {
+            self.access
+                .unavailable("the reply is to another request".into())
         };
-        written.map_err(|failure| self.shared.failed(name, failure))
+        read(reply).ok_or_else(misread)
     }
+
+    async fn carry_out(&self, request: Request<'_>) -> Result<Reply, IndexError> {
+        let deadline = Instant::now() + self.limit;
+        let mut tries = 1;
+        loop {
+            let peer = match self.access.find(deadline).await? {
+                At::Here(open) => return request.carry_out(&*open.engine).await,
+                At::Elsewhere(peer) => peer,
+                At::Unknown { .. } => unreachable!("it was found"),
+            };
+            let silence = match peer.ask(&request, deadline).await {
+                Ok(reply) => return reply,
+                Err(silence) => silence,
+            };
+            // Whoever has the folder now gets it: every request is idempotent.
+            match silence {
+                Silence::Gone => {}
+                Silence::Cut if tries < TRIES => tries += 1,
+                silence => return Err(self.access.silent(silence, &peer.process)),
+            }
+            self.access.forget(&peer);
+        }
+    }
+}
+
+/// Splits points into requests that are not too large.
+fn parts(points: &[Point]) -> impl Iterator<Item = &[Point]> {
+    let mut bytes = 0;
+    let fits = move |_: &Point, next: &Point| {
+        bytes += next.bytes();
+        let fits = bytes < UPSERT_BYTES;
+        if !fits {
+            bytes = 0;
+        }
+        fits
+    };
+    points.chunk_by(fits)
 }
 
 impl VectorIndex for Embedded {
     fn describe(&self) -> String {
-        self.shared.engine.clone()
+        let engine = &self.access.engine;
+        match self.access.known() {
+            At::Here(_) => engine.clone(),
+            At::Elsewhere(peer) => format!("{engine}, open in {}", peer.process),
+            At::Unknown { .. } => format!("{engine}, not open"),
+        }
     }
 
     fn place(&self) -> IndexPlace {
-        self.shared.place()
+        folder::place(&self.access.dir)
     }
 
     fn create_collection<'a>(&'a self, name: &'a str, spec: &'a CollectionSpec) -> Answer<'a, ()> {
-        let (name, spec) = (name.to_owned(), spec.clone());
-        Box::pin(self.blocking(move |shared| shared.create(&name, &spec)))
+        let request = Request::CreateCollection(name.into(), Cow::Borrowed(spec));
+        Box::pin(self.ask(request, Reply::done))
+    }
+
+    fn index_fields<'a>(&'a self, collection: &'a str, fields: &'a Declared) -> Answer<'a, ()> {
+        let request = Request::IndexFields(collection.into(), Cow::Borrowed(fields));
+        Box::pin(self.ask(request, Reply::done))
     }
 
     fn collection<'a>(&'a self, name: &'a str) -> Answer<'a, Option<CollectionInfo>> {
-        let name = name.to_owned();
-        Box::pin(self.blocking(move |shared| shared.info(&name)))
+        Box::pin(self.ask(Request::Collection(name.into()), Reply::collection))
     }
 
     fn begin_load<'a>(&'a self, collection: &'a str) -> Answer<'a, u64> {
-        // Nothing to defer: this engine builds graphs only in `EdgeShard::optimize`,
-        // which ELF never calls.
-        Box::pin(async move { self.shared.check_loadable(collection).map(|()| u64::MAX) })
+        Box::pin(self.ask(Request::BeginLoad(collection.into()), Reply::number))
     }
 
     fn end_load<'a>(&'a self, collection: &'a str) -> Answer<'a, ()> {
-        Box::pin(async move { self.shared.check_loadable(collection) })
+        Box::pin(self.ask(Request::EndLoad(collection.into()), Reply::done))
     }
 
     fn drop_collection<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
-        let name = name.to_owned();
-        Box::pin(self.blocking(move |shared| shared.drop_collection(&name)))
+        Box::pin(self.ask(Request::DropCollection(name.into()), Reply::done))
     }
 
     fn resolve<'a>(&'a self, alias: &'a str) -> Answer<'a, Option<String>> {
-        Box::pin(async move { Ok(self.shared.resolve(alias)) })
+        Box::pin(self.ask(Request::Resolve(alias.into()), Reply::name))
     }
 
     fn point_alias<'a>(&'a self, alias: &'a str, collection: &'a str) -> Answer<'a, ()> {
-        let (alias, collection) = (alias.to_owned(), collection.to_owned());
-        Box::pin(self.blocking(move |shared| shared.point_alias(&alias, &collection)))
+        let (alias, collection) = (alias.into(), collection.into());
+        Box::pin(self.ask(Request::PointAlias { alias, collection }, Reply::done))
     }
 
     fn upsert<'a>(
@@ -144,35 +175,33 @@ impl VectorIndex for Embedded {
         mode: UpsertMode,
     ) -> Answer<'a, ()> {
         Box::pin(async move {
-            if points.is_empty() {
-                return Ok(());
+            for part in parts(points) {
+                let request = Request::Upsert {
+                    collection: collection.into(),
+                    points: part.into(),
+                    mode,
+                };
+                self.ask(request, Reply::done).await?;
             }
-            self.write_points(collection, points.to_vec(), mode).await
+            Ok(())
         })
     }
 
     fn relabel<'a>(&'a self, collection: &'a str, notes: &'a [Relabel]) -> Answer<'a, ()> {
-        Box::pin(async move {
-            let found = self.shared.find(collection)?;
-            let update = Update::new(notes.iter().map(convert::relabel).collect());
-            self.write(collection, &found, update).await
-        })
+        Box::pin(self.ask(
+            Request::Relabel(collection.into(), notes.into()),
+            Reply::done,
+        ))
     }
 
     fn delete<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, ()> {
-        Box::pin(async move {
-            let found = self.shared.find(collection)?;
-            let update = Update::new(vec![convert::delete(filter)]);
-            self.write(collection, &found, update).await
-        })
+        let request = Request::Delete(collection.into(), Cow::Borrowed(filter));
+        Box::pin(self.ask(request, Reply::done))
     }
 
     fn count<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, u64> {
-        let (name, request) = (collection.to_owned(), convert::count(filter));
-        Box::pin(self.blocking(move |shared| {
-            let count = shared.read(&name, |_, shard| shard.count(request.clone()))?;
-            Ok(count as u64)
-        }))
+        let request = Request::Count(collection.into(), Cow::Borrowed(filter));
+        Box::pin(self.ask(request, Reply::number))
     }
 
     fn points<'a>(
@@ -181,17 +210,12 @@ impl VectorIndex for Embedded {
         ids: &'a [Uuid],
         with_vectors: bool,
     ) -> Answer<'a, Vec<StoredPoint>> {
-        let (name, ids) = (collection.to_owned(), convert::point_ids(ids));
-        Box::pin(self.blocking(move |shared| {
-            let records = shared.read(&name, |_, shard| {
-                let vectors = convert::dense_if(with_vectors);
-                shard.retrieve(&ids, None, Some(vectors))
-            })?;
-            let stored = |record| convert::stored_point(record, with_vectors);
-            let mut points: Vec<_> = records.into_iter().filter_map(stored).collect();
-            points.sort_unstable_by_key(|point| point.chunk_id);
-            Ok(points)
-        }))
+        let request = Request::Points {
+            collection: collection.into(),
+            ids: ids.into(),
+            with_vectors,
+        };
+        Box::pin(self.ask(request, Reply::points))
     }
 
     fn scroll<'a>(
@@ -201,48 +225,17 @@ impl VectorIndex for Embedded {
         limit: usize,
         with_vectors: bool,
     ) -> Answer<'a, Vec<StoredPoint>> {
-        let name = collection.to_owned();
-        Box::pin(self.blocking(move |shared| {
-            let Some(start) = page_start(after) else {
-                return Ok(Vec::new());
-            };
-            let request = convert::scroll(start, limit, with_vectors);
-            let (records, _) = shared.read(&name, |_, shard| shard.scroll(request.clone()))?;
-            let stored = |record| convert::stored_point(record, with_vectors);
-            let mut points: Vec<_> = records.into_iter().filter_map(stored).collect();
-            if !with_vectors && !points.is_empty() {
-                let ids: Vec<_> = points.iter().map(|point| point.chunk_id).collect();
-                let request = convert::without_vector(&ids);
-                let (without, _) = shared.read(&name, |_, shard| shard.scroll(request.clone()))?;
-                let without = without.into_iter().map(|record| record.id);
-                say_which_have_vectors(&mut points, without.filter_map(convert::chunk_id));
-            }
-            Ok(points)
-        }))
+        let request = Request::Scroll {
+            collection: collection.into(),
+            after,
+            limit,
+            with_vectors,
+        };
+        Box::pin(self.ask(request, Reply::points))
     }
 
     fn search<'a>(&'a self, collection: &'a str, query: &'a Query) -> Answer<'a, Vec<Candidate>> {
-        let (name, query) = (collection.to_owned(), query.clone());
-        Box::pin(self.blocking(move |shared| {
-            shared.check_dims(
-                &*shared.find(&name)?,
-                &name,
-                query.vector.iter().map(Vec::len),
-            )?;
-            let (dense, bm25) = shared.read(&name, |collection, shard| {
-                let search = convert::search(&query, &collection.bm25);
-                let dense = search
-                    .dense
-                    .map(|request| shard.query(request))
-                    .transpose()?;
-                let bm25 = search
-                    .bm25
-                    .map(|request| shard.query(request))
-                    .transpose()?;
-                Ok((dense, bm25.unwrap_or_default()))
-            })?;
-            let scored = |points: Vec<_>| points.into_iter().filter_map(convert::scored).collect();
-            Ok(candidates::join(dense.map(scored), scored(bm25)))
-        }))
+        let request = Request::Search(collection.into(), Cow::Borrowed(query));
+        Box::pin(self.ask(request, Reply::candidates))
     }
 }

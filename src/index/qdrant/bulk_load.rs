@@ -1,8 +1,8 @@
-//! Loading many points at once: the server builds HNSW graphs only after the last
-//! point, instead of building and merging graphs during the load, and keeps the segments
-//! that take points small, because the index for BM25 adds a point the slower, the more
-//! points its segment has: each word of the point walks the list of its points
-//! (qdrant 1.18.3, `PostingList::upsert`). After the load the server merges them.
+//! Loading many points at once. The server builds HNSW graphs only after the last point, and
+//! merges none during the load. Meanwhile it keeps segments small: the index for BM25 adds a
+//! point the slower, the more points its segment has. For each word of the point it walks the
+//! list of the points with that word (qdrant 1.18.3, `PostingList::upsert`). After the load the
+//! server merges the segments.
 //!
 //! The switches are the collection's `indexing_threshold`, where 0 means never, and its
 //! `max_segment_size`. ELF keeps the previous values in the collection's metadata, so that any
@@ -46,8 +46,8 @@ const DEFAULT_SEGMENT: u64 = 4 * 256_000;
 /// server counts 12 bytes for each word of a text: where those are more, a segment takes fewer.
 const SEGMENT_POINTS: u64 = 5_000;
 
-/// A segment takes at least as much as needs a graph, up to this, in kB: the server does not
-/// merge all of them, and up to six in a shard stay as they are.
+/// In kB. During a load, a segment may become at least so large that it gets a graph, if that is not above
+/// this. The server does not merge all segments: up to six in a shard stay as they are.
 const LARGEST_THRESHOLD: u64 = 40_000;
 
 /// How many points a load has at most, or it would make too many segments. The server maps
@@ -142,7 +142,7 @@ fn kilobytes(points: u64, dim: usize) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Settings {
     threshold: u64,
-    /// The largest segment.
+    /// How large a segment may become.
     segment: u64,
 }
 

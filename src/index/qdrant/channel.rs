@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::iter;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use qdrant_client::qdrant::points_client::PointsClient;
@@ -12,6 +12,7 @@ use tonic::transport::{self, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status};
 
 use crate::config;
+use crate::lock::lock;
 
 /// How often the server is asked whether it is still there. It has the time of a request to answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
@@ -70,18 +71,14 @@ impl Channel {
     ) -> Result<PointsOperationResponse, Status> {
         self.send(request).await.map_err(|status| {
             if !is_an_answer(&status) {
-                *self.connection() = self.endpoint.connect_lazy();
+                *lock(&self.connection) = self.endpoint.connect_lazy();
             }
             with_root_cause(status)
         })
     }
 
-    fn connection(&self) -> MutexGuard<'_, transport::Channel> {
-        self.connection.lock().expect("no holder panics")
-    }
-
     async fn send(&self, request: UpsertPoints) -> Result<PointsOperationResponse, Status> {
-        let mut points = PointsClient::new(self.connection().clone());
+        let mut points = PointsClient::new(lock(&self.connection).clone());
         let mut request = Request::new(request);
         if let Some(key) = &self.api_key {
             request.metadata_mut().insert("api-key", key.clone());

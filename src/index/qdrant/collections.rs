@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use qdrant_client::qdrant::{
     CollectionInfo, CollectionStatus, CreateAliasBuilder, CreateFieldIndexCollectionBuilder,
-    GetCollectionInfoRequest,
+    DeleteFieldIndexCollectionBuilder, GetCollectionInfoRequest,
 };
 
 use super::{Server, bulk_load, convert, status};
-use crate::index::payload::{FIELD_INDEXES, alias_to_load};
+use crate::index::payload::{FIELD_INDEXES, FieldIndex, alias_to_load, declared_index};
 use crate::index::{CollectionSpec, IndexError, VectorIndex};
+use crate::metadata::Declared;
 
 impl Server {
     /// What the server knows of a collection or alias; `None` when there is none of that name.
@@ -17,23 +18,23 @@ impl Server {
         let request = GetCollectionInfoRequest {
             collection_name: name.into(),
         };
-        match self
-            .client
-            .collection_info(request)
-            .await
-            .map_err(self.error(name))
-        {
+        match self.ask(name, self.client.collection_info(request)).await {
             Ok(response) => Ok(response.result),
             Err(IndexError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    pub(super) async fn create(&self, name: &str, spec: &CollectionSpec) -> Result<(), IndexError> {
-        spec.bm25.check().map_err(|reason| IndexError::Denied {
+    /// [`Self::info`] of a collection or alias that must be there.
+    pub(super) async fn known_info(&self, name: &str) -> Result<CollectionInfo, IndexError> {
+        self.info(name).await?.ok_or_else(|| IndexError::NotFound {
             engine: self.engine.clone(),
-            reason,
-        })?;
+            name: name.into(),
+        })
+    }
+
+    pub(super) async fn create(&self, name: &str, spec: &CollectionSpec) -> Result<(), IndexError> {
+        spec.bm25.check().map_err(|reason| self.denied(reason))?;
         if self.info(name).await?.is_none() {
             let request = convert::create_collection(name, spec, &self.settings, self.timeout_secs);
             match self.client.create_collection(request).await {
@@ -49,32 +50,64 @@ impl Server {
     /// Makes the payload indexes that a collection of ELF's lacks: all of them
     /// when it is new, some after a crash.
     async fn index_payload(&self, name: &str) -> Result<(), IndexError> {
-        let Some(info) = self.info(name).await? else {
-            return Err(IndexError::NotFound {
-                engine: self.engine.clone(),
-                name: name.into(),
-            });
-        };
+        let info = self.known_info(name).await?;
         if convert::spec(&info).is_none() {
             return Ok(());
         }
         for (field, index) in FIELD_INDEXES {
-            if info.payload_schema.contains_key(field) {
-                continue;
+            if !info.payload_schema.contains_key(field) {
+                self.index_field(name, field, index).await?;
             }
-            let (kind, params) = convert::field_index(index);
-            let mut request = CreateFieldIndexCollectionBuilder::new(name, field, kind)
-                .wait(true)
-                .timeout(self.timeout_secs);
-            if let Some(params) = params {
-                request = request.field_index_params(params);
+        }
+        Ok(())
+    }
+
+    async fn index_field(
+        &self,
+        name: &str,
+        field: &str,
+        index: FieldIndex,
+    ) -> Result<(), IndexError> {
+        let (kind, params) = convert::field_index(index);
+        let mut request = CreateFieldIndexCollectionBuilder::new(name, field, kind)
+            .wait(true)
+            .timeout(self.timeout_secs);
+        if let Some(params) = params {
+            request = request.field_index_params(params);
+        }
+        let response = self
+            .ask(name, self.client.create_field_index(request))
+            .await?;
+        self.completed(response.result)
+    }
+
+    pub(super) async fn index_declared(
+        &self,
+        name: &str,
+        fields: &Declared,
+    ) -> Result<(), IndexError> {
+        if fields.is_empty() {
+            return Ok(());
+        }
+        let info = self.known_info(name).await?;
+        for (field, kind) in fields {
+            let (field, index) = declared_index(field, *kind);
+            let known = info.payload_schema.get(&field);
+            let wanted = convert::schema_type(index);
+            match known.map(|schema| schema.data_type()) {
+                Some(found) if found == wanted => continue,
+                Some(_) => {
+                    let request = DeleteFieldIndexCollectionBuilder::new(name, &field)
+                        .wait(true)
+                        .timeout(self.timeout_secs);
+                    let response = self
+                        .ask(name, self.client.delete_field_index(request))
+                        .await?;
+                    self.completed(response.result)?;
+                }
+                None => {}
             }
-            let response = self
-                .client
-                .create_field_index(request)
-                .await
-                .map_err(self.error(name))?;
-            self.completed(response.result)?;
+            self.index_field(name, &field, index).await?;
         }
         Ok(())
     }
@@ -85,18 +118,15 @@ impl Server {
     pub(super) async fn alias(&self, alias: &str, collection: &str) -> Result<(), IndexError> {
         let request = CreateAliasBuilder::new(collection, alias);
         let response = self
-            .client
-            .create_alias(request)
-            .await
-            .map_err(self.error(collection))?;
+            .ask(collection, self.client.create_alias(request))
+            .await?;
         self.forget_options();
         if response.result {
             return Ok(());
         }
-        Err(IndexError::Unavailable {
-            engine: self.engine.clone(),
-            reason: format!("the alias {alias:?} was not pointed at {collection:?}"),
-        })
+        Err(self.unavailable(format!(
+            "the alias {alias:?} was not pointed at {collection:?}"
+        )))
     }
 
     pub(super) async fn begin_bulk_load(&self, name: &str) -> Result<u64, IndexError> {
@@ -118,21 +148,11 @@ impl Server {
 
     /// A collection of ELF's, which is no alias.
     async fn loadable(&self, name: &str) -> Result<bulk_load::Loaded, IndexError> {
-        let denied = |reason| IndexError::Denied {
-            engine: self.engine.clone(),
-            reason,
-        };
         if self.resolve(name).await?.is_some() {
-            return Err(denied(alias_to_load(name)));
+            return Err(self.denied(alias_to_load(name)));
         }
-        let Some(info) = self.info(name).await? else {
-            return Err(IndexError::NotFound {
-                engine: self.engine.clone(),
-                name: name.into(),
-            });
-        };
-        bulk_load::Loaded::of(&info)
-            .ok_or_else(|| denied(format!("{name:?} is not a collection of ELF's")))
+        bulk_load::Loaded::of(&self.known_info(name).await?)
+            .ok_or_else(|| self.denied(format!("{name:?} is not a collection of ELF's")))
     }
 
     /// Sends changes of a collection's settings, one after the other.
@@ -140,15 +160,10 @@ impl Server {
         for step in steps {
             let request = bulk_load::request(name, step, self.timeout_secs);
             let response = self
-                .client
-                .update_collection(request)
-                .await
-                .map_err(self.error(name))?;
+                .ask(name, self.client.update_collection(request))
+                .await?;
             if !response.result {
-                return Err(IndexError::Unavailable {
-                    engine: self.engine.clone(),
-                    reason: format!("the settings of {name:?} were not changed"),
-                });
+                return Err(self.unavailable(format!("the settings of {name:?} were not changed")));
             }
         }
         Ok(())

@@ -12,21 +12,23 @@ use qdrant_client::qdrant::{
     self, BinaryQuantizationBuilder, CollectionInfo, Condition, CreateCollection,
     CreateCollectionBuilder, DatetimeRange, DeletePointVectors, DeletePointVectorsBuilder,
     Distance, FieldType, GetPoints, GetPointsBuilder, HnswConfigDiff, IdfParams,
-    KeywordIndexParamsBuilder, Modifier, PointId, PointsUpdateOperation, QueryPoints,
-    QueryPointsBuilder, Range, RepeatedStrings, RetrievedPoint, ScalarQuantizationBuilder,
-    ScoredPoint, ScrollPoints, ScrollPointsBuilder, SearchParams, SparseVectorParamsBuilder,
-    SparseVectorsConfigBuilder, Timestamp, UpdateBatchPoints, UpdateBatchPointsBuilder, Value,
-    VectorInput, VectorParamsBuilder, VectorsConfigBuilder, VectorsSelector, vector_input,
+    KeywordIndexParamsBuilder, Modifier, PayloadSchemaType, PointId, PointsUpdateOperation,
+    QueryPoints, QueryPointsBuilder, Range, RepeatedIntegers, RepeatedStrings, RetrievedPoint,
+    ScalarQuantizationBuilder, ScoredPoint, ScrollPoints, ScrollPointsBuilder, SearchParams,
+    SparseVectorParamsBuilder, SparseVectorsConfigBuilder, Timestamp, UpdateBatchPoints,
+    UpdateBatchPointsBuilder, Value, VectorInput, VectorParamsBuilder, VectorsConfigBuilder,
+    VectorsSelector, vector_input,
 };
 use serde_json::{Map, Value as Json, json};
 use uuid::Uuid;
 
+use super::bm25::Bm25Document;
 use super::json::{to_json, to_value};
-use super::options::CollectionOptions;
 use crate::config::{self, Datatype, Hnsw, Quantization};
 use crate::index::candidates::Scored;
-use crate::index::payload::{FieldIndex, IMPORTANCE, REVISION, short_decimal};
+use crate::index::payload::{FieldIndex, IMPORTANCE, REVISION, declared_index, short_decimal};
 use crate::index::{BM25, CollectionSpec, DENSE, Filter, Query, Relabel, StoredPoint};
+use crate::metadata::{self, FieldType as FieldKind};
 
 /// The value of `made_by` in a collection's metadata.
 const ELF: &str = "elf";
@@ -108,6 +110,7 @@ pub(super) fn field_index(index: FieldIndex) -> (FieldType, Option<IndexParams>)
         FieldIndex::Integer => (FieldType::Integer, None),
         FieldIndex::Datetime => (FieldType::Datetime, None),
         FieldIndex::Float => (FieldType::Float, None),
+        FieldIndex::Boolean => (FieldType::Bool, None),
         FieldIndex::Tenant => {
             let params = KeywordIndexParamsBuilder::default().is_tenant(true).build();
             (
@@ -115,6 +118,18 @@ pub(super) fn field_index(index: FieldIndex) -> (FieldType, Option<IndexParams>)
                 Some(IndexParams::KeywordIndexParams(params)),
             )
         }
+    }
+}
+
+/// The type of an index as the server names it.
+pub(super) fn schema_type(index: FieldIndex) -> PayloadSchemaType {
+    match index {
+        FieldIndex::Uuid => PayloadSchemaType::Uuid,
+        FieldIndex::Tenant | FieldIndex::Keyword => PayloadSchemaType::Keyword,
+        FieldIndex::Integer => PayloadSchemaType::Integer,
+        FieldIndex::Datetime => PayloadSchemaType::Datetime,
+        FieldIndex::Float => PayloadSchemaType::Float,
+        FieldIndex::Boolean => PayloadSchemaType::Bool,
     }
 }
 
@@ -186,6 +201,63 @@ fn timestamp(time: DateTime<Utc>) -> Timestamp {
     }
 }
 
+/// What a declared field must be like.
+fn meets(name: &str, wanted: &metadata::Condition) -> Vec<Condition> {
+    let (field, _) = declared_index(name, wanted.kind);
+    let is_empty = Condition::is_empty(&field);
+    if !wanted.exists {
+        return vec![is_empty];
+    }
+    let mut must = Vec::new();
+    if let Some(any) = &wanted.any {
+        let texts = any.iter().filter_map(Json::as_str).map(str::to_owned);
+        let either = |conditions: Vec<Condition>| qdrant::Filter::should(conditions).into();
+        must.push(match wanted.kind {
+            FieldKind::Keyword | FieldKind::Keywords => {
+                let strings = texts.collect();
+                Condition::matches(&field, MatchValue::Keywords(RepeatedStrings { strings }))
+            }
+            FieldKind::Integer => {
+                let integers = any.iter().filter_map(Json::as_i64).collect();
+                let integers = RepeatedIntegers { integers };
+                Condition::matches(&field, MatchValue::Integers(integers))
+            }
+            FieldKind::Boolean => {
+                let values = any.iter().filter_map(Json::as_bool);
+                either(
+                    values
+                        .map(|value| Condition::matches(&field, value))
+                        .collect(),
+                )
+            }
+            FieldKind::Number | FieldKind::Datetime => {
+                let equal = |value| between(&field, wanted.kind, [value, None, value, None]);
+                either(any.iter().map(|value| equal(Some(value))).collect())
+            }
+        });
+    }
+    if wanted.has_range() {
+        let bounds = [&wanted.gte, &wanted.gt, &wanted.lte, &wanted.lt].map(Option::as_ref);
+        must.push(between(&field, wanted.kind, bounds));
+    }
+    if must.is_empty() {
+        let has_value = qdrant::Filter::must_not([is_empty]);
+        must.push(has_value.into());
+    }
+    must
+}
+
+/// `bounds`: gte, gt, lte, lt.
+fn between(field: &str, kind: FieldKind, bounds: [Option<&Json>; 4]) -> Condition {
+    if kind == FieldKind::Datetime {
+        let time = |bound: Option<&Json>| metadata::time(bound?.as_str()?).map(timestamp);
+        let [gte, gt, lte, lt] = bounds.map(time);
+        return Condition::datetime_range(field, DatetimeRange { lt, gt, gte, lte });
+    }
+    let [gte, gt, lte, lt] = bounds.map(|bound| bound?.as_f64());
+    Condition::range(field, Range { lt, gt, gte, lte })
+}
+
 /// Every field of the filter must match; an empty one matches every point.
 pub(super) fn filter(filter: &Filter) -> qdrant::Filter {
     let mut must = Vec::new();
@@ -231,6 +303,9 @@ pub(super) fn filter(filter: &Filter) -> qdrant::Filter {
             ..Range::default()
         };
         must.push(Condition::range(IMPORTANCE, range));
+    }
+    for (name, condition) in &filter.fields {
+        must.extend(meets(name, condition));
     }
     if let Some(now) = filter.live_at {
         let later = DatetimeRange {
@@ -370,7 +445,7 @@ pub(super) fn ranking(
     query: &Query,
     by: Ranking,
     corpus: Option<&Filter>,
-    options: &CollectionOptions,
+    bm25: &Bm25Document,
     limit: usize,
 ) -> Option<QueryPoints> {
     let mut params = SearchParams::default();
@@ -385,7 +460,7 @@ pub(super) fn ranking(
             params.idf = corpus.map(|corpus| IdfParams {
                 corpus: Some(filter(corpus)),
             });
-            let document = vector_input::Variant::Document(options.bm25.of_query(words));
+            let document = vector_input::Variant::Document(bm25.of_query(words));
             let input = VectorInput {
                 variant: Some(document),
             };

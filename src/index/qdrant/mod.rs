@@ -3,7 +3,6 @@
 //! The client sends a request again when its connection breaks, so every write here
 //! may arrive twice. Upserts do not go through it: see `channel`.
 
-mod batch;
 mod bm25;
 mod bulk_load;
 mod channel;
@@ -12,6 +11,7 @@ mod connection;
 mod convert;
 mod json;
 mod options;
+mod part;
 mod search;
 mod status;
 mod upsert;
@@ -36,10 +36,11 @@ use super::{
     say_which_have_vectors,
 };
 use crate::config;
-use batch::Batch;
+use crate::metadata::Declared;
 use bm25::Bm25Document;
 use channel::Channel;
-use options::{CollectionOptions, OF_A_COLLECTION};
+use options::OF_A_COLLECTION;
+use part::Part;
 
 /// Upsert requests in flight at once. The server queues them for one writer per shard: a few hide the
 /// round trips, and more would only take memory.
@@ -49,7 +50,7 @@ const UPSERTS_IN_FLIGHT: usize = 4;
 /// a request has to end within its timeout.
 const RELABELS: usize = 64;
 
-/// A Qdrant server.
+/// The connections to a Qdrant server, and what is known of it.
 pub(super) struct Server {
     client: Qdrant,
     /// For upserts.
@@ -60,7 +61,7 @@ pub(super) struct Server {
     /// Seconds that the server may take for a request.
     timeout_secs: u64,
     /// By collection or alias, and when they were read.
-    options: Mutex<HashMap<String, (Instant, Arc<CollectionOptions>)>>,
+    options: Mutex<HashMap<String, (Instant, Arc<Bm25Document>)>>,
     /// One for each upsert request that may be in flight.
     upserts: Semaphore,
 }
@@ -70,55 +71,73 @@ impl Server {
         move |error| status::classify(&self.engine, name, error)
     }
 
+    /// What the server answers about a collection or an alias.
+    fn ask<'a, T>(
+        &'a self,
+        name: &'a str,
+        answer: impl Future<Output = Result<T, QdrantError>> + Send + 'a,
+    ) -> Answer<'a, T> {
+        Box::pin(async move { answer.await.map_err(self.error(name)) })
+    }
+
+    fn denied(&self, reason: String) -> IndexError {
+        IndexError::Denied {
+            engine: self.engine.clone(),
+            reason,
+        }
+    }
+
+    fn unavailable(&self, reason: String) -> IndexError {
+        IndexError::Unavailable {
+            engine: self.engine.clone(),
+            reason,
+        }
+    }
+
     /// A write counts only when the server says that it is done.
     fn completed(&self, result: Option<UpdateResult>) -> Result<(), IndexError> {
         let status = result.map_or(UpdateStatus::UnknownUpdateStatus, |result| result.status());
         if status == UpdateStatus::Completed {
             return Ok(());
         }
-        Err(IndexError::Unavailable {
-            engine: self.engine.clone(),
-            reason: format!(
-                "a write was answered with {status:?} instead of Completed; it may be applied later or never"
-            ),
-        })
+        Err(self.unavailable(format!(
+            "a write was answered with {status:?} instead of Completed; it may be applied later or never"
+        )))
     }
 
     async fn write(
         &self,
         collection: &str,
-        batch: Batch<'_>,
+        part: Part<'_>,
         bm25: &Bm25Document,
     ) -> Result<(), IndexError> {
         let permit = self.upserts.acquire().await;
         let _permit = permit.expect("the semaphore is never closed");
-        let request = upsert::request(collection, &batch, bm25, self.timeout_secs);
+        let request = upsert::request(collection, &part, bm25, self.timeout_secs);
         let response = self.channel.upsert(request).await;
         let response = response.map_err(|status| self.error(collection)(status.into()))?;
         self.completed(response.result)?;
-        self.delete_old_vectors(collection, &batch).await
+        self.delete_old_vectors(collection, &part).await
     }
 
-    /// Deletes the dense vectors that points of `batch` had before and do not have any more. The
+    /// Deletes the dense vectors that points of `part` had before and do not have any more. The
     /// upsert does not: where Qdrant moves a point out of an optimised segment, it keeps the vectors
     /// that the new point lacks. After the upsert, because a late upsert of an older revision may
     /// come between the two.
     async fn delete_old_vectors(
         &self,
         collection: &str,
-        batch: &Batch<'_>,
+        part: &Part<'_>,
     ) -> Result<(), IndexError> {
-        let without = batch.points.iter().filter(|point| point.vector.is_none());
+        let without = part.points.iter().filter(|point| point.vector.is_none());
         let ids: Vec<Uuid> = without.map(|point| point.payload.chunk_id).collect();
-        let Some(revision) = batch.revision.filter(|_| !ids.is_empty()) else {
+        let Some(revision) = part.revision.filter(|_| !ids.is_empty()) else {
             return Ok(());
         };
         let request = convert::delete_vectors(collection, ids, revision, self.timeout_secs);
         let response = self
-            .client
-            .delete_vectors(request)
-            .await
-            .map_err(self.error(collection))?;
+            .ask(collection, self.client.delete_vectors(request))
+            .await?;
         self.completed(response.result)
     }
 }
@@ -137,6 +156,10 @@ impl VectorIndex for Server {
 
     fn create_collection<'a>(&'a self, name: &'a str, spec: &'a CollectionSpec) -> Answer<'a, ()> {
         Box::pin(self.create(name, spec))
+    }
+
+    fn index_fields<'a>(&'a self, collection: &'a str, fields: &'a Declared) -> Answer<'a, ()> {
+        Box::pin(self.index_declared(collection, fields))
     }
 
     fn collection<'a>(&'a self, name: &'a str) -> Answer<'a, Option<CollectionInfo>> {
@@ -178,11 +201,7 @@ impl VectorIndex for Server {
 
     fn drop_collection<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
-            let dropped = self
-                .client
-                .delete_collection(name)
-                .await
-                .map_err(self.error(name));
+            let dropped = self.ask(name, self.client.delete_collection(name)).await;
             self.forget_options();
             match dropped {
                 Ok(_) | Err(IndexError::NotFound { .. }) => Ok(()),
@@ -193,11 +212,7 @@ impl VectorIndex for Server {
 
     fn resolve<'a>(&'a self, alias: &'a str) -> Answer<'a, Option<String>> {
         Box::pin(async move {
-            let response = self
-                .client
-                .list_aliases()
-                .await
-                .map_err(self.error(alias))?;
+            let response = self.ask(alias, self.client.list_aliases()).await?;
             let found = response
                 .aliases
                 .into_iter()
@@ -220,11 +235,11 @@ impl VectorIndex for Server {
             if points.is_empty() {
                 return Ok(());
             }
-            let options = self.collection_options(collection, OF_A_COLLECTION).await?;
+            let bm25 = self.bm25_options(collection, OF_A_COLLECTION).await?;
             // Futures: a request is encoded only when it may be sent.
-            let writes: Vec<_> = batch::batches(points, mode, options.bm25.bytes())
+            let writes: Vec<_> = part::parts(points, mode, bm25.bytes())
                 .into_iter()
-                .map(|batch| self.write(collection, batch, &options.bm25))
+                .map(|part| self.write(collection, part, &bm25))
                 .collect();
             let written: Vec<Result<(), IndexError>> = stream::iter(writes)
                 .buffer_unordered(UPSERTS_IN_FLIGHT)
@@ -246,10 +261,8 @@ impl VectorIndex for Server {
             for notes in notes.chunks(RELABELS) {
                 let request = convert::relabel(collection, notes, self.timeout_secs);
                 let response = self
-                    .client
-                    .update_points_batch(request)
-                    .await
-                    .map_err(self.error(collection))?;
+                    .ask(collection, self.client.update_points_batch(request))
+                    .await?;
                 let mut results = response.result.into_iter();
                 for _ in notes {
                     self.completed(results.next())?;
@@ -266,10 +279,8 @@ impl VectorIndex for Server {
                 .wait(true)
                 .timeout(self.timeout_secs);
             let response = self
-                .client
-                .delete_points(request)
-                .await
-                .map_err(self.error(collection))?;
+                .ask(collection, self.client.delete_points(request))
+                .await?;
             self.completed(response.result)
         })
     }
@@ -280,11 +291,7 @@ impl VectorIndex for Server {
                 .filter(convert::filter(filter))
                 .exact(true)
                 .timeout(self.timeout_secs);
-            let response = self
-                .client
-                .count(request)
-                .await
-                .map_err(self.error(collection))?;
+            let response = self.ask(collection, self.client.count(request)).await?;
             Ok(response.result.map_or(0, |result| result.count))
         })
     }
@@ -298,10 +305,8 @@ impl VectorIndex for Server {
         Box::pin(async move {
             let request = convert::points(collection, ids, with_vectors, self.timeout_secs);
             let response = self
-                .client
-                .get_points(request)
-                .await
-                .map_err(self.error(collection))?;
+                .ask(collection, self.client.get_points(request))
+                .await?;
             let stored = |point| convert::stored_point(point, with_vectors);
             let mut points: Vec<_> = response.result.into_iter().filter_map(stored).collect();
             points.sort_unstable_by_key(|point| point.chunk_id);
@@ -323,21 +328,13 @@ impl VectorIndex for Server {
             };
             let request =
                 convert::scroll(collection, start, limit, with_vectors, self.timeout_secs);
-            let response = self
-                .client
-                .scroll(request)
-                .await
-                .map_err(self.error(collection))?;
+            let response = self.ask(collection, self.client.scroll(request)).await?;
             let stored = |point| convert::stored_point(point, with_vectors);
             let mut points: Vec<_> = response.result.into_iter().filter_map(stored).collect();
             if !with_vectors && !points.is_empty() {
                 let ids: Vec<_> = points.iter().map(|point| point.chunk_id).collect();
                 let request = convert::without_vector(collection, &ids, self.timeout_secs);
-                let response = self
-                    .client
-                    .scroll(request)
-                    .await
-                    .map_err(self.error(collection))?;
+                let response = self.ask(collection, self.client.scroll(request)).await?;
                 let without = response.result.into_iter().map(|point| point.id);
                 say_which_have_vectors(&mut points, without.filter_map(convert::chunk_id));
             }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::bm25::Bm25Document;
 use super::{Server, convert};
 use crate::index::{CollectionSpec, IndexError};
+use crate::lock::lock;
 
 /// How long cached options stay valid for a search: another process may just have swapped the alias.
 pub(super) const OF_AN_ALIAS: Duration = Duration::from_secs(1);
@@ -16,46 +17,26 @@ pub(super) const OF_AN_ALIAS: Duration = Duration::from_secs(1);
 /// that reads the options too, and then no upsert has to wait for them.
 pub(super) const OF_A_COLLECTION: Duration = Duration::from_secs(10);
 
-/// What requests need to know of a collection.
-pub(super) struct CollectionOptions {
-    /// How its texts become BM25 vectors.
-    pub(super) bm25: Bm25Document,
-}
-
 impl Server {
-    /// The options of a collection or alias, which may be that old.
-    pub(super) async fn collection_options(
+    /// How the texts of a collection or alias become BM25 vectors, as the server said it at most that long ago.
+    pub(super) async fn bm25_options(
         &self,
         collection: &str,
         max_age: Duration,
-    ) -> Result<Arc<CollectionOptions>, IndexError> {
-        let known = self
-            .options
-            .lock()
-            .expect("no thread panics while holding it")
-            .get(collection)
-            .cloned();
+    ) -> Result<Arc<Bm25Document>, IndexError> {
+        let known = lock(&self.options).get(collection).cloned();
         if let Some((read_at, options)) = known
             && read_at.elapsed() < max_age
         {
             return Ok(options);
         }
         let read_at = Instant::now();
-        let Some(info) = self.info(collection).await? else {
-            return Err(IndexError::NotFound {
-                engine: self.engine.clone(),
-                name: collection.into(),
-            });
-        };
-        let Some(spec) = convert::spec(&info) else {
-            return Err(IndexError::Denied {
-                engine: self.engine.clone(),
-                reason: format!(
-                    "the collection {collection:?} was not made by ELF (it lacks ELF's vectors or metadata): \
-                     set storage.qdrant.alias to a name of its own, or, if ELF's was replaced by it, \
-                     run `elf rebuild`"
-                ),
-            });
+        let Some(spec) = convert::spec(&self.known_info(collection).await?) else {
+            return Err(self.denied(format!(
+                "the collection {collection:?} was not made by ELF (it lacks ELF's vectors or metadata): \
+                 set storage.qdrant.alias to a name of its own, or, if ELF's was replaced by it, \
+                 run `elf rebuild`"
+            )));
         };
         Ok(self.remember_options(collection, &spec, read_at))
     }
@@ -66,21 +47,13 @@ impl Server {
         collection: &str,
         spec: &CollectionSpec,
         read_at: Instant,
-    ) -> Arc<CollectionOptions> {
-        let options = Arc::new(CollectionOptions {
-            bm25: Bm25Document::new(&spec.bm25),
-        });
-        self.options
-            .lock()
-            .expect("no thread panics while holding it")
-            .insert(collection.into(), (read_at, options.clone()));
+    ) -> Arc<Bm25Document> {
+        let options = Arc::new(Bm25Document::new(&spec.bm25));
+        lock(&self.options).insert(collection.into(), (read_at, options.clone()));
         options
     }
 
     pub(super) fn forget_options(&self) {
-        self.options
-            .lock()
-            .expect("no thread panics while holding it")
-            .clear();
+        lock(&self.options).clear();
     }
 }

@@ -21,10 +21,11 @@ pub(super) async fn candidates(
     collection: &str,
     query: &Query,
 ) -> Result<Vec<Candidate>, IndexError> {
-    let options = server.collection_options(collection, OF_AN_ALIAS).await?;
+    let bm25_options = server.bm25_options(collection, OF_AN_ALIAS).await?;
     let corpus = query.idf_corpus();
     let ranking = |query: &Query, by, limit| {
-        let request = convert::ranking(collection, query, by, corpus.as_ref(), &options, limit);
+        let request =
+            convert::ranking(collection, query, by, corpus.as_ref(), &bm25_options, limit);
         request.map(|request| (by, request))
     };
     let asked = [Ranking::Dense, Ranking::Bm25]
@@ -78,10 +79,8 @@ async fn ask(
         .timeout(server.timeout_secs)
         .build();
     let response = server
-        .client
-        .query_batch(request)
-        .await
-        .map_err(server.error(collection))?;
+        .ask(collection, server.client.query_batch(request))
+        .await?;
     for (by, ranked) in rankings.into_iter().zip(response.result) {
         let scored = ranked.result.into_iter().filter_map(convert::scored);
         match by {

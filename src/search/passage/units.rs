@@ -203,8 +203,8 @@ impl Mark {
     }
 }
 
-/// Whether a text, which may be cut from another one, begins in code: its first fence names no language, and taken for
-/// an opening one it would have a fence inside of code that names one.
+/// Whether a text, which may be cut from another one, begins in code. It does if its first fence names no language, and
+/// cannot open code: a later fence, which would be inside of that code, names a language.
 fn begins_in_code(text: &str) -> bool {
     let mut open: Option<Mark> = None;
     let mut is_first = true;

@@ -7,13 +7,13 @@
 
 use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
-use reqwest::{Client, Response, redirect};
+use reqwest::{Client, redirect};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::RerankError;
 use crate::config::{self, RerankApi};
+use crate::embed::openai::read;
 use crate::embed::{readable, redact};
 
 /// Bytes of an answer that are read for each text, and once beside. Cohere has about 60. Others send
@@ -21,7 +21,6 @@ use crate::embed::{readable, redact};
 const MAX_ANSWER_BYTES: usize = 4 << 10;
 const MAX_ESCAPED_BYTES: usize = 6;
 
-/// A reranker behind HTTP.
 pub struct Http {
     client: Client,
     settings: config::Rerank,
@@ -46,37 +45,30 @@ enum Answer {
 }
 
 impl Http {
-    /// A client for `settings`.
     pub fn new(settings: config::Rerank) -> Result<Self, RerankError> {
-        let unusable = |reason: String| RerankError::Config(reason);
-        let mut headers = HeaderMap::new();
-        if let Some(key) = &settings.api_key {
-            let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
-                .map_err(|_| unusable("api_key has characters that a header cannot have".into()))?;
-            value.set_sensitive(true);
-            headers.insert(AUTHORIZATION, value);
-        }
         let client = Client::builder()
             .user_agent(concat!("elf/", env!("CARGO_PKG_VERSION")))
-            .default_headers(headers)
             .timeout(Duration::from_millis(settings.timeout_ms))
             // A redirected POST loses its body, and the key is meant for one host.
             .redirect(redirect::Policy::none())
             .build()
-            .map_err(|error| unusable(error.to_string()))?;
+            .map_err(|error| RerankError::Config(error.to_string()))?;
         Ok(Self { client, settings })
     }
 
     /// A score for each text, in their order.
     pub async fn scores(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>, String> {
         let body = body(&self.settings, query, texts);
-        let asking = self.client.post(&self.settings.url).json(&body).send();
+        let mut asking = self.client.post(&self.settings.url).json(&body);
+        if let Some(key) = &self.settings.api_key {
+            asking = asking.bearer_auth(key.expose());
+        }
         let unanswered = |error| self.unanswered(error);
-        let response = asking.await.map_err(unanswered)?;
+        let response = asking.send().await.map_err(unanswered)?;
         let status = response.status();
         let bytes: usize = texts.iter().map(|text| text.len()).sum();
         let limit = MAX_ANSWER_BYTES * (texts.len() + 1) + MAX_ESCAPED_BYTES * bytes;
-        let answer = read(response, limit).await.map_err(unanswered)?;
+        let (answer, is_whole) = read(response, limit).await.map_err(unanswered)?;
         if !status.is_success() {
             let key = self.settings.api_key.as_ref();
             let secrets: Vec<&str> = key.into_iter().map(config::Secret::expose).collect();
@@ -84,7 +76,7 @@ impl Http {
             let said = redact(&readable(&answer), &quoted, &secrets);
             return Err(format!("status {status}: {said}"));
         }
-        if answer.len() == limit {
+        if !is_whole {
             return Err(format!("its answer is longer than {limit} bytes"));
         }
         scores_of(&answer, texts.len())
@@ -108,18 +100,6 @@ fn body(settings: &config::Rerank, query: &str, texts: &[&str]) -> Value {
         (_, "") => json!({ "query": query, "documents": texts }),
         (_, model) => json!({ "model": model, "query": query, "documents": texts }),
     }
-}
-
-/// The first `limit` bytes of an answer.
-async fn read(mut response: Response, limit: usize) -> reqwest::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    while bytes.len() < limit
-        && let Some(part) = response.chunk().await?
-    {
-        bytes.extend_from_slice(&part);
-    }
-    bytes.truncate(limit);
-    Ok(bytes)
 }
 
 /// The scores in the order of the texts. Every text must have one.

@@ -86,7 +86,7 @@ pub enum RerankError {
     Unavailable {
         /// Its URL, or its model.
         name: String,
-        /// What happened.
+        /// What the reranker said, or why it was not reached.
         reason: String,
     },
 }
@@ -130,7 +130,7 @@ impl Reranker {
                             name: name.clone(),
                             reason,
                         },
-                        error => RerankError::Config(reason(error)),
+                        error => RerankError::Config(error.reason().to_owned()),
                     },
                 )?,
             },
@@ -215,18 +215,6 @@ fn hash(query: &str, texts: &[&str]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// What happened, without a word of the embedding provider.
-#[cfg(feature = "local")]
-fn reason(error: EmbedError) -> String {
-    match error {
-        EmbedError::Input { reason }
-        | EmbedError::TooMuch { reason, .. }
-        | EmbedError::Config { reason }
-        | EmbedError::Unavailable { reason, .. }
-        | EmbedError::TimedOut { reason } => reason,
-    }
-}
-
 #[cfg(feature = "local")]
 async fn local_scores(
     encoder: &CrossEncoder,
@@ -235,7 +223,7 @@ async fn local_scores(
     texts: &[&str],
 ) -> Result<Vec<f32>, String> {
     match tokio::time::timeout(time, encoder.scores(query, texts)).await {
-        Ok(scored) => scored.map_err(reason),
+        Ok(scored) => scored.map_err(|error| error.reason().to_owned()),
         Err(_) => Err(format!(
             "no scores within {} ms (search.rerank.timeout_ms)",
             time.as_millis()

@@ -1,6 +1,6 @@
 //! Function words of the language in which a text is written. They say nothing about what it is about.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use crate::unicode;
 
@@ -9,13 +9,24 @@ const ENOUGH: u32 = 2;
 
 /// The function words of many languages.
 pub struct Languages {
-    /// The languages of each, as bits.
-    words: HashMap<String, u64>,
+    words: HashMap<String, LanguageSet>,
+    /// Bytes of the longest one.
+    longest: usize,
 }
 
-/// A language, as a bit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Language(u64);
+/// Up to 64 languages, as bits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LanguageSet(u64);
+
+impl LanguageSet {
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn has(self, language: Option<usize>) -> bool {
+        language.is_some_and(|number| self.0 & (1 << number) > 0)
+    }
+}
 
 impl Languages {
     /// `ascii_folding`: as in the words that are looked up.
@@ -23,38 +34,49 @@ impl Languages {
         // This list has English nouns.
         let codes = stop_words::available_languages().iter();
         let codes = codes.filter(|code| **code != "hinglish").take(64);
-        let mut words: HashMap<String, u64> = HashMap::new();
+        let mut words: HashMap<String, LanguageSet> = HashMap::new();
         for (number, code) in codes.enumerate() {
             for word in stop_words::lookup(code).unwrap_or_default() {
                 let mut word = unicode::words(word, ascii_folding);
                 // A part of `don't` is no function word.
                 if let (Some(word), true) = (word.pop(), word.is_empty()) {
-                    *words.entry(word).or_default() |= 1 << number;
+                    words.entry(word).or_default().0 |= 1 << number;
                 }
             }
         }
-        Self { words }
+        let longest = words.keys().map(String::len).max().unwrap_or_default();
+        Self { words, longest }
     }
 
-    /// The language of a text: that of the most of its function words.
-    pub fn of<'w>(&self, words: impl Iterator<Item = &'w str>) -> Option<Language> {
-        let mut counts = [0_u32; 64];
-        for word in words.collect::<HashSet<_>>() {
-            let mut languages = self.words.get(word).copied().unwrap_or_default();
-            while languages > 0 {
-                counts[languages.trailing_zeros() as usize] += 1;
-                languages &= languages - 1;
-            }
+    /// The languages that have this function word.
+    pub fn of(&self, word: &str) -> LanguageSet {
+        let known = (word.len() <= self.longest).then(|| self.words.get(word));
+        known.flatten().copied().unwrap_or_default()
+    }
+}
+
+/// How many different function words of each language a text has.
+pub struct Counts([u32; 64]);
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self([0; 64])
+    }
+}
+
+impl Counts {
+    pub fn add(&mut self, LanguageSet(mut languages): LanguageSet) {
+        while languages > 0 {
+            self.0[languages.trailing_zeros() as usize] += 1;
+            languages &= languages - 1;
         }
-        let most = *counts.iter().max()?;
-        let number = counts.iter().position(|count| *count == most)?;
-        (most >= ENOUGH).then_some(Language(1 << number))
     }
 
-    /// Whether a language has this function word.
-    pub fn has(&self, language: Language, word: &str) -> bool {
-        let languages = self.words.get(word).copied().unwrap_or_default();
-        languages & language.0 > 0
+    /// The number of the language with the most, if they are enough to show it.
+    pub fn most(&self) -> Option<usize> {
+        let most = *self.0.iter().max()?;
+        let number = self.0.iter().position(|count| *count == most)?;
+        (most >= ENOUGH).then_some(number)
     }
 }
 

@@ -33,6 +33,7 @@ pub(super) struct LockedChunk {
     pub(super) hash: Vec<u8>,
     pub(super) start: usize,
     pub(super) end: usize,
+    pub(super) parent: Option<(usize, usize)>,
 }
 
 impl Locked {
@@ -45,10 +46,10 @@ impl Locked {
     pub(super) fn has(&self, chunk: &ChunkWrite<'_>) -> bool {
         chunk.vector.is_some()
             && self.has_vector_of(chunk)
-            && self
-                .chunks
-                .get(&chunk.chunk_id)
-                .is_some_and(|before| (before.start, before.end) == (chunk.start, chunk.end))
+            && self.chunks.get(&chunk.chunk_id).is_some_and(|before| {
+                (before.start, before.end) == (chunk.start, chunk.end)
+                    && before.parent == chunk.parent
+            })
     }
 
     /// The revision of the points of a note, if they are of exactly these chunks.
@@ -96,11 +97,13 @@ pub(super) async fn lock(
         chunk_count: chunk_count as usize,
     });
     let offsets = locked.starts.into_iter().zip(locked.ends);
-    let chunks = locked.hashes.into_iter().zip(offsets);
-    let chunks = chunks.map(|(hash, (start, end))| LockedChunk {
+    let parents = locked.parent_starts.into_iter().zip(locked.parent_ends);
+    let chunks = locked.hashes.into_iter().zip(offsets.zip(parents));
+    let chunks = chunks.map(|(hash, ((start, end), parent))| LockedChunk {
         hash,
         start: start as usize,
         end: end as usize,
+        parent: Option::zip(parent.0, parent.1).map(|(start, end)| (start as usize, end as usize)),
     });
     Ok(Locked {
         notes: locked.notes.into_iter().collect(),

@@ -17,7 +17,7 @@ use rows::{Written, statements, write};
 /// The new chunks and vectors of a note.
 #[derive(Debug)]
 pub struct NoteWrite<'a> {
-    /// The note.
+    /// It may be deleted: then there are no chunks to write.
     pub note_id: Uuid,
     /// The hash of the whole text.
     pub text_hash: TextHash,
@@ -47,6 +47,7 @@ impl<'a> NoteWrite<'a> {
             chunk_index: chunk.chunk_index,
             start: chunk.start,
             end: chunk.end,
+            parent: None,
             text,
             hash: TextHash::of(text),
             vector: chunk.vector.as_deref().map(Arc::from),
@@ -75,6 +76,8 @@ pub struct ChunkWrite<'a> {
     pub start: usize,
     /// Byte offset behind the last byte.
     pub end: usize,
+    /// Where the piece of the note that it was cut from begins and ends.
+    pub parent: Option<(usize, usize)>,
     /// What is embedded before `text`.
     pub lead: &'a str,
     /// `note.text[start..end]`
@@ -91,6 +94,8 @@ pub struct Committed {
     /// The notes that were written. The others lost their lease, or an application holds, deletes or
     /// moves their row; a later claim handles them.
     pub notes: HashSet<Uuid>,
+    /// Those that were committed before.
+    pub indexed: HashSet<Uuid>,
     /// The notes of which no chunk has changed, and the revision of their points, all of which the
     /// index has confirmed.
     pub unchanged: HashMap<Uuid, i64>,
@@ -147,19 +152,33 @@ impl Store {
             if let Some(committed) = self.commit_at_once(version, dim, token, notes).await? {
                 return Ok(committed);
             }
-            let mut tx = self.begin().await?;
-            let locked = lock(&mut tx, version, token, notes).await?;
-            let mut targets = Vec::new();
-            for rows in statements(notes, &locked) {
-                let written = write(&mut *tx, version, dim, token, &rows).await?;
-                targets = written.ok_or_else(settings_were_lost)?.targets;
+            let mut notes = notes.to_vec();
+            loop {
+                let mut tx = self.begin().await?;
+                let locked = lock(&mut tx, version, token, &notes).await?;
+                let (mut targets, mut indexed, mut moved) =
+                    (Vec::new(), Vec::new(), HashSet::new());
+                for rows in statements(&notes, &locked) {
+                    let written = write(&mut *tx, version, dim, token, &rows).await?;
+                    let written = written.ok_or_else(settings_were_lost)?;
+                    let kept: HashSet<Uuid> = written.notes.into_iter().collect();
+                    moved.extend(locked.notes.difference(&kept).copied());
+                    (targets, indexed) = (written.targets, written.indexed);
+                }
+                if moved.is_empty() {
+                    tx.commit().await?;
+                    return Ok(Committed {
+                        unchanged: unchanged(&notes, &locked),
+                        notes: locked.notes,
+                        indexed: indexed.into_iter().collect(),
+                        targets,
+                    });
+                }
+                // Their access labels have changed since they were locked, so the last statements left them out. A
+                // part of a note must not be committed.
+                tx.rollback().await?;
+                notes.retain(|note| !moved.contains(&note.note_id));
             }
-            tx.commit().await?;
-            Ok(Committed {
-                unchanged: unchanged(notes, &locked),
-                notes: locked.notes,
-                targets,
-            })
         };
         // The commit of a note of many megabytes takes longer.
         self.measured_within(Limit::Batch, "commit", work).await
@@ -232,14 +251,18 @@ impl Store {
         let [rows] = &statements(notes, &locked)[..] else {
             return Ok(None);
         };
-        let Some(Written { notes, targets }) =
-            write(&self.keyed, version, dim, token, rows).await?
+        let Some(Written {
+            notes,
+            indexed,
+            targets,
+        }) = write(&self.keyed, version, dim, token, rows).await?
         else {
             self.has_settings.store(false, Ordering::Relaxed);
             return Ok(None);
         };
         Ok(Some(Committed {
             notes: notes.into_iter().collect(),
+            indexed: indexed.into_iter().collect(),
             unchanged: HashMap::new(),
             targets,
         }))

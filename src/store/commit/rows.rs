@@ -96,9 +96,11 @@ fn with_room<'s, 'a>(statements: &'s mut Vec<Rows<'a>>, bytes: usize) -> &'s mut
     rows
 }
 
-/// The notes that a statement has written, and the collections that must have their points.
+/// The notes that a statement has written, those that were committed before, and the collections that must have their
+/// points.
 pub(super) struct Written {
     pub(super) notes: Vec<Uuid>,
+    pub(super) indexed: Vec<Uuid>,
     pub(super) targets: Vec<Target>,
 }
 
@@ -116,6 +118,9 @@ pub(super) async fn write(
     let indexes: Vec<i32> = chunks().map(|c| c.chunk_index as i32).collect();
     let starts: Vec<i32> = chunks().map(|c| c.start as i32).collect();
     let ends: Vec<i32> = chunks().map(|c| c.end as i32).collect();
+    let parents = || chunks().map(|c| c.parent);
+    let parent_starts: Vec<Option<i32>> = parents().map(|p| Some(p?.0 as i32)).collect();
+    let parent_ends: Vec<Option<i32>> = parents().map(|p| Some(p?.1 as i32)).collect();
     let leads: Vec<&str> = chunks().map(|c| c.lead).collect();
     let texts: Vec<&str> = chunks().map(|c| c.text).collect();
     let hashes: Vec<&[u8]> = chunks().map(|c| &c.hash.0[..]).collect();
@@ -166,6 +171,8 @@ pub(super) async fn write(
         &agents as _,
         &scopes as _,
         &leads as _,
+        &parent_starts as _,
+        &parent_ends as _,
     )
     .fetch_optional(connection)
     .await?;
@@ -177,6 +184,7 @@ pub(super) async fn write(
         });
         Written {
             notes: row.notes,
+            indexed: row.indexed,
             targets: targets.collect(),
         }
     }))
@@ -216,6 +224,7 @@ mod tests {
             chunk_index: 0,
             start: 0,
             end: text.len(),
+            parent: None,
             text,
             hash: TextHash::of(text),
             vector: Some(Arc::from([0.0; 4])),
@@ -229,6 +238,7 @@ mod tests {
                 hash: chunk.hash.0.to_vec(),
                 start: chunk.start,
                 end: chunk.end,
+                parent: chunk.parent,
             };
             (chunk.chunk_id, locked)
         };
@@ -277,21 +287,24 @@ mod tests {
 
     #[test]
     fn what_did_not_change_is_not_sent_again() {
-        let [same, moved, new] = [chunk("same"), chunk("moved"), chunk("changed")];
+        let texts = ["same", "moved", "fostered", "changed"];
+        let [same, moved, fostered, new] = texts.map(chunk);
         let mut elsewhere = moved.clone();
         elsewhere.end += 1;
+        let mut in_another_parent = fostered.clone();
+        in_another_parent.parent = Some((0, 99));
         let mut other_text = new.clone();
         other_text.hash = TextHash::of("another");
-        let before = [&same.clone(), &elsewhere, &other_text];
-        let note = note(vec![same, moved, new]);
+        let before = [&same.clone(), &elsewhere, &in_another_parent, &other_text];
+        let note = note(vec![same, moved, fostered, new]);
         let mut locked = locked(&[&note], &before);
-        assert_eq!(sizes_of(&[&note], &locked), [[3, 1, 1, 1]]);
+        assert_eq!(sizes_of(&[&note], &locked), [[4, 1, 1, 1]]);
         let current = Current {
             revision: 7,
-            chunk_count: 3,
+            chunk_count: 4,
         };
         locked.current.insert(note.note_id, current);
-        assert_eq!(sizes_of(&[&note], &locked), [[2, 1, 1, 1]]);
+        assert_eq!(sizes_of(&[&note], &locked), [[3, 1, 1, 1]]);
     }
 
     #[test]

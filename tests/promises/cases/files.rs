@@ -173,8 +173,8 @@ pub async fn file_names(_: Case) {
     done.says(&[r"log\xFF.md", r"log\xFE.md", "not UTF-8"]);
 }
 
-/// Runs `elf import n` as a user whom permissions bind: root may read all.
-async fn import_as_nobody(site: &Site) -> Done {
+/// Runs `elf import n` with these arguments as a user whom permissions bind: root may read all.
+async fn import_as_nobody(site: &Site, args: &[&str]) -> Done {
     let chmod = |name: &str, mode: u32| {
         std::fs::set_permissions(site.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
     };
@@ -193,7 +193,7 @@ async fn import_as_nobody(site: &Site) -> Done {
         }
         false => tokio::process::Command::new(copy),
     };
-    command.args(["import", "n", "--json"]);
+    command.args(["import", "n", "--json"]).args(args);
     command.current_dir(site.folder.path()).env_clear();
     command.env("PATH", std::env::var_os("PATH").unwrap());
     run(command, b"").await
@@ -217,7 +217,7 @@ pub async fn unreadable_folder(_: Case) {
     chmod("n/locked", 0o000);
     chmod("n/listed", 0o444);
     chmod("n/locked-file.md", 0o000);
-    let done = import_as_nobody(&site).await;
+    let done = import_as_nobody(&site, &[]).await;
     chmod("n/locked", 0o755);
     chmod("n/listed", 0o755);
     let done = done.exits(1).says(&[
@@ -231,6 +231,25 @@ pub async fn unreadable_folder(_: Case) {
         (&2.into(), &3.into())
     );
     assert_eq!(keys(&site).await, ["a/one.md", "z/two.md"]);
+
+    // A sync deletes what is gone, and nothing that it cannot see now.
+    chmod("n/locked-file.md", 0o644);
+    import_as_nobody(&site, &["--sync"]).await.exits(0);
+    chmod("n/locked", 0o000);
+    chmod("n/listed", 0o444);
+    chmod("n/locked-file.md", 0o000);
+    std::fs::remove_file(site.path("n/z/two.md")).unwrap();
+    let done = import_as_nobody(&site, &["--sync"]).await;
+    chmod("n/locked", 0o755);
+    chmod("n/listed", 0o755);
+    assert_eq!(done.exits(1).json()["deleted"], 1);
+    let left = [
+        "a/one.md",
+        "listed/four.md",
+        "locked-file.md",
+        "locked/three.md",
+    ];
+    assert_eq!(keys(&site).await, left);
 }
 
 pub async fn id_in_cjk(case: Case) {

@@ -26,7 +26,7 @@ pub async fn mcp_schemas(case: Case) {
     let known: Value = serde_json::from_str(&case.text("tools-list.json")).unwrap();
     let known = known.as_array().unwrap();
     let known: Vec<_> = known.iter().map(|tool| tool["name"].clone()).collect();
-    assert_eq!(names, known);
+    assert!(known.iter().all(|name| names.contains(name)), "{names:?}");
     for tool in tools {
         let text = tool["inputSchema"].to_string();
         for word in [

@@ -8,7 +8,7 @@ use crate::support::site::Site;
 fn counts(read: u64, changed: u64, skipped: u64) -> Value {
     json!({
         "read": read, "changed": changed, "skipped": skipped,
-        "passed_over": {"other": 0, "hidden": 0, "symbolic_links": 0}, "left_out": 0,
+        "passed_over": {"other": 0, "hidden": 0, "symbolic_links": 0, "binary": 0}, "left_out": 0,
     })
 }
 
@@ -22,7 +22,8 @@ async fn a_folder_is_imported_and_only_what_changed_the_next_time() {
     site.write("notes/UPPER.MD", "The third note.");
     let of_folder = |read: u64, changed: u64, links: u64| {
         let mut report = counts(read, changed, 0);
-        report["passed_over"] = json!({"other": 1, "hidden": 1, "symbolic_links": links});
+        report["passed_over"] =
+            json!({"other": 1, "hidden": 1, "symbolic_links": links, "binary": 0});
         report
     };
     assert_eq!(site.json(&["import", "notes"]).await, of_folder(3, 3, 0));
@@ -52,8 +53,7 @@ async fn a_folder_is_imported_and_only_what_changed_the_next_time() {
     let done = site.elf(&["import", "notes", "--json"]).await.exits(0);
     assert_eq!(done.json(), of_folder(4, 1, 1));
     let in_words = site.elf(&["import", "notes"]).await.exits(0);
-    let passed_over =
-        "files passed over: 1 neither .md, .txt nor .log, 1 hidden, 1 symbolic link\n";
+    let passed_over = "files passed over: 1 of other types, 1 hidden, 1 symbolic link\n";
     assert!(in_words.stdout.ends_with(passed_over), "{in_words:?}");
     let in_words = site.elf(&["import", "notes/a.md"]).await.exits(0);
     assert!(!in_words.stdout.contains("passed over"), "{in_words:?}");
@@ -71,8 +71,8 @@ async fn a_folder_is_imported_and_only_what_changed_the_next_time() {
         .says(&["nowhere"]);
     site.write("empty/x.pdf", "");
     site.elf(&["import", "empty"]).await.exits(1).says(&[
-        "no .md, .txt or .log file in empty",
-        "1 neither .md, .txt nor .log",
+        "no .md, .txt, .log or .html file in empty",
+        "1 of other types",
     ]);
 }
 
@@ -135,6 +135,12 @@ async fn jsonl_is_imported_from_a_file_and_from_stdin() {
 #[tokio::test]
 async fn what_cannot_be_imported_is_named_and_the_rest_is_imported() {
     let site = Site::start().await;
+    let long = "x".repeat(1001);
+    let long_title = json!({"key": "long", "text": "x", "title": long}).to_string();
+    let long_key = json!({"key": long, "text": "x"}).to_string();
+    let part = &long[..1000];
+    let long_name =
+        json!({"key": part, "scope": part, "project_id": part, "text": "x"}).to_string();
     let bad: &[&[u8]] = &[
         b"{\"key\": \"cut short\", \"text\": ",
         b"{\"key\": \"no text\"}",
@@ -151,6 +157,10 @@ async fn what_cannot_be_imported_is_named_and_the_rest_is_imported() {
         b"{\"key\": \"too important\", \"text\": \"x\", \"importance\": 9}",
         b"{\"key\": \"too sure\", \"text\": \"x\", \"confidence\": -0.5}",
         b"{\"key\": \"of nobody\", \"text\": \"x\", \"tenant_id\": \"\"}",
+        b"{\"key\": \"a list\", \"text\": \"x\", \"source_ref\": [5]}",
+        long_title.as_bytes(),
+        long_key.as_bytes(),
+        long_name.as_bytes(),
     ];
     for (i, line) in bad.iter().enumerate() {
         let before = format!("{{\"key\": \"{i} before\", \"text\": \"Before.\"}}\n");
@@ -165,10 +175,12 @@ async fn what_cannot_be_imported_is_named_and_the_rest_is_imported() {
     twice.says(&["stdin:1: column", "duplicate field `text`"]);
     let nine = site.elf_reading(&["import", "-"], bad[12]).await;
     nine.says(&["stdin:1: importance must be 0 to 1, not 9"]);
-    for file in ["d.docx", "deeper/x.csv"] {
+    let title = site.elf_reading(&["import", "-"], bad[16]).await;
+    title.says(&["stdin:1: title has 1001 bytes; at most 1000 are possible"]);
+    for file in ["d.docx", "deeper/x.xlsx"] {
         site.write(file, "{\"key\": \"k\", \"text\": \"x\"}");
         let done = site.elf(&["import", file]).await.exits(1);
-        done.says(&[file, ".md, .txt and .log files", ".jsonl"]);
+        done.says(&[file, ".md, .txt, .log and .html files", ".jsonl"]);
     }
     site.write("LICENSE", "License\nno JSON\n");
     let done = site.elf(&["import", "LICENSE"]).await.exits(1);
@@ -177,8 +189,12 @@ async fn what_cannot_be_imported_is_named_and_the_rest_is_imported() {
     site.write("notes/latin1.md", b"Caf\xe9");
     site.write("notes/nul.txt", "a\0b");
     let done = site.elf(&["import", "notes", "--json"]).await;
-    let done = done.exits(1).says(&["latin1.md", "nul.txt"]);
-    assert_eq!(done.json(), counts(1, 1, 2));
+    let done = done
+        .exits(1)
+        .says(&["latin1.md", "ignored notes/nul.txt: a binary file"]);
+    let mut expected = counts(1, 1, 1);
+    expected["passed_over"]["binary"] = json!(1);
+    assert_eq!(done.json(), expected);
     let in_words = site.elf(&["import", "notes"]).await.exits(1);
     assert!(
         in_words.stdout.contains("1 note read, 0 new"),
@@ -427,6 +443,78 @@ async fn a_file_has_the_title_of_its_front_matter_or_its_name() {
 }
 
 #[tokio::test]
+async fn front_matter_is_metadata_and_no_text() {
+    let site = Site::start().await;
+    site.write(
+        "notes/yaml.md",
+        "\u{feff}---\ntitle: Tides\ntags: [sea]\ndate: 2026-05-01\n---\n\nThe text.",
+    );
+    site.write("notes/toml.md", "+++\npage = 7\n+++\n# The text");
+    site.write("notes/rule.md", "---\nA rule is above.\n\n---\nAnd here.");
+    site.write("notes/broken.md", "---\ntitle: a: b\n---\nText.");
+    site.write(
+        "notes/page.html",
+        "<title>Moon</title><h1>Phases</h1><ul><li>new<li>full</ul>",
+    );
+    let done = site.elf(&["import", "notes", "--json"]).await.exits(0);
+    let done = done.says(&["notes/broken.md: its front matter is no YAML"]);
+    assert_eq!(done.json(), counts(5, 5, 0));
+    type Row = (String, Option<String>, String, Value);
+    let rows = async || -> Vec<Row> {
+        let rows = "select key, title, text, metadata from memory_notes order by key";
+        sqlx::query_as(rows)
+            .fetch_all(&mut site.connect().await)
+            .await
+            .unwrap()
+    };
+    let row = |key: &str, title: Option<&str>, text: &str, metadata: Value| -> Row {
+        (key.into(), title.map(Into::into), text.into(), metadata)
+    };
+    let rule = "---\nA rule is above.\n\n---\nAnd here.";
+    let tides = json!({"tags": ["sea"], "date": "2026-05-01"});
+    let expected = [
+        row(
+            "broken.md",
+            Some("broken"),
+            "---\ntitle: a: b\n---\nText.",
+            json!({}),
+        ),
+        row(
+            "page.html",
+            Some("Moon"),
+            "# Phases\n\n- new\n- full",
+            json!({}),
+        ),
+        row("rule.md", Some("rule"), rule, json!({})),
+        row("toml.md", None, "# The text", json!({"page": 7})),
+        row("yaml.md", Some("Tides"), "The text.", tides),
+    ];
+    assert_eq!(rows().await, expected);
+    // What an application wrote stays where the file says nothing of it.
+    sqlx::query("update memory_notes set metadata = '{\"mine\": 1}'")
+        .execute(&mut site.connect().await)
+        .await
+        .unwrap();
+    assert_eq!(site.json(&["import", "notes"]).await["changed"], 2);
+    assert_eq!(rows().await[2].3, json!({"mine": 1}));
+    site.json(&["worker", "--once"]).await;
+    let sent = site.provider.texts_seen();
+    assert!(sent.iter().all(|text| !text.contains("sea")), "{sent:?}");
+    // elf chunk shows the text that is imported.
+    for (file, text) in [
+        ("yaml.md", "The text."),
+        ("page.html", "# Phases\n\n- new\n- full"),
+    ] {
+        let shown = site.json(&["chunk", &format!("notes/{file}")]).await;
+        assert_eq!(shown["chunks"][0]["text"], text, "{shown}");
+    }
+    let long = format!("---\na: {}\n---\nText.", "x".repeat(17_000));
+    site.write("notes/long.md", long);
+    let done = site.elf(&["import", "notes"]).await.exits(1);
+    done.says(&["notes/long.md: metadata has 17011 bytes; at most 16384"]);
+}
+
+#[tokio::test]
 async fn lines_of_one_note_are_written_in_their_order_and_named() {
     let site = Site::start().await;
     let lines = "{\"key\": \"a\", \"text\": \"First.\", \"importance\": 0.75}\n\
@@ -526,7 +614,7 @@ async fn files_of_other_forms_are_read_or_named() {
         "loop: a symbolic link",
     ]);
     let mut expected = counts(3, 3, 1);
-    expected["passed_over"] = json!({"other": 1, "hidden": 0, "symbolic_links": 1});
+    expected["passed_over"] = json!({"other": 1, "hidden": 0, "symbolic_links": 1, "binary": 0});
     assert_eq!(done.json(), expected);
     site.configure("[worker]\n", "[worker]\nmax_note_bytes = 10\n");
     site.write("long/long.md", "More than ten bytes.");

@@ -89,6 +89,8 @@ async fn dead_letters_are_listed_shown_retried_and_purged() {
         "last_error",
         "created_at",
         "died_at",
+        "key",
+        "title",
         "text_preview",
         "text_bytes",
     ];
@@ -113,7 +115,14 @@ async fn dead_letters_are_listed_shown_retried_and_purged() {
         .exits(1)
         .says(&[&stranger]);
     let in_words = site.elf(&["dead", "list"]).await.exits(0);
-    assert!(in_words.stdout.contains(note_id), "{in_words:?}");
+    let lines: Vec<&str> = in_words.stdout.lines().collect();
+    assert!(lines[0].starts_with("DEAD SINCE"), "{in_words:?}");
+    assert!(
+        lines[1].contains(note_id) && lines[1].contains("  bad "),
+        "{in_words:?}"
+    );
+    let in_words = site.elf(&["status"]).await.exits(0);
+    assert!(in_words.stdout.contains("dead: bad: "), "{in_words:?}");
 
     for command in [["dead", "retry"], ["dead", "purge"], ["enqueue", "--note"]] {
         let args = [&command[..], &[&stranger]].concat();

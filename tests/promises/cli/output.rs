@@ -26,6 +26,7 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
         "asked_changes",
         "other_versions",
         "collection",
+        "sources",
         "job",
         "lock_waits",
     ];
@@ -84,6 +85,12 @@ async fn reports_have_the_shape_that_scripts_rely_on() {
         "note_id",
         "key",
         "title",
+        "project_id",
+        "agent_id",
+        "scope",
+        "type",
+        "updated_at",
+        "source_ref",
         "chunk_id",
         "chunk_index",
         "start_offset",
@@ -158,7 +165,7 @@ async fn chunk_shows_the_bytes_of_the_text() {
     site.write("empty.md", "");
     assert_eq!(
         site.json(&["chunk", "empty.md"]).await,
-        serde_json::json!({"strategy": "sentence", "is_chosen": true, "chunks": [], "left_out": []})
+        serde_json::json!({"strategy": "paragraph", "is_chosen": true, "chunks": [], "left_out": []})
     );
     site.write("latin1.md", b"Caf\xe9");
     site.elf(&["chunk", "latin1.md"])

@@ -93,7 +93,7 @@ async fn ctrl_c_says_what_it_waits_for_and_a_second_one_ends_it_at_once() {
         // Longer than the test waits for anything.
         site.configure("grace_secs = 5", "grace_secs = 600");
         site.configure("log_level = \"debug\"", "log_level = \"error\"");
-        site.configure("timeout_ms = 2000", "timeout_ms = 600000");
+        site.configure("timeout_ms = 6000", "timeout_ms = 600000");
         let note = site.note("The provider does not answer.").await;
         site.provider.poison("answer", Behaviour::Never);
         let mut terminal = Terminal::start(&site, command);
@@ -118,7 +118,7 @@ async fn what_is_done_after_ctrl_c_is_counted() {
     let site = Site::start().await;
     site.configure("grace_secs = 5", "grace_secs = 600");
     site.configure("log_level = \"debug\"", "log_level = \"error\"");
-    site.configure("timeout_ms = 2000", "timeout_ms = 600000");
+    site.configure("timeout_ms = 6000", "timeout_ms = 600000");
     site.json(&["worker", "--once"]).await;
     site.configure("max_tokens = 32", "max_tokens = 24");
     site.configure("model = \"test\"", "model = \"test\"\nmax_batch_inputs = 1");
@@ -170,4 +170,23 @@ async fn the_progress_of_an_evaluation_counts_its_documents_alone() {
             .all(|(done, total)| done <= total && *total == 40),
         "{counts:?}"
     );
+}
+
+/// The report says what was done, and the log is for others.
+#[tokio::test]
+async fn a_command_on_a_terminal_shows_its_report_alone() {
+    let site = Site::start().await;
+    site.configure("log_level = \"debug\"", "log_level = \"info\"");
+    site.note("The ferry leaves at noon.").await;
+    let mut terminal = Terminal::start(&site, &["worker", "--once"]);
+    assert_eq!(terminal.ended().await, Some(0));
+    let shown = &terminal.shown;
+    assert!(
+        shown.contains("1 note, 1 chunk (1 embedded, 0 reused), 1 point"),
+        "{shown}"
+    );
+    assert!(!terminal.shown.contains("INFO"), "{}", terminal.shown);
+    let mut terminal = Terminal::start(&site, &["enqueue", "--where-scope", "s"]);
+    assert_eq!(terminal.ended().await, Some(0));
+    assert!(!terminal.shown.contains("audit"), "{}", terminal.shown);
 }

@@ -99,7 +99,6 @@ impl Rule {
     }
 }
 
-/// The dashboard.
 pub fn dashboard() -> Value {
     serde_json::from_str(&read("deploy/grafana/dashboards/elf.json")).unwrap()
 }

@@ -26,6 +26,22 @@ async fn a_key_that_may_only_read_changes_nothing() {
             Some(json!({"text": "x".repeat(1 << 20)})),
         ),
         (Method::DELETE, &*path, None),
+        (
+            Method::PUT,
+            "/v2/notes",
+            Some(json!({"notes": [{"key": "k", "text": "x"}]})),
+        ),
+        (
+            Method::PATCH,
+            "/v2/notes?key=k",
+            Some(json!({"text": "stolen"})),
+        ),
+        (Method::DELETE, "/v2/notes?key=k", None),
+        (
+            Method::POST,
+            "/v2/notes:delete",
+            Some(json!({"filter": {"type": "n"}})),
+        ),
     ] {
         let answered = served.ask(method, path, &reader, body).await;
         answered.is_error(403, "forbidden");
@@ -37,7 +53,7 @@ async fn a_key_that_may_only_read_changes_nothing() {
     let mut writing = Vec::new();
     for (path, methods) in described.body["paths"].as_object().unwrap() {
         for method in methods.as_object().unwrap().keys() {
-            let reads = ["searches", ":find_duplicates", "/mcp"];
+            let reads = ["searches", ":find_duplicates", ":list", "/mcp"];
             if method != "get" && !reads.iter().any(|part| path.contains(part)) {
                 writing.push(format!("{method} {path}"));
             }
@@ -47,9 +63,13 @@ async fn a_key_that_may_only_read_changes_nothing() {
     assert_eq!(
         writing,
         [
+            "delete /v2/notes",
             "delete /v2/notes/{id}",
+            "patch /v2/notes",
             "patch /v2/notes/{id}",
-            "post /v2/notes"
+            "post /v2/notes",
+            "post /v2/notes:delete",
+            "put /v2/notes",
         ]
     );
     let shown = served.ask(Method::GET, &path, &reader, None).await;

@@ -8,8 +8,8 @@ use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use crate::support::api::{Served, url};
-use crate::support::eventually;
 use crate::support::harness::sentences;
+use crate::support::{eventually, eventually_has};
 
 async fn count(database: &mut PgConnection, table: &'static str) -> i64 {
     let statement = sqlx::AssertSqlSafe(format!("select count(*) from {table}"));
@@ -283,11 +283,9 @@ async fn records_are_deleted_after_their_days() {
         crate::support::api::ask(&address, Method::POST, "/v2/searches", &secret, body).await;
     assert_eq!(answered.status, 200, "{answered:?}");
     assert_eq!(answered.body["search_id"], Value::Null);
-    eventually(async || {
-        let text = reqwest::get(format!("http://{metrics}/metrics")).await;
-        let text = text.unwrap().text().await.unwrap();
-        text.contains("elf_searches_total{outcome=\"found\"} 1\n") && text.contains("elf_ready 1\n")
-    })
-    .await;
+    let metrics = format!("http://{metrics}/metrics");
+    let scrape = async || reqwest::get(&metrics).await.unwrap().text().await.unwrap();
+    let counted = ["elf_searches_total{outcome=\"found\"} 1\n", "elf_ready 1\n"];
+    eventually_has(scrape, &counted).await;
     server.stop().await.exits(0);
 }

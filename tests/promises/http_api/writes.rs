@@ -43,7 +43,7 @@ async fn hold_commits(site: &Site, table: &str) -> PgConnection {
 /// Ends the sessions of ELF that wait in a commit.
 async fn terminate_a_commit(holder: &mut PgConnection) {
     let terminate = "select count(pg_terminate_backend(pid)) from pg_stat_activity
-                      where datname = current_database() and query = 'commit' and state = 'active'";
+                      where datname = current_database() and query like '%; commit' and state = 'active'";
     let holder = tokio::sync::Mutex::new(holder);
     eventually(async || {
         let mut holder = holder.lock().await;
@@ -203,8 +203,13 @@ async fn a_title_is_shown_changed_and_cleared() {
         answered.is_error(422, "invalid");
         assert_eq!(answered.body["error"]["details"]["field"], "title");
     }
+    let put = async |note: &Value| {
+        let body = Some(json!({ "notes": [note] }));
+        let path = "/v2/notes?wait=indexed";
+        served.ask(Method::POST, path, &secret, body).await
+    };
     let note = json!({"text": "The zebra sleeps.", "title": "Zebras", "key": "k"});
-    let added = post(&served, &secret, note.clone()).await;
+    let added = put(&note).await;
     assert_eq!(added.status, 201, "{added:?}");
     let path = format!("/v2/notes/{}", added.body["note_ids"][0].as_str().unwrap());
     let title = async || {
@@ -236,7 +241,7 @@ async fn a_title_is_shown_changed_and_cleared() {
     // A note that is sent again with its key is replaced, title and all.
     let untitled = json!({"text": "The zebra sleeps.", "key": "k"});
     for (note, expected) in [(note, json!("Zebras")), (untitled, Value::Null)] {
-        assert_eq!(post(&served, &secret, note).await.status, 200);
+        assert_eq!(put(&note).await.status, 200);
         assert_eq!((title().await, found().await), (expected.clone(), expected));
     }
 }
@@ -310,7 +315,7 @@ async fn a_client_that_leaves_leaves_no_half() {
     );
     let busy = "select count(*) from pg_stat_activity
                  where datname = current_database() and application_name = 'elf' and state <> 'idle'
-                   and (query = 'commit' or query like '%Inserts notes%')";
+                   and (query like '%; commit' or query like '%Inserts notes%')";
     let look = async |wanted: bool| {
         eventually(async || {
             let busy: i64 = sqlx::query_scalar(busy)

@@ -186,7 +186,7 @@ impl Batch {
                 notes(),
                 "30::float8".into()
             ),
-            statement!("forget_states", version(), token(), notes()),
+            statement!("forget", version(), token(), notes()),
             statement!("gone_chunks", version(), chunks()),
             statement!("known_vectors", version(), looked_up.clone()),
             statement!("held_notes", version(), notes(), token()),
@@ -204,6 +204,14 @@ impl Batch {
                 "1000000".into()
             ),
             statement!("lock_leases", version(), notes(), token()),
+            statement!(
+                "look_through",
+                "'{\"tenant_id\": \"t\"}'::jsonb".into(),
+                text("t"),
+                lowest(),
+                BATCH.to_string(),
+                "false".into()
+            ),
             statement!(
                 "note_problems",
                 version(),
@@ -244,7 +252,9 @@ impl Batch {
                 each("'p'", "text"),
                 each("'a'", "text"),
                 each("'s'", "text"),
-                each("''", "text")
+                each("''", "text"),
+                int("0"),
+                int("3")
             ),
             statement!(
                 "lock_notes",
@@ -305,7 +315,7 @@ impl Batch {
     pub(super) fn counts(&self) -> Vec<Statement> {
         vec![
             statement!("count_points", text(&self.version)),
-            statement!("note_status", text(&self.version)),
+            statement!("count_notes", text(&self.version)),
         ]
     }
 
@@ -383,8 +393,8 @@ impl Batch {
         vec![
             statement!("due_notes", version()),
             statement!("enqueue_version", version(), "true".into()),
-            statement!("outbox_status", version()),
-            statement!("outbox_status", "null::text".into()),
+            statement!("count_outbox", version()),
+            statement!("count_outbox", "null::text".into()),
         ]
     }
 }

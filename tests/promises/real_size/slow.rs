@@ -5,25 +5,43 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 
 use super::NOTES;
+use crate::support::application::Application;
+use crate::support::articles::Articles;
 use crate::support::site::Running;
 use crate::support::town::Town;
 
-/// Kills of workers, of connections and, where there is a server, of Qdrant, for
-/// `ELF_CHAOS_SECS` (four minutes), while notes are written. Promises 1 to 3, 7, 8 and 9.
+/// Kills of workers, of connections, of rebuilds, of changes of a source and, where there is a server, of Qdrant, for
+/// `ELF_CHAOS_SECS` (four minutes), while notes and rows are written. Promises 1 to 3, 7 to 9 and 16.
 #[tokio::test]
 #[ignore = "slow: make test-slow"]
 async fn minutes_of_kills_under_writes_lose_nothing() {
     let mut town = Town::start("minutes_of_kills_under_writes").await;
     let seconds = std::env::var("ELF_CHAOS_SECS").map_or(240, |secs| secs.parse().unwrap());
     town.load(NOTES).await;
+    let mut articles = Articles::start(&town.site, &mut town.db).await;
+    let seed = town.random.random();
+    let mut application = Application::named("", &town.site.database, seed, 20).await;
     // The engine in the process allows only one worker.
     let workers = if town.server.is_some() { 2 } else { 1 };
     let mut running: Vec<Running> = (0..workers).map(|_| town.site.worker()).collect();
-    let (mut kills, mut outages, mut cuts) = (0, 0, 0);
+    let (mut kills, mut outages, mut cuts, mut interrupted) = (0, 0, 0, 0);
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(seconds) {
         let writes = town.random.random_range(1..60);
         town.churn(writes).await;
+        let beside: Option<&[&str]> = match town.random.random_range(0..8) {
+            0 => {
+                articles.edit(&town.site);
+                Some(&["source", "apply"])
+            }
+            1 => Some(&["source", "sync"]),
+            2 => Some(&["rebuild"]),
+            _ => None,
+        };
+        let beside = beside.map(|args| town.site.begin(args));
+        for _ in 0..writes {
+            application.change().await;
+        }
         if town.count("memory_notes").await < NOTES as i64 {
             town.load(200).await;
         }
@@ -51,15 +69,23 @@ async fn minutes_of_kills_under_writes_lose_nothing() {
             }
             _ => town.wait_for_progress(100).await,
         }
+        if let Some(beside) = beside {
+            beside.kill().await;
+            interrupted += 1;
+        }
         town.expire_leases().await;
     }
-    println!("{kills} workers, {outages} Qdrants and {cuts} times connections were killed");
+    articles.apply_and_sync(&town.site).await;
+    println!(
+        "{kills} workers, {interrupted} commands, {outages} Qdrants and {cuts} times connections were killed"
+    );
     town.wait_until_drained(&running[0]).await;
     for worker in running {
         worker.stop().await.exits(0);
     }
     // The notes that a late worker requeued when it noticed its lost leases.
     town.site.json(&["worker", "--once"]).await;
+    articles.assert_followed(&mut town.db).await;
     town.compare().await.assert_none();
 }
 

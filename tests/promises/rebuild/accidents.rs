@@ -43,7 +43,7 @@ async fn refuses(h: Harness, words: &[&str]) {
         .await
         .unwrap_err();
     assert!(
-        matches!(error, RebuildError::Registry(ServingError::Mismatch(_))),
+        matches!(error, RebuildError::Serving(ServingError::Mismatch(_))),
         "{error:?}"
     );
     let changes = [
@@ -158,7 +158,7 @@ async fn another_alias_than_the_database_is_indexed_under_is_refused() {
     site.alias = "elsewhere".into();
     let error = run(&site, &options()).await.unwrap_err();
     assert!(
-        matches!(&error, RebuildError::Registry(ServingError::OtherAlias { configured, .. }) if configured == "elsewhere"),
+        matches!(&error, RebuildError::Serving(ServingError::OtherAlias { configured, .. }) if configured == "elsewhere"),
         "{error}"
     );
     h.assert_exact().await;
@@ -263,7 +263,7 @@ async fn waited_once(process: Running, points: usize) {
     let done = process.ended().await.exits(0);
     let waits = done
         .stderr
-        .matches("store unavailable, rebuild waits")
+        .matches("storage unavailable, rebuild waits")
         .count();
     assert_eq!(waits, 1, "{}", done.stderr);
     assert_eq!(
@@ -289,7 +289,7 @@ async fn a_qdrant_that_crashes_during_the_backfill_is_waited_for() {
     ranges_held(&h).await;
     server.kill().await;
     release(holder).await;
-    process.says("store unavailable, rebuild waits").await;
+    process.says("storage unavailable, rebuild waits").await;
     server.restart().await;
     waited_once(process, 3_000).await;
     h.assert_exact().await;
@@ -310,7 +310,7 @@ async fn a_full_disk_of_qdrant_is_waited_for_and_named() {
     ranges_held(&h).await;
     server.fill_disk();
     release(holder).await;
-    let said = process.says("store unavailable, rebuild waits").await;
+    let said = process.says("storage unavailable, rebuild waits").await;
     println!("{said}\nrunning: {}", server.is_running());
     assert!(said.to_lowercase().contains("space"), "{said}");
     server.free_disk();
@@ -336,7 +336,7 @@ async fn an_outage_of_postgres_during_the_backfill_is_waited_for() {
     let process = h.begin(&["rebuild", "--json"]);
     ranges_held(&h).await;
     line.cut();
-    process.says("store unavailable, rebuild waits").await;
+    process.says("storage unavailable, rebuild waits").await;
     release(holder).await;
     line.restore();
     waited_once(process, 3_000).await;

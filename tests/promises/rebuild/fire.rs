@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{assert_nothing_is_left, rebuild};
 use crate::support::application::{Application, seed};
+use crate::support::articles::Articles;
 use crate::support::embedding_server::vector_of;
 use crate::support::eventually;
 use crate::support::harness::Harness;
@@ -19,6 +20,7 @@ const BACKLOG: i64 = 400;
 
 /// Three rebuilds, one after another, while applications write and two workers index.
 async fn rebuilt_under_fire(h: Harness) {
+    let articles = Articles::start(&h, &mut h.connect().await).await;
     let (seed, stop) = (seed(), CancellationToken::new());
     let mut applications = Vec::new();
     for name in ["north ", "east ", "south ", "west "] {
@@ -68,6 +70,7 @@ async fn rebuilt_under_fire(h: Harness) {
     println!("{changes} changes, {searches} searches");
     h.drain_with_retries().await;
     h.assert_exact().await;
+    articles.assert_followed(&mut h.connect().await).await;
     assert_nothing_is_left(&h).await;
 }
 

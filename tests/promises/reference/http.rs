@@ -15,10 +15,10 @@ const INTRODUCTION: &str = "# HTTP API
 
 - A request under `/v2` sends a key of `elf key create`, as `Authorization: Bearer elf_…`. It reaches the notes of the key's tenant, and of one project or agent if the key is bound to it.
 - A body is JSON, with `content-type: application/json`, of 64 KiB at most; with texts of notes, 64 KiB more than `worker.max_note_bytes`. An unknown field is an error. A time is as in RFC 3339.
-- A label, `type`, `status` or `key` has 1,000 bytes at most, a key with its tenant, project, agent and scope 2,500. No string has a NUL character.
+- A label, `type`, `status`, `key` or `title` has 1,000 bytes at most, a key with its tenant, project, agent and scope 2,500. No string has a NUL character.
 - With `?wait=indexed` the answer to a write comes when the index has it, or as a 202: after 30 seconds, while too many requests wait, or if a note is dead-lettered.
 - Each answer has an `x-request-id`, as the log lines have. A client may send its own.
-- A process answers 64 requests at once, and a tenant has half of these places at most; memory is shared likewise. A request ends after 75 seconds. ELF cuts a client that reads less than 32 KiB a second.
+- [Over HTTP](../guide/http.md#limits) has the limits.
 ";
 
 const ERRORS: &str = "
@@ -49,6 +49,11 @@ const CODES: &[(&str, &str, &str)] = &[
     ("405", "method_not_allowed", "The path has other methods."),
     ("408", "timeout", "The body took more than 30 seconds."),
     ("409", "key_taken", "Another note has the key."),
+    (
+        "409",
+        "follows_a_row",
+        "The note follows a row of a source: change or delete that row.",
+    ),
     (
         "409",
         "not_indexed",
@@ -123,14 +128,20 @@ A worker serves others on `service.admin_bind`:
 ";
 
 /// The requests, in the order in which a reader needs them.
-const ORDER: [&str; 11] = [
+const ORDER: [&str; 17] = [
     "search_notes",
     "get_search",
     "read_notes",
     "add_notes",
+    "put_notes",
     "get_note",
     "change_note",
     "delete_note",
+    "get_note_by_key",
+    "change_note_by_key",
+    "delete_note_by_key",
+    "list_notes",
+    "delete_notes",
     "get_chunks",
     "find_duplicates",
     "get_trace",
@@ -141,7 +152,7 @@ const ORDER: [&str; 11] = [
 const USUAL: [&str; 6] = ["400", "401", "413", "422", "429", "503"];
 
 /// Objects that several answers have. Each of the others is explained where it is.
-const SHARED: [&str; 3] = ["Item", "ShownNote", "Written"];
+const SHARED: [&str; 4] = ["Item", "NoteFilter", "ShownNote", "Written"];
 
 fn page(api: &Value) -> String {
     let mut page = made_of("/openapi.json") + INTRODUCTION;
@@ -153,11 +164,14 @@ fn page(api: &Value) -> String {
             requests.insert(id, (method.to_uppercase(), path, request));
         }
     }
+    // A body is explained at the first request that has it.
+    let mut bodies = BTreeMap::new();
     for id in ORDER {
         let (method, path, request) = requests.remove(id).unwrap();
+        let title = format!("{method} {path}");
         page += &format!(
-            "\n## `{method} {path}`\n\n{}",
-            described_request(api, request)
+            "\n## `{title}`\n\n{}",
+            described_request(api, request, &title, &mut bodies)
         );
     }
     assert!(requests.is_empty(), "{requests:?}");
@@ -174,24 +188,47 @@ fn page(api: &Value) -> String {
     page + OTHERS
 }
 
-fn described_request(api: &Value, request: &Value) -> String {
+fn described_request(
+    api: &Value,
+    request: &Value,
+    title: &str,
+    bodies: &mut BTreeMap<String, String>,
+) -> String {
     let mut page = format!("{}.", text(&request["summary"]));
     if request["description"].is_string() {
         page += &format!(" {}", text(&request["description"]));
     }
+    let mut query = String::new();
     for parameter in request["parameters"].as_array().into_iter().flatten() {
         let name = text(&parameter["name"]);
         match parameter["description"].is_string() {
+            _ if name == "wait" && request["requestBody"].is_null() && title.starts_with("GET") => {
+            }
             _ if name == "wait" => page += " It takes `?wait=indexed`.",
+            _ if parameter["in"] == "query" => {
+                let says = text(&parameter["description"]);
+                query += &format!(" `{name}`: {}.", lower(says.trim_end_matches('.')));
+            }
             true => page += &format!(" `{name}` is the {}.", text(&parameter["description"])),
             false => {}
         }
+    }
+    if let Some(first) = bodies.get(&query) {
+        page += &format!(" The query is as of `{first}`.");
+    } else if !query.is_empty() {
+        page += &query;
+        bodies.insert(query, title.to_owned());
     }
     let body = schema_of(
         api,
         &request["requestBody"]["content"]["application/json"]["schema"],
     );
-    if let Some((_, body)) = body {
+    if let Some((name, _)) = &body
+        && let Some(first) = bodies.get(name)
+    {
+        page += &format!("\n\nBody: as of `{first}`.");
+    } else if let Some((name, body)) = body {
+        bodies.insert(name, title.to_owned());
         let says = text(&body["description"]);
         let says = match is_trivial(&says) {
             true => String::new(),

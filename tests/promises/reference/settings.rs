@@ -35,6 +35,12 @@ fn comments() -> (BTreeMap<String, String>, BTreeMap<String, Line>) {
             continue;
         }
         let text = line.trim_start_matches("# ");
+        // A list of tables, of which the example has none.
+        if let Some(header) = text.strip_prefix("[[") {
+            section = header.trim_end_matches(']').to_owned();
+            sections.insert(section.clone(), std::mem::take(&mut comment).join(" "));
+            continue;
+        }
         match text.split_once(" = ") {
             Some((key, value)) if !key.contains(' ') => {
                 let line = Line {
@@ -58,9 +64,21 @@ fn page() -> String {
     let mut page = made_of("src/config/read.rs and elf.toml.example") + INTRODUCTION;
     let mut last = String::new();
     for setting in config::settings() {
-        let (section, name) = setting.key.rsplit_once('.').unwrap();
+        // A section whose names are the operator's.
+        let Some((section, name)) = setting.key.rsplit_once('.') else {
+            let words = setting.allowed.trim_start_matches("table of ");
+            page += &format!(
+                "\n## `[{}]`\n\n{} `NAME = TYPE`, one of `{words}`.\n",
+                setting.key, sections[&setting.key]
+            );
+            continue;
+        };
         if section != last {
-            page += &format!("\n## `[{section}]`\n\n");
+            let header = match section {
+                "sources" => "[[sources]]".to_owned(),
+                one => format!("[{one}]"),
+            };
+            page += &format!("\n## `{header}`\n\n");
             if !sections[section].is_empty() {
                 page += &format!("{}\n\n", sections[section]);
             }

@@ -145,8 +145,8 @@ async fn drift_ends_a_swap_with_code_3() {
 async fn a_reindex_that_is_killed_pays_for_no_text_twice() {
     let site = changed_configuration().await;
     site.configure(
-        "timeout_ms = 2000",
-        "timeout_ms = 2000\nmax_batch_inputs = 2\nconcurrency = 1",
+        "timeout_ms = 6000",
+        "timeout_ms = 6000\nmax_batch_inputs = 2\nconcurrency = 1",
     );
     site.configure("batch_notes = 16", "batch_notes = 1");
     let before = site.provider.texts_seen().len();

@@ -137,7 +137,7 @@ async fn one_job_at_a_time() {
     .unwrap();
     let error = next.run(Then::Wait).await.unwrap_err();
     assert!(
-        matches!(&error, ReindexError::Registry(ServingError::JobRunning(other)) if other.kind == "rebuild"),
+        matches!(&error, ReindexError::Serving(ServingError::JobRunning(other)) if other.kind == "rebuild"),
         "{error:?}"
     );
     assert_eq!(next.state().await, None, "nothing was begun");

@@ -4,7 +4,7 @@ mod index;
 mod install;
 mod machine;
 mod pgbouncer;
-mod stores;
+mod storage;
 mod work;
 
 use std::path::Path;
@@ -42,7 +42,7 @@ fn every_section_is_there_and_every_command_of_it_is_run() {
         include_str!("index.rs"),
         include_str!("install.rs"),
         include_str!("pgbouncer.rs"),
-        include_str!("stores.rs"),
+        include_str!("storage.rs"),
         include_str!("work.rs"),
     ]
     .concat();

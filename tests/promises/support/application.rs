@@ -21,14 +21,16 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// An application that writes notes. No two texts of it have a chunk in common.
+/// An application that writes notes, and rows that are notes if there are [`Articles`](super::articles::Articles). No
+/// two texts of it have a chunk in common.
 pub struct Application {
-    name: &'static str,
+    pub(super) name: &'static str,
     pub db: PgConnection,
     pub random: StdRng,
     notes: Vec<Uuid>,
     texts: usize,
     sentences: usize,
+    has_articles: bool,
 }
 
 impl Application {
@@ -48,9 +50,12 @@ impl Application {
         let seed = name.bytes().fold(seed, |seed, byte| {
             seed.wrapping_mul(31).wrapping_add(byte.into())
         });
+        let mut db = PgConnection::connect(&database.url()).await.unwrap();
+        let has_articles = sqlx::query_scalar("select to_regclass('articles') is not null");
         Self {
+            has_articles: has_articles.fetch_one(&mut db).await.unwrap(),
             name,
-            db: PgConnection::connect(&database.url()).await.unwrap(),
+            db,
             random: StdRng::seed_from_u64(seed),
             notes: Vec::new(),
             texts: 0,
@@ -58,7 +63,12 @@ impl Application {
         }
     }
 
-    fn text(&mut self) -> String {
+    /// Connects again, to a Postgres that has crashed.
+    pub async fn connect(&mut self, database: &TestDatabase) {
+        self.db = PgConnection::connect(&database.url()).await.unwrap();
+    }
+
+    pub(super) fn text(&mut self) -> String {
         self.texts += 1;
         let length = self.random.random_range(1..self.sentences);
         sentences(length, &format!("subject {}{}", self.name, self.texts))
@@ -77,8 +87,11 @@ impl Application {
         self.notes.push(note);
     }
 
-    /// Inserts, edits, relabels, expires, revives or deletes a note.
+    /// Inserts, edits, relabels, expires, revives or deletes a note, or writes rows.
     pub async fn change(&mut self) {
+        if self.has_articles && self.random.random_bool(0.5) {
+            return self.write_rows().await;
+        }
         let Some(note) = self.notes.choose(&mut self.random).copied() else {
             return self.insert().await;
         };

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 /// What makes `memory_notes` as `elf migrate` does.
 pub fn notes_table() -> &'static str {
-    notes_until("-- `elf migrate` builds")
+    notes_until("-- With the id: notes that expire")
 }
 
 /// The same with its indexes, and without triggers.

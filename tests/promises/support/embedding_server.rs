@@ -97,9 +97,7 @@ struct Inner {
 /// What a request held.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// All headers.
     pub headers: HeaderMap,
-    /// The whole body.
     pub body: Value,
     /// Its `input`.
     pub texts: Vec<String>,

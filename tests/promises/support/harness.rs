@@ -67,7 +67,7 @@ pub fn model() -> PathBuf {
     }
 }
 
-/// `elf.toml` for a test: chunks of 32 tokens, so that short texts have several.
+/// `elf.toml` for a test: chunks of at most 32 tokens and 512 bytes, so that short texts have several.
 pub fn elf_toml(database: &str, index: &str, provider: &str) -> String {
     format!(
         r#"
@@ -82,7 +82,7 @@ url = "{index}"
 provider = "openai"
 api_base = "{provider}"
 model = "test"
-timeout_ms = 2000
+timeout_ms = 6000
 [chunking]
 max_tokens = 32
 overlap_tokens = 8

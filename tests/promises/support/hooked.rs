@@ -7,6 +7,7 @@ use elf::index::{
     Answer, Candidate, CollectionInfo, CollectionSpec, CollectionStatus, Filter, IndexError,
     IndexPlace, Point, Query, Relabel, StoredPoint, UpsertMode, VectorIndex,
 };
+use elf::metadata::Declared;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -25,6 +26,8 @@ pub enum Verb {
     Relabel,
     Delete,
     Count,
+    /// The count of a batch before it deletes older points.
+    CountOlder,
     /// The count of a batch before its ack.
     CheckTokens,
     Points,
@@ -46,6 +49,8 @@ pub struct Hooked {
     inner: Arc<dyn VectorIndex>,
     rules: Mutex<Vec<(When, Verb, Rule)>>,
     calls: Mutex<Vec<Verb>>,
+    /// Collections whose fields were indexed.
+    indexed: Mutex<Vec<String>>,
     refused: Mutex<Vec<Uuid>>,
     late: Mutex<Option<Halt>>,
     load: Mutex<Option<u64>>,
@@ -90,6 +95,7 @@ impl Hooked {
             inner: inner.clone(),
             rules: Mutex::default(),
             calls: Mutex::default(),
+            indexed: Mutex::default(),
             refused: Mutex::default(),
             late: Mutex::default(),
             load: Mutex::default(),
@@ -162,6 +168,11 @@ impl Hooked {
         rules.retain(|(_, _, rule)| is_halt(rule));
     }
 
+    /// The collections whose fields were indexed.
+    pub fn indexed(&self) -> Vec<String> {
+        self.indexed.lock().unwrap().clone()
+    }
+
     /// How often a verb was called.
     pub fn calls(&self, verb: Verb) -> usize {
         let calls = self.calls.lock().unwrap();
@@ -217,6 +228,13 @@ impl VectorIndex for Hooked {
     fn create_collection<'a>(&'a self, name: &'a str, spec: &'a CollectionSpec) -> Answer<'a, ()> {
         let call = self.inner.create_collection(name, spec);
         self.on_the_way(Verb::CreateCollection, call)
+    }
+
+    fn index_fields<'a>(&'a self, collection: &'a str, fields: &'a Declared) -> Answer<'a, ()> {
+        if !fields.is_empty() {
+            self.indexed.lock().unwrap().push(collection.to_owned());
+        }
+        self.inner.index_fields(collection, fields)
     }
 
     fn collection<'a>(&'a self, name: &'a str) -> Answer<'a, Option<CollectionInfo>> {
@@ -293,9 +311,10 @@ impl VectorIndex for Hooked {
     }
 
     fn count<'a>(&'a self, collection: &'a str, filter: &'a Filter) -> Answer<'a, u64> {
-        let verb = match filter.note_ids {
-            Some(_) => Verb::CheckTokens,
-            None => Verb::Count,
+        let verb = match (&filter.note_ids, &filter.except_chunk_ids) {
+            (Some(_), Some(_)) => Verb::CountOlder,
+            (Some(_), None) => Verb::CheckTokens,
+            (None, _) => Verb::Count,
         };
         self.on_the_way(verb, self.inner.count(collection, filter))
     }

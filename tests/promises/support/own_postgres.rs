@@ -63,6 +63,15 @@ impl OwnPostgres {
         self.run("pg_ctl", &start);
     }
 
+    /// Ends it as a crash of its processes does, and starts it again.
+    pub fn crash(&self) {
+        self.run(
+            "pg_ctl",
+            &["stop", "-w", "-m", "immediate", "-D", &self.data()],
+        );
+        self.run_server("");
+    }
+
     /// Changes a file of its data folder while it does not run.
     pub fn damage(&self, file: &str, damage: impl FnOnce(&mut Vec<u8>)) {
         self.run("pg_ctl", &["stop", "-w", "-m", "fast", "-D", &self.data()]);

@@ -72,7 +72,6 @@ impl Qdrant {
         Some(server)
     }
 
-    /// Fills its disk.
     pub fn fill_disk(&self) {
         use std::io::Write;
         let mut filler = std::fs::File::create(self.filler()).unwrap();

@@ -293,7 +293,6 @@ impl Running {
         }
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id().expect("it runs")
     }

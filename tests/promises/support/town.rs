@@ -96,7 +96,7 @@ impl Town {
         .unwrap()
     }
 
-    /// Edits, relabels, archives, revives, expires and deletes about `count` notes, each
+    /// Edits, relabels, archives, revives, expires and deletes about `count` notes that are of no source, each
     /// drawn at random.
     pub async fn churn(&mut self, count: usize) {
         for _ in 0..count.div_ceil(20) {
@@ -113,7 +113,7 @@ impl Town {
             };
             // In one order, so that two of them never deadlock.
             let statement = format!(
-                "with chosen as (select note_id from memory_notes where $1::text is not null
+                "with chosen as (select note_id from memory_notes where $1::text is not null and source is null
                                   order by note_id offset floor(random() * (select count(*) from memory_notes))::bigint
                                   limit 20 for update)
                  {change} where n.note_id in (select note_id from chosen)"

@@ -5,6 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{repairing, with_notes};
 use crate::support::application::{Application, seed};
+use crate::support::articles::Articles;
 use crate::support::eventually;
 use crate::support::harness::{Barrier, Findings, Harness, sentences};
 use sqlx::Connection;
@@ -102,6 +103,7 @@ async fn a_note_that_failed_and_is_retried_has_not_drifted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn repairing_beside_full_speed_writes_finds_nothing_and_harms_nothing() {
     let h = Harness::start().await;
+    let articles = Articles::start(&h, &mut h.connect().await).await;
     let (seed, stop) = (seed(), CancellationToken::new());
     let mut applications = Vec::new();
     for name in ["one ", "two ", "three "] {
@@ -130,6 +132,8 @@ async fn repairing_beside_full_speed_writes_finds_nothing_and_harms_nothing() {
         let report = h.verify(&options).await;
         assert_eq!(report.drift(), 0, "round {round}: {report:?}");
         assert!(report.chunks > 0);
+        let drift = articles.drift(&h).await;
+        assert_eq!(drift.all(), 0, "round {round}: {drift:?}");
     }
     stop.cancel();
     for application in applications {

@@ -130,7 +130,7 @@ async fn is_dead_lettered_alone(h: &Harness, word: &str) {
 #[tokio::test]
 async fn a_text_that_is_never_answered_holds_no_queue_up() {
     let h =
-        Harness::start_with(|toml| toml.replace("timeout_ms = 2000", "timeout_ms = 1000")).await;
+        Harness::start_with(|toml| toml.replace("timeout_ms = 6000", "timeout_ms = 1000")).await;
     h.provider.poison("arsenic", Behaviour::Never);
     let before = h.provider.requests();
     h.insert("a spoon of arsenic").await;

@@ -8,6 +8,7 @@ use elf::worker::Checkpoint;
 use crate::support::embedding_server::Behaviour;
 use crate::support::eventually;
 use crate::support::harness::{Harness, Held, sentences, spawn};
+use crate::support::hooked::{Hooked, Verb};
 
 #[tokio::test]
 async fn notes_become_points() {
@@ -61,6 +62,21 @@ async fn a_note_that_shrinks_leaves_no_chunk_behind() {
     h.drain().await;
     assert_eq!(h.points_of(note).await, 0);
     assert_eq!(h.count("note_embeddings").await, 0);
+    h.assert_converged().await;
+}
+
+/// The engine applies the writes of a shard one after the other.
+#[tokio::test]
+async fn a_new_note_deletes_no_points() {
+    let mut h = Harness::start().await;
+    let index = Hooked::over(&h.pipeline.serving.index);
+    h.pipeline.serving.index = index.clone();
+    let note = h.insert(&sentences(9, "a new story")).await;
+    h.drain().await;
+    assert_eq!(index.calls(Verb::Delete), 0);
+    h.edit(note, "It is over.").await;
+    h.drain().await;
+    assert_eq!(index.calls(Verb::Delete), 1);
     h.assert_converged().await;
 }
 

@@ -122,8 +122,8 @@ async fn a_note_that_comes_back_to_life_is_not_embedded_again() {
 
 #[tokio::test]
 async fn a_note_of_many_requests_pays_for_each_text_once_though_some_requests_fail() {
-    let few = "timeout_ms = 2000\nmax_batch_inputs = 4\nconcurrency = 1";
-    let h = Harness::start_with(|toml| toml.replace("timeout_ms = 2000", few)).await;
+    let few = "timeout_ms = 6000\nmax_batch_inputs = 4\nconcurrency = 1";
+    let h = Harness::start_with(|toml| toml.replace("timeout_ms = 6000", few)).await;
     h.insert(&sentences(60, "a provider with moods")).await;
     use Behaviour::{Embed, Status};
     h.provider

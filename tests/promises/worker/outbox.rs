@@ -71,6 +71,20 @@ async fn a_row_deleted_while_it_is_indexed_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn a_tenant_and_a_text_are_enough_for_a_note() {
+    let h = Harness::start().await;
+    let insert = "insert into memory_notes (tenant_id, text) values ('t', 'The kettle sings.')
+                  returning project_id, agent_id, scope, type";
+    let labels: (String, String, String, String) =
+        sqlx::query_as(insert).fetch_one(&h.pool).await.unwrap();
+    let expected = ["default", "default", "shared", "note"].map(str::to_owned);
+    assert_eq!(<[String; 4]>::from(labels), expected);
+    h.drain().await;
+    h.assert_converged().await;
+    assert_eq!(h.count("memory_note_chunks").await, 1);
+}
+
+#[tokio::test]
 async fn a_plain_insert_into_the_outbox_is_enough() {
     let h = Harness::start().await;
     let note = h.insert("indexed already").await;

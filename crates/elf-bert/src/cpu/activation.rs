@@ -16,7 +16,6 @@ pub enum Activation {
     Relu,
     /// x over 1 + e⁻ˣ.
     Silu,
-    /// The hyperbolic tangent.
     Tanh,
 }
 

@@ -69,7 +69,6 @@ pub struct Pace {
     next: Direction,
     /// Whether the next trial upwards doubles the number; false once that was too much.
     doubling: bool,
-    /// Answers until the next trial.
     until_trial: usize,
     /// Answers from the next failed trial to the one after it.
     trial_after: usize,
@@ -137,7 +136,6 @@ impl Pace {
         self.allowed
     }
 
-    /// Requests that are in flight.
     #[cfg(test)]
     pub fn in_flight(&self) -> usize {
         self.in_flight

@@ -45,8 +45,8 @@ pub fn beginning(text: &str, max_bytes: usize, max_cost: usize) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// As many of `items` as `max_cost` allows, best first: first what each of them needs, in half of it if there are
-/// fields `more`, and then these fields, in this order, of as many items as they fit for.
+/// As many of `items` as `max_cost` allows, best first. With fields `more`, half of it is for the items without them.
+/// The rest is for these fields, in their order, of as many items as it is enough for.
 pub fn items(items: Vec<Value>, more: &[&str], max_cost: usize) -> Vec<Value> {
     let most = match more {
         [] => max_cost,

@@ -5,6 +5,7 @@
 //! agent reaches are those of its key. Each request stands alone, the server keeps no session.
 
 mod arguments;
+mod change;
 mod fit;
 mod part;
 mod schema;
@@ -39,6 +40,7 @@ use super::body::read_in_time;
 use super::error::{ApiError, ErrorBody, excerpt};
 use super::{Body, MAX_SMALL_BODY, Shared, duplicates, notes, searches, wait};
 use crate::config::is_loopback;
+use crate::metadata::Declared;
 
 /// What a model reads before it uses the tools.
 const INSTRUCTIONS: &str = "Notes of one tenant. Use `search` to find notes by meaning and by \
@@ -51,7 +53,6 @@ const MAX_BODY: usize = 256 << 10;
 /// How many times as much memory as its bytes a parsed message may take.
 const PARSED: u64 = 100;
 
-/// The route.
 pub(super) fn router(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     let tools = Tools(shared.clone());
     let settings = StreamableHttpServerConfig::default()
@@ -114,10 +115,13 @@ pub fn info() -> ServerConfig {
         .with_instructions(INSTRUCTIONS)
 }
 
-/// The tools. `add_note` is for keys that may write.
-pub fn tools() -> Vec<Tool> {
+/// The tools that change notes, for keys that may write.
+const WRITING: [&str; 3] = ["add_note", "update_note", "delete_note"];
+
+/// The tools. Their descriptions name the fields that a search may filter by.
+pub fn tools(declared: &Declared) -> Vec<Tool> {
     let reading = |tool: Tool| tool.with_annotations(ToolAnnotations::new().read_only(true));
-    vec![
+    let mut tools = vec![
         reading(tool::<searches::SearchRequest>(
             "search",
             "Find notes by meaning and by keyword. Returns the best notes, best first, each with \
@@ -138,12 +142,27 @@ pub fn tools() -> Vec<Tool> {
             "Add a note. Waits up to 30 seconds until a search can find it, and says in `indexed` \
              whether one can. A note of the same key is replaced.",
         ),
-    ]
+        tool::<change::UpdateRequest>(
+            "update_note",
+            "Change a note: the fields that are sent; the others stay. Send note_id or key, and at least one \
+             other field. Waits as add_note does.",
+        ),
+        tool::<change::DeleteRequest>(
+            "delete_note",
+            "Delete a note for ever. Send note_id or key. No search finds it from then on.",
+        )
+        .with_annotations(ToolAnnotations::new().destructive(true)),
+    ];
+    for tool in &mut tools {
+        schema::name_fields(Arc::make_mut(&mut tool.input_schema), declared);
+    }
+    tools
 }
 
 /// The answer to a call of another tool than those of [`tools`].
 fn no_such_tool(name: &str) -> ErrorData {
-    let names: Vec<String> = tools().iter().map(|tool| tool.name.to_string()).collect();
+    let tools = tools(&Declared::new());
+    let names: Vec<String> = tools.iter().map(|tool| tool.name.to_string()).collect();
     let (name, names) = (excerpt(name, 100), names.join(", "));
     ErrorData::invalid_params(format!("no such tool: {name:?}; there are {names}"), None)
 }
@@ -170,7 +189,7 @@ fn too_long() -> ApiError {
 /// The result of a call that got no answer from the server: `elf mcp` stands between.
 pub fn no_answer(tool: &str, is_sent: bool, reason: &str) -> CallToolResult {
     result(Err(match tool {
-        "add_note" if is_sent => ApiError::outcome_unknown(),
+        _ if is_sent && WRITING.contains(&tool) => ApiError::outcome_unknown(),
         _ => ApiError::unavailable(reason),
     }))
 }
@@ -188,9 +207,11 @@ impl ServerHandler for Tools {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let mut tools = tools();
+        // While Postgres is unavailable, they name no field.
+        let declared = self.0.api.store.declared_fields().await;
+        let mut tools = tools(&declared.unwrap_or_default());
         if !caller(&context)?.key.can_write {
-            tools.retain(|tool| tool.name != "add_note");
+            tools.retain(|tool| !WRITING.contains(&&*tool.name));
         }
         Ok(ListToolsResult::with_all_items(tools))
     }
@@ -219,7 +240,7 @@ impl Tools {
         name: &str,
         given: Value,
     ) -> Result<Result<Value, ApiError>, ErrorData> {
-        let mut tools = tools().into_iter();
+        let mut tools = tools(&Declared::new()).into_iter();
         let tool = tools.find(|tool| tool.name == name);
         let tool = tool.ok_or_else(|| no_such_tool(name))?;
         let given = Given {
@@ -231,6 +252,8 @@ impl Tools {
             "get_note" => self.get_note(caller, given).await,
             "find_duplicates" => self.find_duplicates(caller, given).await,
             "add_note" => self.add_note(&caller, given).await,
+            "update_note" => self.update_note(caller, given).await,
+            "delete_note" => self.delete_note(caller, given).await,
             unknown => return Err(no_such_tool(unknown)),
         })
     }
@@ -251,11 +274,28 @@ impl Tools {
 
     async fn add_note(&self, caller: &Caller, given: Given) -> Result<Value, ApiError> {
         caller.check_may_write()?;
-        let added = notes::add_all(&self.0, caller, vec![given.read()?])
+        let added = notes::put_all(&self.0, caller, vec![given.read()?])
             .await?
             .note_ids;
         let indexed = wait::is_indexed_in_time(&self.0, caller, &added).await;
         Ok(json!({ "note_id": added[0], "indexed": indexed }))
+    }
+
+    async fn update_note(&self, caller: Caller, given: Given) -> Result<Value, ApiError> {
+        caller.check_may_write()?;
+        let asked: change::UpdateRequest = given.read()?;
+        let (id, change) = asked.read(&self.0, &caller).await?;
+        notes::change_one(&self.0, &caller, id, change).await?;
+        let indexed = wait::is_indexed_in_time(&self.0, &caller, &[id]).await;
+        Ok(json!({ "note_id": id, "indexed": indexed }))
+    }
+
+    async fn delete_note(&self, caller: Caller, given: Given) -> Result<Value, ApiError> {
+        caller.check_may_write()?;
+        let asked: change::DeleteRequest = given.read()?;
+        let id = asked.note(&self.0, &caller).await?;
+        notes::remove_one(&self.0, &caller, id).await?;
+        Ok(json!({ "note_id": id, "deleted": true }))
     }
 }
 
@@ -288,7 +328,6 @@ fn fitting<T: Serialize>(Json(answer): Json<T>, more: &[&str]) -> Value {
     answer
 }
 
-/// Who called.
 fn caller(context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
     let head = context.extensions.get::<Parts>();
     let caller = head.and_then(|head| Caller::of(&head.extensions).ok());

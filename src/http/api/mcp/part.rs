@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::super::auth::Caller;
 use super::super::error::ApiError;
-use super::super::notes::{ShownNote, no_note};
+use super::super::notes::no_note;
 use super::super::{Api, Shared};
 use super::fit;
 
@@ -68,7 +68,7 @@ pub async fn show(
         let message = format!("offset is {}, and the text has {total} bytes", asked.offset);
         return Err(ApiError::invalid("offset", message));
     }
-    let mut shown = json!(ShownNote::from(note));
+    let mut shown = json!(note);
     shown["updated_at"] = json!(part.updated_at);
     Ok(with_text(shown, &part.bytes, &asked, total))
 }

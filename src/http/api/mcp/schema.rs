@@ -7,7 +7,11 @@
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-/// The schema of a request.
+use crate::metadata::Declared;
+
+/// The field of notes and filters whose own fields are the application's.
+const METADATA: &str = "metadata";
+
 pub fn of<T: ToSchema>() -> Map<String, Value> {
     let mut parts = Vec::new();
     T::schemas(&mut parts);
@@ -42,7 +46,13 @@ fn plain(given: &Value, parts: &Map<String, Value>) -> Option<Value> {
             let fields = meant["properties"].as_object()?;
             let fields = fields.iter();
             let fields: Map<_, _> = fields
-                .filter_map(|(name, field)| Some((name.clone(), self::plain(field, parts)?)))
+                .filter_map(|(name, field)| {
+                    let field = match name.as_str() {
+                        METADATA => as_json(field),
+                        _ => self::plain(field, parts)?,
+                    };
+                    Some((name.clone(), field))
+                })
                 .collect();
             plain.insert("properties".into(), fields.into());
             if let Some(required) = meant["required"].as_array() {
@@ -55,6 +65,35 @@ fn plain(given: &Value, parts: &Map<String, Value>) -> Option<Value> {
         _ => {}
     }
     Some(plain.into())
+}
+
+/// An object of any fields, as JSON in a string.
+fn as_json(field: &Value) -> Value {
+    let text = description(field).unwrap_or_default();
+    json!({ "type": "string", "description": format!("{text} An object as JSON.") })
+}
+
+/// Adds to the descriptions of `metadata` which fields a search can filter by.
+pub fn name_fields(schema: &mut Map<String, Value>, declared: &Declared) {
+    if declared.is_empty() {
+        return;
+    }
+    let Some(Value::Object(properties)) = schema.get_mut("properties") else {
+        return;
+    };
+    for (name, field) in properties {
+        match field {
+            Value::Object(inner) if name == METADATA => {
+                let text = inner["description"].as_str().unwrap_or_default();
+                let fields = declared.iter();
+                let fields = fields.map(|(name, kind)| format!("{name} ({})", kind.name()));
+                let fields = fields.collect::<Vec<_>>().join(", ");
+                inner["description"] = format!("{text} A search can filter by {fields}.").into();
+            }
+            Value::Object(inner) => name_fields(inner, declared),
+            _ => {}
+        }
+    }
 }
 
 /// What a schema refers to, and of alternatives the first that is not null, under its own description.
@@ -95,6 +134,7 @@ fn description(schema: &Value) -> Option<String> {
 mod tests {
     use super::super::tools;
     use super::*;
+    use crate::metadata::FieldType;
 
     /// Each schema in a schema, with its path.
     fn all(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
@@ -109,7 +149,8 @@ mod tests {
 
     #[test]
     fn every_provider_takes_the_tools() {
-        for tool in tools() {
+        let declared = Declared::from([("lang".to_owned(), FieldType::Keyword)]);
+        for tool in tools(&declared) {
             let name = tool.name.to_string();
             let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
             assert!(name.len() <= 64 && name.chars().all(is_plain), "{name}");
