@@ -414,6 +414,9 @@ pub fn of_argument(text: &str, declared: &Declared) -> Result<(String, Condition
         }
     };
     let name = name.trim();
+    check_name(name).map_err(|_| {
+        format!("{text:?} is no condition: write FIELD=VALUE, FIELD=VALUE,VALUE (one of them), FIELD>=VALUE, FIELD or !FIELD")
+    })?;
     let asked = Map::from_iter([(name.to_owned(), wanted)]);
     let mut read = conditions(&asked, declared)?;
     let condition = read.remove(name).expect("it was asked for");

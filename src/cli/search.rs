@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::index::Filter;
 use crate::metadata::{self, Conditions, Declared};
 use crate::search::{By, Highlight, Item, Missing, Passage, Request, WEAK};
+use crate::store::Store;
 
 /// Characters of a line of a passage: with the indentation, it fits a terminal of 100 columns.
 const LINE: usize = 94;
@@ -64,6 +65,7 @@ pub struct Args {
 
 pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()> {
     let context = wiring::search_pipeline(config).await?;
+    let source = args.source.clone();
     let fields = [
         ("tenant_id", args.tenant),
         ("project_id", args.project),
@@ -113,13 +115,28 @@ pub async fn run(config: &Config, args: Args, out: Output) -> anyhow::Result<()>
         true => "nothing found, or all hits are below search.min_relevance",
         false => "nothing found",
     };
+    let none = match source {
+        Some(source)
+            if answer.items.is_empty() && !is_source(&context.serving.store, &source).await? =>
+        {
+            format!("{none}: there is no source {source}; `elf source list` has them")
+        }
+        _ => none.to_owned(),
+    };
     out.report(&answer, |answer| {
         match (answer.nothing_near, answer.items.is_empty()) {
-            (_, true) => none.into(),
+            (_, true) => none,
             (true, false) => format!("nothing near, only weak hits\n{}", lines(&answer.items)),
             (false, false) => lines(&answer.items),
         }
     })
+}
+
+/// Whether notes may have this source: a table, or a folder.
+async fn is_source(store: &Store, name: &str) -> anyhow::Result<bool> {
+    let folders = store.folders().await?;
+    let is_folder = folders.iter().any(|(folder, _)| folder == name);
+    Ok(is_folder || store.source_counts().await?.contains_key(name))
 }
 
 /// One paragraph per hit, for a terminal: its name and scores, and its passage with the words of the query in bold.

@@ -179,7 +179,7 @@ pub struct Qdrant {
     pub api_key: Option<Secret>,
     /// The alias that applications and ELF read through.
     pub alias: String,
-    /// Shards of a new collection; the server's default when unset.
+    /// Shards of a new collection; by the server's processors when unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard_number: Option<u32>,
     /// Copies of each shard of a new collection.

@@ -53,6 +53,16 @@ const CHANGES: &[&str] = &[
     "post_modified_gmt",
 ];
 
+/// The same of what says that a row is deleted, as a time or as a boolean.
+const DELETIONS: &[&str] = &[
+    "deleted_at",
+    "discarded_at",
+    "trashed_at",
+    "removed_at",
+    "is_deleted",
+    "deleted",
+];
+
 /// What the names of such columns may have in them: description_plaintext, post_content.
 const PROSE: &[&str] = &["description", "content", "body", "message", "comment"];
 
@@ -211,6 +221,9 @@ fn block(
     if let Some(title) = title {
         let _ = writeln!(block, "title = \"{{{title}}}\"");
     }
+    if let Some(condition) = not_deleted(columns) {
+        let _ = writeln!(block, "where = {condition:?} # other rows are no notes");
+    }
     let _ = match named(TENANTS) {
         Some(tenant) if sample.lacks_tenant => writeln!(
             block,
@@ -226,9 +239,6 @@ fn block(
             "# tenant_id = \"{{column}}\" # without it, all are in the tenant \"default\""
         ),
     };
-    let is_time = |column: &SourceColumn| {
-        ["timestamptz", "timestamp", "date"].contains(&column.kind.as_str())
-    };
     let changed = named(CHANGES).filter(|name| {
         columns
             .iter()
@@ -238,7 +248,9 @@ fn block(
         let _ = writeln!(block, "updated_at = \"{{{changed}}}\"");
     }
     let is_used = |name: &str| {
-        block.contains(&format!("{{{name}}}")) || key.iter().any(|(key, _)| key == name)
+        block.contains(&format!("{{{name}}}"))
+            || DELETIONS.contains(&name)
+            || key.iter().any(|(key, _)| key == name)
     };
     let fields: Vec<String> = columns
         .iter()
@@ -254,6 +266,25 @@ fn block(
         );
     }
     block
+}
+
+fn is_time(column: &SourceColumn) -> bool {
+    ["timestamptz", "timestamp", "date"].contains(&column.kind.as_str())
+}
+
+/// Which rows are there, where the application marks a row instead of deleting it.
+fn not_deleted(columns: &[SourceColumn]) -> Option<String> {
+    let name = named(columns, DELETIONS)?;
+    let column = columns.iter().find(|column| column.name == name)?;
+    let value = match DELETIONS.contains(&name) {
+        true => name.to_owned(),
+        false => quoted(name),
+    };
+    match column.kind.as_str() {
+        "bool" => Some(format!("{value} is not true")),
+        _ if is_time(column) => Some(format!("{value} is null")),
+        _ => None,
+    }
 }
 
 /// Whether people may want to see a column, or to filter by it.
@@ -364,6 +395,29 @@ mod tests {
             !block.contains("updated_at = \"{updated_at}\"\n"),
             "{block}"
         );
+    }
+
+    #[test]
+    fn rows_that_are_marked_as_deleted_are_no_notes() {
+        let block_of = |kind: &str, name: &str| {
+            let columns = columns(&[("id", "int8"), ("body", "text"), (name, kind)]);
+            let key = [("id".to_owned(), "pg_catalog.int8".to_owned())];
+            block("posts", "posts", &columns, &key, &Sample::default())
+        };
+        let has = |block: String, line: &str| assert!(block.contains(line), "{block}");
+        has(
+            block_of("timestamptz", "deleted_at"),
+            "where = \"deleted_at is null\" # other",
+        );
+        has(
+            block_of("timestamp", "Deleted_at"),
+            "where = \"\\\"Deleted_at\\\" is null\" # other",
+        );
+        has(
+            block_of("bool", "is_deleted"),
+            "where = \"is_deleted is not true\" # other",
+        );
+        assert!(!block_of("text", "deleted").contains("where"));
     }
 
     #[test]

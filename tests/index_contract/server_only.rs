@@ -357,6 +357,51 @@ fn a_server_that_was_restarted_builds_graphs_when_a_load_ends() {
 }
 
 #[test]
+fn a_larger_machine_gets_more_shards_and_as_many_segments() {
+    for (processors, shape) in [("4", (1, 2)), ("8", (2, 4)), ("16", (4, 8)), ("64", (4, 8))] {
+        let Some(server) = Server::own(&[("QDRANT_NUM_CPUS", processors)]) else {
+            return;
+        };
+        block_on(async {
+            let index = connect(&settings(&server.url)).await.unwrap();
+            index.create_collection("notes", &spec()).await.unwrap();
+            let client = qdrant_client::Qdrant::from_url(&server.url)
+                .build()
+                .unwrap();
+            let info = client
+                .collection_info("notes")
+                .await
+                .unwrap()
+                .result
+                .unwrap();
+            let shards = info.config.unwrap().params.unwrap().shard_number;
+            assert_eq!(
+                (shards, info.segments_count),
+                shape,
+                "{processors} processors"
+            );
+            let names = client.list_collections().await.unwrap().collections;
+            assert_eq!(names.len(), 1, "the probe is gone: {names:?}");
+
+            let three = elf::config::Qdrant {
+                shard_number: Some(3),
+                ..settings(&server.url)
+            };
+            let index = connect(&three).await.unwrap();
+            index.create_collection("three", &spec()).await.unwrap();
+            let info = client
+                .collection_info("three")
+                .await
+                .unwrap()
+                .result
+                .unwrap();
+            let shards = info.config.unwrap().params.unwrap().shard_number;
+            assert_eq!(shards, 3);
+        });
+    }
+}
+
+#[test]
 fn a_key_that_may_only_read_is_denied_every_write() {
     let keys = [
         ("QDRANT__SERVICE__API_KEY", "writes"),

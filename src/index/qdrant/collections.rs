@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use qdrant_client::qdrant::{
-    CollectionInfo, CollectionStatus, CreateAliasBuilder, CreateFieldIndexCollectionBuilder,
-    DeleteFieldIndexCollectionBuilder, GetCollectionInfoRequest,
+    CollectionInfo, CollectionStatus, CreateAliasBuilder, CreateCollection,
+    CreateFieldIndexCollectionBuilder, DeleteFieldIndexCollectionBuilder, GetCollectionInfoRequest,
+    OptimizersConfigDiff,
 };
 
-use super::{Server, bulk_load, convert, status};
+use super::{Server, bulk_load, convert, shards, status};
 use crate::index::payload::{FIELD_INDEXES, FieldIndex, alias_to_load, declared_index};
 use crate::index::{CollectionSpec, IndexError, VectorIndex};
 use crate::metadata::Declared;
@@ -36,15 +37,33 @@ impl Server {
     pub(super) async fn create(&self, name: &str, spec: &CollectionSpec) -> Result<(), IndexError> {
         spec.bm25.check().map_err(|reason| self.denied(reason))?;
         if self.info(name).await?.is_none() {
-            let request = convert::create_collection(name, spec, &self.settings, self.timeout_secs);
-            match self.client.create_collection(request).await {
-                Ok(_) => {}
-                // Another process made it in between.
-                Err(error) if status::already_exists(&error) => {}
-                Err(error) => return Err(self.error(name)(error)),
+            let mut request =
+                convert::create_collection(name, spec, &self.settings, self.timeout_secs);
+            if request.shard_number.is_none()
+                && let Some(shards) = self.shards_of_machine(name).await?
+            {
+                request.shard_number = Some(shards);
+                request.optimizers_config = Some(OptimizersConfigDiff {
+                    default_segment_number: Some(shards::SEGMENTS),
+                    ..OptimizersConfigDiff::default()
+                });
             }
+            self.create_unless_there(name, request).await?;
         }
         self.index_payload(name).await
+    }
+
+    pub(super) async fn create_unless_there(
+        &self,
+        name: &str,
+        request: CreateCollection,
+    ) -> Result<(), IndexError> {
+        match self.client.create_collection(request).await {
+            Ok(_) => Ok(()),
+            // Another process made it in between.
+            Err(error) if status::already_exists(&error) => Ok(()),
+            Err(error) => Err(self.error(name)(error)),
+        }
     }
 
     /// Makes the payload indexes that a collection of ELF's lacks: all of them

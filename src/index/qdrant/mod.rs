@@ -13,6 +13,7 @@ mod json;
 mod options;
 mod part;
 mod search;
+mod shards;
 mod status;
 mod upsert;
 
