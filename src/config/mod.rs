@@ -375,7 +375,7 @@ pub struct Worker {
     pub listen: bool,
     /// Notes claimed at once.
     pub batch_notes: usize,
-    /// Batches in flight at once.
+    /// Most batches in flight at once.
     pub concurrency: usize,
     /// Maximum UTF-8 bytes of a note's text; a longer note is dead-lettered.
     pub max_note_bytes: u64,

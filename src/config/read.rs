@@ -442,7 +442,7 @@ fn worker(section: &mut Section<'_, '_>) -> Worker {
         listen: section.flag("listen", true),
         batch_notes: section.int("batch_notes", 256, 1..=1000),
         max_note_bytes: section.int("max_note_bytes", 32 << 20, 1..=256 << 20),
-        concurrency: section.int("concurrency", 4, 1..=64),
+        concurrency: section.int("concurrency", 8, 1..=64),
         bm25_first: section.flag("bm25_first", false),
         verify_interval_secs: section.int("verify_interval_secs", 86_400, 0..=31_536_000),
         grace_secs: section.int("grace_secs", 20, 0..=3600),

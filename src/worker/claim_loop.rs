@@ -9,11 +9,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::batch::{self, Extent};
+use super::batch_limit::{BatchLimit, Done};
 use super::lease::{self, Survived};
 use super::shared::{Drain, Shared};
 use super::turns::Turns;
 use super::walk::Walks;
-use super::{RELEASE_LIMIT, WorkerError, blame};
+use super::{RELEASE_LIMIT, WorkerError, blame, points};
 use crate::store::{Claim, Due};
 
 /// What a step of the loop leads to: a value, or the end of the loop.
@@ -39,6 +40,10 @@ pub(super) struct ClaimLoop<'a> {
     drain: Option<Drain>,
     /// One for each batch that may be in flight.
     permits: Arc<Semaphore>,
+    /// How many permits there are, held or not.
+    open: usize,
+    limit: BatchLimit,
+    started: u64,
     /// Which rows the claims read while the provider works.
     turns: Turns,
     provider_works: bool,
@@ -59,12 +64,17 @@ impl<'a> ClaimLoop<'a> {
         stop: &'a CancellationToken,
         drain: Option<Drain>,
     ) -> Self {
+        let limit = BatchLimit::new(shared.settings.concurrency);
+        let open = limit.allowed();
         Self {
             shared,
             batches,
             stop,
             drain,
-            permits: Arc::new(Semaphore::new(shared.settings.concurrency)),
+            permits: Arc::new(Semaphore::new(open)),
+            open,
+            limit,
+            started: 0,
             turns: Turns::new(Instant::now()),
             provider_works: true,
             walks: Walks::new(Instant::now()),
@@ -104,11 +114,11 @@ impl<'a> ClaimLoop<'a> {
         let due = self.next_due();
         // Read before the claim: a batch that ends after the claim may release notes that the
         // claim did not see.
-        let nothing_in_flight =
-            self.permits.available_permits() + 1 == self.shared.settings.concurrency;
+        let nothing_in_flight = self.permits.available_permits() + 1 == self.open;
         let claim = self.claim_or_widen(due).await?;
         let Some(claim) = claim else {
             drop(permit);
+            self.limit.idle();
             return self.wait_or_end_drain(nothing_in_flight).await;
         };
         self.suspect = match blame::is_suspect(&claim) {
@@ -122,7 +132,10 @@ impl<'a> ClaimLoop<'a> {
         }
         self.start(claim, permit);
         match self.has_claimed_all() {
-            true => self.wait_for_wake().await,
+            true => {
+                self.limit.idle();
+                self.wait_for_wake().await
+            }
             false => Continue(()),
         }
     }
@@ -136,6 +149,7 @@ impl<'a> ClaimLoop<'a> {
     /// Waits until one more batch may be in flight. Meanwhile the access walk goes on.
     async fn wait_for_permit(&mut self) -> Step<OwnedSemaphorePermit> {
         loop {
+            let is_full = self.permits.available_permits() == 0;
             let free = async {
                 let permit = self.permits.clone().acquire_owned().await;
                 permit.expect("the semaphore is never closed")
@@ -144,11 +158,43 @@ impl<'a> ClaimLoop<'a> {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return self.stopped(),
-                permit = free => return Continue(permit),
+                permit = free => {
+                    if is_full {
+                        self.limit.full(self.done(), Instant::now());
+                    }
+                    match self.unless_over_limit(permit) {
+                        Some(permit) => return Continue(permit),
+                        None => continue,
+                    }
+                }
                 () = walk_is_due(self.shared, &self.access_walks) => {}
             }
             self.apply_next_access().await?;
         }
+    }
+
+    /// What the batches did that have ended, while one permit is held.
+    fn done(&self) -> Done {
+        let in_flight = self.open - self.permits.available_permits() - 1;
+        let report = self.shared.totals.report();
+        Done {
+            batches: self.started - in_flight as u64,
+            work: report.notes + report.points,
+            bytes: report.points * points::bytes_of_one(&self.shared.pipeline.version) as u64,
+        }
+    }
+
+    /// Adds permits up to the limit, or takes this one away.
+    fn unless_over_limit(&mut self, permit: OwnedSemaphorePermit) -> Option<OwnedSemaphorePermit> {
+        let allowed = self.limit.allowed();
+        if allowed < self.open {
+            permit.forget();
+            self.open -= 1;
+            return None;
+        }
+        self.permits.add_permits(allowed - self.open);
+        self.open = allowed;
+        Some(permit)
     }
 
     /// Waits until Postgres and the index are available; returns at once if they are.
@@ -284,6 +330,7 @@ impl<'a> ClaimLoop<'a> {
         }
         // Ended batches stay in the set until they are joined.
         while self.batches.try_join_next().is_some() {}
+        self.started += 1;
         let shared = self.shared.clone();
         self.batches.spawn(async move {
             batch::run(&shared, claim, Extent::Whole).await;

@@ -1,7 +1,7 @@
 //! The worker claims notes that changed, and makes their chunks, vectors and points equal to
 //! what their rows say now.
 //!
-//! - The main loop: `claim_loop`.
+//! - The main loop: `claim_loop`, `batch_limit`.
 //! - The claim: `claim`, `turns` and `walk` (which rows come next), `lease`.
 //! - The way of a batch: `batch`, `plan`, `embedding`, `points`, `pooled`, `access`.
 //! - Failures: `blame`, `retry`, `storage_circuit`, `lost_transactions`, `unacked`.
@@ -12,6 +12,7 @@
 
 mod access;
 mod batch;
+mod batch_limit;
 mod blame;
 mod claim;
 mod claim_loop;

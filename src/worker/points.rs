@@ -12,7 +12,7 @@ use super::stage::stage;
 use crate::index::{Filter, IndexError, Payload, Point, Relabel, UpsertMode};
 use crate::note::Note;
 use crate::serving::{self, ServingError};
-use crate::store::{ChunkWrite, Committed, LiveChunk, Target};
+use crate::store::{ChunkWrite, Committed, LiveChunk, Target, Version};
 
 /// A note with fewer chunks is upserted whole. Qdrant takes about 0.3 ms to relabel a note of a few
 /// points, because it does one after the other, and 0.06 ms to upsert a point of 384 dimensions.
@@ -170,8 +170,7 @@ impl Batch<'_> {
     }
 
     pub(super) fn points_at_once(&self) -> usize {
-        let point_bytes = size_of::<f32>() * self.shared.pipeline.version.dim + POINT_BYTES;
-        (POINTS_BYTES / point_bytes).max(1)
+        (POINTS_BYTES / bytes_of_one(&self.shared.pipeline.version)).max(1)
     }
 
     pub(super) async fn upsert(
@@ -288,6 +287,11 @@ impl Batch<'_> {
         };
         serving::payload(&live, &self.shared.pipeline.version.name)
     }
+}
+
+/// What a point of this version takes, about.
+pub(super) fn bytes_of_one(version: &Version) -> usize {
+    size_of::<f32>() * version.dim + POINT_BYTES
 }
 
 fn chunk_ids(writes: &[&PlannedWrite<'_>]) -> Vec<Uuid> {
