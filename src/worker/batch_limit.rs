@@ -76,7 +76,8 @@ impl BatchLimit {
             return;
         };
         let batches = done.batches - before.batches;
-        if batches < 4 * self.allowed as u64 {
+        let enough = if self.is_mixed { 1 } else { 2 };
+        if batches < enough * self.allowed as u64 {
             return;
         }
         self.round = Some((now, done));
@@ -123,9 +124,8 @@ impl BatchLimit {
     }
 
     fn begin_trial(&mut self, throughput: f64, most: usize) {
-        let step = (self.allowed / 2).max(1);
         let of = |up: bool| match up {
-            true => (self.allowed + step).min(most),
+            true => (2 * self.allowed).min(most),
             false => (self.allowed - self.allowed / 3).max(FIRST.min(most)),
         };
         if of(self.goes_up) == self.allowed {
@@ -225,8 +225,8 @@ mod tests {
     #[test]
     fn a_trial_ends_with_the_work() {
         let mut limit = BatchLimit::new(16);
-        run(&mut limit, 17, 1 << 20, |batches| batches as f64);
-        assert_eq!(limit.allowed(), 6);
+        run(&mut limit, 9, 1 << 20, |batches| batches as f64);
+        assert_eq!(limit.allowed(), 8);
         limit.idle();
         assert_eq!(limit.allowed(), 4);
     }
